@@ -1,0 +1,118 @@
+"""``Device``: what a kernel runs on, as one frozen value. Detection is in ``tirgemm.detect``.
+
+``key`` names the class of interchangeable devices: records and kernels are stored under it. Two GPUs of one model
+share a key; the environment (driver, CUDA, TVM) is the fingerprint's, not the key's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from tirgemm.errors import InvalidDevice
+
+Kind = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one block, one SM and the whole device can hold. Bytes, registers, threads. Zeros on a CPU."""
+
+    shared_per_block: int = 0
+    shared_per_sm: int = 0
+    shared_reserved_per_block: int = 0
+    registers_per_sm: int = 0
+    registers_per_thread: int = 0
+    threads_per_block: int = 0
+    threads_per_sm: int = 0
+    blocks_per_sm: int = 0
+    l2_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device, present or named for cross-compilation.
+
+    ``arch`` is ``sm_80`` and so on for CUDA, the micro-architecture level for a CPU (``x86-64-v3``, ``x86-64-v4``);
+    ``units`` counts SMs, or the hardware threads that this process may use; ``memory_bytes`` is what problems must
+    fit; clocks in MHz; ``peak_tflops`` and ``peak_gbps`` are nominal; ``features`` the CPU features (sorted) that
+    generated code may use; ``uuid`` of the one physical device, empty where the device is only named; ``environment``
+    is the fingerprint: driver, CUDA, TVM and so on.
+    """
+
+    kind: Kind
+    arch: str
+    model: str
+    units: int
+    memory_bytes: int
+    limits: Limits = Limits()
+    clock_mhz: int = 0
+    memory_clock_mhz: int = 0
+    peak_tflops: tuple[tuple[str, float], ...] = ()
+    peak_gbps: float = 0.0
+    features: tuple[str, ...] = ()
+    uuid: str = ""
+    index: int = 0
+    environment: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("cpu", "cuda"):
+            raise InvalidDevice(f"device kind is {self.kind!r}; it must be cpu or cuda")
+        if self.units < 1 or self.memory_bytes < 1:
+            raise InvalidDevice(f"device {self.model!r} has {self.units} units and {self.memory_bytes} bytes; both must be positive")
+
+    @property
+    def present(self) -> bool:
+        """Whether this is a device of this machine rather than a named one."""
+        return bool(self.uuid)
+
+    @property
+    def key(self) -> str:
+        """``cuda:sm_90a:nvidia-h200:132`` or ``cpu:x86-64-v4:amd-epyc-9575f:2:1f0c9a3b`` (threads, digest of the features)."""
+        model = re.sub(r"[^a-z0-9]+", "-", self.model.lower()).strip("-")
+        if self.kind == "cuda":
+            return f"cuda:{self.arch}:{model}:{self.units}"
+        digest = hashlib.sha256(",".join(self.features).encode()).hexdigest()[:8]
+        return f"cpu:{self.arch}:{model}:{self.units}:{digest}"
+
+    @property
+    def name(self) -> str:
+        """What a person reads and types: ``cpu``, ``cuda:0``, or ``sm_80`` where only named."""
+        if self.kind == "cpu":
+            return "cpu"
+        return f"cuda:{self.index}" if self.present else self.arch
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits over the environment."""
+        return hashlib.sha256(json.dumps(self.environment).encode()).hexdigest()[:16]
+
+    @property
+    def lock_key(self) -> str:
+        """What the host-wide lock of this device is named by: the GPU's UUID, or ``cpu``."""
+        if not self.present:
+            raise InvalidDevice(f"device {self.name} is only named; nothing can be measured on it")
+        return "cpu" if self.kind == "cpu" else self.uuid
+
+    def with_(self, **changes: Any) -> Device:
+        return replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, and ``key`` and ``name`` beside them."""
+        out = asdict(self) | {"key": self.key, "name": self.name}
+        return out | {"peak_tflops": dict(self.peak_tflops), "environment": dict(self.environment), "features": list(self.features)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Device:
+        """The Device that ``to_json`` wrote. Raises InvalidDevice."""
+        try:
+            fields = {k: v for k, v in value.items() if k not in ("key", "name")}
+            fields["limits"] = Limits(**fields.get("limits", {}))
+            for name in ("peak_tflops", "environment"):
+                fields[name] = tuple((str(k), v) for k, v in fields.get(name, {}).items())
+            return cls(**fields | {"features": tuple(fields.get("features", ()))})
+        except (TypeError, AttributeError) as error:
+            raise InvalidDevice(f"{value!r:.200} does not describe a device: {error}") from error

@@ -1,0 +1,170 @@
+"""Every exception that tirgemm raises on purpose, in one small hierarchy.
+
+``code`` is the stable machine-readable name that the HTTP service and ``--json`` output use;
+``status`` is the HTTP status that the service answers with.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TirgemmError(Exception):
+    """Base of every deliberate tirgemm error; its text names the thing, the value, the limit and what to do."""
+
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+
+
+class InvalidGemm(TirgemmError, ValueError):
+    """A problem that cannot exist: a size, dtype, layout, stride or alignment outside its limits."""
+
+    code = "invalid_gemm"
+    status = 422
+
+
+class InvalidDevice(TirgemmError, ValueError):
+    """A device name that tirgemm does not know, or a device description that contradicts itself."""
+
+    code = "invalid_device"
+    status = 422
+
+
+class InvalidConfig(TirgemmError, ValueError):
+    """A config that is not a point of its family's space, or that a rule rejects."""
+
+    code = "invalid_config"
+    status = 422
+
+
+class InvalidRequest(TirgemmError, ValueError):
+    """Any other bad input: a regime, a budget, a key, a file."""
+
+    code = "invalid_request"
+    status = 422
+
+
+class Unsupported(TirgemmError):
+    """No family writes this problem for this device; the text says why for each family."""
+
+    code = "unsupported"
+    status = 422
+
+
+class DoesNotFit(TirgemmError):
+    """The operands and the workspace need more memory than the device has."""
+
+    code = "does_not_fit"
+    status = 422
+
+
+class DeviceUnavailable(TirgemmError):
+    """The device is known but is not here: no driver, no GPU, or no worker that has it."""
+
+    code = "device_unavailable"
+    status = 409
+
+
+class BuildFailed(TirgemmError):
+    """A config could not be lowered or compiled."""
+
+    code = "build_failed"
+
+
+class VerificationFailed(TirgemmError):
+    """A kernel's result differs from the reference by more than its bound."""
+
+    code = "verification_failed"
+
+
+class MeasurementFailed(TirgemmError):
+    """A kernel crashed, hung or could not be timed."""
+
+    code = "measurement_failed"
+
+
+class Cancelled(TirgemmError):
+    """The caller cancelled the job."""
+
+    code = "cancelled"
+    status = 409
+
+
+class MissingExtra(TirgemmError, ImportError):
+    """A part of tirgemm needs an optional dependency that is not installed; the text names the extra."""
+
+    code = "missing_extra"
+
+
+class StoreError(TirgemmError):
+    """The tuning database or the blob store refused an operation; nothing was half-written."""
+
+    code = "store_error"
+
+
+class SchemaTooNew(StoreError):
+    """The database was written by a newer tirgemm."""
+
+    code = "schema_too_new"
+
+
+class StorageFull(StoreError):
+    """No space is left where blobs are written."""
+
+    code = "storage_full"
+    status = 507
+
+
+class AlreadyRunning(TirgemmError):
+    """Another process holds the lock of this data folder or device."""
+
+    code = "already_running"
+    status = 409
+
+
+class ArtifactError(TirgemmError):
+    """Base of everything that can be wrong with an artifact file."""
+
+    code = "artifact_error"
+    status = 422
+
+
+class CorruptArtifact(ArtifactError):
+    """Truncated, tampered with, an unexpected member, or not an artifact at all."""
+
+    code = "corrupt_artifact"
+
+
+class UntrustedArtifact(ArtifactError):
+    """Not signed, or signed by a key that the user does not trust."""
+
+    code = "untrusted_artifact"
+
+
+class IncompatibleArtifact(ArtifactError):
+    """Built for another architecture, or for CPU features that this machine lacks."""
+
+    code = "incompatible_artifact"
+
+
+class CallError(TirgemmError, ValueError):
+    """An argument of a kernel call has the wrong shape, strides, alignment or device, or requires grad."""
+
+    code = "call_error"
+
+
+class CallTypeError(CallError, TypeError):
+    """An argument of a kernel call has the wrong type, dtype or count."""
+
+    code = "call_type_error"
+
+
+class ServiceError(TirgemmError):
+    """The service answered with a problem document, or did not answer; ``problem`` holds the document."""
+
+    code = "service_error"
+
+    def __init__(self, message: str, problem: dict[str, object] | None = None, http_status: int | None = None) -> None:
+        super().__init__(message)
+        self.problem: dict[str, object] = problem or {}
+        self.http_status = http_status

@@ -1,0 +1,97 @@
+"""The family contract: what every way to write the kernel offers, and nothing else.
+
+Heuristic, tuner, ladder, tests and pages all go through it. A family imports TVM only inside ``instantiate``;
+``supports``, ``space``, ``rules`` and ``default`` are pure and run anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from tirgemm.config import Config, Space
+from tirgemm.device import Device
+from tirgemm.errors import InvalidConfig
+from tirgemm.gemm import Gemm
+from tirgemm.launch import Launch
+
+if TYPE_CHECKING:
+    from tvm import IRModule
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A static reason why a config cannot work or cannot win.
+
+    ``check`` returns None where the config passes, else the sentence that a person reads: it names the knob's value
+    and the limit. ``name`` is the stable word under which rejections are counted.
+    """
+
+    name: str
+    check: Callable[[Gemm, Config, Device], str | None]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a family makes of a config: one IRModule with a PrimFunc per kernel, and the Launch that runs them.
+
+    Each PrimFunc's ``global_symbol`` is the ``symbol`` of the KernelLaunch of the same position, and its parameters are
+    that launch's ``params`` in order; on a CPU an int32 block index follows as the last parameter. The IRModule is
+    scheduled, not lowered; ``pipeline`` names the TVM pipeline that lowers it (``s_tir`` for TensorIR schedules,
+    ``tirx`` for TIRx kernels); ``pass_config`` goes into its PassContext.
+    """
+
+    mod: IRModule
+    launch: Launch
+    pipeline: str = "s_tir"
+    pass_config: tuple[tuple[str, object], ...] = ()
+
+
+@runtime_checkable
+class Family(Protocol):
+    """One way to write the kernel."""
+
+    name: str
+
+    def supports(self, gemm: Gemm, device: Device) -> str | None:
+        """None where this family writes ``gemm`` for ``device``, else the sentence that says why not."""
+        ...
+
+    def space(self, gemm: Gemm, device: Device) -> Space:
+        """Every knob with its choices for this problem. Called only where supported."""
+        ...
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The static rules, cheapest first."""
+        ...
+
+    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
+        """A good config without tuning: pure, under 1 ms, in the space, passing every rule."""
+        ...
+
+    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+        """A rough analytic time in microseconds, to compare the defaults of several families."""
+        ...
+
+    def instantiate(self, gemm: Gemm, config: Config, device: Device) -> Program:
+        """The program of one config. Raises InvalidConfig for one outside the space or rejected by a rule."""
+        ...
+
+
+def rejected(family: Family, gemm: Gemm, config: Config, device: Device) -> tuple[str, str] | None:
+    """The first rule that rejects ``config``, as (name, sentence), or None."""
+    for rule in family.rules:
+        reason = rule.check(gemm, config, device)
+        if reason is not None:
+            return rule.name, reason
+    return None
+
+
+def require_valid(family: Family, gemm: Gemm, config: Config, device: Device) -> None:
+    """Raise InvalidConfig unless ``config`` is in the space and passes every rule: the first line of ``instantiate``."""
+    family.space(gemm, device).check(config)
+    found = rejected(family, gemm, config, device)
+    if found is not None:
+        raise InvalidConfig(f"{config} for {gemm} on {device.name}: rule {found[0]}: {found[1]}")
