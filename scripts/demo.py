@@ -1,0 +1,163 @@
+"""``make demo``: the main job on this machine, with embedded defaults, GPU or not.
+
+Starts the service on a free loopback port, asks it for three kernels, shows the search live, then loads the kernels in
+a second virtual environment that has the ``client`` extra only, calls them, checks them and prints a table.
+A second run answers from the database at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from tirgemm import Client, Device, Gemm
+from tirgemm import device as detect
+
+ROOT = Path(__file__).resolve().parents[1]
+STATE = ROOT / ".demo"
+CLIENT_VENV = ROOT / ".venv-client"
+CPU_SHAPES = ("512x512x512:f16:nt", "255x257x259:f16:nn", "384x1000x640:f16:nt")
+GPU_SHAPES = ("2048x2048x2048:f16:nt", "1023x1021x1027:f16:nn", "512x4096x1024:f16:nt")
+BUDGET = {"trials": 24, "seconds": 30.0}
+console = Console()
+
+
+def main() -> int:
+    started = time.monotonic()
+    device = detect()
+    shapes = [Gemm.parse(text) for text in (GPU_SHAPES if device.kind == "cuda" else CPU_SHAPES)]
+    console.print(f"[bold]tirgemm demo[/] on {device.model} ({device.key})")
+    STATE.mkdir(exist_ok=True)
+    client_python = client_environment(device)
+    with service() as url:
+        console.print(f"service: {url}  (OpenAPI: {url}/docs)")
+        client = Client(url, trust=[], cache_dir=STATE / "cache")
+        keys = client.keys()
+        trust_file = STATE / "trusted_keys"
+        trust_file.write_text("".join(f"{key} demo service\n" for key in keys))
+        trust_file.chmod(0o600)
+        console.print(f"trusting the service's key, written to {trust_file.relative_to(ROOT)}: {', '.join(keys)}")
+        for gemm in shapes:
+            tuned(client, gemm, device)
+        report = subprocess.run(
+            [client_python, ROOT / "scripts" / "demo_client.py", url, str(trust_file), str(STATE / "client-cache"),
+             device.name, *map(str, shapes)],
+            check=True, stdout=subprocess.PIPE, cwd=STATE,
+        )  # fmt: skip
+    show(json.loads(report.stdout))
+    console.print(f"done in {time.monotonic() - started:.1f} s; the records are in .demo/data, a second run starts from them")
+    return 0
+
+
+@contextmanager
+def service() -> Iterator[str]:
+    """``tirgemm serve`` on a free loopback port, with its worker; stopped at the end."""
+    info = STATE / "data" / "server.json"
+    info.unlink(missing_ok=True)
+    command = [Path(sys.executable).parent / "tirgemm", "serve", "--port", "0", "--data", STATE / "data"]
+    with (STATE / "serve.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + 60
+        while not info.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                sys.exit(f"the service did not start:\n{(STATE / 'serve.log').read_text()[-2000:]}")
+            time.sleep(0.05)
+        yield json.loads(info.read_text())["url"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def tuned(client: Client, gemm: Gemm, device: Device) -> None:
+    """POST one shape and follow its job."""
+    began = time.monotonic()
+    answer = client.submit(gemm, device=device.key, budget=BUDGET)
+    if answer.kernel is not None:
+        console.print(f"[green]●[/] {gemm}: answered from the database in {1e3 * (time.monotonic() - began):.0f} ms")
+        return
+    counts: dict[str, int] = {}
+    state: dict[str, Any] = {}
+    with Live(console=console, refresh_per_second=8) as live:
+        for event in client.events(answer.job_id):
+            state |= {k: v for k, v in event.data.items() if v is not None}
+            if event.kind == "candidate":
+                counts[event.data["status"]] = counts.get(event.data["status"], 0) + 1
+            live.update(progress(gemm, event.kind, state, counts, time.monotonic() - began))
+    job = client.job(answer.job_id)
+    if job["status"] != "done":
+        sys.exit(f"{gemm}: the job ended {job['status']}: {job.get('error')}")
+
+
+def progress(gemm: Gemm, kind: str, state: dict[str, Any], counts: dict[str, int], seconds: float) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    best = f"{state['best_us']:.1f} us" if state.get("best_us") else "…"
+    pruned = sum(state.get("pruned", {}).values())
+    words = ", ".join(f"{n} {status}" for status, n in counts.items())
+    mark = "[green]●[/]" if kind == "done" else "[yellow]○[/]"
+    grid.add_row(mark, str(gemm), f"{seconds:5.1f} s", f"trial {state.get('trials', 0)}/{BUDGET['trials']}",
+                 f"best {best}", f"{words}; {pruned} pruned by rules")  # fmt: skip
+    return grid
+
+
+def client_environment(device: Device) -> Path:
+    """A second virtual environment with the ``client`` extra only, from a wheel of this checkout."""
+    python = CLIENT_VENV / "bin" / "python"
+    sources = [p for name in ("tirgemm", "service", "tuning_db") for p in (ROOT / name).rglob("*.[pch]*")]
+    newest = max(p.stat().st_mtime for p in (*sources, ROOT / "pyproject.toml", ROOT / "requirements-client.lock")
+                 if "__pycache__" not in p.parts)  # fmt: skip
+    stamp = CLIENT_VENV / ".installed"
+    if stamp.exists() and stamp.stat().st_mtime > newest:
+        return python
+    console.print("setting up a second virtual environment with the client extra only …")
+    wheels = STATE / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
+    quiet = ["--quiet", "--disable-pip-version-check"]
+    pip = [python, "-m", "pip"]
+    subprocess.run([sys.executable, "-m", "venv", "--clear", CLIENT_VENV], check=True)
+    subprocess.run([*pip, "wheel", *quiet, "--no-deps", "--wheel-dir", wheels, ROOT], check=True)
+    subprocess.run([*pip, "install", *quiet, "--requirement", ROOT / "requirements-client.lock"], check=True)
+    subprocess.run([*pip, "install", *quiet, "--no-deps", *wheels.glob("tirgemm-*.whl")], check=True)
+    if device.kind == "cuda":
+        # The arrays that a user would bring: the client itself needs none of it.
+        subprocess.run([*pip, "install", *quiet, "cupy-cuda13x[ctk]"], check=True)
+    stamp.touch()
+    return python
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    table = Table(title="sustained, microseconds a call, one interleaved run per row")
+    baselines = sorted({name for row in rows for name in row["baselines"]})
+    for column in ("gemm", "config", "default", "tuned", *baselines, "error / bound", "call here", "certificate"):
+        table.add_column(column, justify="left" if column in ("gemm", "config") else "right", overflow="fold")
+    for row in rows:
+        table.add_row(
+            row["gemm"], row["config"], f"{row['default_us']:.1f}", f"[bold]{row['tuned_us']:.1f}[/]",
+            *(f"{row['baselines'][name]:.1f}" if name in row["baselines"] else "–" for name in baselines),
+            f"{row['error_over_bound']:.2g}", f"{row['call_us']:.1f}", "passed" if row["certified"] else "none",
+        )  # fmt: skip
+    console.print(table)
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    try:
+        sys.exit(main())
+    except subprocess.CalledProcessError as failed:
+        sys.exit(f"demo: {failed}")

@@ -1,0 +1,155 @@
+"""The last stages of tuning: measure the best few again, choose, certify, measure the other regime, package, store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tirgemm.config import Config
+from tirgemm.errors import Cancelled, TirgemmError, VerificationFailed
+from tirgemm.families import family_named
+from tirgemm.gemm import REGIMES
+from tirgemm.tuning.evaluate import SELECTION_SAMPLES, SELECTION_SECONDS, timing_summary
+from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.selection import Choice, choose
+
+if TYPE_CHECKING:
+    from tirgemm.tuning.compile import Binary
+    from tirgemm.tuning.tune import Tuning
+
+FINALISTS = 4
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A config that stands for selection, with its build and the package that is measured."""
+
+    config: Config
+    binary: Binary
+    package: bytes
+
+
+def finish(tuning: Tuning, summary: dict[str, Any]) -> KernelRecord:
+    """Select among the best few and the default, certify the choice and store it as the answer.
+
+    A finalist that fails its certificate is recorded as wrong and the next best is chosen. Raises VerificationFailed
+    where none is left, Cancelled.
+    """
+    finalists = _finalists(tuning)
+    default = finalists[0]
+    samples = _measured_again(tuning, finalists)
+    left = list(range(len(finalists)))
+    while left:
+        choice = choose([samples[i] for i in left], [_rank(tuning, finalists[i].config) for i in left])
+        index = left[choice.index]
+        winner = finalists[index]
+        try:
+            certificate = tuning.evaluator.certify(winner.package)
+        except VerificationFailed as error:
+            _mark_wrong(tuning, winner, str(error))
+            left.remove(index)
+            continue
+        timings = _timings(tuning, winner, default, samples[index], choice, summary)
+        return _store(tuning, winner, certificate, timings, summary)
+    raise VerificationFailed(f"none of the {len(finalists)} fastest candidates of {tuning.gemm} passed its certificate")
+
+
+def _finalists(tuning: Tuning) -> list[Finalist]:
+    """The default first, then the fastest measured candidates, rebuilt."""
+    measured = [c for c in tuning.store.candidates(tuning.gemm, tuning.device.key, tuning.regime)
+                if c.status is Status.MEASURED and c.search_us is not None]  # fmt: skip
+    measured.sort(key=lambda c: c.search_us or 0.0)
+    defaults = [f.default(tuning.gemm, tuning.device, tuning.regime) for f in tuning.families]
+    best_default = next((c.config for c in measured if c.config in defaults), None)
+    configs: list[Config] = [] if best_default is None else [best_default]
+    configs += [c.config for c in measured if c.config != best_default][: FINALISTS - len(configs) + 1]
+    if not configs:
+        raise VerificationFailed(f"no candidate of {tuning.gemm} on {tuning.device.name} was measured")
+    builds = [tuning.workbench.build(tuning.gemm, config) for config in configs]
+    binaries = [tuning._wait(build) for build in builds]
+    return [
+        Finalist(config, binary, tuning.workbench.package(tuning.gemm, config, binary))
+        for config, binary in zip(configs, binaries, strict=True)
+    ]
+
+
+def _measured_again(tuning: Tuning, finalists: list[Finalist]) -> list[SampleSet]:
+    """One interleaved run over all finalists and the baselines; each finalist's samples become a new sample set."""
+    first, *rest = finalists
+    run = tuning.evaluator.measurer.time(
+        first.package,
+        tuning.regime,
+        against={f.config.digest: f.package for f in rest},
+        baselines=tuning.evaluator.baselines,
+        min_samples=SELECTION_SAMPLES,
+        budget_s=SELECTION_SECONDS,
+        cancel=tuning.cancel,
+    )
+    named = {name: run.baselines[name] for name in tuning.evaluator.baselines if name in run.baselines}
+    own = [run.samples_us, *(run.baselines[f.config.digest] for f in rest)]
+    sets = [
+        SampleSet(samples, "selection", named | ({"default": own[0]} if i else {}), run.conditions)
+        for i, samples in enumerate(own)
+    ]
+    for finalist, samples in zip(finalists, sets, strict=True):
+        tuning.store.add_samples(tuning.evaluator.key(finalist.config), samples)
+    return sets
+
+
+def _rank(tuning: Tuning, config: Config) -> tuple[int, ...]:
+    """Smaller is simpler: the order of the families, then of each knob's choices."""
+    family = family_named(config.family)
+    order = [f.name for f in tuning.families].index(config.family)
+    return (order, *family.space(tuning.gemm, tuning.device).indices(config).values())
+
+
+def _mark_wrong(tuning: Tuning, finalist: Finalist, message: str) -> None:
+    known = tuning.store.candidate(tuning.evaluator.key(finalist.config))
+    base = known or Candidate(tuning.gemm, tuning.device.key, tuning.regime, finalist.config, Status.WRONG)
+    tuning.store.add_candidate(base.with_(status=Status.WRONG, message=message))
+
+
+def _timings(
+    tuning: Tuning, winner: Finalist, default: Finalist, samples: SampleSet, choice: Choice, summary: dict[str, Any]
+) -> dict[str, Any]:
+    """Both regimes' figures of the winner, the default's, and why it was chosen."""
+    mine = samples if "default" in samples.baselines else _with_default(samples)
+    timings: dict[str, Any] = {
+        tuning.regime: timing_summary(mine),
+        "default": {"config": str(default.config)},
+        "selection": {"reason": choice.reason, "ratio_low": choice.ratio_low},
+        "search": summary,
+    }
+    other = next(regime for regime in REGIMES if regime != tuning.regime)
+    try:
+        against = {} if winner is default else {"default": default.package}
+        found = tuning.evaluator.measurer.time(
+            winner.package, other, against=against, baselines=tuning.evaluator.baselines,
+            min_samples=SELECTION_SAMPLES, budget_s=SELECTION_SECONDS / 2, cancel=tuning.cancel,
+        )  # fmt: skip
+    except Cancelled:
+        raise
+    except TirgemmError as error:
+        # The other regime's figure is for information: failing to take it must not lose a certified kernel.
+        timings[other] = {"error": str(error)}
+        return timings
+    found = SampleSet(found.samples_us, "other_regime", found.baselines, found.conditions)
+    tuning.store.add_samples(tuning.evaluator.key(winner.config), found)
+    timings[other] = timing_summary(found if against else _with_default(found))
+    return timings
+
+
+def _with_default(samples: SampleSet) -> SampleSet:
+    """The default's own samples, named as the default's too, so that its ratio reads 1."""
+    baselines = samples.baselines | {"default": samples.samples_us}
+    return SampleSet(samples.samples_us, samples.reason, baselines, samples.conditions)
+
+
+def _store(
+    tuning: Tuning, winner: Finalist, certificate: Certificate, timings: dict[str, Any], summary: dict[str, Any]
+) -> KernelRecord:
+    record = tuning.evaluator.store_kernel(
+        winner.config, winner.binary, "tuned", certificate, timings, trials=int(summary["trials"])
+    )
+    tuning.emit("selected", kernel=record.id, config=str(winner.config), timings=timings)
+    return record
