@@ -58,7 +58,9 @@ def main() -> int:
             check=True, stdout=subprocess.PIPE, cwd=STATE,
         )  # fmt: skip
     show(json.loads(report.stdout))
-    console.print(f"done in {time.monotonic() - started:.1f} s; the records are in .demo/data, a second run starts from them")
+    console.print(
+        f"done in {time.monotonic() - started:.1f} s; the records are in .demo/data, a second run starts from them"
+    )
     return 0
 
 

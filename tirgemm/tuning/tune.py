@@ -297,7 +297,11 @@ class _Loop:
     def _wants_proposals(self) -> bool:
         if not self._may_propose():
             return False
-        return len(self.building) + len(self.built) <= self.batch // 2 if self.overlap else not (self.building or self.built)
+        return (
+            len(self.building) + len(self.built) <= self.batch // 2
+            if self.overlap
+            else not (self.building or self.built)
+        )
 
     def _propose(self) -> None:
         self.tuning.between_batches()
