@@ -1,0 +1,172 @@
+"""``Database``: one open tuning database, SQL beside a blob folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Insert, create_engine, event
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from tirgemm.errors import InvalidRequest, MissingExtra, StorageFull, StoreError
+from tirgemm.tuning.plain import dump_json
+from tuning_db import schema
+from tuning_db.blobs import BlobStore
+from tuning_db.models import Base
+
+BUSY_SECONDS = 30
+FILE_NAME = "tirgemm.db"
+
+
+class Database:
+    """SQLite or PostgreSQL with the current schema, and a folder of blobs. Safe from several threads and processes.
+
+    ``url`` is SQLAlchemy's (``sqlite:////data/tirgemm.db``, ``postgresql+psycopg://user@host/name``). Opening creates or
+    upgrades the schema. Raises SchemaTooNew for the database of a newer tirgemm, before anything is written,
+    StoreError where it cannot be opened, and MissingExtra where the driver is not installed.
+    """
+
+    def __init__(self, url: str, data_dir: Path) -> None:
+        self.url = _parse(url)
+        self.data_dir = Path(data_dir)
+        make_folder(self.data_dir)
+        self.engine = self._connect()
+        self._writer = self.engine.execution_options(tirgemm_write=True)
+        try:
+            with translated(self.place):
+                schema.upgrade(self.engine, self.place)
+            self.blobs = BlobStore(self.data_dir / "blobs")
+        except BaseException:
+            self.engine.dispose()
+            raise
+
+    @classmethod
+    def embedded(cls, data_dir: Path) -> Database:
+        """The SQLite database and the blobs of one folder, made where absent."""
+        folder = Path(data_dir).absolute()
+        return cls(URL.create("sqlite", database=str(folder / FILE_NAME)).render_as_string(), folder)
+
+    @property
+    def place(self) -> str:
+        """What error messages call this database; never holds a password."""
+        return self.url.render_as_string(hide_password=True)
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.url.get_backend_name() == "sqlite"
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one state of the database."""
+        with translated(self.place), self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that writes, committed at the end; on SQLite it is the only one from its first moment."""
+        with translated(self.place), self._writer.begin() as connection:
+            yield connection
+
+    def insert(self, model: type[Base]) -> Any:
+        """An INSERT that knows ON CONFLICT, in this database's dialect."""
+        table: Any = model.__table__
+        statement: Insert = sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
+        return statement
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _connect(self) -> Engine:
+        options: dict[str, Any] = {"json_serializer": dump_json, "pool_size": 8, "max_overflow": 56}
+        if not self.is_sqlite:
+            try:
+                return create_engine(self.url, pool_pre_ping=True, **options)
+            except ImportError as error:
+                text = f"{self.place} needs the driver {error.name!r}; install tirgemm with its extra: pip install 'tirgemm[postgres]'"
+                raise MissingExtra(text) from error
+        engine = create_engine(self.url, connect_args={"timeout": BUSY_SECONDS}, **options)
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+
+
+def make_folder(folder: Path) -> None:
+    """Make ``folder`` and check that it can be written. StoreError says why not."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "it cannot be written")
+    except OSError as error:
+        raise StoreError(f"data folder {folder}: {error.strerror}; give a folder that this user can write") from error
+
+
+@contextmanager
+def translated(place: str) -> Iterator[None]:
+    """Turn the driver's errors into StoreError and StorageFull, in words that say what to do."""
+    try:
+        yield
+    except (SQLAlchemyError, sqlite3.Error) as error:
+        raise _translate(error, place) from error
+
+
+def _translate(error: Exception, place: str) -> StoreError:
+    origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    words = str(origin).strip().split("\n")[0]
+    if "disk is full" in words or "No space left" in words:
+        return StorageFull(f"database {place}: no space is left on its disk; free some, then repeat")
+    if "readonly" in words or "read-only" in words:
+        return StoreError(f"database {place} cannot be written ({words}); give a folder that this user can write")
+    if "not a database" in words or "malformed" in words:
+        return StoreError(
+            f"database {place} is damaged ({words}); put a backup back, or move the file away to start afresh"
+        )
+    if "is locked" in words or isinstance(error, PoolTimeout):
+        return StoreError(
+            f"database {place} was busy for more than {BUSY_SECONDS} s ({words}); repeat when other writers are done"
+        )
+    return StoreError(f"database {place}: {words}")
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+        if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+            raise ArgumentError(f"it names {parsed.get_backend_name()}")
+    except (ArgumentError, NoSuchModuleError) as error:
+        text = "a database URL is sqlite:////FILE or postgresql+psycopg://USER@HOST/NAME"
+        raise InvalidRequest(f"{text}; the one given cannot be used: {type(error).__name__}") from error
+    if parsed.drivername == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise InvalidRequest("a SQLite database needs a file; for records that need not last use MemoryStore")
+    return parsed
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    """Settings of one connection. Transactions are begun by us: the driver would begin them too late and too weakly."""
+    connection.isolation_level = None
+    for pragma in ("synchronous = NORMAL", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """Take the write lock at once where a write is to come: upgrading a read lock can fail with no wait at all."""
+    wanted = connection.get_execution_options().get("tirgemm_write")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if wanted else "BEGIN")

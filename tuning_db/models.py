@@ -1,0 +1,254 @@
+"""The tables. Values that only people and the tuner read are JSON; what is searched by is a column.
+
+Times are ISO 8601 texts in UTC with microseconds, which sort; leases and heartbeats are seconds since 1970.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+# SQLite gives row numbers to INTEGER keys only.
+Serial = BigInteger().with_variant(Integer, "sqlite")
+Json = JSON(none_as_null=True)
+# Ids that must never be given out twice, even after the newest row was deleted.
+NEVER_REUSED = {"sqlite_autoincrement": True}
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+class GemmRow(Base):
+    """A problem; ``text`` is the whole of it, the other columns are for people who query."""
+
+    __tablename__ = "gemms"
+
+    id: Mapped[int] = mapped_column(Serial, primary_key=True)
+    text: Mapped[str] = mapped_column(String(512), unique=True)
+    m_min: Mapped[int] = mapped_column(BigInteger)
+    m_max: Mapped[int] = mapped_column(BigInteger)
+    n: Mapped[int] = mapped_column(BigInteger)
+    k: Mapped[int] = mapped_column(BigInteger)
+    batch: Mapped[int] = mapped_column(BigInteger)
+    dtype: Mapped[str] = mapped_column(String(8))
+    layout: Mapped[str] = mapped_column(String(2))
+
+
+class DeviceRow(Base):
+    """A class of interchangeable devices, as last described."""
+
+    __tablename__ = "devices"
+
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    description: Mapped[Any] = mapped_column(Json)
+    updated_at: Mapped[str] = mapped_column(String(32))
+
+
+class ImportRow(Base):
+    """A records file that was merged in: where rows with this ``origin`` come from."""
+
+    __tablename__ = "imports"
+
+    sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    header: Mapped[Any] = mapped_column(Json)
+    imported_at: Mapped[str] = mapped_column(String(32))
+
+
+class CandidateRow(Base):
+    """A candidate, and with its trace a MetaSchedule tuning record. ``search_us`` is the search's median, to sort by."""
+
+    __tablename__ = "candidates"
+    __table_args__ = (
+        UniqueConstraint("gemm_id", "device_key", "regime", "config_digest"),
+        Index(None, "device_key", "regime", "status", "id"),
+        NEVER_REUSED,
+    )
+
+    id: Mapped[int] = mapped_column(Serial, primary_key=True)
+    gemm_id: Mapped[int] = mapped_column(ForeignKey("gemms.id"))
+    device_key: Mapped[str] = mapped_column(String(255))
+    regime: Mapped[str] = mapped_column(String(16))
+    config_digest: Mapped[str] = mapped_column(String(16))
+    family: Mapped[str] = mapped_column(String(64))
+    config: Mapped[Any] = mapped_column(Json)
+    status: Mapped[str] = mapped_column(String(16))
+    message: Mapped[str] = mapped_column(Text)
+    rule: Mapped[str] = mapped_column(Text)
+    error: Mapped[float | None] = mapped_column(Float(53))
+    trace: Mapped[Any] = mapped_column(Json, nullable=True)
+    source_sha256: Mapped[str] = mapped_column(String(64))
+    binary_sha256: Mapped[str] = mapped_column(String(64))
+    kernel_sha256: Mapped[str] = mapped_column(String(64))
+    attempt: Mapped[int] = mapped_column(Integer)
+    predicted_us: Mapped[float | None] = mapped_column(Float(53))
+    search_us: Mapped[float | None] = mapped_column(Float(53))
+    origin: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[str] = mapped_column(String(32))
+    updated_at: Mapped[str] = mapped_column(String(32))
+
+
+class SampleSetRow(Base):
+    """Raw samples of one measurement; never changed, only added. ``digest`` is over all of it but the origin."""
+
+    __tablename__ = "sample_sets"
+    __table_args__ = (Index(None, "candidate_id", "digest"), NEVER_REUSED)
+
+    id: Mapped[int] = mapped_column(Serial, primary_key=True)
+    candidate_id: Mapped[int] = mapped_column(ForeignKey("candidates.id", ondelete="CASCADE"))
+    digest: Mapped[str] = mapped_column(String(64))
+    reason: Mapped[str] = mapped_column(String(16))
+    samples_us: Mapped[Any] = mapped_column(Json)
+    baselines: Mapped[Any] = mapped_column(Json)
+    conditions: Mapped[Any] = mapped_column(Json)
+    median_us: Mapped[float] = mapped_column(Float(53))
+    origin: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[str] = mapped_column(String(32))
+
+
+class AttemptRow(Base):
+    """An attempt to build or run a config, written before it starts; without ``recorded_at`` it was lost to a kill."""
+
+    __tablename__ = "attempts"
+
+    gemm_id: Mapped[int] = mapped_column(ForeignKey("gemms.id"), primary_key=True)
+    device_key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    regime: Mapped[str] = mapped_column(String(16), primary_key=True)
+    config_digest: Mapped[str] = mapped_column(String(16), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    started_at: Mapped[str] = mapped_column(String(32))
+    recorded_at: Mapped[str | None] = mapped_column(String(32))
+
+
+class CertificateRow(Base):
+    """The evidence that one kernel is right; ``digest`` is over all of it."""
+
+    __tablename__ = "certificates"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    kernel_sha256: Mapped[str] = mapped_column(String(64), index=True)
+    passed: Mapped[bool] = mapped_column(Boolean)
+    tests: Mapped[Any] = mapped_column(Json)
+    reference: Mapped[str] = mapped_column(Text)
+    environment: Mapped[Any] = mapped_column(Json)
+    at: Mapped[str] = mapped_column(String(64))
+
+
+class ArtifactRow(Base):
+    """An artifact file in the blob store."""
+
+    __tablename__ = "artifacts"
+
+    sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    nbytes: Mapped[int] = mapped_column(BigInteger)
+    kernel_sha256: Mapped[str] = mapped_column(String(64), index=True)
+    created_at: Mapped[str] = mapped_column(String(32))
+
+
+class KernelRow(Base):
+    """A kernel. Among those of one gemm, device class, regime and role the one with the latest ``stored_at`` answers."""
+
+    __tablename__ = "kernels"
+    __table_args__ = (Index(None, "gemm_id", "device_key", "regime", "role", "stored_at"), NEVER_REUSED)
+
+    seq: Mapped[int] = mapped_column(Serial, primary_key=True)
+    id: Mapped[str] = mapped_column(String(32), unique=True)
+    gemm_id: Mapped[int] = mapped_column(ForeignKey("gemms.id"))
+    device_key: Mapped[str] = mapped_column(ForeignKey("devices.key"))
+    regime: Mapped[str] = mapped_column(String(16))
+    role: Mapped[str] = mapped_column(String(16))
+    device: Mapped[Any] = mapped_column(Json)
+    config: Mapped[Any] = mapped_column(Json)
+    kernel_sha256: Mapped[str] = mapped_column(String(64), index=True)
+    artifact_sha256: Mapped[str] = mapped_column(ForeignKey("artifacts.sha256"))
+    certificate_digest: Mapped[str | None] = mapped_column(ForeignKey("certificates.digest"))
+    timings: Mapped[Any] = mapped_column(Json)
+    trials: Mapped[int] = mapped_column(Integer)
+    origin: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[str] = mapped_column(String(64))
+    stored_at: Mapped[str] = mapped_column(String(32))
+
+
+class JobRow(Base):
+    """A tuning request. ``live_key`` is set while it is queued or running: the same request finds it there."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (Index(None, "status", "device_key", "seq"), NEVER_REUSED)
+
+    seq: Mapped[int] = mapped_column(Serial, primary_key=True)
+    id: Mapped[str] = mapped_column(String(32), unique=True)
+    live_key: Mapped[str | None] = mapped_column(String(64), unique=True)
+    gemm_id: Mapped[int] = mapped_column(ForeignKey("gemms.id"))
+    device_key: Mapped[str] = mapped_column(String(255))
+    device: Mapped[Any] = mapped_column(Json)
+    regime: Mapped[str] = mapped_column(String(16))
+    trials: Mapped[int] = mapped_column(Integer)
+    seconds: Mapped[float] = mapped_column(Float(53))
+    seed: Mapped[int] = mapped_column(BigInteger)
+    verify: Mapped[bool] = mapped_column(Boolean)
+    status: Mapped[str] = mapped_column(String(16))
+    fallback_id: Mapped[str | None] = mapped_column(ForeignKey("kernels.id"))
+    kernel_id: Mapped[str | None] = mapped_column(ForeignKey("kernels.id"))
+    error: Mapped[str | None] = mapped_column(Text)
+    attempts: Mapped[int] = mapped_column(Integer)
+    owner: Mapped[str | None] = mapped_column(String(255))
+    lease_until: Mapped[float | None] = mapped_column(Float(53))
+    created_at: Mapped[str] = mapped_column(String(32))
+    started_at: Mapped[str | None] = mapped_column(String(32))
+    finished_at: Mapped[str | None] = mapped_column(String(32))
+
+
+class EventRow(Base):
+    """Something that happened to a job; ids grow, so that a reader goes on behind the last one that it saw."""
+
+    __tablename__ = "events"
+    __table_args__ = (Index(None, "job_id", "id"), NEVER_REUSED)
+
+    id: Mapped[int] = mapped_column(Serial, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    kind: Mapped[str] = mapped_column(String(64))
+    data: Mapped[Any] = mapped_column(Json)
+    at: Mapped[str] = mapped_column(String(32))
+
+
+class WorkerRow(Base):
+    """A worker process and the devices that it serves."""
+
+    __tablename__ = "workers"
+
+    name: Mapped[str] = mapped_column(String(255), primary_key=True)
+    devices: Mapped[Any] = mapped_column(Json)
+    seen: Mapped[float] = mapped_column(Float(53))
+
+
+class WorkloadRow(Base):
+    """A MetaSchedule workload: the IRModule whose tuning records are the candidates of a gemm."""
+
+    __tablename__ = "workloads"
+
+    id: Mapped[int] = mapped_column(Serial, primary_key=True)
+    gemm_id: Mapped[int] = mapped_column(ForeignKey("gemms.id"), index=True)
+    structural_hash: Mapped[str] = mapped_column(String(32), index=True)
+    module: Mapped[Any] = mapped_column(Json)
+    created_at: Mapped[str] = mapped_column(String(32))

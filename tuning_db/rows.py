@@ -1,0 +1,134 @@
+"""Rows to values and back, and the small writes that several tables share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.plain import dump_json
+from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
+from tuning_db.database import Database
+from tuning_db.models import CandidateRow, CertificateRow, DeviceRow, GemmRow, KernelRow, SampleSetRow
+from tuning_db.times import iso
+
+
+def digest(value: Any) -> str:
+    """SHA-256 over the canonical JSON of ``value``."""
+    return hashlib.sha256(dump_json(value, canonical=True).encode()).hexdigest()
+
+
+def gemm_id(db: Database, connection: Connection, gemm: Gemm) -> int:
+    """The row number of a problem, which is added where it is new."""
+    wanted = select(GemmRow.id).where(GemmRow.text == str(gemm))
+    found = connection.execute(wanted).scalar()
+    if found is None:
+        values = {
+            "text": str(gemm), "m_min": gemm.m_min, "m_max": gemm.m_max, "n": gemm.n, "k": gemm.k, "batch": gemm.batch,
+            "dtype": gemm.dtype, "layout": gemm.layout,
+        }  # fmt: skip
+        connection.execute(db.insert(GemmRow).values(values).on_conflict_do_nothing())
+        found = connection.execute(wanted).scalar_one()
+    return found
+
+
+def put_device(db: Database, connection: Connection, device: Device, *, replace: bool = True) -> None:
+    """Describe a device class; without ``replace`` only where it has no description yet."""
+    values = {"key": device.key, "description": device.to_json(), "updated_at": iso()}
+    statement = db.insert(DeviceRow).values(values)
+    changes = {name: statement.excluded[name] for name in ("description", "updated_at")}
+    if replace:
+        statement = statement.on_conflict_do_update(index_elements=["key"], set_=changes)
+    else:
+        statement = statement.on_conflict_do_nothing()
+    connection.execute(statement)
+
+
+def put_certificate(db: Database, connection: Connection, certificate: Certificate | None) -> str | None:
+    """Store a certificate where it is new; returns its digest."""
+    if certificate is None:
+        return None
+    values = certificate.to_json()
+    key = digest(values)
+    connection.execute(db.insert(CertificateRow).values(values | {"digest": key}).on_conflict_do_nothing())
+    return key
+
+
+def candidate_values(candidate: Candidate) -> dict[str, Any]:
+    """The columns of a candidate that recording it again replaces."""
+    return {
+        "family": candidate.config.family, "config": candidate.config.to_json(), "status": str(candidate.status),
+        "message": candidate.message, "rule": candidate.rule, "error": candidate.error, "trace": candidate.trace,
+        "source_sha256": candidate.source_sha256, "binary_sha256": candidate.binary_sha256,
+        "kernel_sha256": candidate.kernel_sha256, "attempt": candidate.attempt, "predicted_us": candidate.predicted_us,
+        "updated_at": iso(),
+    }  # fmt: skip
+
+
+def sample_values(candidate_id: int, samples: SampleSet, origin: str = "") -> dict[str, Any]:
+    """A new row of sample_sets."""
+    values = samples.to_json()
+    return values | {
+        "candidate_id": candidate_id, "digest": digest(values), "median_us": samples.median_us, "origin": origin,
+        "created_at": iso(),
+    }  # fmt: skip
+
+
+SAMPLE_COLUMNS = (
+    SampleSetRow.candidate_id, SampleSetRow.samples_us, SampleSetRow.reason, SampleSetRow.baselines,
+    SampleSetRow.conditions,
+)  # fmt: skip
+CANDIDATE_COLUMNS = (*CandidateRow.__table__.columns, GemmRow.text)
+
+
+def candidates_of(rows: Sequence[Row[Any]], samples: Iterable[Row[Any]]) -> list[Candidate]:
+    """Candidates from rows of CANDIDATE_COLUMNS and their sample sets from rows of SAMPLE_COLUMNS, in order."""
+    sets: dict[int, list[SampleSet]] = {}
+    for taken in samples:
+        value = {name: taken._mapping[name] for name in ("samples_us", "reason", "baselines", "conditions")}
+        sets.setdefault(taken.candidate_id, []).append(SampleSet.from_json(value))
+    gemms: dict[str, Gemm] = {}
+    return [_candidate(row, gemms, tuple(sets.get(row.id, ()))) for row in rows]
+
+
+def _candidate(row: Row[Any], gemms: dict[str, Gemm], sample_sets: tuple[SampleSet, ...]) -> Candidate:
+    gemm = gemms.get(row.text) or gemms.setdefault(row.text, Gemm.parse(row.text))
+    return Candidate(
+        gemm=gemm, device_key=row.device_key, regime=row.regime, config=Config.from_json(row.config),
+        status=Status(row.status), message=row.message, rule=row.rule, error=row.error, trace=row.trace,
+        source_sha256=row.source_sha256, binary_sha256=row.binary_sha256, kernel_sha256=row.kernel_sha256,
+        attempt=row.attempt, predicted_us=row.predicted_us, sample_sets=sample_sets,
+    )  # fmt: skip
+
+
+def kernel_of(row: Row[Any]) -> KernelRecord:
+    """A kernel from a row of ``store.KERNEL_COLUMNS``."""
+    certificate = None
+    if row.certificate_digest is not None:
+        certificate = Certificate(
+            row.cert_kernel, row.passed, tuple(row.tests), row.reference, dict(row.environment), row.at
+        )
+    return KernelRecord(
+        gemm=Gemm.parse(row.text), device=Device.from_json(row.device), regime=row.regime, role=row.role,
+        config=Config.from_json(row.config), kernel_sha256=row.kernel_sha256, artifact_sha256=row.artifact_sha256,
+        artifact_bytes=row.nbytes, certificate=certificate, timings=row.timings, trials=row.trials,
+        created_at=row.created_at, id=row.id,
+    )  # fmt: skip
+
+
+def kernel_values(gemm_number: int, kernel: KernelRecord, certificate: str | None) -> dict[str, Any]:
+    """A new row of kernels, but for its id, origin and times."""
+    return {
+        "gemm_id": gemm_number, "device_key": kernel.device.key, "regime": kernel.regime, "role": kernel.role,
+        "device": kernel.device.to_json(), "config": kernel.config.to_json(), "kernel_sha256": kernel.kernel_sha256,
+        "artifact_sha256": kernel.artifact_sha256, "certificate_digest": certificate, "timings": kernel.timings,
+        "trials": kernel.trials,
+    }  # fmt: skip
+
+
+KERNEL_ORDER = (KernelRow.stored_at.desc(), KernelRow.seq.desc())

@@ -1,0 +1,75 @@
+"""The version of the schema: read, checked and brought up to date when a database is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, Engine, inspect, text
+
+from tirgemm.errors import SchemaTooNew, StoreError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+HEAD = "0001"
+KNOWN = ("0001",)
+MIGRATIONS = Path(__file__).parent / "migrations"
+# Any number, as long as every tirgemm takes the same one.
+_ADVISORY_LOCK = 7_415_013
+
+
+def version(connection: Connection) -> str | None:
+    """The revision that a database is at, or None where it has no tables of ours."""
+    names = inspect(connection).get_table_names()
+    if "alembic_version" not in names:
+        if "candidates" in names:
+            raise StoreError("the database has tables named as ours but no version; give an empty database")
+        return None
+    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return found
+
+
+def upgrade(engine: Engine, place: str) -> None:
+    """Bring the schema to HEAD, once, whoever else opens the database now. SchemaTooNew touches nothing."""
+    with engine.begin() as connection:
+        if _checked(connection, place) == HEAD:
+            return
+    if engine.dialect.name == "sqlite":
+        # Outside of any transaction, and only for a database that is ours or new: it rewrites the file's header.
+        raw = engine.raw_connection()
+        try:
+            raw.cursor().execute("PRAGMA journal_mode = WAL")
+        finally:
+            raw.close()
+    with engine.execution_options(tirgemm_write=True).begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
+        if _checked(connection, place) != HEAD:
+            _run(connection)
+
+
+def alembic_config(connection: Connection | None = None) -> Config:
+    """Alembic's configuration of the packaged migrations, for a connection that the caller commits."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def _checked(connection: Connection, place: str) -> str | None:
+    found = version(connection)
+    if found is not None and found not in KNOWN:
+        raise SchemaTooNew(
+            f"database {place} has schema {found!r}; this tirgemm knows up to {HEAD!r}. "
+            "Upgrade tirgemm, or open another database; nothing was changed"
+        )
+    return found
+
+
+def _run(connection: Connection) -> None:
+    from alembic import command
+
+    command.upgrade(alembic_config(connection), "head")

@@ -1,0 +1,244 @@
+"""``SqlStore``: the tuner's Store on a Database."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, case, func, insert, select, update
+
+from tirgemm.device import Device
+from tirgemm.errors import StoreError
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.plain import merged, plain_candidate, plain_samples
+from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
+from tuning_db import rows
+from tuning_db.database import Database
+from tuning_db.models import ArtifactRow, AttemptRow, CandidateRow, CertificateRow, GemmRow, KernelRow, SampleSetRow
+from tuning_db.times import iso
+
+KERNEL_COLUMNS = (
+    *KernelRow.__table__.columns, GemmRow.text, ArtifactRow.nbytes, CertificateRow.kernel_sha256.label("cert_kernel"),
+    CertificateRow.passed, CertificateRow.tests, CertificateRow.reference, CertificateRow.environment, CertificateRow.at,
+)  # fmt: skip
+
+
+class SqlStore:
+    """A ``tirgemm.tuning.store.Store``: every method is one transaction."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
+    # -- candidates ----------------------------------------------------------------------------
+
+    def add_candidate(self, candidate: Candidate) -> None:
+        with self.db.write() as connection:
+            write_candidate(self.db, connection, plain_candidate(candidate))
+
+    def add_samples(self, key: CandidateKey, samples: SampleSet) -> None:
+        samples = plain_samples(samples)
+        with self.db.write() as connection:
+            found = connection.execute(select_key(key).with_for_update(of=CandidateRow)).first()
+            if found is None:
+                raise StoreError(
+                    f"no candidate {key.config_digest} of {key.gemm} is recorded; record it before its samples"
+                )
+            connection.execute(insert(SampleSetRow).values(rows.sample_values(found.id, samples)))
+            refresh_search_us(connection, found.id)
+
+    def begin_attempt(self, key: CandidateKey) -> int:
+        with self.db.write() as connection:
+            gemm_id = rows.gemm_id(self.db, connection, key.gemm)
+            if not self.db.is_sqlite:
+                # The primary key would refuse the second of two counters; waiting here gives it the next number.
+                connection.execute(select(GemmRow.id).where(GemmRow.id == gemm_id).with_for_update())
+            mine = _attempts_of(gemm_id, key)
+            number = (
+                int(connection.execute(select(func.coalesce(func.max(AttemptRow.number), 0)).where(*mine)).scalar_one())
+                + 1
+            )
+            values = {
+                "gemm_id": gemm_id, "device_key": key.device_key, "regime": key.regime,
+                "config_digest": key.config_digest, "number": number, "started_at": iso(),
+            }  # fmt: skip
+            connection.execute(insert(AttemptRow).values(values))
+        return number
+
+    def candidates(self, gemm: Gemm, device_key: str, regime: str) -> list[Candidate]:
+        where = (
+            GemmRow.text == str(gemm), CandidateRow.device_key == device_key, CandidateRow.regime == regime,
+        )  # fmt: skip
+        return self._candidates(where)
+
+    def candidate(self, key: CandidateKey) -> Candidate | None:
+        found = self._candidates(_is_key(key))
+        return found[0] if found else None
+
+    def history(self, device_key: str, regime: str, limit: int = 10_000) -> list[Candidate]:
+        where = (
+            CandidateRow.device_key == device_key, CandidateRow.regime == regime,
+            CandidateRow.status == str(Status.MEASURED),
+        )  # fmt: skip
+        return self._candidates(where, newest=max(limit, 0))
+
+    # -- kernels -------------------------------------------------------------------------------
+
+    def put_kernel(self, kernel: KernelRecord) -> KernelRecord:
+        with self.db.write() as connection:
+            kernel_id = write_kernel(self.db, connection, kernel)
+            return _one_kernel(connection, kernel_id)
+
+    def kernel(self, gemm: Gemm, device_key: str, regime: str) -> KernelRecord | None:
+        wanted = select_kernels().where(
+            GemmRow.text == str(gemm), KernelRow.device_key == device_key, KernelRow.regime == regime,
+            KernelRow.role.in_(("tuned", "fallback")),
+        )  # fmt: skip
+        first = case((KernelRow.role == "tuned", 0), else_=1)
+        with self.db.read() as connection:
+            found = connection.execute(wanted.order_by(first, *rows.KERNEL_ORDER).limit(1)).first()
+        return None if found is None else rows.kernel_of(found)
+
+    def kernel_by_id(self, kernel_id: str) -> KernelRecord | None:
+        with self.db.read() as connection:
+            found = connection.execute(select_kernels().where(KernelRow.id == kernel_id)).first()
+        return None if found is None else rows.kernel_of(found)
+
+    def kernels(self, limit: int = 100, after: str = "") -> list[KernelRecord]:
+        wanted = select_kernels().order_by(KernelRow.seq.desc()).limit(max(limit, 0))
+        with self.db.read() as connection:
+            if after:
+                seq = connection.execute(select(KernelRow.seq).where(KernelRow.id == after)).scalar()
+                if seq is None:
+                    raise StoreError(f"no kernel has the id {after!r}; list from the start or behind a listed id")
+                wanted = wanted.where(KernelRow.seq < seq)
+            found = connection.execute(wanted).all()
+        return [rows.kernel_of(row) for row in found]
+
+    # -- devices and blobs ---------------------------------------------------------------------
+
+    def put_device(self, device: Device) -> None:
+        with self.db.write() as connection:
+            rows.put_device(self.db, connection, device)
+
+    def put_blob(self, data: bytes) -> str:
+        return self.db.blobs.put(data)
+
+    def get_blob(self, sha256: str) -> bytes:
+        return self.db.blobs.get(sha256)
+
+    def _candidates(self, where: tuple[ColumnElement[bool], ...], newest: int | None = None) -> list[Candidate]:
+        order = CandidateRow.id if newest is None else CandidateRow.id.desc()
+        ids = select(CandidateRow.id).join(GemmRow).where(*where).order_by(order).limit(newest).subquery()
+        wanted = select(*rows.CANDIDATE_COLUMNS).join(GemmRow).join(ids, ids.c.id == CandidateRow.id).order_by(order)
+        samples = (
+            select(*rows.SAMPLE_COLUMNS).join(ids, ids.c.id == SampleSetRow.candidate_id).order_by(SampleSetRow.id)
+        )
+        with self.db.read() as connection:
+            found = connection.execute(wanted).all()
+            return rows.candidates_of(found, connection.execute(samples).all()) if found else []
+
+
+def select_kernels() -> Select[Any]:
+    """Kernels with their gemm, artifact and certificate: rows for ``rows.kernel_of``."""
+    return (
+        select(*KERNEL_COLUMNS)
+        .join(GemmRow, GemmRow.id == KernelRow.gemm_id)
+        .join(ArtifactRow, ArtifactRow.sha256 == KernelRow.artifact_sha256)
+        .outerjoin(CertificateRow, CertificateRow.digest == KernelRow.certificate_digest)
+    )
+
+
+def select_key(key: CandidateKey) -> Select[int, str]:
+    """Id and status of one candidate."""
+    return select(CandidateRow.id, CandidateRow.status).join(GemmRow).where(*_is_key(key))
+
+
+def write_candidate(db: Database, connection: Connection, candidate: Candidate, origin: str = "") -> int:
+    """Insert or replace a candidate, add the sample sets that it lacks, and mark its attempt; returns its row number."""
+    gemm_id, key = rows.gemm_id(db, connection, candidate.gemm), candidate.key
+    values = rows.candidate_values(candidate)
+    identity = {
+        "gemm_id": gemm_id, "device_key": key.device_key, "regime": key.regime, "config_digest": key.config_digest,
+    }  # fmt: skip
+    statement = db.insert(CandidateRow).values(
+        identity | values | {"origin": origin, "created_at": values["updated_at"]}
+    )
+    changes = {name: statement.excluded[name] for name in (*values, "origin")}
+    statement = statement.on_conflict_do_update(index_elements=list(identity), set_=changes)
+    number = int(connection.execute(statement.returning(CandidateRow.id)).scalar_one())
+    add_missing_samples(connection, number, candidate.sample_sets, origin)
+    done = update(AttemptRow).where(*_attempts_of(gemm_id, key), AttemptRow.number == candidate.attempt)
+    connection.execute(done.where(AttemptRow.recorded_at.is_(None)).values(recorded_at=values["updated_at"]))
+    return number
+
+
+def add_missing_samples(
+    connection: Connection, number: int, sample_sets: tuple[SampleSet, ...], origin: str = ""
+) -> int:
+    """Append those sample sets that a candidate does not have yet; returns how many."""
+    known = set(connection.execute(select(SampleSetRow.digest).where(SampleSetRow.candidate_id == number)).scalars())
+    fresh = [rows.sample_values(number, samples, origin) for samples in merged((), sample_sets)]
+    fresh = [values for values in fresh if values["digest"] not in known]
+    if fresh:
+        connection.execute(insert(SampleSetRow), fresh)
+    refresh_search_us(connection, number)
+    return len(fresh)
+
+
+def refresh_search_us(connection: Connection, number: int) -> None:
+    """Keep the column equal to ``Candidate.search_us``: the median of the newest sample set of the search."""
+    newest = (
+        select(SampleSetRow.median_us)
+        .where(SampleSetRow.candidate_id == number, SampleSetRow.reason.in_(("search", "noise")))
+        .order_by(SampleSetRow.id.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    connection.execute(update(CandidateRow).where(CandidateRow.id == number).values(search_us=newest))
+
+
+def write_kernel(
+    db: Database, connection: Connection, kernel: KernelRecord, origin: str = "", stored_at: str = ""
+) -> str:
+    """Insert a kernel with its device, artifact and certificate; returns its id.
+
+    With ``stored_at`` it takes its place by that time and keeps its id; without, it comes before all that are there.
+    """
+    gemm_id = rows.gemm_id(db, connection, kernel.gemm)
+    rows.put_device(db, connection, kernel.device, replace=not origin)
+    certificate = rows.put_certificate(db, connection, kernel.certificate)
+    now = iso()
+    artifact = {
+        "sha256": kernel.artifact_sha256, "nbytes": kernel.artifact_bytes, "kernel_sha256": kernel.kernel_sha256,
+        "created_at": now,
+    }  # fmt: skip
+    connection.execute(db.insert(ArtifactRow).values(artifact).on_conflict_do_nothing())
+    if not stored_at:
+        newest = select(func.max(KernelRow.stored_at)).where(
+            KernelRow.gemm_id == gemm_id, KernelRow.device_key == kernel.device.key, KernelRow.regime == kernel.regime
+        )
+        stored_at = max(now, connection.execute(newest).scalar() or "")
+    kernel_id = kernel.id if origin else secrets.token_hex(8)
+    values = rows.kernel_values(gemm_id, kernel, certificate) | {
+        "id": kernel_id, "origin": origin, "created_at": kernel.created_at or now, "stored_at": stored_at,
+    }  # fmt: skip
+    connection.execute(insert(KernelRow).values(values))
+    return kernel_id
+
+
+def _one_kernel(connection: Connection, kernel_id: str) -> KernelRecord:
+    return rows.kernel_of(connection.execute(select_kernels().where(KernelRow.id == kernel_id)).one())
+
+
+def _is_key(key: CandidateKey) -> tuple[ColumnElement[bool], ...]:
+    return (
+        GemmRow.text == str(key.gemm), CandidateRow.device_key == key.device_key, CandidateRow.regime == key.regime,
+        CandidateRow.config_digest == key.config_digest,
+    )  # fmt: skip
+
+
+def _attempts_of(gemm_id: int, key: CandidateKey) -> tuple[ColumnElement[bool], ...]:
+    return (
+        AttemptRow.gemm_id == gemm_id, AttemptRow.device_key == key.device_key, AttemptRow.regime == key.regime,
+        AttemptRow.config_digest == key.config_digest,
+    )  # fmt: skip
