@@ -1,0 +1,105 @@
+"""The gate of the search: families' rules and what is already known, and the MetaSchedule postprocessor that asks it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tirgemm.config import Config, Space
+from tirgemm.device import Device
+from tirgemm.families.base import Family, rejected
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.space_trace import Point, annotated_point, config_at
+
+if TYPE_CHECKING:
+    from tvm.s_tir import Schedule
+    from tvm.s_tir.meta_schedule import Postproc
+
+EXAMPLES = 5
+
+
+class Gate:
+    """Which points may be proposed, and why the others may not.
+
+    ``pruned`` counts the distinct points that each rule rejected, ``examples`` keeps the first few with the reason;
+    ``repeats`` counts how often the search came upon a point that is already known.
+    """
+
+    def __init__(self, gemm: Gemm, device: Device, families: Iterable[Family]) -> None:
+        self.gemm = gemm
+        self.device = device
+        self.families: dict[str, Family] = {family.name: family for family in families}
+        self.spaces: dict[str, Space] = {name: f.space(gemm, device) for name, f in self.families.items()}
+        self.known: set[Point] = set()
+        self.pruned: Counter[str] = Counter()
+        self.examples: dict[str, list[tuple[Config, str]]] = {}
+        self.repeats = 0
+        self._seeds: set[Point] = set()
+        self._valid: dict[Point, bool] = {}
+        self._configs: dict[Point, Config] = {}
+
+    def config(self, point: Point) -> Config:
+        """The config of ``point``."""
+        found = self._configs.get(point)
+        if found is None:
+            found = self._configs[point] = config_at(self.spaces[point.family], point)
+        return found
+
+    def valid(self, point: Point) -> bool:
+        """Whether every rule passes; a rejection is counted once a point."""
+        found = self._valid.get(point)
+        if found is None:
+            config = self.config(point)
+            reason = rejected(self.families[point.family], self.gemm, config, self.device)
+            found = self._valid[point] = reason is None
+            if reason is not None:
+                self.pruned[reason[0]] += 1
+                examples = self.examples.setdefault(reason[0], [])
+                if len(examples) < EXAMPLES:
+                    examples.append((config, reason[1]))
+        return found
+
+    def let_in_again(self, seeds: Iterable[Point]) -> None:
+        """Let each of these known points pass once: the search is about to start its population from them."""
+        self._seeds = set(seeds)
+
+    def admits(self, point: Point | None) -> bool:
+        """Whether the search may go on with ``point``; None stands for a trace of another space."""
+        if point is None or not self.valid(point):
+            return False
+        if point not in self.known:
+            return True
+        if point in self._seeds:
+            self._seeds.discard(point)
+            return True
+        self.repeats += 1
+        return False
+
+
+def postprocessor(gate: Gate) -> Postproc:
+    """A MetaSchedule postprocessor that rejects what ``gate`` does not admit."""
+    from tvm.ir.utils import derived_object
+    from tvm.s_tir.meta_schedule.postproc import PyPostproc
+
+    @derived_object
+    class ApplyRules(PyPostproc):  # type: ignore[misc]
+        def __init__(self, gate: Gate) -> None:
+            super().__init__()
+            self.gate = gate
+
+        def _initialize_with_tune_context(self, context: Any) -> None:
+            pass
+
+        def apply(self, sch: Schedule) -> bool:
+            return self.gate.admits(annotated_point(sch, self.gate.spaces))
+
+        def clone(self) -> Any:
+            return ApplyRules(self.gate)
+
+    return ApplyRules(gate)
+
+
+def spaces_of(gate: Gate) -> Mapping[str, Space]:
+    """The spaces of all families of the search."""
+    return gate.spaces
