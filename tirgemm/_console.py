@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from tirgemm.errors import (
     DoesNotFit,
@@ -51,45 +51,31 @@ out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, highlight=False)
 
 
-def _set_json(value: bool) -> bool:
-    MODE.json = MODE.json or value
-    return value
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout; progress stays on stderr.")]
 
 
-def _set_debug(value: bool) -> bool:
-    MODE.debug = MODE.debug or value
-    return value
-
-
-Json = Annotated[
-    bool,
-    typer.Option("--json", help="Print one JSON document on stdout; progress stays on stderr.", callback=_set_json),
-]
-Debug = Annotated[
-    bool, typer.Option("--debug", help="Show the traceback of an error.", callback=_set_debug, is_eager=True)
-]
-
-
-def emit(document: dict[str, Any], show: Callable[[], None]) -> None:
-    """The command's result: ``document`` with ``--json``, else what ``show`` prints."""
-    if MODE.json:
+def emit(as_json: bool, document: Any, show: Callable[[], None]) -> None:
+    """The command's result: ``document`` as JSON, else what ``show`` prints."""
+    if as_json:
         sys.stdout.write(json.dumps(document, indent=2, default=str) + "\n")
         sys.stdout.flush()
     else:
         show()
 
 
-def run(command: Callable[[], click.Command], arguments: Sequence[str] | None = None) -> int:
-    """Run a click command and return the exit code; every deliberate error is one sentence without a traceback."""
-    MODE.json = MODE.debug = False
+def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
+    """Run the app and return the exit code; every deliberate error is one sentence without a traceback."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    MODE.json, MODE.debug = "--json" in given, "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
     try:
-        code = command().main(args=None if arguments is None else list(arguments), prog_name="tirgemm", standalone_mode=False)
+        code = typer.main.get_command(app).main(args=given, prog_name="tirgemm", standalone_mode=False)
         return code if isinstance(code, int) else OK
-    except click.exceptions.Exit as stop:
+    except typer.Exit as stop:
         return stop.exit_code
-    except click.ClickException as error:
+    except typer.TyperException as error:
         return _usage(error)
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         return _failed("interrupted", "interrupted", INTERRUPTED)
     except TirgemmError as error:
         return _failed(error.code, str(error), exit_code(error))
@@ -112,9 +98,7 @@ def exit_code(error: TirgemmError) -> int:
     return BAD_INPUT if bad else FAILED
 
 
-def _usage(error: click.ClickException) -> int:
-    if MODE.json or isinstance(error, click.FileError):
-        return _failed("usage", error.format_message(), BAD_INPUT)
+def _usage(error: typer.TyperException) -> int:
     context = getattr(error, "ctx", None)
     hint = f" (see `{context.command_path} --help`)" if context is not None else ""
     return _failed("usage", f"{error.format_message()}{hint}", BAD_INPUT)
@@ -124,11 +108,9 @@ def _failed(code: str, message: str, status: int) -> int:
     if MODE.debug:
         traceback.print_exc()
     if MODE.json:
-        sys.stdout.write(json.dumps({"error": {"code": code, "message": message, "exit_code": status}}, indent=2) + "\n")
+        sys.stdout.write(
+            json.dumps({"error": {"code": code, "message": message, "exit_code": status}}, indent=2) + "\n"
+        )
     else:
-        err.print(f"[red]error:[/] {_escaped(message)}", soft_wrap=True)
+        err.print(f"[red]error:[/] {escape(message)}", soft_wrap=True)
     return status
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", "\\[")

@@ -111,10 +111,9 @@ class Client:
         document = self.document(
             gemm, device=device, regime=regime, wait=wait, on_event=on_event, budget=budget, seed=seed
         )
-        kernel = self.load(document, on_event=on_event, check_device=check_device)
-        if kernel.gemm != gemm:
-            raise CorruptArtifact(f"{self.url} answered a request for {gemm} with a kernel for {kernel.gemm}")
-        return kernel
+        return artifact.load(
+            self.package(document, gemm, on_event=on_event), trust=self.trust, check_device=check_device
+        )
 
     def document(
         self,
@@ -142,16 +141,19 @@ class Client:
             return answer.kernel
         return self._follow(answer, wait, deadline, on_event or (lambda _kind, _data: None))
 
-    def load(self, document: Document, *, on_event: OnEvent | None = None, check_device: bool = True) -> Kernel:
-        """The callable of a kernel document: downloaded unless cached, its hash and signature checked, then opened."""
+    def package(self, document: Document, gemm: Gemm, *, on_event: OnEvent | None = None) -> bytes:
+        """The signed artifact of a kernel document: downloaded unless cached, its hash, signature and problem checked."""
         data = self.artifact(_artifact_sha256(document), on_event=on_event)
         try:
-            return artifact.load(data, trust=self.trust, check_device=check_device)
+            found = artifact.read(data, self.trust).manifest.gemm
         except UntrustedArtifact as error:
             raise UntrustedArtifact(
                 f"{error}; if you trust whoever runs {self.url}, compare its key with them and accept it once with"
                 f" `tirgemm get --url {self.url} --trust KEY ...`, Client(url, trust=KEY) or Client.trust_server()"
             ) from error
+        if found != gemm:
+            raise CorruptArtifact(f"{self.url} answered a request for {gemm} with a kernel for {found}")
+        return data
 
     def artifact(self, sha256: str, *, on_event: OnEvent | None = None) -> bytes:
         """The bytes of an artifact, from the cache or downloaded into it. CorruptArtifact if their hash is not this."""

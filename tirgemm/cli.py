@@ -1,0 +1,285 @@
+"""The commands that need the ``client`` extra alone: get, call, verify, devices, version.
+
+Exit codes: 0 done, 1 the operation failed, 2 bad input or a missing extra, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column, Table
+
+from tirgemm import _console as console
+from tirgemm._console import Json
+
+app = typer.Typer(
+    name="tirgemm",
+    help="The fastest half-precision matrix multiply for your shape on your GPU: tuned, verified, signed, served.",
+    epilog="Exit codes: 0 done, 1 failed, 2 bad input or a missing extra. --json and --debug go behind any command.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+URL = "http://127.0.0.1:8000"
+GemmText = Annotated[str, typer.Argument(metavar="GEMM", help="The problem, such as 4096x4096x4096:f16:nt.")]
+ArtifactPath = Annotated[Path, typer.Argument(metavar="FILE", help="A .tirgemm artifact.")]
+TrustOption = Annotated[
+    list[str] | None,
+    typer.Option("--trust", metavar="KEY|FILE", help="Trust this key or file of keys instead of your trust file."),
+]
+Regime = Annotated[str, typer.Option(help="sustained or isolated.")]
+
+
+@app.callback()
+def _options(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error (behind any command).")
+    ] = False,
+) -> None:
+    console.MODE.debug = console.MODE.debug or debug
+
+
+@app.command()
+def get(
+    gemm: GemmText,
+    url: Annotated[str, typer.Option(help="The service.")] = URL,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where the artifact goes.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, sm_90a, or a device key; default: this machine's.")
+    ] = None,
+    regime: Regime = "sustained",
+    wait: Annotated[float | None, typer.Option(help="Take the fallback if tuning takes longer than this (s).")] = None,
+    fallback: Annotated[bool, typer.Option("--fallback", help="Take the fallback as soon as it is there.")] = False,
+    unverified: Annotated[
+        bool, typer.Option("--unverified", help="Accept an unverified build for a device that no worker has.")
+    ] = False,
+    trials: Annotated[int | None, typer.Option(min=1, help="Candidates that the search may build.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Seconds that the search may take.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0)] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trust", metavar="KEY|FILE", help="Trust this key from now on, or the keys in this file this time."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Get the kernel for GEMM from a service: tuned if need be, its signature checked, written to a file."""
+    from tirgemm.client import Client
+    from tirgemm.detect import device as detect
+    from tirgemm.gemm import Gemm
+
+    problem = Gemm.parse(gemm)
+    target: Any = detect() if device is None else device
+    budget = {k: v for k, v in (("trials", trials), ("seconds", seconds)) if v is not None}
+    patience: Any = "fallback" if fallback else True if wait is None else wait
+    with Client(url, trust=_remembered(trust, url)) as client, _Follower(str(problem)) as follower:
+        document = client.document(
+            problem, device=target, regime=regime, wait=patience, on_event=follower, budget=budget or None, seed=seed,
+            verify=not unverified,
+        )  # fmt: skip
+        data = client.package(document, problem, on_event=follower)
+    path = out or Path(f"{str(problem).replace(':', '-').replace('=', '')}.tirgemm")
+    path.write_bytes(data)
+    timing = document["timings"].get(regime, {})
+
+    def show() -> None:
+        console.out.print(f"{path}  {document['role']}  {document['config']}")
+        if "median_us" in timing:
+            ratios = ", ".join(f"{x['ratio']:.2f} of {name}" for name, x in timing.get("baselines", {}).items())
+            console.out.print(f"{timing['median_us']:.2f} us a call ({regime}){'; speed ' + ratios if ratios else ''}")
+        if not document["verified"]:
+            console.out.print("[yellow]not verified: nobody ran it[/]")
+
+    console.emit(as_json, {"file": str(path), "kernel": document}, show)
+
+
+@app.command()
+def call(
+    file: ArtifactPath,
+    a: Annotated[Path | None, typer.Option(help="A as .npy; random by default.")] = None,
+    b: Annotated[Path | None, typer.Option(help="B as .npy.")] = None,
+    c: Annotated[Path | None, typer.Option(help="C as .npy.")] = None,
+    bias: Annotated[Path | None, typer.Option(help="The bias as .npy.")] = None,
+    alpha: Annotated[float, typer.Option()] = 1.0,
+    beta: Annotated[float, typer.Option()] = 1.0,
+    m: Annotated[int | None, typer.Option(min=1, help="m, where the kernel takes a range.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write D here as .npy (fp32).")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random operands.")] = 0,
+    trust: TrustOption = None,
+    as_json: Json = False,
+) -> None:
+    """Run a kernel once, compare with NumPy and time some calls."""
+    import numpy as np
+
+    from tirgemm import _trial
+    from tirgemm.artifact import load
+    from tirgemm.errors import VerificationFailed
+
+    kernel = load(file, trust=_trust(trust))
+    paths = {"a": a, "b": b, "c": c, "bias": bias}
+    given = {name: _array(path) for name, path in paths.items() if path is not None}
+    trial = _trial.run(kernel, m=m, given=given, alpha=alpha, beta=beta, seed=seed)
+    if out is not None:
+        with out.open("wb") as target:
+            np.save(target, trial.result)
+    document = {
+        "gemm": str(kernel.gemm), "device": kernel.device.key, "m": trial.m, "median_us": trial.median_us,
+        "tflops": kernel.gemm.flops * trial.m / kernel.gemm.m_max / trial.median_us / 1e6,
+        "error_over_bound": trial.error, "passed": trial.passed, "out": str(out) if out else None,
+    }  # fmt: skip
+    if not trial.passed:
+        raise VerificationFailed(f"{file}: the result is {trial.error:.3g} times its bound away from NumPy's")
+
+    def show() -> None:
+        console.out.print(f"{kernel.gemm} on {kernel.device.model}: right (error {trial.error:.2g} of its bound)")
+        console.out.print(f"{trial.median_us:.2f} us a call from the host, {document['tflops']:.3g} TFLOP/s")
+
+    console.emit(as_json, document, show)
+
+
+@app.command()
+def verify(
+    file: ArtifactPath,
+    trust: TrustOption = None,
+    run: Annotated[bool, typer.Option(help="Run it against NumPy too, where its device is here.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Check an artifact: hashes and signature, its certificate, and its result against NumPy."""
+    from tirgemm import _trial
+    from tirgemm.artifact import load, read
+    from tirgemm.errors import DeviceUnavailable, IncompatibleArtifact, VerificationFailed
+
+    package = read(file, _trust(trust))
+    certificate = package.manifest.certificate
+    checks: list[dict[str, Any]] = [{"check": "signature and hashes", "result": "passed", "detail": package.sha256}]
+    if certificate is None:
+        checks.append({"check": "certificate", "result": "absent", "detail": "nobody verified this build"})
+    else:
+        fits = certificate["kernel_sha256"] == package.manifest.kernel_sha256
+        good = bool(certificate["passed"]) and fits
+        detail = (
+            f"{len(certificate['tests'])} tests against {certificate['reference']}" if fits else "of another kernel"
+        )
+        checks.append({"check": "certificate", "result": "passed" if good else "failed", "detail": detail})
+    if run:
+        try:
+            trial = _trial.run(load(file, trust=_trust(trust)))
+            detail = f"error {trial.error:.2g} of its bound"
+            checks.append({"check": "run here", "result": "passed" if trial.passed else "failed", "detail": detail})
+        except (DeviceUnavailable, IncompatibleArtifact) as error:
+            checks.append({"check": "run here", "result": "skipped", "detail": str(error)})
+    failed = [check["check"] for check in checks if check["result"] == "failed"]
+    document = {"file": str(file), "gemm": str(package.manifest.gemm), "passed": not failed, "checks": checks}
+
+    def show() -> None:
+        table = Table("check", "result", "detail", title=document["gemm"])
+        for check in checks:
+            table.add_row(check["check"], check["result"], check["detail"])
+        console.out.print(table)
+
+    if failed:
+        raise VerificationFailed(f"{file}: {', '.join(failed)} failed")
+    console.emit(as_json, document, show)
+
+
+@app.command()
+def devices(as_json: Json = False) -> None:
+    """The devices of this machine, and the architectures that can be compiled for by name."""
+    from tirgemm.detect import devices as detect
+    from tirgemm.hardware import ARCHITECTURES
+
+    found = detect()
+
+    def show() -> None:
+        table = Table("name", "model", "arch", "units", "memory", Column("key", overflow="fold"))
+        for device in found:
+            memory = f"{device.memory_bytes / 2**30:.1f} GiB"
+            table.add_row(device.name, device.model, device.arch, str(device.units), memory, device.key)
+        console.out.print(table)
+        console.out.print(f"by name, to compile for: {', '.join(ARCHITECTURES)}")
+
+    console.emit(as_json, {"devices": [d.to_json() for d in found], "named": list(ARCHITECTURES)}, show)
+
+
+@app.command()
+def version(as_json: Json = False) -> None:
+    """The versions of tirgemm and of what it stands on."""
+    from tirgemm import __version__
+    from tirgemm.detect import environment
+
+    found = {"tirgemm": __version__} | dict(environment())
+    console.emit(as_json, found, lambda: console.out.print("\n".join(f"{k} {v}" for k, v in found.items())))
+
+
+class _Follower:
+    """Shows a job's events as one progress line on stderr; hidden where stderr is not a terminal."""
+
+    def __init__(self, title: str) -> None:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=console.err, transient=True, disable=not console.err.is_terminal)
+        self._title = title
+        self._task = self._progress.add_task(title, total=None)
+
+    def __enter__(self) -> _Follower:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, kind: str, data: dict[str, Any]) -> None:
+        if kind == "download":
+            self._progress.update(
+                self._task, completed=data["bytes"], total=data["total"] or None, description="download"
+            )
+        elif kind == "candidate":
+            best = f", best {data['best_us']:.2f} us" if data.get("best_us") else ""
+            self._progress.update(
+                self._task, completed=data.get("trials", 0), total=data.get("of"), description=f"{self._title}{best}"
+            )
+        else:
+            self._progress.update(self._task, description=f"{self._title} {kind}")
+
+
+def _trust(given: list[str] | None) -> Any:
+    from tirgemm.client import as_trust
+
+    if not given:
+        return as_trust(None)
+    keys = [text for text in given if text.startswith("ed25519:")]
+    return as_trust(keys) if len(keys) == len(given) else as_trust(_only(given))
+
+
+def _remembered(given: list[str] | None, url: str) -> Any:
+    """The user's trust file, with the keys of ``--trust KEY`` added for good; a file of keys is used once."""
+    from tirgemm.artifact import Trust
+
+    if given and not all(text.startswith("ed25519:") for text in given):
+        return Path(_only(given))
+    trust = Trust.default()
+    for key in given or ():
+        trust.add(key, url)
+    return trust
+
+
+def _only(given: list[str]) -> str:
+    if len(given) > 1:
+        raise typer.BadParameter("--trust takes any number of keys (ed25519:...) or one file of keys, not both")
+    return given[0]
+
+
+def _array(path: Path) -> Any:
+    import numpy as np
+
+    from tirgemm.errors import InvalidRequest
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise InvalidRequest(f"{path} is not a .npy array: {error}") from error
