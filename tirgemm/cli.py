@@ -121,7 +121,7 @@ def call(
     from tirgemm.artifact import load
     from tirgemm.errors import VerificationFailed
 
-    kernel = load(file, trust=_trust(trust))
+    kernel = load(file, trust=trust_of(trust))
     paths = {"a": a, "b": b, "c": c, "bias": bias}
     given = {name: _array(path) for name, path in paths.items() if path is not None}
     trial = _trial.run(kernel, m=m, given=given, alpha=alpha, beta=beta, seed=seed)
@@ -155,7 +155,7 @@ def verify(
     from tirgemm.artifact import load, read
     from tirgemm.errors import DeviceUnavailable, IncompatibleArtifact, VerificationFailed
 
-    package = read(file, _trust(trust))
+    package = read(file, trust_of(trust))
     certificate = package.manifest.certificate
     checks: list[dict[str, Any]] = [{"check": "signature and hashes", "result": "passed", "detail": package.sha256}]
     if certificate is None:
@@ -169,7 +169,7 @@ def verify(
         checks.append({"check": "certificate", "result": "passed" if good else "failed", "detail": detail})
     if run:
         try:
-            trial = _trial.run(load(file, trust=_trust(trust)))
+            trial = _trial.run(load(file, trust=trust_of(trust)))
             detail = f"error {trial.error:.2g} of its bound"
             checks.append({"check": "run here", "result": "passed" if trial.passed else "failed", "detail": detail})
         except (DeviceUnavailable, IncompatibleArtifact) as error:
@@ -247,7 +247,8 @@ class _Follower:
             self._progress.update(self._task, description=f"{self._title} {kind}")
 
 
-def _trust(given: list[str] | None) -> Any:
+def trust_of(given: list[str] | None) -> Any:
+    """The Trust of ``--trust``: keys, or a file of keys; the user's trust file by default."""
     from tirgemm.client import as_trust
 
     if not given:

@@ -1,0 +1,55 @@
+"""``tirgemm serve``: the HTTP service, with a worker beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def serve(
+    data: Annotated[Path | None, typer.Option("--data", help="Folder of the database, the blobs and the key.")] = None,
+    db: Annotated[str | None, typer.Option("--db", help="Database URL; SQLite in the data folder by default.")] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on; 127.0.0.1 by default.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port to listen on; 0 is any free one.")] = None,
+    worker: Annotated[
+        bool | None, typer.Option("--worker/--no-worker", help="Whether to run a worker beside the server.")
+    ] = None,
+    processes: Annotated[int | None, typer.Option("--processes", help="Build processes a device.")] = None,
+    lock_dir: Annotated[Path | None, typer.Option("--lock-dir", help="Folder of the host-wide device locks.")] = None,
+    lease_seconds: Annotated[
+        float | None, typer.Option("--lease-seconds", help="Silence after which a worker's job is taken over.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the address as one JSON object.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what libraries say, too.")] = False,
+) -> None:
+    """Serve kernels over HTTP until stopped. Options not given come from TIRGEMM_* variables.
+
+    Exits with 2 where the data folder or the port is in use, or a setting is wrong.
+    """
+    from service.process import log_to_stderr
+    from service.server import run_server
+    from service.settings import Settings
+    from tirgemm.errors import TirgemmError
+
+    def announce(info: dict[str, Any]) -> None:
+        typer.echo(json.dumps(info) if as_json else f"tirgemm serves on {info['url']} from {info['data']}")
+
+    log_to_stderr(verbose=verbose)
+    try:
+        settings = Settings.load(
+            data=data, db=db, host=host, port=port, worker=worker, processes=processes, lock_dir=lock_dir,
+            lease_seconds=lease_seconds,
+        )  # fmt: skip
+        run_server(settings, announce)
+    except TirgemmError as error:
+        typer.echo(
+            json.dumps({"error": error.code, "detail": str(error)}) if as_json else f"tirgemm serve: {error}", err=True
+        )
+        raise typer.Exit(2) from error
+
+
+if __name__ == "__main__":
+    typer.run(serve)

@@ -1,0 +1,75 @@
+"""``tirgemm worker``: the process that tunes, one a machine, for a service on this or another machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# A worker that was told to stop may still be releasing its job when the next one is started.
+SUPERVISED_WAIT_SECONDS = 20.0
+
+
+def worker(
+    data: Annotated[Path | None, typer.Option("--data", help="Folder of the database, the blobs and the key.")] = None,
+    db: Annotated[str | None, typer.Option("--db", help="Database URL; SQLite in the data folder by default.")] = None,
+    processes: Annotated[int | None, typer.Option("--processes", help="Build processes a device.")] = None,
+    lock_dir: Annotated[Path | None, typer.Option("--lock-dir", help="Folder of the host-wide device locks.")] = None,
+    lease_seconds: Annotated[
+        float | None, typer.Option("--lease-seconds", help="Silence after which a worker's job is taken over.")
+    ] = None,
+    parent: Annotated[int | None, typer.Option("--parent", hidden=True, help="End with this process.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print name and devices as one JSON object.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what libraries say, too.")] = False,
+) -> None:
+    """Claim jobs from the database and tune until stopped. Options not given come from TIRGEMM_* variables.
+
+    Exits with 2 where another worker of this machine is on the same database, or a setting is wrong.
+    """
+    from tirgemm.artifact.sign import Signer
+
+    from service.data_lock import ProcessLock
+    from service.engine import TuningEngine
+    from service.process import die_with, log_to_stderr, on_termination
+    from service.settings import Settings
+    from service.state import open_database
+    from service.worker import Worker
+    from tirgemm.errors import TirgemmError
+    from tuning_db import JobQueue, SqlStore
+
+    if parent is not None:
+        die_with(parent)
+    log_to_stderr(verbose=verbose)
+    try:
+        settings = Settings.load(data=data, db=db, processes=processes, lock_dir=lock_dir, lease_seconds=lease_seconds)
+        wait_s = SUPERVISED_WAIT_SECONDS if parent is not None else 0.0
+        with (
+            ProcessLock(settings.worker_lock, "the worker's place on this machine", wait_s=wait_s),
+            open_database(settings) as database,
+        ):
+            store = SqlStore(database)
+            signer = Signer.load_or_create(settings.signing_key)
+            engine = TuningEngine(store, signer, settings.lock_dir, settings.processes)
+            runner = Worker(JobQueue(database), store, engine, lease_s=settings.lease_seconds)
+            on_termination(runner.stop)
+            if parent is None:
+                _announce(runner.name, [device.key for device in runner.devices], as_json=as_json)
+            try:
+                runner.run()
+            finally:
+                engine.close()
+    except TirgemmError as error:
+        typer.echo(
+            json.dumps({"error": error.code, "detail": str(error)}) if as_json else f"tirgemm worker: {error}", err=True
+        )
+        raise typer.Exit(2) from error
+
+
+def _announce(name: str, keys: list[str], *, as_json: bool) -> None:
+    typer.echo(json.dumps({"worker": name, "devices": keys}) if as_json else f"worker {name} serves {', '.join(keys)}")
+
+
+if __name__ == "__main__":
+    typer.run(worker)
