@@ -1,0 +1,157 @@
+"""Kernels as the PyTorch operator ``tirgemm::gemm``: it works under ``torch.compile`` and passes ``opcheck``.
+
+The operator names its kernel by the kernel's SHA-256, so that a graph that PyTorch keeps from one process to the next
+cannot meet another kernel. It is functional (it mutates nothing) and for inference: an input that requires grad is
+refused while gradients are recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from tirgemm import expr
+from tirgemm.artifact import Kernel
+from tirgemm.errors import CallError, CallTypeError, InvalidRequest, MissingExtra
+from tirgemm.expr import Dim
+from tirgemm.gemm import Gemm, Operand, Range
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError as missing:
+    raise MissingExtra("tirgemm.torch needs PyTorch 2.6 or newer: see pytorch.org for how to install it") from missing
+
+MatmulOp: TypeAlias = "Callable[..., Tensor]"
+
+NAME = "tirgemm::gemm"
+_DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+_KERNELS: dict[str, Kernel] = {}
+
+
+def register(kernel: Kernel) -> str:
+    """Make ``kernel`` callable by the operator and return the text that names it there: its SHA-256."""
+    _KERNELS[kernel.kernel_sha256] = kernel
+    return kernel.kernel_sha256
+
+
+def registered(name: str) -> Kernel:
+    """The kernel that was registered under ``name``. Raises InvalidRequest."""
+    try:
+        return _KERNELS[name]
+    except KeyError:
+        raise InvalidRequest(
+            f"no kernel {name!r} is registered with {NAME}; load it and call tirgemm.torch.register(kernel) first"
+        ) from None
+
+
+def matmul_op(kernel: Kernel) -> MatmulOp:
+    """``kernel`` as a function of tensors: ``f(a, b, c=None, bias=None, *, alpha=1.0, beta=1.0) -> Tensor``.
+
+    a, b, c and bias have the shapes, dtypes and strides of the kernel's Gemm and lie on its device; C and bias are given
+    where they occur. Raises CallError and CallTypeError; under ``torch.compile``, while it traces.
+    """
+    name = register(kernel)
+
+    def gemm(
+        a: Tensor,
+        b: Tensor,
+        c: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+    ) -> Tensor:
+        return _gemm(a, b, c, bias, name, alpha, beta)  # type: ignore[no-any-return]
+
+    gemm.__doc__ = f"{kernel.gemm}"
+    return gemm
+
+
+def _run(a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, kernel: str, alpha: float, beta: float) -> Tensor:
+    found = registered(kernel)
+    gemm = found.gemm
+    tensors = _given(gemm, a, b, c, bias)
+    shape, strides = _result(gemm, _rows(gemm, a))
+    out = torch.empty_strided(shape, strides, dtype=_DTYPES[gemm.out], device=a.device)
+    scalars = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if name in gemm.scalars}
+    found(*(t.detach() if t.requires_grad else t for t in tensors), **scalars, out=out)
+    return out
+
+
+def _describe(
+    a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, kernel: str, alpha: float, beta: float
+) -> Tensor:
+    """What ``_run`` returns, without running: for tracing with fake tensors."""
+    del alpha, beta
+    gemm = registered(kernel).gemm
+    rows = _rows(gemm, a)
+    names = ("a", "b", *(("c",) if gemm.beta else ()), *(("bias",) if gemm.bias else ()))
+    for name, tensor in zip(names, _given(gemm, a, b, c, bias), strict=True):
+        _check(gemm, name, tensor, rows)
+    shape, strides = _result(gemm, rows)
+    return torch.empty_strided(shape, strides, dtype=_DTYPES[gemm.out], device=a.device)
+
+
+def _refuse_grad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    del ctx, inputs, output
+    raise CallError(
+        f"{NAME} is for inference and has no gradient, but an input requires grad; call it under torch.no_grad() or"
+        " torch.inference_mode(), or detach the input"
+    )
+
+
+def _no_gradient(ctx: Any, *gradients: Any) -> tuple[None, ...]:
+    del ctx, gradients
+    raise CallError(f"{NAME} has no gradient")
+
+
+def _given(gemm: Gemm, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None) -> list[Tensor]:
+    """The tensors of the call in order. Raises CallTypeError for one that is missing or superfluous."""
+    tensors = [a, b]
+    for name, tensor, occurs in (("c", c, gemm.beta), ("bias", bias, gemm.bias)):
+        if (tensor is not None) != occurs:
+            raise CallTypeError(
+                f"{name} {'is missing' if occurs else 'was given'}; {gemm} takes {', '.join(gemm.inputs)}"
+            )
+        if tensor is not None:
+            tensors.append(tensor)
+    return tensors
+
+
+def _rows(gemm: Gemm, a: Tensor) -> int:
+    """m of the call: the kernel's, or that of A where the kernel takes a range (a symbol while tracing)."""
+    if not isinstance(gemm.m, Range):
+        return gemm.m
+    if a.dim() != (3 if gemm.batch > 1 else 2):
+        raise CallError(f"a has {a.dim()} dimensions; {gemm} takes {3 if gemm.batch > 1 else 2}")
+    return a.shape[-1 if gemm.trans_a else -2]
+
+
+def _result(gemm: Gemm, rows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return _at(gemm.shape("d"), rows), _at(gemm.strides("d"), rows)
+
+
+def _check(gemm: Gemm, name: str, tensor: Tensor, rows: int) -> None:
+    operand: Operand = name  # type: ignore[assignment]
+    dtype = gemm.out if name == "bias" else gemm.operand_dtype(operand)
+    shape = (gemm.n,) if name == "bias" else _at(gemm.shape(operand), rows)
+    if tensor.dtype != _DTYPES[dtype]:
+        raise CallTypeError(f"{name} has dtype {tensor.dtype}; {gemm} takes {_DTYPES[dtype]}")
+    if tensor.dim() != len(shape) or any(have != want for have, want in zip(tensor.shape, shape, strict=True)):
+        raise CallError(f"{name} has shape {tuple(tensor.shape)}; {gemm} takes {tuple(shape)}")
+
+
+def _at(dims: tuple[Dim, ...], rows: int) -> tuple[int, ...]:
+    return tuple(expr.evaluate(dim, rows) for dim in dims)
+
+
+_gemm = torch.library.custom_op(
+    NAME,
+    _run,
+    mutates_args=(),
+    schema="(Tensor a, Tensor b, Tensor? c, Tensor? bias, str kernel, float alpha, float beta) -> Tensor",
+    tags=(torch.Tag.needs_fixed_stride_order,),
+)
+_gemm.register_fake(_describe)
+_gemm.register_autograd(_no_gradient, setup_context=_refuse_grad)
