@@ -41,7 +41,7 @@ class Base(DeclarativeBase):
 
 
 class GemmRow(Base):
-    """A problem; ``text`` is the whole of it, the other columns are for people who query."""
+    """A problem, and with it a MetaSchedule workload. ``text`` is the whole of it; the other columns are for queries."""
 
     __tablename__ = "gemms"
 
@@ -240,15 +240,3 @@ class WorkerRow(Base):
     name: Mapped[str] = mapped_column(String(255), primary_key=True)
     devices: Mapped[Any] = mapped_column(Json)
     seen: Mapped[float] = mapped_column(Float(53))
-
-
-class WorkloadRow(Base):
-    """A MetaSchedule workload: the IRModule whose tuning records are the candidates of a gemm."""
-
-    __tablename__ = "workloads"
-
-    id: Mapped[int] = mapped_column(Serial, primary_key=True)
-    gemm_id: Mapped[int] = mapped_column(ForeignKey("gemms.id"), index=True)
-    structural_hash: Mapped[str] = mapped_column(String(32), index=True)
-    module: Mapped[Any] = mapped_column(Json)
-    created_at: Mapped[str] = mapped_column(String(32))

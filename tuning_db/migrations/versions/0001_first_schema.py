@@ -1,4 +1,4 @@
-"""The first schema: problems, devices, candidates with samples and attempts, kernels, jobs, workloads.
+"""The first schema: problems, devices, candidates with samples and attempts, certificates, kernels, jobs, events.
 
 Revision 0001; nothing comes before it.
 """
@@ -155,18 +155,6 @@ def upgrade() -> None:
     )
     op.create_index("ix_kernels_kernel_sha256", "kernels", ["kernel_sha256"])
     op.create_table(
-        "workloads",
-        _column("id", SERIAL),
-        _column("gemm_id", SERIAL),
-        _column("structural_hash", sa.String(32)),
-        _column("module", sa.JSON()),
-        _column("created_at", sa.String(32)),
-        sa.ForeignKeyConstraint(["gemm_id"], ["gemms.id"]),
-        sa.PrimaryKeyConstraint("id"),
-    )
-    op.create_index("ix_workloads_gemm_id", "workloads", ["gemm_id"])
-    op.create_index("ix_workloads_structural_hash", "workloads", ["structural_hash"])
-    op.create_table(
         "jobs",
         _column("seq", SERIAL),
         _column("id", sa.String(32)),
@@ -234,7 +222,6 @@ def downgrade() -> None:
         "events",
         "sample_sets",
         "jobs",
-        "workloads",
         "kernels",
         "candidates",
         "attempts",
