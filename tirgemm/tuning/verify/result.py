@@ -1,0 +1,72 @@
+"""What verification found, as frozen values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+# An error over a bound of zero, or a NaN: JSON has no infinity.
+WORST = 1e30
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Whether a packaged kernel is right, and how near the bound it came.
+
+    ``error`` is the largest error over its bound that any test saw (``WORST`` where the bound is zero or the result is
+    not a number). ``tests`` says for each what was compared and how; ``kernel_sha256`` is the manifest's.
+    """
+
+    passed: bool
+    error: float
+    tests: tuple[dict[str, Any], ...]
+    reference: str
+    kernel_sha256: str
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One comparison: how many elements, how many of them wrong, and the worst of them.
+
+    ``at`` is (batch, row, column); a column of -1 stands for a whole row (Freivalds).
+    """
+
+    checked: int
+    failures: int = 0
+    worst: float = 0.0
+    at: tuple[int, int, int] | None = None
+    got: float = 0.0
+    want: float = 0.0
+    bound: float = 0.0
+
+    def __add__(self, other: Found) -> Found:
+        """Both comparisons together; the worse one's element is kept."""
+        worse = other if other.worst > self.worst else self
+        return Found(
+            self.checked + other.checked,
+            self.failures + other.failures,
+            worse.worst,
+            worse.at,
+            worse.got,
+            worse.want,
+            worse.bound,
+        )
+
+    @property
+    def message(self) -> str:
+        """For a person: how many elements are wrong and what one of them is; empty where none is."""
+        if not self.failures or self.at is None:
+            return ""
+        where = "row %d of matrix %d" if self.at[2] < 0 else "element [%d, %d] of matrix %d"
+        place = where % ((self.at[1], self.at[0]) if self.at[2] < 0 else (self.at[1], self.at[2], self.at[0]))
+        wrong = f"{self.failures} of {self.checked} compared are wrong"
+        return f"{wrong}; {place} is {self.got!r}, expected {self.want!r} within {self.bound:.3g}"
+
+
+def ratio(error: float, bound: float) -> float:
+    """``error / bound``, finite."""
+    if math.isnan(error) or math.isinf(error) or (bound <= 0 < error):
+        return WORST
+    return min(WORST, error / bound) if bound > 0 else 0.0
