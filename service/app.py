@@ -1,0 +1,48 @@
+"""The FastAPI application: routes, problems, the body limit, and the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from service import problems
+from service.body_limit import BodyLimit
+from service.routes import artifacts, info, jobs, kernels
+from service.settings import MAX_BODY_BYTES
+from service.state import ServiceState
+from tirgemm import __version__
+
+DESCRIPTION = """\
+POST a matrix-multiply problem, get the fastest verified kernel for it, its timings, and a signed file to load.
+Every error is an `application/problem+json` document with a `code` to switch on.
+"""
+
+
+def create_app(state: ServiceState) -> FastAPI:
+    """The application on an open service state."""
+    app = FastAPI(
+        title="tirgemm",
+        version=__version__,
+        description=DESCRIPTION,
+        responses=problems.RESPONSES,
+        # The documentation pages would load scripts from elsewhere; /openapi.json is what tools read.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.service = state
+    app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES)
+    problems.install(app)
+    for module in (kernels, jobs, artifacts, info):
+        app.include_router(module.router)
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            app.openapi_schema = problems.describe(schema)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    return app

@@ -1,0 +1,139 @@
+"""What a worker does with a job: build its fallback, tune it, or cross-compile it. One warm workbench a device."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tirgemm.artifact.sign import Signer
+
+from tirgemm.detect import devices
+from tirgemm.device import Device
+from tirgemm.errors import DeviceUnavailable
+from tirgemm.tuning.budget import Budget
+from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning.store import Store
+from tuning_db import JobRequest
+
+if TYPE_CHECKING:
+    from tirgemm.tuning.workbench import Workbench
+
+EventHandler = Callable[[str, dict[str, Any]], None]
+
+
+class Engine(Protocol):
+    """The working part of a worker. Methods raise TirgemmError; Cancelled soon after ``cancel`` is set."""
+
+    def devices(self) -> list[Device]:
+        """What this machine has."""
+        ...
+
+    def warm(self) -> None:
+        """Get ready in the background, so that the first job need not wait."""
+        ...
+
+    def fallback(self, request: JobRequest, cancel: threading.Event) -> KernelRecord:
+        """The family default, built, certified and stored; a better answer that is stored already does too."""
+        ...
+
+    def tune(
+        self, request: JobRequest, on_event: EventHandler, cancel: threading.Event, between_batches: Callable[[], None]
+    ) -> KernelRecord:
+        """The whole flow, going on from what is recorded. Returns the stored kernel."""
+        ...
+
+    def cross_compile(self, request: JobRequest, on_event: EventHandler, cancel: threading.Event) -> KernelRecord:
+        """A build for a device that is not here, stored as ``unverified``."""
+        ...
+
+    def close(self) -> None:
+        """End every process that was started."""
+        ...
+
+
+class TuningEngine:
+    """The real one: ``tirgemm.tuning`` with a store. TVM is only imported when the first job needs it."""
+
+    def __init__(
+        self, store: Store, signer: Signer, lock_dir: Path | None = None, processes: int | None = None
+    ) -> None:
+        self._store = store
+        self._signer = signer
+        self._lock_dir = lock_dir
+        self._processes = processes
+        self._devices = {device.key: device for device in devices()}
+        self._benches: dict[str, Workbench] = {}
+
+    def devices(self) -> list[Device]:
+        return list(self._devices.values())
+
+    def warm(self) -> None:
+        for device in self._devices.values():
+            self._bench(device).warm()
+
+    def fallback(self, request: JobRequest, cancel: threading.Event) -> KernelRecord:
+        from tirgemm.tuning.tune import Tuning
+
+        bench = self._bench(self._present(request.device))
+        return Tuning(
+            request.gemm, bench, request.regime, _budget(request), seed=request.seed, cancel=cancel
+        ).fallback()
+
+    def tune(
+        self, request: JobRequest, on_event: EventHandler, cancel: threading.Event, between_batches: Callable[[], None]
+    ) -> KernelRecord:
+        from tirgemm.tuning.tune import Tuning
+
+        tuning = Tuning(
+            request.gemm,
+            self._bench(self._present(request.device)),
+            request.regime,
+            _budget(request),
+            seed=request.seed,
+            on_event=on_event,
+            cancel=cancel,
+            between_batches=between_batches,
+        )
+        return tuning.run()
+
+    def cross_compile(self, request: JobRequest, on_event: EventHandler, cancel: threading.Event) -> KernelRecord:
+        from tirgemm.tuning.tune import Tuning
+        from tirgemm.tuning.workbench import Workbench
+
+        # Such jobs are rare and of many architectures: their build processes are not kept.
+        named = request.device.with_(uuid="", index=0)
+        with Workbench(named, self._store, self._signer, lock_dir=self._lock_dir, processes=1) as bench:
+            return Tuning(
+                request.gemm,
+                bench,
+                request.regime,
+                _budget(request),
+                seed=request.seed,
+                on_event=on_event,
+                cancel=cancel,
+            ).cross_compile()
+
+    def close(self) -> None:
+        benches, self._benches = self._benches, {}
+        for bench in benches.values():
+            bench.close()
+
+    def _present(self, device: Device) -> Device:
+        if device.key not in self._devices:
+            raise DeviceUnavailable(f"this worker has no {device.key}; it has {', '.join(self._devices)}")
+        return self._devices[device.key]
+
+    def _bench(self, device: Device) -> Workbench:
+        from tirgemm.tuning.workbench import Workbench
+
+        if device.key not in self._benches:
+            self._benches[device.key] = Workbench(
+                device, self._store, self._signer, lock_dir=self._lock_dir, processes=self._processes
+            )
+        return self._benches[device.key]
+
+
+def _budget(request: JobRequest) -> Budget:
+    return Budget(trials=request.trials, seconds=request.seconds)

@@ -1,0 +1,85 @@
+"""What the service process can be told: by the command line first, then by ``TIRGEMM_*`` variables, then defaults."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tirgemm.errors import InvalidRequest
+
+MAX_BODY_BYTES = 64 * 1024
+
+
+def default_data_dir() -> Path:
+    """``$XDG_DATA_HOME/tirgemm``, by default ``~/.local/share/tirgemm``."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "tirgemm"
+
+
+class Settings(BaseSettings):
+    """Settings of ``tirgemm serve`` and ``tirgemm worker``; the variable of ``data`` is ``TIRGEMM_DATA``."""
+
+    model_config = SettingsConfigDict(env_prefix="TIRGEMM_", frozen=True)
+
+    data: Path = Field(default_factory=default_data_dir)
+    """Folder of the database, the blobs, the signing key and the locks of one service."""
+    db: str = ""
+    """SQLAlchemy URL of the database; empty is SQLite in the data folder."""
+    lock_dir: Path | None = None
+    """Folder of the host-wide device locks; None is one that every process of this machine shares."""
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """0 is any free port, printed and written to ``server.json`` in the data folder."""
+    worker: bool = True
+    """Whether ``serve`` runs a worker beside itself."""
+    processes: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Build processes a device; None is one a usable hardware thread."""
+    lease_seconds: Annotated[float, Field(ge=0.5, le=600)] = 5.0
+    """A job whose worker is silent for longer is taken over by another."""
+    fallback_seconds: Annotated[float, Field(ge=0, le=60)] = 5.0
+    """How long a POST waits for the fallback."""
+    max_wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 120.0
+    """The longest ``Prefer: wait=N`` that is honoured."""
+    max_trials: Annotated[int, Field(ge=1, le=100_000)] = 4096
+    max_seconds: Annotated[float, Field(gt=0, le=7 * 24 * 3600)] = 4 * 3600.0
+
+    @classmethod
+    def load(cls, **options: Any) -> Settings:
+        """Settings with the options that are not None on top. Raises InvalidRequest with the field and the reason."""
+        try:
+            settings = cls(**{name: value for name, value in options.items() if value is not None})
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"]))
+            raise InvalidRequest(f"setting {field} (TIRGEMM_{field.upper()}): {first['msg']}") from error
+        return settings.model_copy(update={"data": settings.data.expanduser().resolve()})
+
+    @property
+    def signing_key(self) -> Path:
+        return self.data / "signing.key"
+
+    @property
+    def server_file(self) -> Path:
+        return self.data / "server.json"
+
+    @property
+    def server_lock(self) -> Path:
+        return self.data / "server.lock"
+
+    @property
+    def worker_lock(self) -> Path:
+        """Where the one worker of this machine on this database holds its lock."""
+        folder = self.lock_dir or Path(tempfile.gettempdir()) / "tirgemm-locks"
+        database = hashlib.sha256((self.db or str(self.data)).encode()).hexdigest()[:16]
+        return folder / f"worker-{database}.lock"
+
+    @property
+    def alive_seconds(self) -> float:
+        """A worker that was not seen for longer is not alive."""
+        return 2 * self.lease_seconds + 1

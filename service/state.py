@@ -1,0 +1,47 @@
+"""What every route works on, made once at start: settings, database, store, queue and the public key."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Request
+from tirgemm.artifact.sign import Signer
+
+from service.settings import Settings
+from tuning_db import Database, JobQueue, SqlStore
+
+
+def open_database(settings: Settings) -> Database:
+    """The database that the settings name, with the current schema. Raises SchemaTooNew and StoreError."""
+    if settings.db:
+        return Database(settings.db, settings.data)
+    return Database.embedded(settings.data)
+
+
+@dataclass
+class ServiceState:
+    """The open parts of one service; ``stopping`` ends the event streams so that the server can shut down."""
+
+    settings: Settings
+    database: Database
+    store: SqlStore
+    queue: JobQueue
+    public_key: str
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @classmethod
+    def open(cls, settings: Settings) -> ServiceState:
+        """Open the data folder: the database, and the signing key, made where absent. Raises what open_database does."""
+        database = open_database(settings)
+        signer = Signer.load_or_create(settings.signing_key)
+        return cls(settings, database, SqlStore(database), JobQueue(database), signer.public)
+
+
+def _state(request: Request) -> ServiceState:
+    state: ServiceState = request.app.state.service
+    return state
+
+
+State = Annotated[ServiceState, Depends(_state)]

@@ -1,0 +1,208 @@
+"""A real server on a free loopback port, in this process, with a worker whose engine the test drives."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from service.app import create_app
+from service.settings import Settings
+from service.state import ServiceState, open_database
+from service.worker import Worker
+
+from tirgemm.config import Config
+from tirgemm.detect import device as detect_device
+from tirgemm.device import Device
+from tirgemm.errors import BuildFailed, Cancelled
+from tirgemm.tuning.records import Certificate, KernelRecord
+from tuning_db import JobQueue, JobRequest, SqlStore
+
+CPU = detect_device("cpu")
+ODD = "129x67x31:f16:nt"
+
+
+def kernel_record(
+    store: SqlStore, request: JobRequest, role: Any = "tuned", salt: str = "", device: Device | None = None
+) -> KernelRecord:
+    """A stored kernel whose artifact is a few bytes: the service never looks into it."""
+    blob = f"artifact of {request.gemm} {role} {salt}".encode() * 9
+    sha256 = store.put_blob(blob)
+    kernel_sha256 = hashlib.sha256(blob + b"kernel").hexdigest()
+    certificate = Certificate(
+        kernel_sha256, True, ({"test": "exact", "error": 0.0},), "numpy", {"python": "3"}, "2026-01-01T00:00:00Z"
+    )
+    record = KernelRecord(
+        gemm=request.gemm, device=device or request.device, regime=request.regime, role=role,
+        config=Config("x86", (("tile_m", 8), ("pack", True))), kernel_sha256=kernel_sha256, artifact_sha256=sha256,
+        artifact_bytes=len(blob), certificate=None if role == "unverified" else certificate,
+        timings={"median_us": 12.5, "ratio_default": 1.25}, trials=3, created_at="2026-01-01T00:00:00Z",
+    )  # fmt: skip
+    return store.put_kernel(record)
+
+
+@dataclass
+class ScriptedEngine:
+    """An Engine whose pace the test sets: ``gate`` holds the search, ``fallback_gate`` the fallback."""
+
+    store: SqlStore
+    devices_here: list[Device] = field(default_factory=lambda: [CPU])
+    candidates: int = 3
+    gate: threading.Event = field(default_factory=threading.Event)
+    fallback_gate: threading.Event = field(default_factory=threading.Event)
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    fail_with: Exception | None = None
+
+    def devices(self) -> list[Device]:
+        return self.devices_here
+
+    def warm(self) -> None:
+        self.calls.append(("warm", ""))
+
+    def fallback(self, request: JobRequest, cancel: threading.Event) -> KernelRecord:
+        _hold(self.fallback_gate, cancel)
+        self.calls.append(("fallback", str(request.gemm)))
+        return kernel_record(self.store, request, "fallback")
+
+    def tune(
+        self,
+        request: JobRequest,
+        on_event: Callable[[str, dict[str, Any]], None],
+        cancel: threading.Event,
+        between_batches: Callable[[], None],
+    ) -> KernelRecord:
+        self.calls.append(("tune", str(request.gemm)))
+        on_event("started", {"gemm": str(request.gemm)})
+        for number in range(self.candidates):
+            on_event("candidate", {"trials": number + 1, "status": "measured"})
+            between_batches()
+        while not self.gate.wait(0.02):
+            between_batches()
+            if cancel.is_set():
+                raise Cancelled("stopped")
+        if self.fail_with is not None:
+            raise self.fail_with
+        if request.gemm.n == 13:
+            raise BuildFailed("every candidate of this problem fails to build")
+        on_event("selected", {"config": "x86"})
+        return kernel_record(self.store, request, "tuned")
+
+    def cross_compile(
+        self, request: JobRequest, on_event: Callable[[str, dict[str, Any]], None], cancel: threading.Event
+    ) -> KernelRecord:
+        del cancel
+        self.calls.append(("cross_compile", str(request.gemm)))
+        on_event("started", {"device": request.device.key})
+        return kernel_record(self.store, request, "unverified")
+
+    def close(self) -> None:
+        self.calls.append(("close", ""))
+
+
+def _hold(gate: threading.Event, cancel: threading.Event) -> None:
+    while not gate.wait(0.02):
+        if cancel.is_set():
+            raise Cancelled("stopped")
+
+
+@dataclass
+class Service:
+    """One running service and the means to look behind it."""
+
+    url: str
+    http: httpx.Client
+    state: ServiceState
+    engine: ScriptedEngine
+
+    @property
+    def queue(self) -> JobQueue:
+        return self.state.queue
+
+    @property
+    def store(self) -> SqlStore:
+        return self.state.store
+
+    def post(self, gemm: Any = ODD, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
+        return self.http.post("/v1/kernels", json={"gemm": gemm, **body}, headers=headers or {})
+
+    def wait_for(self, job_id: str, status: str, seconds: float = 10.0) -> dict[str, Any]:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            job: dict[str, Any] = self.http.get(f"/v1/jobs/{job_id}").json()
+            if job["status"] == status:
+                return job
+            time.sleep(0.02)
+        raise AssertionError(f"job {job_id} is {job['status']}, not {status}, after {seconds} s: {job}")
+
+    @contextmanager
+    def worker(self, name: str = "") -> Iterator[Worker]:
+        """A worker on the scripted engine, in a thread."""
+        worker = Worker(self.queue, self.store, self.engine, lease_s=2.0, name=name)
+        thread = threading.Thread(target=worker.run, daemon=True)
+        thread.start()
+        deadline = time.monotonic() + 10
+        while not self.queue.live_workers(10) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        try:
+            yield worker
+        finally:
+            worker.stop()
+            thread.join(10)
+            assert not thread.is_alive(), "the worker does not stop"
+
+
+@contextmanager
+def serving(data: Path, **options: Any) -> Iterator[Service]:
+    """The application under uvicorn in a thread, on a data folder of its own."""
+    settings = Settings.load(data=data, lock_dir=data / "locks", fallback_seconds=0.6, lease_seconds=2.0, **options)
+    database = open_database(settings)
+    state = ServiceState(settings, database, SqlStore(database), JobQueue(database), "ed25519:" + "A" * 43 + "=")
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(state), log_config=None, lifespan="off", timeout_graceful_shutdown=1)
+    )
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with httpx.Client(base_url=url, timeout=20) as http:
+        yield Service(url, http, state, ScriptedEngine(state.store))
+    state.stopping.set()
+    server.should_exit = True
+    thread.join(10)
+    listener.close()
+    database.close()
+
+
+Event = tuple[int | None, str, dict[str, Any]]
+
+
+def sse(lines: Iterator[str]) -> Iterator[Event]:
+    """Events of a stream as (id, kind, data)."""
+    current: dict[str, str] = {}
+    for line in lines:
+        if line == "":
+            if "data" in current:
+                number = int(current["id"]) if "id" in current else None
+                yield number, current.get("event", "message"), json.loads(current["data"])
+            current = {}
+        elif not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            current[name] = value
+
+
+def read_events(http: httpx.Client, job_id: str, after: int | None = None) -> list[Event]:
+    """All events of a job until its stream ends, from behind an event id if given."""
+    headers = {} if after is None else {"Last-Event-ID": str(after)}
+    with http.stream("GET", f"/v1/jobs/{job_id}/events", headers=headers) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        return list(sse(response.iter_lines()))

@@ -1,0 +1,127 @@
+"""/v1/jobs: looking, cancelling, and following by server-sent events."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tests.service.support import CPU, ODD, Service, read_events, sse
+from tirgemm.gemm import Gemm
+from tuning_db import JobRequest
+
+
+def queued(service: Service, gemm: str = ODD) -> str:
+    return service.queue.submit(JobRequest(Gemm.parse(gemm), CPU, trials=4))[0].id
+
+
+def test_a_queued_job_is_shown_and_listed(service: Service) -> None:
+    first, second = queued(service), queued(service, "131x67x31")
+    job = service.http.get(f"/v1/jobs/{first}").json()
+    assert (job["status"], job["gemm"], job["attempts"]) == ("queued", ODD, 0)
+    assert (job["fallback"], job["kernel"], job["error"], job["started_at"]) == (None, None, None, None)
+    assert [j["id"] for j in service.http.get("/v1/jobs").json()["jobs"]] == [second, first]
+    assert service.http.get("/v1/jobs", params={"limit": 1}).json()["jobs"][0]["id"] == second
+    assert service.http.get("/v1/jobs", params={"status": "done"}).json()["jobs"] == []
+
+
+def test_cancelling_twice_is_the_same_as_once(service: Service) -> None:
+    job_id = queued(service)
+    for _ in range(2):
+        answer = service.http.delete(f"/v1/jobs/{job_id}")
+        assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
+    assert service.http.get(f"/v1/jobs/{job_id}").json()["finished_at"]
+
+
+def test_cancelling_a_running_job_stops_the_work_within_a_second_and_lets_the_next_run(service: Service) -> None:
+    service.engine.fallback_gate.set()
+    with service.worker():
+        job_id = service.post().json()["job"]["id"]
+        service.wait_for(job_id, "running")
+        assert service.http.delete(f"/v1/jobs/{job_id}").json()["status"] == "cancelled"
+        other = service.post("131x67x31", headers={"Prefer": "wait=0"}).json()["job"]["id"]
+        service.wait_for(other, "running", seconds=1.5)
+        assert service.http.get(f"/v1/jobs/{job_id}").json()["status"] == "cancelled"
+
+
+def test_a_finished_job_cannot_be_cancelled(service: Service) -> None:
+    service.engine.fallback_gate.set()
+    service.engine.gate.set()
+    with service.worker():
+        service.post(headers={"Prefer": "wait=10"})
+        job_id = service.http.get("/v1/jobs").json()["jobs"][0]["id"]
+        answer = service.http.delete(f"/v1/jobs/{job_id}")
+        assert (answer.status_code, answer.json()["code"]) == (409, "job_finished")
+
+
+def test_a_stream_tells_everything_in_order_and_ends_with_the_job(service: Service) -> None:
+    service.engine.fallback_gate.set()
+    with service.worker():
+        job_id = service.post().json()["job"]["id"]
+        threading.Timer(0.4, service.engine.gate.set).start()
+        events = read_events(service.http, job_id)
+    assert [kind for _, kind, _ in events] == [
+        "fallback", "started", "candidate", "candidate", "candidate", "selected", "done",
+    ]  # fmt: skip
+    ids = [number for number, _, _ in events if number is not None]
+    assert ids == sorted(ids)
+    assert events[-1][2]["kernel"] == service.http.get(f"/v1/jobs/{job_id}").json()["kernel_id"]
+
+
+def test_a_stream_that_broke_goes_on_behind_the_last_event_seen(service: Service) -> None:
+    service.engine.fallback_gate.set()
+    with service.worker():
+        job_id = service.post().json()["job"]["id"]
+        with service.http.stream("GET", f"/v1/jobs/{job_id}/events") as response:
+            stream = sse(response.iter_lines())
+            seen = [next(stream) for _ in range(3)]
+        service.engine.gate.set()
+        service.wait_for(job_id, "done")
+        rest = read_events(service.http, job_id, after=seen[-1][0])
+        everything = read_events(service.http, job_id)
+    assert seen + rest == everything
+    assert read_events(service.http, job_id, after=10**9)[-1][1] == "done", (
+        "the end is told again to who comes back late"
+    )
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "failed"])
+def test_a_stream_ends_where_the_job_ends_badly(service: Service, ending: str) -> None:
+    service.engine.fallback_gate.set()
+    if ending == "failed":
+        service.engine.fail_with = RuntimeError("the search fell over")
+        service.engine.gate.set()
+    with service.worker():
+        job_id = service.post(headers={"Prefer": "wait=0"}).json()["job"]["id"]
+        if ending == "cancelled":
+            threading.Timer(0.3, lambda: service.http.delete(f"/v1/jobs/{job_id}")).start()
+        number, kind, data = read_events(service.http, job_id)[-1]
+    assert kind == ending == data["status"]
+    if ending == "failed":
+        assert "the search fell over" in data["error"]
+        job = service.http.get(f"/v1/jobs/{job_id}").json()
+        assert job["error"] == {"code": "internal_error", "detail": "RuntimeError: the search fell over"}
+
+
+def test_an_idle_stream_is_kept_alive(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastapi.routing._PING_INTERVAL", 0.1)
+    job_id = queued(service)
+    with service.http.stream("GET", f"/v1/jobs/{job_id}/events") as response:
+        assert next(response.iter_lines()).startswith(":")
+
+
+def test_open_streams_do_not_hold_up_the_shutdown(service: Service) -> None:
+    job_id = queued(service)
+    with service.http.stream("GET", f"/v1/jobs/{job_id}/events") as response:
+        service.state.stopping.set()
+        began = time.monotonic()
+        assert list(response.iter_lines()) == []
+        assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("header", ["abc", "-1", "1.5", "9" * 30])
+def test_an_event_id_that_was_never_given_out_is_refused(service: Service, header: str) -> None:
+    job_id = queued(service)
+    answer = service.http.get(f"/v1/jobs/{job_id}/events", headers={"Last-Event-ID": header})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")

@@ -1,0 +1,222 @@
+"""POST and GET /v1/kernels: what is answered at once, what becomes a job, and who joins it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tests.service.support import CPU, ODD, Service, kernel_record, serving
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tuning_db import JobRequest
+
+
+def stored(service: Service, gemm: str = ODD, role: str = "tuned", regime: str = "sustained", salt: str = "") -> str:
+    return kernel_record(service.store, JobRequest(Gemm.parse(gemm), CPU, regime), role, salt).id
+
+
+def test_a_known_kernel_is_answered_without_a_worker(service: Service) -> None:
+    kernel_id = stored(service)
+    answer = service.post(device=CPU.key)
+    assert answer.status_code == 200
+    document = answer.json()
+    assert document["id"] == kernel_id
+    assert document["gemm"] == ODD
+    assert document["device"] == {
+        "key": CPU.key, "name": "cpu", "kind": "cpu", "model": CPU.model, "arch": CPU.arch,
+    }  # fmt: skip
+    assert (document["role"], document["verified"], document["regime"]) == ("tuned", True, "sustained")
+    assert (document["family"], document["config"]) == ("x86", {"tile_m": 8, "pack": True})
+    assert document["certificate"]["passed"] is True
+    assert document["certificate"]["tests"][0]["test"] == "exact"
+    assert document["timings"] == {"median_us": 12.5, "ratio_default": 1.25}
+    assert document["artifact"]["url"] == f"/v1/artifacts/{document['artifact']['sha256']}"
+    assert len(service.http.get(document["artifact"]["url"]).content) == document["artifact"]["bytes"]
+    assert answer.headers["content-location"] == f"/v1/kernels/{kernel_id}" == document["links"]["self"]
+    assert service.http.get(document["links"]["self"]).json() == document
+
+
+@pytest.mark.parametrize("gemm", [{"m": 129, "n": 67, "k": 31}, "129x67x31", "129x67x31:f16:nt:batch=1"])
+def test_every_spelling_of_a_problem_is_the_same_problem(service: Service, gemm: object) -> None:
+    kernel_id = stored(service)
+    assert service.post(gemm, device=CPU.key).json()["id"] == kernel_id
+
+
+def test_the_other_regime_and_the_fallback_alone_are_no_answer(service: Service) -> None:
+    stored(service, regime="isolated")
+    fallback = stored(service, role="fallback")
+    service.engine.fallback_gate.set()
+    with service.worker():
+        answer = service.post()
+        assert answer.status_code == 202
+        assert answer.json()["status"] == "running"
+        assert answer.json()["fallback"]["id"] == fallback
+        service.engine.gate.set()
+
+
+def test_an_unknown_kernel_starts_a_job_and_brings_the_fallback(service: Service) -> None:
+    service.engine.fallback_gate.set()
+    with service.worker():
+        answer = service.post(seed=7, budget={"trials": 5, "seconds": 9.5})
+        assert answer.status_code == 202
+        body = answer.json()
+        assert body["status"] == "running"
+        assert body["fallback"]["role"] == "fallback"
+        assert body["fallback"]["certificate"]["passed"]
+        job = body["job"]
+        assert answer.headers["location"] == f"/v1/jobs/{job['id']}" == job["links"]["self"]
+        assert int(answer.headers["retry-after"]) >= 1
+        assert (job["gemm"], job["seed"], job["budget"]) == (ODD, 7, {"trials": 5, "seconds": 9.5})
+        assert job["verify"] is True
+        service.engine.gate.set()
+        done = service.wait_for(job["id"], "done")
+        assert done["kernel"]["role"] == "tuned"
+        assert service.post().json()["id"] == done["kernel_id"]
+
+
+def test_a_fallback_that_takes_longer_is_told_by_an_event(service: Service) -> None:
+    with service.worker():
+        began = time.monotonic()
+        answer = service.post()
+        assert time.monotonic() - began >= service.state.settings.fallback_seconds
+        assert answer.status_code == 202
+        assert answer.json()["status"] == "building"
+        assert answer.json()["fallback"] is None
+        job_id = answer.json()["job"]["id"]
+        service.engine.fallback_gate.set()
+        service.engine.gate.set()
+        service.wait_for(job_id, "done")
+    kinds = [event.kind for event in service.queue.events(job_id)]
+    assert kinds.index("fallback") < kinds.index("started")
+
+
+def test_the_same_request_joins_the_running_job(service: Service) -> None:
+    service.engine.fallback_gate.set()
+    with service.worker():
+        jobs = {service.post().json()["job"]["id"] for _ in range(2)}
+        answers: list[str] = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(service.post().json()["job"]["id"])) for _ in range(6)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert jobs == set(answers)
+        other = service.post("131x67x31", headers={"Prefer": "wait=0"}).json()["job"]["id"]
+        assert other not in jobs
+        service.engine.gate.set()
+        service.wait_for(other, "done")
+    assert [call for call in service.engine.calls if call == ("tune", ODD)] == [("tune", ODD)]
+
+
+def test_prefer_wait_waits_for_the_tuned_kernel_and_says_so(service: Service) -> None:
+    service.engine.fallback_gate.set()
+    with service.worker():
+        threading.Timer(0.4, service.engine.gate.set).start()
+        answer = service.post(headers={"Prefer": "respond-async, wait=10"})
+        assert answer.status_code == 200
+        assert answer.json()["role"] == "tuned"
+        assert answer.headers["preference-applied"] == "wait=10"
+
+
+def test_prefer_wait_runs_out_and_zero_does_not_wait(service: Service) -> None:
+    with service.worker():
+        began = time.monotonic()
+        answer = service.post(headers={"Prefer": "wait=0"})
+        assert time.monotonic() - began < 0.5
+        assert (answer.status_code, answer.json()["status"]) == (202, "building")
+        assert answer.headers["preference-applied"] == "wait=0"
+        service.engine.fallback_gate.set()
+        began = time.monotonic()
+        answer = service.post(headers={"Prefer": "wait=1"})
+        assert 0.9 < time.monotonic() - began < 4
+        assert (answer.status_code, answer.json()["status"]) == (202, "running")
+
+
+def test_prefer_wait_is_capped(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with serving(tmp_path_factory.mktemp("capped"), max_wait_seconds=0.5) as service, service.worker():
+        answer = service.post(headers={"Prefer": "wait=9999"})
+        assert answer.headers["preference-applied"] == "wait=0.5"
+        nonsense = service.post(headers={"Prefer": "wait=soon"})
+        assert (nonsense.status_code, "preference-applied" in nonsense.headers) == (202, False)
+
+
+def test_a_job_that_fails_while_it_is_awaited_is_a_problem(service: Service) -> None:
+    service.engine.fallback_gate.set()
+    service.engine.gate.set()
+    with service.worker():
+        answer = service.post("7x13x5", headers={"Prefer": "wait=10"})
+        problem = answer.json()
+        assert answer.status_code == 500
+        assert problem["code"] == "build_failed"
+        assert "every candidate" in problem["detail"]
+        assert problem["job"]["status"] == "failed"
+        assert problem["job"]["error"]["code"] == "build_failed"
+        again = service.post("7x13x5", headers={"Prefer": "wait=0"}).json()["job"]
+        assert again["id"] != problem["job"]["id"], "a failed job is not joined"
+
+
+@pytest.mark.parametrize("device", ["sm_80", named_device("sm_80").key, "cuda:0", "cuda:sm_80:some-other-card:12"])
+def test_a_device_of_no_worker_is_409_and_says_which_there_are(service: Service, device: str) -> None:
+    with service.worker():
+        problem = service.post(device=device)
+        assert problem.status_code == 409
+        body = problem.json()
+        assert body["code"] == "device_unavailable"
+        assert "no live worker" in body["detail"]
+        assert body["devices"] == [{"key": CPU.key, "name": "cpu"}]
+        assert CPU.key in body["detail"]
+
+
+def test_without_any_worker_a_new_problem_is_409(service: Service) -> None:
+    for body in ({}, {"device": "cpu"}, {"device": CPU.key}, {"device": "sm_90a", "verify": False}):
+        answer = service.post(**body)
+        assert (answer.status_code, answer.json()["code"]) == (409, "device_unavailable"), body
+        assert "no worker is alive" in answer.json()["detail"]
+    assert service.queue.jobs() == []
+
+
+def test_unverified_builds_are_marked_and_answered_from_the_database_next_time(service: Service) -> None:
+    with service.worker():
+        answer = service.post(device="sm_80", verify=False, headers={"Prefer": "wait=10"})
+        assert answer.status_code == 200
+        document = answer.json()
+        assert (document["role"], document["verified"], document["certificate"]) == ("unverified", False, None)
+        assert document["device"]["key"] == named_device("sm_80").key
+    assert service.post(device="sm_80", verify=False).json()["id"] == document["id"]
+    assert service.post(device="sm_80").status_code == 409, (
+        "an unverified build never answers a request for a verified one"
+    )
+
+
+def test_a_device_that_a_worker_has_is_verified_on_whatever_was_asked(service: Service) -> None:
+    service.engine.fallback_gate.set()
+    service.engine.gate.set()
+    with service.worker():
+        document = service.post(verify=False, headers={"Prefer": "wait=10"}).json()
+        assert (document["role"], document["verified"]) == ("tuned", True)
+
+
+def test_kernels_are_listed_newest_first_page_by_page_and_filtered(service: Service) -> None:
+    ids = [stored(service, f"{129 + 2 * i}x67x31") for i in range(5)]
+    isolated = stored(service, regime="isolated")
+    listed, after = [], ""
+    while True:
+        page = service.http.get("/v1/kernels", params={"limit": 2, "after": after}).json()
+        listed += [kernel["id"] for kernel in page["kernels"]]
+        after = page["next"]
+        if after is None:
+            break
+    assert listed == [isolated, *reversed(ids)]
+
+    def found(**filters: str) -> list[str]:
+        return [kernel["id"] for kernel in service.http.get("/v1/kernels", params=filters).json()["kernels"]]
+
+    assert found(gemm="129x67x31:f16:nt") == [isolated, ids[0]]
+    assert found(gemm="129x67x31", regime="sustained") == [ids[0]]
+    assert found(regime="isolated") == [isolated]
+    assert len(found(device=CPU.key)) == 6
+    assert found(device="cuda:sm_80:none:1") == []

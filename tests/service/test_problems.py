@@ -1,0 +1,230 @@
+"""Every error is a problem document of one shape, whoever raises it."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from service.problems import MEDIA_TYPE
+from service.settings import MAX_BODY_BYTES
+
+from tests.service.support import CPU, Service, serving
+
+MEMBERS = {"type", "title", "status", "detail", "instance", "code"}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service whose worker is registered but does nothing: requests here are all refused."""
+    with serving(tmp_path_factory.mktemp("problems"), max_trials=50, max_seconds=60) as service:
+        service.queue.register_worker("elsewhere:1:0", [CPU])
+        yield service
+
+
+def check(response: httpx.Response, status: int, code: str | None = None) -> dict[str, Any]:
+    body: dict[str, Any] = response.json()
+    assert response.status_code == status, body
+    assert response.headers["content-type"] == MEDIA_TYPE
+    assert body.keys() >= MEMBERS
+    assert body["status"] == status
+    assert body["type"] == f"urn:tirgemm:problem:{body['code']}"
+    assert body["instance"] == response.request.url.path
+    assert all(body[name] for name in MEMBERS)
+    assert re.fullmatch(r"[a-z_]+", body["code"])
+    assert code is None or body["code"] == code
+    return body
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"gemm=1", b"\xff\xfe", b"[" * 60_000, b'{"gemm": ' + b"9" * 5000 + b"}", b'{"gemm": "1x1x1"} x'],
+    ids=["empty", "cut", "form", "not utf-8", "deep", "huge number", "tail"],
+)
+def test_a_body_that_is_not_json_is_400(shared: Service, body: bytes) -> None:
+    response = shared.http.post("/v1/kernels", content=body, headers={"Content-Type": "application/json"})
+    if body == b"":
+        check(response, 422, "invalid_request")
+    else:
+        check(response, 400, "invalid_json")
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", None])
+def test_json_under_another_name_is_415(shared: Service, media_type: str | None) -> None:
+    headers = {} if media_type is None else {"Content-Type": media_type}
+    check(shared.http.post("/v1/kernels", content=b'{"gemm": "7x5x3"}', headers=headers), 415, "unsupported_media_type")
+
+
+def test_a_long_body_is_413_announced_or_chunked(shared: Service) -> None:
+    long = json.dumps({"gemm": "7x5x3" + " " * MAX_BODY_BYTES}).encode()
+    headers = {"Content-Type": "application/json"}
+    check(shared.http.post("/v1/kernels", content=long, headers=headers), 413, "body_too_large")
+
+    def chunks() -> Iterator[bytes]:
+        for start in range(0, len(long), 4096):
+            yield long[start : start + 4096]
+
+    check(shared.http.post("/v1/kernels", content=chunks(), headers=headers), 413, "body_too_large")
+    check(shared.http.put("/v1/kernels/abc", content=long), 413, "body_too_large")
+    just = json.dumps({"gemm": "0x5x3"}).encode().ljust(MAX_BODY_BYTES)
+    check(shared.http.post("/v1/kernels", content=just, headers=headers), 422, "invalid_gemm")
+
+
+def test_an_announced_length_is_refused_before_the_body_is_sent(shared: Service) -> None:
+    host, port = shared.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(
+            b"POST /v1/kernels HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 999999\r\n\r\n"
+        )
+        assert b"413" in connection.recv(64)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        ({"gemm": "0x5x3"}, "invalid_gemm", "m is 0"),
+        ({"gemm": "-7x5x3"}, "invalid_gemm", "m is -7"),
+        ({"gemm": "7x5x99999999999999999999"}, "invalid_gemm", "k is 99999999999999999999"),
+        ({"gemm": "7x5x999999999999999999999"}, "invalid_gemm", "20 digits"),
+        ({"gemm": "7.5x5x3"}, "invalid_gemm", "integers"),
+        ({"gemm": "7x5x3:f8"}, "invalid_gemm", "dtype"),
+        ({"gemm": "7x5x3:f16:xx"}, "invalid_gemm", "layout"),
+        ({"gemm": "7x5x3:lda=2"}, "invalid_gemm", "lda"),
+        ({"gemm": "7x5x3:batch=2:stride_a=4"}, "invalid_gemm", "overlap"),
+        ({"gemm": {"m": 7, "n": 5, "k": 3, "q": 1}}, "invalid_gemm", "'q'"),
+        ({"gemm": {"m": 7, "n": 5}}, "invalid_gemm", "'k'"),
+        ({"gemm": {"m": 7.5, "n": 5, "k": 3}}, "invalid_gemm", "m is 7.5"),
+        ({"gemm": {"m": True, "n": 5, "k": 3}}, "invalid_gemm", "m is True"),
+        ({"gemm": {"m": None, "n": 5, "k": 3}}, "invalid_gemm", "m is None"),
+        ({"gemm": "\ud800x5x3"}, "invalid_gemm", "ud800"),
+        ({"gemm": "2097152x8x1048576:f16:nn"}, "does_not_fit", "bytes"),
+        ({"gemm": [7, 5, 3]}, "invalid_request", "gemm"),
+        ({"gemm": 7}, "invalid_request", "gemm"),
+        ({}, "invalid_request", "gemm"),
+        ([], "invalid_request", "body"),
+        ({"gemm": "7x5x3", "devise": "cpu"}, "invalid_request", "devise"),
+        ({"gemm": "7x5x3", "device": "tpu"}, "invalid_device", "tpu"),
+        ({"gemm": "7x5x3", "device": "sm_70"}, "invalid_device", "sm_70"),
+        ({"gemm": "7x5x3", "device": ""}, "invalid_request", "device"),
+        ({"gemm": "7x5x3", "device": "\x00"}, "invalid_device", "device"),
+        ({"gemm": "7x5x3", "device": 3}, "invalid_request", "device"),
+        ({"gemm": "7x5x3", "regime": "fast"}, "invalid_request", "regime"),
+        ({"gemm": "7x5x3", "budget": {"trials": 0}}, "invalid_request", "trials"),
+        ({"gemm": "7x5x3", "budget": {"trials": 51}}, "invalid_request", "at most 50"),
+        ({"gemm": "7x5x3", "budget": {"trials": "5"}}, "invalid_request", "trials"),
+        ({"gemm": "7x5x3", "budget": {"seconds": 61}}, "invalid_request", "at most 60"),
+        ({"gemm": "7x5x3", "budget": {"seconds": 0}}, "invalid_request", "seconds"),
+        ({"gemm": "7x5x3", "budget": {"seconds": float("nan")}}, "invalid_request", "seconds"),
+        ({"gemm": "7x5x3", "budget": {"seconds": float("inf")}}, "invalid_request", "seconds"),
+        ({"gemm": "7x5x3", "budget": {"hours": 1}}, "invalid_request", "hours"),
+        ({"gemm": "7x5x3", "seed": -1}, "invalid_request", "seed"),
+        ({"gemm": "7x5x3", "seed": 2**40}, "invalid_request", "seed"),
+        ({"gemm": "7x5x3", "verify": "no"}, "invalid_request", "verify"),
+        ({"gemm": "7x5x3", "verify": 0}, "invalid_request", "verify"),
+    ],
+)
+def test_bad_input_is_422_with_the_reason(shared: Service, body: Any, code: str, words: str) -> None:
+    content = json.dumps(body).encode()
+    response = shared.http.post("/v1/kernels", content=content, headers={"Content-Type": "application/json"})
+    assert words in check(response, 422, code)["detail"]
+    assert shared.queue.jobs() == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["limit=0", "limit=1001", "limit=x", "after=zz", "after=00ff", "regime=fast", "gemm=0x1x1", "gemm=" + "1" * 600],
+)
+def test_bad_filters_are_422(shared: Service, query: str) -> None:
+    check(shared.http.get(f"/v1/kernels?{query}"), 422)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/v2", "/v1/kernels/", "/v1/kernels/zz", "/v1/kernels/" + "0" * 16, "/v1/jobs/nothing", "/v1/jobs/0/events",
+     "/v1/jobs/%00", "/v1/artifacts/x", "/docs", "/v1/jobs/a%2Fb"],
+)  # fmt: skip
+def test_what_is_not_there_is_404(shared: Service, path: str) -> None:
+    response = shared.http.get(path)
+    assert response.status_code == 404
+    assert response.headers["content-type"] == MEDIA_TYPE
+    assert response.json().keys() >= MEMBERS
+
+
+def _operations(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, operations in schema["paths"].items():
+        yield path, operations
+
+
+def test_openapi_describes_every_error_as_a_problem(shared: Service) -> None:
+    schema = shared.http.get("/openapi.json").json()
+    assert set(schema["paths"]) == {
+        "/v1/kernels", "/v1/kernels/{kernel_id}", "/v1/jobs", "/v1/jobs/{job_id}", "/v1/jobs/{job_id}/events",
+        "/v1/artifacts/{sha256}", "/v1/keys", "/v1/meta", "/healthz", "/readyz",
+    }  # fmt: skip
+    assert not schema["components"]["schemas"].keys() & {"HTTPValidationError", "ValidationError"}
+    assert set(schema["components"]["schemas"]["Problem"]["required"]) == MEMBERS
+    for path, operations in _operations(schema):
+        for method, operation in operations.items():
+            assert operation["description"], (method, path)
+            errors = {s: r for s, r in operation["responses"].items() if s[0] in "45"}
+            assert set(errors) == {"4XX", "5XX"}, (method, path)
+            assert all(list(response["content"]) == [MEDIA_TYPE] for response in errors.values())
+
+
+def test_every_path_answers_a_wrong_method_and_a_wrong_name_with_a_problem(shared: Service) -> None:
+    schema = shared.http.get("/openapi.json").json()
+    methods = {"get", "post", "put", "patch", "delete"}
+    for path, operations in _operations(schema):
+        url = re.sub(r"\{\w+\}", "0" * 16, path)
+        for method in methods - operations.keys():
+            body = check(shared.http.request(method.upper(), url), 405, "method_not_allowed")
+            assert method.upper() in body["detail"]
+        for method in operations:
+            if "{" in path and method != "head":
+                check(shared.http.request(method.upper(), url), 404)
+
+
+def test_405_names_the_methods_that_are_allowed(shared: Service) -> None:
+    assert shared.http.put("/v1/jobs").headers["allow"] == "GET"
+
+
+def test_a_failure_inside_is_500_without_internals(shared: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("secret of the house")
+
+    monkeypatch.setattr(shared.state.queue, "jobs", broken)
+    body = check(shared.http.get("/v1/jobs"), 500, "internal_error")
+    assert "secret" not in json.dumps(body)
+
+
+def test_readiness_is_503_without_a_worker_and_health_does_not_care(service: Service) -> None:
+    assert check(service.http.get("/readyz"), 503, "not_ready")["detail"].startswith("no worker")
+    assert service.http.get("/healthz").json() == {"status": "ok"}
+    with service.worker():
+        assert service.http.get("/readyz").json() == {"status": "ready", "workers": 1}
+    assert service.http.get("/readyz").status_code == 503, "a worker that left is gone at once"
+
+
+def test_readiness_is_503_without_a_database(service: Service) -> None:
+    service.state.database.close()
+    for path in Path(service.state.settings.data).glob("tirgemm.db*"):
+        path.unlink()
+    check(service.http.get("/readyz"), 503, "not_ready")
+    assert service.http.get("/healthz").status_code == 200
+
+
+def test_meta_and_keys_say_what_there_is(shared: Service) -> None:
+    meta = shared.http.get("/v1/meta").json()
+    assert [device["key"] for device in meta["devices"]] == [CPU.key]
+    assert meta["regimes"] == ["sustained", "isolated"]
+    assert "x86" in meta["families"]
+    assert meta["limits"]["trials"] == 50
+    assert "sm_90a" in meta["named_devices"]
+    keys = shared.http.get("/v1/keys").json()["keys"]
+    assert keys == [{"algorithm": "ed25519", "key": shared.state.public_key}]
+    assert meta["signer"] == shared.state.public_key
