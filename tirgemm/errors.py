@@ -159,6 +159,12 @@ class CallTypeError(CallError, TypeError):
     code = "call_type_error"
 
 
+class LaunchFailed(TirgemmError):
+    """The driver or the kernel refused to run a call whose arguments were right; the text holds the driver's words."""
+
+    code = "launch_failed"
+
+
 class ServiceError(TirgemmError):
     """The service answered with a problem document, or did not answer; ``problem`` holds the document."""
 

@@ -1,0 +1,12 @@
+"""Artifacts: packed, signed, verified, loaded, called. TVM is not needed, and tvm_ffi only from ``load`` on."""
+
+from __future__ import annotations
+
+from tirgemm.artifact.call import Kernel
+from tirgemm.artifact.export import export
+from tirgemm.artifact.load import load
+from tirgemm.artifact.manifest import Manifest
+from tirgemm.artifact.package import Package, pack, read
+from tirgemm.artifact.sign import Signer, Trust
+
+__all__ = ["Kernel", "Manifest", "Package", "Signer", "Trust", "export", "load", "pack", "read"]

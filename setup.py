@@ -1,0 +1,56 @@
+"""Builds the native launcher at installation; everything else is in pyproject.toml."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+NATIVE = Path("tirgemm/artifact/native")
+
+
+def launcher_builder() -> Any:
+    """``tirgemm/artifact/build.py`` by its path: the package itself is not importable while it is being built."""
+    spec = importlib.util.spec_from_file_location("launcher_builder", NATIVE.parent / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class BuildLauncher(build_ext):
+    """A plain shared library: no Python in it, so that its name carries no Python version."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return str(Path(*fullname.split("."))) + ".so"
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:  # noqa: ARG002 (setuptools' signature)
+        return []
+
+    def build_extension(self, ext: Extension) -> None:
+        launcher_builder().compile_launcher(Path(self.get_ext_fullpath(ext.name)).resolve())
+
+
+class PlatformWheel(bdist_wheel):
+    """One wheel for every Python 3 on a platform."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(
+    ext_modules=[
+        Extension(
+            "tirgemm.artifact._launcher",
+            sources=sorted(str(path) for path in NATIVE.glob("*.cc")),
+            depends=sorted(str(path) for path in NATIVE.glob("*.h")),
+            language="c++",
+        )
+    ],
+    cmdclass={"build_ext": BuildLauncher, "bdist_wheel": PlatformWheel},
+)

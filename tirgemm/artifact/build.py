@@ -1,0 +1,69 @@
+"""Compile the native launcher by hand: ``python -m tirgemm.artifact.build``.
+
+``setup.py`` loads this file by its path and calls ``compile_launcher``: there is one way to compile the launcher, and
+it needs a C++17 compiler and apache-tvm-ffi, nothing of CUDA and nothing else of this package.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+SOURCES = Path(__file__).parent / "native"
+LIBRARY = Path(__file__).parent / "_launcher.so"
+
+_COMPILE = ("-std=c++17", "-O2", "-Wall", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-pthread")
+# nodelete: worker threads sleep in the library until the process ends.
+_LINK = ("-shared", "-s", "-pthread", "-ltvm_ffi", "-ldl", "-Wl,-z,nodelete,-z,defs,-z,now")
+
+
+class LauncherBuildError(RuntimeError):
+    """The launcher could not be compiled; the text holds the compiler's words or the missing tool."""
+
+
+def compile_launcher(target: Path = LIBRARY) -> Path:
+    """Compile ``native/*.cc`` to the shared library ``target`` and return it. ``CXX`` and ``CXXFLAGS`` are honoured."""
+    compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+    if shutil.which(compiler[0]) is None:
+        raise LauncherBuildError(f"{compiler[0]} is not installed; the launcher needs a C++17 compiler: apt-get install g++")
+    try:
+        from tvm_ffi import libinfo
+    except ImportError as error:
+        raise LauncherBuildError("apache-tvm-ffi is not installed: pip install apache-tvm-ffi") from error
+    includes = dict.fromkeys((libinfo.find_include_path(), libinfo.find_dlpack_include_path()))
+    flags = [*_COMPILE, *(f"-I{path}" for path in includes), *shlex.split(os.environ.get("CXXFLAGS", ""))]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="tirgemm-build-") as folder:
+        sources = sorted(SOURCES.glob("*.cc"))
+        objects = [Path(folder, source.stem + ".o") for source in sources]
+        with ThreadPoolExecutor(max_workers=min(len(sources), os.cpu_count() or 1)) as pool:
+            commands = ([*compiler, *flags, "-c", str(s), "-o", str(o)] for s, o in zip(sources, objects, strict=True))
+            list(pool.map(_run, commands))
+        library_dir = Path(libinfo.find_libtvm_ffi()).parent
+        # Linked beside its place and moved there: a process that has the old library mapped keeps it.
+        built = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            _run([*compiler, *map(str, objects), "-o", str(built), f"-L{library_dir}", *_LINK])
+            built.replace(target)
+        finally:
+            built.unlink(missing_ok=True)
+    return target
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise LauncherBuildError(f"{shlex.join(command[:1])} failed on the launcher:\n{done.stderr.strip()}")
+
+
+def main() -> None:
+    print(compile_launcher())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""``Kernel``: a loaded artifact as a callable on NumPy, PyTorch and CuPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tirgemm import expr
+from tirgemm.artifact import arrays
+from tirgemm.artifact.manifest import Manifest
+from tirgemm.artifact.package import Package
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.errors import CallError, CallTypeError
+from tirgemm.gemm import Gemm
+
+
+class Kernel:
+    """One kernel, ready to be called. Safe from several threads.
+
+    ``raw`` is the launcher's own function: tensors in the launch's order (a, b, then c and bias where they occur, then
+    the output), then alpha and beta where they occur. It checks everything but ``requires_grad`` and allocates nothing.
+    """
+
+    def __init__(self, package: Package, raw: Any, close: Callable[[], None]) -> None:
+        self.manifest: Manifest = package.manifest
+        self.gemm: Gemm = self.manifest.gemm
+        self.config: Config = self.manifest.config
+        self.device: Device = self.manifest.device
+        self.kernel_sha256: str = self.manifest.kernel_sha256
+        self.artifact_sha256: str = package.sha256
+        self.raw = raw
+        self._close = close
+        self._shape, self._strides = self.gemm.shape("d"), self.gemm.strides("d")
+        # Where a call's m is read: the axis of a, counted from the end.
+        self._m_axis = -1 if self.gemm.trans_a else -2
+        self._a_rank = 3 if self.gemm.batch > 1 else 2
+        self._fixed = self.gemm.m_min == self.gemm.m_max
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.gemm} on {self.device.key}: {self.config}>"
+
+    def close(self) -> None:
+        """Unload the kernel from its GPUs; a later call loads it again.
+
+        No call may be running, and no CUDA graph that captured one may be replayed after this. A kernel that is merely
+        dropped stays loaded.
+        """
+        self._close()
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        c: Any = None,
+        bias: Any = None,
+        *,
+        alpha: float | None = None,
+        beta: float | None = None,
+        out: Any = None,
+    ) -> Any:
+        """``act(alpha * a @ b + beta * c + bias)`` into ``out``, or into a new array of the same library and device.
+
+        Raises CallError and CallTypeError, which name the argument, what it is and what it must be. On a GPU the result
+        is queued on the library's current stream.
+        """
+        gemm = self.gemm
+        library = arrays.library_of(a)
+        if library is None:
+            raise CallTypeError(f"a is a {type(a).__name__}; kernels take NumPy, PyTorch and CuPy arrays")
+        inputs = [("a", a), ("b", b)]
+        self._optional(inputs, "c", c, gemm.beta, "beta")
+        self._optional(inputs, "bias", bias, gemm.bias, "bias")
+        args = [self._take(library, name, array, False) for name, array in inputs]
+        scalars = [*self._scalar("alpha", alpha, gemm.alpha), *self._scalar("beta", beta, gemm.beta)]
+        if out is None:
+            out = self._output(library, a)
+        args.append(self._take(library, "out", out, True))
+        library.run(self.raw, args + scalars)
+        return out
+
+    def _take(self, library: arrays.Arrays, name: str, array: Any, writes: bool) -> Any:
+        if arrays.library_of(array) is not library:
+            raise CallTypeError(f"{name} is a {type(array).__name__}; it must be a {library.name} array as a is")
+        return library.take(name, array, writes)
+
+    def _optional(self, inputs: list[tuple[str, Any]], name: str, array: Any, occurs: bool, flag: str) -> None:
+        if occurs and array is None:
+            raise CallTypeError(f"{name} is missing: {self.gemm} has {flag}")
+        if not occurs and array is not None:
+            raise CallTypeError(f"{name} is given, but {self.gemm} has no {flag}")
+        if occurs:
+            inputs.append((name, array))
+
+    def _scalar(self, name: str, value: float | None, occurs: bool) -> tuple[float, ...]:
+        if not occurs:
+            if value is not None:
+                raise CallTypeError(f"{name} is given, but {self.gemm} has no {name}")
+            return ()
+        if value is None:
+            raise CallTypeError(f"{name}= is missing: {self.gemm} has {name}, whose value is an argument of the call")
+        try:
+            return (float(value),)
+        except (TypeError, ValueError) as error:
+            raise CallTypeError(f"{name} is {value!r:.80}; it must be a number") from error
+
+    def _output(self, library: arrays.Arrays, a: Any) -> Any:
+        gemm = self.gemm
+        m = gemm.m_min
+        if not self._fixed:
+            shape = tuple(a.shape)
+            if len(shape) != self._a_rank:
+                raise CallError(f"a has shape {shape}; it must have {self._a_rank} dimensions")
+            m = int(shape[self._m_axis])
+            if not gemm.m_min <= m <= gemm.m_max:
+                raise CallError(f"a has shape {shape}, so that m is {m}; this kernel takes m from {gemm.m_min} to {gemm.m_max}")
+        shape = tuple(expr.evaluate(d, m) for d in self._shape)
+        strides = tuple(expr.evaluate(d, m) for d in self._strides)
+        return library.empty(shape, strides, gemm.out, gemm.align, a)

@@ -1,0 +1,40 @@
+"""A kernel as one shared library that needs apache-tvm-ffi alone: the launcher with binary and manifest behind it."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+from tirgemm.artifact import native
+from tirgemm.artifact.package import read
+from tirgemm.artifact.sign import Trust
+from tirgemm.errors import InvalidRequest, MissingExtra
+
+_MAGIC = b"TIRGEMM1"
+
+
+def export(artifact: bytes | Path | str, out_path: Path | str, trust: Trust | None = None) -> Path:
+    """Write the single-file ``.so`` of an artifact, whose signature is checked first, and return its path.
+
+    ``tvm_ffi.load_module(path)["main"]`` takes tensors and scalars in the launch's order, as ``Kernel.raw`` does. The
+    file itself is not signed: whoever loads a shared library trusts where it came from.
+    """
+    package, out_path = read(artifact, trust), Path(out_path)
+    try:
+        launcher = native.LIBRARY.read_bytes()
+    except FileNotFoundError as error:
+        raise MissingExtra(
+            f"the native launcher {native.LIBRARY.name} is not built: install tirgemm again, or run "
+            "'python -m tirgemm.artifact.build' (it needs g++)"
+        ) from error
+    tail = struct.pack("<QQ8s", len(package.binary), len(package.manifest_bytes), _MAGIC)
+    draft = out_path.with_name(f".{out_path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(launcher + package.binary + package.manifest_bytes + tail)
+        draft.replace(out_path)
+    except OSError as error:
+        raise InvalidRequest(f"{out_path} cannot be written: {error.strerror}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return out_path

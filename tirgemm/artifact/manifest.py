@@ -1,0 +1,159 @@
+"""The manifest: what a kernel is, as the JSON that is signed.
+
+``{"format": 1, "kernel": {...}, "kernel_sha256": ..., "certificate": {...} | null, "timings": {...}}``. The kernel part
+names the binary and the sources by their hashes and is itself hashed, so that one number stands for what was measured,
+certified and served; certificate and timings come later and are outside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from tirgemm import __version__
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.errors import CorruptArtifact, IncompatibleArtifact, InvalidRequest, TirgemmError
+from tirgemm.gemm import Gemm
+from tirgemm.launch import Launch, scalar_args, tensor_args
+
+FORMAT = 1
+FORMATS = {"cubin": "kernel.cubin", "so": "kernel.so"}
+# ELF machines: a CUDA artifact holds machine code for the GPU, never its source.
+_EM_CUDA = 190
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def canonical(value: Any) -> bytes:
+    """The one JSON text that hashes are taken over: sorted keys, no spaces, ASCII. Raises ValueError for NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def check_binary(data: bytes, binary_format: str) -> None:
+    """Raise ValueError unless ``data`` is machine code of that format."""
+    if data[:4] != b"\x7fELF" or len(data) < 64:
+        raise ValueError(f"the {binary_format} is not an ELF file but begins with {data[:16]!r}")
+    machine = int.from_bytes(data[18:20], "little")
+    if (machine == _EM_CUDA) != (binary_format == "cubin"):
+        raise ValueError(f"the {binary_format} is an ELF file for machine {machine}")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest, read. ``data`` is the whole JSON document."""
+
+    gemm: Gemm
+    config: Config
+    device: Device
+    launch: Launch
+    binary_format: str
+    binary_sha256: str
+    sources: dict[str, str]
+    flags: tuple[str, ...]
+    kernel_sha256: str
+    certificate: dict[str, Any] | None
+    timings: dict[str, Any]
+    tirgemm: str
+    data: dict[str, Any] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return self.data
+
+    @property
+    def kernel_json(self) -> str:
+        """The kernel part as the launcher reads it."""
+        return canonical(self.data["kernel"]).decode("ascii")
+
+
+def write(
+    *,
+    gemm: Gemm,
+    config: Config,
+    device: Device,
+    launch: Launch,
+    binary: bytes,
+    binary_format: str,
+    sources: dict[str, bytes],
+    flags: tuple[str, ...],
+    certificate: dict[str, Any] | None,
+    timings: dict[str, Any],
+) -> bytes:
+    """The bytes of a manifest. Raises InvalidRequest for a launch that is not of ``gemm``, or for what is not JSON."""
+    if binary_format != {"cuda": "cubin", "cpu": "so"}[device.kind]:
+        raise InvalidRequest(f"binary format is {binary_format!r}; a {device.kind} kernel is a cubin on cuda and a so on cpu")
+    if launch.tensors != tensor_args(gemm) or launch.scalars != scalar_args(gemm):
+        raise InvalidRequest(f"the launch's tensors and scalars are not those of {gemm}")
+    try:
+        check_binary(binary, binary_format)
+        kernel = {
+            "gemm": gemm.to_json(),
+            "config": config.to_json(),
+            "device": device.to_json(),
+            "launch": launch.to_json(),
+            "binary": {"name": FORMATS[binary_format], "sha256": sha256(binary), "format": binary_format},
+            "flags": list(flags),
+            "sources": {name: sha256(text) for name, text in sorted(sources.items())},
+            "tirgemm": __version__,
+        }
+        document = {
+            "format": FORMAT,
+            "kernel": kernel,
+            "kernel_sha256": sha256(canonical(kernel)),
+            "certificate": certificate,
+            "timings": timings,
+        }
+        canonical(document)
+        return json.dumps(document, indent=1, allow_nan=False).encode("ascii") + b"\n"
+    except (ValueError, TypeError) as error:
+        raise InvalidRequest(f"this kernel cannot be packed: {error}") from error
+
+
+def read(data: bytes) -> Manifest:
+    """The manifest that ``write`` wrote. Raises CorruptArtifact, and IncompatibleArtifact for a newer format."""
+    try:
+        document = json.loads(data)
+        version = document["format"]
+        if type(version) is not int or version < 1:
+            raise ValueError(f"format {version!r} is unknown")
+        if version > FORMAT:
+            raise IncompatibleArtifact(
+                f"the artifact has format {version}; this tirgemm ({__version__}) reads up to {FORMAT}: install a newer one"
+            )
+        if set(document) != {"format", "kernel", "kernel_sha256", "certificate", "timings"}:
+            raise ValueError(f"its fields are {', '.join(sorted(document))}")
+        kernel = document["kernel"]
+        if sha256(canonical(kernel)) != document["kernel_sha256"]:
+            raise ValueError("kernel_sha256 is not the hash of its kernel")
+        certificate = document["certificate"]
+        if not isinstance(document["timings"], dict) or not (certificate is None or isinstance(certificate, dict)):
+            raise ValueError("certificate and timings are not objects")
+        binary_format = kernel["binary"]["format"]
+        if kernel["binary"]["name"] != FORMATS[binary_format]:
+            raise ValueError(f"the binary is called {kernel['binary']['name']!r}")
+        manifest = Manifest(
+            gemm=Gemm.from_json(kernel["gemm"]),
+            config=Config.from_json(kernel["config"]),
+            device=Device.from_json(kernel["device"]),
+            launch=Launch.from_json(kernel["launch"]),
+            binary_format=binary_format,
+            binary_sha256=str(kernel["binary"]["sha256"]),
+            sources={str(name): str(digest) for name, digest in kernel["sources"].items()},
+            flags=tuple(map(str, kernel["flags"])),
+            kernel_sha256=document["kernel_sha256"],
+            certificate=certificate,
+            timings=document["timings"],
+            tirgemm=str(kernel["tirgemm"]),
+            data=document,
+        )
+        if manifest.launch.tensors != tensor_args(manifest.gemm) or manifest.launch.scalars != scalar_args(manifest.gemm):
+            raise ValueError("the launch's tensors and scalars are not those of its gemm")
+    except IncompatibleArtifact:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, TirgemmError) as error:
+        raise CorruptArtifact(f"the manifest is malformed: {error}") from error
+    return manifest

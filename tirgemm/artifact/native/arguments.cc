@@ -1,0 +1,182 @@
+#include "arguments.h"
+
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/dtype.h>
+
+#include "errors.h"
+
+namespace tirgemm {
+namespace {
+
+using tvm::ffi::AnyView;
+using tvm::ffi::PackedArgs;
+
+const DLTensor* AsTensor(const AnyView& arg) {
+  const TVMFFIAny raw = arg.CopyToTVMFFIAny();
+  if (raw.type_index == kTVMFFIDLTensorPtr) return static_cast<const DLTensor*>(raw.v_ptr);
+  if (raw.type_index == kTVMFFITensor) return TVMFFITensorGetDLTensorPtr(raw.v_obj);
+  return nullptr;
+}
+
+std::string Tuple(const int64_t* values, int count) {
+  std::ostringstream out;
+  out << "(";
+  for (int i = 0; i < count; ++i) out << (i ? ", " : "") << values[i];
+  out << (count == 1 ? ",)" : ")");
+  return out.str();
+}
+
+std::string DeviceName(DLDevice device) {
+  if (device.device_type == kDLCPU) return "the CPU";
+  if (device.device_type == kDLCUDA) return "cuda:" + std::to_string(device.device_id);
+  return "a device of DLPack type " + std::to_string(static_cast<int>(device.device_type));
+}
+
+bool OnDevice(const Plan& plan, DLDevice device) {
+  if (plan.cuda) return device.device_type == kDLCUDA || device.device_type == kDLCUDAManaged;
+  return device.device_type == kDLCPU || device.device_type == kDLCUDAHost;
+}
+
+uint64_t Address(const DLTensor& tensor) { return reinterpret_cast<uint64_t>(tensor.data) + tensor.byte_offset; }
+
+// Stride of an axis in elements; DLPack leaves strides out where the tensor is dense.
+int64_t StrideOf(const DLTensor& tensor, int axis) {
+  if (tensor.strides) return tensor.strides[axis];
+  int64_t stride = 1;
+  for (int i = tensor.ndim - 1; i > axis; --i) stride *= tensor.shape[i];
+  return stride;
+}
+
+bool Fits(const Plan& plan, const TensorSpec& spec, const DLTensor& tensor, DLDevice device, int64_t m) {
+  bool ok = OnDevice(plan, tensor.device) && tensor.device.device_id == device.device_id && tensor.ndim == spec.ndim &&
+            tensor.dtype.code == spec.dtype.code && tensor.dtype.bits == spec.dtype.bits && tensor.dtype.lanes == 1 &&
+            (Address(tensor) & (spec.align - 1)) == 0 && tensor.data != nullptr;
+  for (int axis = 0; ok && axis < spec.ndim; ++axis) {
+    const int64_t size = spec.shape[axis].At(m);
+    ok = tensor.shape[axis] == size && (size == 1 || StrideOf(tensor, axis) == spec.strides[axis].At(m));
+  }
+  return ok;
+}
+
+[[noreturn]] __attribute__((noinline, cold)) void Explain(const Plan& plan, const TensorSpec& spec, const DLTensor& tensor, DLDevice device, int64_t m) {
+  if (!OnDevice(plan, tensor.device)) {
+    TIRGEMM_FAIL(kCall) << spec.name << " is on " << DeviceName(tensor.device) << "; this kernel runs on " << (plan.cuda ? "a CUDA device" : "the CPU");
+  }
+  if (tensor.device.device_id != device.device_id) {
+    TIRGEMM_FAIL(kCall) << spec.name << " is on " << DeviceName(tensor.device) << ", but " << plan.tensors[0].name << " is on " << DeviceName(device);
+  }
+  if (tensor.dtype.code != spec.dtype.code || tensor.dtype.bits != spec.dtype.bits || tensor.dtype.lanes != 1) {
+    TIRGEMM_FAIL(kCallType) << spec.name << " has dtype " << std::string(tvm::ffi::DLDataTypeToString(tensor.dtype)) << "; it must be "
+                            << std::string(tvm::ffi::DLDataTypeToString(spec.dtype)) << " (" << spec.dtype_name << ")";
+  }
+  int64_t shape[kMaxRank], strides[kMaxRank], found[kMaxRank] = {0};
+  bool same = tensor.ndim == spec.ndim;
+  for (int axis = 0; axis < spec.ndim; ++axis) {
+    shape[axis] = spec.shape[axis].At(m);
+    strides[axis] = spec.strides[axis].At(m);
+    same = same && tensor.shape[axis] == shape[axis];
+  }
+  if (!same) TIRGEMM_FAIL(kCall) << spec.name << " has shape " << Tuple(tensor.shape, tensor.ndim) << "; it must be " << Tuple(shape, spec.ndim);
+  if (tensor.data == nullptr) TIRGEMM_FAIL(kCall) << spec.name << " has no memory behind it";
+  if (Address(tensor) & (spec.align - 1)) {
+    TIRGEMM_FAIL(kCall) << spec.name << " lies at an address that is " << (Address(tensor) & (spec.align - 1)) << " past a multiple of " << spec.align
+                        << "; it must be aligned to " << spec.align << " bytes";
+  }
+  for (int axis = 0; axis < spec.ndim; ++axis) found[axis] = StrideOf(tensor, axis);
+  TIRGEMM_FAIL(kCall) << spec.name << " has strides " << Tuple(found, spec.ndim) << " in elements; they must be " << Tuple(strides, spec.ndim);
+  __builtin_unreachable();
+}
+
+struct Extent {
+  uint64_t begin, end;
+};
+
+Extent ExtentOf(const TensorSpec& spec, uint64_t address, int64_t m) {
+  int64_t last = 0;
+  for (int axis = 0; axis < spec.ndim; ++axis) last += (spec.shape[axis].At(m) - 1) * spec.strides[axis].At(m);
+  return {address, address + static_cast<uint64_t>((last + 1) * spec.element_bytes)};
+}
+
+// Whether two operands whose extents overlap still share no element: columns of one wider matrix, side by side.
+bool SideBySide(const TensorSpec& left, uint64_t left_address, const TensorSpec& right, uint64_t right_address, int64_t m) {
+  if (left.ndim < 2 || right.ndim < 2) return false;
+  const auto bytes = [m](const TensorSpec& spec, int axis) { return spec.strides[axis].At(m) * spec.element_bytes; };
+  const int64_t row = bytes(left, left.ndim - 2);
+  if (row != bytes(right, right.ndim - 2) || row <= 0) return false;
+  for (const TensorSpec* spec : {&left, &right}) {
+    for (int axis = 0; axis < spec->ndim - 2; ++axis) {
+      if (bytes(*spec, axis) % row != 0) return false;
+    }
+  }
+  const int64_t left_width = left.shape[left.ndim - 1].At(m) * left.element_bytes;
+  const int64_t right_width = right.shape[right.ndim - 1].At(m) * right.element_bytes;
+  const int64_t distance = static_cast<int64_t>(right_address - left_address);
+  const int64_t offset = ((distance % row) + row) % row;
+  return offset >= left_width && offset + right_width <= row;
+}
+
+void CheckOverlap(const Plan& plan, const Call& call) {
+  for (int out = 0; out < plan.tensor_count(); ++out) {
+    if (!plan.tensors[out].output) continue;
+    const Extent written = ExtentOf(plan.tensors[out], call.address[out], call.m);
+    for (int other = 0; other < plan.tensor_count(); ++other) {
+      if (other == out) continue;
+      const Extent read = ExtentOf(plan.tensors[other], call.address[other], call.m);
+      if (__builtin_expect(read.end <= written.begin || written.end <= read.begin, 1)) continue;
+      if (SideBySide(plan.tensors[other], call.address[other], plan.tensors[out], call.address[out], call.m)) continue;
+      TIRGEMM_FAIL(kCall) << plan.tensors[out].name << " overlaps " << plan.tensors[other].name << " in memory; give it memory of its own";
+    }
+  }
+}
+
+float ScalarOf(const Plan& plan, int index, const AnyView& arg) {
+  const TVMFFIAny raw = arg.CopyToTVMFFIAny();
+  if (raw.type_index == kTVMFFIFloat) return static_cast<float>(raw.v_float64);
+  if (raw.type_index == kTVMFFIInt) return static_cast<float>(raw.v_int64);
+  TIRGEMM_FAIL(kCallType) << plan.scalars[index] << " must be a number, not " << std::string(arg.GetTypeKey());
+  __builtin_unreachable();
+}
+
+[[noreturn]] __attribute__((noinline, cold)) void ExplainCount(const Plan& plan, int given) {
+  std::string names;
+  for (const TensorSpec& spec : plan.tensors) names += (names.empty() ? "" : ", ") + spec.name;
+  for (const std::string& scalar : plan.scalars) names += ", " + scalar;
+  TIRGEMM_FAIL(kCallType) << "this kernel takes " << plan.tensor_count() + plan.scalar_count() << " arguments (" << names << "), not " << given;
+  __builtin_unreachable();
+}
+
+}  // namespace
+
+void Bind(const Plan& plan, PackedArgs args, Call* call) {
+  const int count = plan.tensor_count();
+  if (args.size() != count + plan.scalar_count()) ExplainCount(plan, args.size());
+  const DLTensor* tensors[kMaxTensors] = {};
+  for (int i = 0; i < count; ++i) {
+    tensors[i] = AsTensor(args[i]);
+    if (!tensors[i]) TIRGEMM_FAIL(kCallType) << plan.tensors[i].name << " must be a tensor, not " << std::string(args[i].GetTypeKey());
+  }
+  call->m = plan.m_low;
+  if (plan.m_tensor >= 0) {
+    const TensorSpec& spec = plan.tensors[plan.m_tensor];
+    const DLTensor& tensor = *tensors[plan.m_tensor];
+    // A wrong rank is explained below, with the smallest m in the expected shape.
+    if (tensor.ndim == spec.ndim) {
+      call->m = tensor.shape[plan.m_axis];
+      if (call->m < plan.m_low || call->m > plan.m_high) {
+        TIRGEMM_FAIL(kCall) << spec.name << " has shape " << Tuple(tensor.shape, tensor.ndim) << ", so that m is " << call->m << "; this kernel takes m from "
+                            << plan.m_low << " to " << plan.m_high;
+      }
+    }
+  }
+  call->device = tensors[0]->device;
+  for (int i = 0; i < count; ++i) {
+    if (__builtin_expect(!Fits(plan, plan.tensors[i], *tensors[i], call->device, call->m), 0)) {
+      Explain(plan, plan.tensors[i], *tensors[i], call->device, call->m);
+    }
+    call->address[i] = Address(*tensors[i]);
+  }
+  for (int i = 0; i < plan.scalar_count(); ++i) call->scalar[i] = ScalarOf(plan, i, args[count + i]);
+  CheckOverlap(plan, *call);
+}
+
+}  // namespace tirgemm

@@ -1,0 +1,65 @@
+#include "cuda_workspace.h"
+
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/c_env_api.h>
+
+#include "errors.h"
+
+namespace tirgemm {
+namespace {
+
+constexpr int64_t kAlign = 256;
+
+}  // namespace
+
+CudaWorkspace::CudaWorkspace(const cu::Driver& driver, const Plan& plan, cu::Stream stream, Call* call) : driver_(driver), stream_(stream) {
+  int64_t sizes[kMaxWorkspaces], total = 0;
+  const int count = static_cast<int>(plan.workspaces.size());
+  for (int i = 0; i < count; ++i) {
+    sizes[i] = plan.workspaces[i].nbytes.At(call->m);
+    if (sizes[i] < 0) TIRGEMM_FAIL(kCorrupt) << "workspace " << plan.workspaces[i].name << " has " << sizes[i] << " bytes";
+    total += (sizes[i] + kAlign - 1) / kAlign * kAlign;
+  }
+  if (total == 0) total = kAlign;
+  Allocate(total, {kDLCUDA, call->device.device_id});
+  uint64_t next = pointer_;
+  for (int i = 0; i < count; ++i) {
+    call->address[kMaxTensors + i] = next;
+    if (plan.workspaces[i].zero && sizes[i] > 0) {
+      const cu::Result result = driver_.MemsetD8Async(next, 0, static_cast<size_t>(sizes[i]), stream_);
+      if (result != 0) Release();
+      cu::Check(result, "cuMemsetD8Async");
+    }
+    next += static_cast<uint64_t>((sizes[i] + kAlign - 1) / kAlign * kAlign);
+  }
+}
+
+void CudaWorkspace::Allocate(int64_t nbytes, DLDevice device) {
+  if (TVMFFIEnvGetDLPackManagedTensorAllocator() != nullptr) {
+    DLTensor prototype{};
+    prototype.device = device;
+    prototype.ndim = 1;
+    prototype.dtype = {kDLUInt, 8, 1};
+    prototype.shape = &nbytes;
+    TVM_FFI_CHECK_SAFE_CALL(TVMFFIEnvTensorAlloc(&prototype, &tensor_));
+    const DLTensor* tensor = TVMFFITensorGetDLTensorPtr(tensor_);
+    pointer_ = reinterpret_cast<uint64_t>(tensor->data) + tensor->byte_offset;
+    return;
+  }
+  const cu::Result result = driver_.MemAllocAsync(&pointer_, static_cast<size_t>(nbytes), stream_);
+  if (result != 0) TIRGEMM_FAIL(kLaunch) << "no " << nbytes << " bytes of workspace on cuda:" << device.device_id << ": " << cu::Describe(result);
+}
+
+void CudaWorkspace::Release() {
+  if (tensor_) {
+    TVMFFIObjectDecRef(tensor_);
+  } else if (pointer_) {
+    driver_.MemFreeAsync(pointer_, stream_);
+  }
+  tensor_ = nullptr;
+  pointer_ = 0;
+}
+
+CudaWorkspace::~CudaWorkspace() { Release(); }
+
+}  // namespace tirgemm

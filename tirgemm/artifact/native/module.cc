@@ -1,0 +1,65 @@
+// What tirgemm.artifact.native calls.
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/dtype.h>
+#include <tvm/ffi/extra/json.h>
+#include <tvm/ffi/function.h>
+
+#include "cuda_driver.h"
+#include "errors.h"
+#include "loaded_kernel.h"
+#include "thread_pool.h"
+
+namespace tirgemm {
+namespace {
+
+namespace ffi = tvm::ffi;
+
+// load(binary, the manifest's `kernel` part as JSON) -> [call(tensors..., scalars...), close()].
+ffi::Array<ffi::Function> Load(ffi::Bytes binary, ffi::String kernel) {
+  UsePackageErrorKinds();
+  auto object = ffi::json::Parse(kernel).as<ffi::json::Object>();
+  if (!object) TIRGEMM_FAIL(kCorrupt) << "the manifest's kernel is not a JSON object";
+  auto loaded = std::make_shared<LoadedKernel>(*object, std::string(binary.data(), binary.size()));
+  return {ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) { (*loaded)(args); }),
+          ffi::Function::FromTyped([loaded]() { loaded->Close(); })};
+}
+
+// The same memory under another dtype of the same size: how NumPy's bfloat16, which DLPack cannot carry, comes in.
+ffi::Tensor Reinterpret(ffi::Tensor tensor, DLDataType dtype) {
+  if (tensor.dtype().bits * tensor.dtype().lanes != dtype.bits * dtype.lanes) TIRGEMM_FAIL(kCallType) << "dtypes of different sizes";
+  struct Owned {
+    DLManagedTensorVersioned managed;
+    ffi::Tensor source;
+  };
+  auto* owned = new Owned{{}, tensor};
+  owned->managed.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
+  owned->managed.manager_ctx = owned;
+  owned->managed.deleter = [](DLManagedTensorVersioned* self) { delete static_cast<Owned*>(self->manager_ctx); };
+  owned->managed.dl_tensor = *tensor.GetDLTensorPtr();
+  owned->managed.dl_tensor.dtype = dtype;
+  return ffi::Tensor::FromDLPackVersioned(&owned->managed);
+}
+
+ffi::Array<int64_t> CudaArchitectures() {
+  UsePackageErrorKinds();
+  ffi::Array<int64_t> out;
+  for (int arch : cu::Architectures()) out.push_back(arch);
+  return out;
+}
+
+bool ArchRunsOn(ffi::String arch, int64_t device) {
+  UsePackageErrorKinds();
+  return RunsOn(arch, static_cast<int>(device));
+}
+
+int64_t HostThreads() { return UsableThreads(); }
+
+}  // namespace
+}  // namespace tirgemm
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(load, tirgemm::Load);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(reinterpret, tirgemm::Reinterpret);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(cuda_architectures, tirgemm::CudaArchitectures);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(arch_runs_on, tirgemm::ArchRunsOn);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(host_threads, tirgemm::HostThreads);

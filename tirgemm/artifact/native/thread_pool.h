@@ -1,0 +1,19 @@
+// The threads that CPU kernels run on: started once a process, spinning briefly between jobs, asleep otherwise.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace tirgemm {
+
+// The hardware threads that this process may use: its affinity and, where there is one, its cgroup's quota.
+int UsableThreads();
+
+// Calls `block(context, index)` for every index in [0, count), on the calling thread and on at most `threads` - 1
+// workers (0: as many as there are), and returns when all are done. `block` returns false to stop the rest.
+//
+// Safe from several threads at once: the workers serve one job at a time, and a caller who finds them busy works alone
+// until they are free. After fork the child starts workers of its own. Returns whether every call returned true.
+bool ParallelFor(bool (*block)(void* context, int64_t index), void* context, int64_t count, int threads);
+
+}  // namespace tirgemm
