@@ -1,0 +1,132 @@
+"""Write tables of results between the markers of README and docs.
+
+``<!-- results:DEVICE/SUITE.REGIME -->`` to ``<!-- /results -->`` holds the table of
+``benchmarks/results/DEVICE/SUITE.REGIME.json``; what is between is replaced.
+
+usage: render.py [--check] [FILE.md...]     default: README.md and docs; --check only says what would change
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+SUITES = ROOT / "benchmarks" / "suites"
+BLOCK = re.compile(r"(<!-- results:(?P<name>[\w./-]+) -->\n).*?(<!-- /results -->)", re.DOTALL)
+OPEN = re.compile(r"<!-- results:[^>]*-->")
+
+
+class MarkerError(Exception):
+    """A marker that names no results file, or that is not closed."""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("files", nargs="*", type=Path)
+    options = parser.parse_args(arguments)
+    changed = []
+    for path in options.files or [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        before = path.read_text()
+        try:
+            after = rendered(before)
+        except MarkerError as error:
+            print(f"{path}: {error}", file=sys.stderr)
+            return 2
+        if before != after:
+            changed.append(path)
+            if not options.check:
+                path.write_text(after)
+    for path in changed:
+        print(f"{path}: {'out of date; run benchmarks/render.py' if options.check else 'written'}")
+    return 1 if changed and options.check else 0
+
+
+def rendered(text: str, results: Path = RESULTS, suites: Path = SUITES) -> str:
+    """``text`` with the table of every marker as the results file has it. Raises MarkerError."""
+    blocks = len(BLOCK.findall(text))
+    if blocks != len(OPEN.findall(text)) or blocks != text.count("<!-- /results -->"):
+        raise MarkerError("a results marker is malformed, nested or not closed by <!-- /results -->")
+
+    def replace(block: re.Match[str]) -> str:
+        path = results / f"{block['name']}.json"
+        if not path.is_file():
+            raise MarkerError(f"marker {block['name']} names no file of {results}")
+        document = json.loads(path.read_text())
+        suite = suites / f"{document['suite']}.json"
+        groups = json.loads(suite.read_text()).get("groups", {}) if suite.is_file() else {}
+        return f"{block[1]}{table(document, groups)}{block[3]}"
+
+    return BLOCK.sub(replace, text)
+
+
+def table(document: dict[str, Any], groups: dict[str, list[str]] | None = None) -> str:
+    """The Markdown of one results file: what it was taken on, the rows, the groups of the suite, and the summary."""
+    environment, rows = document["environment"], document["rows"]
+    names = sorted({name for row in rows for name in row["baselines"]})
+    versions = [f"{key} {environment[key]}" for key in ("driver", "cuda", "tvm", "torch") if environment.get(key)]
+    place = ", ".join(
+        [environment["device"], *versions, str(environment.get("commit") or "")[:12], environment["date"][:10]]
+    )
+    head = ["gemm", "variant", "config", "us", "TFLOP/s", "error / bound", *(f"× {name}" for name in names)]
+    lines = [f"{document['suite']}, {document['regime']}; {place}", "", *_head(head, 3)]
+    lines += [_line(_cells(row, names)) for row in rows]
+    for variant in sorted({row["variant"] for row in rows}):
+        total = sum(row["variant"] == variant for row in rows)
+        cells = [_over(document["summary"].get(variant, {}).get(name), total) for name in names]
+        lines.append(_line(["**all**, geometric mean", variant, "", "", "", "", *cells]))
+        for group, gemms in (groups or {}).items():
+            chosen = [row for row in rows if row["variant"] == variant and row["gemm"] in gemms]
+            cells = [_over(_mean(chosen, name), len(chosen)) for name in names]
+            lines.append(_line([f"*{group}*", variant, "", "", "", "", *cells]))
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: dict[str, Any], names: list[str]) -> list[str]:
+    if row["status"] != "measured":
+        return [
+            f"`{row['gemm']}`",
+            row["variant"],
+            f"{row['status']}: {row['message']}".replace("|", "\\|"),
+            *[""] * (3 + len(names)),
+        ]
+    knobs = ", ".join(f"{name} {value}" for name, value in row["config"]["knobs"].items())
+    ratios = [f"{row['baselines'][name]['ratio']:.3f}" if name in row["baselines"] else "" for name in names]
+    figures = [f"{row['median_us']:.2f}", f"{row['tflops']:.4g}", f"{row['error']:.2g}"]
+    return [f"`{row['gemm']}`", row["variant"], f"{row['family']}: {knobs}", *figures, *ratios]
+
+
+def _mean(rows: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
+    ratios = [row["baselines"][name]["ratio"] for row in rows if name in row["baselines"]]
+    if not ratios:
+        return None
+    product = 1.0
+    for ratio in ratios:
+        product *= ratio ** (1 / len(ratios))
+    return {"geomean": product, "min": min(ratios), "count": len(ratios)}
+
+
+def _over(entry: dict[str, Any] | None, total: int) -> str:
+    """A mean with its least, and over how many shapes where some are missing."""
+    if entry is None:
+        return ""
+    partial = "" if entry["count"] == total else f", {entry['count']} of {total} shapes"
+    return f"**{entry['geomean']:.3f}** (least {entry['min']:.3f}{partial})"
+
+
+def _head(cells: list[str], left: int) -> list[str]:
+    return [_line(cells), _line(["---" if at < left else "---:" for at in range(len(cells))])]
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,225 @@
+"""Results files: ``benchmarks/results/<device>/<suite>.<regime>.json``, one row a shape and variant, samples included.
+
+Every figure of a row follows from its samples as they are stored (to the nanosecond, at most 200 of a kind), so that a
+reader can compute it again: ``benchmarks/check.py`` does.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tirgemm import __version__
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.records import SampleSet
+
+Row: TypeAlias = "dict[str, Any]"
+Document: TypeAlias = "dict[str, Any]"
+
+FORMAT = 1
+DIGITS = 3
+MAX_SAMPLES = 200
+
+
+def measured_row(
+    gemm: Gemm,
+    config: Config,
+    variant: str,
+    samples: SampleSet,
+    *,
+    error: float | None,
+    workspace_bytes: int,
+    artifact_sha256: str,
+) -> Row:
+    """The row of a variant that was measured, beside what ran interleaved with it."""
+    ours = _rounded(samples.samples_us)
+    median = statistics.median(ours)
+    others = {name: _rounded(raw) for name, raw in samples.baselines.items() if raw}
+    return _row(gemm, config, variant, "measured", "") | {
+        "samples_us": ours,
+        "median_us": median,
+        "tflops": gemm.flops / median / 1e6,
+        "error": error,
+        "clock_mhz": samples.conditions.get("clock_mhz"),
+        "power_w": samples.conditions.get("power_w"),
+        "throttled": samples.conditions.get("throttled"),
+        "workspace_bytes": workspace_bytes,
+        "artifact_sha256": artifact_sha256,
+        "baselines": {
+            name: {"samples_us": raw, "median_us": statistics.median(raw), "ratio": statistics.median(raw) / median}
+            for name, raw in sorted(others.items())
+        },
+    }
+
+
+def unmeasured_row(gemm: Gemm, config: Config | None, variant: str, status: str, message: str) -> Row:
+    """The row of a shape that failed or was skipped, with the reason."""
+    return _row(gemm, config, variant, status, message) | {
+        "samples_us": [], "median_us": None, "tflops": None, "error": None, "clock_mhz": None, "power_w": None,
+        "throttled": None, "workspace_bytes": None, "artifact_sha256": None, "baselines": {},
+    }  # fmt: skip
+
+
+def summary(rows: Iterable[Row]) -> dict[str, dict[str, dict[str, float]]]:
+    """By variant and baseline: geometric mean and least of the ratios, and how many rows have one."""
+    ratios: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        for name, baseline in row["baselines"].items():
+            ratios.setdefault(row["variant"], {}).setdefault(name, []).append(baseline["ratio"])
+    return {
+        variant: {
+            name: {"geomean": math.exp(statistics.fmean(map(math.log, found))), "min": min(found), "count": len(found)}
+            for name, found in sorted(baselines.items())
+        }
+        for variant, baselines in sorted(ratios.items())
+    }
+
+
+def environment(device: Device, repository: Path | None) -> dict[str, Any]:
+    """What the figures were taken on: device, driver, CUDA, TVM, PyTorch, the program's commit, the date."""
+    return dict(device.environment) | {
+        "device": device.model,
+        "device_key": device.key,
+        "torch": _version("torch"),
+        "numpy": _version("numpy"),
+        "tirgemm": __version__,
+        "commit": _commit(repository),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def device_folder(device: Device) -> str:
+    """The folder of a device's results: ``nvidia-h200``, ``amd-epyc-9575f-2`` (threads)."""
+    model = re.sub(r"[^a-z0-9]+", "-", device.model.lower()).strip("-")
+    return model if device.kind == "cuda" else f"{model}-{device.units}"
+
+
+class ResultsFile:
+    """One results file, written after every row, so that a run that is killed keeps what it has measured."""
+
+    def __init__(self, path: Path, suite: str, regime: str, environment: dict[str, Any], *, resume: bool) -> None:
+        self.path = path
+        self.document: Document = {
+            "format": FORMAT, "suite": suite, "regime": regime, "environment": environment, "rows": [], "summary": {},
+        }  # fmt: skip
+        if resume and path.exists():
+            self.document["rows"] = self._resumed(environment)
+
+    @property
+    def rows(self) -> list[Row]:
+        rows: list[Row] = self.document["rows"]
+        return rows
+
+    def find(self, gemm: Gemm, variant: str, config_hash: str | None = None) -> Row | None:
+        """The measured row of a shape and variant (and config, where given)."""
+        for row in self.rows:
+            if (row["gemm"], row["variant"], row["status"]) == (str(gemm), variant, "measured") and (
+                config_hash in (None, row["config_hash"])
+            ):
+                return row
+        return None
+
+    def put(self, row: Row) -> None:
+        """Add a row in place of the one of the same shape and variant, and write the file."""
+        key = (row["gemm"], row["variant"])
+        kept = [old for old in self.rows if (old["gemm"], old["variant"]) != key]
+        self.document["rows"] = [*kept, row]
+        self.save()
+
+    def arrange(self, gemms: Sequence[Gemm], variants: Sequence[str]) -> None:
+        """Put the rows into the suite's order, drop those of other shapes, and write the file."""
+        order = {str(gemm): number for number, gemm in enumerate(gemms)}
+        names = {name: number for number, name in enumerate(variants)}
+        kept = [row for row in self.rows if row["gemm"] in order]
+        kept.sort(key=lambda row: (order[row["gemm"]], names.get(row["variant"], len(names)), row["variant"]))
+        self.document["rows"] = kept
+        self.save()
+
+    def save(self) -> None:
+        self.document["summary"] = summary(self.rows)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".part-", suffix=".json")
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(dump(self.document))
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(self.path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    def _resumed(self, environment: dict[str, Any]) -> list[Row]:
+        try:
+            old = json.loads(self.path.read_text())
+            rows, before = list(old["rows"]), dict(old["environment"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidRequest(
+                f"{self.path} is not a results file, so that nothing can be resumed: {error!r}"
+            ) from error
+        names = (set(before) | set(environment)) - {"date", "commit"}
+        changed = sorted(name for name in names if before.get(name) != environment.get(name))
+        if changed or old["regime"] != self.document["regime"] or old["suite"] != self.document["suite"]:
+            what = ", ".join(f"{name} was {before.get(name)}, is {environment.get(name)}" for name in changed)
+            raise InvalidRequest(
+                f"{self.path} was measured elsewhere ({what or 'another suite or regime'}); leave out --resume"
+            )
+        return rows
+
+
+def dump(document: Document) -> str:
+    """Indented JSON with every list of numbers on one line."""
+    numbers = r"\[\s+(-?[\d.e+-]+(?:,\s+-?[\d.e+-]+)*)\s+\]"
+
+    def joined(found: re.Match[str]) -> str:
+        return "[" + re.sub(r",\s+", ", ", found[1]) + "]"
+
+    return re.sub(numbers, joined, json.dumps(document, indent=1)) + "\n"
+
+
+def _row(gemm: Gemm, config: Config | None, variant: str, status: str, message: str) -> Row:
+    return {
+        "gemm": str(gemm),
+        "family": config.family if config else None,
+        "variant": variant,
+        "config_hash": config.digest if config else None,
+        "config": config.to_json() if config else None,
+        "status": status,
+        "message": message,
+    }
+
+
+def _rounded(samples: Sequence[float]) -> list[float]:
+    """The samples to the nanosecond; of more than ``MAX_SAMPLES``, that many at even distances."""
+    step = max(1, -(-len(samples) // MAX_SAMPLES))
+    return [round(float(sample), DIGITS) for sample in samples[::step]]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit(repository: Path | None) -> str | None:
+    """The commit of the checkout that runs, with ``-dirty`` where files of it are changed."""
+    if repository is None:
+        return None
+    command = ["git", "-C", str(repository), "describe", "--always", "--abbrev=40", "--dirty", "--match", "no-tag"]
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
