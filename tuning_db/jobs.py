@@ -193,6 +193,12 @@ class JobQueue:
         with self.db.write() as connection:
             return bool(connection.execute(update(JobRow).where(*_held(job_id, owner)).values(values)).rowcount)
 
+    def release(self, job_id: str, owner: str) -> bool:
+        """Put a job that ``owner`` holds back into the queue at once. False where it was cancelled or taken over."""
+        values = {"status": "queued", "owner": None, "lease_until": None}
+        with self.db.write() as connection:
+            return bool(connection.execute(update(JobRow).where(*_held(job_id, owner)).values(values)).rowcount)
+
     def set_fallback(self, job_id: str, kernel_id: str) -> None:
         """Name the kernel that answers until the search is done, whatever state the job is in."""
         with self.db.write() as connection:

@@ -154,7 +154,10 @@ def select_key(key: CandidateKey) -> Select[int, str]:
 
 
 def write_candidate(db: Database, connection: Connection, candidate: Candidate, origin: str = "") -> int:
-    """Insert or replace a candidate, add the sample sets that it lacks, and mark its attempt; returns its row number."""
+    """Insert or replace a candidate, add the sample sets that it lacks; returns its row number.
+
+    Without ``origin`` it was tried here: that marks its attempt as recorded.
+    """
     gemm_id, key = rows.gemm_id(db, connection, candidate.gemm), candidate.key
     values = rows.candidate_values(candidate)
     identity = {
@@ -167,8 +170,9 @@ def write_candidate(db: Database, connection: Connection, candidate: Candidate, 
     statement = statement.on_conflict_do_update(index_elements=list(identity), set_=changes)
     number = int(connection.execute(statement.returning(CandidateRow.id)).scalar_one())
     add_missing_samples(connection, number, candidate.sample_sets, origin)
-    done = update(AttemptRow).where(*_attempts_of(gemm_id, key), AttemptRow.number == candidate.attempt)
-    connection.execute(done.where(AttemptRow.recorded_at.is_(None)).values(recorded_at=values["updated_at"]))
+    if not origin:
+        done = update(AttemptRow).where(*_attempts_of(gemm_id, key), AttemptRow.number == candidate.attempt)
+        connection.execute(done.where(AttemptRow.recorded_at.is_(None)).values(recorded_at=values["updated_at"]))
     return number
 
 
@@ -202,7 +206,8 @@ def write_kernel(
 ) -> str:
     """Insert a kernel with its device, artifact and certificate; returns its id.
 
-    With ``stored_at`` it takes its place by that time and keeps its id; without, it comes before all that are there.
+    With ``origin`` and ``stored_at`` it keeps its id and takes its place by that time; without, it comes before all
+    that are there.
     """
     gemm_id = rows.gemm_id(db, connection, kernel.gemm)
     rows.put_device(db, connection, kernel.device, replace=not origin)
