@@ -46,6 +46,9 @@ def run_server(settings: Settings, announce: Announce) -> None:
         state = ServiceState.open(settings)
         stack.callback(state.database.close)
         server = _Server(state)
+        # Until Uvicorn takes the signals, and when it raises them again after its end: what is open is closed either way.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: server.ask_to_exit())
         supervisor = None
         if settings.worker:
             supervisor = Supervisor(worker_command(os.getpid()), worker_environment(settings))
@@ -58,11 +61,8 @@ def run_server(settings: Settings, announce: Announce) -> None:
         )
         announcer.start()
         stack.callback(announcer.join)
-        # Uvicorn raises the signal again when it has shut down, which must not skip what is still to be closed.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _frame: None)
+        stack.callback(server.ask_to_exit)
         server.run(sockets=[listener])
-        server.should_exit = True
 
 
 class _Server(uvicorn.Server):
@@ -77,6 +77,10 @@ class _Server(uvicorn.Server):
         )  # fmt: skip
         self._state = state
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    def ask_to_exit(self) -> None:
+        """End ``run`` soon, or at its start."""
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()

@@ -15,11 +15,11 @@ from typing import Any
 
 import httpx
 import uvicorn
+
 from service.app import create_app
 from service.settings import Settings
 from service.state import ServiceState, open_database
 from service.worker import Worker
-
 from tirgemm.config import Config
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device

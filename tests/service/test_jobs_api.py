@@ -96,7 +96,7 @@ def test_a_stream_ends_where_the_job_ends_badly(service: Service, ending: str) -
         job_id = service.post(headers={"Prefer": "wait=0"}).json()["job"]["id"]
         if ending == "cancelled":
             threading.Timer(0.3, lambda: service.http.delete(f"/v1/jobs/{job_id}")).start()
-        number, kind, data = read_events(service.http, job_id)[-1]
+        _, kind, data = read_events(service.http, job_id)[-1]
     assert kind == ending == data["status"]
     if ending == "failed":
         assert "the search fell over" in data["error"]

@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
+
 from service.problems import MEDIA_TYPE
 from service.settings import MAX_BODY_BYTES
-
 from tests.service.support import CPU, Service, serving
 
 MEMBERS = {"type", "title", "status", "detail", "instance", "code"}
@@ -155,11 +155,6 @@ def test_what_is_not_there_is_404(shared: Service, path: str) -> None:
     assert response.json().keys() >= MEMBERS
 
 
-def _operations(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for path, operations in schema["paths"].items():
-        yield path, operations
-
-
 def test_openapi_describes_every_error_as_a_problem(shared: Service) -> None:
     schema = shared.http.get("/openapi.json").json()
     assert set(schema["paths"]) == {
@@ -168,7 +163,7 @@ def test_openapi_describes_every_error_as_a_problem(shared: Service) -> None:
     }  # fmt: skip
     assert not schema["components"]["schemas"].keys() & {"HTTPValidationError", "ValidationError"}
     assert set(schema["components"]["schemas"]["Problem"]["required"]) == MEMBERS
-    for path, operations in _operations(schema):
+    for path, operations in schema["paths"].items():
         for method, operation in operations.items():
             assert operation["description"], (method, path)
             errors = {s: r for s, r in operation["responses"].items() if s[0] in "45"}
@@ -179,7 +174,7 @@ def test_openapi_describes_every_error_as_a_problem(shared: Service) -> None:
 def test_every_path_answers_a_wrong_method_and_a_wrong_name_with_a_problem(shared: Service) -> None:
     schema = shared.http.get("/openapi.json").json()
     methods = {"get", "post", "put", "patch", "delete"}
-    for path, operations in _operations(schema):
+    for path, operations in schema["paths"].items():
         url = re.sub(r"\{\w+\}", "0" * 16, path)
         for method in methods - operations.keys():
             body = check(shared.http.request(method.upper(), url), 405, "method_not_allowed")

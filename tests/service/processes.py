@@ -1,0 +1,105 @@
+"""The service's commands as subprocesses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+
+def command(name: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", f"service.commands.{name}", *arguments]
+
+
+class Serve:
+    """``serve`` on a free port, ready; ended with everything that it started at the end of the block."""
+
+    def __init__(self, data: Path, *options: str, environment: dict[str, str] | None = None) -> None:
+        self.data = data
+        data.mkdir(parents=True, exist_ok=True)
+        (data / "server.json").unlink(missing_ok=True)
+        arguments = ["--data", str(data), "--port", "0", "--lock-dir", str(data / "locks"), *options]
+        self.log = data / "serve.log"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command("serve", *arguments), stdout=log, stderr=subprocess.STDOUT, env=os.environ | (environment or {})
+            )
+        self.url = self._wait()
+
+    def _wait(self) -> str:
+        info = self.data / "server.json"
+        deadline = time.monotonic() + 60
+        while not info.exists():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill_all()
+                raise AssertionError(f"the server did not start:\n{self.log.read_text()}")
+            time.sleep(0.02)
+        return str(json.loads(info.read_text())["url"])
+
+    def worker_pid(self) -> int:
+        """The worker's process id, 0 where none runs."""
+        for pid in children(self.process.pid):
+            if b"service.commands.worker" in command_line(pid):
+                return pid
+        return 0
+
+    def kill_all(self) -> None:
+        """SIGKILL to the server and to all that descends from it, in no order that anyone could rely on."""
+        for pid in [*descendants(self.process.pid), self.process.pid]:
+            kill(pid)
+        self.process.wait(10)
+
+    def __enter__(self) -> Serve:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(25)
+            except subprocess.TimeoutExpired:
+                self.kill_all()
+                raise
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def children(pid: int) -> list[int]:
+    """The processes that ``pid`` started and that have not ended."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += map(int, task.read_text().split())
+        except OSError:
+            continue
+    return [child for child in found if alive(child)]
+
+
+def descendants(pid: int) -> list[int]:
+    """Children, and theirs."""
+    return [found for child in children(pid) for found in (child, *descendants(child))]
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+    except OSError:
+        return b""
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs: neither gone nor a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
+    except OSError:
+        return False

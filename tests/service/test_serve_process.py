@@ -1,0 +1,119 @@
+"""``serve`` and ``worker`` as processes: one a folder, one a machine, and no one left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.service.processes import Serve, alive, command, descendants
+
+
+def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def refused(*arguments: str, environment: dict[str, str] | None = None) -> str:
+    """What a command says that must end with exit code 2."""
+    ended = subprocess.run(
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | (environment or {}),
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return ended.stderr
+
+
+def test_a_second_server_on_the_folder_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    with Serve(tmp_path, "--no-worker") as first:
+        words = refused("serve", "--data", str(tmp_path), "--port", "0", "--no-worker")
+        assert f"in use by process {first.process.pid}" in words
+        as_json = refused("serve", "--data", str(tmp_path), "--port", "0", "--no-worker", "--json")
+        assert json.loads(as_json.splitlines()[-1])["error"] == "already_running"
+        assert httpx.get(f"{first.url}/healthz").status_code == 200
+        assert json.loads((tmp_path / "server.json").read_text())["url"] == first.url
+        other = tmp_path / "other"
+        port = first.url.rsplit(":", 1)[1]
+        assert "is in use by another process" in refused("serve", "--data", str(other), "--port", port, "--no-worker")
+    assert first.process.returncode == 0
+    assert not (tmp_path / "server.json").exists()
+
+
+def test_settings_come_from_variables_and_options_win(tmp_path: Path) -> None:
+    variables = {"TIRGEMM_DATA": str(tmp_path / "from variable"), "TIRGEMM_PORT": "1", "TIRGEMM_WORKER": "false"}
+    with Serve(tmp_path / "from option", environment=variables) as server:
+        assert (tmp_path / "from option" / "signing.key").exists()
+        assert not (tmp_path / "from variable").exists()
+        assert httpx.get(f"{server.url}/readyz").status_code == 503
+    words = refused("serve", "--no-worker", environment={"TIRGEMM_DATA": str(tmp_path), "TIRGEMM_PORT": "http"})
+    assert "TIRGEMM_PORT" in words
+
+
+def test_a_database_of_a_newer_schema_is_refused_and_not_touched(tmp_path: Path) -> None:
+    with Serve(tmp_path, "--no-worker"):
+        pass
+    (file,) = tmp_path.glob("*.db")
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.close()
+    for name in ("serve", "worker"):
+        words = refused(name, "--data", str(tmp_path), *(("--port", "0") if name == "serve" else ()))
+        assert "newer" in words
+    with sqlite3.connect(file) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("9999",)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--host", "no.such.host.invalid"], "no address"),
+        (["--port", "70000"], "TIRGEMM_PORT"),
+        (["--db", "oracle://x"], "database URL"),
+        (["--lease-seconds", "0"], "TIRGEMM_LEASE_SECONDS"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(tmp_path: Path, options: list[str], words: str) -> None:
+    assert words in refused("serve", "--data", str(tmp_path), "--port", "0", "--no-worker", *options)
+
+
+def test_server_and_worker_live_and_die_together(tmp_path: Path) -> None:
+    with Serve(tmp_path) as server:
+        assert httpx.get(f"{server.url}/readyz").json()["workers"] == 1
+        words = refused("worker", "--data", str(tmp_path), "--lock-dir", str(tmp_path / "locks"))
+        assert "in use by process" in words
+        worker = server.worker_pid()
+        os.kill(worker, signal.SIGKILL)
+        until(lambda: server.worker_pid() not in (0, worker))
+        until(lambda: len(httpx.get(f"{server.url}/v1/meta").json()["workers"]) == 2)
+        children = descendants(server.process.pid)
+        assert children
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+        until(lambda: not any(map(alive, children)), 5)
+
+
+def test_the_workers_processes_do_not_outlive_a_killed_server(tmp_path: Path) -> None:
+    with Serve(tmp_path) as server:
+        children = descendants(server.process.pid)
+        assert server.worker_pid() in children
+        server.process.kill()
+        server.process.wait(5)
+        until(lambda: not any(map(alive, children)), 12)
+    with Serve(tmp_path) as again:
+        assert httpx.get(f"{again.url}/healthz").status_code == 200

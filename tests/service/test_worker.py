@@ -1,0 +1,251 @@
+"""The worker: order of work, interruption, and whose job it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from service.data_lock import ProcessLock
+from service.lease import Lease
+from service.settings import Settings
+from service.state import open_database
+from service.worker import Worker, died_here, owner_name
+from tests.service.support import CPU, ODD, ScriptedEngine, kernel_record
+from tirgemm.errors import AlreadyRunning, BuildFailed, StoreError
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with open_database(Settings.load(data=tmp_path)) as found:
+        yield found
+
+
+@pytest.fixture
+def queue(database: Database) -> JobQueue:
+    return JobQueue(database)
+
+
+@pytest.fixture
+def engine(database: Database) -> ScriptedEngine:
+    return ScriptedEngine(SqlStore(database))
+
+
+def submit(queue: JobQueue, gemm: str = ODD) -> str:
+    return queue.submit(JobRequest(Gemm.parse(gemm), CPU))[0].id
+
+
+def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def found(queue: JobQueue, job_id: str) -> Job:
+    job = queue.job(job_id)
+    assert job is not None
+    return job
+
+
+class Running:
+    """A worker in a thread, stopped at the end."""
+
+    def __init__(self, queue: JobQueue, engine: ScriptedEngine, name: str = "", lease_s: float = 1.0) -> None:
+        self.worker = Worker(queue, engine.store, engine, lease_s=lease_s, name=name)
+        self.thread = threading.Thread(target=self.worker.run, daemon=True)
+
+    def __enter__(self) -> Worker:
+        self.thread.start()
+        return self.worker
+
+    def __exit__(self, *_: object) -> None:
+        self.worker.stop()
+        self.thread.join(5)
+        assert not self.thread.is_alive()
+
+
+def test_fallbacks_of_waiting_jobs_are_built_between_the_batches_of_the_running_one(
+    queue: JobQueue, engine: ScriptedEngine
+) -> None:
+    engine.fallback_gate.set()
+    with Running(queue, engine):
+        first = submit(queue)
+        until(lambda: ("tune", ODD) in engine.calls)
+        second = submit(queue, "131x67x31")
+        until(lambda: found(queue, second).fallback_id is not None)
+        assert found(queue, second).status == "queued"
+        assert found(queue, first).status == "running"
+        engine.gate.set()
+        until(lambda: found(queue, second).status == "done")
+    assert [event.kind for event in queue.events(second)].count("fallback") == 1
+    assert engine.calls.count(("fallback", "131x67x31:f16:nt")) == 1
+
+
+def test_a_fallback_that_cannot_be_built_is_tried_once_and_stops_nobody_else(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.fallback_gate.set()
+    tried: list[str] = []
+    real = engine.fallback
+
+    def fallback(request: JobRequest, cancel: threading.Event) -> object:
+        tried.append(str(request.gemm))
+        if request.gemm.m == 131:
+            raise BuildFailed("no default of this problem builds")
+        return real(request, cancel)
+
+    monkeypatch.setattr(engine, "fallback", fallback)
+    with Running(queue, engine):
+        submit(queue)
+        until(lambda: ("tune", ODD) in engine.calls)
+        bad, good = submit(queue, "131x67x31"), submit(queue, "133x67x31")
+        until(lambda: found(queue, good).fallback_id is not None)
+        assert tried.count("131x67x31:f16:nt") == 1
+        engine.gate.set()
+        until(lambda: found(queue, good).status == "done")
+        assert found(queue, bad).status == "failed"
+        assert found(queue, bad).error == "build_failed: no default of this problem builds"
+
+
+def test_a_stopped_worker_gives_its_job_back_at_once(queue: JobQueue, engine: ScriptedEngine) -> None:
+    engine.fallback_gate.set()
+    with Running(queue, engine) as worker:
+        job_id = submit(queue)
+        until(lambda: ("tune", ODD) in engine.calls)
+        worker.stop()
+        until(lambda: found(queue, job_id).status == "queued", 2)
+    assert queue.live_workers(60) == []
+    engine.gate.set()
+    with Running(queue, engine):
+        until(lambda: found(queue, job_id).status == "done")
+    assert found(queue, job_id).attempts == 2
+    assert engine.calls.count(("fallback", ODD)) == 1, "the fallback of the first attempt is still there"
+
+
+def test_a_job_whose_worker_died_here_is_taken_over_without_waiting_for_its_lease(
+    queue: JobQueue, engine: ScriptedEngine
+) -> None:
+    gone = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True
+    )
+    job_id = submit(queue)
+    assert queue.claim(owner_name(pid=int(gone.stdout)), [CPU.key], lease_s=3600)
+    engine.fallback_gate.set()
+    engine.gate.set()
+    with Running(queue, engine):
+        until(lambda: found(queue, job_id).status == "done", 3)
+
+
+def test_only_dead_processes_of_this_machine_are_dead() -> None:
+    me = owner_name()
+    assert not died_here(me, me)
+    assert died_here(owner_name(), me), "our own pid under another nonce is a process before us"
+    assert not died_here(owner_name(pid=1), me)
+    assert not died_here("another-host:999999999:0", me)
+    assert died_here(owner_name(pid=4_194_304), me), "a pid above the kernel's limit"
+    assert not died_here("nonsense", me)
+    assert not died_here(owner_name(pid=10**30), me)
+
+
+def test_a_job_that_was_taken_over_is_left_alone(queue: JobQueue, engine: ScriptedEngine) -> None:
+    engine.fallback_gate.set()
+    with Running(queue, engine, lease_s=0.5):
+        job_id = submit(queue)
+        until(lambda: ("tune", ODD) in engine.calls)
+        owner = found(queue, job_id).owner
+        assert owner is not None
+        queue.release(job_id, owner)
+        assert queue.claim("another-host:1:0", [CPU.key], 60)
+        time.sleep(0.6)
+        assert (found(queue, job_id).owner, found(queue, job_id).status) == ("another-host:1:0", "running")
+
+
+def test_a_kernel_that_was_stored_just_before_a_kill_ends_the_job_without_a_search(
+    queue: JobQueue, engine: ScriptedEngine
+) -> None:
+    kernel = kernel_record(engine.store, JobRequest(Gemm.parse(ODD), CPU))
+    job_id = submit(queue)
+    with Running(queue, engine):
+        until(lambda: found(queue, job_id).status == "done")
+    assert found(queue, job_id).kernel_id == kernel.id
+    assert ("tune", ODD) not in engine.calls
+
+
+def test_a_job_that_kills_every_worker_is_given_up(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.worker.MAX_ATTEMPTS", 2)
+    job_id = submit(queue)
+    for _ in range(2):
+        assert queue.claim(owner_name(pid=4_194_304), [CPU.key], lease_s=0)
+    with Running(queue, engine):
+        until(lambda: found(queue, job_id).status == "failed")
+    assert "given up" in str(found(queue, job_id).error)
+
+
+def test_unverified_builds_are_done_by_any_worker(queue: JobQueue, engine: ScriptedEngine) -> None:
+    job = queue.submit(JobRequest(Gemm.parse(ODD), named_device("sm_89"), verify=False))[0]
+    verified = queue.submit(JobRequest(Gemm.parse(ODD), named_device("sm_80"), verify=True))[0]
+    with Running(queue, engine):
+        until(lambda: found(queue, job.id).status == "done")
+    assert ("cross_compile", ODD) in engine.calls
+    assert found(queue, verified.id).status == "queued", "a job to be verified waits for a worker that has the device"
+
+
+def test_the_database_failing_for_a_moment_does_not_end_the_worker(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = queue.claim, iter([StoreError("busy")])
+
+    def claim(*args: object, **keywords: object) -> Job | None:
+        for error in failures:
+            raise error
+        return real(*args, **keywords)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(queue, "claim", claim)
+    engine.fallback_gate.set()
+    engine.gate.set()
+    job_id = submit(queue)
+    with Running(queue, engine):
+        until(lambda: found(queue, job_id).status == "done")
+
+
+def test_a_lease_outlives_its_length_while_it_is_held_and_tells_a_cancellation(queue: JobQueue) -> None:
+    job_id = submit(queue)
+    assert queue.claim("me:1:0", [CPU.key], 0.5)
+    with Lease(queue, job_id, "me:1:0", 0.5) as lease:
+        time.sleep(0.8)
+        assert queue.claim("other:1:0", [CPU.key], 0.5) is None
+        assert not lease.cancel.is_set()
+        queue.cancel(job_id)
+        assert lease.cancel.wait(1)
+        assert lease.reason == "cancelled"
+
+
+def test_a_lock_is_held_by_one_and_says_by_whom(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "x.lock"
+    script = "import sys, time; from pathlib import Path; from service.data_lock import ProcessLock; " \
+             "lock = ProcessLock(Path(sys.argv[1]), 'it'); print('held', flush=True); time.sleep(60)"  # fmt: skip
+    with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(AlreadyRunning, match=rf"the folder is in use by process {holder.pid}"):
+            ProcessLock(path, "the folder")
+        holder.kill()
+    with ProcessLock(path, "the folder", wait_s=5):
+        pass
+
+
+def test_a_lock_in_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be opened"):
+        ProcessLock(tmp_path / "file" / "x.lock", "the folder")
