@@ -78,6 +78,8 @@ def check_header(header: dict[str, Any], name: str) -> None:
         raise InvalidRequest(
             f"{name} has version {header.get('version')!r}; this tirgemm reads {VERSION}. Upgrade tirgemm"
         )
+    if not isinstance(header.get("counts"), dict):
+        raise InvalidRequest(f"{name} has a header without counts; get the file again")
 
 
 def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
