@@ -42,6 +42,11 @@ class FamilyContract:
         """D as (batch, m, n) float64 of one call, having checked that nothing else was written."""
         raise NotImplementedError
 
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """One test per small problem, so that a failure names its problem."""
+        if "small_gemm" in metafunc.fixturenames:
+            metafunc.parametrize("small_gemm", self.small_gemms)
+
     # -- helpers -------------------------------------------------------------------------------
 
     def default(self, gemm: Gemm, regime: str = "sustained") -> Config:
@@ -233,9 +238,3 @@ class FamilyContract:
                     case.check(self.run(program, case))
                 except AssertionError as error:
                     raise AssertionError(f"{config} at m = {m}: {error}") from error
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Import this into a family's test file: one test per small problem."""
-    if "small_gemm" in metafunc.fixturenames:
-        metafunc.parametrize("small_gemm", metafunc.cls.small_gemms)

@@ -120,7 +120,8 @@ def _on_stack(func: PrimFunc) -> PrimFunc:
     body = structural_map(func.body, (tirx.AllocBuffer, keep))
     if total > _MAX_STACK_BYTES:
         raise BuildFailed(f"local buffers take {total} bytes; the limit of a kernel's stack is {_MAX_STACK_BYTES}")
-    return func.with_body(body)
+    # An entry function would get a second copy of itself under TVM's own name.
+    return func.with_body(body).without_attr("tirx.is_entry_func")
 
 
 def _without_addresses(text: str) -> str:

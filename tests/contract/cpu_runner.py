@@ -1,0 +1,120 @@
+"""Runs a CPU Program the way the launcher does, from Python: guard bands around everything, every block in order."""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.contract.operands import Case, decode, encode
+from tirgemm.device import Device
+from tirgemm.expr import evaluate
+from tirgemm.families.base import Program
+from tirgemm.gemm import DTYPE_BYTES
+from tirgemm.launch import Pointer, Scalar, Size, TensorArg
+from tirgemm.tuning.compile import Binary, compile_program
+
+_GUARD = 256
+_POISON = 0xFF  # NaN in every dtype
+_NONE, _INT, _FLOAT, _POINTER = 0, 1, 3, 4
+
+
+class _FfiAny(ctypes.Structure):
+    """TVMFFIAny: type index, padding, value."""
+
+    _fields_ = [("type_index", ctypes.c_int32), ("padding", ctypes.c_int32), ("value", ctypes.c_uint64)]
+
+
+class Memory:
+    """Bytes between guard bands, all poison until written; the first byte is aligned to exactly ``align``."""
+
+    def __init__(self, nbytes: int, align: int = 64) -> None:
+        self.raw = np.full(nbytes + 2 * _GUARD + 2 * align, _POISON, np.uint8)
+        start = self.raw.ctypes.data + _GUARD
+        # Aligned to align, but to no more: a kernel that assumes more must fail.
+        self.offset = _GUARD + (-start) % (2 * align) + align
+        self.nbytes = nbytes
+
+    @property
+    def data(self) -> np.ndarray:
+        return self.raw[self.offset : self.offset + self.nbytes]
+
+    @property
+    def address(self) -> int:
+        return int(self.data.ctypes.data)
+
+    def check_guards(self, name: str) -> None:
+        before, after = self.raw[: self.offset], self.raw[self.offset + self.nbytes :]
+        assert (before == _POISON).all(), f"{name}: written before its beginning"
+        assert (after == _POISON).all(), f"{name}: written beyond its end"
+
+
+def run(program: Program, case: Case, device: Device) -> np.ndarray:
+    """D as (batch, m, n) float64, having checked guards, gaps and inputs."""
+    return call(compile_program(program, device), case)
+
+
+def call(binary: Binary, case: Case) -> np.ndarray:
+    launch, gemm = binary.launch, case.gemm
+    memory: dict[str, Memory] = {}
+    views: dict[str, np.ndarray] = {}
+    for arg in launch.tensors:
+        memory[arg.name], views[arg.name] = _place(arg, case.m)
+        if not arg.output:
+            values = encode(case.tensors[arg.name], arg.dtype)
+            views[arg.name][...] = values[0] if values.ndim > len(arg.shape) else values
+    for workspace in launch.workspaces:
+        memory[workspace.name] = Memory(evaluate(workspace.nbytes, case.m))
+        if workspace.init == "zero":
+            memory[workspace.name].data[:] = 0
+    before = {arg.name: memory[arg.name].raw.copy() for arg in launch.tensors}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.so"
+        path.write_bytes(binary.data)
+        library = ctypes.CDLL(str(path))
+        for kernel in launch.kernels:
+            function = getattr(library, f"__tvm_ffi_{kernel.symbol}")
+            _call_blocks(function, kernel.params, evaluate(kernel.grid[0], case.m), case, memory)
+    for name, owner in memory.items():
+        owner.check_guards(name)
+    for arg in launch.tensors:
+        if not arg.output:
+            assert (memory[arg.name].raw == before[arg.name]).all(), f"input {arg.name} was written"
+    d = decode(views["d"].copy(), gemm.out)
+    views["d"][...] = _poison_like(views["d"])
+    assert (memory["d"].raw == _POISON).all(), "d: written between its rows"
+    return d if d.ndim == 3 else d[None]
+
+
+def _place(arg: TensorArg, m: int) -> tuple[Memory, np.ndarray]:
+    size = DTYPE_BYTES[arg.dtype]
+    shape, strides = ([evaluate(d, m) for d in dims] for dims in (arg.shape, arg.strides))
+    span = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)) + 1
+    memory = Memory(span * size, arg.align)
+    dtype: Any = {"f16": np.float16, "bf16": np.uint16, "f32": np.float32}[arg.dtype]
+    flat = memory.data.view(dtype)
+    return memory, np.lib.stride_tricks.as_strided(flat, shape, [stride * size for stride in strides])
+
+
+def _poison_like(view: np.ndarray) -> np.ndarray:
+    return np.full(view.dtype.itemsize, _POISON, np.uint8).view(view.dtype)[0]
+
+
+def _call_blocks(function: Any, params: tuple[Any, ...], blocks: int, case: Case, memory: dict[str, Memory]) -> None:
+    arguments = (_FfiAny * (len(params) + 1))()
+    for slot, param in zip(arguments, params, strict=False):
+        if isinstance(param, Pointer):
+            slot.type_index, slot.value = _POINTER, memory[param.name].address
+        elif isinstance(param, Scalar):
+            slot.type_index, slot.value = _FLOAT, int(np.float64(case.scalars[param.name]).view(np.uint64))
+        else:
+            assert isinstance(param, Size)
+            slot.type_index, slot.value = _INT, evaluate(param.value, case.m)
+    result = _FfiAny(_NONE, 0, 0)
+    arguments[len(params)].type_index = _INT
+    for block in range(blocks):
+        arguments[len(params)].value = block
+        assert function(None, arguments, len(params) + 1, ctypes.byref(result)) == 0

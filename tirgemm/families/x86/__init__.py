@@ -1,0 +1,60 @@
+"""Family ``x86``: operands copied into fp32 panels, multiplied by register tiles, in vectors of AVX2 or AVX-512.
+
+The structure is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008), and of
+BLIS; the code comes from TensorIR schedules through LLVM. Every sum is added in the order of k, so that any config
+is deterministic.
+"""
+
+from __future__ import annotations
+
+from tirgemm.config import Config, Space
+from tirgemm.device import Device
+from tirgemm.families.base import Program, Rule, require_valid
+from tirgemm.families.x86 import heuristic
+from tirgemm.families.x86.rules import RULES
+from tirgemm.families.x86.space import space
+from tirgemm.gemm import MAX_SIZE, Gemm
+from tirgemm.workload import index_dtype
+
+_NEEDED = ("avx2", "f16c", "fma")
+# What padding may add to rows, columns and k of a packed operand.
+_PAD = 64
+
+
+class X86:
+    """fp16, bf16 or fp32 inputs, fp32 accumulation, on CPUs with AVX2, FMA and F16C."""
+
+    name = "x86"
+
+    def supports(self, gemm: Gemm, device: Device) -> str | None:
+        if device.kind != "cpu":
+            return f"x86 writes for CPUs, not for {device.kind} {device.arch}"
+        missing = [feature for feature in _NEEDED if feature not in device.features]
+        if missing or not device.arch.startswith("x86-64"):
+            return f"x86 needs the CPU features {', '.join(_NEEDED)}; {device.arch} here lacks {', '.join(missing) or 'x86-64'}"
+        if gemm.acc != "f32":
+            return f"x86 accumulates in f32; acc={gemm.acc} is not written for CPUs"
+        rows, columns, depth = gemm.m_max + _PAD, gemm.n + _PAD, gemm.k + _PAD
+        largest = gemm.batch * max(rows * depth, columns * depth, rows * columns)
+        if index_dtype(gemm) != "int32" or largest > MAX_SIZE:
+            return f"x86 indexes with 32 bits; an operand of {largest} elements exceeds {MAX_SIZE}"
+        return None
+
+    def space(self, gemm: Gemm, device: Device) -> Space:
+        return space(gemm, device)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return RULES
+
+    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
+        return heuristic.default(gemm, device, self.space(gemm, device), RULES)
+
+    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+        return heuristic.predict_us(gemm, config, device, regime)
+
+    def instantiate(self, gemm: Gemm, config: Config, device: Device) -> Program:
+        require_valid(self, gemm, config, device)
+        from tirgemm.families.x86.program import program
+
+        return program(gemm, config)

@@ -1,0 +1,89 @@
+"""The default config and the rough time of a config: analytic, pure, far below a millisecond."""
+
+from __future__ import annotations
+
+import itertools
+
+from tirgemm.config import Config, Space
+from tirgemm.device import Device
+from tirgemm.expr import evaluate
+from tirgemm.families.base import Rule
+from tirgemm.families.x86.layout import CHUNK, Tiling
+from tirgemm.families.x86.space import has_avx512
+from tirgemm.gemm import DTYPE_BYTES, Gemm
+
+# Where the device does not say: a plausible server core, and what one core copies from memory.
+_CLOCK_GHZ = 3.0
+_COPY_GBPS = 8.0
+_LAUNCH_US = 3.0
+
+
+def default(gemm: Gemm, device: Device, space: Space, rules: tuple[Rule, ...]) -> Config:
+    """The first config, in order of preference, that the rules accept."""
+    choices = {knob.name: knob.choices for knob in space.knobs}
+    lanes = 16 if has_avx512(device) and gemm.n > 8 else 8
+    for tile_m, vectors in _tiles(gemm, lanes, has_avx512(device)):
+        if tile_m not in choices["tile_m"] or vectors not in choices["vectors"]:
+            continue
+        for unroll, (block_m, block_n) in itertools.product((4, 1), _blocks(gemm, device)):
+            found = Config(
+                "x86",
+                (
+                    ("tile_m", tile_m),
+                    ("vectors", vectors),
+                    ("lanes", lanes),
+                    ("pack_a", True),
+                    ("pack_b", True),
+                    ("unroll", unroll),
+                    ("block_m", min(block_m, max(choices["block_m"]))),  # type: ignore[type-var]
+                    ("block_n", min(block_n, max(choices["block_n"]))),  # type: ignore[type-var]
+                    ("block_k", 1024 if gemm.k > 2048 else 0),
+                    ("order", "rows"),
+                    ("threads", 1 if gemm.flops < 2**20 and 1 in choices["threads"] else 0),
+                ),
+            )
+            if all(rule.check(gemm, found, device) is None for rule in rules):
+                return found
+    return next(config for config in space if all(rule.check(gemm, config, device) is None for rule in rules))
+
+
+def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+    """Multiply-adds of the padded problem at two a cycle, the copies of packing, and what each launch costs."""
+    tiling = Tiling(gemm, config)
+    threads = min(config["threads"] or device.units, device.units)
+    panels_m = evaluate(tiling.panels_m, gemm.m_max)
+    tasks = evaluate(tiling.tasks, gemm.m_max)
+    steps = gemm.batch * panels_m * tiling.panels_n * tiling.chunks * CHUNK
+    sums = tiling.tile_m * int(config["vectors"])
+    # A step of k waits for the FMAs, the loads (two a cycle), or the latency of its own sums.
+    cycles = max(sums / 2, (tiling.tile_m + int(config["vectors"])) / 2, 4.0)
+    ghz = device.clock_mhz / 1000 if device.clock_mhz else _CLOCK_GHZ
+    multiply = steps * cycles / (ghz * 1e3) / threads * (-(-tasks // threads) * threads / tasks)
+    copied = 0
+    for packed, rows in ((tiling.packs_a, gemm.m_max), (tiling.packs_b, gemm.n)):
+        copied += packed * gemm.batch * rows * gemm.k * (DTYPE_BYTES[gemm.dtype] + 4)
+    copies = (copied + 4 * gemm.batch * gemm.m_max * gemm.n) / (_COPY_GBPS * 1e3) / threads
+    cold = gemm.nbytes / (_COPY_GBPS * 1e3) if regime == "isolated" else 0.0
+    return multiply + copies + cold + _LAUNCH_US * (1 + tiling.packs_a + tiling.packs_b)
+
+
+def _tiles(gemm: Gemm, lanes: int, wide: bool) -> list[tuple[int, int]]:
+    """Register tiles in order of preference: the best for large problems, then for few rows, then for few columns."""
+    large = ((14, 2), (12, 2), (9, 3), (8, 3)) if wide else ((6, 2), (4, 3))
+    columns = -(-gemm.n // lanes)
+    tiles = list(large) if gemm.m_max >= large[-1][0] and columns >= 2 else []
+    if columns == 1:
+        tiles += [(28, 1), (24, 1), (14, 1), (12, 1), (9, 1), (8, 1)]
+    tiles += [(m, v) for v in (4, 3, 2, 1) for m in (8, 6, 4, 2, 1) if v <= columns and (m < 2 * gemm.m_max or m == 1)]
+    return tiles
+
+
+def _blocks(gemm: Gemm, device: Device) -> list[tuple[int, int]]:
+    """Blocks of a task, the largest that give every thread a few tasks first."""
+    sizes = [(256, 256), (256, 128), (128, 128), (128, 64), (64, 64)]
+
+    def tasks(block: tuple[int, int]) -> int:
+        return gemm.batch * -(-gemm.m_max // block[0]) * -(-gemm.n // block[1])
+
+    enough = [block for block in sizes if tasks(block) >= 4 * device.units]
+    return [*enough, *(block for block in reversed(sizes) if block not in enough), (512, 512), (1024, 1024)]

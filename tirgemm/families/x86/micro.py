@@ -1,0 +1,174 @@
+"""The kernel that multiplies panels: one task a block index, a register tile at a time, with the epilogue.
+
+Written as TensorIR with a block ``gemm`` over (chunk, k, row, column) of a register tile; ``scheduled`` then splits,
+reorders, vectorises and unrolls it so that LLVM keeps the tile in registers and broadcasts A from memory operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tirgemm.families.x86.layout import CHUNK, Tiling
+from tirgemm.families.x86.script import Emitter
+from tirgemm.launch import Param
+from tirgemm.workload import epilogue, named
+
+if TYPE_CHECKING:
+    from tvm.tirx import PrimFunc
+
+
+def multiply(tiling: Tiling) -> tuple[PrimFunc, tuple[Param, ...]]:
+    """The scheduled PrimFunc ``multiply`` and its launch parameters."""
+    writer = _Multiply(tiling)
+    return scheduled(writer.emit.function(writer.body), tiling), tuple(writer.emit.params)
+
+
+def scheduled(func: PrimFunc, tiling: Tiling) -> PrimFunc:
+    """``func`` with the block ``gemm`` and the whole-tile blocks tiled for registers."""
+    from tvm.s_tir import Schedule
+
+    schedule = Schedule(func)
+    *_, chunk, q, i, j = schedule.get_loops(schedule.get_sblock("gemm"))
+    outer, inner = schedule.split(q, [None, int(tiling.config["unroll"])])
+    column, lane = schedule.split(j, [None, tiling.lanes])
+    # Columns innermost but for the lanes: a broadcast value of A meets all its vectors of B at once and dies.
+    schedule.reorder(outer, inner, i, column, lane)
+    for loop in (inner, i, column):
+        schedule.unroll(loop)
+    schedule.vectorize(lane)
+    schedule.decompose_reduction(schedule.get_sblock("gemm"), chunk)
+    for name in ("store",) if tiling.divides_n else ("store", "spill"):
+        *_, i, j = schedule.get_loops(schedule.get_sblock(name))
+        column, lane = schedule.split(j, [None, tiling.lanes])
+        schedule.unroll(i)
+        schedule.unroll(column)
+        schedule.vectorize(lane)
+    return next(iter(schedule.mod.functions.values()))
+
+
+class _Multiply:
+    """Writes the PrimFunc; one instance a kernel."""
+
+    def __init__(self, tiling: Tiling) -> None:
+        self.tiling, self.gemm = tiling, tiling.gemm
+        self.emit = Emitter("multiply", tiling)
+        self.tir = self.emit.tir
+
+    def body(self) -> None:
+        tir, emit, tiling, gemm = self.tir, self.emit, self.tiling, self.gemm
+        self.a = emit.workspace("packed_a", tiling.shape_a()) if tiling.packs_a else emit.tensor("a")
+        self.b = emit.workspace("packed_b", tiling.shape_b()) if tiling.packs_b else emit.tensor("b")
+        self.c = emit.tensor("c") if gemm.beta else None
+        self.bias = emit.bias() if gemm.bias else None
+        self.d = emit.tensor("d")
+        self.partial = emit.workspace("partial", tiling.shape_partial()) if tiling.k_blocks > 1 else None
+        self.alpha = emit.scalar("alpha") if gemm.alpha else None
+        self.beta = emit.scalar("beta") if gemm.beta else None
+        self.m, block = emit.size_and_block()
+
+        tasks_m, panels_m = emit.dim(tiling.tasks_m), emit.dim(tiling.panels_m)
+        first_m = tir.floormod(block, tasks_m) * tiling.task_panels_m
+        rest = tir.floordiv(block, tasks_m)
+        first_n = tir.floormod(rest, tiling.tasks_n) * tiling.task_panels_n
+        self.z = tir.floordiv(rest, tiling.tasks_n)
+        count_m = tir.min(tiling.task_panels_m, panels_m - first_m)
+        count_n = tir.min(tiling.task_panels_n, tiling.panels_n - first_n)
+        rows_inner = self.tiling.config["order"] == "rows"
+        with tir.serial(tiling.k_blocks) as kb, tir.serial(count_n if rows_inner else count_m) as outer:
+            with tir.serial(count_m if rows_inner else count_n) as inner, tir.sblock("tile"):
+                o, i = (outer, inner) if rows_inner else (inner, outer)
+                self.s = named("s", tir.axis.opaque(tiling.k_blocks, named("kb", kb)))
+                self.x = named("x", tir.axis.spatial(panels_m, first_m + i))
+                self.y = named("y", tir.axis.spatial(tiling.panels_n, first_n + o))
+                self.tile()
+
+    def tile(self) -> None:
+        """One register tile over one block of k."""
+        tir, tiling = self.tir, self.tiling
+        self.acc = named("acc", tir.sblock_alloc_buffer([tiling.tile_m, tiling.tile_n], "float32", scope="local"))
+        self.accumulate()
+        if tiling.k_blocks == 1:
+            self.finish()
+            return
+        with tir.If(self.s > 0), tir.Then():
+            self.tile_vectors(lambda i, j: tir.buffer_store(self.acc, self.acc[i, j] + self.partial[self.slot(i, j)], [i, j]))
+        with tir.If(self.s == tiling.k_blocks - 1):
+            with tir.Then():
+                self.finish()
+            with tir.Else():
+                self.tile_vectors(lambda i, j: tir.buffer_store(self.partial, self.acc[i, j], list(self.slot(i, j))))
+
+    def accumulate(self) -> None:
+        """acc = A B over the chunks of this block of k."""
+        tir, tiling = self.tir, self.tiling
+        first = self.s * tiling.chunks_per_block
+        even = tiling.chunks % tiling.chunks_per_block == 0
+        count = tiling.chunks_per_block if even else tir.min(tiling.chunks_per_block, tiling.chunks - first)
+        with tir.grid(count, CHUNK, tiling.tile_m, tiling.tile_n) as (c, q, i, j), tir.sblock("gemm"):
+            vc = named("vc", tir.axis.reduce(tiling.chunks, first + c))
+            vq = named("vq", tir.axis.reduce(CHUNK, q))
+            vi = named("vi", tir.axis.spatial(tiling.tile_m, i))
+            vj = named("vj", tir.axis.spatial(tiling.tile_n, j))
+            with tir.init():
+                tir.buffer_store(self.acc, tir.float32(0), [vi, vj])
+            product = self.left(vc, vq, vi) * self.right(vc, vq, vj)
+            tir.buffer_store(self.acc, self.acc[vi, vj] + product, [vi, vj])
+
+    def left(self, c: Any, q: Any, i: Any) -> Any:
+        if self.tiling.packs_a:
+            return self.a[(self.z, self.x, c, q, i) if self.gemm.trans_a else (self.z, self.x, c, i, q)]
+        row, p = self.x * self.tiling.tile_m + i, c * CHUNK + q
+        if not self.tiling.divides_m:
+            row = self.tir.min(row, self.m - 1)
+        return self.emit.at(self.a, self.z, *((p, row) if self.gemm.trans_a else (row, p)))
+
+    def right(self, c: Any, q: Any, j: Any) -> Any:
+        if self.tiling.packs_b:
+            return self.b[self.z, self.y, c, q, j]
+        return self.emit.at(self.b, self.z, c * CHUNK + q, self.y * self.tiling.tile_n + j)
+
+    def finish(self) -> None:
+        """The epilogue of a whole tile as vectors; of one across the right edge element by element."""
+        tir, tiling = self.tir, self.tiling
+
+        def inside() -> None:
+            self.each("store", lambda i, j: self.store(i, j, self.acc[i, j]), guard=not tiling.divides_m)
+
+        def edge() -> None:
+            # A second buffer, because run-time indices into acc would keep it out of registers.
+            spilled = named("edge", tir.sblock_alloc_buffer([tiling.tile_m, tiling.tile_n], "float32", scope="local"))
+            self.each("spill", lambda i, j: tir.buffer_store(spilled, self.acc[i, j], [i, j]))
+            rows = tir.min(tiling.tile_m, self.m - self.x * tiling.tile_m)
+            with tir.grid(rows, self.gemm.n - self.y * tiling.tile_n) as (i, j), tir.sblock("edge"):
+                vi = named("vi", tir.axis.spatial(tiling.tile_m, i))
+                vj = named("vj", tir.axis.spatial(tiling.tile_n, j))
+                self.store(vi, vj, spilled[vi, vj])
+
+        self.emit.whole_or_edge(tiling.divides_n, (self.y + 1) * tiling.tile_n <= self.gemm.n, inside, edge)
+
+    def store(self, i: Any, j: Any, acc: Any) -> None:
+        row, column = self.x * self.tiling.tile_m + i, self.y * self.tiling.tile_n + j
+        at = self.emit.index(self.z, row, column)
+        c = self.c[tuple(at)] if self.c is not None else None
+        bias = self.bias[column] if self.bias is not None else None
+        self.tir.buffer_store(self.d, epilogue(self.gemm, acc, c, bias, self.alpha, self.beta), at)
+
+    def slot(self, i: Any, j: Any) -> tuple[Any, ...]:
+        return (self.z, self.y, self.x, i, j)
+
+    def each(self, name: str, write: Callable[[Any, Any], None], guard: bool = False) -> None:
+        """A block ``name`` over every element of the register tile; ``guard`` skips rows beyond m."""
+        tir, tiling = self.tir, self.tiling
+        with tir.grid(tiling.tile_m, tiling.tile_n) as (i, j), tir.sblock(name):
+            vi = named("vi", tir.axis.spatial(tiling.tile_m, i))
+            vj = named("vj", tir.axis.spatial(tiling.tile_n, j))
+            if guard:
+                tir.where(self.x * tiling.tile_m + i < self.m)
+            write(vi, vj)
+
+    def tile_vectors(self, write: Callable[[Any, Any], None]) -> None:
+        """Every element of the register tile, already unrolled and in vectors: no block, so acc keeps its one writer."""
+        tir, lanes = self.tir, self.tiling.lanes
+        with tir.unroll(self.tiling.tile_m) as i, tir.unroll(self.tiling.tile_n // lanes) as v, tir.vectorized(lanes) as lane:
+            write(i, v * lanes + lane)

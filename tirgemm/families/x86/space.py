@@ -1,0 +1,71 @@
+"""The knobs of the x86 family and their choices for one problem, simplest first."""
+
+from __future__ import annotations
+
+from tirgemm.config import Config, Knob, Space, Value
+from tirgemm.device import Device
+from tirgemm.families.x86.layout import CHUNK
+from tirgemm.gemm import Gemm
+
+TILE_M = (1, 2, 4, 6, 8, 9, 12, 14, 24, 28)
+VECTORS = (1, 2, 3, 4)
+UNROLL = (1, 2, 4, 8)
+BLOCKS = (64, 128, 256, 512, 1024)
+BLOCK_K = (256, 512, 1024)
+# Below this many floating-point operations waking a second thread may cost more than it saves.
+_SMALL_FLOPS = 2**28
+
+
+def has_avx512(device: Device) -> bool:
+    return {"avx512f", "avx512vl"} <= set(device.features)
+
+
+def registers(device: Device) -> int:
+    """Vector registers of any width that code for ``device`` may use."""
+    return 32 if has_avx512(device) else 16
+
+
+def space(gemm: Gemm, device: Device) -> Space:
+    """``tile_m`` rows by ``vectors`` of ``lanes`` columns are one register tile; ``unroll`` steps of k are written out.
+
+    ``pack_a``, ``pack_b``: whether the operand is first copied into fp32 panels. A task takes ``block_m`` by
+    ``block_n`` elements of D, ``block_k`` of k at a time (0: all), with the ``order`` of panels within it: ``rows``
+    keeps a panel of B while the rows of A pass, ``columns`` the reverse. ``threads`` caps the launcher's (0: all).
+    """
+    return Space(
+        "x86",
+        (
+            Knob("tile_m", _covering(TILE_M, gemm.m_max)),
+            Knob("vectors", _covering(VECTORS, -(-gemm.n // 8))),
+            Knob("lanes", (16, 8) if has_avx512(device) else (8,)),
+            Knob("pack_a", (True, False) if _direct_a(gemm) else (True,)),
+            Knob("pack_b", (True, False) if _direct_b(gemm) else (True,)),
+            Knob("unroll", UNROLL),
+            Knob("block_m", _covering(BLOCKS, gemm.m_max)),
+            Knob("block_n", _covering(BLOCKS, gemm.n)),
+            Knob("block_k", (0, *(k for k in BLOCK_K if k < gemm.k))),
+            Knob("order", ("rows", "columns")),
+            Knob("threads", (0, 1) if device.units > 1 and gemm.flops < _SMALL_FLOPS else (0,)),
+        ),
+    )
+
+
+def config(**knobs: Value) -> Config:
+    """A config from its knobs in the space's order."""
+    return Config("x86", tuple(knobs.items()))
+
+
+def _covering(choices: tuple[int, ...], extent: int) -> tuple[int, ...]:
+    """The choices up to the first that covers ``extent``: a larger one would do the same work on more padding."""
+    smaller = tuple(c for c in choices if c < extent)
+    return (*smaller, choices[len(smaller)]) if len(smaller) < len(choices) else choices
+
+
+def _direct_a(gemm: Gemm) -> bool:
+    """Whether A can be read where it lies: whole chunks of k only."""
+    return gemm.k % CHUNK == 0
+
+
+def _direct_b(gemm: Gemm) -> bool:
+    """Whether B can be read where it lies: its rows along n, whole chunks of k, and whole vectors."""
+    return not gemm.trans_b and gemm.k % CHUNK == 0 and gemm.n % 8 == 0
