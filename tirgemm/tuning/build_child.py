@@ -24,7 +24,10 @@ def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Request], Any]
     target, lock_key, lock_dir = arguments
     module, _, function = target.partition(":")
     with _quiet(lock_key, lock_dir):
-        build = getattr(importlib.import_module(module), function)
+        builder = importlib.import_module(module)
+        build = getattr(builder, function)
+        # What the builder imports late, in seconds, it may import now.
+        getattr(builder, "warm", lambda: None)()
 
     def handle(request: Request) -> Any:
         with _quiet(lock_key, lock_dir):

@@ -59,7 +59,11 @@ class ChildDied(Exception):
 
 
 class ChildTimedOut(Exception):
-    """The child gave no sign of life for the allowed time; it has been killed."""
+    """The child gave no sign of life for the allowed time and has been killed; ``started`` says whether it ever had."""
+
+    def __init__(self, started: bool) -> None:
+        super().__init__("no sign of life" if started else "did not start")
+        self.started = started
 
 
 class ChildProcess:
@@ -116,6 +120,7 @@ class ChildProcess:
         """
         outgoing = memoryview(_frame(message))
         deadline = time.monotonic() + start_s
+        started = False
         poll = select.poll()
         poll.register(self._receive_fd, select.POLLIN | select.POLLHUP)
         poll.register(self._send_fd, select.POLLOUT)
@@ -125,7 +130,7 @@ class ChildProcess:
                 raise Cancelled("cancelled while a child process was working; the process was stopped")
             if time.monotonic() > deadline:
                 self.kill()
-                raise ChildTimedOut
+                raise ChildTimedOut(started)
             for fd, events in poll.poll(_POLL_MS):
                 if fd == self._send_fd:
                     try:
@@ -144,7 +149,7 @@ class ChildProcess:
                     return value
                 if kind == _ERROR:
                     raise value
-                deadline = time.monotonic() + timeout_s
+                deadline, started = time.monotonic() + timeout_s, True
 
     def kill(self) -> None:
         """Kill the child and everything in its process group; harmless when it is dead."""
@@ -192,7 +197,8 @@ class ChildProcess:
     def _last_words(self, size: int = 600) -> str:
         end = self._output.seek(0, os.SEEK_END)
         self._output.seek(max(0, end - size))
-        return self._output.read().decode(errors="replace").strip()
+        words = self._output.read().decode(errors="replace").strip()
+        return words if end <= size else words.partition("\n")[2] or words
 
 
 class Channel:
@@ -290,7 +296,12 @@ def _cause(code: int) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """The parent's environment, with the folder of this very package first, so that both ends run the same code."""
+    """The parent's environment, with the folder of this very package first, so that both ends run the same code.
+
+    tvm_ffi would import PyTorch, where it is installed, only to exchange tensors with it faster: two seconds and
+    hundreds of megabytes a process, for nothing that a child does.
+    """
     root = str(Path(__file__).resolve().parents[2])
     known = os.environ.get("PYTHONPATH")
-    return dict(os.environ) | {"PYTHONPATH": f"{root}{os.pathsep}{known}" if known else root}
+    path = f"{root}{os.pathsep}{known}" if known else root
+    return dict(os.environ) | {"PYTHONPATH": path, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}

@@ -19,7 +19,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, Cancelled, TirgemmError
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.child_process import ChildDied, ChildProcess, ChildTimedOut
+from tirgemm.tuning.child_process import START_S, ChildDied, ChildProcess, ChildTimedOut
 from tirgemm.tuning.locks import default_lock_dir
 
 if TYPE_CHECKING:
@@ -132,6 +132,8 @@ class BuildPool:
             words = f"; its last words: {error.output}" if error.output else ""
             raise BuildFailed(f"build process died: {error.cause}{words}") from error
         except ChildTimedOut as error:
+            if not error.started:
+                raise BuildFailed(f"build process did not start within {START_S:g} s") from error
             raise BuildFailed(f"build of {config} took longer than {self.timeout_s:g} s and was stopped") from error
         except Cancelled as error:
             raise BuildFailed("the build pool was closed during the build") from error

@@ -1,0 +1,96 @@
+"""The measuring process: ``python -m tirgemm.tuning.measure.child``. Loads packages as users do; TVM is not imported."""
+
+from __future__ import annotations
+
+import importlib
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from tirgemm.artifact import Kernel, Trust, load
+from tirgemm.device import Device
+from tirgemm.errors import CallError, InvalidRequest
+from tirgemm.tuning.child_process import Channel, serve
+from tirgemm.tuning.locks import DeviceLock
+from tirgemm.tuning.measure.errors import MeasurementCrashed
+from tirgemm.tuning.measure.requests import Request
+from tirgemm.tuning.measure.session import Session
+from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.verify.flow import verify
+from tirgemm.tuning.verify.result import Verification
+
+# Finalists of one selection stay loaded: unloading a GPU library costs milliseconds.
+_LOADED = 12
+
+
+class _Process:
+    """What stays between requests: the device's session and the loaded kernels."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._session: Session | None = None
+        self._device: Device | None = None
+        self._kernels: OrderedDict[bytes, Kernel] = OrderedDict()
+
+    def __call__(self, request: Request) -> tuple[Verification | None, SampleSet | None]:
+        with DeviceLock(request.device.lock_key, request.lock_dir):
+            self._channel.alive()
+            session = self._open(request.device)
+            kernel = self._load(request.package, request.trust)
+            try:
+                return self._work(session, kernel, request)
+            except CallError as error:
+                raise MeasurementCrashed(f"the kernel refuses its operands: {error}") from error
+
+    def _work(self, session: Session, kernel: Kernel, request: Request) -> tuple[Verification | None, SampleSet | None]:
+        found = None
+        if request.verify is not None:
+            found = verify(
+                session.backend, kernel.gemm, kernel.raw,
+                kernel_sha256=kernel.kernel_sha256, level=request.verify.level, seed=request.verify.seed,
+            )  # fmt: skip
+            if not found.passed:
+                return found, None
+        if request.time is None:
+            return found, None
+        against = {name: self._load(package, request.trust) for name, package in request.time.against.items()}
+        for name, other in against.items():
+            if other.gemm != kernel.gemm:
+                raise InvalidRequest(f"opponent {name!r} computes {other.gemm}, not {kernel.gemm}")
+        return found, session.time(kernel, against, request.time)
+
+    def _open(self, device: Device) -> Session:
+        """The session of the one device of this process, made at the first request."""
+        if self._session is None or self._device != device:
+            if device.kind == "cuda":
+                from tirgemm.tuning.measure.cuda_session import CudaSession
+
+                self._session = CudaSession(device, self._channel.alive)
+            else:
+                from tirgemm.tuning.measure.host_session import HostSession
+
+                self._session = HostSession(device, self._channel.alive)
+            self._device = device
+        return self._session
+
+    def _load(self, package: bytes, trust: Trust) -> Kernel:
+        if package in self._kernels:
+            self._kernels.move_to_end(package)
+            return self._kernels[package]
+        kernel = load(package, trust=trust)
+        self._kernels[package] = kernel
+        if len(self._kernels) > _LOADED:
+            _, oldest = self._kernels.popitem(last=False)
+            oldest.close()
+        return kernel
+
+
+def _prepare(channel: Channel, _: list[str]) -> Callable[[Any], Any]:
+    # Imports that the first request would otherwise pay for within its timeout.
+    importlib.import_module("tirgemm.artifact.native")
+    importlib.import_module("tirgemm.tuning.measure.tensors")
+    return _Process(channel)
+
+
+if __name__ == "__main__":
+    serve(_prepare)

@@ -1,0 +1,43 @@
+"""What a measurement was taken under: the time, the load and the clocks of the machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+_FALLBACK_CACHE = 32 << 20
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def host_conditions(proc: Path = Path("/proc")) -> dict[str, Any]:
+    """Load average over a minute and, where Linux shows it, the processors' mean clock."""
+    found: dict[str, Any] = {"at": now(), "loadavg": round(os.getloadavg()[0], 2)}
+    try:
+        text = (proc / "cpuinfo").read_text()
+    except OSError:
+        return found
+    clocks = [float(mhz) for mhz in re.findall(r"^cpu MHz\s*: ([\d.]+)", text, re.MULTILINE)]
+    if clocks:
+        found["clock_mhz"] = round(sum(clocks) / len(clocks))
+    return found
+
+
+def last_level_cache_bytes(cpu: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """Size of the last-level cache that the first processor uses; 32 MiB where Linux does not say."""
+    sizes = [0]
+    for file in cpu.glob("index*/size"):
+        try:
+            found = re.fullmatch(r"(\d+)([KMG]?)", file.read_text().strip())
+        except OSError:
+            continue
+        if found:
+            sizes.append(int(found[1]) * _UNITS[found[2]])
+    return max(sizes) or _FALLBACK_CACHE

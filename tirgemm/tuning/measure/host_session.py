@@ -1,0 +1,247 @@
+"""Timing on the CPU.
+
+Sustained: calls back to back over operands that rotate over at least four times the last-level cache; a sample is a
+block of calls (about a millisecond) over their number. Isolated: before every call each hardware thread reads its part
+of a buffer twice the size of the last-level cache; a sample is one call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tirgemm.artifact import Kernel
+from tirgemm.device import Device
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.measure.conditions import host_conditions, last_level_cache_bytes
+from tirgemm.tuning.measure.numpy_baseline import Absent, numpy_baseline
+from tirgemm.tuning.measure.requests import Time
+from tirgemm.tuning.measure.rounds import Block, Enough, alternate, assign
+from tirgemm.tuning.measure.tensors import View
+from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.verify.host import HostBackend
+from tirgemm.tuning.verify.numbers import BITS, Bits, encode
+from tirgemm.tuning.verify.plan import Layout, layout_of
+
+_ROTATION = 4
+_EVICTION = 2
+_SETS = 1024
+_MEMORY_SHARE = 8
+_ALIGN = 256
+_BLOCK_S = 1e-3
+_RANDOM = 1 << 20
+_PRIVATE_CACHE = 4 << 20
+
+Call = Callable[..., object]
+
+
+@dataclass(frozen=True)
+class _Operands:
+    """Fresh memory with ``sets`` sets of random normal operands of one gemm, each set apart."""
+
+    memory: npt.NDArray[np.uint8]
+    views: list[dict[str, View]]
+    arrays: list[dict[str, Bits]]
+
+    @property
+    def sets(self) -> int:
+        return len(self.views)
+
+
+class HostSession:
+    """The CPU, with what verification keeps."""
+
+    def __init__(self, device: Device, alive: Callable[[], None]) -> None:
+        self.device = device
+        self.backend = HostBackend(alive)
+        self._alive = alive
+        self._cache = last_level_cache_bytes()
+        self._evict: _Evictor | None = None
+
+    def time(self, kernel: Kernel, against: dict[str, Kernel], request: Time) -> SampleSet:
+        gemm = kernel.gemm
+        absent: dict[str, str] = {}
+        contenders: dict[str, Callable[[_Operands], Iterator[Callable[[], object]]]] = {
+            "": lambda operands: _kernel_calls(kernel, operands)
+        }
+        for name, other in against.items():
+            contenders[name] = lambda operands, k=other: _kernel_calls(k, operands)  # type: ignore[misc]
+        for name in request.baselines:
+            try:
+                function = numpy_baseline(gemm)
+            except Absent as reason:
+                absent[name] = str(reason)
+                continue
+            contenders[name] = lambda operands, f=function: _array_calls(f, operands)  # type: ignore[misc]
+        sets = self._sets(gemm, len(contenders))
+        rng = np.random.default_rng([request.seed, 0x71E])
+        buffers = []
+        for _ in contenders:
+            buffers.append(_operands(gemm, sets, rng))
+            self._alive()
+        order = assign(len(contenders), request.swap)
+        calls = {name: make(buffers[order[i]]) for i, (name, make) in enumerate(contenders.items())}
+        before = host_conditions()
+        if request.regime == "sustained":
+            blocks = {name: self._sustained(it) for name, it in calls.items()}
+        else:
+            blocks = {name: self._isolated(it) for name, it in calls.items()}
+        samples = alternate(blocks, Enough(request.min_samples, request.budget_s), self._alive)
+        conditions = before | {
+            "regime": request.regime, "fingerprint": self.device.fingerprint, "device": self.device.key,
+            "m": gemm.m_max, "operand_sets": sets, "rotated_bytes": buffers[0].memory.nbytes,
+            "cache_bytes": self._cache, "swapped": request.swap, "clock": "perf_counter_ns",
+        }  # fmt: skip
+        if absent:
+            conditions["absent"] = absent
+        ours = tuple(samples.pop(""))
+        return SampleSet(ours, request.reason, {name: tuple(s) for name, s in samples.items()}, conditions)
+
+    def _sets(self, gemm: Gemm, contenders: int) -> int:
+        one = _set_bytes(gemm)
+        affordable = self.device.memory_bytes // (_MEMORY_SHARE * contenders * one)
+        return max(1, min(max(2, -(-_ROTATION * self._cache // one)), _SETS, affordable))
+
+    def _sustained(self, calls: Iterator[Callable[[], object]]) -> Block:
+        """Blocks of as many calls as take about a millisecond; at least one."""
+        count = _calls_per_block(calls)
+        self._alive()
+
+        def block() -> list[float]:
+            batch = list(itertools.islice(calls, count))
+            started = time.perf_counter_ns()
+            for call in batch:
+                call()
+            return [(time.perf_counter_ns() - started) / 1e3 / count]
+
+        return block
+
+    def _isolated(self, calls: Iterator[Callable[[], object]]) -> Block:
+        next(calls)()
+        self._alive()
+        if self._evict is None:
+            self._evict = _Evictor(_EVICTION * self._cache)
+        evict = self._evict
+
+        def block() -> list[float]:
+            call = next(calls)
+            evict()
+            started = time.perf_counter_ns()
+            call()
+            return [(time.perf_counter_ns() - started) / 1e3]
+
+        return block
+
+
+def _calls_per_block(calls: Iterator[Callable[[], object]]) -> int:
+    """From warm calls: the first loads code and starts threads, and is not counted."""
+    next(calls)()
+    count, spent = 0, 0.0
+    started = time.perf_counter()
+    while count < 3 or (spent < 2 * _BLOCK_S and count < 1000):
+        next(calls)()
+        count += 1
+        spent = time.perf_counter() - started
+        if spent > 10 * _BLOCK_S:
+            break
+    return max(1, round(_BLOCK_S * count / spent))
+
+
+def _kernel_calls(kernel: Kernel, operands: _Operands) -> Iterator[Callable[[], object]]:
+    """Endless calls of the loaded kernel, each with the next set of operands."""
+    raw = kernel.raw
+    scalars = [1.0 for _ in kernel.gemm.scalars]
+    ready = []
+    for views in operands.views:
+        tensors = [view.tensor for view in views.values()]
+        ready.append(lambda t=tensors: raw(*t, *scalars))
+    return itertools.cycle(ready)
+
+
+def _array_calls(function: Call, operands: _Operands) -> Iterator[Callable[[], object]]:
+    return itertools.cycle([lambda a=arrays: function(**a) for arrays in operands.arrays])
+
+
+def _layouts(gemm: Gemm) -> list[Layout]:
+    return [layout_of(gemm, name, gemm.m_max) for name in (*gemm.inputs, "d")]
+
+
+def _padded(layout: Layout) -> int:
+    size: int = layout.span * np.dtype(BITS[layout.dtype]).itemsize
+    align = max(_ALIGN, layout.align)
+    return -(-size // align) * align
+
+
+def _set_bytes(gemm: Gemm) -> int:
+    return sum(_padded(layout) for layout in _layouts(gemm))
+
+
+def _operands(gemm: Gemm, sets: int, rng: np.random.Generator) -> _Operands:
+    """Fresh memory, filled from a million random normal numbers at a random offset for each operand."""
+    layouts = _layouts(gemm)
+    align = max(_ALIGN, gemm.align)
+    memory = np.empty(sets * _set_bytes(gemm) + align, np.uint8)
+    at = -memory.ctypes.data % align
+    normal = rng.standard_normal(_RANDOM, dtype=np.float32)
+    pools = {dtype: np.tile(encode(normal, dtype), 2) for dtype in {layout.dtype for layout in layouts}}
+    views, arrays = [], []
+    for _ in range(sets):
+        one: dict[str, View] = {}
+        bits: dict[str, Bits] = {}
+        for layout in layouts:
+            flat: Bits = memory[at : at + layout.span * np.dtype(BITS[layout.dtype]).itemsize].view(BITS[layout.dtype])
+            _scatter(flat, pools[layout.dtype], int(rng.integers(_RANDOM)))
+            shape, strides = tensor_shape(layout)
+            one[layout.name] = View(memory.ctypes.data + at, layout.dtype, shape, strides)
+            bits[layout.name] = np.lib.stride_tricks.as_strided(flat, shape, [s * flat.itemsize for s in strides])
+            at += _padded(layout)
+        views.append(one)
+        arrays.append(bits)
+    return _Operands(memory, views, arrays)
+
+
+def tensor_shape(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of the tensor that a call takes."""
+    if layout.name == "bias":
+        return (layout.cols,), (1,)
+    if layout.batch > 1:
+        return (layout.batch, layout.rows, layout.cols), (layout.stride, layout.ld, 1)
+    return (layout.rows, layout.cols), (layout.ld, 1)
+
+
+def _scatter(flat: Bits, pool: Bits, offset: int) -> None:
+    for at in range(0, flat.size, _RANDOM):
+        piece = flat[at : at + _RANDOM]
+        piece[:] = pool[offset : offset + piece.size]
+
+
+class _Evictor:
+    """Reads a buffer with one thread pinned to each usable hardware thread: shared and private caches both."""
+
+    def __init__(self, nbytes: int) -> None:
+        cpus = sorted(os.sched_getaffinity(0))
+        self._buffer = np.ones(max(nbytes, len(cpus) * _PRIVATE_CACHE) // 8, np.int64)
+        self._parts = np.array_split(self._buffer, len(cpus))
+        self._cpus = cpus
+        self._pinned = threading.local()
+        self._threads = [ThreadPoolExecutor(1) for _ in cpus]
+
+    def __call__(self) -> None:
+        parts = zip(self._threads, self._cpus, self._parts, strict=True)
+        for future in [thread.submit(self._read, cpu, part) for thread, cpu, part in parts]:
+            future.result()
+
+    def _read(self, cpu: int, part: npt.NDArray[Any]) -> None:
+        if not hasattr(self._pinned, "cpu"):
+            os.sched_setaffinity(0, {cpu})
+            self._pinned.cpu = cpu
+        part.sum()

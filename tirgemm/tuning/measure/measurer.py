@@ -1,0 +1,163 @@
+"""``Measurer``: verification and timing of packaged kernels, in a child process that may crash or hang without harm."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from tirgemm.artifact import Trust
+from tirgemm.device import Device
+from tirgemm.errors import AlreadyRunning, InvalidRequest, MeasurementFailed
+from tirgemm.gemm import REGIMES
+from tirgemm.tuning.child_process import START_S, ChildDied, ChildProcess, ChildTimedOut
+from tirgemm.tuning.locks import default_lock_dir
+from tirgemm.tuning.measure.errors import MeasurementCrashed, MeasurementTimedOut
+from tirgemm.tuning.measure.requests import Request, Time, Verify
+from tirgemm.tuning.records import Reason, SampleSet
+from tirgemm.tuning.verify.result import Verification
+
+if TYPE_CHECKING:
+    Answer = tuple[Verification | None, SampleSet | None]
+
+BASELINES = {"cpu": ("numpy_f32",), "cuda": ("torch.matmul",)}
+SEARCH_SAMPLES = 5
+SEARCH_SECONDS = 0.1
+
+
+class Measurer:
+    """The one measuring process of a device. Packages are loaded there as users load them, trusting ``trust``.
+
+    The process holds the device's host-wide lock while it works on a request, does not import TVM, and dies with this
+    process. One that crashes, or gives no sign of life for ``timeout_s``, is replaced at the next request. Methods may
+    be called from any thread; requests are served one after the other. Where ``cancel`` is set during a call the
+    process is killed and Cancelled is raised, within a tenth of a second.
+    """
+
+    def __init__(
+        self, device: Device, trust: Trust | str, *, lock_dir: Path | None = None, timeout_s: float = 60.0
+    ) -> None:
+        self.device = device
+        self.trust = Trust.of(trust) if isinstance(trust, str) else trust
+        self.lock_dir = lock_dir or default_lock_dir()
+        self.timeout_s = timeout_s
+        self._child: ChildProcess | None = None
+        self._one_at_a_time = threading.Lock()
+        device.lock_key  # noqa: B018 - refuses a device that is only named, now rather than at the first request
+
+    def baselines(self) -> tuple[str, ...]:
+        """The opponents that every answer on this device is measured against, where they are installed."""
+        if self.device.kind == "cuda" and importlib.util.find_spec("torch") is None:
+            return ()
+        return BASELINES[self.device.kind]
+
+    def verify(
+        self,
+        package: bytes,
+        *,
+        level: str = "candidate",
+        seed: int = 0,
+        cancel: threading.Event | None = None,
+    ) -> Verification:
+        """Whether the kernel is right. Raises MeasurementTimedOut, MeasurementCrashed, ArtifactError, Cancelled."""
+        found, _ = self._ask(self._request(package, Verify(level, seed), None), cancel)
+        if found is None:
+            raise MeasurementFailed("the measuring process answered without a verification")
+        return found
+
+    def time(
+        self,
+        package: bytes,
+        regime: str,
+        *,
+        against: Mapping[str, bytes] | None = None,
+        baselines: tuple[str, ...] = (),
+        min_samples: int = 50,
+        budget_s: float = 1.0,
+        reason: Reason = "selection",
+        seed: int = 0,
+        swap: bool = False,
+        cancel: threading.Event | None = None,
+    ) -> SampleSet:
+        """Samples in microseconds a call; ``against`` and ``baselines`` ran interleaved with it and are in ``.baselines``.
+
+        A baseline that cannot run this problem is left out; ``conditions["absent"]`` says why. Problems whose m is a
+        range are timed at its high end. Raises as ``verify``, and InvalidRequest for an unknown regime or baseline.
+        """
+        timing = Time(regime, min_samples, budget_s, reason, seed, dict(against or {}), baselines, swap)
+        _, samples = self._ask(self._request(package, None, timing), cancel)
+        if samples is None:
+            raise MeasurementFailed("the measuring process answered without samples")
+        return samples
+
+    def evaluate(
+        self,
+        package: bytes,
+        regime: str,
+        seed: int = 0,
+        *,
+        level: str = "candidate",
+        min_samples: int = SEARCH_SAMPLES,
+        budget_s: float = SEARCH_SECONDS,
+        reason: Reason = "search",
+        cancel: threading.Event | None = None,
+    ) -> tuple[Verification, SampleSet | None]:
+        """Verify and, where it is right, time a candidate of the search, in one round trip. Raises as ``time``."""
+        timing = Time(regime, min_samples, budget_s, reason, seed)
+        found, samples = self._ask(self._request(package, Verify(level, seed), timing), cancel)
+        if found is None:
+            raise MeasurementFailed("the measuring process answered without a verification")
+        return found, samples
+
+    def close(self) -> None:
+        """Stop the measuring process."""
+        with self._one_at_a_time:
+            if self._child is not None:
+                self._child.kill()
+                self._child = None
+
+    def __enter__(self) -> Measurer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def _request(self, package: bytes, verify: Verify | None, time: Time | None) -> Request:
+        if time is not None:
+            known = BASELINES[self.device.kind]
+            unknown = [name for name in time.baselines if name not in known]
+            if time.regime not in REGIMES:
+                raise InvalidRequest(f"regime is {time.regime!r}; it must be one of {', '.join(REGIMES)}")
+            if unknown:
+                raise InvalidRequest(
+                    f"baseline {unknown[0]!r} is unknown on {self.device.kind}; it must be one of {', '.join(known)}"
+                )
+            if time.min_samples < 1:
+                raise InvalidRequest(f"min_samples is {time.min_samples}; at least one sample is taken")
+        return Request(self.device, self.trust, self.lock_dir, package, verify, time)
+
+    def _ask(self, request: Request, cancel: threading.Event | None) -> Answer:
+        with self._one_at_a_time:
+            if self._child is None or not self._child.alive:
+                if self._child is not None:
+                    self._child.kill()
+                self._child = ChildProcess("tirgemm.tuning.measure.child")
+            try:
+                answer: Answer = self._child.request(request, timeout_s=self.timeout_s, cancel=cancel)
+            except ChildDied as error:
+                reason = error.output.splitlines()[-1:]  # of a traceback the line that says what happened
+                words = f": {reason[0]}" if reason else ""
+                raise MeasurementCrashed(f"the measuring process died: {error.cause}{words}") from error
+            except ChildTimedOut as error:
+                if not error.started:
+                    raise AlreadyRunning(
+                        f"device {self.device.name} did not become free within {START_S:g} s: another process measures "
+                        f"on it (lock folder {self.lock_dir})"
+                    ) from error
+                raise MeasurementTimedOut(
+                    f"the kernel gave no sign of life for {self.timeout_s:g} s on {self.device.name} and was stopped"
+                ) from error
+        return answer

@@ -1,0 +1,63 @@
+"""Alternating blocks: every contender takes its turn in every round, until there are samples enough.
+
+Contenders share whatever the machine does meanwhile: clocks, temperature, neighbours. The order rotates from round to
+round, so that no contender always runs behind the same one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+MOST_SAMPLES = 2000
+_PATIENCE = 10.0
+_LEAST_PATIENCE_S = 2.0
+_LEAST_SAMPLES = 3
+
+Block = Callable[[], list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Enough:
+    """When to stop: after ``samples`` of each and ``seconds``.
+
+    Kernels so slow that this would take ten times ``seconds`` (at least 2 s) get fewer, but at least 3 each.
+    """
+
+    samples: int
+    seconds: float
+
+    def reached(self, count: int, elapsed_s: float) -> bool:
+        if count >= self.samples and elapsed_s >= self.seconds:
+            return True
+        if count >= max(MOST_SAMPLES, self.samples):
+            return True
+        return count >= min(_LEAST_SAMPLES, self.samples) and elapsed_s > max(
+            _LEAST_PATIENCE_S, _PATIENCE * self.seconds
+        )
+
+
+def alternate(
+    blocks: Mapping[str, Block],
+    enough: Enough,
+    alive: Callable[[], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, list[float]]:
+    """Samples by contender, in microseconds. ``blocks`` each take one or more samples and return them."""
+    names = list(blocks)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    started = clock()
+    turn = 0
+    while not enough.reached(min(len(s) for s in samples.values()), clock() - started):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
+            samples[name] += blocks[name]()
+            alive()
+        turn += 1
+    return samples
+
+
+def assign(count: int, swap: bool) -> list[int]:
+    """Which contender uses which of ``count`` sets of buffers: its own, or with ``swap`` the next one's."""
+    return [(i + 1) % count if swap else i for i in range(count)]

@@ -1,0 +1,21 @@
+"""``Session``: what the measuring process does on its device; one implementation for each device kind."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tirgemm.artifact import Kernel
+from tirgemm.tuning.measure.requests import Time
+from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.verify.flow import Backend
+
+
+class Session(Protocol):
+    """The device, opened for verification (``backend``) and timing."""
+
+    @property
+    def backend(self) -> Backend: ...
+
+    def time(self, kernel: Kernel, against: dict[str, Kernel], request: Time) -> SampleSet:
+        """Samples of ``kernel`` and, interleaved, of its opponents and baselines."""
+        ...
