@@ -21,7 +21,7 @@ class BudgetRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    trials: Annotated[StrictInt, Field(ge=1)] | None = Field(None, description="Candidates built.")
+    trials: Annotated[StrictInt, Field(ge=1)] | None = Field(default=None, description="Candidates built.")
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = None
 
 
@@ -42,13 +42,13 @@ class KernelRequest(BaseModel):
         examples=["1023x1021x1027:f16:nt", {"m": 1023, "n": 1021, "k": 1027}],
     )
     device: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
-        None, description="A device's key or name (cpu, cuda:0, sm_90a); by default the best that a worker has."
+        default=None, description="A device's key or name (cpu, cuda:0, sm_90a); by default the best that a worker has."
     )
     regime: Regime = "sustained"
     budget: BudgetRequest = BudgetRequest()
     seed: Annotated[StrictInt, Field(ge=0, lt=2**31)] = 0
     verify: StrictBool = Field(
-        True, description="false takes an unverified cross-compiled build where no worker has the device."
+        default=True, description="false takes an unverified cross-compiled build where no worker has the device."
     )
 
 
