@@ -16,13 +16,17 @@ if TYPE_CHECKING:
     from tirgemm.artifact import load
     from tirgemm.client import Client
     from tirgemm.detect import device, devices
+    from tirgemm.tuning.budget import Budget
     from tirgemm.tuning.tune import tune
 
-__all__ = ["Client", "Config", "Device", "Gemm", "Range", "TirgemmError", "device", "devices", "load", "tune"]
+__all__ = [
+    "Budget", "Client", "Config", "Device", "Gemm", "Range", "TirgemmError", "device", "devices", "load", "tune",
+]  # fmt: skip
 
 __version__ = "0.1.0"
 
 _LAZY = {
+    "Budget": "tirgemm.tuning.budget",
     "Client": "tirgemm.client",
     "device": "tirgemm.detect",
     "devices": "tirgemm.detect",
