@@ -110,7 +110,7 @@ def _measured(row: dict[str, Any]) -> Iterator[str]:
 def _summary(document: dict[str, Any]) -> Iterator[str]:
     ratios: dict[tuple[str, str], list[float]] = {}
     for row in document["rows"]:
-        if row["status"] == "measured":
+        if row["status"] == "measured" and row["samples_us"]:
             for name, baseline in row["baselines"].items():
                 ratio = statistics.median(baseline["samples_us"]) / statistics.median(row["samples_us"])
                 ratios.setdefault((row["variant"], name), []).append(ratio)

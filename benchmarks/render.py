@@ -1,7 +1,7 @@
 """Write tables of results between the markers of README and docs.
 
-``<!-- results:DEVICE/SUITE.REGIME -->`` to ``<!-- /results -->`` holds the table of
-``benchmarks/results/DEVICE/SUITE.REGIME.json``; what is between is replaced.
+``<!-- results:NAME -->`` to ``<!-- /results:NAME -->`` holds the tables of a suite, one for each device and regime that has
+a results file, or with the name ``DEVICE/SUITE.REGIME`` the one of ``benchmarks/results/DEVICE/SUITE.REGIME.json``.
 
 usage: render.py [--check] [FILE.md...]     default: README.md and docs; --check only says what would change
 """
@@ -18,8 +18,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 SUITES = ROOT / "benchmarks" / "suites"
-BLOCK = re.compile(r"(<!-- results:(?P<name>[\w./-]+) -->\n).*?(<!-- /results -->)", re.DOTALL)
-OPEN = re.compile(r"<!-- results:[^>]*-->")
+BLOCK = re.compile(r"(<!-- results:(?P<name>[\w./-]+) -->\n).*?(<!-- /results:(?P=name) -->)", re.DOTALL)
+MARKER = re.compile(r"<!-- /?results\b[^>]*-->")
 
 
 class MarkerError(Exception):
@@ -50,20 +50,33 @@ def main(arguments: list[str]) -> int:
 
 def rendered(text: str, results: Path = RESULTS, suites: Path = SUITES) -> str:
     """``text`` with the table of every marker as the results file has it. Raises MarkerError."""
-    blocks = len(BLOCK.findall(text))
-    if blocks != len(OPEN.findall(text)) or blocks != text.count("<!-- /results -->"):
-        raise MarkerError("a results marker is malformed, nested or not closed by <!-- /results -->")
+    if 2 * sum(1 for _ in BLOCK.finditer(text)) != len(MARKER.findall(text)):
+        raise MarkerError("a results marker is malformed, nested or not closed by <!-- /results:NAME -->")
 
     def replace(block: re.Match[str]) -> str:
-        path = results / f"{block['name']}.json"
-        if not path.is_file():
-            raise MarkerError(f"marker {block['name']} names no file of {results}")
-        document = json.loads(path.read_text())
-        suite = suites / f"{document['suite']}.json"
-        groups = json.loads(suite.read_text()).get("groups", {}) if suite.is_file() else {}
-        return f"{block[1]}{table(document, groups)}{block[3]}"
+        tables = [_table_of(path, suites) for path in _files(block["name"], results, suites)]
+        return f"{block[1]}{''.join(tables)}{block[3]}"
 
     return BLOCK.sub(replace, text)
+
+
+def _files(name: str, results: Path, suites: Path) -> list[Path]:
+    """The results files that a marker names."""
+    if "/" in name:
+        path = results / f"{name}.json"
+        if not path.is_file():
+            raise MarkerError(f"marker {name} names no file of {results}")
+        return [path]
+    if not (suites / f"{name}.json").is_file():
+        raise MarkerError(f"marker {name} names no suite of {suites}")
+    return sorted(results.glob(f"*/{name}.*.json"))
+
+
+def _table_of(path: Path, suites: Path) -> str:
+    document = json.loads(path.read_text())
+    suite = suites / f"{document['suite']}.json"
+    groups = json.loads(suite.read_text()).get("groups", {}) if suite.is_file() else {}
+    return f"\n{table(document, groups)}\n"
 
 
 def table(document: dict[str, Any], groups: dict[str, list[str]] | None = None) -> str:
@@ -85,7 +98,7 @@ def table(document: dict[str, Any], groups: dict[str, list[str]] | None = None) 
             chosen = [row for row in rows if row["variant"] == variant and row["gemm"] in gemms]
             cells = [_over(_mean(chosen, name), len(chosen)) for name in names]
             lines.append(_line([f"*{group}*", variant, "", "", "", "", *cells]))
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _cells(row: dict[str, Any], names: list[str]) -> list[str]:

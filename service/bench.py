@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from service import results
 from service.results import ResultsFile, Row
+from service.suites import Suite
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config
 from tirgemm.errors import (
@@ -33,25 +31,6 @@ if TYPE_CHECKING:
 VARIANTS = ("default", "tuned")
 MIN_SAMPLES = 50
 MEASURE_SECONDS = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Suite:
-    """A named list of shapes and where they come from."""
-
-    name: str
-    source: str
-    gemms: tuple[Gemm, ...]
-
-    @classmethod
-    def read(cls, path: Path) -> Suite:
-        """The suite of a JSON file. Raises InvalidRequest, and InvalidGemm for a shape that cannot be."""
-        try:
-            value = json.loads(path.read_text())
-            name, source, gemms = str(value["name"]), str(value["source"]), list(value["gemms"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InvalidRequest(f"{path} is not a suite (an object with name, source and gemms): {error}") from error
-        return cls(name, source, tuple(Gemm.parse(text) for text in gemms))
 
 
 class Bench:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from tirgemm.errors import CorruptArtifact, ServiceError
+from tirgemm.errors import CorruptArtifact, InvalidRequest, ServiceError
 
 RETRIED_STATUSES = frozenset({502, 503, 504})
 MAX_DOCUMENT_BYTES = 16 * 2**20
@@ -153,7 +154,8 @@ class Session:
 
 def parse_events(lines: Iterator[str]) -> Iterator[Event]:
     """Events of a text/event-stream as WHATWG's HTML standard, section 9.2, parses it; comments and retries skipped."""
-    kind, data, last = "message", [], 0
+    kind, last = "message", 0
+    data: list[str] = []
     for line in lines:
         if not line:
             if data:
@@ -199,10 +201,11 @@ def unreachable(url: str, error: Exception, patience: float) -> ServiceError:
 def _base_url(url: str) -> str:
     try:
         parsed = httpx.URL(url)
-    except (httpx.InvalidURL, TypeError) as error:
-        raise ServiceError(f"service address {url!r} is not a URL: {error}") from error
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ServiceError(f"service address {url!r} is not a URL such as http://127.0.0.1:8080")
+        good = parsed.scheme in ("http", "https") and re.fullmatch(r"[\w.:-]+", parsed.host) is not None
+    except (httpx.InvalidURL, TypeError):
+        good = False
+    if not good:
+        raise InvalidRequest(f"service address {url!r:.200} is not a URL such as http://127.0.0.1:8000")
     return url.rstrip("/")
 
 

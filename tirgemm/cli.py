@@ -48,7 +48,7 @@ def _options(
 def get(
     gemm: GemmText,
     url: Annotated[str, typer.Option(help="The service.")] = URL,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where the artifact goes.")] = None,
+    out: Annotated[Path | None, typer.Option("--output", "--out", "-o", help="Where the artifact goes.")] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, sm_90a, or a device key; default: this machine's.")
     ] = None,
@@ -71,6 +71,7 @@ def get(
 ) -> None:
     """Get the kernel for GEMM from a service: tuned if need be, its signature checked, written to a file."""
     from tirgemm.client import Client
+    from tirgemm.config import Config
     from tirgemm.detect import device as detect
     from tirgemm.gemm import Gemm
 
@@ -89,7 +90,9 @@ def get(
     timing = document["timings"].get(regime, {})
 
     def show() -> None:
-        console.out.print(f"{path}  {document['role']}  {document['config']}")
+        console.out.print(
+            f"{path}  {document['role']}  {Config(document['family'], tuple(document['config'].items()))}"
+        )
         if "median_us" in timing:
             ratios = ", ".join(f"{x['ratio']:.2f} of {name}" for name, x in timing.get("baselines", {}).items())
             console.out.print(f"{timing['median_us']:.2f} us a call ({regime}){'; speed ' + ratios if ratios else ''}")
@@ -109,7 +112,7 @@ def call(
     alpha: Annotated[float, typer.Option()] = 1.0,
     beta: Annotated[float, typer.Option()] = 1.0,
     m: Annotated[int | None, typer.Option(min=1, help="m, where the kernel takes a range.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write D here as .npy (fp32).")] = None,
+    out: Annotated[Path | None, typer.Option("--output", "--out", "-o", help="Write D here as .npy (fp32).")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random operands.")] = 0,
     trust: TrustOption = None,
     as_json: Json = False,
@@ -178,7 +181,7 @@ def verify(
     document = {"file": str(file), "gemm": str(package.manifest.gemm), "passed": not failed, "checks": checks}
 
     def show() -> None:
-        table = Table("check", "result", "detail", title=document["gemm"])
+        table = Table("check", "result", "detail", title=str(document["gemm"]))
         for check in checks:
             table.add_row(check["check"], check["result"], check["detail"])
         console.out.print(table)
@@ -265,7 +268,7 @@ def _remembered(given: list[str] | None, url: str) -> Any:
         return Path(_only(given))
     trust = Trust.default()
     for key in given or ():
-        trust.add(key, url)
+        trust = trust.add(key, url)
     return trust
 
 

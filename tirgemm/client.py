@@ -172,12 +172,14 @@ class Client:
     def kernels(self, limit: int = 100) -> list[Document]:
         """The newest kernels of the service, at most ``limit``."""
         found: list[Document] = []
-        path = f"/v1/kernels?limit={max(1, min(limit, 100))}"
-        while path and len(found) < limit:
-            page = self._session.request("GET", path).body
+        after: str | None = ""
+        while after is not None and len(found) < limit:
+            page = self._session.request(
+                "GET", "/v1/kernels", params={"limit": min(limit - len(found), 100), "after": after}
+            ).body
             found += page["kernels"]
-            path = str(page.get("next") or "")
-        return found[:limit]
+            after = page["next"]
+        return found
 
     def kernel_document(self, kernel_id: str) -> Document:
         """The document of one kernel by its id."""
@@ -240,8 +242,9 @@ class Client:
         return tuple(str(entry["key"]) for entry in found)
 
     def trust_server(self, key: str | None = None) -> tuple[str, ...]:
-        """Trust the service's keys (only ``key``, where given) from now on, in the user's trust file, and return them.
+        """Trust the service's keys (only ``key``, where given) and return them.
 
+        They are written to the file of keys that this client trusts (the user's trust file by default), if it is one.
         Nothing else ever adds a key. Raises UntrustedArtifact where the service does not sign with ``key``.
         """
         found = self.keys()
@@ -250,7 +253,7 @@ class Client:
                 raise UntrustedArtifact(f"{self.url} signs with {', '.join(found) or 'no key'}, not with {key}")
             found = (key,)
         for each in found:
-            self.trust.add(each, self.url)
+            self.trust = self.trust.add(each, self.url)
         return found
 
     def _follow(self, answer: Submitted, wait: Wait, deadline: float, tell: OnEvent) -> Document:

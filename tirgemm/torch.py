@@ -8,10 +8,9 @@ refused while gradients are recorded.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tirgemm import expr
-from tirgemm.artifact import Kernel
 from tirgemm.errors import CallError, CallTypeError, InvalidRequest, MissingExtra
 from tirgemm.expr import Dim
 from tirgemm.gemm import Gemm, Operand, Range
@@ -21,6 +20,9 @@ try:
     from torch import Tensor
 except ImportError as missing:
     raise MissingExtra("tirgemm.torch needs PyTorch 2.6 or newer: see pytorch.org for how to install it") from missing
+
+if TYPE_CHECKING:
+    from tirgemm.artifact import Kernel
 
 MatmulOp: TypeAlias = "Callable[..., Tensor]"
 
@@ -62,7 +64,7 @@ def matmul_op(kernel: Kernel) -> MatmulOp:
         alpha: float = 1.0,
         beta: float = 1.0,
     ) -> Tensor:
-        return _gemm(a, b, c, bias, name, alpha, beta)  # type: ignore[no-any-return]
+        return _gemm(a, b, c, bias, name, alpha, beta)
 
     gemm.__doc__ = f"{kernel.gemm}"
     return gemm
@@ -125,7 +127,8 @@ def _rows(gemm: Gemm, a: Tensor) -> int:
         return gemm.m
     if a.dim() != (3 if gemm.batch > 1 else 2):
         raise CallError(f"a has {a.dim()} dimensions; {gemm} takes {3 if gemm.batch > 1 else 2}")
-    return a.shape[-1 if gemm.trans_a else -2]
+    rows: int = a.shape[-1 if gemm.trans_a else -2]
+    return rows
 
 
 def _result(gemm: Gemm, rows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -14,7 +14,6 @@ from service.data_dir import open_store, signer
 from tirgemm import _console as console
 from tirgemm._console import Json
 from tirgemm.cli import Regime
-from tirgemm.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from service.results import ResultsFile, Row
@@ -37,13 +36,14 @@ def bench(
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep the rows that the file has, and add the others.")
     ] = False,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The results file.")] = None,
+    out: Annotated[Path | None, typer.Option("--output", "--out", "-o", help="The results file.")] = None,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
     """Measure every shape of SUITE: default and tuned, beside the baselines, verified, samples kept."""
-    from service.bench import Bench, Suite
+    from service.bench import Bench
     from service.results import ResultsFile, device_folder, environment
+    from service.suites import Suite, benchmarks_folder, find_suite
     from tirgemm.detect import device as detect
     from tirgemm.tuning.budget import Budget
     from tirgemm.tuning.workbench import Workbench
@@ -77,30 +77,6 @@ def bench(
         s: sum(row["status"] == s for row in file.rows) for s in {row["status"] for row in file.rows}
     }
     console.emit(as_json, document, lambda: _show(file))
-
-
-def benchmarks_folder() -> Path | None:
-    """The checkout's ``benchmarks`` folder: under the current folder, else beside this package; None where installed."""
-    for root in (Path.cwd(), Path(__file__).resolve().parents[2]):
-        if (root / "benchmarks" / "suites").is_dir():
-            return root / "benchmarks"
-    return None
-
-
-def find_suite(name: str) -> Path:
-    """The file of a suite given by path or by name. Raises InvalidRequest with the names there are."""
-    if name.endswith(".json"):
-        return Path(name)
-    home = benchmarks_folder()
-    known = {path.stem: path for path in sorted((home / "suites").glob("*.json"))} if home else {}
-    if name not in known:
-        there = (
-            f"suites are {', '.join(known)}"
-            if known
-            else "no benchmarks/suites folder is here: give a suite's JSON file"
-        )
-        raise InvalidRequest(f"suite {name!r} is unknown; {there}")
-    return known[name]
 
 
 def _names(text: str) -> list[str]:

@@ -35,7 +35,7 @@ def tune(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     family: Annotated[list[str] | None, typer.Option(help="Only these families; repeatable.")] = None,
     data: Data = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the artifact here.")] = None,
+    out: Annotated[Path | None, typer.Option("--output", "--out", "-o", help="Write the artifact here.")] = None,
     trust: Annotated[bool, typer.Option("--trust", help="Trust this folder's signing key from now on.")] = False,
     as_json: Json = False,
 ) -> None:
