@@ -14,10 +14,10 @@ from typing import Any
 from sqlalchemy import Select, func, select, update
 from tvm.ir.utils import derived_object
 from tvm.s_tir.meta_schedule.database import PyDatabase, TuningRecord, Workload
-from tvm_ffi import structural_equal
+from tvm_ffi import register_error, structural_equal
 
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest
+from tirgemm.errors import InvalidConfig, InvalidRequest, StorageFull, StoreError
 from tirgemm.families.base import Family
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.plain import plain_candidate
@@ -27,6 +27,10 @@ from tuning_db import rows
 from tuning_db.database import Database
 from tuning_db.models import CandidateRow, GemmRow
 from tuning_db.store import select_key, write_candidate
+
+# TVM calls the methods through C++, which lets only exceptions pass that it knows by name.
+for _error in (InvalidConfig, InvalidRequest, StorageFull, StoreError):
+    register_error(f"tirgemm.{_error.__name__}", _error)
 
 
 @derived_object

@@ -282,6 +282,16 @@ class JobQueueContract:
             with pytest.raises(StoreError, match="nope"):
                 act()
 
+    def test_a_released_job_is_claimed_at_once(self, queue: JobQueue) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        self.claimed(queue, "w1")
+        assert not queue.release(job.id, "w2")
+        assert queue.release(job.id, "w1")
+        assert queue.heartbeat(job.id, "w1", 5.0) == "lost"
+        assert queue.submit(JobRequest(GEMM, DEVICE))[1] is False
+        again = self.claimed(queue, "w2")
+        assert (again.id, again.attempts) == (job.id, 2)
+
     # -- fallbacks -----------------------------------------------------------------------------
 
     def test_a_fallback_is_pending_until_it_is_set_or_the_job_runs(self, database: Database, queue: JobQueue) -> None:
