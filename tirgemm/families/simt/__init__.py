@@ -1,0 +1,58 @@
+"""Family ``simt``: blocked kernels on the CUDA cores, scheduled in TensorIR.
+
+Tiles of A and B in shared memory, an outer product in registers for every k, fp32 accumulation (fp16 where the
+problem says so). Any sizes, layouts, strides, batches and epilogues; the order of every sum is the config's, so every
+kernel is deterministic.
+"""
+
+from __future__ import annotations
+
+from tirgemm.config import Config, Space
+from tirgemm.device import Device
+from tirgemm.expr import evaluate
+from tirgemm.families.base import Program, Rule, require_valid
+from tirgemm.families.simt import heuristic
+from tirgemm.families.simt.rules import MAX_GRID, RULES
+from tirgemm.families.simt.space import space
+from tirgemm.families.simt.tiling import blocks, tiling
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import ARCHITECTURES
+
+__all__ = ["Simt"]
+
+_LARGEST_BLOCK = (128, 128)
+
+
+class Simt:
+    """Implements the family protocol; see ``tirgemm.families.base``."""
+
+    name = "simt"
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return RULES
+
+    def supports(self, gemm: Gemm, device: Device) -> str | None:
+        if device.kind != "cuda":
+            return f"simt kernels run on NVIDIA GPUs, not on {device.kind} {device.model}"
+        if device.arch not in ARCHITECTURES:
+            return f"simt kernels are compiled for {', '.join(ARCHITECTURES)}, not for {device.arch}"
+        count = evaluate(blocks(gemm, *_LARGEST_BLOCK), gemm.m_max)
+        if count > MAX_GRID:
+            return f"even blocks of 128x128 outputs are {count} blocks; the driver takes at most {MAX_GRID}"
+        return None
+
+    def space(self, gemm: Gemm, device: Device) -> Space:  # noqa: ARG002
+        return space(gemm)
+
+    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
+        return heuristic.default(gemm, device, regime)
+
+    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+        return heuristic.predict_us(gemm, config, device, regime)
+
+    def instantiate(self, gemm: Gemm, config: Config, device: Device) -> Program:
+        from tirgemm.families.simt.program import program
+
+        require_valid(self, gemm, config, device)
+        return program(gemm, tiling(gemm, config))

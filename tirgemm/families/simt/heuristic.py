@@ -1,0 +1,104 @@
+"""The config without tuning, and the time that an analytic model gives a config. Pure; well under a millisecond."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.errors import Unsupported
+from tirgemm.expr import evaluate
+from tirgemm.families.simt.rules import RULES
+from tirgemm.families.simt.space import space
+from tirgemm.families.simt.tiling import blocks, tiling, transposes
+from tirgemm.gemm import DTYPE_BYTES, Gemm
+from tirgemm.hardware import WARP, occupancy
+
+# block_m, block_n, block_k, thread_m, thread_n. Largest first: where the model calls two equal, data is reused more.
+_SHAPES = (
+    (128, 128, 16, 8, 8), (128, 64, 16, 8, 8), (64, 128, 16, 8, 8), (64, 64, 16, 8, 4), (64, 32, 16, 4, 4),
+    (32, 64, 16, 4, 4), (32, 32, 32, 2, 4), (16, 128, 16, 2, 8), (128, 16, 16, 8, 2), (16, 64, 32, 2, 4),
+    (64, 16, 32, 4, 2), (16, 32, 32, 2, 2), (32, 16, 32, 2, 2), (8, 128, 16, 1, 8), (128, 8, 16, 8, 1),
+    (8, 64, 32, 1, 4), (64, 8, 32, 4, 1), (16, 16, 32, 1, 2), (8, 32, 32, 1, 2), (32, 8, 32, 2, 1),
+    (8, 16, 32, 1, 1), (16, 8, 32, 1, 1), (8, 8, 32, 1, 1),
+)  # fmt: skip
+
+_LAUNCH_US = 2.0
+_COLD_US = 1.5
+# Clocks from a global load to its use, and from a shared one: what steps of k cost where nothing hides them.
+_GLOBAL_LATENCY = 700.0
+# The L2's bandwidth beside the memory's, and the share of the memory's that a kernel sees.
+_L2_FACTOR = 2.2
+_MEMORY_SHARE = 0.9
+# Warps of an SM that keep its schedulers busy with independent FMAs.
+_BUSY_WARPS = 8.0
+
+
+def default(gemm: Gemm, device: Device, regime: str) -> Config:
+    """The best-predicted of a list of shapes that passes every rule."""
+    choices = {knob.name: knob.choices for knob in space(gemm).knobs}
+    found: list[tuple[float, int, Config]] = []
+    for number, config in enumerate(_candidates(gemm, choices)):
+        found.append((predict_us(gemm, config, device, regime), number, config))
+    for _, _, config in sorted(found, key=lambda entry: entry[:2]):
+        if all(rule.check(gemm, config, device) is None for rule in RULES):
+            return config
+    raise Unsupported(f"simt has no default for {gemm} on {device.name}: every shape of its list breaks a rule")
+
+
+def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+    """A rough time: the longest of issue slots, shared copies' latency, L2 and memory, and a launch."""
+    cut = tiling(gemm, config)
+    count = evaluate(blocks(gemm, cut.block_m, cut.block_n), gemm.m_max)
+    steps = -(-gemm.k // cut.block_k)
+    resident = max(1, occupancy(device.limits, max(cut.threads, 1), min(cut.registers, 255), cut.shared_bytes))
+    rounds = -(-count // device.units)  # blocks that the busiest SM runs
+    together = min(resident, rounds)
+
+    thread_m, thread_n = cut.pieces_m * cut.piece_m, cut.pieces_n * cut.piece_n
+    fmas = thread_m * thread_n
+    loads = cut.pieces_m * max(1, cut.piece_m / 4) + cut.pieces_n * max(1, cut.piece_n / 4)
+    copies = 2 * (cut.block_m / cut.width_a + cut.block_n / cut.width_b) / cut.threads
+    share = fmas / (fmas + loads + copies + 12 / cut.block_k)
+    busy = min(1.0, together * cut.threads / WARP / _BUSY_WARPS)
+    clock_hz = (device.clock_mhz or 1500) * 1e6
+    flops_per_clock = dict(device.peak_tflops).get("f32", 20.0) * 1e12 / clock_hz / device.units
+    compute = rounds * 2 * cut.block_m * cut.block_n * steps * cut.block_k / (flops_per_clock * share * busy)
+    ahead = max(1, cut.buffers - 1) if cut.asynchronous else 1
+    waiting = -(-rounds // together) * steps * _GLOBAL_LATENCY / ahead
+
+    size = DTYPE_BYTES[gemm.dtype]
+    bandwidth = (device.peak_gbps or 500.0) * 1e9
+    through_l2 = count * (cut.block_m + cut.block_n) * steps * cut.block_k * size / (bandwidth * _L2_FACTOR)
+    memory = gemm.nbytes / (bandwidth * _MEMORY_SHARE)
+    cold = _COLD_US if regime == "isolated" else 0.0
+    return _LAUNCH_US + cold + 1e6 * max(max(compute, waiting) / clock_hz, through_l2, memory)
+
+
+def _candidates(gemm: Gemm, choices: Mapping[str, tuple[object, ...]]) -> Iterator[Config]:
+    for block_m, block_n, block_k, thread_m, thread_n in _SHAPES:
+        if block_m not in choices["block_m"] or block_n not in choices["block_n"]:
+            continue
+        threads_m, threads_n = block_m // thread_m, block_n // thread_n
+        lanes = [n for n in (8, 16, 4, 32, 2) if threads_n % n == 0 and threads_m % (WARP // n) == 0]
+        columns = -(-gemm.n // block_n)
+        # The widest loads that still give every thread one.
+        vectors = [v for v in (8, 4, 2, 1) if v in choices["vector"]]
+        most = max(block_m, block_n) * block_k // (threads_m * threads_n)
+        yield Config(
+            "simt",
+            (
+                ("block_m", block_m),
+                ("block_n", block_n),
+                ("block_k", block_k),
+                ("thread_m", thread_m),
+                ("thread_n", thread_n),
+                ("lanes_n", lanes[0]),
+                ("piece", min(4, max(thread_m, thread_n))),
+                ("vector", next(v for v in vectors if v <= most or v == 1)),
+                ("pad", 4 if transposes(gemm, "a") or transposes(gemm, "b") else 0),
+                ("unroll", 8),
+                ("pipeline", "register"),
+                ("raster", next(r for r in (8, 4, 2, 16, 1) if columns % r == 0)),
+            ),
+        )

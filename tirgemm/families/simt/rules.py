@@ -1,0 +1,124 @@
+"""The static rules of ``simt``, cheapest first."""
+
+from __future__ import annotations
+
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.expr import evaluate
+from tirgemm.families.base import Rule
+from tirgemm.families.simt.tiling import blocks, tiling
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import WARP, occupancy
+
+MAX_GRID = 2**31 - 1
+_MIN_THREADS, _MAX_THREADS = 32, 1024
+# Blocks of this many outputs or fewer may leave SMs idle: nothing smaller would be better.
+_SMALL_BLOCK = 32 * 32
+
+
+def _thread_tile(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+    for axis in ("m", "n"):
+        block, thread = config[f"block_{axis}"], config[f"thread_{axis}"]
+        if thread > block:
+            return f"thread_{axis}={thread} is more than block_{axis}={block} holds"
+    return None
+
+
+def _threads(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+    threads = config["block_m"] // config["thread_m"] * (config["block_n"] // config["thread_n"])
+    if _MIN_THREADS <= threads <= _MAX_THREADS:
+        return None
+    return f"the block has {threads} threads; it must have from {_MIN_THREADS} to {_MAX_THREADS}"
+
+
+def _lanes(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+    lanes_n = config["lanes_n"]
+    for axis, lanes in (("m", WARP // lanes_n), ("n", lanes_n)):
+        threads = config[f"block_{axis}"] // config[f"thread_{axis}"]
+        if threads % lanes:
+            return f"lanes_n={lanes_n} puts {lanes} lanes of a warp along {axis}, where the block has {threads} threads"
+    return None
+
+
+def _piece(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+    most = max(config["thread_m"], config["thread_n"])
+    if config["piece"] <= most:
+        return None
+    return f"piece={config['piece']} is more than the {most} outputs that a thread has along an axis"
+
+
+def _unroll(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+    if config["unroll"] <= config["block_k"]:
+        return None
+    return f"unroll={config['unroll']} is more than the {config['block_k']} steps of k that a tile holds"
+
+
+def _raster(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+    columns = -(-gemm.n // config["block_n"])
+    if columns % config["raster"] == 0:
+        return None
+    return f"raster={config['raster']} does not divide the {columns} blocks along n"
+
+
+def _copy(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+    cut = tiling(gemm, config)
+    vectors = [
+        block * cut.block_k // width for block, width in ((cut.block_m, cut.width_a), (cut.block_n, cut.width_b))
+    ]
+    if max(vectors) >= cut.threads:
+        return None
+    return f"the tiles are {vectors[0]} and {vectors[1]} vectors, too few to give each of {cut.threads} threads one"
+
+
+def _shared(gemm: Gemm, config: Config, device: Device) -> str | None:
+    need, limit = tiling(gemm, config).shared_bytes, device.limits.shared_per_block
+    return (
+        None if need <= limit else f"the tiles need {need} bytes of shared memory; a block of {device.arch} has {limit}"
+    )
+
+
+def _registers(gemm: Gemm, config: Config, device: Device) -> str | None:
+    need = tiling(gemm, config).registers
+    limit = device.limits.registers_per_thread
+    if need > limit:
+        return f"a thread needs about {need} registers; a thread of {device.arch} has {limit}"
+    cut = tiling(gemm, config)
+    if not occupancy(device.limits, cut.threads, need, cut.shared_bytes):
+        return f"{cut.threads} threads of about {need} registers do not fit an SM of {device.arch}"
+    return None
+
+
+def _grid(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+    count = evaluate(blocks(gemm, config["block_m"], config["block_n"]), gemm.m_max)
+    return None if count <= MAX_GRID else f"the grid has {count} blocks; the driver takes at most {MAX_GRID}"
+
+
+def _waves(gemm: Gemm, config: Config, device: Device) -> str | None:
+    if config["block_m"] * config["block_n"] <= _SMALL_BLOCK:
+        return None
+    count = evaluate(blocks(gemm, config["block_m"], config["block_n"]), gemm.m_max)
+    if 2 * count >= device.units or 2 * _blocks_of_half(gemm, config) <= 3 * count:
+        return None
+    return f"{count} blocks keep fewer than half of {device.units} SMs busy; smaller blocks would be more"
+
+
+def _blocks_of_half(gemm: Gemm, config: Config) -> int:
+    """Blocks of the grid with the longer side of the block halved."""
+    m, n = config["block_m"], config["block_n"]
+    m, n = (m // 2, n) if m >= n else (m, n // 2)
+    return evaluate(blocks(gemm, m, n), gemm.m_max)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("thread_tile", _thread_tile),
+    Rule("threads", _threads),
+    Rule("lanes", _lanes),
+    Rule("piece", _piece),
+    Rule("unroll", _unroll),
+    Rule("raster", _raster),
+    Rule("copy", _copy),
+    Rule("shared", _shared),
+    Rule("registers", _registers),
+    Rule("grid", _grid),
+    Rule("waves", _waves),
+)

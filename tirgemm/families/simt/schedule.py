@@ -1,0 +1,150 @@
+"""The schedule: from the staged problem to a kernel, one small step a function.
+
+Each step takes the Schedule and does one thing that a rung of the ladder can leave out or do otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tirgemm.families.simt.staged import SYMBOL, staged
+from tirgemm.families.simt.tiling import Tiling, transposes
+from tirgemm.gemm import Gemm, Operand
+
+if TYPE_CHECKING:
+    from tvm import IRModule
+    from tvm.s_tir import Schedule
+
+# Elements of one shared-memory access: 16 bytes.
+_SHARED_ACCESS_BYTES = 16
+_SHARED = "shared.dyn"
+# Loops around what is inside the thread loop (block, thread), and inside the k loop (those, step, k).
+_INSIDE_THREAD = 2
+_INSIDE_K = 4
+
+
+@dataclass(frozen=True)
+class Nest:
+    """The loops of the ``gemm`` block once placed on the machine."""
+
+    thread: Any
+    step: Any
+    k: Any
+    tile: tuple[Any, ...]
+
+
+def scheduled(gemm: Gemm, tiling: Tiling) -> IRModule:
+    """The IRModule of one kernel."""
+    from tvm import IRModule
+    from tvm.s_tir import Schedule
+
+    sch = Schedule(IRModule({SYMBOL: staged(gemm, tiling)}), debug_mask="none")
+    sch.work_on(SYMBOL)
+    nest = place_on_machine(sch, tiling)
+    keep_sums_in_registers(sch, nest)
+    load_fragments(sch, nest, tiling)
+    for operand in ("a", "b"):
+        share_tile(sch, nest, operand)
+        copy_by_all_threads(sch, operand, gemm, tiling)
+        pad_rows(sch, operand, tiling)
+    overlap_copies(sch, nest, tiling)
+    unroll_tile(sch, nest, tiling)
+    store_vectors(sch, tiling)
+    return sch.mod
+
+
+def place_on_machine(sch: Schedule, tiling: Tiling) -> Nest:
+    """Bind blocks to the grid, in columns of ``raster`` blocks, and warps and lanes to threads."""
+    z, i, vi, wi, li, ti, j, vj, wj, lj, tj, step, k = sch.get_loops(sch.get_sblock("gemm"))
+    j_outer, j_inner = sch.split(j, [None, tiling.raster])
+    sch.reorder(z, j_outer, i, j_inner, wi, wj, li, lj, step, k, vi, ti, vj, tj)
+    block = sch.fuse(z, j_outer, i, j_inner)
+    thread = sch.fuse(wi, wj, li, lj)
+    sch.bind(block, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    return Nest(thread, step, k, (vi, ti, vj, tj))
+
+
+def keep_sums_in_registers(sch: Schedule, nest: Nest) -> None:
+    """Every thread accumulates its own outputs and writes them itself."""
+    sch.reverse_compute_at(sch.get_sblock("epilogue"), nest.thread, preserve_unit_loops=True)
+    sch.set_scope("gemm", 0, "local")
+
+
+def load_fragments(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
+    """Read each step's row of A and of B from shared memory once, in wide accesses, then multiply from registers."""
+    for number, piece in enumerate((tiling.piece_m, tiling.piece_n)):
+        fragment = sch.cache_read(sch.get_sblock("gemm"), number, "local")
+        sch.compute_at(fragment, nest.k, preserve_unit_loops=True)
+        width = min(piece, _SHARED_ACCESS_BYTES // tiling.element_bytes)
+        _, inner = sch.split(sch.get_loops(fragment)[-1], [None, width])
+        sch.vectorize(inner)
+        for loop in sch.get_loops(fragment)[_INSIDE_K:-1]:
+            sch.unroll(loop)
+
+
+def share_tile(sch: Schedule, nest: Nest, operand: Operand) -> None:
+    """Copy the block's tile of ``operand`` to shared memory at every step of k."""
+    tile = sch.get_sblock(f"{operand}_tile")
+    sch.set_scope(tile, 0, _SHARED)
+    sch.compute_at(tile, nest.step, preserve_unit_loops=True)
+
+
+def copy_by_all_threads(sch: Schedule, operand: Operand, gemm: Gemm, tiling: Tiling) -> None:
+    """Spread the copy over the block's threads, neighbours along the operand's contiguous dimension, in vectors."""
+    tile = sch.get_sblock(f"{operand}_tile")
+    k, block, *inside = sch.get_loops(tile)[-6:]
+    order = [*inside, k] if transposes(gemm, operand) else [k, *inside]
+    sch.reorder(block, *order)
+    width = tiling.width_a if operand == "a" else tiling.width_b
+    _, thread, vector = sch.split(sch.fuse(*order), [None, tiling.threads, width])
+    sch.bind(thread, "threadIdx.x")
+    sch.vectorize(vector)
+
+
+def pad_rows(sch: Schedule, operand: Operand, tiling: Tiling) -> None:
+    """Let the rows of a shared tile start in different banks."""
+    pad, row = (tiling.pad_a, tiling.block_m) if operand == "a" else (tiling.pad_b, tiling.block_n)
+    if pad:
+        sch.storage_align(sch.get_sblock(f"{operand}_tile"), 0, 2, row, pad)
+
+
+def overlap_copies(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
+    """Let copies of later steps run while this one computes, as ``pipeline`` says.
+
+    ``register`` and ``double``: global loads, compute, then stores to shared memory, to the same tile or to the other
+    of two. ``asyncN``: cp.async, N - 1 steps ahead.
+    """
+    if tiling.prefetches:
+        for operand in ("a", "b"):
+            tile = sch.get_sblock(f"{operand}_tile")
+            sch.annotate(tile, "tirx.manifest_shared_memory_local_stage", 1)
+            if tiling.pipeline == "double":
+                sch.annotate(tile, "double_buffer_scope", 0)
+        # Statements of a step: load A, store A, load B, store B, compute.
+        sch.annotate(nest.step, "software_pipeline_stage", [0, 0, 0, 0, 1])
+        sch.annotate(nest.step, "software_pipeline_order", [0, 3, 1, 4, 2])
+    elif tiling.asynchronous:
+        sch.annotate(nest.step, "software_pipeline_stage", [0, 0, tiling.buffers - 1])
+        sch.annotate(nest.step, "software_pipeline_order", [0, 1, 2])
+        sch.annotate(nest.step, "software_pipeline_async_stages", [0])
+
+
+def unroll_tile(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
+    """Unroll the thread tile and ``unroll`` steps of k: registers cannot be indexed."""
+    gemm = sch.get_sblock("gemm")
+    sch.decompose_reduction(gemm, nest.step)
+    _, inner = sch.split(nest.k, [None, tiling.unroll])
+    for loop in (inner, *nest.tile, *sch.get_loops(sch.get_sblock("gemm_init"))[_INSIDE_THREAD:]):
+        sch.unroll(loop)
+
+
+def store_vectors(sch: Schedule, tiling: Tiling) -> None:
+    """Write D in vectors of ``width_d``."""
+    epilogue = sch.get_sblock("epilogue")
+    *_, last = sch.get_loops(epilogue)
+    _, vector = sch.split(last, [None, tiling.width_d])
+    sch.vectorize(vector)
+    for loop in sch.get_loops(epilogue)[_INSIDE_THREAD:-1]:
+        sch.unroll(loop)

@@ -1,0 +1,45 @@
+"""The knobs of ``simt`` and their choices for a problem."""
+
+from __future__ import annotations
+
+from tirgemm.config import Knob, Space, Value
+from tirgemm.families.simt.tiling import PIPELINES, transposes, widest
+from tirgemm.gemm import Gemm
+
+_BLOCKS = (8, 16, 32, 64, 128, 256)
+_THREAD_TILES = (1, 2, 4, 8, 16)
+
+
+def space(gemm: Gemm) -> Space:
+    """Every knob with its choices, simplest first.
+
+    block_m, block_n, block_k: outputs of a block and its step in k. thread_m, thread_n: outputs of a thread.
+    lanes_n: threads of a warp along n. piece: the most neighbouring outputs of a thread along an axis; a larger thread
+    tile is pieces strided over the block (virtual threads). vector: elements of
+    one global load. pad: elements after each row of a tile that is turned on its way to shared memory. unroll: steps
+    of k written out. pipeline: how copies overlap computation. raster: blocks along n that are neighbours in time.
+    """
+    turned = transposes(gemm, "a") or transposes(gemm, "b")
+    vectors = tuple(v for v in (1, 2, 4, 8) if v <= max(widest(gemm, "a"), widest(gemm, "b")))
+    # cp.async moves at least four bytes and converts nothing.
+    pipelines = tuple(p for p in PIPELINES if gemm.dtype == "f32" or not p.startswith("async"))
+    knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
+        ("block_m", _up_to(gemm.m_max)),
+        ("block_n", _up_to(gemm.n)),
+        ("block_k", (8, 16, 32)),
+        ("thread_m", _THREAD_TILES),
+        ("thread_n", _THREAD_TILES),
+        ("lanes_n", (8, 4, 16, 32, 2)),
+        ("piece", (16, 8, 4, 2, 1)),
+        ("vector", vectors),
+        ("pad", (0, 4, 8) if turned else (0,)),
+        ("unroll", (8, 16)),
+        ("pipeline", pipelines),
+        ("raster", (1, 2, 4, 8, 16)),
+    )
+    return Space("simt", tuple(Knob(name, choices) for name, choices in knobs))
+
+
+def _up_to(size: int) -> tuple[int, ...]:
+    """Block sizes that a dimension of ``size`` can use: none more than twice too large, the smallest always."""
+    return tuple(b for b in _BLOCKS if b < 2 * size or b == _BLOCKS[0])

@@ -1,0 +1,172 @@
+"""The problem over whole tiles, before scheduling: four blocks whose loops are already named after the machine.
+
+Rows are (block, piece, warp, lane, element) and so are columns; k is (step, element). ``a_tile`` and ``b_tile`` copy
+an operand, zero outside it, so that ``gemm`` has no edges; ``epilogue`` writes what lies inside D. Guards compare whole
+vectors: all elements of one access pass or fail together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tirgemm import expr
+from tirgemm.expr import Dim
+from tirgemm.families.simt.tiling import Tiling
+from tirgemm.gemm import DTYPE_NAMES, Gemm, Operand, Range
+from tirgemm.workload import epilogue, evaluate_symbolic, index_dtype
+
+if TYPE_CHECKING:
+    from tvm.tirx import PrimFunc
+
+SYMBOL = "simt_gemm"
+
+
+def staged(gemm: Gemm, tiling: Tiling) -> PrimFunc:
+    """``gemm`` as a PrimFunc of the blocks ``a_tile``, ``b_tile``, ``gemm`` and ``epilogue``.
+
+    Parameters: the tensors in call order (a, b[, c][, bias], d), the scalars, and m where it is a range.
+    """
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.tirx.script import builder as tir
+
+    with IRBuilder() as builder:
+        with tir.prim_func(s_tir=True):
+            tir.func_name(SYMBOL)
+            tir.func_attr({"tirx.noalias": True})
+            _Writer(gemm, tiling).write()
+        return builder.get()
+
+
+class _Writer:
+    """Writes the four blocks into the IRBuilder that is open."""
+
+    def __init__(self, gemm: Gemm, tiling: Tiling) -> None:
+        from tvm import tirx
+        from tvm.tirx.script import builder as tir
+
+        self.tir, self.tirx, self.gemm, self.tiling = tir, tirx, gemm, tiling
+        self.index = index_dtype(gemm)
+        self.acc = DTYPE_NAMES[gemm.acc]
+        self.m: Any = None
+
+    def write(self) -> None:
+        T, gemm, tiling = self.tir, self.gemm, self.tiling
+        self.m = T.int32() if isinstance(gemm.m, Range) else None
+        self.a = T.arg("a", self.tensor("a"))
+        self.b = T.arg("b", self.tensor("b"))
+        self.c = T.arg("c", self.tensor("c")) if gemm.beta else None
+        bias = T.buffer([self.dim(gemm.n)], DTYPE_NAMES[gemm.out], align=gemm.align)
+        self.bias = T.arg("bias", bias) if gemm.bias else None
+        self.d = T.arg("d", self.tensor("d"))
+        self.alpha = T.arg("alpha", T.float32()) if gemm.alpha else None
+        self.beta = T.arg("beta", T.float32()) if gemm.beta else None
+        if self.m is not None:
+            T.arg("m", self.m)
+
+        self.batch = self.dim(gemm.batch)
+        self.rows = [self.dim(d) for d in (expr.ceildiv(gemm.m_dim, tiling.block_m), *tiling.rows)]
+        self.columns = [self.dim(d) for d in (expr.ceildiv(gemm.n, tiling.block_n), *tiling.columns)]
+        self.depth = [self.dim(d) for d in (expr.ceildiv(gemm.k, tiling.block_k), tiling.block_k)]
+        self.a_tile = self.named("a_tile", T.sblock_alloc_buffer([self.batch, *self.depth, *self.rows], self.acc))
+        self.b_tile = self.named("b_tile", T.sblock_alloc_buffer([self.batch, *self.depth, *self.columns], self.acc))
+        self.sums = self.named("acc", T.sblock_alloc_buffer([self.batch, *self.rows, *self.columns], self.acc))
+        self.write_copy("a")
+        self.write_copy("b")
+        self.write_gemm()
+        self.write_epilogue()
+
+    # -- blocks --------------------------------------------------------------------------------
+
+    def write_copy(self, operand: Operand) -> None:
+        """``a_tile`` or ``b_tile``: the operand k-major, in the accumulator's dtype, zero outside."""
+        T, gemm, tiling = self.tir, self.gemm, self.tiling
+        if operand == "a":
+            source, target, extents, size, block = self.a, self.a_tile, self.rows, gemm.m_dim, tiling.block_m
+            width, k_first = tiling.width_a, gemm.trans_a
+        else:
+            source, target, extents, size, block = self.b, self.b_tile, self.columns, gemm.n, tiling.block_n
+            width, k_first = tiling.width_b, not gemm.trans_b
+        with T.grid(self.batch, *self.depth, *extents) as loops, T.sblock(f"{operand}_tile"):
+            z, *at = T.axis.remap("S" * len(loops), list(loops))
+            p, x = self.linear(at[:2], self.depth), self.linear(at[2:], extents)
+            inside = [
+                *self.guard(x, size, block, width if k_first else 1),
+                *self.guard(p, gemm.k, tiling.block_k, 1 if k_first else width),
+            ]
+            value = T.cast(source[self.place(z, p, x) if k_first else self.place(z, x, p)], self.acc)
+            if inside:
+                value = self.tirx.if_then_else(self.every(inside), value, self.zero())
+            T.buffer_store(target, value, [z, *at])
+
+    def write_gemm(self) -> None:
+        T = self.tir
+        with T.grid(self.batch, *self.rows, *self.columns, *self.depth) as loops, T.sblock("gemm"):
+            z, *at = T.axis.remap("S" * (len(loops) - 2) + "RR", list(loops))
+            i, j, p = at[:5], at[5:10], at[10:]
+            where = [z, *i, *j]
+            with T.init():
+                T.buffer_store(self.sums, self.zero(), where)
+            product = self.a_tile[(z, *p, *i)] * self.b_tile[(z, *p, *j)]
+            T.buffer_store(self.sums, self.sums[tuple(where)] + product, where)
+
+    def write_epilogue(self) -> None:
+        T, gemm, tiling = self.tir, self.gemm, self.tiling
+        with T.grid(self.batch, *self.rows, *self.columns) as loops, T.sblock("epilogue"):
+            z, *at = T.axis.remap("S" * len(loops), list(loops))
+            i, j = self.linear(at[:5], self.rows), self.linear(at[5:], self.columns)
+            inside = [
+                *self.guard(i, gemm.m_dim, tiling.block_m, 1),
+                *self.guard(j, gemm.n, tiling.block_n, tiling.width_d),
+            ]
+            if inside:
+                with T.If(self.every(inside)), T.Then():
+                    self.store(z, at, i, j)
+            else:
+                self.store(z, at, i, j)
+
+    def store(self, z: Any, at: list[Any], i: Any, j: Any) -> None:
+        c = self.c[self.place(z, i, j)] if self.c is not None else None
+        bias = self.bias[j] if self.bias is not None else None
+        value = epilogue(self.gemm, self.sums[(z, *at)], c, bias, self.alpha, self.beta)
+        self.tir.buffer_store(self.d, value, self.place(z, i, j))
+
+    # -- expressions ---------------------------------------------------------------------------
+
+    def dim(self, value: Dim) -> Any:
+        if isinstance(value, int):
+            return value if self.index == "int32" else self.tir.int64(value)
+        return evaluate_symbolic(value, self.m if self.index == "int32" else self.tir.cast(self.m, "int64"))
+
+    def tensor(self, operand: Operand) -> Any:
+        gemm = self.gemm
+        shape, strides = ([self.dim(d) for d in dims] for dims in (gemm.shape(operand), gemm.strides(operand)))
+        return self.tir.buffer(shape, DTYPE_NAMES[gemm.operand_dtype(operand)], strides=strides, align=gemm.align)
+
+    def named(self, name: str, value: Any) -> Any:
+        from tvm.script.ir_builder import IRBuilder
+
+        IRBuilder.name(name, value)
+        return value
+
+    def place(self, z: Any, row: Any, column: Any) -> tuple[Any, ...]:
+        return (z, row, column) if self.gemm.batch > 1 else (row, column)
+
+    def linear(self, at: list[Any], extents: list[Any]) -> Any:
+        index = at[0]
+        for inner, extent in zip(at[1:], extents[1:], strict=True):
+            index = index * extent + inner
+        return index
+
+    def guard(self, index: Any, size: Dim, block: int, width: int) -> list[Any]:
+        """The condition that ``index`` is inside, or nothing where whole blocks cover ``size`` exactly."""
+        if isinstance(size, int) and size % block == 0:
+            return []
+        if width == 1:
+            return [index < self.dim(size)]
+        return [self.tirx.floordiv(index, self.dim(width)) < self.dim(expr.make("floordiv", size, width))]
+
+    def every(self, conditions: list[Any]) -> Any:
+        return self.tirx.all(*conditions) if len(conditions) > 1 else conditions[0]
+
+    def zero(self) -> Any:
+        return self.tir.float16(0) if self.acc == "float16" else self.tir.float32(0)

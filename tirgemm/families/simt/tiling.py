@@ -1,0 +1,153 @@
+"""How a config cuts the problem: block, warps, lanes, thread tile, copies. Integers only, no TVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tirgemm import expr
+from tirgemm.config import Config
+from tirgemm.expr import Dim
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
+from tirgemm.hardware import WARP
+
+# Pipeline -> tiles of A and B that shared memory holds at a time.
+PIPELINES: dict[str, int] = {"none": 1, "register": 1, "double": 2, "async2": 2, "async3": 3, "async4": 4}
+_ACCESS_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """A block of ``block_m x block_n`` outputs, summed ``block_k`` at a time by ``warps_m x warps_n`` warps.
+
+    A warp is ``lanes_m x lanes_n`` threads; a thread has ``pieces_m x pieces_n`` pieces of ``piece_m x piece_n``
+    outputs, the pieces strided over the block. ``width_*`` are elements of one global access; ``pad_*`` elements
+    after each row of a shared tile. The tiles of A and B lie k-major in shared memory, in the accumulator's dtype.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    warps_m: int
+    warps_n: int
+    lanes_m: int
+    lanes_n: int
+    pieces_m: int
+    pieces_n: int
+    piece_m: int
+    piece_n: int
+    width_a: int
+    width_b: int
+    width_d: int
+    pad_a: int
+    pad_b: int
+    element_bytes: int
+    buffers: int
+    pipeline: str
+    unroll: int
+    raster: int
+
+    @property
+    def threads(self) -> int:
+        return self.warps_m * self.warps_n * self.lanes_m * self.lanes_n
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """block_m cut outside in: pieces, warps, lanes, elements."""
+        return (self.pieces_m, self.warps_m, self.lanes_m, self.piece_m)
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        return (self.pieces_n, self.warps_n, self.lanes_n, self.piece_n)
+
+    @property
+    def shared_bytes(self) -> int:
+        row = self.block_m + self.pad_a + self.block_n + self.pad_b
+        return self.buffers * self.block_k * row * self.element_bytes
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether the next tiles travel through registers while this step computes."""
+        return self.pipeline in ("register", "double")
+
+    @property
+    def asynchronous(self) -> bool:
+        return self.pipeline.startswith("async")
+
+    @property
+    def registers(self) -> int:
+        """An estimate of the registers of a thread: accumulators, two steps' fragments, prefetched tiles, addresses."""
+        thread_m, thread_n = self.pieces_m * self.piece_m, self.pieces_n * self.piece_n
+        words = self.element_bytes / 4
+        staged = -(-self.block_k * (self.block_m + self.block_n) // self.threads) if self.prefetches else 0
+        return round((thread_m * thread_n + 2 * (thread_m + thread_n) + staged) * words) + 24
+
+
+def tiling(gemm: Gemm, config: Config) -> Tiling:
+    """The cut that ``config`` means for ``gemm``. Defined for every point of the space, valid or not."""
+    thread_m, thread_n = min(config["thread_m"], config["block_m"]), min(config["thread_n"], config["block_n"])
+    threads_m, threads_n = config["block_m"] // thread_m, config["block_n"] // thread_n
+    piece_m, piece_n = min(config["piece"], thread_m), min(config["piece"], thread_n)
+    asynchronous = config["pipeline"].startswith("async")
+    lanes_n = config["lanes_n"]
+    return Tiling(
+        block_m=config["block_m"],
+        block_n=config["block_n"],
+        block_k=config["block_k"],
+        warps_m=threads_m * lanes_n // WARP,
+        warps_n=threads_n // lanes_n,
+        lanes_m=WARP // lanes_n,
+        lanes_n=lanes_n,
+        pieces_m=thread_m // piece_m,
+        pieces_n=thread_n // piece_n,
+        piece_m=piece_m,
+        piece_n=piece_n,
+        width_a=_copy_width(gemm, "a", config["vector"], asynchronous),
+        width_b=_copy_width(gemm, "b", config["vector"], asynchronous),
+        width_d=min(store_width(gemm), piece_n),
+        pad_a=config["pad"] if transposes(gemm, "a") else 0,
+        pad_b=config["pad"] if transposes(gemm, "b") else 0,
+        element_bytes=DTYPE_BYTES[gemm.acc],
+        buffers=PIPELINES[config["pipeline"]],
+        pipeline=config["pipeline"],
+        unroll=config["unroll"],
+        raster=config["raster"],
+    )
+
+
+def transposes(gemm: Gemm, operand: Operand) -> bool:
+    """Whether copying ``operand`` to its k-major tile turns rows into columns."""
+    return not gemm.trans_a if operand == "a" else gemm.trans_b
+
+
+def widest(gemm: Gemm, operand: Operand) -> int:
+    """Elements of the widest aligned access along the contiguous dimension that stays inside its row: 1 to 16 bytes."""
+    size = DTYPE_BYTES[gemm.operand_dtype(operand)]
+    rows: list[Dim] = [gemm.matrix(operand)[1], gemm.leading(operand)]
+    if gemm.batch > 1:
+        rows.append(gemm.batch_stride(operand))
+    width = _ACCESS_BYTES // size
+    while width > 1 and (gemm.align % (width * size) or not all(_divides(width, d) for d in rows)):
+        width //= 2
+    return width
+
+
+def store_width(gemm: Gemm) -> int:
+    """Elements of the widest access that fits D, C and bias alike."""
+    return min(widest(gemm, "d"), widest(gemm, "c")) if gemm.beta else widest(gemm, "d")
+
+
+def blocks(gemm: Gemm, block_m: int, block_n: int) -> Dim:
+    """Thread blocks of one launch, an expression in m where m is a range."""
+    return expr.make("mul", expr.ceildiv(gemm.m_dim, block_m), gemm.batch * -(-gemm.n // block_n))
+
+
+def _copy_width(gemm: Gemm, operand: Operand, vector: int, asynchronous: bool) -> int:
+    # cp.async copies bytes as they lie: a tile that is turned takes one element at a time.
+    return 1 if asynchronous and transposes(gemm, operand) else min(vector, widest(gemm, operand))
+
+
+def _divides(width: int, dim: Dim) -> bool:
+    """Whether ``width`` divides ``dim`` at every m: a product of which one factor is divisible will do."""
+    if isinstance(dim, int):
+        return dim % width == 0
+    return dim.op == "mul" and (_divides(width, dim.left) or _divides(width, dim.right))

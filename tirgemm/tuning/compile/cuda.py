@@ -1,0 +1,97 @@
+"""CUDA kernels: a scheduled IRModule -> CUDA source by TVM -> cubin by NVRTC.
+
+The Launch that the family wrote is held against what TVM lowered: grid, block, cluster, shared memory and parameters
+must agree, and the parameters take the order and the symbol of the kernel in the cubin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tirgemm.device import Device
+from tirgemm.errors import BuildFailed
+from tirgemm.families.base import Program
+from tirgemm.hardware import ARCHITECTURES
+from tirgemm.tuning.compile import Binary
+from tirgemm.tuning.compile.lowered import check_kernel
+from tirgemm.tuning.compile.nvrtc import Resources, compile_source
+
+if TYPE_CHECKING:
+    from tvm import IRModule
+    from tvm.target import Target
+
+_COMPILE_HOOK = "tvm_callback_cuda_compile"
+
+
+def compile_program(program: Program, device: Device) -> Binary:
+    """The cubin of ``program`` for ``device``'s architecture. Raises BuildFailed; TVM's own errors pass through."""
+    if device.kind != "cuda" or device.arch not in ARCHITECTURES:
+        raise BuildFailed(
+            f"GPU kernels are compiled for {', '.join(ARCHITECTURES)}, not for {device.kind} {device.arch!r}"
+        )
+    host, source = lower(program, device.arch)
+    kernels = tuple(check_kernel(kernel, program.mod, host) for kernel in program.launch.kernels)
+    launch = replace(program.launch, kernels=kernels)
+    cubin = compile_source(source, device.arch)
+    missing = [kernel.symbol for kernel in launch.kernels if kernel.symbol not in cubin.resources]
+    if missing:
+        raise BuildFailed(f"kernel {missing[0]} is not in the cubin, which has {', '.join(cubin.resources) or 'none'}")
+    sources = {"kernel.cu": source, "module.py": program.mod.script()}
+    resources = _summary([cubin.resources[k.symbol] for k in launch.kernels], [k.shared_bytes for k in launch.kernels])
+    return Binary(cubin.data, "cubin", launch, sources, cubin.flags, resources)
+
+
+def lower(program: Program, arch: str) -> tuple[IRModule, str]:
+    """The lowered module as it is before host code is finished (with the launches in it), and the CUDA source."""
+    import tvm
+    from tvm import tirx
+    from tvm.target import Target
+    from tvm.tirx.build import split_host_device_mods
+
+    target = Target({"kind": "cuda", "arch": arch}, host="llvm")
+    pipeline, _, finalize_device = tirx.get_tir_pipeline(program.pipeline)
+    with tvm.transform.PassContext(opt_level=3, config=dict(program.pass_config)), target:
+        lowered = pipeline(tirx.transform.BindTarget(target)(program.mod))
+        host, devices = split_host_device_mods(lowered)
+        if len(devices) != 1:
+            raise BuildFailed(f"the program lowers to kernels of {len(devices)} targets; it must be the GPU alone")
+        ((device_target, module),) = devices.items()
+        return host, _source(finalize_device()(module), device_target)
+
+
+def _source(module: IRModule, target: Target) -> str:
+    import tvm
+
+    with _no_compiler():
+        return str(tvm.get_global_func("target.build.cuda")(module, target).inspect_source("cuda"))
+
+
+@contextmanager
+def _no_compiler() -> Iterator[None]:
+    """Keep TVM from compiling, where a driver is present, what we compile ourselves without fast math."""
+    import tvm
+    import tvm_ffi
+
+    previous: Any = tvm.get_global_func(_COMPILE_HOOK, allow_missing=True)
+    # A text starting with a slash is taken for PTX and loaded at the first launch, which never comes.
+    tvm_ffi.register_global_func(_COMPILE_HOOK, lambda *_: "// compiled elsewhere", override=True)
+    try:
+        yield
+    finally:
+        if previous is not None:
+            tvm_ffi.register_global_func(_COMPILE_HOOK, previous, override=True)
+        else:
+            tvm_ffi.registry.remove_global_func(_COMPILE_HOOK)
+
+
+def _summary(kernels: list[Resources], dynamic: list[int]) -> dict[str, int]:
+    """The largest of each resource over the kernels; shared memory is static and dynamic together."""
+    return {
+        "registers": max(k.registers for k in kernels),
+        "stack_bytes": max(k.stack_bytes for k in kernels),
+        "spill_bytes": max(k.spill_bytes for k in kernels),
+        "shared_bytes": max(k.shared_bytes + size for k, size in zip(kernels, dynamic, strict=True)),
+    }
