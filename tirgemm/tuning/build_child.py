@@ -13,7 +13,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, TirgemmError
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.child_process import Channel, serve
+from tirgemm.tuning.child_process import Channel, serve, without_torch
 from tirgemm.tuning.locks import DeviceLock
 
 Request = tuple[Gemm, Config, Device]
@@ -22,6 +22,7 @@ Request = tuple[Gemm, Config, Device]
 def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Request], Any]:
     """``arguments``: the builder as ``module:function``, the key and the folder of the lock (both empty for none)."""
     target, lock_key, lock_dir = arguments
+    without_torch()
     module, _, function = target.partition(":")
     with _quiet(lock_key, lock_dir):
         builder = importlib.import_module(module)

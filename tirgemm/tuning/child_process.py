@@ -273,6 +273,14 @@ def die_with_parent(parent: int) -> None:
         os._exit(0)
 
 
+def without_torch() -> None:
+    """Keep PyTorch out of this process, where it is installed.
+
+    tvm_ffi would import it only to exchange tensors with it: seconds and hundreds of megabytes a process, for nothing.
+    """
+    sys.modules["torch"] = None  # type: ignore[assignment]  # what the import statement takes for "not installed"
+
+
 def _forget_old_output() -> None:
     """Keep the file that stdout and stderr go to small."""
     with contextlib.suppress(OSError):
@@ -296,12 +304,7 @@ def _cause(code: int) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """The parent's environment, with the folder of this very package first, so that both ends run the same code.
-
-    tvm_ffi would import PyTorch, where it is installed, only to exchange tensors with it faster: two seconds and
-    hundreds of megabytes a process, for nothing that a child does.
-    """
+    """The parent's environment, with the folder of this very package first, so that both ends run the same code."""
     root = str(Path(__file__).resolve().parents[2])
     known = os.environ.get("PYTHONPATH")
-    path = f"{root}{os.pathsep}{known}" if known else root
-    return dict(os.environ) | {"PYTHONPATH": path, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
+    return dict(os.environ) | {"PYTHONPATH": f"{root}{os.pathsep}{known}" if known else root}

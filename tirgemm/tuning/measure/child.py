@@ -10,7 +10,7 @@ from typing import Any
 from tirgemm.artifact import Kernel, Trust, load
 from tirgemm.device import Device
 from tirgemm.errors import CallError, InvalidRequest
-from tirgemm.tuning.child_process import Channel, serve
+from tirgemm.tuning.child_process import Channel, serve, without_torch
 from tirgemm.tuning.locks import DeviceLock
 from tirgemm.tuning.measure.errors import MeasurementCrashed
 from tirgemm.tuning.measure.requests import Request
@@ -85,7 +85,10 @@ class _Process:
         return kernel
 
 
-def _prepare(channel: Channel, _: list[str]) -> Callable[[Any], Any]:
+def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Any], Any]:
+    """``arguments``: the device's kind. On a GPU PyTorch may be a baseline; on a CPU it is of no use."""
+    if arguments == ["cpu"]:
+        without_torch()
     # Imports that the first request would otherwise pay for within its timeout.
     importlib.import_module("tirgemm.artifact.native")
     importlib.import_module("tirgemm.tuning.measure.tensors")

@@ -46,15 +46,11 @@ Call = Callable[..., object]
 
 @dataclass(frozen=True)
 class _Operands:
-    """Fresh memory with ``sets`` sets of random normal operands of one gemm, each set apart."""
+    """Fresh memory with sets of random normal operands of one gemm, each apart; the first begins at byte ``first``."""
 
     memory: npt.NDArray[np.uint8]
+    first: int
     views: list[dict[str, View]]
-    arrays: list[dict[str, Bits]]
-
-    @property
-    def sets(self) -> int:
-        return len(self.views)
 
 
 class HostSession:
@@ -81,7 +77,7 @@ class HostSession:
             except Absent as reason:
                 absent[name] = str(reason)
                 continue
-            contenders[name] = lambda operands, f=function: _array_calls(f, operands)  # type: ignore[misc]
+            contenders[name] = lambda operands, f=function: _array_calls(f, gemm, operands)  # type: ignore[misc]
         sets = self._sets(gemm, len(contenders))
         rng = np.random.default_rng([request.seed, 0x71E])
         buffers = []
@@ -167,18 +163,21 @@ def _kernel_calls(kernel: Kernel, operands: _Operands) -> Iterator[Callable[[], 
     return itertools.cycle(ready)
 
 
-def _array_calls(function: Call, operands: _Operands) -> Iterator[Callable[[], object]]:
-    return itertools.cycle([lambda a=arrays: function(**a) for arrays in operands.arrays])
+def _array_calls(function: Call, gemm: Gemm, operands: _Operands) -> Iterator[Callable[[], object]]:
+    return itertools.cycle([lambda a=arrays: function(**a) for arrays in _arrays(gemm, operands)])
 
 
 def _layouts(gemm: Gemm) -> list[Layout]:
     return [layout_of(gemm, name, gemm.m_max) for name in (*gemm.inputs, "d")]
 
 
+def _size(layout: Layout) -> int:
+    return layout.span * int(np.dtype(BITS[layout.dtype]).itemsize)
+
+
 def _padded(layout: Layout) -> int:
-    size: int = layout.span * np.dtype(BITS[layout.dtype]).itemsize
     align = max(_ALIGN, layout.align)
-    return -(-size // align) * align
+    return -(-_size(layout) // align) * align
 
 
 def _set_bytes(gemm: Gemm) -> int:
@@ -186,27 +185,39 @@ def _set_bytes(gemm: Gemm) -> int:
 
 
 def _operands(gemm: Gemm, sets: int, rng: np.random.Generator) -> _Operands:
-    """Fresh memory, filled from a million random normal numbers at a random offset for each operand."""
+    """Fresh memory, filled from a million random normal numbers, each part from a random offset on."""
     layouts = _layouts(gemm)
     align = max(_ALIGN, gemm.align)
     memory = np.empty(sets * _set_bytes(gemm) + align, np.uint8)
-    at = -memory.ctypes.data % align
+    first = -memory.ctypes.data % align
     normal = rng.standard_normal(_RANDOM, dtype=np.float32)
-    pools = {dtype: np.tile(encode(normal, dtype), 2) for dtype in {layout.dtype for layout in layouts}}
-    views, arrays = [], []
+    pools = {layout.dtype: np.tile(encode(normal, layout.dtype), 2) for layout in layouts if layout.name != "d"}
+    _scatter(memory[first : first + sets * _set_bytes(gemm)].view(BITS[gemm.dtype]), pools[gemm.dtype], rng)
+    at, views = first, []
     for _ in range(sets):
         one: dict[str, View] = {}
-        bits: dict[str, Bits] = {}
         for layout in layouts:
-            flat: Bits = memory[at : at + layout.span * np.dtype(BITS[layout.dtype]).itemsize].view(BITS[layout.dtype])
-            _scatter(flat, pools[layout.dtype], int(rng.integers(_RANDOM)))
-            shape, strides = tensor_shape(layout)
-            one[layout.name] = View(memory.ctypes.data + at, layout.dtype, shape, strides)
-            bits[layout.name] = np.lib.stride_tricks.as_strided(flat, shape, [s * flat.itemsize for s in strides])
+            if layout.dtype != gemm.dtype and layout.name != "d":
+                flat: Bits = memory[at : at + _size(layout)].view(BITS[layout.dtype])
+                _scatter(flat, pools[layout.dtype], rng)
+            one[layout.name] = View(memory.ctypes.data + at, layout.dtype, *tensor_shape(layout))
             at += _padded(layout)
         views.append(one)
-        arrays.append(bits)
-    return _Operands(memory, views, arrays)
+    return _Operands(memory, first, views)
+
+
+def _arrays(gemm: Gemm, operands: _Operands) -> list[dict[str, Bits]]:
+    """The same operands as NumPy arrays of bits."""
+    at, arrays = operands.first, []
+    for _ in operands.views:
+        one: dict[str, Bits] = {}
+        for layout in _layouts(gemm):
+            flat: Bits = operands.memory[at : at + _size(layout)].view(BITS[layout.dtype])
+            shape, strides = tensor_shape(layout)
+            one[layout.name] = np.lib.stride_tricks.as_strided(flat, shape, [s * flat.itemsize for s in strides])
+            at += _padded(layout)
+        arrays.append(one)
+    return arrays
 
 
 def tensor_shape(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -218,8 +229,9 @@ def tensor_shape(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return (layout.rows, layout.cols), (layout.ld, 1)
 
 
-def _scatter(flat: Bits, pool: Bits, offset: int) -> None:
+def _scatter(flat: Bits, pool: Bits, rng: np.random.Generator) -> None:
     for at in range(0, flat.size, _RANDOM):
+        offset = int(rng.integers(_RANDOM))
         piece = flat[at : at + _RANDOM]
         piece[:] = pool[offset : offset + piece.size]
 

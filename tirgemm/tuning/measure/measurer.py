@@ -144,7 +144,7 @@ class Measurer:
             if self._child is None or not self._child.alive:
                 if self._child is not None:
                     self._child.kill()
-                self._child = ChildProcess("tirgemm.tuning.measure.child")
+                self._child = ChildProcess("tirgemm.tuning.measure.child", [self.device.kind])
             try:
                 answer: Answer = self._child.request(request, timeout_s=self.timeout_s, cancel=cancel)
             except ChildDied as error:
