@@ -12,8 +12,9 @@ import math
 
 from tirgemm.config import Config, Knob, Space
 from tirgemm.device import Device, Limits
-from tirgemm.families.base import Program, Rule, require_valid
+from tirgemm.families.base import Program, Rule, rejected, require_valid
 from tirgemm.gemm import DTYPE_BYTES, Gemm
+from tirgemm.tuning.records import Candidate, SampleSet, Status
 
 DEVICE = Device(
     kind="cuda", arch="sm_90a", model="Simulated", units=132, memory_bytes=2**36, clock_mhz=1755, peak_gbps=4000.0,
@@ -107,3 +108,14 @@ def simulated_us(gemm: Gemm, config: Config, device: Device = DEVICE) -> float:
     noise = int.from_bytes(hashlib.sha256(f"{gemm}{config}".encode()).digest()[:4], "big") / 2**32
     body = _roof_us(gemm, config, device) - 3.0
     return (body * conflicts * spills * loop / (hidden * issue) + 3.0) * (0.99 + 0.02 * noise)
+
+
+def measured(gemm: Gemm, config: Config, us: float | None = None) -> Candidate:
+    """The record of ``config`` as the simulator times it."""
+    samples = (SampleSet((simulated_us(gemm, config) if us is None else us,)),)
+    return Candidate(gemm, DEVICE.key, "sustained", config, Status.MEASURED, sample_sets=samples)
+
+
+def valid_configs(family: Toy, gemm: Gemm) -> list[Config]:
+    """Every config that passes the rules."""
+    return [config for config in family.space(gemm, DEVICE) if rejected(family, gemm, config, DEVICE) is None]

@@ -105,7 +105,7 @@ class BoostedTrees:
         rows = [self._features_of(config) for config in configs]
         if self._booster is None:
             estimates = np.array([-row["log_predicted_us"] for row in rows])
-            return estimates - estimates.max(initial=-np.inf) if len(rows) else estimates
+            return estimates - estimates.max(initial=-np.inf) if rows else estimates
         found: Scores = np.asarray(self._booster.inplace_predict(self._matrix(rows)), dtype=np.float64)
         return found
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tvm.s_tir.meta_schedule import SpaceGenerator, TuneContext
     from tvm.s_tir.meta_schedule.database import Database, TuningRecord
 
-POPULATION = 128
-MEASURED_SHARE = 0.25
+POPULATION = 384
+MEASURED_SHARE = 0.125
 GENERATIONS = 4
 # Fewer random samples than this that pass the gate make no population: the space is nearly exhausted or nearly all
 # of it is rejected.
@@ -54,11 +54,15 @@ class Evolution:
         self.module = search_module(gemm)
         self.database: Database = MemoryDatabase() if database is None else database
         self._workload = self.database.commit_workload(self.module)
+        self._recorded: set[Point] = set()
 
     def record(self, point: Point, us: float) -> None:
-        """Commit a measured point to the database, for later rounds to start from."""
+        """Commit a measured point to the database, once, for later rounds to start from."""
         from tvm.s_tir.meta_schedule.database import TuningRecord
 
+        if point in self._recorded:
+            return
+        self._recorded.add(point)
         trace = point_schedule(self.gemm, self.gate.spaces[point.family], point).trace.simplified(True)
         self.database.commit_tuning_record(TuningRecord(trace, self._workload, [us * 1e-6], None, None))
 

@@ -15,16 +15,17 @@ from tirgemm.families.base import Family
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Range
 
 # The knobs that play one part go by one name in every family where they can; the first that is present counts.
+# A block of 0 is the whole extent, 0 threads are all that the device has.
 _PARTS: dict[str, tuple[str, ...]] = {
-    "bm": ("block_m", "tile_m"),
-    "bn": ("block_n", "tile_n"),
-    "bk": ("block_k", "tile_k"),
-    "tm": ("thread_m", "micro_m", "warp_m"),
-    "tn": ("thread_n", "micro_n", "warp_n"),
+    "bm": ("block_m",),
+    "bn": ("block_n",),
+    "bk": ("block_k",),
+    "tm": ("thread_m", "tile_m", "warp_m"),
+    "tn": ("thread_n", "tile_n", "warp_n"),
     "stages": ("stages",),
-    "split": ("split_k", "split"),
-    "threads": ("threads",),
+    "split": ("split_k",),
 }
+_PIPELINE_STAGES = {"none": 1, "register": 1, "double": 2, "async2": 2, "async3": 3, "async4": 4}
 
 
 def features(gemm: Gemm, config: Config, device: Device, regime: str, family: Family | None = None) -> dict[str, float]:
@@ -69,9 +70,12 @@ def _tiling(gemm: Gemm, config: Config, device: Device) -> dict[str, float]:
     part = _parts(config)
     found: dict[str, float] = {}
     for axis, size in (("m", gemm.m_max), ("n", gemm.n), ("k", gemm.k)):
-        tile = part.get(f"b{axis}", 0)
-        if tile > 0:
+        if f"b{axis}" in part:
+            tile = part[f"b{axis}"] = part[f"b{axis}"] or size
             found[f"fill_{axis}"] = size / (math.ceil(size / tile) * tile)
+        if part.get(f"t{axis}", 0) > 0:
+            micro = part[f"t{axis}"]
+            found[f"micro_fill_{axis}"] = size / (math.ceil(size / micro) * micro)
     bm, bn, bk = part.get("bm", 0), part.get("bn", 0), part.get("bk", 0)
     tm, tn = part.get("tm", 0), part.get("tn", 0)
     size = DTYPE_BYTES[gemm.dtype]
@@ -97,10 +101,10 @@ def _tiling(gemm: Gemm, config: Config, device: Device) -> dict[str, float]:
             "accumulators": tm * tn, "log_accumulators": math.log2(tm * tn), "operand_registers": tm + tn,
             "micro_intensity": tm * tn / (tm + tn),
         }  # fmt: skip
-    threads = part.get("threads", 0) or (bm * bn // (tm * tn) if bm > 0 and bn > 0 and tm > 0 and tn > 0 else 0)
-    if threads > 0:
+    if device.kind == "cuda" and bm > 0 and bn > 0 and tm > 0 and tn > 0:
+        threads = max(1, bm * bn // (tm * tn))
         found |= {"threads": threads, "log_threads": math.log2(threads)}
-        if device.limits.registers_per_sm and tm > 0 and tn > 0:
+        if device.limits.registers_per_sm:
             registers = min(255, tm * tn + 2 * (tm + tn) + 24)
             found["blocks_by_registers"] = device.limits.registers_per_sm / (threads * registers)
             found["blocks_by_threads"] = device.limits.threads_per_sm / threads
@@ -108,12 +112,17 @@ def _tiling(gemm: Gemm, config: Config, device: Device) -> dict[str, float]:
 
 
 def _parts(config: Config) -> dict[str, int]:
+    """The numbers of the knobs that play a known part."""
     knobs = dict(config.knobs)
     found: dict[str, int] = {}
     for part, names in _PARTS.items():
-        for name in names:
-            value = knobs.get(name)
-            if type(value) is int:
-                found[part] = value
-                break
+        value = next((knobs[name] for name in names if name in knobs), None)
+        if type(value) is int:
+            found[part] = value
+    vectors, lanes = knobs.get("vectors"), knobs.get("lanes")
+    if type(vectors) is int and type(lanes) is int:
+        found["tn"] = vectors * lanes
+    pipeline = knobs.get("pipeline")
+    if isinstance(pipeline, str) and pipeline in _PIPELINE_STAGES:
+        found["stages"] = _PIPELINE_STAGES[pipeline]
     return found

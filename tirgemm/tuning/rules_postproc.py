@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tirgemm.config import Config, Space
@@ -98,8 +98,3 @@ def postprocessor(gate: Gate) -> Postproc:
             return ApplyRules(self.gate)
 
     return ApplyRules(gate)
-
-
-def spaces_of(gate: Gate) -> Mapping[str, Space]:
-    """The spaces of all families of the search."""
-    return gate.spaces

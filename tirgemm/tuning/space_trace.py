@@ -73,7 +73,9 @@ def gemm_of(module: IRModule) -> Gemm:
     """The problem that ``search_module`` was made for. Raises InvalidRequest for any other module."""
     attrs = module["main"].attrs if "main" in [v.name_hint for v in module.get_global_vars()] else None
     if not attrs or GEMM not in attrs:
-        raise InvalidRequest(f"module has no main function with the attribute {GEMM}; it is not a tirgemm search module")
+        raise InvalidRequest(
+            f"module has no main function with the attribute {GEMM}; it is not a tirgemm search module"
+        )
     return Gemm.parse(str(attrs[GEMM]))
 
 
