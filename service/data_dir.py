@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tirgemm.artifact import Signer
-    from tuning_db import SqlStore
+    from tuning_db import Database, SqlStore
 
 SIGNING_KEY = "signing.key"
 
@@ -21,12 +21,26 @@ def default_data_dir() -> Path:
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "share") / "tirgemm"
 
 
+def database_file(data_dir: Path | None) -> Path:
+    """The SQLite file of a data folder."""
+    from tuning_db.database import FILE_NAME
+
+    return _folder(data_dir) / FILE_NAME
+
+
+def open_database(data_dir: Path | None, url: str | None = None) -> Database:
+    """The database at ``url``, by default the SQLite file of the data folder, with the folder's blobs; made where absent."""
+    from tuning_db import Database
+
+    return Database.embedded(_folder(data_dir)) if url is None else Database(url, _folder(data_dir))
+
+
 @contextmanager
 def open_store(data_dir: Path | None) -> Iterator[SqlStore]:
-    """The store on the SQLite database and the blobs of a data folder, made where absent."""
-    from tuning_db import Database, SqlStore
+    """The store on the database and the blobs of a data folder."""
+    from tuning_db import SqlStore
 
-    with Database.embedded((data_dir or default_data_dir()).expanduser()) as database:
+    with open_database(data_dir) as database:
         yield SqlStore(database)
 
 
@@ -34,4 +48,8 @@ def signer(data_dir: Path | None) -> Signer:
     """The key that artifacts of this data folder are signed with, made at first use."""
     from tirgemm.artifact import Signer
 
-    return Signer.load_or_create((data_dir or default_data_dir()).expanduser() / SIGNING_KEY)
+    return Signer.load_or_create(_folder(data_dir) / SIGNING_KEY)
+
+
+def _folder(data_dir: Path | None) -> Path:
+    return (data_dir or default_data_dir()).expanduser().absolute()

@@ -125,8 +125,8 @@ def error_over_bound(result: Array, reference: Array, bound: Array) -> float:
 
 
 def _gelu(x: Array) -> Array:
-    half: Array = 0.5 * x
-    return half * (1.0 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2.0)))
+    erf: Array = np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2.0))
+    return 0.5 * x * (1.0 + erf)
 
 
 def _gelu_tanh(x: Array) -> Array:
