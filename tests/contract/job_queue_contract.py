@@ -191,6 +191,24 @@ class JobQueueContract:
         assert queue.heartbeat(job.id, "w1", 5.0) == "ok"
         assert queue.claim("w2", KEYS, 5.0) is None
 
+    def test_threads_that_claim_together_get_different_jobs(self, queue: JobQueue) -> None:
+        wanted = {queue.submit(JobRequest(GEMM.with_(m=m), DEVICE))[0].id for m in range(1, 13)}
+        claimed: list[str] = []
+        together = threading.Barrier(6)
+
+        def claim(owner: str) -> None:
+            for _ in range(2):
+                together.wait(30)
+                job = queue.claim(owner, KEYS, 60.0)
+                claimed.append("none" if job is None else job.id)
+
+        threads = [threading.Thread(target=claim, args=(f"w{number}",)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(claimed) == sorted(wanted)
+
     def test_a_job_is_claimed_by_one_of_several_processes(self, database: Database, queue: JobQueue) -> None:
         wanted = {queue.submit(JobRequest(GEMM.with_(m=m), DEVICE))[0].id for m in range(1, 16)}
         processes = [claimer(database, f"w{number}") for number in range(3)]
@@ -254,6 +272,9 @@ class JobQueueContract:
         assert cancelled.status == "cancelled"
         assert cancelled.finished_at is not None
         assert queue.claim("w1", KEYS, 5.0) is None
+        again, created = queue.submit(JobRequest(GEMM, DEVICE))
+        assert created
+        assert again.id != job.id
 
     def test_the_owner_learns_that_its_job_was_cancelled(self, queue: JobQueue) -> None:
         job, _ = queue.submit(JobRequest(GEMM, DEVICE))
