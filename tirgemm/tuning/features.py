@@ -12,6 +12,7 @@ from functools import lru_cache
 from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.families.base import Family
+from tirgemm.families.simt.tiling import PIPELINES
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Range
 
 # The knobs that play one part go by one name in every family where they can; the first that is present counts.
@@ -25,7 +26,6 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "stages": ("stages",),
     "split": ("split_k",),
 }
-_PIPELINE_STAGES = {"none": 1, "register": 1, "double": 2, "async2": 2, "async3": 3, "async4": 4}
 
 
 def features(gemm: Gemm, config: Config, device: Device, regime: str, family: Family | None = None) -> dict[str, float]:
@@ -123,6 +123,6 @@ def _parts(config: Config) -> dict[str, int]:
     if type(vectors) is int and type(lanes) is int:
         found["tn"] = vectors * lanes
     pipeline = knobs.get("pipeline")
-    if isinstance(pipeline, str) and pipeline in _PIPELINE_STAGES:
-        found["stages"] = _PIPELINE_STAGES[pipeline]
+    if isinstance(pipeline, str) and pipeline in PIPELINES:
+        found["stages"] = PIPELINES[pipeline]
     return found
