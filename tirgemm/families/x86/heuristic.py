@@ -25,7 +25,7 @@ def default(gemm: Gemm, device: Device, space: Space, rules: tuple[Rule, ...]) -
     for tile_m, vectors in _tiles(gemm, lanes, has_avx512(device)):
         if tile_m not in choices["tile_m"] or vectors not in choices["vectors"]:
             continue
-        for unroll, (block_m, block_n) in itertools.product((4, 1), _blocks(gemm, device)):
+        for unroll, (block_m, block_n) in itertools.product((2, 1), _blocks(gemm, device)):
             found = Config(
                 "x86",
                 (
@@ -35,8 +35,8 @@ def default(gemm: Gemm, device: Device, space: Space, rules: tuple[Rule, ...]) -
                     ("pack_a", True),
                     ("pack_b", True),
                     ("unroll", unroll),
-                    ("block_m", min(block_m, max(choices["block_m"]))),  # type: ignore[type-var]
-                    ("block_n", min(block_n, max(choices["block_n"]))),  # type: ignore[type-var]
+                    ("block_m", min(block_m, max(choices["block_m"]))),
+                    ("block_n", min(block_n, max(choices["block_n"]))),
                     ("block_k", 1024 if gemm.k > 2048 else 0),
                     ("order", "rows"),
                     ("threads", 1 if gemm.flops < 2**20 and 1 in choices["threads"] else 0),
@@ -80,10 +80,10 @@ def _tiles(gemm: Gemm, lanes: int, wide: bool) -> list[tuple[int, int]]:
 
 def _blocks(gemm: Gemm, device: Device) -> list[tuple[int, int]]:
     """Blocks of a task, the largest that give every thread a few tasks first."""
-    sizes = [(256, 256), (256, 128), (128, 128), (128, 64), (64, 64)]
+    sizes = [(512, 512), (512, 256), (256, 256), (256, 128), (128, 128), (128, 64), (64, 64)]
 
     def tasks(block: tuple[int, int]) -> int:
         return gemm.batch * -(-gemm.m_max // block[0]) * -(-gemm.n // block[1])
 
     enough = [block for block in sizes if tasks(block) >= 4 * device.units]
-    return [*enough, *(block for block in reversed(sizes) if block not in enough), (512, 512), (1024, 1024)]
+    return [*enough, *(block for block in reversed(sizes) if block not in enough), (1024, 1024)]

@@ -54,6 +54,7 @@ class _Multiply:
         self.tiling, self.gemm = tiling, tiling.gemm
         self.emit = Emitter("multiply", tiling)
         self.tir = self.emit.tir
+        self.partial: Any = None
 
     def body(self) -> None:
         tir, emit, tiling, gemm = self.tir, self.emit, self.tiling, self.gemm
@@ -62,7 +63,8 @@ class _Multiply:
         self.c = emit.tensor("c") if gemm.beta else None
         self.bias = emit.bias() if gemm.bias else None
         self.d = emit.tensor("d")
-        self.partial = emit.workspace("partial", tiling.shape_partial()) if tiling.k_blocks > 1 else None
+        if tiling.k_blocks > 1:
+            self.partial = emit.workspace("partial", tiling.shape_partial())
         self.alpha = emit.scalar("alpha") if gemm.alpha else None
         self.beta = emit.scalar("beta") if gemm.beta else None
         self.m, block = emit.size_and_block()
@@ -75,13 +77,13 @@ class _Multiply:
         count_m = tir.min(tiling.task_panels_m, panels_m - first_m)
         count_n = tir.min(tiling.task_panels_n, tiling.panels_n - first_n)
         rows_inner = self.tiling.config["order"] == "rows"
-        with tir.serial(tiling.k_blocks) as kb, tir.serial(count_n if rows_inner else count_m) as outer:
-            with tir.serial(count_m if rows_inner else count_n) as inner, tir.sblock("tile"):
-                o, i = (outer, inner) if rows_inner else (inner, outer)
-                self.s = named("s", tir.axis.opaque(tiling.k_blocks, named("kb", kb)))
-                self.x = named("x", tir.axis.spatial(panels_m, first_m + i))
-                self.y = named("y", tir.axis.spatial(tiling.panels_n, first_n + o))
-                self.tile()
+        extents = (count_n, count_m) if rows_inner else (count_m, count_n)
+        with tir.grid(tiling.k_blocks, *extents) as (kb, outer, inner), tir.sblock("tile"):
+            i, j = (inner, outer) if rows_inner else (outer, inner)
+            self.s = named("s", tir.axis.opaque(tiling.k_blocks, kb))
+            self.x = named("x", tir.axis.spatial(panels_m, first_m + i))
+            self.y = named("y", tir.axis.spatial(tiling.panels_n, first_n + j))
+            self.tile()
 
     def tile(self) -> None:
         """One register tile over one block of k."""
@@ -92,7 +94,9 @@ class _Multiply:
             self.finish()
             return
         with tir.If(self.s > 0), tir.Then():
-            self.tile_vectors(lambda i, j: tir.buffer_store(self.acc, self.acc[i, j] + self.partial[self.slot(i, j)], [i, j]))
+            self.tile_vectors(
+                lambda i, j: tir.buffer_store(self.acc, self.acc[i, j] + self.partial[self.slot(i, j)], [i, j])
+            )
         with tir.If(self.s == tiling.k_blocks - 1):
             with tir.Then():
                 self.finish()
@@ -170,5 +174,9 @@ class _Multiply:
     def tile_vectors(self, write: Callable[[Any, Any], None]) -> None:
         """Every element of the register tile, already unrolled and in vectors: no block, so acc keeps its one writer."""
         tir, lanes = self.tir, self.tiling.lanes
-        with tir.unroll(self.tiling.tile_m) as i, tir.unroll(self.tiling.tile_n // lanes) as v, tir.vectorized(lanes) as lane:
+        with (
+            tir.unroll(self.tiling.tile_m) as i,
+            tir.unroll(self.tiling.tile_n // lanes) as v,
+            tir.vectorized(lanes) as lane,
+        ):
             write(i, v * lanes + lane)

@@ -18,7 +18,7 @@ _L1_BYTES = 32 * 1024
 _MAX_TASKS_PER_THREAD = 256
 
 
-def _registers(gemm: Gemm, config: Config, device: Device) -> str | None:
+def _registers(_gemm: Gemm, config: Config, device: Device) -> str | None:
     tile_m, vectors = config["tile_m"], config["vectors"]
     needed, limit = tile_m * vectors + vectors + 1, registers(device)
     if needed > limit:
@@ -26,7 +26,7 @@ def _registers(gemm: Gemm, config: Config, device: Device) -> str | None:
     return None
 
 
-def _in_flight(gemm: Gemm, config: Config, device: Device) -> str | None:
+def _in_flight(gemm: Gemm, config: Config, _device: Device) -> str | None:
     tile_m, vectors, lanes = config["tile_m"], config["vectors"], config["lanes"]
     sums = tile_m * vectors
     covers = tile_m >= gemm.m_max and (vectors == 4 or vectors * lanes >= gemm.n)
@@ -35,14 +35,14 @@ def _in_flight(gemm: Gemm, config: Config, device: Device) -> str | None:
     return None
 
 
-def _code(gemm: Gemm, config: Config, device: Device) -> str | None:
+def _code(_gemm: Gemm, config: Config, _device: Device) -> str | None:
     size = config["tile_m"] * config["vectors"] * config["unroll"]
     if size > _MAX_UNROLLED:
         return f"unroll {config['unroll']} writes out {size} multiply-adds; beyond {_MAX_UNROLLED} the loop leaves the instruction cache"
     return None
 
 
-def _padding(gemm: Gemm, config: Config, device: Device) -> str | None:
+def _padding(gemm: Gemm, config: Config, _device: Device) -> str | None:
     tile_n, lanes = config["vectors"] * config["lanes"], config["lanes"]
     padded = -(-gemm.n // tile_n) * tile_n
     if padded - gemm.n >= max(lanes, gemm.n // 4):
@@ -50,22 +50,24 @@ def _padding(gemm: Gemm, config: Config, device: Device) -> str | None:
     return None
 
 
-def _padding_rows(gemm: Gemm, config: Config, device: Device) -> str | None:
+def _padding_rows(gemm: Gemm, config: Config, _device: Device) -> str | None:
     tile_m = config["tile_m"]
     padded = -(-gemm.m_max // tile_m) * tile_m
     if padded > 8 and padded - gemm.m_max > gemm.m_max // 2:
-        return f"tiles of {tile_m} rows pad m = {gemm.m_max} to {padded}; more than a third would be computed for nothing"
+        return (
+            f"tiles of {tile_m} rows pad m = {gemm.m_max} to {padded}; more than a third would be computed for nothing"
+        )
     return None
 
 
-def _direct_b(gemm: Gemm, config: Config, device: Device) -> str | None:
+def _direct_b(gemm: Gemm, config: Config, _device: Device) -> str | None:
     tile_n = config["vectors"] * config["lanes"]
     if not config["pack_b"] and gemm.n % tile_n:
         return f"pack_b off reads whole tiles of {tile_n} columns of B in place; n = {gemm.n} is not a multiple"
     return None
 
 
-def _direct_a(gemm: Gemm, config: Config, device: Device) -> str | None:
+def _direct_a(gemm: Gemm, config: Config, _device: Device) -> str | None:
     panels = -(-gemm.n // (config["vectors"] * config["lanes"]))
     limit = 8
     if not config["pack_a"] and gemm.dtype != "f32" and panels > limit:
@@ -73,13 +75,13 @@ def _direct_a(gemm: Gemm, config: Config, device: Device) -> str | None:
     return None
 
 
-def _block_m(gemm: Gemm, config: Config, device: Device) -> str | None:
+def _block_m(_gemm: Gemm, config: Config, _device: Device) -> str | None:
     if config["block_m"] < config["tile_m"]:
         return f"block_m {config['block_m']} is smaller than a tile of {config['tile_m']} rows"
     return None
 
 
-def _cache(gemm: Gemm, config: Config, device: Device) -> str | None:
+def _cache(gemm: Gemm, config: Config, _device: Device) -> str | None:
     """The operand that passes again and again within a task must stay in L2."""
     tiling = Tiling(gemm, config)
     depth = tiling.chunks_per_block * CHUNK * 4
@@ -92,7 +94,7 @@ def _cache(gemm: Gemm, config: Config, device: Device) -> str | None:
     return None
 
 
-def _shallow(gemm: Gemm, config: Config, device: Device) -> str | None:
+def _shallow(gemm: Gemm, config: Config, _device: Device) -> str | None:
     tiling = Tiling(gemm, config)
     panel = tiling.chunks * CHUNK * (tiling.tile_n + tiling.tile_m) * 4
     if tiling.k_blocks > 1 and panel <= _L1_BYTES:

@@ -45,7 +45,9 @@ class Emitter:
         shape, strides = self.gemm.shape(name), self.gemm.strides(name)
         gaps = None if strides == dense_strides(shape) else [self.dim(s) for s in strides]
         dtype = DTYPE_NAMES[self.gemm.operand_dtype(name)]
-        return self._pointer(name, self.tir.buffer([self.dim(s) for s in shape], dtype, strides=gaps, align=self.gemm.align))
+        return self._pointer(
+            name, self.tir.buffer([self.dim(s) for s in shape], dtype, strides=gaps, align=self.gemm.align)
+        )
 
     def bias(self) -> Any:
         return self._pointer("bias", self.tir.buffer([self.gemm.n], DTYPE_NAMES[self.gemm.out], align=self.gemm.align))

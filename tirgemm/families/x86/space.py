@@ -35,7 +35,7 @@ def space(gemm: Gemm, device: Device) -> Space:
     return Space(
         "x86",
         (
-            Knob("tile_m", _covering(TILE_M, gemm.m_max)),
+            Knob("tile_m", _covering(tuple(t for t in TILE_M if t + 2 <= registers(device)), gemm.m_max)),
             Knob("vectors", _covering(VECTORS, -(-gemm.n // 8))),
             Knob("lanes", (16, 8) if has_avx512(device) else (8,)),
             Knob("pack_a", (True, False) if _direct_a(gemm) else (True,)),
