@@ -16,7 +16,6 @@ from tuning_db import Event, Job
 POLL_SECONDS = 0.1
 PAGE = 500
 RETRY_MS = 500
-FINISHED = ("done", "failed", "cancelled")
 
 
 def last_event_id(header: str | None) -> int:
@@ -31,23 +30,21 @@ def last_event_id(header: str | None) -> int:
 async def stream(state: ServiceState, job_id: str, after: int) -> AsyncIterator[ServerSentEvent]:
     """Every event behind ``after``, then new ones as they come, then the end: ``done``, ``failed`` or ``cancelled``.
 
-    The end is made from the job itself where no such event is stored, so that it cannot be missing.
+    The end is made from the job itself, so that it cannot be missing; it is told again to whoever comes back later.
     """
-    ended = False
     retry: int | None = RETRY_MS
     while not state.stopping.is_set():
         job, events = await run_in_threadpool(_read, state, job_id, after)
         for event in events:
-            ended = ended or event.kind in FINISHED
             yield ServerSentEvent(id=str(event.id), event=event.kind, data=event.data, retry=retry)
             after, retry = event.id, None
         if len(events) == PAGE:
             continue
         if job is None:
             return
-        if job.status in FINISHED:
-            if not ended:
-                yield ServerSentEvent(id=str(after), event=job.status, data=_end(job), retry=retry)
+        if job.ended:
+            data = await run_in_threadpool(_end, state, job)
+            yield ServerSentEvent(id=str(after + 1), event=job.status, data=data, retry=retry)
             return
         try:
             await asyncio.wait_for(state.stopping.wait(), POLL_SECONDS)
@@ -61,5 +58,7 @@ def _read(state: ServiceState, job_id: str, after: int) -> tuple[Job | None, lis
     return job, state.queue.events(job_id, after=after, limit=PAGE)
 
 
-def _end(job: Job) -> dict[str, Any]:
-    return {"status": job.status, "kernel": job.kernel_id, "error": job.error, "at": job.finished_at}
+def _end(state: ServiceState, job: Job) -> dict[str, Any]:
+    data = {"status": job.status, "kernel": job.kernel_id, "error": job.error, "at": job.finished_at}
+    kernel = state.store.kernel_by_id(job.kernel_id) if job.kernel_id else None
+    return data | {"config": str(kernel.config), "timings": kernel.timings} if kernel else data

@@ -65,7 +65,7 @@ def test_a_stream_tells_everything_in_order_and_ends_with_the_job(service: Servi
         "fallback", "started", "candidate", "candidate", "candidate", "selected", "done",
     ]  # fmt: skip
     ids = [number for number, _, _ in events if number is not None]
-    assert ids == sorted(ids)
+    assert ids == sorted(set(ids)), "a client that drops what it has seen would drop an event"
     assert events[-1][2]["kernel"] == service.http.get(f"/v1/jobs/{job_id}").json()["kernel_id"]
 
 

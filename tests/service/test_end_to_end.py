@@ -1,0 +1,45 @@
+"""The whole flow on the CPU, through processes: POST a shape, follow its job, load the artifact, call it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.service.processes import Serve
+from tirgemm.artifact import Trust, load
+from tirgemm.client import Client
+from tirgemm.errors import UntrustedArtifact
+
+GEMM = "37x29x41:f16:nt:alpha:bias:act=relu"
+
+
+@pytest.mark.slow
+def test_a_posted_shape_comes_back_tuned_verified_signed_and_right(tmp_path: Path) -> None:
+    with Serve(tmp_path / "data") as server, Client(server.url, cache_dir=tmp_path / "cache") as client:
+        key = str(client.meta()["signer"])
+        answer = client.submit(GEMM, budget={"trials": 3, "seconds": 30}, seed=5)
+        kinds = [event.kind for event in client.events(answer.job_id)]
+        assert kinds[-1] == "done"
+        assert {"fallback", "started", "batch", "candidate", "selected"} <= set(kinds)
+        job = client.job(answer.job_id)
+        document, fallback = job["kernel"], job["fallback"]
+        assert (document["role"], document["verified"], fallback["role"]) == ("tuned", True, "fallback")
+        assert 1 <= document["trials"] <= 3
+        began = time.monotonic()
+        assert client.submit(GEMM).kernel == document
+        assert time.monotonic() - began < 1, "the second answer comes from the database"
+        packages = [client.artifact(kernel["artifact"]["sha256"]) for kernel in (document, fallback)]
+    with pytest.raises(UntrustedArtifact):
+        load(packages[0], trust=Trust.of("ed25519:" + "A" * 43 + "="))
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((37, 41), (29, 41)))
+    bias = rng.standard_normal(29).astype(np.float16)
+    wanted = np.maximum(1.5 * (a.astype(np.float64) @ b.astype(np.float64).T) + bias, 0)
+    for package in packages:
+        kernel = load(package, trust=Trust.of(key))
+        found = kernel(a, b, bias=bias, alpha=1.5)
+        assert found.dtype == np.float16
+        np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=2e-3, atol=2e-2)
