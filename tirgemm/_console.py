@@ -47,7 +47,8 @@ class _Mode:
 
 
 MODE = _Mode()
-out = Console(soft_wrap=True, highlight=False)
+# What is printed may hold brackets of its own (paths, compilers' words), so that markup is off on stdout.
+out = Console(soft_wrap=True, highlight=False, markup=False)
 err = Console(stderr=True, highlight=False)
 
 

@@ -97,7 +97,7 @@ def get(
             ratios = ", ".join(f"{x['ratio']:.2f} of {name}" for name, x in timing.get("baselines", {}).items())
             console.out.print(f"{timing['median_us']:.2f} us a call ({regime}){'; speed ' + ratios if ratios else ''}")
         if not document["verified"]:
-            console.out.print("[yellow]not verified: nobody ran it[/]")
+            console.out.print("not verified: nobody ran it", style="yellow")
 
     console.emit(as_json, {"file": str(path), "kernel": document}, show)
 

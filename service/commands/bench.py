@@ -65,7 +65,7 @@ def bench(
 
         def on_row(row: Row, kept: bool) -> None:
             progress.advance(task)
-            progress.console.print(_line(row, kept), highlight=False)
+            progress.console.print(_line(row, kept), highlight=False, markup=False)
 
         runner = Bench(
             workbench, regime, baselines=asked, budget=budget, seed=seed, families=family,

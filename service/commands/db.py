@@ -43,7 +43,7 @@ def info(data: Data = None, db: Url = None, as_json: Json = False) -> None:
                 value = ", ".join(f"{key} {count}" for key, count in value.items()) or "none"
             elif isinstance(value, list):
                 value = ", ".join(map(str, value)) or "none"
-            console.out.print(f"{name.replace('_', ' ')}: {value}", markup=False)
+            console.out.print(f"{name.replace('_', ' ')}: {value}")
 
     console.emit(as_json, found, show)
 
