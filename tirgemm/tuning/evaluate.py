@@ -116,8 +116,9 @@ class Evaluator:
         package = self.workbench.package(self.gemm, config, binary)
         certificate = self.certify(package)
         samples = self.measurer.time(
-            package, self.regime, baselines=self.baselines, min_samples=10, budget_s=0.5, cancel=self.cancel
-        )
+            package, self.regime, reason="search", baselines=self.baselines, min_samples=10, budget_s=0.5,
+            cancel=self.cancel,
+        )  # fmt: skip
         key = self.key(config)
         if self.workbench.store.candidate(key) is None:
             attempt = self.workbench.store.begin_attempt(key)

@@ -124,7 +124,7 @@ def _timings(
     try:
         against = {} if winner is default else {"default": default.package}
         found = tuning.evaluator.measurer.time(
-            winner.package, other, against=against, baselines=tuning.evaluator.baselines,
+            winner.package, other, reason="other_regime", against=against, baselines=tuning.evaluator.baselines,
             min_samples=SELECTION_SAMPLES, budget_s=SELECTION_SECONDS / 2, cancel=tuning.cancel,
         )  # fmt: skip
     except Cancelled:
@@ -133,7 +133,6 @@ def _timings(
         # The other regime's figure is for information: failing to take it must not lose a certified kernel.
         timings[other] = {"error": str(error)}
         return timings
-    found = SampleSet(found.samples_us, "other_regime", found.baselines, found.conditions)
     tuning.store.add_samples(tuning.evaluator.key(winner.config), found)
     timings[other] = timing_summary(found if against else _with_default(found))
     return timings
