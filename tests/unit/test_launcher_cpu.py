@@ -100,7 +100,9 @@ def test_the_thread_cap_of_a_kernel_is_kept() -> None:
     for cap, expected in ((1, 1), (0, min(8, native.host_threads()))):
         enter = KernelLaunch("enter", (Pointer("d"),), (8, 1, 1), attributes=(("threads", cap),) if cap else ())
         binary = shared_object(source, f"-DCAP={cap}")
-        assert call(raw_kernel(GEMM, launch_of(enter, KernelLaunch("report", (Pointer("d"),))), binary))[0, 0] == expected
+        assert (
+            call(raw_kernel(GEMM, launch_of(enter, KernelLaunch("report", (Pointer("d"),))), binary))[0, 0] == expected
+        )
 
 
 def test_kernels_run_in_order_over_zeroed_and_aligned_workspaces() -> None:

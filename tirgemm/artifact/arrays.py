@@ -31,7 +31,9 @@ class Arrays:
 
     def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, align: int, like: Any) -> Any:  # noqa: ARG002
         """A new output. Raises CallTypeError where this library has no way to make one."""
-        raise CallTypeError(f"a kernel called with {type(like).__name__} needs out=: only NumPy, PyTorch and CuPy outputs are made")
+        raise CallTypeError(
+            f"a kernel called with {type(like).__name__} needs out=: only NumPy, PyTorch and CuPy outputs are made"
+        )
 
     def run(self, raw: Any, args: list[Any]) -> None:
         raw(*args)
@@ -94,7 +96,9 @@ class PyTorch(Arrays):
 
     def take(self, name: str, array: Any, writes: bool) -> Any:  # noqa: ARG002
         if array.requires_grad and sys.modules["torch"].is_grad_enabled():
-            raise CallError(f"{name} requires grad, and this kernel has no backward: call it under torch.no_grad(), or detach {name}")
+            raise CallError(
+                f"{name} requires grad, and this kernel has no backward: call it under torch.no_grad(), or detach {name}"
+            )
         return array
 
     def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, align: int, like: Any) -> Any:

@@ -30,7 +30,9 @@ def compile_launcher(target: Path = LIBRARY) -> Path:
     """Compile ``native/*.cc`` to the shared library ``target`` and return it. ``CXX`` and ``CXXFLAGS`` are honoured."""
     compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
     if shutil.which(compiler[0]) is None:
-        raise LauncherBuildError(f"{compiler[0]} is not installed; the launcher needs a C++17 compiler: apt-get install g++")
+        raise LauncherBuildError(
+            f"{compiler[0]} is not installed; the launcher needs a C++17 compiler: apt-get install g++"
+        )
     try:
         from tvm_ffi import libinfo
     except ImportError as error:

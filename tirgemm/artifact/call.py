@@ -113,7 +113,9 @@ class Kernel:
                 raise CallError(f"a has shape {shape}; it must have {self._a_rank} dimensions")
             m = int(shape[self._m_axis])
             if not gemm.m_min <= m <= gemm.m_max:
-                raise CallError(f"a has shape {shape}, so that m is {m}; this kernel takes m from {gemm.m_min} to {gemm.m_max}")
+                raise CallError(
+                    f"a has shape {shape}, so that m is {m}; this kernel takes m from {gemm.m_min} to {gemm.m_max}"
+                )
         shape = tuple(expr.evaluate(d, m) for d in self._shape)
         strides = tuple(expr.evaluate(d, m) for d in self._strides)
         return library.empty(shape, strides, gemm.out, gemm.align, a)

@@ -85,7 +85,9 @@ def write(
 ) -> bytes:
     """The bytes of a manifest. Raises InvalidRequest for a launch that is not of ``gemm``, or for what is not JSON."""
     if binary_format != {"cuda": "cubin", "cpu": "so"}[device.kind]:
-        raise InvalidRequest(f"binary format is {binary_format!r}; a {device.kind} kernel is a cubin on cuda and a so on cpu")
+        raise InvalidRequest(
+            f"binary format is {binary_format!r}; a {device.kind} kernel is a cubin on cuda and a so on cpu"
+        )
     if launch.tensors != tensor_args(gemm) or launch.scalars != scalar_args(gemm):
         raise InvalidRequest(f"the launch's tensors and scalars are not those of {gemm}")
     try:
@@ -150,7 +152,9 @@ def read(data: bytes) -> Manifest:
             tirgemm=str(kernel["tirgemm"]),
             data=document,
         )
-        if manifest.launch.tensors != tensor_args(manifest.gemm) or manifest.launch.scalars != scalar_args(manifest.gemm):
+        if manifest.launch.tensors != tensor_args(manifest.gemm) or manifest.launch.scalars != scalar_args(
+            manifest.gemm
+        ):
             raise ValueError("the launch's tensors and scalars are not those of its gemm")
     except IncompatibleArtifact:
         raise

@@ -72,7 +72,9 @@ def pack(
     reserved = {_MANIFEST, _SIGNATURE, *FORMATS.values()}
     for name in sources:
         if not _NAME.fullmatch(name) or name in reserved:
-            raise InvalidRequest(f"source name {name!r:.120} is reserved, or not a plain file name of letters, digits, _ . -")
+            raise InvalidRequest(
+                f"source name {name!r:.120} is reserved, or not a plain file name of letters, digits, _ . -"
+            )
     texts = {name: text.encode() for name, text in sorted(sources.items())}
     document = manifests.write(
         gemm=gemm, config=config, device=device, launch=launch, binary=binary, binary_format=binary_format,
@@ -171,7 +173,9 @@ def _members(data: bytes) -> dict[str, bytes]:
             return members
     except CorruptArtifact:
         raise
-    except Exception as error:  # zipfile raises a dozen types on damaged files: struct.error, EOFError, RuntimeError ...
+    except (
+        Exception
+    ) as error:  # zipfile raises a dozen types on damaged files: struct.error, EOFError, RuntimeError ...
         raise CorruptArtifact(f"the file is damaged or not a .tirgemm artifact: {error}") from error
 
 

@@ -211,7 +211,9 @@ def _private_file(path: Path, what: str, forbidden: int, refuse: Callable[[str],
                 raise refuse(f"{what} {path} is not a regular file")
             if found.st_mode & forbidden:
                 want = "600" if forbidden & 0o044 else "644"
-                raise refuse(f"{what} {path} has mode {stat.S_IMODE(found.st_mode):o}; others must be kept out: chmod {want} {path}")
+                raise refuse(
+                    f"{what} {path} has mode {stat.S_IMODE(found.st_mode):o}; others must be kept out: chmod {want} {path}"
+                )
             if found.st_uid not in (os.geteuid(), 0):
                 raise refuse(f"{what} {path} belongs to user {found.st_uid}; it must be yours or root's")
             data = file.read(_TRUST_FILE_BYTES + 1)

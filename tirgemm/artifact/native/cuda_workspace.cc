@@ -35,19 +35,27 @@ CudaWorkspace::CudaWorkspace(const cu::Driver& driver, const Plan& plan, cu::Str
 }
 
 void CudaWorkspace::Allocate(int64_t nbytes, DLDevice device) {
+  std::string reason;
   if (TVMFFIEnvGetDLPackManagedTensorAllocator() != nullptr) {
     DLTensor prototype{};
     prototype.device = device;
     prototype.ndim = 1;
     prototype.dtype = {kDLUInt, 8, 1};
     prototype.shape = &nbytes;
-    TVM_FFI_CHECK_SAFE_CALL(TVMFFIEnvTensorAlloc(&prototype, &tensor_));
-    const DLTensor* tensor = TVMFFITensorGetDLTensorPtr(tensor_);
-    pointer_ = reinterpret_cast<uint64_t>(tensor->data) + tensor->byte_offset;
-    return;
+    if (TVMFFIEnvTensorAlloc(&prototype, &tensor_) == 0) {
+      const DLTensor* tensor = TVMFFITensorGetDLTensorPtr(tensor_);
+      pointer_ = reinterpret_cast<uint64_t>(tensor->data) + tensor->byte_offset;
+      return;
+    }
+    tensor_ = nullptr;
+    reason = tvm::ffi::details::MoveFromSafeCallRaised().message();
+  } else {
+    const cu::Result result = driver_.MemAllocAsync(&pointer_, static_cast<size_t>(nbytes), stream_);
+    if (result == 0) return;
+    pointer_ = 0;
+    reason = cu::Describe(result);
   }
-  const cu::Result result = driver_.MemAllocAsync(&pointer_, static_cast<size_t>(nbytes), stream_);
-  if (result != 0) TIRGEMM_FAIL(kLaunch) << "no " << nbytes << " bytes of workspace on cuda:" << device.device_id << ": " << cu::Describe(result);
+  TIRGEMM_FAIL(kLaunch) << "no " << nbytes << " bytes of workspace on cuda:" << device.device_id << ": " << reason;
 }
 
 void CudaWorkspace::Release() {
