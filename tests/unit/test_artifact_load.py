@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.artifact_samples import SIGNER, TRUST, cpu, fake_cubin, kernel, operands, packed, rows_launch
 from tirgemm import detect_cpu
-from tirgemm.artifact import Trust, load, native, read
+from tirgemm.artifact import Trust, load, loader, native, read
 from tirgemm.errors import CorruptArtifact, DeviceUnavailable, IncompatibleArtifact, MissingExtra, UntrustedArtifact
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
@@ -39,17 +39,14 @@ def test_a_kernel_says_what_it_is(tmp_path: Path) -> None:
 def test_a_file_swapped_after_the_check_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "kernel.tirgemm"
     path.write_bytes(packed(GEMM))
-    from tirgemm.artifact import load as _  # noqa: F401
-
-    module = sys.modules["tirgemm.artifact.load"]
 
     def verify_then_swap(artifact: Path, trust: Trust | None) -> object:
         package = read(artifact, trust)
         path.write_bytes(b"something else")
         return package
 
-    monkeypatch.setattr(module, "read", verify_then_swap)
-    loaded = module.load(path, trust=TRUST)
+    monkeypatch.setattr(loader, "read", verify_then_swap)
+    loaded = load(path, trust=TRUST)
     path.unlink()
     assert right(loaded)
 
@@ -59,9 +56,10 @@ def test_the_running_copy_cannot_be_written_by_this_process_either() -> None:
     copies = [Path(link) for link in Path("/proc/self/fd").iterdir() if "tirgemm-kernel" in _target(link)]
     assert copies
     for copy in copies:
-        with pytest.raises(PermissionError), copy.open("r+b") as file:
-            file.write(b"\0")
-            file.flush()
+        with pytest.raises(PermissionError):
+            copy.write_bytes(b"nothing")
+        with copy.open("r+b", buffering=0) as file, pytest.raises(PermissionError):
+            file.write(b"nothing")
     assert right(loaded)
 
 
@@ -88,7 +86,7 @@ def test_features_that_this_cpu_lacks_are_named() -> None:
     assert right(load(artifact, trust=TRUST, check_device=False))
 
 
-def test_the_launcher_itself_refuses_a_feature_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_launcher_itself_refuses_a_feature_that_it_knows() -> None:
     lacking = [name for name in ("avx512bf16", "avx512f", "avx2") if name not in detect_cpu.describe(()).features]
     if not lacking:
         pytest.skip("this CPU has every feature that the launcher knows")

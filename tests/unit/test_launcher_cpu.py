@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -192,7 +192,7 @@ def test_the_launcher_uses_no_more_threads_than_the_affinity_allows() -> None:
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
         "from tirgemm.artifact import native; print(native.host_threads())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=os.getcwd())
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"
 
 
@@ -210,7 +210,7 @@ def test_two_kernels_with_one_symbol_do_not_answer_for_each_other() -> None:
 
 def test_kernels_that_come_and_go_keep_no_file_open() -> None:
     def open_files() -> int:
-        return len(os.listdir("/proc/self/fd"))
+        return len(list(Path("/proc/self/fd").iterdir()))
 
     call(kernel(GEMM).raw)
     before = open_files()

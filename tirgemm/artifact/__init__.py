@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tirgemm.artifact.call import Kernel
-from tirgemm.artifact.export import export
-from tirgemm.artifact.load import load
+from tirgemm.artifact.exporter import export
+from tirgemm.artifact.loader import load
 from tirgemm.artifact.manifest import Manifest
 from tirgemm.artifact.package import Package, pack, read
 from tirgemm.artifact.sign import Signer, Trust

@@ -81,7 +81,7 @@ class Signer:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         wanted, path = _ed25519(), Path(path)
-        data = _private_file(path, "private key", 0o077, lambda text: InvalidRequest(text))
+        data = _private_file(path, "private key", 0o077, InvalidRequest)
         if data is None:
             raise InvalidRequest(f"private key {path} does not exist")
         try:
@@ -144,7 +144,7 @@ class Trust:
         InvalidRequest for a line that holds no key.
         """
         path = Path(path)
-        data = _private_file(path, "trust file", 0o022, lambda text: UntrustedArtifact(text))
+        data = _private_file(path, "trust file", 0o022, UntrustedArtifact)
         keys = []
         for number, line in enumerate((data or b"").decode("utf-8", "replace").splitlines(), 1):
             if not line.strip() or line.lstrip().startswith("#"):
