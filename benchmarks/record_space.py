@@ -82,8 +82,7 @@ def record(
                 config = found.space.at(number)
                 why = rejected(family, gemm, config, device)
                 if why is not None:
-                    predicted = family.predict_us(gemm, config, device, regime)
-                    found.rows[number] = Row(Status.PRUNED, None, predicted)
+                    found.rows[number] = Row(Status.PRUNED, None, _predicted(family, found, config))
                 else:
                     building[bench.build(gemm, config)] = (number, config)
             done = (
@@ -92,8 +91,8 @@ def record(
             for future in done:
                 number, config = building.pop(future)
                 candidate = evaluator.candidate(Proposal(config, None), future)
-                predicted = family.predict_us(gemm, config, device, regime)
-                found.rows[number] = Row(candidate.status, candidate.search_us, round(predicted, 3))
+                predicted = _predicted(family, found, config)
+                found.rows[number] = Row(candidate.status, candidate.search_us, predicted)
             if time.monotonic() - saved > SAVE_EVERY_S:
                 saved = time.monotonic()
                 found.save(out)
@@ -116,6 +115,10 @@ def _opened(out: Path, gemm: Gemm, device: Device, family: Family, regime: str, 
     if (old.gemm, old.device.key, old.regime, old.space) != (gemm, device.key, regime, space):
         raise InvalidRequest(f"{out} records another problem, device, regime or space; give another file")
     return old
+
+
+def _predicted(family: Family, space: RecordedSpace, config: Config) -> float:
+    return round(family.predict_us(space.gemm, config, space.device, space.regime), 3)
 
 
 def _limited(space: Space, knobs: dict[str, list[str]]) -> Space:
