@@ -15,6 +15,7 @@ from tirgemm.device import Device
 from tirgemm.errors import BuildFailed
 from tirgemm.families.base import Program
 from tirgemm.hardware import ARCHITECTURES
+from tirgemm.launch import Launch
 from tirgemm.tuning.compile import Binary
 from tirgemm.tuning.compile.lowered import check_kernel
 from tirgemm.tuning.compile.nvrtc import Resources, compile_source
@@ -33,8 +34,7 @@ def compile_program(program: Program, device: Device) -> Binary:
             f"GPU kernels are compiled for {', '.join(ARCHITECTURES)}, not for {device.kind} {device.arch!r}"
         )
     host, source = lower(program, device.arch)
-    kernels = tuple(check_kernel(kernel, program.mod, host) for kernel in program.launch.kernels)
-    launch = replace(program.launch, kernels=kernels)
+    launch = checked_launch(program, host)
     cubin = compile_source(source, device.arch)
     missing = [kernel.symbol for kernel in launch.kernels if kernel.symbol not in cubin.resources]
     if missing:
@@ -42,6 +42,12 @@ def compile_program(program: Program, device: Device) -> Binary:
     sources = {"kernel.cu": source, "module.py": program.mod.script()}
     resources = _summary([cubin.resources[k.symbol] for k in launch.kernels], [k.shared_bytes for k in launch.kernels])
     return Binary(cubin.data, "cubin", launch, sources, cubin.flags, resources)
+
+
+def checked_launch(program: Program, host: IRModule) -> Launch:
+    """The program's launch as the lowered kernels have it. Raises BuildFailed where they disagree."""
+    kernels = tuple(check_kernel(kernel, program.mod, host) for kernel in program.launch.kernels)
+    return replace(program.launch, kernels=kernels)
 
 
 def lower(program: Program, arch: str) -> tuple[IRModule, str]:
