@@ -1,4 +1,8 @@
-"""Operands of a problem, its result in fp64 by NumPy, and how far a result may be from it."""
+"""Operands of a problem, its result in fp64 by NumPy, and how far a result may be from it.
+
+This is what a user without the tuner checks a kernel with. The bound is that of ``tirgemm.tuning.verify.bound``, where it
+is derived; a test holds the two together.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,12 @@ from tirgemm.gemm import DTYPE_NAMES, Gemm, Operand
 
 Array: TypeAlias = "npt.NDArray[Any]"
 
-UNIT_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24}
-ERROR_CONSTANT = 4.0
-"""``c`` of the bound c sqrt(k) u |a_i| |b_j|, for every dtype."""
+UNIT_ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
+GROWTH = {"f32": 2.0, "f16": 1.0}
+FLOOR = {"f32": 2.0**-126, "f16": 2.0**-25, "bf16": 2.0**-126}
+EPILOGUE_ROUNDINGS = 4
+ACTIVATION_ROUNDINGS = {"none": 0, "relu": 0, "gelu": 64, "gelu_tanh": 64, "silu": 64}
+LIPSCHITZ = {"none": 1.0, "relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1}
 
 
 def shape(gemm: Gemm, name: str, m: int) -> tuple[int, ...]:
@@ -93,26 +100,34 @@ def _aligned(count: int, dtype: Any, align: int) -> Array:
     return memory[start : start + size].view(dtype)
 
 
+def coefficients(gemm: Gemm) -> tuple[float, float, float, float]:
+    """The bound's coefficients: of T, of the value before the activation, of the result, and the floor."""
+    u_acc, u_out = UNIT_ROUNDOFF[gemm.acc], UNIT_ROUNDOFF[gemm.out]
+    growth = GROWTH[gemm.acc] * math.sqrt(gemm.k) + EPILOGUE_ROUNDINGS
+    return LIPSCHITZ[gemm.act] * growth * u_acc, ACTIVATION_ROUNDINGS[gemm.act] * u_acc, u_out, FLOOR[gemm.out]
+
+
 def expected(gemm: Gemm, operands: dict[str, Array], alpha: float, beta: float) -> tuple[Array, Array]:
     """The result in fp64, and for each element how far a right kernel may be from it.
 
-    The bound is c sqrt(k) u |a_i| |b_j| (Euclidean norms of the row and the column; u the unit roundoffs of accumulator
-    and output added), times alpha, and the output's roundoff of what is added behind the product.
+    With T = |alpha| |a_i| |b_j| + |beta C| + |bias| (Euclidean norms of the row and the column) and x the value before the
+    activation: E = per_t T + per_x |x|, and the bound is E (1 + u_out) + u_out |d| + floor.
     """
     a, b = (operands[name].astype(np.float64) for name in ("a", "b"))
     a = np.swapaxes(a, -1, -2) if gemm.trans_a else a
     b = np.swapaxes(b, -1, -2) if gemm.trans_b else b
     scale = float(np.float32(alpha)) if gemm.alpha else 1.0
-    result = scale * (a @ b)
-    norms = np.linalg.norm(a, axis=-1)[..., :, None] * np.linalg.norm(b, axis=-2)[..., None, :]
-    unit = UNIT_ROUNDOFF[gemm.acc] + UNIT_ROUNDOFF[gemm.out]
-    bound = ERROR_CONSTANT * math.sqrt(gemm.k) * unit * abs(scale) * norms
+    before = scale * (a @ b)
+    size = abs(scale) * np.linalg.norm(a, axis=-1)[..., :, None] * np.linalg.norm(b, axis=-2)[..., None, :]
     for name, factor in (("c", float(np.float32(beta))), ("bias", 1.0)):
         if name in gemm.inputs:
             added = factor * operands[name].astype(np.float64)
-            result = result + added
-            bound = bound + 4 * unit * np.abs(added)
-    return _ACTIVATIONS[gemm.act](result), 1.13 * bound + np.finfo(np.float16).smallest_subnormal
+            before = before + added
+            size = size + np.abs(added)
+    per_t, per_x, per_y, floor = coefficients(gemm)
+    result = _ACTIVATIONS[gemm.act](before)
+    bound = (per_t * size + per_x * np.abs(before)) * (1 + per_y) + per_y * np.abs(result) + floor
+    return result, bound
 
 
 def error_over_bound(result: Array, reference: Array, bound: Array) -> float:

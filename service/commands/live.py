@@ -113,7 +113,8 @@ class Watch:
         if kind == "candidate" and self.state.best_us != self._told and self.state.best_us is not None:
             self._told = self.state.best_us
             at = f"trial {self.state.trials}/{self.state.of}"
-            self._console.print(f"{self.state.elapsed:6.1f} s  {at}: best {self._told:.2f} us  {self.state.best}")
+            words = f"{self.state.elapsed:6.1f} s  {at}: best {self._told:.2f} us  {self.state.best}"
+            self._console.print(words, soft_wrap=True, markup=False)
         elif kind not in ("candidate", "batch"):
             self._console.print(f"{self.state.elapsed:6.1f} s  {kind}")
 
