@@ -29,5 +29,5 @@ def sqlite_database(tmp_path: Path) -> Iterator[Database]:
 
 @pytest.fixture
 def postgres_database(postgres: PostgresDatabases, tmp_path: Path) -> Iterator[Database]:
-    with opened(postgres.fresh(), tmp_path / "data") as database:
+    with opened(postgres.emptied(), tmp_path / "data") as database:
         yield database

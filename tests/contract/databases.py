@@ -71,13 +71,24 @@ class PostgresDatabases:
     def __init__(self, url: str) -> None:
         self._url = url
         self._count = itertools.count()
+        self._emptied = ""
 
     def fresh(self) -> str:
         """The URL of a new, empty database."""
         name = f"t{next(self._count)}"
         with self.connect("postgres") as connection:
-            connection.execute(f"CREATE DATABASE {name} STRATEGY file_copy")
+            connection.execute(f"CREATE DATABASE {name}")
         return self._url.replace("DATABASE", name)
+
+    def emptied(self) -> str:
+        """The URL of one database that is emptied at each call: quicker than a new one."""
+        self._emptied = self._emptied or self.fresh()
+        with self.connect(self._emptied.partition("@/")[2].partition("?")[0]) as connection:
+            query = "SELECT string_agg(tablename, ',') FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version'"
+            row = connection.execute(query).fetchone()
+            if row is not None and row[0]:
+                connection.execute(f"TRUNCATE {row[0]} RESTART IDENTITY CASCADE")
+        return self._emptied
 
     def connect(self, name: str) -> psycopg.Connection[Any]:
         return psycopg.connect(host=self._url.partition("host=")[2], user="tirgemm", dbname=name, autocommit=True)
