@@ -9,7 +9,7 @@ from typing import Any
 
 from tirgemm.artifact import Kernel, Trust, load
 from tirgemm.device import Device
-from tirgemm.errors import CallError, InvalidRequest
+from tirgemm.errors import ArtifactError, CallError, InvalidRequest, LaunchFailed
 from tirgemm.tuning.child_process import Channel, serve, without_torch
 from tirgemm.tuning.locks import DeviceLock
 from tirgemm.tuning.measure.errors import MeasurementCrashed
@@ -37,12 +37,24 @@ class _Process:
             self._channel.alive()
             session = self._open(request.device)
             kernel = self._load(request.package, request.trust)
+            against = self._opponents(kernel, request)
             try:
-                return self._work(session, kernel, request)
-            except CallError as error:
-                raise MeasurementCrashed(f"the kernel refuses its operands: {error}") from error
+                return self._work(session, kernel, against, request)
+            except (CallError, LaunchFailed, ArtifactError) as error:
+                session.require_usable()
+                raise MeasurementCrashed(f"the kernel does not run: {error}") from error
 
-    def _work(self, session: Session, kernel: Kernel, request: Request) -> tuple[Verification | None, SampleSet | None]:
+    def _opponents(self, kernel: Kernel, request: Request) -> dict[str, Kernel]:
+        packages = request.time.against if request.time is not None else {}
+        against = {name: self._load(package, request.trust) for name, package in packages.items()}
+        for name, other in against.items():
+            if other.gemm != kernel.gemm:
+                raise InvalidRequest(f"opponent {name!r} computes {other.gemm}, not {kernel.gemm}")
+        return against
+
+    def _work(
+        self, session: Session, kernel: Kernel, against: dict[str, Kernel], request: Request
+    ) -> tuple[Verification | None, SampleSet | None]:
         found = None
         if request.verify is not None:
             found = verify(
@@ -53,10 +65,6 @@ class _Process:
                 return found, None
         if request.time is None:
             return found, None
-        against = {name: self._load(package, request.trust) for name, package in request.time.against.items()}
-        for name, other in against.items():
-            if other.gemm != kernel.gemm:
-                raise InvalidRequest(f"opponent {name!r} computes {other.gemm}, not {kernel.gemm}")
         return found, session.time(kernel, against, request.time)
 
     def _open(self, device: Device) -> Session:

@@ -30,7 +30,7 @@ from tirgemm.tuning.measure.tensors import View
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.host import HostBackend
 from tirgemm.tuning.verify.numbers import BITS, Bits, encode
-from tirgemm.tuning.verify.plan import Layout, layout_of
+from tirgemm.tuning.verify.plan import Layout, layout_of, tensor_shape
 
 _ROTATION = 4
 _EVICTION = 2
@@ -101,6 +101,9 @@ class HostSession:
             conditions["absent"] = absent
         ours = tuple(samples.pop(""))
         return SampleSet(ours, request.reason, {name: tuple(s) for name, s in samples.items()}, conditions)
+
+    def require_usable(self) -> None:
+        """A CPU always is."""
 
     def _sets(self, gemm: Gemm, contenders: int) -> int:
         one = _set_bytes(gemm)
@@ -218,15 +221,6 @@ def _arrays(gemm: Gemm, operands: _Operands) -> list[dict[str, Bits]]:
             at += _padded(layout)
         arrays.append(one)
     return arrays
-
-
-def tensor_shape(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides of the tensor that a call takes."""
-    if layout.name == "bias":
-        return (layout.cols,), (1,)
-    if layout.batch > 1:
-        return (layout.batch, layout.rows, layout.cols), (layout.stride, layout.ld, 1)
-    return (layout.rows, layout.cols), (layout.ld, 1)
 
 
 def _scatter(flat: Bits, pool: Bits, rng: np.random.Generator) -> None:

@@ -19,3 +19,7 @@ class Session(Protocol):
     def time(self, kernel: Kernel, against: dict[str, Kernel], request: Time) -> SampleSet:
         """Samples of ``kernel`` and, interleaved, of its opponents and baselines."""
         ...
+
+    def require_usable(self) -> None:
+        """After a failed launch: raise whatever ends this process where the device is of no more use to it."""
+        ...

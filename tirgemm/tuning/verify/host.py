@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tirgemm.tuning.measure.tensors import View
 from tirgemm.tuning.verify.bound import bound_of
 from tirgemm.tuning.verify.numbers import BITS, POISON, Bits, Floats, activate, decode, encode
-from tirgemm.tuning.verify.plan import Layout, Problem, exact_plan, layout_of
+from tirgemm.tuning.verify.plan import Layout, Problem, exact_plan, layout_of, tensor_shape
 from tirgemm.tuning.verify.result import Found, ratio
 
 GUARD_BYTES = 1 << 16
@@ -41,12 +41,7 @@ class HostOperand:
             (layout.stride * item, layout.ld * item, item),
         )
         self.pristine: Bits | None = None
-        shape, strides = (layout.rows, layout.cols), (layout.ld, 1)
-        if layout.name == "bias":
-            shape, strides = (layout.cols,), (1,)  # type: ignore[assignment]
-        elif layout.batch > 1:
-            shape, strides = (layout.batch, *shape), (layout.stride, *strides)  # type: ignore[assignment]
-        self.view = View(self.flat.ctypes.data + GUARD_BYTES, layout.dtype, shape, strides)
+        self.view = View(self.flat.ctypes.data + GUARD_BYTES, layout.dtype, *tensor_shape(layout))
 
     @property
     def product(self) -> Bits:

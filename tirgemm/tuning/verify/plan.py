@@ -144,3 +144,12 @@ def layout_of(gemm: Gemm, name: str, m: int) -> Layout:
     transposed = (name == "a" and gemm.trans_a) or (name == "b" and gemm.trans_b)
     dtype = gemm.operand_dtype(op)
     return Layout(name, dtype, gemm.batch, rows, cols, ld, stride if gemm.batch > 1 else 0, gemm.align, transposed)
+
+
+def tensor_shape(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of the tensor that a call takes."""
+    if layout.name == "bias":
+        return (layout.cols,), (1,)
+    if layout.batch > 1:
+        return (layout.batch, layout.rows, layout.cols), (layout.stride, layout.ld, 1)
+    return (layout.rows, layout.cols), (layout.ld, 1)
