@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tirgemm.config import Knob, Space
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.mutator import MutateKnob
+from tirgemm.tuning.hooks import MutateKnob
 from tirgemm.tuning.space_trace import Point, annotated_point, point_schedule, search_module
 
 GEMM = Gemm(33, 17, 5)

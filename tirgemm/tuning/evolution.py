@@ -11,11 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.cost_model import Scores
-from tirgemm.tuning.rules_postproc import Gate, postprocessor
+from tirgemm.tuning.gate import Gate
 from tirgemm.tuning.space_trace import Point, annotated_point, point_schedule, sample_knobs, search_module, trace_json
 
 if TYPE_CHECKING:
@@ -36,11 +34,10 @@ Scorer = Callable[[Sequence[Point]], Scores]
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """A point that a round proposes, with its trace; ``explored`` where it was picked at random."""
+    """A point that a round proposes, with its trace as JSON."""
 
     point: Point
     trace: Any
-    explored: bool
 
 
 class Evolution:
@@ -73,6 +70,8 @@ class Evolution:
         """
         from tvm.s_tir.meta_schedule.search_strategy import EvolutionarySearch
 
+        from tirgemm.tuning.hooks import Scored
+
         seeds = self._seeds()
         self.gate.let_in_again(seeds)
         # The seeds may be picked again, for the strategy does not know that they are measured: ask for as many more.
@@ -83,7 +82,7 @@ class Evolution:
             eps_greedy=min(1.0, (explore + 0.5) / wanted),
         )  # fmt: skip
         context = _context(self.module, self._generator(seed), strategy, seed)
-        context.pre_tuning(1_000_000, wanted, context.generate_design_space(), self.database, _model(self.gate, scorer))
+        context.pre_tuning(1_000_000, wanted, context.generate_design_space(), self.database, Scored(self.gate, scorer))
         try:
             found = context.generate_measure_candidates() or []
         finally:
@@ -106,13 +105,13 @@ class Evolution:
         """The union of the families' spaces, each a schedule function with a trace of its own."""
         from tvm.s_tir.meta_schedule.space_generator import ScheduleFn, SpaceGeneratorUnion
 
-        from tirgemm.tuning.mutator import MutateKnob
+        from tirgemm.tuning.hooks import ApplyRules, MutateKnob
 
         spaces = [
             ScheduleFn(lambda schedule, space=space: sample_knobs(schedule, space), [], [], {})
             for space in self.gate.spaces.values()
         ]
-        return SpaceGeneratorUnion(spaces, [], [postprocessor(self.gate)], {MutateKnob(seed): 1.0})
+        return SpaceGeneratorUnion(spaces, [], [ApplyRules(self.gate)], {MutateKnob(seed): 1.0})
 
     def _picks(self, schedules: Sequence[Schedule], best: int, count: int, explore: int) -> list[Pick]:
         """The unknown among what the strategy picked: its best first, then the random ones."""
@@ -124,8 +123,7 @@ class Evolution:
             if point is None or point in self.gate.known or point in taken:
                 continue
             taken.add(point)
-            explored = position >= best
-            (random if explored else ranked).append(Pick(point, trace_json(schedule), explored))
+            (ranked if position < best else random).append(Pick(point, trace_json(schedule)))
         chosen = ranked[: count - min(explore, len(random))]
         return chosen + random[: count - len(chosen)]
 
@@ -146,27 +144,3 @@ def _context(module: Any, generator: SpaceGenerator, strategy: Any, seed: int) -
     )
     _ffi_api.TuneContextInitialize(context)
     return context
-
-
-def _model(gate: Gate, scorer: Scorer) -> Any:
-    """``scorer`` as a MetaSchedule cost model."""
-    from tvm.ir.utils import derived_object
-    from tvm.s_tir.meta_schedule.cost_model import PyCostModel
-
-    @derived_object
-    class Scored(PyCostModel):  # type: ignore[misc]
-        def predict(self, context: Any, candidates: Any) -> Any:  # noqa: ARG002
-            points = [annotated_point(candidate.sch, gate.spaces) for candidate in candidates]
-            # Evolution draws parents by these weights: speeds relative to the best.
-            return np.exp(scorer([point for point in points if point is not None]))
-
-        def update(self, context: Any, candidates: Any, results: Any) -> None:
-            pass
-
-        def load(self, path: str) -> None:
-            pass
-
-        def save(self, path: str) -> None:
-            pass
-
-    return Scored()

@@ -20,8 +20,8 @@ from tirgemm.families.base import Family
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.cost_model import BoostedTrees, CostModel, Scores
 from tirgemm.tuning.evolution import Evolution, Pick
+from tirgemm.tuning.gate import Gate
 from tirgemm.tuning.records import Candidate, Status
-from tirgemm.tuning.rules_postproc import Gate
 from tirgemm.tuning.space_trace import Point, point_of, point_schedule, trace_json
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class Search:
         return list(found)
 
     def _pick(self, point: Point) -> Pick:
-        return Pick(point, trace_json(point_schedule(self.gemm, self.gate.spaces[point.family], point)), False)
+        return Pick(point, trace_json(point_schedule(self.gemm, self.gate.spaces[point.family], point)))
 
     def _random(self) -> random.Random:
         """A generator that the seed and what is known fix, so that a resumed search goes on as if never stopped."""

@@ -1,20 +1,15 @@
-"""The gate of the search: families' rules and what is already known, and the MetaSchedule postprocessor that asks it."""
+"""``Gate``: which points of the spaces may be proposed, by the families' rules and by what is already known."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
 
 from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.families.base import Family, rejected
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.space_trace import Point, annotated_point, config_at
-
-if TYPE_CHECKING:
-    from tvm.s_tir import Schedule
-    from tvm.s_tir.meta_schedule import Postproc
+from tirgemm.tuning.space_trace import Point, config_at
 
 EXAMPLES = 5
 
@@ -75,26 +70,3 @@ class Gate:
             return True
         self.repeats += 1
         return False
-
-
-def postprocessor(gate: Gate) -> Postproc:
-    """A MetaSchedule postprocessor that rejects what ``gate`` does not admit."""
-    from tvm.ir.utils import derived_object
-    from tvm.s_tir.meta_schedule.postproc import PyPostproc
-
-    @derived_object
-    class ApplyRules(PyPostproc):  # type: ignore[misc]
-        def __init__(self, gate: Gate) -> None:
-            super().__init__()
-            self.gate = gate
-
-        def _initialize_with_tune_context(self, context: Any) -> None:
-            pass
-
-        def apply(self, sch: Schedule) -> bool:
-            return self.gate.admits(annotated_point(sch, self.gate.spaces))
-
-        def clone(self) -> Any:
-            return ApplyRules(self.gate)
-
-    return ApplyRules(gate)
