@@ -8,6 +8,7 @@ the accumulator's dtype, ``epilogue`` computes ``act(alpha * acc + beta * c + bi
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tirgemm.expr import Dim, evaluate, make
@@ -41,22 +42,36 @@ def index_dtype(gemm: Gemm) -> str:
     return "int32" if max(*spans, accumulator) <= _INT32_ELEMENTS else "int64"
 
 
-def epilogue(gemm: Gemm, acc: Any, c: Any, bias: Any, alpha: Any, beta: Any) -> Any:
+def epilogue(
+    gemm: Gemm,
+    acc: Any,
+    c: Any,
+    bias: Any,
+    alpha: Any,
+    beta: Any,
+    *,
+    activate: Callable[[str, Any], Any] | None = None,
+    lanes: int = 1,
+) -> Any:
     """The output element of one accumulated sum, in the output's dtype; what does not occur is ignored.
 
     ``acc`` has any float dtype, ``c`` and ``bias`` the output's, ``alpha`` and ``beta`` are float32. Shared by every
-    family, so that all of them compute the same formula.
+    family, so that all of them compute the same formula; ``activate(act, x)`` may stand in for ``activation``, and
+    ``acc``, ``c`` and ``bias`` may be vectors of ``lanes``.
     """
     from tvm.tirx.script import builder as tir
 
-    value = tir.cast(acc, "float32")
+    def cast(value: Any, dtype: str) -> Any:
+        return tir.cast(value, dtype if lanes == 1 else f"{dtype}x{lanes}")
+
+    value = cast(acc, "float32")
     if gemm.alpha:
         value = alpha * value
     if gemm.beta:
-        value = value + beta * tir.cast(c, "float32")
+        value = value + beta * cast(c, "float32")
     if gemm.bias:
-        value = value + tir.cast(bias, "float32")
-    return tir.cast(activation(gemm.act, value), DTYPE_NAMES[gemm.out])
+        value = value + cast(bias, "float32")
+    return cast((activate or activation)(gemm.act, value), DTYPE_NAMES[gemm.out])
 
 
 def activation(act: str, x: Any) -> Any:

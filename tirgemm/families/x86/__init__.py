@@ -49,7 +49,7 @@ class X86:
 
     def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
         del regime  # the best blocking does not depend on whether the caches are warm
-        return heuristic.default(gemm, device, self.space(gemm, device), RULES)
+        return heuristic.default(gemm, device, self.space(gemm, device))
 
     def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
         return heuristic.predict_us(gemm, config, device, regime)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
 from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
 from tirgemm.families.x86.layout import CHUNK, Tiling
+from tirgemm.families.x86.rules import BLOCK_RULES, RULES, TILE_RULES
 from tirgemm.families.x86.space import has_avx512
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 
@@ -18,33 +17,45 @@ _COPY_GBPS = 8.0
 _LAUNCH_US = 3.0
 
 
-def default(gemm: Gemm, device: Device, space: Space, rules: tuple[Rule, ...]) -> Config:
+def default(gemm: Gemm, device: Device, space: Space) -> Config:
     """The first config, in order of preference, that the rules accept."""
     choices = {knob.name: knob.choices for knob in space.knobs}
     lanes = 16 if has_avx512(device) and gemm.n > 8 else 8
+    blocks = _blocks(gemm, device)
     for tile_m, vectors in _tiles(gemm, lanes, has_avx512(device)):
         if tile_m not in choices["tile_m"] or vectors not in choices["vectors"]:
             continue
-        for unroll, (block_m, block_n) in itertools.product((2, 1), _blocks(gemm, device)):
-            found = Config(
-                "x86",
-                (
-                    ("tile_m", tile_m),
-                    ("vectors", vectors),
-                    ("lanes", lanes),
-                    ("pack_a", True),
-                    ("pack_b", True),
-                    ("unroll", unroll),
-                    ("block_m", min(block_m, max(choices["block_m"]))),
-                    ("block_n", min(block_n, max(choices["block_n"]))),
-                    ("block_k", 1024 if gemm.k > 2048 else 0),
-                    ("order", "rows"),
-                    ("threads", 1 if gemm.flops < 2**20 and 1 in choices["threads"] else 0),
-                ),
+        # One panel of rows passes over B once: copying B first would only add to its traffic.
+        in_place = gemm.m_max <= tile_m and False in choices["pack_b"] and gemm.n % (vectors * lanes) == 0
+        tile = Config(
+            space.family,
+            (
+                ("tile_m", tile_m),
+                ("vectors", vectors),
+                ("lanes", lanes),
+                ("pack_a", True),
+                ("pack_b", not in_place),
+                ("unroll", 2),
+                ("block_m", 0),
+                ("block_n", 0),
+                ("block_k", 1024 if gemm.k > 2048 else 0),
+                ("order", "rows"),
+                ("threads", 1 if gemm.flops < 2**20 and 1 in choices["threads"] else 0),
+            ),
+        )
+        if not _accepted(TILE_RULES, gemm, tile, device):
+            continue
+        for block_m, block_n in blocks:
+            found = tile.with_(
+                block_m=min(block_m, choices["block_m"][-1]), block_n=min(block_n, choices["block_n"][-1])
             )
-            if all(rule.check(gemm, found, device) is None for rule in rules):
+            if _accepted(BLOCK_RULES, gemm, found, device):
                 return found
-    return next(config for config in space if all(rule.check(gemm, config, device) is None for rule in rules))
+    return next(config for config in space if _accepted(RULES, gemm, config, device))
+
+
+def _accepted(rules: tuple[Rule, ...], gemm: Gemm, config: Config, device: Device) -> bool:
+    return all(rule.check(gemm, config, device) is None for rule in rules)
 
 
 def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tirgemm.families.x86.layout import CHUNK, Tiling
+from tirgemm.families.x86.maths import activation
 from tirgemm.families.x86.script import Emitter
 from tirgemm.launch import Param
 from tirgemm.workload import epilogue, named
@@ -25,7 +26,7 @@ def multiply(tiling: Tiling) -> tuple[PrimFunc, tuple[Param, ...]]:
 
 
 def scheduled(func: PrimFunc, tiling: Tiling) -> PrimFunc:
-    """``func`` with the block ``gemm`` and the whole-tile blocks tiled for registers."""
+    """``func`` with the block ``gemm`` tiled for registers."""
     from tvm.s_tir import Schedule
 
     schedule = Schedule(func)
@@ -38,12 +39,6 @@ def scheduled(func: PrimFunc, tiling: Tiling) -> PrimFunc:
         schedule.unroll(loop)
     schedule.vectorize(lane)
     schedule.decompose_reduction(schedule.get_sblock("gemm"), chunk)
-    for name in ("store",) if tiling.divides_n else ("store", "spill"):
-        *_, i, j = schedule.get_loops(schedule.get_sblock(name))
-        column, lane = schedule.split(j, [None, tiling.lanes])
-        schedule.unroll(i)
-        schedule.unroll(column)
-        schedule.vectorize(lane)
     return next(iter(schedule.mod.functions.values()))
 
 
@@ -134,42 +129,46 @@ class _Multiply:
 
     def finish(self) -> None:
         """The epilogue of a whole tile as vectors; of one across the right edge element by element."""
-        tir, tiling = self.tir, self.tiling
+        tir, tiling, lanes = self.tir, self.tiling, self.tiling.lanes
+        first = self.x * tiling.tile_m
 
         def inside() -> None:
-            self.each("store", lambda i, j: self.store(i, j, self.acc[i, j]), guard=not tiling.divides_m)
+            with tir.unroll(tiling.tile_m) as i:
+                self.emit.whole_or_edge(tiling.divides_m, first + i < self.m, lambda: row(i))
+
+        def row(i: Any) -> None:
+            with tir.unroll(tiling.tile_n // lanes) as v:
+                self.store(i, v * lanes, self.acc, lanes)
 
         def edge() -> None:
             # A second buffer, because run-time indices into acc would keep it out of registers.
             spilled = named("edge", tir.sblock_alloc_buffer([tiling.tile_m, tiling.tile_n], "float32", scope="local"))
-            self.each("spill", lambda i, j: tir.buffer_store(spilled, self.acc[i, j], [i, j]))
-            rows = tir.min(tiling.tile_m, self.m - self.x * tiling.tile_m)
-            with tir.grid(rows, self.gemm.n - self.y * tiling.tile_n) as (i, j), tir.sblock("edge"):
-                vi = named("vi", tir.axis.spatial(tiling.tile_m, i))
-                vj = named("vj", tir.axis.spatial(tiling.tile_n, j))
-                self.store(vi, vj, spilled[vi, vj])
+            self.tile_vectors(lambda i, j: tir.buffer_store(spilled, self.acc[i, j], [i, j]))
+            rows = tir.min(tiling.tile_m, self.m - first)
+            with tir.grid(rows, self.gemm.n - self.y * tiling.tile_n) as (i, j):
+                self.store(i, j, spilled, 1)
 
         self.emit.whole_or_edge(tiling.divides_n, (self.y + 1) * tiling.tile_n <= self.gemm.n, inside, edge)
 
-    def store(self, i: Any, j: Any, acc: Any) -> None:
-        row, column = self.x * self.tiling.tile_m + i, self.y * self.tiling.tile_n + j
-        at = self.emit.index(self.z, row, column)
-        c = self.c[tuple(at)] if self.c is not None else None
-        bias = self.bias[column] if self.bias is not None else None
-        self.tir.buffer_store(self.d, epilogue(self.gemm, acc, c, bias, self.alpha, self.beta), at)
+    def store(self, i: Any, j: Any, sums: Any, lanes: int) -> None:
+        """``lanes`` elements of D from the sums at (i, j) of the register tile on."""
+        emit = self.emit
+        column = emit.ramp(self.y * self.tiling.tile_n + j, lanes)
+        at = emit.index(self.z, self.x * self.tiling.tile_m + i, column)
+        value = epilogue(
+            self.gemm,
+            emit.let(sums[i, emit.ramp(j, lanes)]),
+            self.c[tuple(at)] if self.c is not None else None,
+            self.bias[column] if self.bias is not None else None,
+            self.alpha,
+            self.beta,
+            activate=lambda act, x: activation(self.tir, emit.hold, act, x),
+            lanes=lanes,
+        )
+        self.tir.buffer_store(self.d, value, at)
 
     def slot(self, i: Any, j: Any) -> tuple[Any, ...]:
         return (self.z, self.y, self.x, i, j)
-
-    def each(self, name: str, write: Callable[[Any, Any], None], guard: bool = False) -> None:
-        """A block ``name`` over every element of the register tile; ``guard`` skips rows beyond m."""
-        tir, tiling = self.tir, self.tiling
-        with tir.grid(tiling.tile_m, tiling.tile_n) as (i, j), tir.sblock(name):
-            vi = named("vi", tir.axis.spatial(tiling.tile_m, i))
-            vj = named("vj", tir.axis.spatial(tiling.tile_n, j))
-            if guard:
-                tir.where(self.x * tiling.tile_m + i < self.m)
-            write(vi, vj)
 
     def tile_vectors(self, write: Callable[[Any, Any], None]) -> None:
         """Every element of the register tile, already unrolled and in vectors: no block, so acc keeps its one writer."""

@@ -114,7 +114,7 @@ def _tasks(gemm: Gemm, config: Config, device: Device) -> str | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (
+TILE_RULES: tuple[Rule, ...] = (
     Rule("registers", _registers),
     Rule("in_flight", _in_flight),
     Rule("code_size", _code),
@@ -122,8 +122,15 @@ RULES: tuple[Rule, ...] = (
     Rule("padding_rows", _padding_rows),
     Rule("direct_b", _direct_b),
     Rule("direct_a", _direct_a),
+)
+"""The rules that look at the register tile and the operands alone."""
+
+BLOCK_RULES: tuple[Rule, ...] = (
     Rule("block_m", _block_m),
     Rule("cache", _cache),
     Rule("shallow", _shallow),
     Rule("tasks", _tasks),
 )
+"""The rules that look at the blocks of a task too."""
+
+RULES = TILE_RULES + BLOCK_RULES

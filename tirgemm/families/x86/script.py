@@ -102,7 +102,9 @@ class Emitter:
                 p = whole * CHUNK + q
                 store(whole, q, self.guarded_k(p, lambda: source(p)))
 
-    def whole_or_edge(self, always: bool, whole: Any, inside: Callable[[], None], edge: Callable[[], None]) -> None:
+    def whole_or_edge(
+        self, always: bool, whole: Any, inside: Callable[[], None], edge: Callable[[], None] | None = None
+    ) -> None:
         """``inside()`` where the condition ``whole`` holds, else ``edge()``; ``always`` where no edge exists."""
         if always:
             inside()
@@ -110,8 +112,9 @@ class Emitter:
         with self.tir.If(whole):
             with self.tir.Then():
                 inside()
-            with self.tir.Else():
-                edge()
+            if edge is not None:
+                with self.tir.Else():
+                    edge()
 
     # -- vectors -------------------------------------------------------------------------------
 
@@ -125,10 +128,17 @@ class Emitter:
         self.tir.buffer_store(buffer, value, [*at[:-1], self.ramp(at[-1], lanes)])
 
     def ramp(self, base: Any, lanes: int) -> Any:
-        return self.tir.Ramp(base, 1, lanes)
+        return self.tir.Ramp(base, 1, lanes) if lanes > 1 else base
 
     def let(self, value: Any) -> Any:
         return named("t", self.tir.Bind(value))
+
+    def hold(self, value: Any) -> Any:
+        """``value`` through a local buffer: TVM writes a bound expression out again at each of its uses, a load it keeps."""
+        lanes = int(value.ty.dtype.lanes)
+        buffer = named("held", self.tir.sblock_alloc_buffer([lanes], "float32", scope="local"))
+        self.tir.buffer_store(buffer, value, [self.ramp(0, lanes)])
+        return buffer[self.ramp(0, lanes)]
 
     def transposed(self, rows: list[Any]) -> list[Any]:
         """The columns of a square of vectors: each round swaps the off-diagonal halves of squares twice as large."""
