@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tirgemm.artifact.sign import Signer
-
 from tirgemm.detect import devices
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable
@@ -54,7 +54,7 @@ class Engine(Protocol):
 
 
 class TuningEngine:
-    """The real one: ``tirgemm.tuning`` with a store. TVM is only imported when the first job needs it."""
+    """The real one: ``tirgemm.tuning`` with a store."""
 
     def __init__(
         self, store: Store, signer: Signer, lock_dir: Path | None = None, processes: int | None = None
@@ -72,6 +72,8 @@ class TuningEngine:
     def warm(self) -> None:
         for device in self._devices.values():
             self._bench(device).warm()
+        # Seconds of imports that every job needs, begun while there is none.
+        threading.Thread(target=_import_tuner, name="imports", daemon=True).start()
 
     def fallback(self, request: JobRequest, cancel: threading.Event) -> KernelRecord:
         from tirgemm.tuning.tune import Tuning
@@ -133,6 +135,11 @@ class TuningEngine:
                 device, self._store, self._signer, lock_dir=self._lock_dir, processes=self._processes
             )
         return self._benches[device.key]
+
+
+def _import_tuner() -> None:
+    for name in ("tvm", "tirgemm.tuning.tune"):
+        import_module(name)
 
 
 def _budget(request: JobRequest) -> Budget:

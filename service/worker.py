@@ -21,6 +21,7 @@ logger = logging.getLogger("tirgemm.worker")
 
 POLL_SECONDS = 0.1
 MAX_ATTEMPTS = 50
+_EVER_SECONDS = 1e9
 # The job's own row says how it ended; these are told from there.
 _ENDINGS = frozenset({"done", "failed", "cancelled"})
 
@@ -186,7 +187,10 @@ class Worker:
     # -- at start and while alive ------------------------------------------------------------------
 
     def _take_over(self) -> None:
-        """Put jobs back whose worker died on this machine: its lease need not be waited for, nobody keeps it."""
+        """Forget workers that died on this machine, and put their jobs back: nobody keeps those leases any more."""
+        for worker in self._queue.live_workers(_EVER_SECONDS):
+            if died_here(worker.name, self.name):
+                self._queue.remove_worker(worker.name)
         for job in self._queue.jobs(1000, status="running"):
             if job.owner and died_here(job.owner, self.name) and self._queue.release(job.id, job.owner):
                 logger.info("job %s: its worker %s is dead", job.id, job.owner)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -28,14 +30,13 @@ def worker(
 
     Exits with 2 where another worker of this machine is on the same database, or a setting is wrong.
     """
-    from tirgemm.artifact.sign import Signer
-
     from service.data_lock import ProcessLock
     from service.engine import TuningEngine
     from service.process import die_with, log_to_stderr, on_termination
     from service.settings import Settings
     from service.state import open_database
     from service.worker import Worker
+    from tirgemm.artifact.sign import Signer
     from tirgemm.errors import TirgemmError
     from tuning_db import JobQueue, SqlStore
 
@@ -71,5 +72,16 @@ def _announce(name: str, keys: list[str], *, as_json: bool) -> None:
     typer.echo(json.dumps({"worker": name, "devices": keys}) if as_json else f"worker {name} serves {', '.join(keys)}")
 
 
+def _main() -> None:
+    """Run as the supervisor runs it. Everything is closed when the command returns: the native libraries that are still
+    being loaded by then take seconds to tear down, if they survive it, and nothing is left for them to do."""
+    try:
+        typer.run(worker)
+    except SystemExit as ended:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
+
+
 if __name__ == "__main__":
-    typer.run(worker)
+    _main()

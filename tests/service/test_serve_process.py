@@ -13,7 +13,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from service.commands.serve import serve
 from tests.service.processes import Serve, alive, command, descendants
 
 
@@ -89,7 +92,13 @@ def test_a_database_of_a_newer_schema_is_refused_and_not_touched(tmp_path: Path)
     ],
 )
 def test_a_wrong_setting_is_one_sentence(tmp_path: Path, options: list[str], words: str) -> None:
-    assert words in refused("serve", "--data", str(tmp_path), "--port", "0", "--no-worker", *options)
+    app = typer.Typer()
+    app.command()(serve)
+    arguments = ["--data", str(tmp_path), "--port", "0", "--no-worker", "--lock-dir", str(tmp_path), *options]
+    ended = CliRunner().invoke(app, arguments)
+    assert ended.exit_code == 2
+    assert words in ended.stderr
+    assert ended.stderr.count("\n") == 1
 
 
 def test_server_and_worker_live_and_die_together(tmp_path: Path) -> None:
@@ -100,7 +109,8 @@ def test_server_and_worker_live_and_die_together(tmp_path: Path) -> None:
         worker = server.worker_pid()
         os.kill(worker, signal.SIGKILL)
         until(lambda: server.worker_pid() not in (0, worker))
-        until(lambda: len(httpx.get(f"{server.url}/v1/meta").json()["workers"]) == 2)
+        until(lambda: f":{server.worker_pid()}:" in str(httpx.get(f"{server.url}/v1/meta").json()["workers"]))
+        assert httpx.get(f"{server.url}/readyz").json()["workers"] == 1, "the dead worker is forgotten"
         children = descendants(server.process.pid)
         assert children
         server.process.send_signal(signal.SIGTERM)

@@ -17,7 +17,7 @@ from service.settings import Settings
 from service.state import open_database
 from service.worker import Worker, died_here, owner_name
 from tests.service.support import CPU, ODD, ScriptedEngine, kernel_record
-from tirgemm.errors import AlreadyRunning, BuildFailed, StoreError
+from tirgemm.errors import AlreadyRunning, BuildFailed, DoesNotFit, StorageFull, StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
@@ -190,6 +190,29 @@ def test_a_job_that_kills_every_worker_is_given_up(
     with Running(queue, engine):
         until(lambda: found(queue, job_id).status == "failed")
     assert "given up" in str(found(queue, job_id).error)
+
+
+@pytest.mark.parametrize(
+    ("error", "recorded"),
+    [
+        (StorageFull("no space is left"), "storage_full: no space is left"),
+        (DoesNotFit("it needs 2 bytes"), "does_not_fit: it needs 2 bytes"),
+        (ZeroDivisionError("by zero"), "internal_error: ZeroDivisionError: by zero"),
+    ],
+)
+def test_a_failure_ends_its_job_with_the_reason_and_no_other(
+    queue: JobQueue, engine: ScriptedEngine, error: Exception, recorded: str
+) -> None:
+    engine.fallback_gate.set()
+    engine.gate.set()
+    engine.fail_with = error
+    with Running(queue, engine):
+        bad = submit(queue)
+        until(lambda: found(queue, bad).status == "failed")
+        assert found(queue, bad).error == recorded
+        engine.fail_with = None
+        good = submit(queue, "131x67x31")
+        until(lambda: found(queue, good).status == "done")
 
 
 def test_unverified_builds_are_done_by_any_worker(queue: JobQueue, engine: ScriptedEngine) -> None:

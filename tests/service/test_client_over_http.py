@@ -1,0 +1,158 @@
+"""The client against the real service over a socket: jobs followed, kernels loaded and called, errors as documents."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service import cli
+from tests.service.support import ScriptedEngine, Service
+from tests.unit.artifact_samples import CONFIG, SIGNER, operands, packed
+from tirgemm import Client, Device, Gemm
+from tirgemm.errors import Cancelled, ServiceError
+from tirgemm.tuning.records import Certificate, KernelRecord
+from tuning_db import JobRequest, SqlStore
+
+SHAPE = Gemm.parse("33x17x19:f32:nt")
+
+
+def packed_record(
+    store: SqlStore, request: JobRequest, role: Any = "tuned", salt: str = "", device: Device | None = None
+) -> KernelRecord:
+    """A stored kernel with a real artifact, whose timings say which role it has."""
+    del salt
+    timing = {"median_us": 12.5, "baselines": {}}
+    data = packed(request.gemm, config=CONFIG, timings={"sustained": timing, "role": role})
+    certificate = Certificate("0" * 64, True, ({"name": "exact"},), "numpy fp64")
+    record = KernelRecord(
+        gemm=request.gemm, device=device or request.device, regime=request.regime, role=role, config=CONFIG,
+        kernel_sha256=certificate.kernel_sha256, artifact_sha256=store.put_blob(data), artifact_bytes=len(data),
+        certificate=certificate, timings={"sustained": timing}, trials=3, created_at="2026-01-01T00:00:00Z",
+    )  # fmt: skip
+    return store.put_kernel(record)
+
+
+@pytest.fixture
+def engine(service: Service, monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
+    monkeypatch.setattr("tests.service.support.kernel_record", packed_record)
+    return service.engine
+
+
+@pytest.fixture
+def client(service: Service, tmp_path: Path) -> Iterator[Client]:
+    with Client(service.url, trust=SIGNER.public, cache_dir=tmp_path / "cache", patience=5.0) as found:
+        yield found
+
+
+def test_a_kernel_is_tuned_followed_loaded_and_called(service: Service, engine: ScriptedEngine, client: Client) -> None:
+    engine.gate.set()
+    engine.fallback_gate.set()
+    told: list[str] = []
+    with service.worker():
+        kernel = client.kernel(SHAPE, on_event=lambda kind, _data: told.append(kind))
+    assert kernel.manifest.timings["role"] == "tuned"
+    assert told[0] in ("fallback", "started")
+    assert told.count("candidate") == 3
+    assert told[-3:-1] == ["done", "download"] or "done" in told
+    tensors, product = operands(SHAPE)
+    assert np.array_equal(kernel(tensors["a"], tensors["b"]), product)
+    answer = client.submit(SHAPE)
+    assert answer.kernel is not None, "the second request is answered from the database"
+    assert client.kernel_document(answer.kernel["id"]) == answer.kernel
+    assert {k["role"] for k in client.kernels(limit=5)} == {"tuned", "fallback"}
+    assert len(client.kernels(limit=1)) == 1
+
+
+def test_the_fallback_is_used_while_the_search_goes_on(
+    service: Service, engine: ScriptedEngine, client: Client
+) -> None:
+    engine.fallback_gate.set()
+    with service.worker():
+        assert client.kernel(SHAPE, wait="fallback").manifest.timings["role"] == "fallback"
+        started = time.monotonic()
+        assert client.kernel(SHAPE, wait=0.3).manifest.timings["role"] == "fallback"
+        assert time.monotonic() - started < 5
+        engine.gate.set()
+        assert client.kernel(SHAPE).manifest.timings["role"] == "tuned"
+
+
+def test_events_go_on_where_they_were_left(service: Service, engine: ScriptedEngine, client: Client) -> None:
+    engine.fallback_gate.set()
+    with service.worker():
+        job_id = client.submit(SHAPE).job_id
+        first = []
+        for event in client.events(job_id):
+            first.append(event)
+            if len(first) == 3:
+                break
+        engine.gate.set()
+        rest = list(client.events(job_id, after=first[-1].id))
+    numbers = [event.id for event in (*first, *rest)]
+    assert numbers == sorted(set(numbers))
+    assert rest[-1].kind == "done"
+    assert [event.id for event in client.events(job_id)] == numbers, "what is past can be read again"
+
+
+def test_a_cancelled_job_ends_the_wait(service: Service, engine: ScriptedEngine, client: Client) -> None:
+    engine.fallback_gate.set()
+    with service.worker():
+        job_id = client.submit(SHAPE).job_id
+        timer = threading.Timer(0.3, client.cancel, [job_id])
+        timer.start()
+        with pytest.raises(Cancelled, match=job_id):
+            client.kernel(SHAPE)
+        timer.join()
+
+
+def test_errors_come_with_the_services_document(service: Service, engine: ScriptedEngine, client: Client) -> None:
+    with pytest.raises(ServiceError, match="no worker is alive") as caught:
+        client.kernel(SHAPE)
+    assert (caught.value.http_status, caught.value.problem["code"]) == (409, "device_unavailable")
+    with pytest.raises(ServiceError) as caught:
+        client.job("nothing")
+    assert caught.value.http_status == 404
+    with pytest.raises(ServiceError) as caught:
+        list(client.events("12345678"))
+    assert caught.value.http_status == 404
+    with pytest.raises(ServiceError) as caught:
+        client.artifact("0" * 64)
+    assert caught.value.http_status == 404
+    engine.gate.set()
+    engine.fallback_gate.set()
+    with service.worker(), pytest.raises(ServiceError, match="every candidate of this problem fails"):
+        client.kernel(33, 13, 19, dtype="f32", wait=True)
+    with service.worker(), pytest.raises(ServiceError, match="budget") as caught:
+        client.submit(SHAPE, budget={"trials": 0})
+    assert caught.value.http_status == 422
+
+
+def test_meta_and_keys_are_the_services(service: Service, client: Client) -> None:
+    assert client.meta()["version"] == "0.1.0"
+    assert client.keys() == (service.state.public_key,)
+
+
+def test_get_writes_the_artifact_of_a_running_service(
+    service: Service,
+    engine: ScriptedEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("CONFIG", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+    engine.gate.set()
+    engine.fallback_gate.set()
+    out = tmp_path / "k.tirgemm"
+    with service.worker():
+        code = cli.main(["get", str(SHAPE), "--url", service.url, "-o", str(out), "--trust", SIGNER.public, "--json"])
+    said = capsys.readouterr()
+    assert (code, json.loads(said.out)["kernel"]["role"]) == (0, "tuned")
+    assert cli.main(["call", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["passed"]
