@@ -53,6 +53,20 @@ def test_records_of_other_shapes_warm_it() -> None:
     assert rank_correlation(warmed, unseen) > max(0.8, rank_correlation(model(), unseen) + 0.1)
 
 
+def test_records_of_the_other_regime_warm_it_without_standing_for_this_one() -> None:
+    """Twice as slow in the other regime, all of them: the ranking carries over and the level does not."""
+    warmed, own = model(), [measured(GEMM, config) for config in sample(20, seed=1)]
+    isolated = [
+        measured(GEMM, config, 2 * simulated_us(GEMM, config)).with_(regime="isolated") for config in sample(96, seed=3)
+    ]
+    warmed.learn(own + isolated)
+    alone = model()
+    alone.learn(own)
+    unseen = sample(400, seed=2)
+    assert rank_correlation(warmed, unseen) > rank_correlation(alone, unseen)
+    assert np.abs(warmed.scores(unseen).mean() - alone.scores(unseen).mean()) < 0.4
+
+
 def test_before_it_has_rows_enough_the_familys_estimate_ranks() -> None:
     found = model()
     found.learn(measured(GEMM, config) for config in sample(MIN_ROWS - 1, seed=1))
@@ -92,7 +106,7 @@ def test_candidates_that_say_nothing_about_this_space_are_left_out() -> None:
         strange = Config("toy", (*record.config.knobs[:-1], ("unroll", 7)))
         found.learn(
             [
-                record.with_(regime="isolated"), record.with_(device_key="cuda:sm_80:other:108"),
+                record.with_(device_key="cuda:sm_80:other:108"),
                 record.with_(config=strange), record.with_(config=Config("gone", record.config.knobs)),
                 record.with_(status=Status.PRUNED), record.with_(gemm=GEMM.with_(dtype="f16", acc="f16")),
             ]

@@ -1,7 +1,7 @@
 """``CostModel``: which configs look fast, learnt from records of this problem and of others.
 
-The target is the logarithm of a candidate's speed relative to the best known one of its own problem, so that shapes
-of any size speak one language. A candidate that failed is taught as far slower than any that works.
+The target is the logarithm of a candidate's speed relative to the best known one of its own problem and regime, so
+that shapes of any size speak one language. A candidate that failed is taught as far slower than any that works.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tirgemm.tuning.features import features
 from tirgemm.tuning.records import Candidate, Status
 
 Scores = npt.NDArray[np.float64]
+_Group = tuple[Gemm, str]
 
 # A failed candidate counts as e**3 = 20 times slower than the best.
 FAILED = -3.0
@@ -29,6 +30,8 @@ FAILED = -3.0
 MIN_ROWS = 12
 # Rows of other problems, newest first, that are trained on: more cost time without ranking better.
 MAX_HISTORY = 768
+# Features kept for configs that come by again, about 5 KB each, before all are dropped.
+_KEPT = 10_000
 _ROUNDS = 120
 _PARAMETERS: dict[str, Any] = {
     "objective": "reg:squarederror", "tree_method": "hist", "max_depth": 6, "eta": 0.1, "max_bin": 64,
@@ -45,7 +48,7 @@ class CostModel(Protocol):
         ...
 
     def learn(self, candidates: Iterable[Candidate]) -> None:
-        """Take in candidates of any gemm, measured or failed; a later one of the same key replaces the earlier."""
+        """Take in candidates of any gemm and regime, measured or failed; a later one of a key replaces the earlier."""
         ...
 
     def scores(self, configs: Sequence[Config]) -> Scores:
@@ -74,7 +77,8 @@ class BoostedTrees:
         self.regime = regime
         self.families = {family.name: family for family in families}
         self.seed = seed
-        self._rows: dict[Gemm, dict[Config, tuple[float | None, dict[str, float]]]] = {}
+        self._own: _Group = (gemm, regime)
+        self._rows: dict[_Group, dict[Config, tuple[float | None, dict[str, float]]]] = {}
         self._spaces: dict[tuple[Gemm, str], Space | None] = {}
         self._features: dict[Config, dict[str, float]] = {}
         self._columns: list[str] = []
@@ -88,14 +92,14 @@ class BoostedTrees:
 
     def learn(self, candidates: Iterable[Candidate]) -> None:
         for candidate in candidates:
-            if candidate.status is Status.PRUNED or candidate.regime != self.regime:
+            if candidate.status is Status.PRUNED or candidate.device_key != self.device.key:
                 continue
-            if candidate.device_key != self.device.key or not self._in_space(candidate):
+            if not self._in_space(candidate):
                 continue
-            rows = self._rows.setdefault(candidate.gemm, {})
+            rows = self._rows.setdefault((candidate.gemm, candidate.regime), {})
             family = self.families[candidate.config.family]
             row = rows.get(candidate.config)
-            found = row[1] if row else features(candidate.gemm, candidate.config, self.device, self.regime, family)
+            found = row[1] if row else features(candidate.gemm, candidate.config, self.device, candidate.regime, family)
             us = candidate.search_us if candidate.status is Status.MEASURED else None
             rows[candidate.config] = (us, found)
             self._stale = True
@@ -112,6 +116,8 @@ class BoostedTrees:
     def _features_of(self, config: Config) -> dict[str, float]:
         found = self._features.get(config)
         if found is None:
+            if len(self._features) >= _KEPT:
+                self._features.clear()
             found = features(self.gemm, config, self.device, self.regime, self.families[config.family])
             self._features[config] = found
         return found
@@ -152,12 +158,11 @@ class BoostedTrees:
         rows: list[dict[str, float]] = []
         targets: list[float] = []
         weights: list[float] = []
-        others = [gemm for gemm in self._rows if gemm != self.gemm]
         left = MAX_HISTORY
-        for gemm in [self.gemm, *others]:
-            group = sorted(self._rows.get(gemm, {}).items(), key=lambda item: item[0].digest)
+        for key in [self._own, *(key for key in self._rows if key != self._own)]:
+            group = sorted(self._rows.get(key, {}).items(), key=lambda item: item[0].digest)
             best = min((us for _, (us, _) in group if us is not None), default=None)
-            if gemm != self.gemm:
+            if key != self._own:
                 group = group[:left]
                 left -= len(group)
             for _, (us, found) in group:
@@ -165,7 +170,7 @@ class BoostedTrees:
                     continue
                 rows.append(found)
                 targets.append(FAILED if us is None or best is None else max(FAILED, math.log(best / us)))
-                weights.append(1.0 if gemm == self.gemm else 0.5)
+                weights.append(1.0 if key == self._own else 0.5)
         return rows, targets, weights
 
     def _matrix(self, rows: Sequence[dict[str, float]]) -> npt.NDArray[np.float32]:

@@ -12,6 +12,8 @@ from tirgemm.gemm import Gemm
 from tirgemm.tuning.space_trace import Point, config_at
 
 EXAMPLES = 5
+# Configs kept for points that come by again, before all are dropped: a search of days meets millions.
+_KEPT = 20_000
 
 
 class Gate:
@@ -38,6 +40,8 @@ class Gate:
         """The config of ``point``."""
         found = self._configs.get(point)
         if found is None:
+            if len(self._configs) >= _KEPT:
+                self._configs.clear()
             found = self._configs[point] = config_at(self.spaces[point.family], point)
         return found
 

@@ -51,7 +51,7 @@ class Search:
     """The search of one problem on one device in one regime over the spaces of ``families``.
 
     ``recorded`` are the candidates of this problem from earlier: never proposed again, they teach the cost model and
-    seed the population. ``history`` are candidates of other problems, newest first, which warm the model.
+    seed the population. ``history`` are candidates of other problems or of the other regime, newest first, which warm the model.
     ``database`` is the MetaSchedule database that the population starts from; one that is given is taken to hold
     ``recorded`` already. Raises InvalidRequest where there is no family.
     """
@@ -81,7 +81,7 @@ class Search:
         self.evolution = Evolution(gemm, self.gate, database)
         self.best_us: float | None = None
         self._points: list[Point] | None = None
-        self.model.learn(candidate for candidate in history if candidate.gemm != gemm)
+        self.model.learn(c for c in history if (c.gemm, c.regime) != (gemm, regime))
         self._take_in(recorded, commit=database is None)
 
     @property
