@@ -265,7 +265,7 @@ class Client:
             tell(event.kind, event.data)
             meanwhile = event.data.get("kernel" if event.kind == "fallback" else "fallback")
             if wait == "fallback" and meanwhile:
-                return self.kernel_document(str(meanwhile))
+                return self._kernel(meanwhile)
         job = self.job(job_id)
         status, what = job["status"], f"job {job_id} for {job.get('gemm')}"
         if status == "cancelled":
@@ -276,7 +276,11 @@ class Client:
         found = job.get("kernel") or job.get("fallback")
         if not found:
             raise ServiceError(f"{what} is {status} and has no fallback yet; wait longer, or ask again later", job)
-        return self.kernel_document(str(found))
+        return self._kernel(found)
+
+    def _kernel(self, found: Document | str) -> Document:
+        """A kernel document that came whole, or by its id."""
+        return found if isinstance(found, dict) else self.kernel_document(found)
 
 
 def as_gemm(m: int | Range | Gemm | str, n: int | None, k: int | None, fields: dict[str, Any]) -> Gemm:
