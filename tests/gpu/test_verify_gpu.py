@@ -100,7 +100,7 @@ def check_values(values: np.ndarray[Any, Any], gemm: Gemm, name: str, test: str)
         plan = exact_plan(gemm)
         assert (values == np.round(values)).all()
         assert np.abs(values).max() <= {"a": plan.a_max, "b": plan.b_max}.get(name, plan.addend)
-        assert abs(values.mean()) < 1
+        assert values.size < 2000 or abs(values.mean()) < 0.5
         if name == "a":
             assert (np.count_nonzero(values, axis=-1) <= plan.terms(gemm.k)).all()
             assert (values[..., -min(plan.tail, gemm.k) :] != 0).all()
