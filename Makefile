@@ -33,13 +33,13 @@ tools:
 
 $(STAMP): pyproject.toml requirements.lock setup.py $(wildcard tirgemm/artifact/native/*) | tools
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
 # PyTorch is only needed by the tests of tirgemm.torch; it is large, so that the demo does without.
 $(VENV)/.installed-test: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pip install -qq --disable-pip-version-check torch==2.13.0
 	@touch $@
 
 # Exact versions of every extra, from the ranges in pyproject.toml; no index address in them.

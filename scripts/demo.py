@@ -24,7 +24,7 @@ from rich.live import Live
 from rich.table import Table
 
 from tirgemm import Client, Device, Gemm
-from tirgemm import device as detect
+from tirgemm.detect import device as detect
 
 ROOT = Path(__file__).resolve().parents[1]
 STATE = ROOT / ".demo"
@@ -130,7 +130,7 @@ def client_environment(device: Device) -> Path:
     console.print("setting up a second virtual environment with the client extra only …")
     wheels = STATE / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
-    quiet = ["--quiet", "--disable-pip-version-check"]
+    quiet = ["-qq", "--disable-pip-version-check"]
     pip = [python, "-m", "pip"]
     subprocess.run([sys.executable, "-m", "venv", "--clear", CLIENT_VENV], check=True)
     subprocess.run([*pip, "wheel", *quiet, "--no-deps", "--wheel-dir", wheels, ROOT], check=True)

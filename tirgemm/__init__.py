@@ -15,12 +15,12 @@ from tirgemm.gemm import Gemm, Range
 if TYPE_CHECKING:
     from tirgemm.artifact import load
     from tirgemm.client import Client
-    from tirgemm.detect import device, devices
+    from tirgemm.detect import devices
     from tirgemm.tuning.budget import Budget
     from tirgemm.tuning.tune import tune
 
 __all__ = [
-    "Budget", "Client", "Config", "Device", "Gemm", "Range", "TirgemmError", "device", "devices", "load", "tune",
+    "Budget", "Client", "Config", "Device", "Gemm", "Range", "TirgemmError", "devices", "load", "tune",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
@@ -28,7 +28,6 @@ __version__ = "0.1.0"
 _LAZY = {
     "Budget": "tirgemm.tuning.budget",
     "Client": "tirgemm.client",
-    "device": "tirgemm.detect",
     "devices": "tirgemm.detect",
     "load": "tirgemm.artifact",
     "tune": "tirgemm.tuning.tune",

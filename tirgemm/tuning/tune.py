@@ -22,7 +22,7 @@ from tirgemm.config import Config
 from tirgemm.detect import check_fits
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
-from tirgemm.errors import BuildFailed, Cancelled, DeviceUnavailable, InvalidRequest, TirgemmError
+from tirgemm.errors import Cancelled, DeviceUnavailable, InvalidRequest, TirgemmError
 from tirgemm.families import Family, family_named, supporting
 from tirgemm.gemm import REGIMES, Gemm
 from tirgemm.tuning.budget import Budget
@@ -148,7 +148,7 @@ class Tuning:
             ((f, f.default(self.gemm, self.device, self.regime)) for f in self.families),
             key=lambda pair: pair[0].predict_us(self.gemm, pair[1], self.device, self.regime),
         )
-        failures: list[str] = []
+        failures: list[TirgemmError] = []
         for _, config in choices:
             self._raise_if_cancelled()
             try:
@@ -156,11 +156,12 @@ class Tuning:
             except TirgemmError as error:
                 if isinstance(error, Cancelled):
                     raise
-                failures.append(f"{config}: {error}")
+                failures.append(error)
                 continue
             self.emit("fallback", kernel=record.id, config=str(config), timings=record.timings)
             return record
-        raise BuildFailed(f"no default of {self.gemm} on {self.device.name} works: {'; '.join(failures)}")
+        words = "; ".join(f"{config}: {error}" for (_, config), error in zip(choices, failures, strict=True))
+        raise type(failures[0])(f"no default of {self.gemm} on {self.device.name} works: {words}") from failures[0]
 
     def run(self) -> KernelRecord:
         """All stages. Returns the selected, certified kernel, stored as the answer."""

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# The GPU tests and measurements on a host that has a GPU, PyTorch and g++ but no network: nothing is installed.
+#   PYTHONPATH=SITE:. scripts/gpu_host.sh OUT [STEP ...]      steps: build tests flow bench calls space
+# SITE holds TVM and the other Python packages that the host lacks. Everything is written under OUT.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+out=${1:?usage: gpu_host.sh OUT [STEP ...]}
+shift
+steps=("$@")
+((${#steps[@]})) || steps=(build tests flow bench calls space)
+mkdir -p "$out"
+cli="python3 -m service.cli"
+run() { echo "== $*"; local began=$SECONDS; "$@"; local code=$?; echo "== exit $code after $((SECONDS - began)) s"; }
+for step in "${steps[@]}"; do
+  case $step in
+    build) run python3 -m tirgemm.artifact.build; run $cli devices ;;
+    tests) run timeout 240 python3 -m pytest -p no:cacheprovider -q tests/gpu -x --timeout 120 --durations 8 ${GPU_TESTS:-} ;;
+    flow) run timeout 150 $cli tune 1023x1021x1027:f16:nn --device cuda:0 --trials 48 --seconds 40 --data "$out/data" \
+            --output "$out/kernel.tirgemm" --json
+          ;;
+    bench) run timeout 400 $cli bench simt --device cuda:0 --data "$out/data" --out "$out/simt.sustained.json" ;;
+    calls) run timeout 120 python3 benchmarks/call_overhead.py --out "$out/calls.json" ;;
+    space) run timeout 400 python3 benchmarks/record_space.py 1024x1024x1024:f16:nt --device cuda:0 --family simt --seconds 300 \
+             --out "$out/simt-space.json.gz" ;;
+    *) echo "unknown step $step"; exit 2 ;;
+  esac
+done
