@@ -30,12 +30,14 @@ def activation(tir: Any, hold: Callable[[Any], Any], act: str, x: Any) -> Any:
     if act == "relu":
         # Not a maximum: a NaN stays a NaN.
         return tir.Select(x < f32(0), f32(0), x)
+    # Below this both results are zero in fp32, where x over the largest exp would not be.
+    bounded = tir.Select(x < f32(-1000), f32(-1000), x)
     if act == "silu":
-        return x / (f32(1) + _exp(tir, hold, f32(0) - x))
+        return bounded / (f32(1) + _exp(tir, hold, f32(0) - x))
     if act == "gelu_tanh":
         # (1 + tanh y) / 2 = 1 / (1 + exp(-2 y)): nothing cancels.
         y = f32(-2 * math.sqrt(2 / math.pi)) * (x + f32(0.044715) * x * x * x)
-        return x / (f32(1) + _exp(tir, hold, y))
+        return bounded / (f32(1) + _exp(tir, hold, y))
     z = hold(tir.Select(x < f32(0), f32(0) - x, x) * f32(math.sqrt(0.5)))
     t = hold(f32(1) / (f32(1) + f32(_ERF_T) * z))
     tail = hold(_polynomial(f32, _ERF, t) * t * _exp(tir, hold, f32(0) - z * z))

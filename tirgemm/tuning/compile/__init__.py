@@ -47,12 +47,10 @@ def compile_program(program: Program, device: Device) -> Binary:
     """Lower and compile ``program`` for exactly ``device``. Raises BuildFailed with the compiler's words."""
     try:
         if device.kind == "cuda":
-            from tirgemm.tuning.compile import cuda
-
-            return cuda.compile_program(program, device)
-        from tirgemm.tuning.compile import cpu
-
-        return cpu.compile_program(program, device)
+            from tirgemm.tuning.compile.cuda import compile_program as compile_for
+        else:
+            from tirgemm.tuning.compile.cpu import compile_program as compile_for
+        return compile_for(program, device)
     except TirgemmError:
         raise
     except Exception as error:  # TVM raises whatever its C++ raised: ValueError, InternalError, RuntimeError ...

@@ -114,7 +114,7 @@ def _on_stack(func: PrimFunc) -> PrimFunc:
                     f"local buffer {buffer.name} has the run-time extent {extent}; a kernel's must be constant"
                 )
             elements *= int(extent)
-        total += elements * (dtype.bits * dtype.lanes + 7) // 8
+        total += elements * ((dtype.bits * dtype.lanes + 7) // 8)
         return tirx.AllocBuffer(buffer, {**dict(node.annotations), "disable_lower_builtin": tirx.IntImm("bool", 1)})
 
     body = structural_map(func.body, (tirx.AllocBuffer, keep))
