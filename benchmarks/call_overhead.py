@@ -1,0 +1,89 @@
+"""Microseconds a call from Python, on PyTorch CUDA tensors, of a kernel so small that the host is all that counts.
+
+    python benchmarks/call_overhead.py --out benchmarks/results/nvidia-h200/calls.json
+
+Ways: ``raw`` (the launcher's function), ``kernel_out`` (``Kernel.__call__`` with ``out=``), ``kernel`` (allocating),
+``torch_op`` (through ``tirgemm.torch``) and ``torch.matmul`` with ``out=``. They alternate in blocks of calls that are
+queued without waiting; a sample is one block's time over its calls, from a synchronised start to the last call's return.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tirgemm.torch as tirgemm_torch
+from service.results import dump, environment
+from tirgemm.artifact import Signer, Trust, load
+from tirgemm.detect import device as detect_device
+from tirgemm.families import family_named
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.memory_store import MemoryStore
+from tirgemm.tuning.workbench import Workbench
+
+GEMM = "16x64x128:f16:nt"
+BLOCK = 500
+BLOCKS = 60
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", default="cuda:0")
+    options = parser.parse_args()
+    import torch
+
+    device, gemm, signer = detect_device(options.device), Gemm.parse(GEMM), Signer.generate()
+    config = family_named("simt").default(gemm, device, "isolated")
+    with Workbench(device, MemoryStore(), signer, processes=1) as bench:
+        package = bench.package(gemm, config, bench.build(gemm, config).result())
+    kernel = load(package, trust=Trust.of(signer.public))
+    place = f"cuda:{device.index}"
+    a = torch.randn(gemm.m_max, gemm.k, dtype=torch.float16, device=place)
+    b = torch.randn(gemm.n, gemm.k, dtype=torch.float16, device=place)
+    out = torch.empty(gemm.m_max, gemm.n, dtype=torch.float16, device=place)
+    op, raw, bt = tirgemm_torch.register(kernel), kernel.raw, b.t()
+    ways: dict[str, Callable[[], Any]] = {
+        "raw": lambda: raw(a, b, out),
+        "kernel_out": lambda: kernel(a, b, out=out),
+        "kernel": lambda: kernel(a, b),
+        "torch_op": lambda: op(a, b),
+        "torch.matmul": lambda: torch.matmul(a, bt, out=out),
+    }
+    samples = alternate(ways, torch.cuda.synchronize)
+    document = {
+        "format": 1, "suite": "calls", "regime": "calls", "environment": environment(device, Path(__file__).parents[1]), "gemm": GEMM,
+        "calls_a_block": BLOCK, "config": config.to_json(), "rows": [row(name, us) for name, us in samples.items()],
+    }  # fmt: skip
+    options.out.write_text(dump(document))
+    for entry in document["rows"]:
+        print(f"{entry['way']:14} {entry['median_us']:.2f} us")
+    return 0
+
+
+def alternate(ways: dict[str, Callable[[], Any]], synchronise: Callable[[], None]) -> dict[str, list[float]]:
+    """Samples in microseconds a call, by way; the first round of each is not kept."""
+    samples: dict[str, list[float]] = {name: [] for name in ways}
+    for block in range(BLOCKS + 1):
+        for name, call in ways.items():
+            synchronise()
+            began = time.perf_counter_ns()
+            for _ in range(BLOCK):
+                call()
+            took = (time.perf_counter_ns() - began) / 1e3 / BLOCK
+            if block:
+                samples[name].append(round(took, 4))
+    return samples
+
+
+def row(name: str, us: list[float]) -> dict[str, Any]:
+    ordered = sorted(us)
+    return {"way": name, "samples_us": us, "median_us": ordered[len(ordered) // 2], "min_us": ordered[0]}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
