@@ -148,7 +148,7 @@ class Client:
             found = artifact.read(data, self.trust).manifest.gemm
         except UntrustedArtifact as error:
             raise UntrustedArtifact(
-                f"{error}; if you trust whoever runs {self.url}, compare its key with them and accept it once with"
+                f"{error}: compare it with whoever runs {self.url}, then accept it with"
                 f" `tirgemm get --url {self.url} --trust KEY ...`, Client(url, trust=KEY) or Client.trust_server()"
             ) from error
         if found != gemm:
