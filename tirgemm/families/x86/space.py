@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tirgemm.config import Config, Knob, Space, Value
+from tirgemm.config import Knob, Space
 from tirgemm.device import Device
 from tirgemm.families.x86.layout import CHUNK
 from tirgemm.gemm import Gemm
@@ -48,11 +48,6 @@ def space(gemm: Gemm, device: Device) -> Space:
             Knob("threads", (0, 1) if device.units > 1 and gemm.flops < _SMALL_FLOPS else (0,)),
         ),
     )
-
-
-def config(**knobs: Value) -> Config:
-    """A config from its knobs in the space's order."""
-    return Config("x86", tuple(knobs.items()))
 
 
 def _covering(choices: tuple[int, ...], extent: int) -> tuple[int, ...]:
