@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tirgemm.artifact.sign import Signer
 from tirgemm.detect import devices
 from tirgemm.device import Device
-from tirgemm.errors import DeviceUnavailable
+from tirgemm.errors import Cancelled, DeviceUnavailable
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.store import Store
@@ -65,6 +65,8 @@ class TuningEngine:
         self._processes = processes
         self._devices = {device.key: device for device in devices()}
         self._benches: dict[str, Workbench] = {}
+        # Seconds of imports that every job needs, begun while there is none.
+        self._imports = threading.Thread(target=_import_tuner, name="imports", daemon=True)
 
     def devices(self) -> list[Device]:
         return list(self._devices.values())
@@ -72,10 +74,10 @@ class TuningEngine:
     def warm(self) -> None:
         for device in self._devices.values():
             self._bench(device).warm()
-        # Seconds of imports that every job needs, begun while there is none.
-        threading.Thread(target=_import_tuner, name="imports", daemon=True).start()
+        self._imports.start()
 
     def fallback(self, request: JobRequest, cancel: threading.Event) -> KernelRecord:
+        self._await_imports(cancel)
         from tirgemm.tuning.tune import Tuning
 
         bench = self._bench(self._present(request.device))
@@ -86,6 +88,7 @@ class TuningEngine:
     def tune(
         self, request: JobRequest, on_event: EventHandler, cancel: threading.Event, between_batches: Callable[[], None]
     ) -> KernelRecord:
+        self._await_imports(cancel)
         from tirgemm.tuning.tune import Tuning
 
         tuning = Tuning(
@@ -101,6 +104,7 @@ class TuningEngine:
         return tuning.run()
 
     def cross_compile(self, request: JobRequest, on_event: EventHandler, cancel: threading.Event) -> KernelRecord:
+        self._await_imports(cancel)
         from tirgemm.tuning.tune import Tuning
         from tirgemm.tuning.workbench import Workbench
 
@@ -121,6 +125,13 @@ class TuningEngine:
         benches, self._benches = self._benches, {}
         for bench in benches.values():
             bench.close()
+
+    def _await_imports(self, cancel: threading.Event) -> None:
+        """Let the imports end first: two threads in one circle of imports see half-made modules."""
+        while self._imports.is_alive():
+            if cancel.is_set():
+                raise Cancelled("stopped before the tuner was loaded")
+            self._imports.join(0.05)
 
     def _present(self, device: Device) -> Device:
         if device.key not in self._devices:
