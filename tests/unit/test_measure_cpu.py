@@ -152,12 +152,13 @@ def test_a_crash_is_reported_and_the_process_replaced(
 
 
 def test_a_hang_is_killed_after_the_timeout_and_the_lock_is_free(package: Packages, tmp_path: Path) -> None:
-    with Measurer(DEVICE, SIGNER.public, lock_dir=tmp_path, timeout_s=1.0) as measurer:
+    with Measurer(DEVICE, SIGNER.public, lock_dir=tmp_path, timeout_s=20.0) as measurer:
         measurer.verify(package("RIGHT"))
+        measurer.timeout_s = 1.0
         started = time.monotonic()
         with pytest.raises(MeasurementTimedOut, match="no sign of life for 1 s"):
             measurer.verify(package("HANG"))
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 4
         DeviceLock("cpu", tmp_path).acquire(timeout_s=1)
 
 
@@ -188,7 +189,7 @@ def test_a_kernel_that_waits_is_seen_to_be_slower_beside_opponents(
     )  # fmt: skip
     assert found.median_us > 3000
     assert set(found.baselines) == {"default", "numpy_f32"}
-    assert all(len(samples) == len(found.samples_us) >= 6 for samples in found.baselines.values())
+    assert all(len(samples) >= 6 for samples in (found.samples_us, *found.baselines.values()))
     assert statistics.median(found.baselines["default"]) < 2500
     assert found.conditions["swapped"] is True
     assert found.conditions["regime"] == regime

@@ -2,7 +2,7 @@
 
 Sustained: calls back to back over operands that rotate over at least four times the last-level cache; a sample is a
 block of calls (about a millisecond) over their number. Isolated: before every call each hardware thread reads its part
-of a buffer twice the size of the last-level cache; a sample is one call.
+of a buffer twice the size of the last-level cache; a sample is one call. Opponents take turns of about 20 ms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.tuning.measure.conditions import host_conditions, last_level_cache_bytes
 from tirgemm.tuning.measure.numpy_baseline import Absent, numpy_baseline
 from tirgemm.tuning.measure.requests import Time
-from tirgemm.tuning.measure.rounds import Block, Enough, alternate, assign
+from tirgemm.tuning.measure.rounds import Block, Enough, alternate, assign, settle, turn
 from tirgemm.tuning.measure.tensors import View
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.host import HostBackend
@@ -85,12 +85,13 @@ class HostSession:
             buffers.append(_operands(gemm, sets, rng))
             self._alive()
         order = assign(len(contenders), request.swap)
-        calls = {name: make(buffers[order[i]]) for i, (name, make) in enumerate(contenders.items())}
+        calls = {name: prepare(buffers[order[i]]) for i, (name, prepare) in enumerate(contenders.items())}
         before = host_conditions()
-        if request.regime == "sustained":
-            blocks = {name: self._sustained(it) for name, it in calls.items()}
-        else:
-            blocks = {name: self._isolated(it) for name, it in calls.items()}
+        settle()
+        make = self._sustained if request.regime == "sustained" else self._isolated
+        blocks = {name: make(it) for name, it in calls.items()}
+        if len(blocks) > 1:
+            blocks = {name: turn(calls[name], block) for name, block in blocks.items()}
         samples = alternate(blocks, Enough(request.min_samples, request.budget_s), self._alive)
         conditions = before | {
             "regime": request.regime, "fingerprint": self.device.fingerprint, "device": self.device.key,

@@ -7,13 +7,15 @@ round, so that no contender always runs behind the same one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 MOST_SAMPLES = 2000
 _PATIENCE = 10.0
 _LEAST_PATIENCE_S = 2.0
 _LEAST_SAMPLES = 3
+_QUIET_S = 0.01
+_TURN_S = 0.02
 
 Block = Callable[[], list[float]]
 
@@ -36,6 +38,35 @@ class Enough:
         return count >= min(_LEAST_SAMPLES, self.samples) and elapsed_s > max(
             _LEAST_PATIENCE_S, _PATIENCE * self.seconds
         )
+
+
+def settle(limit_s: float = 0.25) -> None:
+    """Wait until no thread of this process spins any more.
+
+    OpenBLAS's threads go on spinning for tens of milliseconds after a product, and would take half of a small machine
+    from whoever runs next.
+    """
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        before = time.process_time()
+        time.sleep(_QUIET_S)
+        if time.process_time() - before < _QUIET_S / 10:
+            return
+
+
+def turn(calls: Iterator[Callable[[], object]], block: Block) -> Block:
+    """``block`` as one turn among contenders: settled, one call unmeasured, then samples for about 20 ms."""
+
+    def run() -> list[float]:
+        settle()
+        next(calls)()
+        samples = block()
+        until = time.monotonic() + _TURN_S
+        while time.monotonic() < until:
+            samples += block()
+        return samples
+
+    return run
 
 
 def alternate(

@@ -1,0 +1,123 @@
+"""How blocks alternate, when enough is enough, what a measurement was taken under, and what the CPU baseline computes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.measure.conditions import host_conditions, last_level_cache_bytes
+from tirgemm.tuning.measure.numpy_baseline import Absent, numpy_baseline
+from tirgemm.tuning.measure.rounds import MOST_SAMPLES, Enough, alternate, assign, settle, turn
+from tirgemm.tuning.verify.numbers import activate, decode, encode
+
+
+class Clock:
+    """Seconds that pass only when a block runs."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.order: list[str] = []
+
+    def block(self, name: str, seconds: float) -> list[float]:
+        self.now += seconds
+        self.order.append(name)
+        return [seconds * 1e6]
+
+    def run(self, enough: Enough, **contenders: float) -> dict[str, list[float]]:
+        blocks = {name: (lambda n=name, s=seconds: self.block(n, s)) for name, seconds in contenders.items()}
+        return alternate(blocks, enough, lambda: None, lambda: self.now)
+
+
+def test_contenders_alternate_and_nobody_always_follows_the_same_one() -> None:
+    clock = Clock()
+    samples = clock.run(Enough(4, 0.0), a=0.001, b=0.002, c=0.003)
+    assert {name: len(s) for name, s in samples.items()} == {"a": 4, "b": 4, "c": 4}
+    assert "".join(clock.order) == "abcbcacababc"
+
+
+def test_a_budget_is_used_up_and_slow_kernels_get_fewer_samples() -> None:
+    assert len(Clock().run(Enough(5, 0.5), a=0.01)["a"]) == 50
+    assert len(Clock().run(Enough(50, 0.1), a=0.9)["a"]) == 3
+    assert len(Clock().run(Enough(50, 0.1), a=0.3)["a"]) == 7
+    assert len(Clock().run(Enough(2, 0.1), a=60.0)["a"]) == 2
+    assert len(Clock().run(Enough(5, 9.0), a=1e-6)["a"]) == MOST_SAMPLES
+
+
+def test_swapping_gives_every_contender_the_next_ones_buffers() -> None:
+    assert assign(3, False) == [0, 1, 2]
+    assert assign(3, True) == [1, 2, 0]
+    assert assign(1, True) == [0]
+
+
+def test_a_turn_waits_for_spinning_threads_and_drops_its_first_call() -> None:
+    stop = threading.Event()
+
+    def spin() -> None:
+        until = time.monotonic() + 0.08
+        while time.monotonic() < until:
+            pass
+        stop.set()
+
+    threading.Thread(target=spin).start()
+    calls: list[str] = []
+
+    def block() -> list[float]:
+        assert stop.is_set()
+        time.sleep(0.008)
+        return [1.0]
+
+    samples = turn(cycle([lambda: calls.append("warm")]), block)()
+    assert calls == ["warm"]
+    assert 1 < len(samples) < 6
+    started = time.monotonic()
+    settle()
+    assert time.monotonic() - started < 0.2
+
+
+def test_the_last_level_cache_is_read_from_linux_or_assumed(tmp_path: Path) -> None:
+    assert last_level_cache_bytes(tmp_path) == 32 << 20
+    for index, size in enumerate(("48K", "2048K", "105M")):
+        (tmp_path / f"index{index}").mkdir()
+        (tmp_path / f"index{index}" / "size").write_text(size + "\n")
+    assert last_level_cache_bytes(tmp_path) == 105 << 20
+
+
+def test_conditions_name_the_load_and_the_mean_clock(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\ncpu MHz\t\t: 2000.5\nprocessor\t: 1\ncpu MHz\t\t: 3000.5\n")
+    found = host_conditions(tmp_path)
+    assert found["clock_mhz"] == 2500
+    assert {"at", "loadavg"} <= set(found)
+    assert "clock_mhz" not in host_conditions(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["9x11x13:f16:nt", "9x11x13:f32:tn:alpha:beta:bias:act=silu", "9x11x13:f16:tt:batch=2:act=gelu_tanh:out=f32"],
+)
+def test_the_numpy_baseline_computes_the_problem(text: str) -> None:
+    gemm = Gemm.parse(text)
+    rng = np.random.default_rng(1)
+    arrays = {}
+    for name in (*gemm.inputs, "d"):
+        shape = (gemm.n,) if name == "bias" else gemm.shape(name)  # type: ignore[arg-type]
+        dtype = gemm.dtype if name in "ab" else gemm.out
+        arrays[name] = encode(rng.standard_normal(shape, dtype=np.float32), dtype)
+    numpy_baseline(gemm)(**arrays)
+    a, b = (decode(arrays[name], gemm.dtype) for name in "ab")
+    x = (np.swapaxes(a, -1, -2) if gemm.trans_a else a) @ (np.swapaxes(b, -1, -2) if gemm.trans_b else b)
+    for name in ("c", "bias"):
+        x = x + (decode(arrays[name], gemm.out) if name in arrays else 0.0)
+    assert np.allclose(decode(arrays["d"], gemm.out), activate(x, gemm.act), rtol=2e-3, atol=2e-3)
+
+
+def test_the_numpy_baseline_says_what_it_cannot_run() -> None:
+    with pytest.raises(Absent, match="bfloat16"):
+        numpy_baseline(Gemm(3, 3, 3, "bf16"))
+    with pytest.raises(Absent, match="erf"):
+        numpy_baseline(Gemm(3, 3, 3, act="gelu"))
