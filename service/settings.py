@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,15 +10,10 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from service.data_dir import SIGNING_KEY, default_data_dir
 from tirgemm.errors import InvalidRequest
 
 MAX_BODY_BYTES = 64 * 1024
-
-
-def default_data_dir() -> Path:
-    """``$XDG_DATA_HOME/tirgemm``, by default ``~/.local/share/tirgemm``."""
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "tirgemm"
 
 
 class Settings(BaseSettings):
@@ -62,7 +56,7 @@ class Settings(BaseSettings):
 
     @property
     def signing_key(self) -> Path:
-        return self.data / "signing.key"
+        return self.data / SIGNING_KEY
 
     @property
     def server_file(self) -> Path:

@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
-from tirgemm.artifact.sign import Signer
 
+from service import data_dir
 from service.settings import Settings
+from tirgemm.artifact.sign import Signer
 from tuning_db import Database, JobQueue, SqlStore
 
 
 def open_database(settings: Settings) -> Database:
     """The database that the settings name, with the current schema. Raises SchemaTooNew and StoreError."""
-    if settings.db:
-        return Database(settings.db, settings.data)
-    return Database.embedded(settings.data)
+    return data_dir.open_database(settings.data, settings.db or None)
 
 
 @dataclass
