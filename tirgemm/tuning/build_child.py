@@ -25,10 +25,10 @@ def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Request], Any]
     without_torch()
     module, _, function = target.partition(":")
     with _quiet(lock_key, lock_dir):
-        builder = importlib.import_module(module)
-        build = getattr(builder, function)
-        # What the builder imports late, in seconds, it may import now.
-        getattr(builder, "warm", lambda: None)()
+        build = getattr(importlib.import_module(module), function)
+        if module.startswith("tirgemm."):
+            # What the builder imports late, and in seconds: now, rather than within the first build.
+            importlib.import_module("tvm")
 
     def handle(request: Request) -> Any:
         with _quiet(lock_key, lock_dir):
