@@ -82,8 +82,8 @@ def _no_compiler() -> Iterator[None]:
     import tvm_ffi
 
     previous: Any = tvm.get_global_func(_COMPILE_HOOK, allow_missing=True)
-    # A text starting with a slash is taken for PTX and loaded at the first launch, which never comes.
-    tvm_ffi.register_global_func(_COMPILE_HOOK, lambda *_: "// compiled elsewhere", override=True)
+    # Bytes, as TVM casts to; a leading slash is taken for PTX and loaded at the first launch, which never comes.
+    tvm_ffi.register_global_func(_COMPILE_HOOK, lambda *_: b"// compiled elsewhere", override=True)
     try:
         yield
     finally:
