@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from itertools import cycle
@@ -121,3 +123,12 @@ def test_the_numpy_baseline_says_what_it_cannot_run() -> None:
         numpy_baseline(Gemm(3, 3, 3, "bf16"))
     with pytest.raises(Absent, match="erf"):
         numpy_baseline(Gemm(3, 3, 3, act="gelu"))
+
+
+def test_the_gpus_session_imports_no_tvm_either() -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None; import tirgemm.tuning.measure.cuda_session;"
+        "print([name for name in ('tvm', 'xgboost', 'sqlalchemy') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
