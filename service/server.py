@@ -25,6 +25,7 @@ from service.settings import Settings
 from service.state import ServiceState
 from service.supervisor import Supervisor, worker_command, worker_environment
 from tirgemm.errors import AlreadyRunning, InvalidRequest, StoreError
+from tuning_db.database import make_folder
 
 logger = logging.getLogger("tirgemm.service")
 
@@ -40,6 +41,7 @@ def run_server(settings: Settings, announce: Announce) -> None:
     server has the data folder or the port, SchemaTooNew, StoreError, InvalidRequest.
     """
     with ExitStack() as stack:
+        make_folder(settings.data)
         stack.enter_context(ProcessLock(settings.server_lock, f"data folder {settings.data}"))
         settings.server_file.unlink(missing_ok=True)
         listener = stack.enter_context(_listen(settings.host, settings.port))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.data_dir import SIGNING_KEY, default_data_dir
 from tirgemm.errors import InvalidRequest
+from tirgemm.tuning.locks import default_lock_dir
 
 MAX_BODY_BYTES = 64 * 1024
 
@@ -69,7 +69,7 @@ class Settings(BaseSettings):
     @property
     def worker_lock(self) -> Path:
         """Where the one worker of this machine on this database holds its lock."""
-        folder = self.lock_dir or Path(tempfile.gettempdir()) / "tirgemm-locks"
+        folder = self.lock_dir or default_lock_dir()
         database = hashlib.sha256((self.db or str(self.data)).encode()).hexdigest()[:16]
         return folder / f"worker-{database}.lock"
 

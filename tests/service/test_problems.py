@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -12,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from service.body_limit import BodyLimit
 from service.problems import MEDIA_TYPE
 from service.settings import MAX_BODY_BYTES
 from tests.service.support import CPU, Service, serving
@@ -223,3 +225,22 @@ def test_meta_and_keys_say_what_there_is(shared: Service) -> None:
     keys = shared.http.get("/v1/keys").json()["keys"]
     assert keys == [{"algorithm": "ed25519", "key": shared.state.public_key}]
     assert meta["signer"] == shared.state.public_key
+
+
+async def _never(_message: Any = None) -> Any:
+    await asyncio.sleep(60)
+
+
+def test_a_body_that_never_comes_is_408_and_does_not_reach_the_application() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def app(*_: Any) -> None:
+        raise AssertionError("the application must not run")
+
+    scope = {"type": "http", "headers": [], "path": "/v1/kernels", "method": "POST"}
+    asyncio.run(BodyLimit(app, limit=100, seconds=0.05)(scope, _never, send))
+    assert sent[0]["status"] == 408
+    assert json.loads(sent[1]["body"])["code"] == "request_timeout"
