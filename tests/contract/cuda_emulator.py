@@ -1,7 +1,7 @@
 """Runs generated CUDA source on the CPU, thread by thread, to find races and barriers that not every thread reaches.
 
 The source is the very one that NVRTC gets; ``cuda_on_cpu.h`` stands for the CUDA headers. For kernels over fp32
-operands with blocks and threads in x alone.
+operands with threads in x alone.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def emulate(
             else:
                 assert isinstance(param, Size)
                 arguments.append(ctypes.c_int(evaluate(param.value, case.m)))
+        grid = (ctypes.c_int * 3)(*(evaluate(extent, case.m) for extent in kernel.grid))
         slots = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
-        if library.emulate(evaluate(kernel.grid[0], case.m), kernel.block[0], order, slots):
+        if library.emulate(grid, kernel.block[0], order, slots):
             raise Diverged(f"{kernel.symbol}: threads of a block part ways at a barrier")
         for name, (memory, _) in placed.items():
             memory.check_guards(name)
@@ -73,8 +74,8 @@ def _compiled(source: str, symbol: str, folder: Path) -> Path:
     text = re.sub(r'asm volatile\("cp\.async\.commit_group;".*?\);', "cp_async_commit();", text)
     text = re.sub(_ASYNC, _async_copy, text, flags=re.DOTALL)
     entry = (
-        'extern "C" int emulate(int blocks, int threads, unsigned order, void** arguments) {\n'
-        f"  return run_grid(blocks, threads, order, [=] {{ {symbol}({passed}); }});\n}}\n"
+        'extern "C" int emulate(const int* grid, int threads, unsigned order, void** arguments) {\n'
+        f"  return run_grid(grid, threads, order, [=] {{ {symbol}({passed}); }});\n}}\n"
     )
     at = folder / "kernel.cc"
     at.write_text(f'#include "{_HEADER.name}"\n{text}\n{entry}')

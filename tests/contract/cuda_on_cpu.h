@@ -107,16 +107,16 @@ static int run_block(int threads, const std::vector<int>& order) {
 }
 
 // order 0: by number; 1: from the last; others: shuffled by that seed. Odd orders copy asynchronously at once.
-static int run_grid(int blocks, int threads, unsigned seed, std::function<void()> kernel) {
+static int run_grid(const int* grid, int threads, unsigned seed, std::function<void()> kernel) {
   const bool odd = seed & 1;
   std::vector<int> order(threads);
   for (int i = 0; i < threads; i++) order[i] = seed == 1 ? threads - 1 - i : i;
   for (int i = threads - 1; seed > 1 && i > 0; i--) std::swap(order[i], order[(seed = seed * 1664525u + 1013904223u) % (i + 1)]);
   eager = odd;
   body = std::move(kernel);
-  for (int block = 0; block < blocks; block++) {
-    blockIdx.x = block;
-    if (run_block(threads, order)) return 1;
-  }
+  for (blockIdx.z = 0; blockIdx.z < grid[2]; blockIdx.z++)
+    for (blockIdx.y = 0; blockIdx.y < grid[1]; blockIdx.y++)
+      for (blockIdx.x = 0; blockIdx.x < grid[0]; blockIdx.x++)
+        if (run_block(threads, order)) return 1;
   return 0;
 }

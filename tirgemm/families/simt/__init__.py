@@ -15,7 +15,7 @@ from tirgemm.families.simt import heuristic
 from tirgemm.families.simt.rules import MAX_GRID, RULES
 from tirgemm.families.simt.space import space
 from tirgemm.families.simt.tiling import blocks, tiling
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Range
 from tirgemm.hardware import ARCHITECTURES
 
 __all__ = ["Simt"]
@@ -38,8 +38,12 @@ class Simt:
         if device.arch not in ARCHITECTURES:
             return f"simt kernels are compiled for {', '.join(ARCHITECTURES)}, not for {device.arch}"
         count = evaluate(blocks(gemm, *_LARGEST_BLOCK), gemm.m_max)
-        if count > MAX_GRID:
-            return f"even blocks of 128x128 outputs are {count} blocks; the driver takes at most {MAX_GRID}"
+        if count > MAX_GRID[0]:
+            return f"even blocks of 128x128 outputs are {count} blocks; the driver takes at most {MAX_GRID[0]}"
+        if isinstance(gemm.m, Range):
+            columns = -(-gemm.n // _LARGEST_BLOCK[1])
+            if max(columns, gemm.batch) > MAX_GRID[1]:
+                return f"m is a range, n makes {columns} columns of blocks, batch is {gemm.batch}; both may be {MAX_GRID[1]}"
         return None
 
     def space(self, gemm: Gemm, device: Device) -> Space:  # noqa: ARG002

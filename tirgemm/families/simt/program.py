@@ -5,7 +5,7 @@ from __future__ import annotations
 from tirgemm.families.base import Program
 from tirgemm.families.simt.schedule import scheduled
 from tirgemm.families.simt.staged import SYMBOL
-from tirgemm.families.simt.tiling import Tiling, blocks
+from tirgemm.families.simt.tiling import Tiling, grid
 from tirgemm.gemm import Gemm, Range
 from tirgemm.launch import KernelLaunch, Launch, Param, Pointer, Scalar, Size, scalar_args, tensor_args
 
@@ -27,7 +27,7 @@ def program(gemm: Gemm, tiling: Tiling) -> Program:
     kernel = KernelLaunch(
         symbol=SYMBOL,
         params=tuple(params),
-        grid=(blocks(gemm, tiling.block_m, tiling.block_n), 1, 1),
+        grid=grid(gemm, tiling),
         block=(tiling.threads, 1, 1),
         shared_bytes=tiling.shared_bytes,
     )

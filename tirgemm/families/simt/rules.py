@@ -6,14 +6,15 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
-from tirgemm.families.simt.tiling import blocks, tiling
+from tirgemm.families.simt.tiling import blocks, grid, tiling
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import WARP, occupancy
 
-MAX_GRID = 2**31 - 1
+MAX_GRID = (2**31 - 1, 65535, 65535)
 _MIN_THREADS, _MAX_THREADS = 32, 1024
 # Blocks of this many outputs or fewer may leave SMs idle: nothing smaller would be better.
 _SMALL_BLOCK = 32 * 32
+_REGISTER_SLACK = 8
 
 
 def _thread_tile(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
@@ -88,9 +89,24 @@ def _registers(gemm: Gemm, config: Config, device: Device) -> str | None:
     return None
 
 
+def _resident(gemm: Gemm, config: Config, device: Device) -> str | None:
+    cut = tiling(gemm, config)
+    if not cut.resident:
+        return None
+    # The estimate is a few registers high as often as low: what is just over the bound may still fit it.
+    least = max(1, cut.registers - _REGISTER_SLACK)
+    fit = occupancy(device.limits, cut.threads, least, cut.shared_bytes)
+    if cut.resident <= fit:
+        return None
+    return f"resident={cut.resident} blocks of {cut.threads} threads are more than the {fit} that an SM of {device.arch} holds"
+
+
 def _grid(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
-    count = evaluate(blocks(gemm, config["block_m"], config["block_n"]), gemm.m_max)
-    return None if count <= MAX_GRID else f"the grid has {count} blocks; the driver takes at most {MAX_GRID}"
+    extents = [evaluate(extent, gemm.m_max) for extent in grid(gemm, tiling(gemm, config))]
+    for axis, extent, limit in zip("xyz", extents, MAX_GRID, strict=True):
+        if extent > limit:
+            return f"the grid has {extent} blocks along {axis}; the driver takes at most {limit}"
+    return None
 
 
 def _waves(gemm: Gemm, config: Config, device: Device) -> str | None:
@@ -119,6 +135,7 @@ RULES: tuple[Rule, ...] = (
     Rule("copy", _copy),
     Rule("shared", _shared),
     Rule("registers", _registers),
+    Rule("resident", _resident),
     Rule("grid", _grid),
     Rule("waves", _waves),
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tirgemm.families.simt.staged import SYMBOL, staged
 from tirgemm.families.simt.tiling import Tiling, transposes
-from tirgemm.gemm import Gemm, Operand
+from tirgemm.gemm import Gemm, Operand, Range
 
 if TYPE_CHECKING:
     from tvm import IRModule
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 # Elements of one shared-memory access: 16 bytes.
 _SHARED_ACCESS_BYTES = 16
 _SHARED = "shared.dyn"
-# Loops around what is inside the thread loop (block, thread), and inside the k loop (those, step, k).
-_INSIDE_THREAD = 2
-_INSIDE_K = 4
+_RESIDENT = "tirx.launch_bounds_min_blocks_per_sm"
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,8 @@ class Nest:
     step: Any
     k: Any
     tile: tuple[Any, ...]
+    outer: int
+    """Loops around what a thread does: those of the grid, and the thread loop."""
 
 
 def scheduled(gemm: Gemm, tiling: Tiling) -> IRModule:
@@ -41,7 +41,7 @@ def scheduled(gemm: Gemm, tiling: Tiling) -> IRModule:
 
     sch = Schedule(IRModule({SYMBOL: staged(gemm, tiling)}), debug_mask="none")
     sch.work_on(SYMBOL)
-    nest = place_on_machine(sch, tiling)
+    nest = place_on_machine(sch, gemm, tiling)
     keep_sums_in_registers(sch, nest)
     load_fragments(sch, nest, tiling)
     for operand in ("a", "b"):
@@ -50,20 +50,27 @@ def scheduled(gemm: Gemm, tiling: Tiling) -> IRModule:
         pad_rows(sch, operand, tiling)
     overlap_copies(sch, nest, tiling)
     unroll_tile(sch, nest, tiling)
-    store_vectors(sch, tiling)
-    return sch.mod
+    store_vectors(sch, nest, tiling)
+    return bound_registers(sch.mod, tiling)
 
 
-def place_on_machine(sch: Schedule, tiling: Tiling) -> Nest:
-    """Bind blocks to the grid, in columns of ``raster`` blocks, and warps and lanes to threads."""
+def place_on_machine(sch: Schedule, gemm: Gemm, tiling: Tiling) -> Nest:
+    """Bind blocks to the grid, ``raster`` columns of them at a time, and warps and lanes to threads.
+
+    The grid is one-dimensional, or three-dimensional where m is a range: nothing then divides by a size in m.
+    """
     z, i, vi, wi, li, ti, j, vj, wj, lj, tj, step, k = sch.get_loops(sch.get_sblock("gemm"))
     j_outer, j_inner = sch.split(j, [None, tiling.raster])
     sch.reorder(z, j_outer, i, j_inner, wi, wj, li, lj, step, k, vi, ti, vj, tj)
-    block = sch.fuse(z, j_outer, i, j_inner)
     thread = sch.fuse(wi, wj, li, lj)
-    sch.bind(block, "blockIdx.x")
+    if isinstance(gemm.m, Range):
+        grid = {"z": z, "y": j_outer, "x": sch.fuse(i, j_inner)}
+    else:
+        grid = {"x": sch.fuse(z, j_outer, i, j_inner)}
+    for axis, block in grid.items():
+        sch.bind(block, f"blockIdx.{axis}")
     sch.bind(thread, "threadIdx.x")
-    return Nest(thread, step, k, (vi, ti, vj, tj))
+    return Nest(thread, step, k, (vi, ti, vj, tj), len(grid) + 1)
 
 
 def keep_sums_in_registers(sch: Schedule, nest: Nest) -> None:
@@ -80,7 +87,7 @@ def load_fragments(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
         width = min(piece, _SHARED_ACCESS_BYTES // tiling.element_bytes)
         _, inner = sch.split(sch.get_loops(fragment)[-1], [None, width])
         sch.vectorize(inner)
-        for loop in sch.get_loops(fragment)[_INSIDE_K:-1]:
+        for loop in sch.get_loops(fragment)[nest.outer + 2 : -1]:
             sch.unroll(loop)
 
 
@@ -136,15 +143,37 @@ def unroll_tile(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
     gemm = sch.get_sblock("gemm")
     sch.decompose_reduction(gemm, nest.step)
     _, inner = sch.split(nest.k, [None, tiling.unroll])
-    for loop in (inner, *nest.tile, *sch.get_loops(sch.get_sblock("gemm_init"))[_INSIDE_THREAD:]):
+    for loop in (inner, *nest.tile, *sch.get_loops(sch.get_sblock("gemm_init"))[nest.outer :]):
         sch.unroll(loop)
 
 
-def store_vectors(sch: Schedule, tiling: Tiling) -> None:
+def store_vectors(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
     """Write D in vectors of ``width_d``."""
     epilogue = sch.get_sblock("epilogue")
     *_, last = sch.get_loops(epilogue)
     _, vector = sch.split(last, [None, tiling.width_d])
     sch.vectorize(vector)
-    for loop in sch.get_loops(epilogue)[_INSIDE_THREAD:-1]:
+    for loop in sch.get_loops(epilogue)[nest.outer : -1]:
         sch.unroll(loop)
+
+
+def bound_registers(mod: IRModule, tiling: Tiling) -> IRModule:
+    """Tell the compiler how many blocks an SM must hold, and so how many registers a thread may take.
+
+    An attribute that no schedule primitive writes: it goes around the body of the block loop.
+    """
+    from tvm import IRModule, tirx
+    from tvm_ffi.structural import structural_map
+
+    if not tiling.resident:
+        return mod
+
+    def bounded(loop: Any) -> Any:
+        if loop.thread_binding is None or loop.thread_binding.thread_tag != "blockIdx.x":
+            return loop
+        bound = tirx.IntImm("int32", tiling.resident)
+        body = tirx.AttrStmt(tirx.IntImm("int32", 0), _RESIDENT, bound, loop.body)
+        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)
+
+    func = mod[SYMBOL]
+    return IRModule({SYMBOL: func.with_body(structural_map(func.body, (tirx.For, bounded)))})

@@ -18,6 +18,7 @@ def space(gemm: Gemm) -> Space:
     tile is pieces strided over the block (virtual threads). vector: elements of
     one global load. pad: elements after each row of a tile that is turned on its way to shared memory. unroll: steps
     of k written out. pipeline: how copies overlap computation. raster: blocks along n that are neighbours in time.
+    resident: blocks that an SM must hold, which bounds a thread's registers; 0 leaves them to the compiler.
     """
     turned = transposes(gemm, "a") or transposes(gemm, "b")
     vectors = tuple(v for v in (1, 2, 4, 8) if v <= max(widest(gemm, "a"), widest(gemm, "b")))
@@ -36,6 +37,7 @@ def space(gemm: Gemm) -> Space:
         ("unroll", (8, 16)),
         ("pipeline", pipelines),
         ("raster", (1, 2, 4, 8, 16)),
+        ("resident", (0, 1, 2, 3, 4)),
     )
     return Space("simt", tuple(Knob(name, choices) for name, choices in knobs))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tirgemm import expr
 from tirgemm.config import Config
 from tirgemm.expr import Dim
-from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Range
 from tirgemm.hardware import WARP
 
 # Pipeline -> tiles of A and B that shared memory holds at a time.
@@ -45,6 +45,7 @@ class Tiling:
     pipeline: str
     unroll: int
     raster: int
+    resident: int
 
     @property
     def threads(self) -> int:
@@ -111,6 +112,7 @@ def tiling(gemm: Gemm, config: Config) -> Tiling:
         pipeline=config["pipeline"],
         unroll=config["unroll"],
         raster=config["raster"],
+        resident=config["resident"],
     )
 
 
@@ -139,6 +141,15 @@ def store_width(gemm: Gemm) -> int:
 def blocks(gemm: Gemm, block_m: int, block_n: int) -> Dim:
     """Thread blocks of one launch, an expression in m where m is a range."""
     return expr.make("mul", expr.ceildiv(gemm.m_dim, block_m), gemm.batch * -(-gemm.n // block_n))
+
+
+def grid(gemm: Gemm, tiling: Tiling) -> tuple[Dim, Dim, Dim]:
+    """All blocks in x; where m is a range, rows by ``raster`` columns in x, the other columns in y, the batch in z."""
+    if not isinstance(gemm.m, Range):
+        return (blocks(gemm, tiling.block_m, tiling.block_n), 1, 1)
+    rows = expr.ceildiv(gemm.m_dim, tiling.block_m)
+    columns = -(-gemm.n // tiling.block_n)
+    return (expr.make("mul", rows, tiling.raster), columns // tiling.raster, gemm.batch)
 
 
 def _copy_width(gemm: Gemm, operand: Operand, vector: int, asynchronous: bool) -> int:
