@@ -144,17 +144,21 @@ def client_environment(device: Device) -> Path:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    table = Table(title="sustained, microseconds a call, one interleaved run per row")
+    table = Table(
+        title="microseconds a call, sustained, a row one interleaved run; error as a share of sqrt(k) u |a||b|"
+    )
     baselines = sorted({name for row in rows for name in row["baselines"]})
-    for column in ("gemm", "config", "default", "tuned", *baselines, "error / bound", "call here", "certificate"):
-        table.add_column(column, justify="left" if column in ("gemm", "config") else "right", overflow="fold")
+    for column in ("gemm", "default", "tuned", *baselines, "error", "call here", "certified"):
+        table.add_column(column, justify="left" if column == "gemm" else "right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row["gemm"], row["config"], f"{row['default_us']:.1f}", f"[bold]{row['tuned_us']:.1f}[/]",
+            row["gemm"], f"{row['default_us']:.1f}", f"[bold]{row['tuned_us']:.1f}[/]",
             *(f"{row['baselines'][name]:.1f}" if name in row["baselines"] else "–" for name in baselines),
-            f"{row['error_over_bound']:.2g}", f"{row['call_us']:.1f}", "passed" if row["certified"] else "none",
+            f"{row['error_over_bound']:.2g}", f"{row['call_us']:.1f}", "yes" if row["certified"] else "no",
         )  # fmt: skip
     console.print(table)
+    for row in rows:
+        console.print(f"{row['gemm']}: {row['config']}", style="dim", highlight=False)
 
 
 if __name__ == "__main__":

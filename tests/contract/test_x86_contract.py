@@ -40,6 +40,7 @@ class X86Contract(FamilyContract):
         "5x64x32:f16:nn:out=f32",
         "1x1x1:f16:nt:align=2",
         "13x11x1031:f16:tt:beta",
+        "65x3x129:bf16:nt",
     )
 
     def run(self, program: Program, case: Case) -> np.ndarray:

@@ -121,6 +121,11 @@ class Emitter:
     def vector(self, operand: Any, z: Any, i: Any, j: Any, lanes: int) -> Any:
         """``lanes`` neighbours from (i, j) on, as fp32."""
         value = operand[tuple(self.index(z, i, self.ramp(j, lanes)))]
+        if str(operand.dtype) == "bfloat16":
+            # TVM's legalisation converts the bits of a bound bf16 vector as if they were an integer: shift them here.
+            bits = self.tir.cast(self.tir.reinterpret(f"uint16x{lanes}", value), f"uint32x{lanes}")
+            shift = self.tir.Broadcast(self.tir.uint32(16), lanes)
+            return self.let(self.tir.reinterpret(f"float32x{lanes}", self.tir.shift_left(bits, shift)))
         return self.let(self.tir.cast(value, f"float32x{lanes}"))
 
     def store_vector(self, buffer: Any, at: list[Any], value: Any) -> None:
