@@ -100,7 +100,7 @@ def test_kills_at_random_moments_lose_no_record_and_measure_nothing_twice(tmp_pa
         deadline = time.monotonic() + 240
         for victim in victims:
             wait_for_progress(records, len(records.events()))
-            time.sleep(rng.uniform(0, 1.5))
+            time.sleep(rng.uniform(0, 2.5))
             before, events = records.candidates(), records.events()
             while not strike(server, victim) and time.monotonic() < deadline and records.status() == "running":
                 time.sleep(0.05)
