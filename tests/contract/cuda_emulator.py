@@ -1,7 +1,7 @@
 """Runs generated CUDA source on the CPU, thread by thread, to find races and barriers that not every thread reaches.
 
 The source is the very one that NVRTC gets; ``cuda_on_cpu.h`` stands for the CUDA headers. For kernels over fp32
-operands with threads in x alone.
+or fp16 operands with threads in x alone.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def _compiled(source: str, symbol: str, folder: Path) -> Path:
     assert signature is not None
     types = [param.rsplit(" ", 1)[0].replace("__restrict__", "").strip() for param in signature[1].split(",")]
     passed = ", ".join(f"*({kind}*)arguments[{i}]" for i, kind in enumerate(types))
-    text = source[source.index("#ifdef _WIN32") :]  # what comes before it is for NVRTC
+    text = source[source.index("#include <cuda.h>\n#endif") :].removeprefix("#include <cuda.h>\n#endif")
+    text = text.replace("#include <cuda_fp16.h>", "")
     text = re.sub(r'asm volatile\("cp\.async\.wait_group (\d+);".*?\);', r"cp_async_wait(\1);", text)
     text = re.sub(r'asm volatile\("cp\.async\.commit_group;".*?\);', "cp_async_commit();", text)
     text = re.sub(_ASYNC, _async_copy, text, flags=re.DOTALL)

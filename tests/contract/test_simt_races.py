@@ -36,6 +36,16 @@ def test_result_does_not_depend_on_the_order_of_threads(text: str, pipeline: str
     case.check(emulate(source, launch, case, tmp_path))
 
 
+# Vectors of eight halves are converted to eight floats; the guards of rows, columns and k all cut some tile.
+@pytest.mark.parametrize("text", ["20x72x88:f16:nt:bias", "20x72x88:f16:tn:beta", "20x72x88:f16:nn:acc=f16"])
+def test_wide_loads_of_halves_mean_what_they_should(text: str, tmp_path: Path) -> None:
+    gemm = Gemm.parse(text)
+    program = _program(gemm, vector=8, block_k=32)
+    host, source = cuda.lower(program, _DEVICE.arch)
+    case = Case.random(gemm, gemm.m_max, seed=6)
+    case.check(emulate(source, cuda.checked_launch(program, host), case, tmp_path))
+
+
 @pytest.mark.parametrize("pipeline", ["none", "register", "async3"])
 @pytest.mark.parametrize("which", [0, 1])
 def test_emulator_sees_a_missing_barrier(pipeline: str, which: int, tmp_path: Path) -> None:

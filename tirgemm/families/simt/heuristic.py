@@ -11,7 +11,7 @@ from tirgemm.expr import evaluate
 from tirgemm.families.simt.rules import RULES
 from tirgemm.families.simt.space import space
 from tirgemm.families.simt.tiling import blocks, tiling, transposes
-from tirgemm.gemm import DTYPE_BYTES, Gemm
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Range
 from tirgemm.hardware import WARP, occupancy
 
 # block_m, block_n, block_k, thread_m, thread_n. Largest first: where the model calls two equal, data is reused more.
@@ -22,7 +22,7 @@ _SHAPES = (
     (8, 64, 32, 1, 4), (64, 8, 32, 4, 1), (16, 16, 32, 1, 2), (8, 32, 32, 1, 2), (32, 8, 32, 2, 1),
     (8, 16, 32, 1, 1), (16, 8, 32, 1, 1), (8, 8, 32, 1, 1),
 )  # fmt: skip
-# Blocks an SM must hold, for shapes whose registers sit at a boundary: 128 a thread.
+# Blocks an SM must hold, for shapes whose registers sit at a boundary: 128 a thread. Strides in m need a few more.
 _RESIDENT = {(128, 128): 2, (128, 64): 4, (64, 128): 4}
 
 _LAUNCH_US = 2.0
@@ -102,6 +102,6 @@ def _candidates(gemm: Gemm, choices: Mapping[str, tuple[object, ...]]) -> Iterat
                 ("unroll", 8),
                 ("pipeline", "register"),
                 ("raster", next(r for r in (8, 4, 2, 16, 1) if columns % r == 0)),
-                ("resident", _RESIDENT.get((block_m, block_n), 0)),
+                ("resident", 0 if isinstance(gemm.m, Range) else _RESIDENT.get((block_m, block_n), 0)),
             ),
         )

@@ -93,9 +93,11 @@ class _Writer:
                 *self.guard(x, size, block, width if k_first else 1),
                 *self.guard(p, gemm.k, tiling.block_k, 1 if k_first else width),
             ]
-            value = T.cast(source[self.place(z, p, x) if k_first else self.place(z, x, p)], self.acc)
+            value = source[self.place(z, p, x) if k_first else self.place(z, x, p)]
             if inside:
-                value = self.tirx.if_then_else(self.every(inside), value, self.zero())
+                # Zero in the operand's own dtype: the code generator has no vectors of eight floats.
+                value = self.tirx.if_then_else(self.every(inside), value, self.zero(DTYPE_NAMES[gemm.dtype]))
+            value = T.cast(value, self.acc)
             T.buffer_store(target, value, [z, *at])
 
     def write_gemm(self) -> None:
@@ -105,7 +107,7 @@ class _Writer:
             i, j, p = at[:5], at[5:10], at[10:]
             where = [z, *i, *j]
             with T.init():
-                T.buffer_store(self.sums, self.zero(), where)
+                T.buffer_store(self.sums, self.zero(self.acc), where)
             product = self.a_tile[(z, *p, *i)] * self.b_tile[(z, *p, *j)]
             T.buffer_store(self.sums, self.sums[tuple(where)] + product, where)
 
@@ -168,5 +170,5 @@ class _Writer:
     def every(self, conditions: list[Any]) -> Any:
         return self.tirx.all(*conditions) if len(conditions) > 1 else conditions[0]
 
-    def zero(self) -> Any:
-        return self.tir.float16(0) if self.acc == "float16" else self.tir.float32(0)
+    def zero(self, dtype: str) -> Any:
+        return self.tirx.const(0, dtype)

@@ -134,8 +134,8 @@ def widest(gemm: Gemm, operand: Operand) -> int:
 
 
 def store_width(gemm: Gemm) -> int:
-    """Elements of the widest access that fits D, C and bias alike."""
-    return min(widest(gemm, "d"), widest(gemm, "c")) if gemm.beta else widest(gemm, "d")
+    """Elements of the widest access that fits D, C and bias alike: at most four, the widest vector of floats."""
+    return min(4, widest(gemm, "d"), widest(gemm, "c") if gemm.beta else 4)
 
 
 def blocks(gemm: Gemm, block_m: int, block_n: int) -> Dim:
