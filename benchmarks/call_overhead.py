@@ -34,6 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--commit", help="the program's commit, where this copy of it has no history")
     options = parser.parse_args()
     import torch
 
@@ -55,8 +56,9 @@ def main() -> int:
         "torch.matmul": lambda: torch.matmul(a, bt, out=out),
     }
     samples = alternate(ways, torch.cuda.synchronize)
+    about = environment(device, Path(__file__).parents[1], options.commit)
     document = {
-        "format": 1, "suite": "calls", "regime": "calls", "environment": environment(device, Path(__file__).parents[1]), "gemm": GEMM,
+        "format": 1, "suite": "calls", "regime": "calls", "environment": about, "gemm": GEMM,
         "calls_a_block": BLOCK, "config": config.to_json(), "rows": [row(name, us) for name, us in samples.items()],
     }  # fmt: skip
     options.out.write_text(dump(document))

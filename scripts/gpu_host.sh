@@ -10,16 +10,17 @@ steps=("$@")
 ((${#steps[@]})) || steps=(build tests flow bench calls space)
 mkdir -p "$out"
 cli="python3 -m service.cli"
+commit=(); [[ -n ${COMMIT:-} ]] && commit=(--commit "$COMMIT")   # a copy without its history cannot tell
 run() { echo "== $*"; local began=$SECONDS; "$@"; local code=$?; echo "== exit $code after $((SECONDS - began)) s"; }
 for step in "${steps[@]}"; do
   case $step in
     build) run python3 -m tirgemm.artifact.build; run $cli devices ;;
-    tests) run timeout 240 python3 -m pytest -p no:cacheprovider -q tests/gpu -x --timeout 120 --durations 8 ${GPU_TESTS:-} ;;
+    tests) run timeout 240 python3 -m pytest -p no:cacheprovider -q tests/gpu --timeout 120 --durations 8 ${GPU_TESTS:-} ;;
     flow) run timeout 150 $cli tune 1023x1021x1027:f16:nn --device cuda:0 --trials 48 --seconds 40 --data "$out/data" \
             --output "$out/kernel.tirgemm" --json
           ;;
-    bench) run timeout 400 $cli bench simt --device cuda:0 --data "$out/data" --out "$out/simt.sustained.json" ;;
-    calls) run timeout 120 python3 benchmarks/call_overhead.py --out "$out/calls.json" ;;
+    bench) run timeout 400 $cli bench simt --device cuda:0 --data "$out/data" --trials 64 --seconds 60 --out "$out/simt.sustained.json" "${commit[@]}" ;;
+    calls) run timeout 120 python3 benchmarks/call_overhead.py --out "$out/calls.json" "${commit[@]}" ;;
     space) run timeout 400 python3 benchmarks/record_space.py 1024x1024x1024:f16:nt --device cuda:0 --family simt --seconds 300 \
              --out "$out/simt-space.json.gz" ;;
     *) echo "unknown step $step"; exit 2 ;;

@@ -88,15 +88,18 @@ def summary(rows: Iterable[Row]) -> dict[str, dict[str, dict[str, float]]]:
     }
 
 
-def environment(device: Device, repository: Path | None) -> dict[str, Any]:
-    """What the figures were taken on: device, driver, CUDA, TVM, PyTorch, the program's commit, the date."""
+def environment(device: Device, repository: Path | None, commit: str | None = None) -> dict[str, Any]:
+    """What the figures were taken on: device, driver, CUDA, TVM, PyTorch, the program's commit, the date.
+
+    ``commit`` is for a copy of the program without its history, which cannot tell.
+    """
     return dict(device.environment) | {
         "device": device.model,
         "device_key": device.key,
         "torch": _version("torch"),
         "numpy": _version("numpy"),
         "tirgemm": __version__,
-        "commit": _commit(repository),
+        "commit": commit or _commit(repository),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

@@ -33,6 +33,9 @@ def bench(
     seconds: Annotated[float, typer.Option(help="Seconds of search a shape at most.")] = 120.0,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     family: Annotated[list[str] | None, typer.Option(help="Only these families; repeatable.")] = None,
+    commit: Annotated[
+        str | None, typer.Option(help="The program's commit, where this copy of it has no history.")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep the rows that the file has, and add the others.")
     ] = False,
@@ -54,7 +57,8 @@ def bench(
     path = out or (home / "results" / device_folder(target) if home else Path()) / f"{shapes.name}.{regime}.json"
     names = _names(variants) or []
     asked = None if baselines is None else _names(baselines) or []
-    file = ResultsFile(path, shapes.name, regime, environment(target, home.parent if home else None), resume=resume)
+    about = environment(target, home.parent if home else None, commit)
+    file = ResultsFile(path, shapes.name, regime, about, resume=resume)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         open_store(data) as store,

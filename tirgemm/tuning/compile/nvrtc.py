@@ -58,8 +58,9 @@ def compile_source(source: str, arch: str, *, options: tuple[str, ...] = (), nam
             )
     nvrtc = _nvrtc()
     flags = (f"--gpu-architecture={arch}", *BASE_FLAGS, *options)
-    # Verbose ptxas is how spills are learned: it changes no code, so it is not among the recorded flags.
-    hidden = ("--ptxas-options=-v", *(f"-I{folder}" for folder in include_folders()))
+    # Verbose ptxas is how spills are learned: it changes no code, so it is not among the recorded flags. Where a driver
+    # is present NVRTC answers from a cache of its own, without ptxas and its words, unless told not to.
+    hidden = ("--ptxas-options=-v", "--no-cache", *(f"-I{folder}" for folder in include_folders()))
     program = _check(nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))
     try:
         arguments = [flag.encode() for flag in (*flags, *hidden)]
@@ -82,15 +83,20 @@ def require_cubin(data: bytes) -> None:
 
 @lru_cache(maxsize=1)
 def include_folders() -> tuple[str, ...]:
-    """Where the CUDA headers lie: the CUDA wheels, else a toolkit at CUDA_PATH or /usr/local/cuda. Raises BuildFailed."""
-    for root in _roots():
-        include = root / "include"
-        if (include / "cuda_fp16.h").is_file():
-            return tuple(str(f) for f in (include, include / "cccl") if f.is_dir())
-    raise BuildFailed(
-        "the CUDA headers are missing: pip install 'tirgemm[cuda]' (nvidia-cuda-runtime and nvidia-cuda-cccl), "
-        "or set CUDA_PATH to a toolkit"
-    )
+    """Where the CUDA headers lie: the CUDA wheels, else a toolkit at CUDA_PATH or /usr/local/cuda. Raises BuildFailed.
+
+    Wheels may lack the C++ core libraries (PyTorch brings the runtime's headers without them): those are then taken
+    from the next place that has them.
+    """
+    includes = [root / "include" for root in _roots()]
+    runtime = next((i for i in includes if (i / "cuda_fp16.h").is_file()), None)
+    core = next((i for i in includes if (i / "cccl" / "cuda" / "std").is_dir()), None)
+    if runtime is None or core is None:
+        raise BuildFailed(
+            "the CUDA headers are missing: pip install 'tirgemm[cuda]' (nvidia-cuda-runtime and nvidia-cuda-cccl), "
+            "or set CUDA_PATH to a toolkit"
+        )
+    return (str(runtime), str(core / "cccl"))
 
 
 def nvrtc_version() -> str:
