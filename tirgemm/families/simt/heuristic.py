@@ -10,8 +10,8 @@ from tirgemm.errors import Unsupported
 from tirgemm.expr import evaluate
 from tirgemm.families.simt.rules import RULES
 from tirgemm.families.simt.space import space
-from tirgemm.families.simt.tiling import blocks, tiling, transposes
-from tirgemm.gemm import DTYPE_BYTES, Gemm, Range
+from tirgemm.families.simt.tiling import Tiling, blocks, tiling, transposes
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Range
 from tirgemm.hardware import WARP, occupancy
 
 # block_m, block_n, block_k, thread_m, thread_n. Largest first: where the model calls two equal, data is reused more.
@@ -22,13 +22,15 @@ _SHAPES = (
     (8, 64, 32, 1, 4), (64, 8, 32, 4, 1), (16, 16, 32, 1, 2), (8, 32, 32, 1, 2), (32, 8, 32, 2, 1),
     (8, 16, 32, 1, 1), (16, 8, 32, 1, 1), (8, 8, 32, 1, 1),
 )  # fmt: skip
-# Blocks an SM must hold, for shapes whose registers sit at a boundary: 128 a thread. Strides in m need a few more.
-_RESIDENT = {(128, 128): 2, (128, 64): 4, (64, 128): 4}
+# Blocks an SM must hold, where a thread's registers sit at the boundary of 128. Strides in m need a few more.
+_RESIDENT = {(128, 128): 2}
 
 _LAUNCH_US = 2.0
 _COLD_US = 1.5
-# Clocks from a global load to its use, and from a shared one: what steps of k cost where nothing hides them.
+# Clocks from a global load to its use: what a step of k costs where nothing hides it.
 _GLOBAL_LATENCY = 700.0
+# Instructions of a step of k beside its FMAs, fragments and copies: barriers, addresses, the branch.
+_STEP_SLOTS = 12
 # The L2's bandwidth beside the memory's, and the share of the memory's that a kernel sees.
 _L2_FACTOR = 2.2
 _MEMORY_SHARE = 0.9
@@ -60,8 +62,8 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
     thread_m, thread_n = cut.pieces_m * cut.piece_m, cut.pieces_n * cut.piece_n
     fmas = thread_m * thread_n
     loads = cut.pieces_m * max(1, cut.piece_m / 4) + cut.pieces_n * max(1, cut.piece_n / 4)
-    copies = 2 * (cut.block_m / cut.width_a + cut.block_n / cut.width_b) / cut.threads
-    share = fmas / (fmas + loads + copies + 12 / cut.block_k)
+    copies = _copy_slots(gemm, cut) / cut.block_k
+    share = fmas / (fmas + loads + copies + _STEP_SLOTS / cut.block_k)
     busy = min(1.0, together * cut.threads / WARP / _BUSY_WARPS)
     clock_hz = (device.clock_mhz or 1500) * 1e6
     flops_per_clock = dict(device.peak_tflops).get("f32", 20.0) * 1e12 / clock_hz / device.units
@@ -77,6 +79,18 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
     return _LAUNCH_US + cold + 1e6 * max(max(compute, waiting) / clock_hz, through_l2, memory)
 
 
+def _copy_slots(gemm: Gemm, cut: Tiling) -> float:
+    """Instructions a thread spends on copying both tiles: loads, conversions, stores to shared memory."""
+    slots = 0.0
+    sides: tuple[tuple[Operand, int, int], ...] = (("a", cut.block_m, cut.width_a), ("b", cut.block_n, cut.width_b))
+    for operand, block, width in sides:
+        vectors = max(1.0, block * cut.block_k / width / cut.threads)
+        conversions = 0 if gemm.dtype == gemm.acc else width
+        stores = width if transposes(gemm, operand) else width / 4
+        slots += vectors * (1 + conversions + stores)
+    return slots
+
+
 def _candidates(gemm: Gemm, choices: Mapping[str, tuple[object, ...]]) -> Iterator[Config]:
     for block_m, block_n, block_k, thread_m, thread_n in _SHAPES:
         if block_m not in choices["block_m"] or block_n not in choices["block_n"]:
@@ -84,9 +98,10 @@ def _candidates(gemm: Gemm, choices: Mapping[str, tuple[object, ...]]) -> Iterat
         threads_m, threads_n = block_m // thread_m, block_n // thread_n
         lanes = [n for n in (8, 16, 4, 32, 2) if threads_n % n == 0 and threads_m % (WARP // n) == 0]
         columns = -(-gemm.n // block_n)
-        # The widest loads that still give every thread one.
+        # The widest loads that still give every thread one of both tiles, or else of the larger one.
         vectors = [v for v in (8, 4, 2, 1) if v in choices["vector"]]
-        most = max(block_m, block_n) * block_k // (threads_m * threads_n)
+        most = min(block_m, block_n) * block_k // (threads_m * threads_n)
+        most = most or max(block_m, block_n) * block_k // (threads_m * threads_n)
         yield Config(
             "simt",
             (

@@ -1,0 +1,182 @@
+"""The simt family beyond its contract: defaults everywhere, what the machine code holds, what each knob changes."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import subprocess
+import sysconfig
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tirgemm import expr
+from tirgemm.families import FAMILIES
+from tirgemm.families.base import rejected
+from tirgemm.families.simt.tiling import grid, store_width, tiling, widest
+from tirgemm.gemm import ACTIVATIONS, LAYOUTS, Gemm, Range
+from tirgemm.hardware import ARCHITECTURES, named_device
+from tirgemm.tuning.compile import build, cuda
+
+_SIMT = FAMILIES["simt"]
+_H200 = named_device("sm_90a")
+
+_SIZES = st.one_of(st.integers(1, 300), st.sampled_from([1023, 4096, 4097, 16384, 20000]))
+
+
+@st.composite
+def _gemms(draw: st.DrawFn) -> Gemm:
+    low, high = sorted((draw(_SIZES), draw(_SIZES)))
+    return Gemm(
+        m=draw(st.sampled_from([low, Range(low, high)])),
+        n=draw(_SIZES),
+        k=draw(_SIZES),
+        dtype=draw(st.sampled_from(["f16", "bf16", "f32"])),
+        layout=draw(st.sampled_from(LAYOUTS)),
+        batch=draw(st.sampled_from([1, 3, 4096])),
+        align=draw(st.sampled_from([4, 16])),
+        beta=draw(st.booleans()),
+        act=draw(st.sampled_from(ACTIVATIONS)),
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(gemm=_gemms(), arch=st.sampled_from(sorted(ARCHITECTURES)), regime=st.sampled_from(["sustained", "isolated"]))
+def test_every_problem_has_a_valid_default(gemm: Gemm, arch: str, regime: str) -> None:
+    device = named_device(arch)
+    assert _SIMT.supports(gemm, device) is None
+    config = _SIMT.default(gemm, device, regime)
+    _SIMT.space(gemm, device).check(config)
+    assert rejected(_SIMT, gemm, config, device) is None
+    assert _SIMT.predict_us(gemm, config, device, regime) > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "widths"),
+    [
+        ("64x64x64:f16:nn", (8, 8, 4)),
+        ("64x64x64:f32:nn", (4, 4, 4)),
+        ("64x64x66:f16:nn", (2, 8, 4)),  # rows of A of 66
+        ("64x64x66:f16:nt", (2, 2, 4)),
+        ("66x64x64:f16:tn", (2, 8, 4)),  # rows of A along m
+        ("64x64x64:f16:nn:align=4", (2, 2, 2)),
+        ("64x64x64:f16:nn:lda=68", (4, 8, 4)),
+        ("64x64x64:f16:nn:batch=2:stride_a=4098", (2, 8, 4)),
+        ("1..64x64x64:f16:nn", (8, 8, 4)),
+        ("1..64x64x64:f16:tn", (1, 8, 4)),  # rows of A as long as m
+        ("1..64x64x64:f16:nn:batch=3", (8, 8, 4)),  # matrices of m rows of 64
+        ("64x64x64:f16:nn:beta:ldc=65", (8, 8, 1)),
+        ("64x63x64:f32:nt", (4, 4, 1)),
+    ],
+)
+def test_accesses_are_as_wide_as_alignment_and_rows_allow(text: str, widths: tuple[int, int, int]) -> None:
+    gemm = Gemm.parse(text)
+    assert (widest(gemm, "a"), widest(gemm, "b"), store_width(gemm)) == widths
+
+
+def test_problems_beyond_the_grid_are_unsupported_with_the_reason() -> None:
+    assert "blocks" in str(_SIMT.supports(Gemm.parse("1x1x1:f16:batch=2147483647").with_(n=200), _H200))
+    assert "batch is 70000" in str(_SIMT.supports(Gemm.parse("1..9x8x8:batch=70000"), _H200))
+    assert "sm_75" in str(_SIMT.supports(Gemm.parse("8x8x8"), _H200.with_(arch="sm_75")))
+
+
+def test_grid_of_a_range_is_an_expression_in_m() -> None:
+    gemm = Gemm.parse("1..1000x512x64:f16:batch=5")
+    config = _SIMT.default(gemm, _H200, "sustained")
+    x, y, z = grid(gemm, tiling(gemm, config))
+    assert (y, z) == (512 // config["block_n"] // config["raster"], 5)
+    for m in (1, config["block_m"], config["block_m"] + 1, 1000):
+        assert expr.evaluate(x, m) == -(-m // config["block_m"]) * config["raster"]
+
+
+def test_every_knob_changes_the_kernel() -> None:
+    """A knob that changes nothing would only repeat measurements."""
+    gemm = Gemm.parse("2048x2048x512:f32:nt")
+    base = _SIMT.default(gemm, _H200, "sustained").with_(
+        block_m=64, block_n=64, block_k=16, thread_m=8, thread_n=4, resident=0
+    )
+    changes = {
+        "block_m": 32, "block_n": 32, "block_k": 32, "thread_m": 4, "thread_n": 8, "lanes_n": 4, "piece": 2, "vector": 2,
+        "pad": 8, "unroll": 16, "pipeline": "double", "raster": 4, "resident": 2,
+    }  # fmt: skip
+    assert set(changes) == {knob.name for knob in _SIMT.space(gemm, _H200).knobs}
+    configs = [base, *(base.with_(**{name: value}) for name, value in changes.items())]
+    sources = {str(_SIMT.instantiate(gemm, config, _H200).mod.script()) for config in configs}
+    assert len(sources) == len(configs)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_default_compiles_for_every_architecture_without_spills(arch: str) -> None:
+    device = named_device(arch)
+    for text in ("1024x2048x512:f32:nn", "1..8192x1000x1000:f16:nt:beta:bias:act=gelu"):
+        gemm = Gemm.parse(text)
+        binary = build(gemm, _SIMT.default(gemm, device, "sustained"), device)
+        assert binary.resources["spill_bytes"] == 0
+        assert binary.resources["stack_bytes"] == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_configs_compile_as_the_launch_says(seed: int) -> None:
+    rng = random.Random(seed)
+    gemm = Gemm.parse(("200x264x96:f32:nt", "1..200x136x200:bf16:tn:bias", "136x200x72:f16:nn:acc=f16:beta")[seed % 3])
+    device = named_device(rng.choice(sorted(ARCHITECTURES)))
+    space = _SIMT.space(gemm, device)
+    while True:
+        config = space.at(rng.randrange(space.size))
+        if rejected(_SIMT, gemm, config, device) is None:
+            break
+    binary = build(gemm, config, device)
+    if not config["resident"]:
+        assert binary.resources["spill_bytes"] == 0, config
+
+
+def test_registers_are_estimated_close_enough_to_prune_by() -> None:
+    gemm = Gemm.parse("4096x4096x4096:f32:nn")
+    for shape in ({}, {"block_n": 256, "thread_n": 16, "resident": 1}, {"block_m": 64, "block_n": 64, "thread_n": 4}):
+        config = _SIMT.default(gemm, _H200, "sustained").with_(resident=0).with_(**shape)
+        real = build(gemm, config, _H200).resources["registers"]
+        assert 0.9 * real <= tiling(gemm, config).registers <= 1.4 * real
+
+
+def _main_loop(cubin: bytes, folder: Path) -> Counter[str]:
+    """The opcodes of the loop with the most FMAs, from the disassembled cubin."""
+    wheel = next(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/cu*/bin/cuobjdump"), None)
+    tool = shutil.which("cuobjdump") or wheel
+    if tool is None:
+        pytest.skip("cuobjdump is missing: pip install nvidia-cuda-cuobjdump")
+    (folder / "kernel.cubin").write_bytes(cubin)
+    command = [str(tool), "-sass", "kernel.cubin"]
+    text = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+    code = [(int(at, 16), words) for at, words in re.findall(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?(.*?);", text)]
+    loops = []
+    for at, words in code:
+        back = re.match(r"BRA.*?0x([0-9a-f]+)", words)
+        if back and int(back[1], 16) < at:
+            loops.append(Counter(w.split()[0] for a, w in code if int(back[1], 16) <= a <= at))
+    return max(loops, key=lambda loop: loop["FFMA"])
+
+
+@pytest.mark.parametrize(("text", "share"), [("4096x4096x4096:f32:nn", 0.91), ("4096x4096x4096:f16:nt", 0.89)])
+def test_main_loop_is_mostly_fmas_from_wide_loads(text: str, share: float, tmp_path: Path) -> None:
+    gemm = Gemm.parse(text)
+    binary = build(gemm, _SIMT.default(gemm, _H200, "sustained"), _H200)
+    loop = _main_loop(binary.data, tmp_path)
+    assert loop["FFMA"] / loop.total() > share
+    assert loop["LDS.128"] * 16 == loop["FFMA"]
+    assert not loop["LDS"]
+    assert sum(count for name, count in loop.items() if name.startswith("LDG.E.")) == 2
+    assert binary.resources["registers"] <= 128, "two blocks no longer fit an SM"
+
+
+def test_main_loop_of_halves_converts_once_an_element(tmp_path: Path) -> None:
+    gemm = Gemm.parse("4096x4096x4096:f16:nn")
+    source = cuda.lower(_SIMT.instantiate(gemm, _SIMT.default(gemm, _H200, "sustained"), _H200), "sm_90a")[1]
+    binary = build(gemm, _SIMT.default(gemm, _H200, "sustained"), _H200)
+    assert binary.sources["kernel.cu"] == source
+    loop = _main_loop(binary.data, tmp_path)
+    # Two tiles of 128 x 8 over 256 threads: eight elements a thread, where fragments would be 128.
+    assert sum(count for name, count in loop.items() if name.startswith("HADD2")) == 8
