@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+from timeit import Timer
 from typing import Any
 
 import tirgemm.torch as tirgemm_torch
@@ -26,6 +26,13 @@ from tirgemm.tuning.memory_store import MemoryStore
 from tirgemm.tuning.workbench import Workbench
 
 GEMM = "16x64x128:f16:nt"
+WAYS = {
+    "raw": "raw(a, b, out)",
+    "kernel_out": "kernel(a, b, out=out)",
+    "kernel": "kernel(a, b)",
+    "torch_op": "op(a, b)",
+    "torch.matmul": "matmul(a, bt, out=out)",
+}
 BLOCK = 500
 BLOCKS = 60
 
@@ -47,15 +54,9 @@ def main() -> int:
     a = torch.randn(gemm.m_max, gemm.k, dtype=torch.float16, device=place)
     b = torch.randn(gemm.n, gemm.k, dtype=torch.float16, device=place)
     out = torch.empty(gemm.m_max, gemm.n, dtype=torch.float16, device=place)
-    op, raw, bt = tirgemm_torch.register(kernel), kernel.raw, b.t()
-    ways: dict[str, Callable[[], Any]] = {
-        "raw": lambda: raw(a, b, out),
-        "kernel_out": lambda: kernel(a, b, out=out),
-        "kernel": lambda: kernel(a, b),
-        "torch_op": lambda: op(a, b),
-        "torch.matmul": lambda: torch.matmul(a, bt, out=out),
-    }
-    samples = alternate(ways, torch.cuda.synchronize)
+    op, raw, bt = tirgemm_torch.matmul_op(kernel), kernel.raw, b.t()
+    names = {"raw": raw, "kernel": kernel, "op": op, "matmul": torch.matmul, "a": a, "b": b, "bt": bt, "out": out}
+    samples = alternate({way: Timer(call, globals=names) for way, call in WAYS.items()}, torch.cuda.synchronize)
     about = environment(device, Path(__file__).parents[1], options.commit)
     document = {
         "format": 1, "suite": "calls", "regime": "calls", "environment": about, "gemm": GEMM,
@@ -67,24 +68,27 @@ def main() -> int:
     return 0
 
 
-def alternate(ways: dict[str, Callable[[], Any]], synchronise: Callable[[], None]) -> dict[str, list[float]]:
+def alternate(ways: dict[str, Timer], synchronise: Callable[[], None]) -> dict[str, list[float]]:
     """Samples in microseconds a call, by way; the first round of each is not kept."""
-    samples: dict[str, list[float]] = {name: [] for name in ways}
+    samples: dict[str, list[float]] = {way: [] for way in ways}
     for block in range(BLOCKS + 1):
-        for name, call in ways.items():
+        for way, timer in ways.items():
             synchronise()
-            began = time.perf_counter_ns()
-            for _ in range(BLOCK):
-                call()
-            took = (time.perf_counter_ns() - began) / 1e3 / BLOCK
+            took = timer.timeit(BLOCK)
             if block:
-                samples[name].append(round(took, 4))
+                samples[way].append(round(1e6 * took / BLOCK, 4))
     return samples
 
 
 def row(name: str, us: list[float]) -> dict[str, Any]:
     ordered = sorted(us)
-    return {"way": name, "samples_us": us, "median_us": ordered[len(ordered) // 2], "min_us": ordered[0]}
+    return {
+        "way": name,
+        "call": WAYS[name],
+        "samples_us": us,
+        "median_us": ordered[len(ordered) // 2],
+        "min_us": ordered[0],
+    }
 
 
 if __name__ == "__main__":
