@@ -32,6 +32,8 @@ def test_compose_file_is_valid() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("stage", ["COPY tirgemm", "COPY tuning_db", "COPY service", "USER 10001", "HEALTHCHECK", "ARG BASE"])
+@pytest.mark.parametrize(
+    "stage", ["COPY tirgemm", "COPY tuning_db", "COPY service", "USER 10001", "HEALTHCHECK", "ARG BASE"]
+)
 def test_dockerfile_has(stage: str) -> None:
     assert stage in (ROOT / "Dockerfile").read_text()
