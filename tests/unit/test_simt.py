@@ -134,6 +134,27 @@ def test_random_configs_compile_as_the_launch_says(seed: int) -> None:
         assert binary.resources["spill_bytes"] == 0, config
 
 
+@pytest.mark.parametrize("pad", [0, 4, 8])
+def test_padded_tiles_take_the_shared_memory_that_the_launch_says(pad: int) -> None:
+    """Rows as short as the pad too: the lowered size is held against the launch's."""
+    gemm = Gemm.parse("31x33x65:f16:nt")
+    config = _SIMT.default(gemm, _H200, "sustained").with_(
+        block_m=8,
+        block_n=16,
+        block_k=32,
+        thread_m=1,
+        thread_n=1,
+        lanes_n=16,
+        piece=1,
+        pad=pad,
+        pipeline="double",
+        raster=1,
+    )
+    program = _SIMT.instantiate(gemm, config, _H200)
+    host, _ = cuda.lower(program, "sm_90a")
+    assert cuda.checked_launch(program, host).kernels[0].shared_bytes == 2 * 32 * (8 + 16 + 2 * pad) * 4
+
+
 def test_registers_are_estimated_close_enough_to_prune_by() -> None:
     gemm = Gemm.parse("4096x4096x4096:f32:nn")
     for shape in ({}, {"block_n": 256, "thread_n": 16, "resident": 1}, {"block_m": 64, "block_n": 64, "thread_n": 4}):

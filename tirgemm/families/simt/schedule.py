@@ -114,7 +114,8 @@ def pad_rows(sch: Schedule, operand: Operand, tiling: Tiling) -> None:
     """Let the rows of a shared tile start in different banks."""
     pad, row = (tiling.pad_a, tiling.block_m) if operand == "a" else (tiling.pad_b, tiling.block_n)
     if pad:
-        sch.storage_align(sch.get_sblock(f"{operand}_tile"), 0, 2, row, pad)
+        # The stride is the first from ``row`` on that leaves ``row + pad`` modulo twice the row: pads up to a row work.
+        sch.storage_align(sch.get_sblock(f"{operand}_tile"), 0, 2, 2 * row, row + pad)
 
 
 def overlap_copies(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
