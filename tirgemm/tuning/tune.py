@@ -317,7 +317,7 @@ class _Loop:
         if not self.building:
             return
         done, _ = wait(self.building, timeout=_POLL_S if block else 0, return_when=FIRST_COMPLETED)
-        for future in done:
+        for future in [f for f in self.building if f in done]:  # in the order of the proposals
             self.built.append((self.building.pop(future), future))
 
     def _measure_one(self) -> None:

@@ -1,0 +1,117 @@
+"""A workbench whose builds and measurements are made up: what the tuner's stages do with them is what is tested."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+from tirgemm.artifact import Signer, Trust, read
+from tirgemm.config import Config
+from tirgemm.detect import device as detect
+from tirgemm.errors import BuildFailed, Cancelled
+from tirgemm.gemm import Gemm
+from tirgemm.launch import KernelLaunch, Launch, Pointer, scalar_args, tensor_args
+from tirgemm.tuning.compile import Binary
+from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut
+from tirgemm.tuning.memory_store import MemoryStore
+from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.verify.result import Verification
+from tirgemm.tuning.workbench import Workbench
+
+Fate = Callable[[Config], str]
+
+
+def hashed_us(config: Config) -> float:
+    """A time for every config, spread from 10 to 110 us."""
+    return 10 + int(config.digest[:4], 16) % 1000 / 10
+
+
+class FakeMeasurer:
+    """``fate`` says what becomes of a config: right, wrong, uncertified, hangs, crashes, blocks (until cancelled)."""
+
+    def __init__(self, bench: FakeBench) -> None:
+        self.bench = bench
+        self.evaluated: list[Config] = []
+        self.timed: list[dict[str, Any]] = []
+
+    def baselines(self) -> tuple[str, ...]:
+        return ("numpy_f32",)
+
+    def _config(self, package: bytes) -> Config:
+        return read(package, Trust.of(self.bench.signer.public)).manifest.config
+
+    def _verification(self, package: bytes, level: str) -> Verification:
+        fate = self.bench.fate(self._config(package))
+        bad = fate == "wrong" or (fate == "uncertified" and level == "certificate")
+        test = {
+            "name": "exact",
+            "passed": not bad,
+            "error": 7.0 if bad else 0.0,
+            "message": "element [1, 2]" if bad else "",
+        }
+        sha = read(package, Trust.of(self.bench.signer.public)).manifest.kernel_sha256
+        return Verification(not bad, 7.0 if bad else 0.0, (test,), "made up", sha, level)
+
+    def verify(self, package: bytes, *, level: str, seed: int, cancel: threading.Event) -> Verification:
+        del seed, cancel
+        return self._verification(package, level)
+
+    def evaluate(
+        self, package: bytes, regime: str, *, seed: int, cancel: threading.Event
+    ) -> tuple[Verification, SampleSet | None]:
+        del regime, seed
+        config = self._config(package)
+        self.evaluated.append(config)
+        fate = self.bench.fate(config)
+        if fate == "hangs":
+            raise MeasurementTimedOut("no sign of life")
+        if fate == "crashes":
+            raise MeasurementCrashed("signal 11")
+        if fate == "blocks":
+            assert cancel.wait(20), "nobody cancelled"
+            raise Cancelled("cancelled")
+        found = self._verification(package, "candidate")
+        return found, SampleSet((self.bench.us(config),) * 5) if found.passed else None
+
+    def time(self, package: bytes, regime: str, **options: Any) -> SampleSet:
+        self.timed.append({"regime": regime, "config": self._config(package)} | options)
+        against = {name: (self.bench.us(self._config(data)),) * 6 for name, data in options.get("against", {}).items()}
+        baselines = dict.fromkeys(options["baselines"], (500.0,) * 6)
+        ours = (self.bench.us(self._config(package)),) * 6
+        return SampleSet(ours, options.get("reason", "selection"), against | baselines, {"regime": regime})
+
+
+class FakeBench(Workbench):
+    """Builds at once; nothing is compiled or run."""
+
+    def __init__(
+        self, fate: Fate = lambda _: "right", us: Callable[[Config], float] = hashed_us, store: Any = None
+    ) -> None:
+        self.device = detect("cpu")
+        self.store = store or MemoryStore()
+        self.signer = Signer.generate()
+        self.fate, self.us = fate, us
+        self.pool: Any = SimpleNamespace(processes=2)
+        self.fake = FakeMeasurer(self)
+        self.measurer: Any = self.fake
+        self.built: list[Config] = []
+
+    def build(self, gemm: Gemm, config: Config) -> Future[Binary]:
+        self.built.append(config)
+        future: Future[Binary] = Future()
+        if self.fate(config) == "unbuildable":
+            future.set_exception(BuildFailed("the build process died: signal 11 (SIGSEGV)"))
+            return future
+        launch = Launch(tensor_args(gemm), scalar_args(gemm), (KernelLaunch("made_up", (Pointer("a"),)),))
+        cuda = self.device.kind == "cuda"
+        machine = bytes([190 if cuda else 62, 0])
+        header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + b"\x03\0" + machine
+        data = header.ljust(64, b"\0") + hashlib.sha256(config.digest.encode()).digest()
+        future.set_result(
+            Binary(data, "cubin" if cuda else "so", launch, {"kernel.cu" if cuda else "kernel.ll": str(config)}, (), {})
+        )
+        return future
