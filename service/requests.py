@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from service.devices import Target, resolve, unavailable
@@ -36,8 +37,7 @@ def answer(state: ServiceState, body: KernelRequest) -> Answer:
     """
     gemm = Gemm.from_json(body.gemm)
     budget = _budget(state.settings, body)
-    workers = state.queue.live_workers(state.settings.alive_seconds)
-    devices = [device for worker in workers for device in worker.devices]
+    devices = _live_devices(state)
     target = resolve(body.device, devices)
     if target.device is not None:
         check_fits(gemm, target.device)
@@ -62,6 +62,16 @@ def answer(state: ServiceState, body: KernelRequest) -> Answer:
     )
     job, _ = state.queue.submit(request)
     return Answer(job=job, fallback=known)
+
+
+def _live_devices(state: ServiceState) -> list[Device]:
+    """What the live workers have; where the server runs a worker that is still starting, it is waited for."""
+    deadline = time.monotonic() + (state.settings.fallback_seconds if state.settings.worker else 0.0)
+    while True:
+        workers = state.queue.live_workers(state.settings.alive_seconds)
+        if workers or time.monotonic() > deadline:
+            return [device for worker in workers for device in worker.devices]
+        time.sleep(0.1)
 
 
 def progress(state: ServiceState, job_id: str) -> Answer:

@@ -169,7 +169,7 @@ class Gemm:
     @property
     def nbytes(self) -> int:
         """Bytes of every operand that occurs, as it lies in memory, at the largest m."""
-        used: list[Operand] = ["a", "b", "d", *(("c",) if self.beta else ())]  # type: ignore[list-item]
+        used: list[Operand] = ["a", "b", "d", *(("c",) if self.beta else ())]
         total = sum(self.span(op) * DTYPE_BYTES[self.operand_dtype(op)] for op in used)
         return total + (self.n * DTYPE_BYTES[self.out] if self.bias else 0)
 

@@ -36,6 +36,7 @@ class FakeMeasurer:
     def __init__(self, bench: FakeBench) -> None:
         self.bench = bench
         self.evaluated: list[Config] = []
+        self.kills = 0  # how many of the next requests outside the search the process dies under
         self.timed: list[dict[str, Any]] = []
 
     def baselines(self) -> tuple[str, ...]:
@@ -58,7 +59,13 @@ class FakeMeasurer:
 
     def verify(self, package: bytes, *, level: str, seed: int, cancel: threading.Event) -> Verification:
         del seed, cancel
+        self._maybe_die()
         return self._verification(package, level)
+
+    def _maybe_die(self) -> None:
+        if self.kills:
+            self.kills -= 1
+            raise MeasurementCrashed("the measuring process died: signal 9 (SIGKILL)")
 
     def evaluate(
         self, package: bytes, regime: str, *, seed: int, cancel: threading.Event
@@ -78,6 +85,7 @@ class FakeMeasurer:
         return found, SampleSet((self.bench.us(config),) * 5) if found.passed else None
 
     def time(self, package: bytes, regime: str, **options: Any) -> SampleSet:
+        self._maybe_die()
         self.timed.append({"regime": regime, "config": self._config(package)} | options)
         against = {name: (self.bench.us(self._config(data)),) * 6 for name, data in options.get("against", {}).items()}
         baselines = dict.fromkeys(options["baselines"], (500.0,) * 6)

@@ -110,6 +110,17 @@ def test_a_choice_that_fails_its_certificate_is_marked_wrong_and_the_next_is_tak
     assert marked.status is Status.WRONG
 
 
+@pytest.mark.parametrize("stage", ["fallback", "selection"])
+def test_a_killed_measuring_process_does_not_cost_the_job(stage: str) -> None:
+    bench = FakeBench()
+    if stage == "selection":
+        tuning(bench).fallback()
+        tuning(bench).search()
+    bench.fake.kills = 2
+    assert tuning(bench).run().role == "tuned"
+    assert bench.fake.kills == 0
+
+
 def test_nothing_is_served_where_every_default_is_wrong() -> None:
     bench = FakeBench(fate=lambda _: "wrong")
     with pytest.raises(VerificationFailed, match=r"no default of .* works"):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config
@@ -19,6 +20,8 @@ from tirgemm.tuning.workbench import Workbench
 
 if TYPE_CHECKING:
     from tirgemm.tuning.compile import Binary
+
+T = TypeVar("T")
 
 MAX_ATTEMPTS = 2
 SELECTION_SAMPLES = 50
@@ -96,7 +99,9 @@ class Evaluator:
 
     def certify(self, package: bytes) -> Certificate:
         """The evidence for one package, compared in full at the gemm that is served. Raises VerificationFailed."""
-        found = self.measurer.verify(package, level="certificate", seed=self.seed, cancel=self.cancel)
+        found = persistent(
+            lambda: self.measurer.verify(package, level="certificate", seed=self.seed, cancel=self.cancel)
+        )
         certificate = Certificate(
             self.kernel_sha256(package), found.passed, tuple(found.tests), found.reference,
             dict(self.workbench.device.environment), datetime.now(UTC).isoformat(timespec="seconds"),
@@ -104,6 +109,12 @@ class Evaluator:
         if not found.passed:
             raise VerificationFailed(f"{self.gemm}: {wrong_message(found)}")
         return certificate
+
+    def time(self, package: bytes, regime: str, **options: Any) -> SampleSet:
+        """Time a package beside every baseline; options as ``Measurer.time`` takes them."""
+        return persistent(
+            lambda: self.measurer.time(package, regime, baselines=self.baselines, cancel=self.cancel, **options)
+        )
 
     def certified_default(self, config: Config) -> KernelRecord:
         """Build, certify, time and store a family's default as the fallback, and record it as a candidate."""
@@ -115,10 +126,7 @@ class Evaluator:
         binary = build.result()
         package = self.workbench.package(self.gemm, config, binary)
         certificate = self.certify(package)
-        samples = self.measurer.time(
-            package, self.regime, reason="search", baselines=self.baselines, min_samples=10, budget_s=0.5,
-            cancel=self.cancel,
-        )  # fmt: skip
+        samples = self.time(package, self.regime, reason="search", min_samples=10, budget_s=0.5)
         key = self.key(config)
         if self.workbench.store.candidate(key) is None:
             attempt = self.workbench.store.begin_attempt(key)
@@ -150,6 +158,16 @@ class Evaluator:
             created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )  # fmt: skip
         return self.workbench.store.put_kernel(record)
+
+
+def persistent(work: Callable[[], T]) -> T:
+    """``work``, tried again where the measuring process died: outside the search a kill must not cost the job."""
+    for _ in range(MAX_ATTEMPTS):
+        try:
+            return work()
+        except MeasurementCrashed:
+            continue
+    return work()
 
 
 def timing_summary(samples: SampleSet) -> dict[str, Any]:

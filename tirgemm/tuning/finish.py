@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tirgemm.config import Config
-from tirgemm.errors import Cancelled, TirgemmError, VerificationFailed
+from tirgemm.errors import Cancelled, MeasurementFailed, TirgemmError, VerificationFailed
 from tirgemm.families import family_named
 from tirgemm.gemm import REGIMES
 from tirgemm.tuning.evaluate import SELECTION_SAMPLES, SELECTION_SECONDS, timing_summary
+from tirgemm.tuning.measure import MeasurementTimedOut
 from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.selection import Choice, choose
 
@@ -53,8 +54,8 @@ def finish(tuning: Tuning, summary: dict[str, Any]) -> KernelRecord:
         winner = finalists[index]
         try:
             certificate = tuning.evaluator.certify(winner.package)
-        except VerificationFailed as error:
-            _mark_wrong(tuning, winner, str(error))
+        except (VerificationFailed, MeasurementFailed) as error:
+            _mark(tuning, winner, error)
             left.remove(index)
             continue
         timings = _timings(tuning, winner, default, samples[index], choice, summary)
@@ -84,15 +85,13 @@ def _finalists(tuning: Tuning) -> list[Finalist]:
 def _measured_again(tuning: Tuning, finalists: list[Finalist], *, swap: bool = False) -> list[SampleSet]:
     """One interleaved run over all finalists and the baselines; each finalist's samples become a new sample set."""
     first, *rest = finalists
-    run = tuning.evaluator.measurer.time(
+    run = tuning.evaluator.time(
         first.package,
         tuning.regime,
         against={f.config.digest: f.package for f in rest},
-        baselines=tuning.evaluator.baselines,
         min_samples=SELECTION_SAMPLES,
         budget_s=SELECTION_SECONDS,
         swap=swap,
-        cancel=tuning.cancel,
     )
     named = {name: run.baselines[name] for name in tuning.evaluator.baselines if name in run.baselines}
     own = [run.samples_us, *(run.baselines[f.config.digest] for f in rest)]
@@ -118,10 +117,13 @@ def _rank(tuning: Tuning, config: Config) -> tuple[int, ...]:
     return (order, *family.space(tuning.gemm, tuning.device).indices(config).values())
 
 
-def _mark_wrong(tuning: Tuning, finalist: Finalist, message: str) -> None:
+def _mark(tuning: Tuning, finalist: Finalist, error: TirgemmError) -> None:
+    """Record what its certificate made of a finalist."""
+    status = Status.WRONG if isinstance(error, VerificationFailed) else Status.CRASHED
+    status = Status.TIMED_OUT if isinstance(error, MeasurementTimedOut) else status
     known = tuning.store.candidate(tuning.evaluator.key(finalist.config))
-    base = known or Candidate(tuning.gemm, tuning.device.key, tuning.regime, finalist.config, Status.WRONG)
-    tuning.store.add_candidate(base.with_(status=Status.WRONG, message=message))
+    base = known or Candidate(tuning.gemm, tuning.device.key, tuning.regime, finalist.config, status)
+    tuning.store.add_candidate(base.with_(status=status, message=str(error)))
 
 
 def _timings(
@@ -138,9 +140,9 @@ def _timings(
     other = next(regime for regime in REGIMES if regime != tuning.regime)
     try:
         against = {} if winner is default else {"default": default.package}
-        found = tuning.evaluator.measurer.time(
-            winner.package, other, reason="other_regime", against=against, baselines=tuning.evaluator.baselines,
-            min_samples=SELECTION_SAMPLES, budget_s=SELECTION_SECONDS / 2, cancel=tuning.cancel,
+        found = tuning.evaluator.time(
+            winner.package, other, reason="other_regime", against=against, min_samples=SELECTION_SAMPLES,
+            budget_s=SELECTION_SECONDS / 2,
         )  # fmt: skip
     except Cancelled:
         raise

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tvm.target import Target
 
 _COMPILE_HOOK = "tvm_callback_cuda_compile"
+# The driver's header is for hosts only: NVRTC gets the size and the alignment of what kernels take by value.
+_TENSOR_MAP = "struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; };\ntypedef struct CUtensorMap_st CUtensorMap;\n"
 
 
 def compile_program(program: Program, device: Device) -> Binary:
@@ -72,7 +74,8 @@ def _source(module: IRModule, target: Target) -> str:
     import tvm
 
     with _no_compiler():
-        return str(tvm.get_global_func("target.build.cuda")(module, target).inspect_source("cuda"))
+        source = str(tvm.get_global_func("target.build.cuda")(module, target).inspect_source("cuda"))
+    return _TENSOR_MAP + source if "CUtensorMap" in source else source
 
 
 @contextmanager

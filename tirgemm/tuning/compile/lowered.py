@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tirgemm import expr
 from tirgemm.errors import BuildFailed
 from tirgemm.expr import Dim
-from tirgemm.launch import KernelLaunch, Param, Pointer, Scalar, Size
+from tirgemm.launch import KernelLaunch, Param, Pointer, Scalar, Size, TensorMap
 
 if TYPE_CHECKING:
     from tvm import IRModule
@@ -53,7 +53,7 @@ def check_kernel(kernel: KernelLaunch, scheduled: IRModule, host: IRModule) -> K
     _check_extents(kernel, {tag: reader.dim(value) for tag, value in zip(tags, extents, strict=True)})
     params = tuple(reader.param(value) for value in values)
     # A size may be folded away or spread over several; a tensor or scalar that the device never takes is a mistake.
-    lost = [p for p in kernel.params if isinstance(p, (Pointer, Scalar)) and p not in params]
+    lost = [p for p in kernel.params if isinstance(p, (Pointer, Scalar, TensorMap)) and p not in params]
     if lost:
         raise BuildFailed(f"kernel {kernel.symbol}: the lowered kernel does not take {lost[0].name}")
     return replace(kernel, symbol=str(args[0].value), params=params)
@@ -73,7 +73,7 @@ class _Reader:
             found = self.names.get(str(value).removesuffix(".data"))
             if isinstance(found, Pointer):
                 return found
-        if type(value).__name__ == "Var" and isinstance(self.names.get(value.name), (Pointer, Scalar)):
+        if type(value).__name__ == "Var" and isinstance(self.names.get(value.name), (Scalar, TensorMap, Pointer)):
             return self.names[value.name]
         dtype = str(value.ty.dtype)
         if dtype not in ("int32", "int64"):
