@@ -59,6 +59,9 @@ class FakeCuda:
 class CudaTensor:
     """An array on a GPU that is not there: DLPack metadata over an address."""
 
+    # DLPack consumers may look at the metadata after this object is gone.
+    _alive: list[Any] = []
+
     def __init__(
         self,
         shape: tuple[int, ...],
@@ -80,6 +83,8 @@ class CudaTensor:
                 ctypes.cast(self._dims, ctypes.c_void_p), ctypes.cast(self._strides, ctypes.c_void_p), 0,
             )
         )  # fmt: skip
+
+        self._alive.append((self._managed, self._dims, self._strides))
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._managed.tensor.device_type, self._managed.tensor.device_id

@@ -168,6 +168,14 @@ def test_an_m_that_the_range_does_not_hold_is_refused_before_an_output_is_made(
         kernel(gemm)(np.zeros(shape, np.float32), np.zeros((9, 5), np.float32), out=np.zeros((7, 9), np.float32))
 
 
+def test_tensors_that_dlpack_cannot_carry_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    a, b, out = torch.ones(7, 5), torch.ones(9, 5), torch.zeros(7, 9)
+    for wrong in (a.to_sparse(), a.to("meta")):
+        with pytest.raises(CallTypeError, match="cannot be passed by DLPack"):
+            kernel(GEMM)(wrong, b, out=out)
+
+
 def test_arrays_of_two_libraries_are_refused() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(CallTypeError, match="b is a Tensor; it must be a NumPy array as a is"):

@@ -86,6 +86,12 @@ def test_features_that_this_cpu_lacks_are_named() -> None:
     assert right(load(artifact, trust=TRUST, check_device=False))
 
 
+def test_a_kernel_for_another_kind_of_processor_is_named() -> None:
+    artifact = packed(GEMM, device=cpu().with_(arch="aarch64", features=()))
+    with pytest.raises(IncompatibleArtifact, match=f"built for aarch64; this CPU is {cpu().arch}"):
+        load(artifact, trust=TRUST)
+
+
 def test_the_launcher_itself_refuses_a_feature_that_it_knows() -> None:
     lacking = [name for name in ("avx512bf16", "avx512f", "avx2") if name not in detect_cpu.describe(()).features]
     if not lacking:

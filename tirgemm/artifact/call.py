@@ -11,7 +11,7 @@ from tirgemm.artifact.manifest import Manifest
 from tirgemm.artifact.package import Package
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import CallError, CallTypeError
+from tirgemm.errors import CallError, CallTypeError, TirgemmError
 from tirgemm.gemm import Gemm
 
 
@@ -76,7 +76,12 @@ class Kernel:
         if out is None:
             out = self._output(library, a)
         args.append(self._take(library, "out", out, True))
-        library.run(self.raw, args + scalars)
+        try:
+            library.run(self.raw, args + scalars)
+        except TirgemmError:
+            raise
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:  # a sparse or a meta tensor, say
+            raise CallTypeError(f"an argument cannot be passed by DLPack: {error}") from error
         return out
 
     def _take(self, library: arrays.Arrays, name: str, array: Any, writes: bool) -> Any:

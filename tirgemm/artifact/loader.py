@@ -32,6 +32,8 @@ def check_runs_here(manifest: Manifest) -> None:
     device = manifest.device
     if device.kind == "cpu":
         here = detect_cpu.describe(())
+        if device.arch.startswith("x86-64") != here.arch.startswith("x86-64"):
+            raise IncompatibleArtifact(f"the kernel was built for {device.arch}; this CPU is {here.arch}")
         missing = sorted(set(device.features) - set(here.features))
         if missing:
             raise IncompatibleArtifact(

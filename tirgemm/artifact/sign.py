@@ -78,9 +78,9 @@ class Signer:
     @classmethod
     def load(cls, path: Path | str) -> Signer:
         """The key of a PEM file (PKCS 8) that only its owner may read. Raises InvalidRequest."""
+        wanted, path = _ed25519(), Path(path)
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-        wanted, path = _ed25519(), Path(path)
         data = _private_file(path, "private key", 0o077, InvalidRequest)
         if data is None:
             raise InvalidRequest(f"private key {path} does not exist")
@@ -95,11 +95,11 @@ class Signer:
     @classmethod
     def load_or_create(cls, path: Path | str) -> Signer:
         """The key of that file, made first (mode 0600) where there is none; two processes at once get the same one."""
-        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-        path = Path(path)
+        maker, path = _ed25519(), Path(path)
         if not path.exists():
-            pem = _ed25519().generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+            from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+            pem = maker.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
             try:

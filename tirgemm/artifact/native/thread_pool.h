@@ -13,7 +13,8 @@ int UsableThreads();
 // workers (0: as many as there are), and returns when all are done. `block` returns false to stop the rest.
 //
 // Safe from several threads at once: the workers serve one job at a time, and a caller who finds them busy works alone
-// until they are free. After fork the child starts workers of its own. Returns whether every call returned true.
+// until they are free. The workers are started at the first parallel call, as many as UsableThreads() says then; after
+// fork the child starts workers of its own. Returns whether every call returned true.
 bool ParallelFor(bool (*block)(void* context, int64_t index), void* context, int64_t count, int threads);
 
 }  // namespace tirgemm
