@@ -35,6 +35,14 @@ def test_the_launcher_links_neither_cuda_nor_tvm_nor_python() -> None:
     assert "RUNPATH" not in done.stdout
 
 
+def test_the_launcher_holds_no_path_of_the_machine_that_built_it() -> None:
+    from tvm_ffi import libinfo
+
+    data = native.LIBRARY.read_bytes()
+    for folder in (libinfo.find_include_path(), str(build.SOURCES)):
+        assert folder.encode() not in data
+
+
 def test_the_interpreters_lock_is_free_while_a_kernel_runs() -> None:
     import threading
     import time

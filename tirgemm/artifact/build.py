@@ -39,7 +39,9 @@ def compile_launcher(target: Path = LIBRARY) -> Path:
     except ImportError as error:
         raise LauncherBuildError("apache-tvm-ffi is not installed: pip install apache-tvm-ffi") from error
     includes = dict.fromkeys((libinfo.find_include_path(), libinfo.find_dlpack_include_path()))
-    flags = [*_COMPILE, *(f"-I{path}" for path in includes), *shlex.split(os.environ.get("CXXFLAGS", ""))]
+    # Error texts hold file names: without the folders of the machine that built them.
+    prefixes = (f"-ffile-prefix-map={path}=." for path in (*includes, SOURCES))
+    flags = [*_COMPILE, *(f"-I{path}" for path in includes), *prefixes, *shlex.split(os.environ.get("CXXFLAGS", ""))]
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tirgemm-build-") as folder:
         sources = sorted(SOURCES.glob("*.cc"))
