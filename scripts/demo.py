@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -96,13 +97,14 @@ def tuned(client: Client, gemm: Gemm, device: Device) -> None:
         return
     counts: dict[str, int] = {}
     state: dict[str, Any] = {}
-    with Live(console=console, refresh_per_second=8) as live:
+    with Live(console=console, refresh_per_second=8, transient=True) as live:
         for event in client.events(answer.job_id):
             state |= {k: v for k, v in event.data.items() if v is not None}
             if event.kind == "candidate":
                 counts[event.data["status"]] = counts.get(event.data["status"], 0) + 1
             live.update(progress(gemm, event.kind, state, counts, time.monotonic() - began))
     job = client.job(answer.job_id)
+    console.print(progress(gemm, job["status"], state, counts, time.monotonic() - began))
     if job["status"] != "done":
         sys.exit(f"{gemm}: the job ended {job['status']}: {job.get('error')}")
 
@@ -110,11 +112,10 @@ def tuned(client: Client, gemm: Gemm, device: Device) -> None:
 def progress(gemm: Gemm, kind: str, state: dict[str, Any], counts: dict[str, int], seconds: float) -> Table:
     grid = Table.grid(padding=(0, 2))
     best = f"{state['best_us']:.1f} us" if state.get("best_us") else "…"
-    pruned = sum(state.get("pruned", {}).values())
     words = ", ".join(f"{n} {status}" for status, n in counts.items())
     mark = "[green]●[/]" if kind == "done" else "[yellow]○[/]"
-    grid.add_row(mark, str(gemm), f"{seconds:5.1f} s", f"trial {state.get('trials', 0)}/{BUDGET['trials']}",
-                 f"best {best}", f"{words}; {pruned} pruned by rules")  # fmt: skip
+    grid.add_row(mark, str(gemm), f"{seconds:4.0f} s", f"{state.get('trials', 0)}/{BUDGET['trials']} trials",
+                 f"best {best}", words)  # fmt: skip
     return grid
 
 
@@ -144,19 +145,19 @@ def client_environment(device: Device) -> Path:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    table = Table(
-        title="microseconds a call, sustained, a row one interleaved run; error as a share of sqrt(k) u |a||b|"
-    )
+    """The table, and under it what it takes to read it."""
+    table = Table(title="microseconds a call: default, tuned and baselines side by side in one run", box=SIMPLE_HEAD)
     baselines = sorted({name for row in rows for name in row["baselines"]})
-    for column in ("gemm", "default", "tuned", *baselines, "error", "call here", "certified"):
+    for column in ("gemm", "default", "tuned", *baselines, "error", "call", "certified"):
         table.add_column(column, justify="left" if column == "gemm" else "right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row["gemm"], f"{row['default_us']:.1f}", f"[bold]{row['tuned_us']:.1f}[/]",
-            *(f"{row['baselines'][name]:.1f}" if name in row["baselines"] else "–" for name in baselines),
-            f"{row['error_over_bound']:.2g}", f"{row['call_us']:.1f}", "yes" if row["certified"] else "no",
+            row["gemm"], f"{row['default_us']:.0f}", f"[bold]{row['tuned_us']:.0f}[/]",
+            *(f"{row['baselines'][name]:.0f}" if name in row["baselines"] else "-" for name in baselines),
+            f"{row['error_over_bound']:.4f}", f"{row['call_us']:.0f}", "yes" if row["certified"] else "no",
         )  # fmt: skip
     console.print(table)
+    console.print("error: the largest, over sqrt(k) u |a_i||b_j|; call: timed in the client's environment", style="dim")
     for row in rows:
         console.print(f"{row['gemm']}: {row['config']}", style="dim", highlight=False)
 
