@@ -21,8 +21,10 @@ for step in "${steps[@]}"; do
           ;;
     bench) run timeout 400 $cli bench simt --device cuda:0 --data "$out/data" --trials 64 --seconds 60 --out "$out/simt.sustained.json" "${commit[@]}" ;;
     calls) run timeout 120 python3 benchmarks/call_overhead.py --out "$out/calls.json" "${commit[@]}" ;;
-    space) run timeout 400 python3 benchmarks/record_space.py 1024x1024x1024:f16:nt --device cuda:0 --family simt --seconds 300 \
-             --out "$out/simt-space.json.gz" ;;
+    space) run timeout 400 python3 benchmarks/record_space.py 1024x1024x1024:f32:nn --device cuda:0 --family simt --seconds 330 \
+             --knob block_m=32,64,128 --knob block_n=32,64,128 --knob block_k=8,16 --knob thread_m=4,8 --knob thread_n=4,8 \
+             --knob lanes_n=8,16 --knob piece=4 --knob vector=4 --knob pad=0,4 --knob unroll=8,16 \
+             --knob pipeline=register,async3 --knob raster=8 --knob resident=0,2 --out "$out/h200_simt.space.json.gz" ;;
     *) echo "unknown step $step"; exit 2 ;;
   esac
 done
