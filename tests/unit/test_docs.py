@@ -1,0 +1,320 @@
+"""The documentation says what the code does: routes, problems, settings, commands, links, snippets, examples."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from service import problems
+from service.app import create_app
+from service.documents import JobDocument, KernelDocument, PendingDocument
+from service.settings import Settings
+from tests.unit.artifact_samples import TRUST, packed
+from tirgemm.artifact import read
+from tirgemm.errors import TirgemmError
+from tirgemm.gemm import Gemm
+from tirgemm.launch import Launch
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def fences(*languages: str) -> Iterator[tuple[Path, str]]:
+    """Every fenced block of these languages with its page."""
+    for path in PAGES:
+        yield from ((path, text) for language, text in FENCE.findall(path.read_text()) if language in languages)
+
+
+@cache
+def script() -> ModuleType:
+    """scripts/render_api_examples.py as a module."""
+    spec = importlib.util.spec_from_file_location("render_api_examples", ROOT / "scripts" / "render_api_examples.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+# -- docs/api.md -----------------------------------------------------------------------------------
+
+
+def test_every_route_has_a_section_and_every_section_a_route() -> None:
+    paths = create_app(None).openapi()["paths"]  # type: ignore[arg-type]
+    served = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    assert set(re.findall(r"^### `([A-Z]+ /.*)`$", page("api.md"), re.MULTILINE)) == served
+    table = page("api.md").partition("## What holds")[0]
+    assert set(re.findall(r"^\| \[`([A-Z]+ /.*?)`\]", table, re.MULTILINE)) == served
+
+
+def test_every_parameter_and_body_member_is_told() -> None:
+    schema = create_app(None).openapi()  # type: ignore[arg-type]
+    sections = dict(re.findall(r"^### `(.*?)`\n(.*?)(?=^##)", page("api.md"), re.MULTILINE | re.DOTALL))
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            section = sections[f"{method.upper()} {path}"]
+            for parameter in operation.get("parameters", []):
+                if parameter["in"] != "path" and method != "head":
+                    assert parameter["name"].lower() in section.lower(), (method, path, parameter["name"])
+    asked, budget = (schema["components"]["schemas"][name] for name in ("KernelRequest", "BudgetRequest"))
+    names = [*asked["properties"].keys() - {"budget"}, *(f"budget.{name}" for name in budget["properties"])]
+    assert not [name for name in names if f"| `{name}` |" not in sections["POST /v1/kernels"]]
+
+
+def subclasses(base: type[TirgemmError]) -> Iterator[type[TirgemmError]]:
+    yield base
+    for found in base.__subclasses__():
+        if found.__module__.partition(".")[0] in ("tirgemm", "tuning_db", "service"):
+            yield from subclasses(found)
+
+
+def service_problems() -> dict[str, int | None]:
+    """The codes, with their status where it is a constant, of every Problem(...) and respond(...) in service/."""
+    found: dict[str, int | None] = {code: status for status, code in problems._HTTP_CODES.items()}
+    for path in (ROOT / "service").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            first, second = {"Problem": (0, 2), "respond": (1, 2)}.get(node.func.id, (99, 99))
+            if len(node.args) > second and isinstance(code := node.args[second], ast.Constant):
+                status = node.args[first]
+                found[str(code.value)] = status.value if isinstance(status, ast.Constant) else None  # type: ignore[assignment]
+    return found
+
+
+def test_every_problem_code_is_told_with_its_status_and_no_other() -> None:
+    told = dict(re.findall(r"^\| `([a-z_]+)` \| (\d+|any) \|", page("api.md"), re.MULTILINE))
+    known: dict[str, int | None] = service_problems() | {"invalid_json": 400, "http_error": None}
+    known |= {cls.code: cls.status for cls in subclasses(TirgemmError)}
+    assert told == {code: str(status or "any") for code, status in known.items()}
+
+
+def test_every_event_that_is_emitted_is_told() -> None:
+    emitted = set()
+    for path in (*(ROOT / "tirgemm" / "tuning").glob("*.py"), ROOT / "service" / "worker.py"):
+        emitted |= set(re.findall(r"(?:\.emit\(\s*|add_event\(job\.id, )\"(\w+)\"", path.read_text()))
+    section = page("api.md").partition("#### The events")[2].partition("## Artifacts")[0]
+    told = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert set(told) == emitted | {"failed"}
+
+
+# -- the examples ------------------------------------------------------------------------------------
+
+
+def test_examples_that_need_no_tuning_are_as_the_service_answers() -> None:
+    assert script().differences(script().live_examples(tune=False)) == []
+
+
+def test_examples_of_a_job_have_the_members_of_its_documents() -> None:
+    examples = {name: script().structure(block) for name, block in script().written().items()}
+    _, _, kernel = examples["kernel"]
+    assert kernel.keys() == KernelDocument.model_fields.keys()
+    assert examples["job"][2].keys() == JobDocument.model_fields.keys()
+    assert examples["running"][2].keys() == PendingDocument.model_fields.keys()
+    assert [kind for kind, _ in examples["events"][2]] == [
+        "fallback", "started", "batch", "candidate", "selected", "done",
+    ]  # fmt: skip
+    assert [kind for kind, _ in examples["events-resumed"][2]] == ["done"]
+    for kind, data in (*examples["events"][2], *examples["cancelled-events"][2]):
+        told = re.search(rf"^\| `{kind}` \|.*\| (.*) \|$", page("api.md"), re.MULTILINE)
+        assert told is not None, kind
+        assert not [name for name in data if f"`{name}`" not in told[1]], kind
+
+
+def test_the_manifest_that_is_shown_is_of_the_form_that_is_packed() -> None:
+    import json
+
+    shown = {
+        name: json.loads(FENCE.findall(script().written()[name])[0][1].replace(', "…"]', "]"))
+        for name in ("manifest", "launch")
+    }
+    launch = Launch.from_json(shown["launch"])
+    assert launch.to_json() == shown["launch"]
+    gemm = Gemm.from_json(shown["manifest"]["kernel"]["gemm"])
+    data = packed(gemm.with_(act="none"), certificate={"passed": True}, timings={})
+    real = read(data, TRUST).manifest.to_json()
+    assert real.keys() == shown["manifest"].keys()
+    assert real["kernel"].keys() == shown["manifest"]["kernel"].keys()
+    for part in ("gemm", "config", "device", "launch", "binary"):
+        assert real["kernel"][part].keys() == shown["manifest"]["kernel"][part].keys(), part
+
+
+def test_a_changed_answer_is_noticed() -> None:
+    block = '```http\nGET /x HTTP/1.1\n\nHTTP/1.1 200 OK\nETag: "a"\n\n{"a": [{"b": 1}], "config": {"x": 1}}\n```\n'
+    structure = script().structure(block)
+    for same in ('"b": 2', '"b": null'):
+        assert script().same(structure, script().structure(block.replace('"b": 1', same)))
+    for old, new in (('"b"', '"c"'), ("200 OK", "201 Created"), ("ETag", "Age"), ('"b": 1', '"b": 1, "d": 1')):
+        assert not script().same(structure, script().structure(block.replace(old, new))), new
+    assert script().same(structure, script().structure(block.replace('"x"', '"y"'))), "knobs depend on the machine"
+
+
+# -- docs/operating.md: settings and commands --------------------------------------------------------
+
+
+def test_every_setting_is_told_with_its_variable_and_its_option() -> None:
+    rows = dict(re.findall(r"^\| `TIRGEMM_(\w+)` \|(.*)$", page("operating.md"), re.MULTILINE))
+    assert {name.lower() for name in rows} == Settings.model_fields.keys()
+    options = {name.strip("-").replace("-", "_") for row in rows.values() for name in re.findall(r"`(--[a-z-]+)", row)}
+    of_serve = {parameter.name for parameter in commands()["serve"].params} - {"as_json", "verbose"}
+    assert options == of_serve
+
+
+@cache
+def commands() -> dict[str, Any]:
+    """Every command by its words."""
+    from typer.main import get_command
+
+    from service.cli import build_app
+
+    found: dict[str, Any] = {}
+
+    def walk(command: Any, words: tuple[str, ...]) -> None:
+        if hasattr(command, "list_commands"):
+            for name in command.list_commands(None):
+                walk(command.get_command(None, name), (*words, name))
+        else:
+            found[" ".join(words)] = command
+
+    walk(get_command(build_app()), ())
+    return found
+
+
+def options_of(command: Any) -> set[str]:
+    return {
+        name
+        for parameter in command.params
+        if parameter.param_type_name == "option" and not getattr(parameter, "hidden", False)
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    }
+
+
+def test_every_command_has_a_section_with_its_options_and_no_others() -> None:
+    text = page("operating.md")
+    sections = dict(re.findall(r"^### tirgemm (\w+)\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))
+    assert sections.keys() == {name.partition(" ")[0] for name in commands()}
+    for head, section in sections.items():
+        mine = [command for name, command in commands().items() if name.partition(" ")[0] == head]
+        told = {part for span in re.findall(r"`(-[^` ]+)`", section) for part in span.split("/")}
+        assert told == set().union(*map(options_of, mine)), head
+    rows = dict(re.findall(r"^\| `tirgemm (db \w+)` \|(.*)\|$", sections["db"], re.MULTILINE))
+    assert rows.keys() == {name for name in commands() if name.startswith("db ")}
+    for name, row in rows.items():
+        told = {part for span in re.findall(r"`(--[^` ]+)`", row) for part in span.split("/")}
+        assert told | {"--data", "--db", "--json"} == options_of(commands()[name]), name
+
+
+# -- every page: links, commands, snippets -----------------------------------------------------------
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that GitHub gives to a page's headings."""
+    text = FENCE.sub("", path.read_text())
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", re.sub(r"\[`([^`]*)`\]", r"[\1]", path.read_text())))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = target.partition("#")
+        there = (path.parent / name).resolve() if name else path
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), target
+
+
+def shell_commands() -> list[tuple[str, list[str]]]:
+    """Every ``tirgemm ...`` in a shell block, the image's runs included, as its page and its arguments."""
+    found = []
+    for path, block in fences("sh", "bash", "shell"):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if "docker" in words and "run" in words and "tirgemm" in words:
+                words = [*words[words.index("tirgemm") :]]
+                words = words if len(words) > 1 else ["tirgemm", "serve"]
+            if words[:1] == ["tirgemm"]:
+                found.append((path.name, words[1:]))
+    return found
+
+
+def test_every_shell_command_parses() -> None:
+    found = shell_commands()
+    assert len(found) > 15
+    for where, words in found:
+        head = " ".join(words[:2]) if words[0] == "db" else words[0]
+        assert head in commands(), (where, words)
+        command, arguments = commands()[head], words[len(head.split()) :]
+        arguments = [argument.replace("...", "AAAA") for argument in arguments]
+        context = command.make_context(head, arguments)
+        if "gemm" in context.params:
+            Gemm.parse(context.params["gemm"])
+
+
+@pytest.mark.parametrize("words", [["tune", "7x5x3", "--trails", "4"], ["get"], ["serve", "--port", "many"]])
+def test_a_command_that_would_not_parse_is_noticed(words: list[str]) -> None:
+    import typer
+
+    with pytest.raises(typer.TyperException):
+        commands()[words[0]].make_context(words[0], words[1:])
+
+
+def test_every_command_named_in_the_text_exists() -> None:
+    for path in PAGES:
+        for line in re.findall(r"`tirgemm ([a-z]+(?: [a-z]+)?)[^`]*`", path.read_text()):
+            first, _, second = line.partition(" ")
+            assert first in {name.partition(" ")[0] for name in commands()}, (path.name, line)
+            assert first != "db" or not second or line in commands(), (path.name, line)
+
+
+def defined(module: str) -> set[str]:
+    """The names at the top of a module, read from its source where importing it would load TVM or PyTorch."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None, module
+    if module.partition(".")[0] != "tirgemm" or module == "tirgemm":
+        return set(dir(import_module(module))) | set(getattr(import_module(module), "__all__", ()))
+    assert spec.origin is not None
+    names: set[str] = set()
+    for node in ast.parse(Path(spec.origin).read_text()).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
+
+
+def test_every_python_snippet_compiles_and_names_what_exists() -> None:
+    blocks = list(fences("python", "py"))
+    assert len(blocks) > 5
+    for path, block in blocks:
+        tree = ast.parse(block, filename=path.name)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                assert all(importlib.util.find_spec(alias.name) for alias in node.names), (path.name, block)
+            elif isinstance(node, ast.ImportFrom):
+                assert not {alias.name for alias in node.names} - defined(node.module or ""), (path.name, node.module)
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("tirgemm", "tirgemm.torch"):
+                owner = ast.unparse(node.value)
+                known = node.attr in defined(owner) or importlib.util.find_spec(f"{owner}.{node.attr}") is not None
+                assert known, (path.name, ast.unparse(node))
