@@ -82,7 +82,7 @@ def record(
                 config = found.space.at(number)
                 why = rejected(family, gemm, config, device)
                 if why is not None:
-                    found.rows[number] = Row(Status.PRUNED, None, _predicted(family, found, config))
+                    found.rows[number] = Row(Status.PRUNED, None, 0.0)  # what breaks a rule has no prediction
                 else:
                     building[bench.build(gemm, config)] = (number, config)
             done = (

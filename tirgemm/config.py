@@ -107,7 +107,9 @@ class Space:
             raise InvalidConfig(f"{self.family} has the knobs {', '.join(names)}; the config has {', '.join(given)}")
         for knob in self.knobs:
             if _position(knob, config[knob.name]) < 0:
-                raise InvalidConfig(f"{self.family} knob {knob.name} is {config[knob.name]!r}; choices are {knob.choices}")
+                raise InvalidConfig(
+                    f"{self.family} knob {knob.name} is {config[knob.name]!r}; choices are {knob.choices}"
+                )
 
     def __iter__(self) -> Iterator[Config]:
         return (self.at(index) for index in range(self.size))

@@ -62,7 +62,9 @@ class Device:
         if self.kind not in ("cpu", "cuda"):
             raise InvalidDevice(f"device kind is {self.kind!r}; it must be cpu or cuda")
         if self.units < 1 or self.memory_bytes < 1:
-            raise InvalidDevice(f"device {self.model!r} has {self.units} units and {self.memory_bytes} bytes; both must be positive")
+            raise InvalidDevice(
+                f"device {self.model!r} has {self.units} units and {self.memory_bytes} bytes; both must be positive"
+            )
 
     @property
     def present(self) -> bool:
@@ -103,7 +105,11 @@ class Device:
     def to_json(self) -> dict[str, Any]:
         """Every field, and ``key`` and ``name`` beside them."""
         out = asdict(self) | {"key": self.key, "name": self.name}
-        return out | {"peak_tflops": dict(self.peak_tflops), "environment": dict(self.environment), "features": list(self.features)}
+        return out | {
+            "peak_tflops": dict(self.peak_tflops),
+            "environment": dict(self.environment),
+            "features": list(self.features),
+        }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Device:

@@ -187,11 +187,15 @@ class Gemm:
     def parse(cls, text: str) -> Gemm:
         """The problem that ``text`` names; the inverse of ``str``. Raises InvalidGemm."""
         if not isinstance(text, str) or len(text) > 512:
-            raise InvalidGemm(f"a gemm is a text of at most 512 characters such as 4096x4096x4096:f16:nt, not {text!r:.80}")
+            raise InvalidGemm(
+                f"a gemm is a text of at most 512 characters such as 4096x4096x4096:f16:nt, not {text!r:.80}"
+            )
         head, *rest = text.strip().split(":")
         found = re.fullmatch(r"(-?\d+)(?:\.\.(-?\d+))?x(-?\d+)x(-?\d+)", head)
         if not found:
-            raise InvalidGemm(f"gemm {text!r}: {head!r} is not MxNxK with integers, or LOW..HIGHxNxK where m is a range")
+            raise InvalidGemm(
+                f"gemm {text!r}: {head!r} is not MxNxK with integers, or LOW..HIGHxNxK where m is a range"
+            )
         low, high, n, k = found.groups()
         values: dict[str, Any] = {"m": Range(_int(low), _int(high)) if high else _int(low), "n": _int(n), "k": _int(k)}
         if rest and "=" not in rest[0] and rest[0] not in _FLAGS:
@@ -282,7 +286,9 @@ class Gemm:
             ("act", ACTIVATIONS),
         ):
             if getattr(self, name) not in allowed:
-                raise InvalidGemm(f"gemm field {name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}")
+                raise InvalidGemm(
+                    f"gemm field {name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}"
+                )
         if self.acc == "f16" and self.dtype != "f16":
             raise InvalidGemm(f"gemm field acc is f16 with dtype {self.dtype}; fp16 accumulation takes f16 inputs only")
 
@@ -314,7 +320,9 @@ class Gemm:
         if stride and self.batch == 1:
             raise InvalidGemm(f"gemm field {stride_name} is {stride}; a batch stride needs batch > 1, not {self.batch}")
         if stride and not least <= stride <= 2**62:
-            raise InvalidGemm(f"gemm field {stride_name} is {stride}; matrices of {least} elements overlap below {least}")
+            raise InvalidGemm(
+                f"gemm field {stride_name} is {stride}; matrices of {least} elements overlap below {least}"
+            )
         if stride == rows * (ld or cols) and not isinstance(self.m, Range):
             object.__setattr__(self, stride_name, 0)
         size = self.span(operand) * DTYPE_BYTES[self.operand_dtype(operand)]

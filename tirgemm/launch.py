@@ -151,7 +151,9 @@ def tensor_args(gemm: Gemm) -> tuple[TensorArg, ...]:
             args.append(TensorArg("bias", gemm.out, (gemm.n,), (1,), gemm.align))
         else:
             op: Any = name
-            args.append(TensorArg(name, gemm.operand_dtype(op), gemm.shape(op), gemm.strides(op), gemm.align, name == "d"))
+            args.append(
+                TensorArg(name, gemm.operand_dtype(op), gemm.shape(op), gemm.strides(op), gemm.align, name == "d")
+            )
     return tuple(args)
 
 

@@ -61,17 +61,40 @@ def epilogue(
     """
     from tvm.tirx.script import builder as tir
 
-    def cast(value: Any, dtype: str) -> Any:
-        return tir.cast(value, dtype if lanes == 1 else f"{dtype}x{lanes}")
+    value = combine(gemm, acc, c, bias, alpha, beta, activate=activate, lanes=lanes)
+    return tir.cast(value, DTYPE_NAMES[gemm.out] if lanes == 1 else f"{DTYPE_NAMES[gemm.out]}x{lanes}")
 
-    value = cast(acc, "float32")
+
+def combine(
+    gemm: Gemm,
+    acc: Any,
+    c: Any,
+    bias: Any,
+    alpha: Any,
+    beta: Any,
+    *,
+    activate: Callable[[str, Any], Any] | None = None,
+    lanes: int = 1,
+) -> Any:
+    """``epilogue`` before it rounds to the output's dtype: in fp32."""
+    from tvm.tirx.script import builder as tir
+
+    def f32(value: Any) -> Any:
+        return tir.cast(value, "float32" if lanes == 1 else f"float32x{lanes}")
+
+    value = f32(acc)
     if gemm.alpha:
         value = alpha * value
     if gemm.beta:
-        value = value + beta * cast(c, "float32")
+        value = value + beta * f32(c)
     if gemm.bias:
-        value = value + cast(bias, "float32")
-    return cast((activate or activation)(gemm.act, value), DTYPE_NAMES[gemm.out])
+        value = value + f32(bias)
+    return (activate or activation)(gemm.act, value)
+
+
+def later(_: str, value: Any) -> Any:
+    """Stands in for ``activation``: its formulas mention the value several times, so a kernel computes that first."""
+    return value
 
 
 def activation(act: str, x: Any) -> Any:

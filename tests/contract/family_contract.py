@@ -35,6 +35,8 @@ class FamilyContract:
     """Problems for the checks of the space: sizes of every order of magnitude."""
     small_gemms: ClassVar[tuple[str, ...]]
     """Problems to run: odd sizes, all layouts, epilogues, gaps, batches, ranges."""
+    growing_gemms: ClassVar[tuple[str, str]] = ("65x63x67:f16:nt", "1025x1023x1027:f16:nt")
+    """A small problem and a large one."""
     random_configs: ClassVar[int] = 2
     """Random configs run per small problem, besides the default."""
 
@@ -93,8 +95,9 @@ class FamilyContract:
 
     def test_choosing_a_default_does_not_import_tvm(self) -> None:
         code = (
-            "import sys; from tirgemm.families import FAMILIES; from tirgemm.gemm import Gemm; from tirgemm.device import Device\n"
-            f"family = FAMILIES[{self.family.name!r}]; gemm = Gemm.parse({self.gemms[0]!r})\n"
+            f"import sys; from {type(self.family).__module__} import {type(self.family).__name__} as Family\n"
+            "from tirgemm.gemm import Gemm; from tirgemm.device import Device\n"
+            f"family = Family(); gemm = Gemm.parse({self.gemms[0]!r})\n"
             f"device = Device.from_json({self.device.to_json()!r})\n"
             "config = family.default(gemm, device, 'sustained'); family.predict_us(gemm, config, device, 'sustained')\n"
             "family.space(gemm, device).check(config); [rule.check(gemm, config, device) for rule in family.rules]\n"
@@ -105,7 +108,7 @@ class FamilyContract:
     def test_predicted_times_are_positive_and_grow_with_the_problem(self) -> None:
         for regime in REGIMES:
             times = []
-            for text in ("65x63x67:f16:nt", "1025x1023x1027:f16:nt"):
+            for text in self.growing_gemms:
                 gemm = Gemm.parse(text)
                 times.append(self.family.predict_us(gemm, self.default(gemm, regime), self.device, regime))
             assert 0 < times[0] < times[1] < math.inf

@@ -29,7 +29,7 @@ class Row:
 
     status: Status
     us: float | None
-    predicted_us: float
+    predicted_us: float  # 0 where the point was pruned
 
 
 @dataclass
