@@ -44,7 +44,7 @@ def main() -> int:
     STATE.mkdir(exist_ok=True)
     client_python = client_environment(device)
     with service() as url:
-        console.print(f"service: {url}  (OpenAPI: {url}/docs)")
+        console.print(f"service: {url}  (OpenAPI: {url}/openapi.json)")
         client = Client(url, trust=[], cache_dir=STATE / "cache")
         keys = client.keys()
         trust_file = STATE / "trusted_keys"

@@ -36,11 +36,11 @@ def open_database(data_dir: Path | None, url: str | None = None) -> Database:
 
 
 @contextmanager
-def open_store(data_dir: Path | None) -> Iterator[SqlStore]:
-    """The store on the database and the blobs of a data folder."""
+def open_store(data_dir: Path | None, url: str | None = None) -> Iterator[SqlStore]:
+    """The store on the database (at ``url``, by default the folder's own) and the blobs of a data folder."""
     from tuning_db import SqlStore
 
-    with open_database(data_dir) as database:
+    with open_database(data_dir, url) as database:
         yield SqlStore(database)
 
 

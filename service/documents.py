@@ -272,4 +272,4 @@ class Meta(BaseModel):
     dtypes: list[str]
     layouts: list[str]
     activations: list[str]
-    limits: dict[str, float]
+    limits: dict[str, int | float]

@@ -8,18 +8,21 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from service.engine import Engine
 from service.lease import Lease
 from tirgemm.device import Device
-from tirgemm.errors import Cancelled, StoreError, TirgemmError
+from tirgemm.errors import Cancelled, StorageFull, StoreError, TirgemmError
 from tirgemm.tuning.store import Store
 from tuning_db import Job, JobQueue
 
 logger = logging.getLogger("tirgemm.worker")
 
 POLL_SECONDS = 0.1
+STORE_PAUSE_SECONDS = 1.0
 MAX_ATTEMPTS = 50
 _EVER_SECONDS = 1e9
 # The job's own row says how it ended; these are told from there.
@@ -28,7 +31,12 @@ _ENDINGS = frozenset({"done", "failed", "cancelled"})
 
 def owner_name(host: str | None = None, pid: int | None = None) -> str:
     """``host:pid:nonce``, the name under which a worker process holds jobs."""
-    return f"{host or socket.gethostname()}:{pid or os.getpid()}:{secrets.token_hex(4)}"
+    return f"{host or _machine()}:{pid or os.getpid()}:{secrets.token_hex(4)}"
+
+
+def _machine() -> str:
+    """The host and its namespace of process numbers: containers of one host may share the name, and each have a pid 1."""
+    return f"{socket.gethostname()}/{Path('/proc/self/ns/pid').stat().st_ino}"
 
 
 def died_here(owner: str, me: str) -> bool:
@@ -124,6 +132,8 @@ class Worker:
             kernel = self._answer(job, lease)
         except Cancelled:
             self._interrupted(job, lease)
+        except StoreError as error:
+            self._store_failed(job, error)
         except TirgemmError as error:
             logger.warning("job %s failed: %s: %s", job.id, error.code, error)
             self._queue.finish(job.id, self.name, "failed", error=f"{error.code}: {error}")
@@ -133,6 +143,16 @@ class Worker:
         else:
             logger.info("job %s is done: kernel %s", job.id, kernel)
             self._queue.finish(job.id, self.name, "done", kernel_id=kernel)
+
+    def _store_failed(self, job: Job, error: StoreError) -> None:
+        """A database that does not answer may answer again: the job waits for it. A full disk does not empty itself."""
+        if isinstance(error, StorageFull) or job.attempts > MAX_ATTEMPTS:
+            logger.warning("job %s failed: %s: %s", job.id, error.code, error)
+            self._queue.finish(job.id, self.name, "failed", error=f"{error.code}: {error}")
+            return
+        logger.warning("job %s goes back to the queue: %s: %s", job.id, error.code, error)
+        self._stop.wait(STORE_PAUSE_SECONDS)
+        self._queue.release(job.id, self.name)
 
     def _interrupted(self, job: Job, lease: Lease) -> None:
         logger.info("job %s: %s", job.id, lease.reason)
@@ -174,7 +194,10 @@ class Worker:
     def _build_fallback(self, job: Job, cancel: threading.Event) -> None:
         kernel = self._engine.fallback(job.request, cancel)
         self._queue.set_fallback(job.id, kernel.id)
-        data = {"kernel": kernel.id, "role": kernel.role, "config": str(kernel.config), "timings": kernel.timings}
+        data = {
+            "kernel": kernel.id, "role": kernel.role, "config": str(kernel.config), "timings": kernel.timings,
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        }  # fmt: skip
         self._queue.add_event(job.id, "fallback", data)
 
     def _publisher(self, job_id: str) -> Callable[[str, dict[str, Any]], None]:

@@ -9,7 +9,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from service.commands.tune import Data
+from service.commands.tune import Data, LockDir, Url
 from service.data_dir import open_store, signer
 from tirgemm import _console as console
 from tirgemm._console import Json
@@ -41,6 +41,8 @@ def bench(
     ] = False,
     out: Annotated[Path | None, typer.Option("--output", "--out", "-o", help="The results file.")] = None,
     data: Data = None,
+    db: Url = None,
+    lock_dir: LockDir = None,
     as_json: Json = False,
 ) -> None:
     """Measure every shape of SUITE: default and tuned, beside the baselines, verified, samples kept."""
@@ -61,8 +63,8 @@ def bench(
     file = ResultsFile(path, shapes.name, regime, about, resume=resume)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
-        open_store(data) as store,
-        Workbench(target, store, signer(data)) as workbench,
+        open_store(data, db) as store,
+        Workbench(target, store, signer(data), lock_dir=lock_dir) as workbench,
         Progress(*columns, console=console.err, disable=as_json and not console.err.is_terminal) as progress,
     ):
         task = progress.add_task(f"{shapes.name}, {regime}, {target.model}", total=len(shapes.gemms) * len(names))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.commands.tune import Data
+from service.commands.tune import Data, Url
 from service.data_dir import open_database
 from tirgemm import _console as console
 from tirgemm._console import Json
@@ -25,7 +25,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-Url = Annotated[str | None, typer.Option("--db", metavar="URL", help="Database; default: SQLite in the data folder.")]
 RecordsFile = Annotated[Path, typer.Argument(metavar="FILE", help="A records file, .jsonl or .jsonl.gz.")]
 
 

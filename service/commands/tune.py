@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from tirgemm.tuning.records import KernelRecord
 
 Data = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="Data folder; default ~/.local/share/tirgemm.")
+    Path | None,
+    typer.Option("--data", metavar="DIR", envvar="TIRGEMM_DATA", help="Data folder; default ~/.local/share/tirgemm."),
+]
+Url = Annotated[
+    str | None,
+    typer.Option("--db", metavar="URL", envvar="TIRGEMM_DB", help="Database; default: SQLite in the data folder."),
+]
+LockDir = Annotated[
+    Path | None,
+    typer.Option("--lock-dir", metavar="DIR", envvar="TIRGEMM_LOCK_DIR", help="Folder of the host-wide device locks."),
 ]
 
 
@@ -35,6 +44,8 @@ def tune(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     family: Annotated[list[str] | None, typer.Option(help="Only these families; repeatable.")] = None,
     data: Data = None,
+    db: Url = None,
+    lock_dir: LockDir = None,
     out: Annotated[Path | None, typer.Option("--output", "--out", "-o", help="Write the artifact here.")] = None,
     trust: Annotated[bool, typer.Option("--trust", help="Trust this folder's signing key from now on.")] = False,
     as_json: Json = False,
@@ -51,10 +62,10 @@ def tune(
     if trust:
         Trust.default().add(key.public, "this machine")
     state = SearchState(problem)
-    with open_store(data) as store, cancelled_by_interrupt() as cancel, Watch(state, console.err, as_json) as watch:
+    with open_store(data, db) as store, cancelled_by_interrupt() as cancel, Watch(state, console.err, as_json) as watch:
         found = run(
             problem, target, regime, budget, seed=seed, store=store, on_event=watch, cancel=cancel, families=family,
-            signer=key,
+            lock_dir=lock_dir, signer=key,
         )  # fmt: skip
     if out is not None:
         found.save(out)

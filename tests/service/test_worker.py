@@ -215,6 +215,21 @@ def test_a_failure_ends_its_job_with_the_reason_and_no_other(
         until(lambda: found(queue, good).status == "done")
 
 
+def test_a_database_that_does_not_answer_sends_the_job_back_and_it_ends_later(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.worker.STORE_PAUSE_SECONDS", 0.05)
+    engine.fallback_gate.set()
+    engine.gate.set()
+    engine.fail_with = StoreError("the database is locked")
+    job_id = submit(queue)
+    with Running(queue, engine):
+        until(lambda: found(queue, job_id).attempts > 1)
+        assert found(queue, job_id).status in ("queued", "running")
+        engine.fail_with = None
+        until(lambda: found(queue, job_id).status == "done")
+
+
 def test_unverified_builds_are_done_by_any_worker(queue: JobQueue, engine: ScriptedEngine) -> None:
     job = queue.submit(JobRequest(Gemm.parse(ODD), named_device("sm_89"), verify=False))[0]
     verified = queue.submit(JobRequest(Gemm.parse(ODD), named_device("sm_80"), verify=True))[0]

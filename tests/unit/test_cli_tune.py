@@ -93,6 +93,18 @@ def test_tune_passes_its_options_on_and_prints_one_document(fake: FakeTune, caps
     assert load(Path("k.tirgemm"), trust=Trust.of(found["signer"])).gemm == Gemm.parse(SHAPE)
 
 
+def test_tune_takes_folder_database_and_locks_from_the_variables_that_an_image_sets(
+    fake: FakeTune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIRGEMM_DATA", str(tmp_path / "volume"))
+    monkeypatch.setenv("TIRGEMM_DB", f"sqlite:///{tmp_path / 'other.db'}")
+    monkeypatch.setenv("TIRGEMM_LOCK_DIR", str(tmp_path / "locks"))
+    assert cli.main(["tune", SHAPE, "--device", "cpu", "--json"]) == 0
+    assert (tmp_path / "volume" / "signing.key").exists()
+    assert (tmp_path / "other.db").exists()
+    assert fake.keywords["lock_dir"] == tmp_path / "locks"
+
+
 def test_tune_shows_the_figures_and_trusts_its_key_when_told(
     fake: FakeTune, capsys: pytest.CaptureFixture[str]
 ) -> None:

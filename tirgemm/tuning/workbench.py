@@ -71,7 +71,8 @@ class Workbench:
         return pack(
             gemm=gemm,
             config=config,
-            device=self.device,
+            # The class of devices that it runs on, not the one that it was built beside: one kernel has one hash.
+            device=self.device.with_(uuid="", index=0, environment=()),
             launch=binary.launch,
             binary=binary.data,
             binary_format=binary.format,
