@@ -36,6 +36,8 @@ def problems(path: Path, suites: Path = HERE / "suites") -> list[str]:
     """Every sentence that is wrong about one results file."""
     try:
         document = json.loads(path.read_text())
+        if document["suite"] == "calls":
+            return list(_calls(document))
         suite = json.loads((suites / f"{document['suite']}.json").read_text())
         return [*_head(path, document), *_complete(document, suite), *_rows(document), *_summary(document)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -49,6 +51,18 @@ def _head(path: Path, document: dict[str, Any]) -> Iterator[str]:
     for field in ENVIRONMENT:
         if field not in document["environment"]:
             yield f"environment lacks {field}"
+
+
+def _calls(document: dict[str, Any]) -> Iterator[str]:
+    """The file of call_overhead.py: one row a way of calling."""
+    for field in ENVIRONMENT:
+        if field not in document["environment"]:
+            yield f"environment lacks {field}"
+    for row in document["rows"]:
+        if not math.isclose(row["median_us"], statistics.median(row["samples_us"]), rel_tol=1e-9):
+            yield f"{row['way']}: median_us is {row['median_us']}, of the samples {statistics.median(row['samples_us'])}"
+        if row["min_us"] != min(row["samples_us"]):
+            yield f"{row['way']}: min_us is {row['min_us']}, of the samples {min(row['samples_us'])}"
 
 
 def _complete(document: dict[str, Any], suite: dict[str, Any]) -> Iterator[str]:

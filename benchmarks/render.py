@@ -82,6 +82,8 @@ def _table_of(path: Path, suites: Path) -> str:
 def table(document: dict[str, Any], groups: dict[str, list[str]] | None = None) -> str:
     """The Markdown of one results file: what it was taken on, the rows, the groups of the suite, and the summary."""
     environment, rows = document["environment"], document["rows"]
+    if document["suite"] == "calls":
+        return _calls(document)
     names = sorted({name for row in rows for name in row["baselines"]})
     versions = [f"{key} {environment[key]}" for key in ("driver", "cuda", "tvm", "torch") if environment.get(key)]
     place = ", ".join(
@@ -99,6 +101,17 @@ def table(document: dict[str, Any], groups: dict[str, list[str]] | None = None) 
             cells = [_over(_mean(chosen, name), len(chosen)) for name in names]
             lines.append(_line([f"*{group}*", variant, "", "", "", "", *cells]))
     return "\n".join(lines)
+
+
+def _calls(document: dict[str, Any]) -> str:
+    """The Markdown of what call_overhead.py wrote."""
+    environment = document["environment"]
+    head = f"one call of `{document['gemm']}` from Python on {environment['device']}, torch {environment['torch']}"
+    rows = [
+        _line([row["way"], f"`{row['call']}`", f"{row['median_us']:.2f}", f"{row['min_us']:.2f}"])
+        for row in document["rows"]
+    ]
+    return "\n".join([head, "", *_head(["way", "call", "us, median", "us, least"], 2), *rows])
 
 
 def _cells(row: dict[str, Any], names: list[str]) -> list[str]:

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # The GPU tests and measurements on a host that has a GPU, PyTorch and g++ but no network: nothing is installed.
-#   PYTHONPATH=SITE:. scripts/gpu_host.sh OUT [STEP ...]      steps: build tests flow bench cpu calls space
+#   PYTHONPATH=SITE:. scripts/gpu_host.sh OUT [STEP ...]      steps: build tests flow bench hopper cpu calls space
 # SITE holds TVM and the other Python packages that the host lacks. Everything is written under OUT.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:?usage: gpu_host.sh OUT [STEP ...]}
 shift
 steps=("$@")
-((${#steps[@]})) || steps=(build tests flow bench cpu calls space)
+((${#steps[@]})) || steps=(build tests flow bench hopper cpu calls space)
 mkdir -p "$out"
 cli="python3 -m service.cli"
 commit=(); [[ -n ${COMMIT:-} ]] && commit=(--commit "$COMMIT")   # a copy without its history cannot tell
@@ -19,7 +19,9 @@ for step in "${steps[@]}"; do
     flow) run timeout 150 $cli tune 1023x1021x1027:f16:nn --device cuda:0 --trials 48 --seconds 40 --data "$out/data" \
             --output "$out/kernel.tirgemm" --json
           ;;
-    bench) run timeout 400 $cli bench simt --device cuda:0 --data "$out/data" --trials 64 --seconds 60 --out "$out/simt.sustained.json" "${commit[@]}" ;;
+    bench) run timeout 400 $cli bench simt --family simt --device cuda:0 --data "$out/data" --trials 64 --seconds 60 --out "$out/simt.sustained.json" "${commit[@]}" ;;
+    hopper) run timeout 420 $cli bench hopper --family wgmma --device cuda:0 --data "$out/data" --trials 32 --seconds 30 \
+              --out "$out/hopper.sustained.json" "${commit[@]}" ;;
     cpu) run timeout 200 $cli bench x86 --device cpu --data "$out/data" --trials 48 --seconds 40 --out "$out/x86.sustained.json" "${commit[@]}" ;;
     calls) run timeout 120 python3 benchmarks/call_overhead.py --out "$out/calls.json" "${commit[@]}" ;;
     space) run timeout 400 python3 benchmarks/record_space.py 1024x1024x1024:f32:nn --device cuda:0 --family simt --seconds 330 \

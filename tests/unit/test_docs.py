@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import tirgemm.tuning.measure.errors  # noqa: F401 (its codes are told too)
 from service import problems
 from service.app import create_app
 from service.documents import JobDocument, KernelDocument, PendingDocument

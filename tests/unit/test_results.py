@@ -247,3 +247,13 @@ def test_a_device_has_a_folder_that_names_it() -> None:
     assert device_folder(CPU) == "some-cpu-3-1-ghz-3"
     gpu = Device("cuda", "sm_90a", "NVIDIA H200", 132, 2**37, uuid="GPU-1")
     assert device_folder(gpu) == "nvidia-h200"
+
+
+def test_a_wrong_figure_of_the_calls_is_found(tmp_path: Path) -> None:
+    source = ROOT / "benchmarks" / "results" / "nvidia-h200" / "calls.json"
+    document = json.loads(source.read_text())
+    assert check.problems(source) == []
+    document["rows"][0]["median_us"] /= 2
+    wrong = tmp_path / "calls.json"
+    wrong.write_text(json.dumps(document))
+    assert any("median_us" in sentence for sentence in check.problems(wrong))

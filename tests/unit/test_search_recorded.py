@@ -27,7 +27,7 @@ FILES = sorted((Path(__file__).parents[1] / "data").glob("*.space.json.gz"))
 SIMULATED = "simulated"
 TRIALS = 40
 BATCH = 8
-SEEDS = range(3)
+SEEDS = range(5)
 
 
 @cache

@@ -6,10 +6,11 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, Unsupported
 from tirgemm.families.base import Family, Program, Rule, rejected, require_valid
 from tirgemm.families.simt import Simt
+from tirgemm.families.wgmma import Wgmma
 from tirgemm.families.x86 import X86
 from tirgemm.gemm import Gemm
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (X86(), Simt())}
+FAMILIES: dict[str, Family] = {family.name: family for family in (X86(), Simt(), Wgmma())}
 
 __all__ = [
     "FAMILIES", "Family", "Program", "Rule", "family_named", "rejected", "require_valid", "supporting",

@@ -1,4 +1,4 @@
-"""``CostModel``: which configs look fast, learnt from records of this problem and of others.
+"""``CostModel``: which configs look fast or worth a look, learnt from records of this problem and of others.
 
 The target is the logarithm of a candidate's speed relative to the best known one of its own problem and regime, so
 that shapes of any size speak one language. A candidate that failed is taught as far slower than any that works.
@@ -32,10 +32,14 @@ MIN_ROWS = 12
 MAX_HISTORY = 768
 # Features kept for configs that come by again, about 5 KB each, before all are dropped.
 _KEPT = 10_000
-_ROUNDS = 120
+# An ensemble of boosters, each on a bootstrap sample: where they disagree nobody has looked yet. A score is their mean
+# and this many of their standard deviations, so that the search does not settle on the first good corner it meets.
+_MEMBERS = 8
+_OPTIMISM = 2.0
+_ROUNDS = 50
 _PARAMETERS: dict[str, Any] = {
     "objective": "reg:squarederror", "tree_method": "hist", "max_depth": 6, "eta": 0.1, "max_bin": 64,
-    "min_child_weight": 1.0, "lambda": 1.0, "subsample": 0.9, "colsample_bytree": 0.7, "nthread": 1, "verbosity": 0,
+    "min_child_weight": 1.0, "lambda": 1.0, "colsample_bytree": 0.7, "nthread": 1, "verbosity": 0,
 }  # fmt: skip
 
 
@@ -52,7 +56,13 @@ class CostModel(Protocol):
         ...
 
     def scores(self, configs: Sequence[Config]) -> Scores:
-        """For configs of the searched problem: log of the speed relative to the best known; higher is faster."""
+        """For configs of the searched problem: log of the speed relative to the best known, higher is faster, with a
+        bonus for what the model is unsure of.
+        """
+        ...
+
+    def expected(self, configs: Sequence[Config]) -> Scores:
+        """The same without the bonus: what the model believes. Only where it is trained."""
         ...
 
 
@@ -65,6 +75,9 @@ class Uniform:
         pass
 
     def scores(self, configs: Sequence[Config]) -> Scores:
+        return np.zeros(len(configs))
+
+    def expected(self, configs: Sequence[Config]) -> Scores:
         return np.zeros(len(configs))
 
 
@@ -82,13 +95,13 @@ class BoostedTrees:
         self._spaces: dict[tuple[Gemm, str], Space | None] = {}
         self._features: dict[Config, dict[str, float]] = {}
         self._columns: list[str] = []
-        self._booster: Any = None
+        self._boosters: list[Any] = []
         self._stale = False
 
     @property
     def trained(self) -> bool:
         self._fit()
-        return self._booster is not None
+        return bool(self._boosters)
 
     def learn(self, candidates: Iterable[Candidate]) -> None:
         for candidate in candidates:
@@ -107,11 +120,21 @@ class BoostedTrees:
     def scores(self, configs: Sequence[Config]) -> Scores:
         self._fit()
         rows = [self._features_of(config) for config in configs]
-        if self._booster is None:
+        if not self._boosters:
             estimates = np.array([-row["log_predicted_us"] for row in rows])
             return estimates - estimates.max(initial=-np.inf) if rows else estimates
-        found: Scores = np.asarray(self._booster.inplace_predict(self._matrix(rows)), dtype=np.float64)
+        votes = self._votes(rows)
+        found: Scores = votes.mean(axis=0) + _OPTIMISM * votes.std(axis=0)
         return found
+
+    def expected(self, configs: Sequence[Config]) -> Scores:
+        self._fit()
+        found: Scores = self._votes([self._features_of(config) for config in configs]).mean(axis=0)
+        return found
+
+    def _votes(self, rows: Sequence[dict[str, float]]) -> Scores:
+        matrix = self._matrix(rows)
+        return np.array([booster.inplace_predict(matrix) for booster in self._boosters], dtype=np.float64)
 
     def _features_of(self, config: Config) -> dict[str, float]:
         found = self._features.get(config)
@@ -150,8 +173,13 @@ class BoostedTrees:
         except ImportError as error:
             raise MissingExtra(f"the cost model needs xgboost: install tirgemm[tune] ({error})") from error
         self._columns = sorted({name for row in rows for name in row})
-        matrix = xgboost.DMatrix(self._matrix(rows), label=np.array(targets), weight=np.array(weights))
-        self._booster = xgboost.train(_PARAMETERS | {"seed": self.seed & 0x7FFFFFFF}, matrix, _ROUNDS)
+        matrix, labels, weight = self._matrix(rows), np.array(targets), np.array(weights)
+        draw = np.random.default_rng(self.seed & 0x7FFFFFFF)
+        self._boosters = []
+        for member in range(_MEMBERS):
+            sample = weight * draw.poisson(1.0, len(rows))
+            data = xgboost.DMatrix(matrix, label=labels, weight=sample if sample.any() else weight)
+            self._boosters.append(xgboost.train(_PARAMETERS | {"seed": member}, data, _ROUNDS))
 
     def _training_set(self) -> tuple[list[dict[str, float]], list[float], list[float]]:
         """Rows in an order that does not depend on when the measurements came."""

@@ -18,13 +18,13 @@ from tirgemm.gemm import DTYPE_BYTES, Gemm, Range
 # The knobs that play one part go by one name in every family where they can; the first that is present counts.
 # A block of 0 is the whole extent, 0 threads are all that the device has.
 _PARTS: dict[str, tuple[str, ...]] = {
-    "bm": ("block_m",),
-    "bn": ("block_n",),
-    "bk": ("block_k",),
+    "bm": ("block_m", "tile_m"),
+    "bn": ("block_n", "tile_n"),
+    "bk": ("block_k", "tile_k"),
     "tm": ("thread_m", "tile_m", "warp_m"),
     "tn": ("thread_n", "tile_n", "warp_n"),
     "stages": ("stages",),
-    "split": ("split_k",),
+    "split": ("split_k", "split"),
 }
 
 

@@ -206,7 +206,8 @@ class Search:
 
     def _predicted_us(self, points: list[Point]) -> list[float | None]:
         if self.best_us is not None and self.model.trained:
-            return [self.best_us * math.exp(-score) for score in self._scores(points)]
+            expected = self.model.expected([self.gate.config(point) for point in points])
+            return [self.best_us * math.exp(-score) for score in expected]
         return [
             self.gate.families[p.family].predict_us(self.gemm, self.gate.config(p), self.device, self.regime)
             for p in points

@@ -1,0 +1,70 @@
+"""The wgmma family under the contract of every family.
+
+What the contract runs on a CPU for other families is compiled here instead: nothing but a Hopper GPU runs wgmma. Whether
+the kernels compute the problem is shown on one, by tests/gpu/test_wgmma_gpu.py.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.contract.family_contract import FamilyContract
+from tirgemm import detect
+from tirgemm.families.wgmma import Wgmma
+from tirgemm.families.wgmma.plan import plan
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.tuning.compile import compile_program
+
+
+class TestWgmma(FamilyContract):
+    family = Wgmma()
+    device = named_device("sm_90a")
+    other_device = detect.device("cpu")
+    gemms = (
+        "4096x4096x4096:f16:nt", "1023x1021x1032:f16:nt", "1x4104x4096:f16:nt", "16x576x7168:bf16:nt", "16384x16384x512:f16:nn",
+        "1..8192x1032x1024:bf16:nn", "1x1x8:f16:nt", "64x64x32768:f16:tt", "65536x65536x65536:f16:tn", "128x576x7168:f16:nt",
+        "1032x96x1000:f16:nn:batch=7", "200x1000x136:bf16:tn:alpha:beta:bias:act=gelu", "2000x224x4096:f16:nt",
+    )  # fmt: skip
+    growing_gemms = ("65x63x72:f16:nt", "1025x1023x1032:f16:nt")
+    small_gemms = (
+        "127x65x40:f16:nt",
+        "61x136x67:f16:nn:lda=72:alpha:beta:bias:act=relu",
+        "40x97x48:bf16:tt:batch=3:alpha:act=gelu:out=f32:ldb=56:ldd=100",
+        "3..700x1032x1024:bf16:nn:batch=2:beta:act=silu",
+        "1x1x1:f16:nt:lda=8:ldb=8",
+        "16x576x7168:f16:tn:beta:out=f32",
+    )
+    random_configs = 1
+
+    def test_default_and_random_configs_compute_the_problem(self, small_gemm: str) -> None:
+        """Stands in for the contract's test: the default and a random config compile, within what the rules predicted."""
+        gemm = Gemm.parse(small_gemm)
+        rng = random.Random(small_gemm)
+        for config in (self.default(gemm), *(self.draw(gemm, rng) for _ in range(self.random_configs))):
+            assert config is not None
+            binary = compile_program(self.family.instantiate(gemm, config, self.device), self.device)
+            cut = plan(gemm, config, self.device.units)
+            assert binary.resources["spill_bytes"] == 0, config
+            assert binary.resources["shared_bytes"] == cut.shared_bytes
+            assert binary.resources["registers"] * cut.threads <= self.device.limits.registers_per_sm
+
+    @pytest.mark.parametrize(
+        ("text", "arch", "word"),
+        [
+            ("64x64x64:f16:nt", "sm_80", "sm_90a"),
+            ("64x64x64:f32:nt", "sm_90a", "f32"),
+            ("64x64x64:f16:nt:acc=f16", "sm_90a", "accumulates"),
+            ("64x64x63:f16:nt", "sm_90a", "63 elements"),
+            ("64x64x64:f16:nt:align=8", "sm_90a", "align"),
+            ("63x64x64:f16:tt", "sm_90a", "rows of A"),
+            ("1..64x64x64:f16:tt", "sm_90a", "m, a range"),
+            ("64x64x64:f16:nt:batch=2:stride_b=4100", "sm_90a", "matrices"),
+        ],
+    )
+    def test_what_tma_or_wgmma_cannot_do_is_not_supported_and_says_why(self, text: str, arch: str, word: str) -> None:
+        reason = self.family.supports(Gemm.parse(text), named_device(arch))
+        assert reason is not None
+        assert word in reason

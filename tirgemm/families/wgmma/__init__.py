@@ -1,0 +1,79 @@
+"""Family ``wgmma``: warp-specialised Hopper kernels in TIRx: TMA, mbarriers, wgmma.
+
+fp16 and bf16 inputs with fp32 accumulation, every layout, batches, epilogues and m as a range, wherever TMA can load A
+and B: base, rows and matrices of the batch 16 bytes apart. The order of every sum is the config's, so every kernel is
+deterministic.
+"""
+
+from __future__ import annotations
+
+from tirgemm.config import Config, Space
+from tirgemm.device import Device
+from tirgemm.families.base import Program, Rule, require_valid
+from tirgemm.families.wgmma import heuristic
+from tirgemm.families.wgmma.plan import loaded_by_tma, plan
+from tirgemm.families.wgmma.rules import RULES
+from tirgemm.families.wgmma.space import space
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
+
+__all__ = ["Wgmma"]
+
+_ARCH = "sm_90a"
+_OPERANDS: tuple[Operand, ...] = ("a", "b")
+_ALIGN = 16
+# TMA's strides are of 40 bits, its coordinates and the tiles' counts of 32.
+_MAX_STRIDE_BYTES = 2**40
+
+
+class Wgmma:
+    """Implements the family protocol; see ``tirgemm.families.base``."""
+
+    name = "wgmma"
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return RULES
+
+    def supports(self, gemm: Gemm, device: Device) -> str | None:
+        if device.kind != "cuda":
+            return f"wgmma kernels run on NVIDIA GPUs, not on {device.kind} {device.model}"
+        if device.arch != _ARCH:
+            return f"wgmma is an instruction of {_ARCH}; {device.arch} does not have it"
+        if DTYPE_BYTES[gemm.dtype] != 2:
+            return f"wgmma multiplies f16 and bf16 here, not {gemm.dtype}"
+        if gemm.acc != "f32":
+            return f"wgmma accumulates in f32 here, not in {gemm.acc}"
+        if gemm.align % _ALIGN:
+            return f"TMA loads from addresses that are multiples of {_ALIGN} bytes; the gemm's align is {gemm.align}"
+        for operand in _OPERANDS:
+            if not loaded_by_tma(gemm, operand):
+                ld, size = gemm.leading(operand), DTYPE_BYTES[gemm.dtype]
+                shown = ld if isinstance(ld, int) else "m, a range,"
+                return (
+                    f"TMA loads rows and matrices that are multiples of {_ALIGN} bytes apart; rows of "
+                    f"{operand.upper()} are {shown} elements of {size} bytes apart"
+                )
+        return self._too_large(gemm)
+
+    def _too_large(self, gemm: Gemm) -> str | None:
+        operands: tuple[Operand, ...] = (*_OPERANDS, "d")
+        for operand in operands:
+            nbytes = gemm.span(operand) * DTYPE_BYTES[gemm.operand_dtype(operand)]
+            if nbytes >= _MAX_STRIDE_BYTES:
+                return f"TMA's strides are below {_MAX_STRIDE_BYTES} bytes; {operand.upper()} takes {nbytes} bytes"
+        return None
+
+    def space(self, gemm: Gemm, device: Device) -> Space:
+        return space(gemm, device)
+
+    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
+        return heuristic.default(gemm, device, regime)
+
+    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+        return heuristic.predict_us(gemm, config, device, regime)
+
+    def instantiate(self, gemm: Gemm, config: Config, device: Device) -> Program:
+        from tirgemm.families.wgmma.program import program
+
+        require_valid(self, gemm, config, device)
+        return program(plan(gemm, config, device.units))

@@ -1,0 +1,227 @@
+# mypy: ignore-errors
+# ruff: noqa: N812, SIM102
+# The decorated functions are TVMScript, which is parsed and never run as Python.
+"""From accumulators to D: by TMA out of shared memory, by rows out of shared memory, or straight from the registers.
+
+A thread's accumulators are pairs of neighbouring columns: of every eight columns, two in row ``lane / 4`` of its warp's
+sixteen and two in the row eight below (PTX ISA, "Register Fragments and Shared Memory Matrix Layouts").
+"""
+
+from __future__ import annotations
+
+from tvm.script import tirx as T
+
+from tirgemm.families.wgmma.arguments import WORDS
+from tirgemm.families.wgmma.plan import MMA_M, TMA, WARPGROUP
+from tirgemm.families.wgmma.tile import permuted
+from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES
+from tirgemm.workload import activation, combine, later
+
+_STORE = "cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
+_STMATRIX = "stmatrix.sync.aligned.m8n8.x4.shared.b16"
+_CONVERT = {"f16": "cvt.rn.f16x2.f32", "bf16": "cvt.rn.bf16x2.f32"}
+# Columns that one stmatrix stores, and elements of 16 bytes.
+_STMATRIX_COLUMNS = 16
+_UNIT_ELEMENTS = 8
+
+
+@T.meta_class
+class Epilogue:
+    """One consumer's way from accumulators to memory, for the tile that ``tiles`` is at."""
+
+    def __init__(self, plan, args, shared, tiles, acc, row, consumer, warp, lane, thread):
+        self.plan, self.gemm, self.args = plan, plan.gemm, args
+        self.staging, self.tiles, self.acc = shared.staging, tiles, acc
+        self.row, self.consumer, self.warp, self.lane, self.thread = row, consumer, warp, lane, thread
+        self.pair = T.alloc_local([2], "float32")
+        self.packed = T.alloc_local([4], "uint32") if plan.staged else None
+        self.buffer = T.local_scalar("int32") if plan.staged else None
+        if plan.staged:
+            T.buffer_store(self.buffer.source, 0, [0])
+        # Partial sums are fp32, whatever D is.
+        self.out = "f32" if plan.split > 1 else plan.gemm.out
+        word = WORDS[DTYPE_BYTES[self.out]]
+        self.word = T.alloc_local([1], word)
+        self.c_word = T.alloc_local([1], word) if plan.gemm.beta and plan.pairs and plan.split == 1 else None
+
+    def synchronise(self):
+        """Wait for the threads of this warpgroup."""
+        T.evaluate(T.cuda.warpgroup_sync(1 + self.consumer))
+
+    def drain(self):
+        """Let no thread leave while TMA reads its shared memory."""
+        if self.plan.staged and self.plan.epilogue == TMA:
+            with T.If(self.thread == 0), T.Then():
+                T.evaluate(T.ptx.cp.async_.bulk.wait_group(0))
+
+    def finish(self, index, row, column):
+        """Put the finished outputs of accumulators ``index`` and ``index + 1`` into ``pair``."""
+        gemm = self.gemm
+        plain = not (gemm.alpha or gemm.beta or gemm.bias) and gemm.act == "none"
+        if plain or self.plan.split > 1:
+            return self.acc[index], self.acc[index + 1]
+        if self.c_word is not None:
+            # n is even: where the first column is inside, so is the second.
+            word = self.loaded("c", self.offset("c", row, column) // 2, row, column, self.c_word.ty.dtype)
+            T.buffer_store(self.c_word, word, [0])
+        for e in range(2):
+            dtype = DTYPE_NAMES[gemm.out]
+            bias = self.loaded("bias", column + e, row, column + e, dtype) if gemm.bias else None
+            c = None
+            if gemm.beta and self.c_word is not None:
+                c = self.c_word.view(dtype)[e]
+            elif gemm.beta:
+                c = self.loaded("c", self.offset("c", row, column + e), row, column + e, dtype)
+            scalars = self.args.scalars
+            value = combine(
+                gemm, self.acc[index + e], c, bias, scalars.get("alpha"), scalars.get("beta"), activate=later
+            )
+            T.buffer_store(self.pair, value, [e])
+            if gemm.act != "none":
+                T.buffer_store(self.pair, activation(gemm.act, self.pair[e]), [e])
+        return self.pair[0], self.pair[1]
+
+    def loaded(self, name, at, row, column, dtype):
+        """What belongs to an output; beyond D's edges nothing is read. Not clamped: clamped columns fill registers."""
+        inside = T.And(row < self.args.m, column < self.gemm.n)
+        return T.if_then_else(inside, self.args.memory[name][at], T.cast(0, dtype))
+
+    def offset(self, name, row, column):
+        """The place of an element in C, D or the partial sums."""
+        if name == "partials":
+            return self.args.partial(self.tiles.slice, row, column)
+        return self.args.element(name, self.tiles.matrix, row, column)
+
+
+# -- through shared memory -------------------------------------------------------------------------
+
+
+def staged_at(plan, row, column):
+    """Where an element of a staged chunk lies in its buffer."""
+    units = plan.chunk // _UNIT_ELEMENTS
+    unit = permuted(row, column // _UNIT_ELEMENTS, units)
+    return row * plan.chunk + unit * _UNIT_ELEMENTS + column % _UNIT_ELEMENTS
+
+
+def write_chunk(e, index, row, column):
+    """Convert and write this thread's fragments: four 8x8 matrices by one stmatrix, 16 columns at a time."""
+    convert = T.ptx[_CONVERT[e.gemm.out]]
+    at_row = e.tiles.m0 + e.row + row + e.warp * 16 + e.lane // 4
+    at_column = e.tiles.n0 + column + e.lane % 4 * 2
+    for part in range(e.plan.chunk // _STMATRIX_COLUMNS):
+        for q in range(4):
+            below, right = q % 2 * 8, part * _STMATRIX_COLUMNS + q // 2 * 8
+            low, high = e.finish(index + part * 8 + q * 2, at_row + below, at_column + right)
+            T.evaluate(convert(e.packed[q], high, low))
+        unit = part * 2 + e.lane // 16
+        place = staged_at(e.plan, e.warp * 16 + e.lane % 16, unit * _UNIT_ELEMENTS)
+        to = e.staging.ptr_to([e.consumer, e.buffer, place])
+        T.evaluate(T.ptx[_STMATRIX](to, e.packed[0], e.packed[1], e.packed[2], e.packed[3]))
+
+
+def store_box(e, row, column):
+    """One TMA store of 64 rows; what lies outside D is not written."""
+    batched = e.gemm.batch > 1
+    place = (e.tiles.n0 + column, e.tiles.m0 + e.row + row, *((e.tiles.matrix,) if batched else ()))
+    store = T.ptx[_STORE.format(rank=3 if batched else 2)]
+    T.evaluate(store(T.address_of(e.args.maps["d"]), *place, e.staging.ptr_to([e.consumer, e.buffer, 0])))
+
+
+def store_element(e, value, row, column):
+    """One element to D; where D is words of two, through a view of its elements."""
+    T.buffer_store(e.args.elements_of("d"), value, [e.offset("d", row, column)])
+
+
+@T.inline
+def store_staged(e, number, row, column):
+    """One staged element to D, neighbours by neighbouring threads."""
+    r: T.let = number // e.plan.chunk
+    c: T.let = number % e.plan.chunk
+    to_row: T.let = e.tiles.m0 + e.row + row + r
+    to_column: T.let = e.tiles.n0 + column + c
+    place = T.meta_var(staged_at(e.plan, r, c))
+    if to_row < e.args.m:
+        if to_column < e.gemm.n:
+            store_element(e, e.staging[e.consumer, e.buffer, place], to_row, to_column)
+
+
+@T.inline
+def store_chunk(e, index, row, column):
+    """64 rows of a chunk's columns through shared memory."""
+    if e.plan.epilogue == TMA:
+        if e.thread == 0:
+            # The buffer's last store has been read; the other's may still be.
+            T.ptx.cp.async_.bulk.wait_group.read(e.plan.staging_buffers - 1)
+        e.synchronise()
+    write_chunk(e, index, row, column)
+    if e.plan.epilogue == TMA:
+        T.ptx.fence.proxy.async_.shared__cta()
+        e.synchronise()
+        if e.thread == 0:
+            store_box(e, row, column)
+            T.ptx.cp.async_.bulk.commit_group()
+    else:
+        # One wait is enough: who writes this buffer again has met all its readers at the other's.
+        e.synchronise()
+        for i in T.serial(MMA_M * e.plan.chunk // WARPGROUP, unroll=4):
+            store_staged(e, i * WARPGROUP + e.thread, row, column)
+    e.buffer = e.buffer ^ 1
+
+
+# -- from registers --------------------------------------------------------------------------------
+
+
+def store_word(e, name, index, row, column):
+    values = e.finish(index, row, column)
+    halves = e.word.view(DTYPE_NAMES[e.out])
+    for i, value in enumerate(values):
+        T.buffer_store(halves, T.cast(value, DTYPE_NAMES[e.out]), [i])
+    T.buffer_store(e.args.memory[name], e.word[0], [e.offset(name, row, column) // 2])
+
+
+def store_elements(e, index, row, column):
+    values = e.finish(index, row, column)
+    for i, value in enumerate(values):
+        with T.If(column + i < e.gemm.n), T.Then():
+            at = e.offset("d", row, column + i)
+            T.buffer_store(e.args.memory["d"], T.cast(value, DTYPE_NAMES[e.out]), [at])
+
+
+def store_pair(e, index, row, column):
+    """Two neighbouring outputs of a row of D, as one word where D is words."""
+    if e.plan.split > 1:
+        store_word(e, "partials", index, row, column)
+    elif e.plan.pairs:
+        store_word(e, "d", index, row, column)
+    else:
+        store_elements(e, index, row, column)
+
+
+def store_fragments(e, index, row):
+    """64 rows of all the tile's columns straight from the registers."""
+    at_row = e.tiles.m0 + e.row + row + e.warp * 16 + e.lane // 4
+    at_column = e.tiles.n0 + e.lane % 4 * 2
+    # A row of partial sums is as wide as its words need.
+    columns = e.plan.pitch if e.plan.split > 1 else e.gemm.n
+    whole = columns % (e.plan.tile_n * e.plan.cluster_n) == 0
+    for half in range(2):
+        with T.If(at_row + half * 8 < e.args.m), T.Then():
+            for group in range(e.plan.tile_n // 8):
+                pair = (e, index + group * 4 + half * 2, at_row + half * 8, at_column + group * 8)
+                if whole:
+                    store_pair(*pair)
+                else:
+                    with T.If(at_column + group * 8 < columns), T.Then():
+                        store_pair(*pair)
+
+
+def store_tile(e):
+    """Store the consumer's part of the tile."""
+    plan = e.plan
+    for block in range(plan.blocks):
+        first = block * plan.tile_n * MMA_M // WARPGROUP
+        if plan.staged:
+            for chunk in range(plan.tile_n // plan.chunk):
+                store_chunk(e, first + chunk * plan.chunk // 2, block * MMA_M, chunk * plan.chunk)
+        else:
+            store_fragments(e, first, block * MMA_M)

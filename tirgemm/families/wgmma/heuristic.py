@@ -1,0 +1,114 @@
+"""The config without tuning, and the time that an analytic model gives a config. Pure; well under a millisecond."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.errors import Unsupported
+from tirgemm.families.wgmma.plan import COOPERATIVE, DIRECT, PINGPONG, STAGED, Plan, plan
+from tirgemm.families.wgmma.rules import RULES
+from tirgemm.families.wgmma.space import epilogues
+from tirgemm.gemm import DTYPE_BYTES, Gemm
+
+# tile_m, tile_n, tile_k, schedule, cluster_m. Where the model calls two equal, the earlier is taken.
+_SHAPES = (
+    (128, 256, 64, COOPERATIVE, 2), (128, 128, 64, PINGPONG, 2), (128, 192, 64, PINGPONG, 2), (256, 128, 64, COOPERATIVE, 1),
+    (256, 192, 64, COOPERATIVE, 1), (128, 160, 64, PINGPONG, 2), (128, 224, 64, COOPERATIVE, 2), (128, 192, 64, COOPERATIVE, 2),
+    (192, 160, 64, COOPERATIVE, 1), (192, 128, 64, COOPERATIVE, 1), (128, 256, 64, COOPERATIVE, 1), (128, 160, 64, COOPERATIVE, 1),
+    (128, 128, 64, COOPERATIVE, 1), (128, 96, 64, COOPERATIVE, 1), (128, 64, 64, COOPERATIVE, 1), (128, 64, 128, COOPERATIVE, 1),
+    (64, 256, 64, COOPERATIVE, 1), (64, 192, 64, COOPERATIVE, 1), (64, 128, 128, COOPERATIVE, 1), (64, 96, 128, COOPERATIVE, 1),
+    (64, 64, 128, COOPERATIVE, 1), (64, 32, 128, COOPERATIVE, 1), (64, 16, 128, COOPERATIVE, 1), (128, 32, 128, COOPERATIVE, 1),
+)  # fmt: skip
+_SPLITS = (2, 4, 8, 16)
+_MOST_STAGES = 8
+# Of as many stages, full, empty and in turns.
+_BARRIER_BYTES = 8 * (2 * _MOST_STAGES + 2)
+
+# Microseconds: a launch, the way to the first wgmma, the second kernel of a split.
+_LAUNCH_US, _FILL_US, _REDUCE_US = 2.0, 1.0, 2.0
+# Clocks from a TMA load to its bytes, bytes a clock from L2 to one SM, and shares of nominal rates that are reached.
+_LATENCY, _L2_BYTES = 1200.0, 56.0
+_MEMORY_SHARE, _TENSOR_SHARE = 0.9, 0.92
+# L2 bandwidth over the memory's, and bytes a clock that an SM stores when its tile is done.
+_L2_FACTOR, _STORE_BYTES = 2.2, 24.0
+# Long sustained work is capped in power, so in clock: there energy counts, and sharing and overlap save some of it.
+_CAPPED_FROM_US, _CAPPED_CLOCK = 30.0, 0.76
+_PINGPONG_ENERGY, _CLUSTER_ENERGY = 0.97, 0.985
+# Where the clock is high, ping-pong's order costs more than its overlap gives.
+_PINGPONG_ISOLATED = 1.06
+
+
+def default(gemm: Gemm, device: Device, regime: str) -> Config:
+    """The best-predicted of a list of shapes and splits that passes every rule."""
+    found = [(_predict(cut, device, regime), number, cut) for number, cut in enumerate(_candidates(gemm, device))]
+    for _, _, cut in sorted(found, key=lambda entry: entry[:2]):
+        config = cut.config
+        if all(rule.check(gemm, config, device) is None for rule in RULES):
+            return config
+    raise Unsupported(f"wgmma has no default for {gemm} on {device.name}: every shape of its list breaks a rule")
+
+
+def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+    """A rough time: the longest of tensor cores, loads of an SM, L2 and memory over the waves; then what is not hidden."""
+    return _predict(plan(gemm, config, device.units), device, regime)
+
+
+def _predict(cut: Plan, device: Device, regime: str) -> float:
+    gemm, cluster, split = cut.gemm, cut.cluster, cut.split
+    clock_hz = (device.clock_mhz or 1700) * 1e6
+    tiles = -(-gemm.m_max // (cut.tile_m * cut.cluster_m)) * cut.tiles_n * gemm.batch * split
+    waves = -(-tiles // max(1, device.units // cluster))
+    split_steps = cut.split_steps
+    steps = waves * split_steps
+
+    # A wgmma reads A and B from shared memory, 128 bytes a clock; narrow ones wait for that.
+    mma = max(cut.tile_n / 2, 16 + cut.tile_n / 4) / _TENSOR_SHARE
+    compute = steps * mma * (cut.tile_m // 64) * (cut.tile_k // 16)
+    rows = min(cut.tile_m, -(-gemm.m_max // 8) * 8)
+    stage = 2 * cut.tile_k * (rows / cut.cluster_n + cut.tile_n / cut.cluster_m)
+    loads = steps * max(stage / _L2_BYTES, _LATENCY / cut.stages)
+    stored = 4 if split > 1 else DTYPE_BYTES[gemm.out] * (4 if cut.epilogue == STAGED else 1)
+    store = (1 if cut.pingpong else waves) * rows * cut.tile_n * stored / _STORE_BYTES
+    busy_us = (max(compute, loads) + store) / clock_hz * 1e6
+    if regime == "isolated":
+        busy_us *= _PINGPONG_ISOLATED if cut.pingpong else 1.0
+    elif compute >= loads and busy_us > _CAPPED_FROM_US:
+        saved = (_PINGPONG_ENERGY if cut.pingpong else 1.0) * (_CLUSTER_ENERGY if cluster > 1 else 1.0)
+        busy_us *= saved / _CAPPED_CLOCK
+
+    bandwidth = (device.peak_gbps or 3000.0) * 1e3 * _MEMORY_SHARE
+    through_l2 = tiles * cluster * split_steps * stage / (bandwidth * _L2_FACTOR)
+    moved = max(busy_us, gemm.nbytes / bandwidth, through_l2)
+    partial_bytes = 8 * split * gemm.batch * gemm.m_max * gemm.n if split > 1 else 0
+    reduce = _REDUCE_US + partial_bytes / (bandwidth * _L2_FACTOR) if split > 1 else 0.0
+    return _LAUNCH_US + _FILL_US + moved + reduce
+
+
+def _candidates(gemm: Gemm, device: Device) -> Iterator[Plan]:
+    epilogue = epilogues(gemm)[0]
+    for tile_m, tile_n, widest_k, schedule, cluster_m in _SHAPES:
+        tile_k = 64 if gemm.k <= 64 else widest_k
+        if (tile_m > 64 and gemm.m_max <= tile_m // 2) or (tile_n > 16 and gemm.n <= tile_n // 2):
+            continue
+        tiles_m = -(-gemm.m_max // tile_m)
+        tiles = tiles_m * -(-gemm.n // tile_n) * gemm.batch
+        shared = cluster_m if tiles_m > 1 else 1
+        steps = -(-gemm.k // tile_k)
+        group = next((g for g in (8, 4) if tiles_m >= g), 1)
+        splits = [s for s in _SPLITS if shared == 1 and tiles * s <= device.units and steps >= 4 * s]
+        # Of the splits only the one that uses most SMs.
+        for split in (1, *splits[-1:]):
+            way = DIRECT if split > 1 else epilogue
+            cut = Plan(gemm, device.units, tile_m, tile_n, tile_k, 2, schedule, shared, 1, split, way, "m", group, 2)
+            yield replace(cut, stages=_stages(cut, device, tiles))
+
+
+def _stages(cut: Plan, device: Device, tiles: int) -> int:
+    """As many as fit and are of use."""
+    fixed = cut.staging_bytes + cut.slack_bytes + _BARRIER_BYTES
+    fit = (device.limits.shared_per_block - fixed) // cut.stage_bytes
+    useful = cut.split_steps * (1 if cut.split > 1 else -(-tiles // device.units))
+    return max(2, min(_MOST_STAGES, fit, useful))

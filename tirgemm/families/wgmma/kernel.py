@@ -1,0 +1,71 @@
+# mypy: ignore-errors
+# ruff: noqa: N812
+# The decorated functions are TVMScript, which is parsed and never run as Python.
+"""The kernel in TIRx: one producer warpgroup feeds a ring of stages by TMA, consumers multiply by wgmma.
+
+A stage is a tile of A and one of B. ``full`` barriers count bytes that arrived, ``empty`` ones the consumers that have
+read a stage, in every block of the cluster that the stage's data went to. In ping-pong a third pair of barriers lets
+one consumer multiply while the other stores. Sources: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions" and
+"Tensor copies"; the schedules are those of CUTLASS's sm90 warp-specialised kernels.
+"""
+
+from __future__ import annotations
+
+from tvm.script import tirx as T
+
+from tirgemm.families.wgmma.consumer import consume
+from tirgemm.families.wgmma.launch import SYMBOL
+from tirgemm.families.wgmma.producer import produce
+from tirgemm.families.wgmma.raster import Tiles
+from tirgemm.families.wgmma.shared import Shared, meet
+
+
+def gemm_kernel(plan, arguments):
+    """The PrimFunc of ``plan``; ``arguments`` declares its parameters once it is open."""
+
+    @T.prim_func
+    def kernel():
+        T.func_attr({"global_symbol": SYMBOL})
+        args = T.meta_var(arguments())
+        T.device_entry()
+        T.attr({"tirx.launch_bounds_min_blocks_per_sm": 1})
+        if plan.cluster > 1:
+            rank_register = T.cta_id_in_cluster([plan.cluster])
+        cta = T.cta_id([args.dim(plan.grid)])
+        warpgroup = T.warpgroup_id([plan.consumers + 1])
+        warp = T.warp_id_in_wg([4])
+        lane = T.lane_id([32])
+        # Copied once: every use of the identifier would read the special register again.
+        rank_copy: T.int32
+        if plan.cluster > 1:
+            rank_copy = rank_register
+        rank = T.meta_var(rank_copy if plan.cluster > 1 else 0)
+        shared = T.meta_var(Shared(plan))
+        # Computed once where m is known only at the call.
+        rows: T.let[T.int32] = T.Cast("int32", args.dim(plan.tiles_m))
+        clusters: T.let[T.int32] = T.Cast("int32", args.dim(plan.clusters))
+        counts = T.meta_var((rows, clusters) if args.ranged else (plan.tiles_m, plan.clusters))
+        tiles = T.meta_var(Tiles(plan, rank, *counts))
+        T.ptx.fence.mbarrier_init.release.cluster()
+        T.ptx.fence.proxy.async_.shared__cta()
+        meet(plan)
+        if warpgroup == 0:
+            T.ptx["setmaxnreg.dec.sync.aligned.u32"](plan.producer_registers)
+            if warp == 0:
+                if lane == 0:
+                    tiles.start(cta // plan.cluster)
+                    produce(plan, args, shared, tiles, rank)
+                T.cuda.warp_sync()
+        else:
+            T.ptx["setmaxnreg.inc.sync.aligned.u32"](plan.consumer_registers)
+            consumer: T.let = warpgroup - 1
+            if plan.pingpong:
+                tiles.start(cta // plan.cluster + consumer * tiles.clusters)
+            else:
+                tiles.start(cta // plan.cluster)
+            consume(plan, args, shared, tiles, consumer, warp, lane)
+        if plan.cluster > 1:
+            # Until then a block's shared memory is written and its barriers are signalled by its peer.
+            meet(plan)
+
+    return kernel

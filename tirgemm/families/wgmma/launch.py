@@ -1,0 +1,29 @@
+"""The host side of a plan: kernels, extents, workspace. What each kernel's parameters are, the Program says."""
+
+from __future__ import annotations
+
+from tirgemm import expr
+from tirgemm.expr import Dim, make
+from tirgemm.families.wgmma.plan import Plan
+from tirgemm.launch import KernelLaunch, Launch, Param, Workspace, scalar_args, tensor_args
+
+SYMBOL = "wgmma_gemm"
+REDUCE_SYMBOL = "wgmma_reduce"
+REDUCE_THREADS = 256
+_FLOAT_BYTES = 4
+
+
+def launch(plan: Plan, params: tuple[Param, ...], reduce_params: tuple[Param, ...]) -> Launch:
+    """The Launch of ``plan``; the second kernel exists where k is split."""
+    block, cluster = (plan.threads, 1, 1), (plan.cluster, 1, 1)
+    kernels = [KernelLaunch(SYMBOL, params, (plan.grid, 1, 1), block, cluster, plan.shared_bytes)]
+    workspaces: tuple[Workspace, ...] = ()
+    if plan.split > 1:
+        kernels.append(KernelLaunch(REDUCE_SYMBOL, reduce_params, (reduce_grid(plan), 1, 1), (REDUCE_THREADS, 1, 1)))
+        workspaces = (Workspace("partials", make("mul", plan.partial_elements, _FLOAT_BYTES)),)
+    return Launch(tensor_args(plan.gemm), scalar_args(plan.gemm), tuple(kernels), workspaces)
+
+
+def reduce_grid(plan: Plan) -> Dim:
+    """Blocks of the second kernel: a thread for two outputs."""
+    return expr.ceildiv(make("mul", plan.gemm.m_dim, plan.gemm.batch * plan.pitch // 2), REDUCE_THREADS)

@@ -1,0 +1,35 @@
+"""The TMA descriptors of a plan, as the launch describes them."""
+
+from __future__ import annotations
+
+from tirgemm import expr
+from tirgemm.expr import Dim
+from tirgemm.families.wgmma.plan import MMA_M, Plan
+from tirgemm.families.wgmma.tile import Tile
+from tirgemm.gemm import DTYPE_BYTES, Operand
+from tirgemm.launch import TensorMap
+
+
+def load_map(plan: Plan, operand: Operand) -> TensorMap:
+    """The descriptor by which a block loads its part of a slab of A or B. What lies outside reads as zero."""
+    tile: Tile = plan.a if operand == "a" else plan.b
+    return _map(plan, operand, (tile.width, tile.rows_loaded), tile.swizzle, plan.l2_promotion)
+
+
+def store_map(plan: Plan) -> TensorMap:
+    """The descriptor by which a consumer stores 64 rows of a chunk of D. What lies outside is not written."""
+    return _map(plan, "d", (plan.chunk, MMA_M), plan.chunk_swizzle, 0)
+
+
+def _map(plan: Plan, operand: Operand, box: tuple[int, int], swizzle: int, l2_promotion: int) -> TensorMap:
+    gemm = plan.gemm
+    dtype = gemm.operand_dtype(operand)
+    size = DTYPE_BYTES[dtype]
+    rows, columns = gemm.matrix(operand)
+    dims: tuple[Dim, ...] = (columns, rows)
+    strides: tuple[Dim, ...] = (expr.make("mul", gemm.leading(operand), size),)
+    if gemm.batch > 1:
+        dims += (gemm.batch,)
+        strides += (expr.make("mul", gemm.batch_stride(operand), size),)
+    boxes = (*box, 1)[: len(dims)]
+    return TensorMap(operand, dtype, dims, strides, boxes, (1,) * len(dims), swizzle=swizzle, l2_promotion=l2_promotion)

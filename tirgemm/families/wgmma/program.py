@@ -1,0 +1,48 @@
+"""A plan as a Program: one kernel, or two where k is split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tirgemm.families.base import Program
+from tirgemm.families.wgmma.arguments import Arguments
+from tirgemm.families.wgmma.launch import REDUCE_SYMBOL, SYMBOL, launch
+from tirgemm.families.wgmma.plan import Plan
+from tirgemm.launch import Param
+
+if TYPE_CHECKING:
+    from tvm.tirx import PrimFunc
+
+# NVRTC eliminates common subexpressions itself; TVM's only add variables.
+_PASS_CONFIG: tuple[tuple[str, object], ...] = (("tirx.disable_cse_tir", True),)
+
+
+def program(plan: Plan) -> Program:
+    """The module of ``plan`` and the launch that runs it."""
+    from tvm import IRModule
+
+    from tirgemm.families.wgmma.kernel import gemm_kernel
+    from tirgemm.families.wgmma.reduce import reduce_kernel
+
+    gemm, params = _written(plan, gemm_kernel, Arguments.declare_gemm)
+    functions = {SYMBOL: gemm}
+    reduce_params: tuple[Param, ...] = ()
+    if plan.split > 1:
+        functions[REDUCE_SYMBOL], reduce_params = _written(plan, reduce_kernel, Arguments.declare_reduce)
+    return Program(IRModule(functions), launch(plan, params, reduce_params), "tirx", _PASS_CONFIG)
+
+
+def _written(
+    plan: Plan, write: Callable[..., PrimFunc], declare: Callable[[Arguments], None]
+) -> tuple[PrimFunc, tuple[Param, ...]]:
+    declared: list[Arguments] = []
+
+    def arguments() -> Arguments:
+        """Called by the script once its PrimFunc is open."""
+        declared.append(Arguments(plan))
+        declare(declared[-1])
+        return declared[-1]
+
+    function = write(plan, arguments)
+    return function, tuple(declared[-1].params)

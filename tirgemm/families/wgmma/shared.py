@@ -1,0 +1,50 @@
+# mypy: ignore-errors
+# ruff: noqa: N812
+# The decorated functions are TVMScript, which is parsed and never run as Python.
+"""The block's shared memory and its barriers."""
+
+from __future__ import annotations
+
+from tvm.backend.cuda.lang.pipeline import MBarrier, Pipeline
+from tvm.script import tirx as T
+
+from tirgemm.families.wgmma.plan import MMA_M
+from tirgemm.families.wgmma.tile import SLAB_BYTES
+from tirgemm.gemm import DTYPE_NAMES
+
+# TMA's and wgmma's swizzles repeat every so many bytes.
+_ALIGN = 1024
+
+
+@T.meta_class
+class Shared:
+    """The block's shared memory and its barriers."""
+
+    def __init__(self, plan):
+        pool = T.SMEMPool()
+        dtype = DTYPE_NAMES[plan.gemm.dtype]
+        self.a = pool.alloc((plan.stages, plan.a.elements), dtype, align=_ALIGN, layout=None)
+        self.b = pool.alloc((plan.stages, plan.b.elements), dtype, align=_ALIGN, layout=None)
+        self.staging = None
+        if plan.staged:
+            shape = (plan.consumers, plan.staging_buffers, MMA_M * plan.chunk)
+            self.staging = pool.alloc(shape, DTYPE_NAMES[plan.gemm.out], align=_ALIGN, layout=None)
+        if plan.slack_bytes:
+            self.slack = pool.alloc((plan.slack_bytes,), "uint8", align=SLAB_BYTES, layout=None)
+        # In ping-pong one consumer reads a stage, else all; a stage may hold data for both blocks of the cluster.
+        readers = (1 if plan.pingpong else plan.consumers) * plan.cluster
+        self.ring = Pipeline(pool, plan.stages, full="tma", empty="mbar", init_full=1, init_empty=readers)
+        self.turn = None
+        if plan.pingpong:
+            self.turn = MBarrier(pool, 2)
+            self.turn.init(1)
+        pool.commit()
+
+
+def meet(plan):
+    """Wait for every thread of the cluster, and see what they wrote to shared memory."""
+    if plan.cluster == 1:
+        T.evaluate(T.cuda.cta_sync())
+        return
+    T.evaluate(T.ptx["barrier.cluster.arrive.release.aligned"]())
+    T.evaluate(T.ptx["barrier.cluster.wait.acquire.aligned"]())
