@@ -10,6 +10,7 @@ queued without waiting; a sample is one block's time over its calls, from a sync
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -81,13 +82,12 @@ def alternate(ways: dict[str, Timer], synchronise: Callable[[], None]) -> dict[s
 
 
 def row(name: str, us: list[float]) -> dict[str, Any]:
-    ordered = sorted(us)
     return {
         "way": name,
         "call": WAYS[name],
         "samples_us": us,
-        "median_us": ordered[len(ordered) // 2],
-        "min_us": ordered[0],
+        "median_us": statistics.median(us),
+        "min_us": min(us),
     }
 
 

@@ -170,10 +170,15 @@ def test_the_same_seed_and_measurements_propose_the_same() -> None:
 
 def test_cancelling_ends_it_at_once_and_keeps_the_records() -> None:
     bench, cancel = FakeBench(), threading.Event()
-    bench.fate = lambda _: "blocks" if len(bench.fake.evaluated) > 4 else "right"
+
+    def fate(_: Config) -> str:
+        if len(bench.fake.evaluated) <= 4:
+            return "right"
+        threading.Timer(0.2, cancel.set).start()
+        return "blocks"
+
+    bench.fate = fate
     events: list[str] = []
-    timer = threading.Timer(0.5, cancel.set)
-    timer.start()
     started = time.monotonic()
     with pytest.raises(Cancelled):
         tuning(bench, cancel=cancel, on_event=lambda kind, _: events.append(kind)).run()

@@ -65,8 +65,9 @@ def finish(tuning: Tuning, summary: dict[str, Any]) -> KernelRecord:
 
 def _finalists(tuning: Tuning) -> list[Finalist]:
     """The default first, then the fastest measured candidates, rebuilt."""
+    names = {f.name for f in tuning.families}
     measured = [c for c in tuning.store.candidates(tuning.gemm, tuning.device.key, tuning.regime)
-                if c.status is Status.MEASURED and c.search_us is not None]  # fmt: skip
+                if c.status is Status.MEASURED and c.search_us is not None and c.config.family in names]  # fmt: skip
     measured.sort(key=lambda c: c.search_us or 0.0)
     defaults = [f.default(tuning.gemm, tuning.device, tuning.regime) for f in tuning.families]
     best_default = next((c.config for c in measured if c.config in defaults), None)
