@@ -195,6 +195,20 @@ def test_a_kernel_that_waits_is_seen_to_be_slower_beside_opponents(
     assert found.conditions["regime"] == regime
 
 
+def test_contenders_may_share_their_operands(measurer: Measurer, package: Packages) -> None:
+    options: dict[str, Any] = {"against": {"default": package("RIGHT")}, "min_samples": 3, "budget_s": 0.01}
+    own = measurer.time(package("SLOW"), "sustained", **options)
+    shared = measurer.time(package("SLOW"), "sustained", shared=True, **options)
+    assert (own.conditions["shared"], shared.conditions["shared"]) == (False, True)
+    assert shared.median_us > 3000 > statistics.median(shared.baselines["default"])
+
+
+def test_reading_alone_has_a_bandwidth(measurer: Measurer) -> None:
+    found = measurer.stream()
+    assert len(found.samples_us) == 20
+    assert 0.1 < found.conditions["bytes"] / found.median_us / 1e3 < 10_000, "GB/s"
+
+
 def test_what_cannot_be_asked_is_refused(measurer: Measurer, package: Packages) -> None:
     right = package("RIGHT")
     with pytest.raises(InvalidRequest, match="regime is 'warm'"):

@@ -13,7 +13,7 @@ from tirgemm.errors import ArtifactError, CallError, InvalidRequest, LaunchFaile
 from tirgemm.tuning.child_process import Channel, serve, without_torch
 from tirgemm.tuning.locks import DeviceLock
 from tirgemm.tuning.measure.errors import MeasurementCrashed
-from tirgemm.tuning.measure.requests import Request
+from tirgemm.tuning.measure.requests import Request, Stream
 from tirgemm.tuning.measure.session import Session
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.flow import verify
@@ -32,10 +32,12 @@ class _Process:
         self._device: Device | None = None
         self._kernels: OrderedDict[bytes, Kernel] = OrderedDict()
 
-    def __call__(self, request: Request) -> tuple[Verification | None, SampleSet | None]:
+    def __call__(self, request: Request | Stream) -> tuple[Verification | None, SampleSet | None]:
         with DeviceLock(request.device.lock_key, request.lock_dir):
             self._channel.alive()
             session = self._open(request.device)
+            if isinstance(request, Stream):
+                return None, session.stream()
             kernel = self._load(request.package, request.trust)
             against = self._opponents(kernel, request)
             try:

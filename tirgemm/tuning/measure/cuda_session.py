@@ -28,6 +28,7 @@ from tirgemm.tuning.measure.numpy_baseline import Absent
 from tirgemm.tuning.measure.nvml import Probe
 from tirgemm.tuning.measure.requests import Time
 from tirgemm.tuning.measure.rounds import Block, Enough, alternate, assign
+from tirgemm.tuning.measure.stream import gpu_stream
 from tirgemm.tuning.measure.tensors import CUDA, View
 from tirgemm.tuning.measure.torch_baseline import TorchBaseline
 from tirgemm.tuning.records import SampleSet
@@ -89,9 +90,10 @@ class CudaSession:
                 continue
             makers[name] = lambda o, b=baseline: _Contender(b.context, [b.prepared(v) for v in o.views])  # type: ignore[misc]
         self._alive()
-        sets = self._sets(gemm, len(makers))
-        buffers = [self._operands(gemm, sets, request.seed + i) for i in range(len(makers))]
-        order = assign(len(makers), request.swap)
+        owners = 1 if request.shared else len(makers)
+        sets = self._sets(gemm, owners)
+        buffers = [self._operands(gemm, sets, request.seed + i) for i in range(owners)]
+        order = [0] * len(makers) if request.shared else assign(len(makers), request.swap)
         contenders = {name: make(buffers[order[i]]) for i, (name, make) in enumerate(makers.items())}
         self._alive()
         probe = Probe(self.device.uuid)
@@ -116,7 +118,8 @@ class CudaSession:
         conditions: dict[str, Any] = probe.summary() | {
             "at": now(), "regime": request.regime, "fingerprint": self.device.fingerprint, "device": self.device.key,
             "m": gemm.m_max, "operand_sets": sets, "rotated_bytes": buffers[0].memory.nbytes,
-            "cache_bytes": self.device.limits.l2_bytes, "swapped": request.swap, "clock": "cuda events",
+            "cache_bytes": self.device.limits.l2_bytes, "swapped": request.swap, "shared": request.shared,
+            "clock": "cuda events",
         }  # fmt: skip
         if launches:
             conditions["launches_per_replay"] = launches
@@ -124,6 +127,11 @@ class CudaSession:
             conditions["absent"] = absent
         ours = tuple(samples.pop(""))
         return SampleSet(ours, request.reason, {name: tuple(s) for name, s in samples.items()}, conditions)
+
+    def stream(self) -> SampleSet:
+        return gpu_stream(
+            self._gpu, lambda at, nbytes: self.backend.fill_normal(at, nbytes, "f16", 0), self._alive
+        )  # fmt: skip
 
     def require_usable(self) -> None:
         """Raise CudaError where the context is broken."""

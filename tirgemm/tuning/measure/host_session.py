@@ -40,6 +40,7 @@ _ALIGN = 256
 _BLOCK_S = 1e-3
 _RANDOM = 1 << 20
 _PRIVATE_CACHE = 4 << 20
+_STREAM_SAMPLES = 20
 
 Call = Callable[..., object]
 
@@ -78,13 +79,14 @@ class HostSession:
                 absent[name] = str(reason)
                 continue
             contenders[name] = lambda operands, f=function: _array_calls(f, gemm, operands)  # type: ignore[misc]
-        sets = self._sets(gemm, len(contenders))
+        owners = 1 if request.shared else len(contenders)
+        sets = self._sets(gemm, owners)
         rng = np.random.default_rng([request.seed, 0x71E])
         buffers = []
-        for _ in contenders:
+        for _ in range(owners):
             buffers.append(_operands(gemm, sets, rng))
             self._alive()
-        order = assign(len(contenders), request.swap)
+        order = [0] * len(contenders) if request.shared else assign(len(contenders), request.swap)
         calls = {name: prepare(buffers[order[i]]) for i, (name, prepare) in enumerate(contenders.items())}
         before = host_conditions()
         settle()
@@ -96,12 +98,24 @@ class HostSession:
         conditions = before | {
             "regime": request.regime, "fingerprint": self.device.fingerprint, "device": self.device.key,
             "m": gemm.m_max, "operand_sets": sets, "rotated_bytes": buffers[0].memory.nbytes,
-            "cache_bytes": self._cache, "swapped": request.swap, "clock": "perf_counter_ns",
+            "cache_bytes": self._cache, "swapped": request.swap, "shared": request.shared,
+            "clock": "perf_counter_ns",
         }  # fmt: skip
         if absent:
             conditions["absent"] = absent
         ours = tuple(samples.pop(""))
         return SampleSet(ours, request.reason, {name: tuple(s) for name, s in samples.items()}, conditions)
+
+    def stream(self) -> SampleSet:
+        read = _Evictor(_ROTATION * self._cache)
+        read()
+        samples = []
+        for _ in range(_STREAM_SAMPLES):
+            started = time.perf_counter_ns()
+            read()
+            samples.append((time.perf_counter_ns() - started) / 1e3)
+            self._alive()
+        return SampleSet(tuple(samples), "selection", {}, host_conditions() | {"bytes": read.nbytes})
 
     def require_usable(self) -> None:
         """A CPU always is."""
@@ -241,6 +255,10 @@ class _Evictor:
         self._cpus = cpus
         self._pinned = threading.local()
         self._threads = [ThreadPoolExecutor(1) for _ in cpus]
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._buffer.nbytes)
 
     def __call__(self) -> None:
         parts = zip(self._threads, self._cpus, self._parts, strict=True)

@@ -16,7 +16,7 @@ from tirgemm.gemm import REGIMES
 from tirgemm.tuning.child_process import START_S, ChildDied, ChildProcess, ChildTimedOut
 from tirgemm.tuning.locks import default_lock_dir
 from tirgemm.tuning.measure.errors import MeasurementCrashed, MeasurementTimedOut
-from tirgemm.tuning.measure.requests import Request, Time, Verify
+from tirgemm.tuning.measure.requests import Request, Stream, Time, Verify
 from tirgemm.tuning.records import Reason, SampleSet
 from tirgemm.tuning.verify.result import Verification
 
@@ -80,6 +80,7 @@ class Measurer:
         reason: Reason = "selection",
         seed: int = 0,
         swap: bool = False,
+        shared: bool = False,
         cancel: threading.Event | None = None,
     ) -> SampleSet:
         """Samples in microseconds a call; ``against`` and ``baselines`` ran interleaved with it and are in ``.baselines``.
@@ -87,7 +88,7 @@ class Measurer:
         A baseline that cannot run this problem is left out; ``conditions["absent"]`` says why. Problems whose m is a
         range are timed at its high end. Raises as ``verify``, and InvalidRequest for an unknown regime or baseline.
         """
-        timing = Time(regime, min_samples, budget_s, reason, seed, dict(against or {}), baselines, swap)
+        timing = Time(regime, min_samples, budget_s, reason, seed, dict(against or {}), baselines, swap, shared)
         _, samples = self._ask(self._request(package, None, timing), cancel)
         if samples is None:
             raise MeasurementFailed("the measuring process answered without samples")
@@ -111,6 +112,13 @@ class Measurer:
         if found is None:
             raise MeasurementFailed("the measuring process answered without a verification")
         return found, samples
+
+    def stream(self) -> SampleSet:
+        """Microseconds of reading ``conditions["bytes"]`` bytes of the device's memory, once each: its read bandwidth."""
+        _, samples = self._ask(Stream(self.device, self.lock_dir), None)
+        if samples is None:
+            raise MeasurementFailed("the measuring process answered without samples")
+        return samples
 
     def close(self) -> None:
         """Stop the measuring process."""
@@ -139,7 +147,7 @@ class Measurer:
                 raise InvalidRequest(f"min_samples is {time.min_samples}; at least one sample is taken")
         return Request(self.device, self.trust, self.lock_dir, package, verify, time)
 
-    def _ask(self, request: Request, cancel: threading.Event | None) -> Answer:
+    def _ask(self, request: Request | Stream, cancel: threading.Event | None) -> Answer:
         with self._one_at_a_time:
             if self._child is None or not self._child.alive:
                 if self._child is not None:

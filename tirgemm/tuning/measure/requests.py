@@ -23,7 +23,7 @@ class Time:
     """Time the packaged kernel in a regime, beside the ``against`` packages and the baselines, in alternating blocks.
 
     At least ``min_samples`` samples each, for ``budget_s`` seconds in all. ``swap`` gives every contender the buffers
-    of the next one.
+    of the next one; ``shared`` gives all of them the same, which saves a search most of its memory and filling.
     """
 
     regime: str
@@ -34,6 +34,7 @@ class Time:
     against: dict[str, bytes] = field(default_factory=dict)
     baselines: tuple[str, ...] = ()
     swap: bool = False
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +47,11 @@ class Request:
     package: bytes
     verify: Verify | None = None
     time: Time | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Measure the bandwidth of reading memory alone."""
+
+    device: Device
+    lock_dir: Path

@@ -20,6 +20,10 @@ class Session(Protocol):
         """Samples of ``kernel`` and, interleaved, of its opponents and baselines."""
         ...
 
+    def stream(self) -> SampleSet:
+        """Samples of reading ``conditions["bytes"]`` bytes of memory that no cache holds."""
+        ...
+
     def require_usable(self) -> None:
         """After a failed launch: raise whatever ends this process where the device is of no more use to it."""
         ...
