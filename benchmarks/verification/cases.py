@@ -1,0 +1,215 @@
+"""Random problems with random configs of a family, such that every choice of every knob occurs. Pure; seeded.
+
+Everything goes through the family contract by name (``supports``, ``space``, ``rejected``), so that a knob or a problem
+that a family learns is drawn from then on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations, product
+
+from tirgemm.config import Config, Space, Value
+from tirgemm.device import Device
+from tirgemm.errors import InvalidGemm
+from tirgemm.families.base import Family, rejected
+from tirgemm.gemm import ACTIVATIONS, DTYPE_BYTES, LAYOUTS, Gemm
+
+# A choice of a knob.
+Choice = tuple[str, Value]
+# What a case covers: choices of knobs, and fields of the problem.
+Feature = tuple[str, object]
+
+# Reference and operands of a case stay small: fp64 flops of one m, and elements of one operand.
+_MOST_FLOPS = 2**34
+_MOST_ELEMENTS = 2**25
+_TRIES_PER_GEMM = 30
+# Draws in a row without a choice of a knob that was aimed at, before it counts as one that no problem here can take.
+_MISSES = 400
+# Draws of which the best is taken.
+_CANDIDATES = 6
+# Sizes by what they are for: many tiles of few steps, few tiles of many steps, anything.
+_SIZES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
+    "many": ((1000, 2500, 2501, 4099, 6000), (576, 1000, 2049, 2304, 4104), (1, 8, 63, 72, 200, 520)),
+    "few": ((1, 7, 16, 33, 64, 65, 129, 200, 333), (1, 9, 24, 100, 257, 576), (523, 1023, 2048, 4100, 7168)),
+    "any": ((1, 17, 64, 65, 129, 333, 1000, 2500), (1, 7, 33, 100, 257, 576, 1000, 2049), (1, 16, 65, 200, 523, 1023)),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem and a config that the family's rules accept for it."""
+
+    gemm: Gemm
+    config: Config
+
+    @property
+    def key(self) -> str:
+        """What names the case in a results file."""
+        return f"{self.gemm} {self.config.digest}"
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """Every choice of a knob and every property of the problem that this case has."""
+        return frozenset([*self.config.knobs, *problem_features(self.gemm)])
+
+
+def problem_features(gemm: Gemm) -> Iterator[Feature]:
+    """The properties of a problem that kernels have code for."""
+    yield "layout, dtype", (gemm.layout, gemm.dtype)
+    yield "acc, out", (gemm.acc, gemm.out)
+    yield "act", gemm.act
+    yield "alpha, beta, bias", (gemm.alpha, gemm.beta, gemm.bias)
+    yield "batch", gemm.batch > 1
+    yield "range", gemm.m_min < gemm.m_max
+    yield "align", gemm.align
+    yield "odd n", gemm.n % 2 == 1
+    yield "rows of A, of B by 16 bytes", tuple(_rows_by(gemm, name) for name in ("a", "b"))
+
+
+def special_cases(family: Family, device: Device, seed: int = 0) -> list[Case]:
+    """k = 1, m = 1, n = 1 and their pairs, in every layout, with rows 16 bytes apart and as dense as can be."""
+    rng = random.Random(seed)
+    shapes = [(1, 1, 1), (1, 1, 777), (1, 300, 1), (130, 1, 1), (1, 577, 1030), (333, 1, 1030), (333, 577, 1)]
+    found = []
+    for number, ((m, n, k), layout, padded) in enumerate(product(shapes, LAYOUTS, (True, False))):
+        text = f"{m}x{n}x{k}:{('f16', 'bf16')[number % 3 % 2]}:{layout}"
+        if padded:
+            text += _leading(m, n, k, layout, lambda columns: -(-columns // 8) * 8)
+        gemm = Gemm.parse(f"{text}:beta:bias" if number % 5 == 0 else text)
+        case = _with_config(rng, family, device, gemm, None, 100 * _TRIES_PER_GEMM)
+        if case is not None:
+            found.append(case)
+    return list(dict.fromkeys(found))
+
+
+def random_cases(family: Family, device: Device, count: int, seed: int = 2024) -> list[Case]:
+    """``count`` different cases. Each draw aims at the choice of a knob that has been drawn least; the rest is random.
+
+    Of some draws the one with most pairs of features that no case had yet is taken, and then the rarest pairs.
+    """
+    rng = random.Random(seed)
+    drawn: Counter[Feature] = Counter()
+    misses: Counter[Choice] = Counter()
+    pairs: Counter[tuple[Feature, Feature]] = Counter()
+    cases: dict[Case, None] = {}
+    while len(cases) < count:
+        candidates: list[Case] = []
+        while len(candidates) < _CANDIDATES:
+            case = _draw(rng, family, device, drawn, misses)
+            if case is not None and case not in cases:
+                candidates.append(case)
+        best = max(candidates, key=lambda case: sum(1 / (1 + 20 * pairs[pair]) for pair in pairs_of(case)))
+        cases[best] = None
+        drawn.update(best.features)
+        pairs.update(pairs_of(best))
+    return list(cases)
+
+
+def pairs_of(case: Case) -> Iterator[tuple[Feature, Feature]]:
+    """Every two features that the case has together."""
+    return combinations(sorted(case.features, key=repr), 2)
+
+
+def _draw(
+    rng: random.Random, family: Family, device: Device, drawn: Counter[Feature], misses: Counter[Choice]
+) -> Case | None:
+    gemm = random_gemm(rng)
+    if gemm is None or family.supports(gemm, device) is not None:
+        return None
+    target = _least(rng, family.space(gemm, device), drawn, misses)
+    case = _with_config(rng, family, device, gemm, target, _TRIES_PER_GEMM)
+    misses[target] += case is None
+    return case
+
+
+def missing_choices(family: Family, device: Device, cases: Iterable[Case], seed: int = 1) -> list[Choice]:
+    """Choices of knobs that the spaces of random problems offer, and rules accept for some, and no case has."""
+    rng = random.Random(seed)
+    had = {choice for case in cases for choice in case.config.knobs}
+    wanted: dict[Choice, bool] = {}
+    gemms = [gemm for gemm in (random_gemm(rng) for _ in range(2000)) if gemm is not None]
+    for gemm in gemms:
+        if family.supports(gemm, device) is None:
+            space = family.space(gemm, device)
+            for choice in _choices(space):
+                if choice not in had and not wanted.get(choice):
+                    found = _with_config(rng, family, device, gemm, choice, _TRIES_PER_GEMM)
+                    wanted[choice] = found is not None
+    return sorted((choice for choice, possible in wanted.items() if possible), key=repr)
+
+
+def random_gemm(rng: random.Random) -> Gemm | None:
+    """A problem with odd sizes, gaps, batches, ranges and epilogues; None where the draw cannot be a problem."""
+    sizes = _SIZES[rng.choice(("many", "few", "any"))]
+    m, n, k = (rng.choice(choices) for choices in sizes)
+    layout, dtype = rng.choice(LAYOUTS), rng.choice(("f16", "bf16"))
+    ranged = rng.random() < 0.25 and m > 1
+    text = f"{f'{rng.randint(1, m)}..{m}' if ranged else m}x{n}x{k}:{dtype}:{layout}"
+    text += f":acc={rng.choice(('f32', 'f16'))}" if dtype == "f16" and rng.random() < 0.4 else ""
+    # Half of the problems have every row of A and B 16 bytes apart, which is what TMA takes.
+    aligned = rng.random() < 0.5
+    if aligned:
+        text += _leading(m, n, k, layout, lambda columns: (columns + rng.choice((7, 23))) // 8 * 8)
+    elif rng.random() < 0.7:
+        text += _leading(m, n, k, layout, lambda columns: columns + rng.choice((0, 1, 2, 3, 4, 12)))
+    text += f":ldd={n + rng.choice((1, 2, 8))}" if rng.random() < 0.25 else ""
+    out = rng.choice(("f16", "bf16", "f32", "f32")) if rng.random() < 0.3 else dtype
+    text += f":out={out}" if out != dtype else ""
+    text += f":batch={rng.choice((2, 3))}" if rng.random() < 0.25 else ""
+    text += "" if aligned and rng.random() < 0.9 else f":align={rng.choice((2, 4, 8, 16))}"
+    beta = rng.random() < 0.4
+    for part, occurs in (("alpha", rng.random() < 0.4), ("beta", beta), ("bias", rng.random() < 0.4)):
+        text += f":{part}" if occurs else ""
+    text += f":ldc={n + rng.choice((1, 2, 8))}" if beta and rng.random() < 0.4 else ""
+    text += f":act={rng.choice(ACTIVATIONS[1:])}" if rng.random() < 0.4 else ""
+    text += ":deterministic" if rng.random() < 0.2 else ""
+    try:
+        gemm = Gemm.parse(text)
+    except InvalidGemm:
+        return None
+    small = gemm.flops <= _MOST_FLOPS and all(gemm.span(name) <= _MOST_ELEMENTS for name in ("a", "b", "d"))
+    return gemm if small else None
+
+
+def _leading(m: int, n: int, k: int, layout: str, padded: Callable[[int], int]) -> str:
+    """lda and ldb, as a function of the columns of a row in memory."""
+    rows = {"lda": m if layout[0] == "t" else k, "ldb": k if layout[1] == "t" else n}
+    return "".join(f":{name}={padded(columns)}" for name, columns in rows.items())
+
+
+def _rows_by(gemm: Gemm, name: str) -> bool:
+    ld = gemm.leading("a" if name == "a" else "b")
+    return isinstance(ld, int) and ld * DTYPE_BYTES[gemm.dtype] % 16 == 0 and gemm.align % 16 == 0
+
+
+def _choices(space: Space) -> list[Choice]:
+    return [(knob.name, choice) for knob in space.knobs for choice in knob.choices]
+
+
+def _least(rng: random.Random, space: Space, drawn: Counter[Feature], misses: Counter[Choice]) -> Choice:
+    """The choice drawn least of those that are not out of reach; of equals any."""
+    choices = _choices(space)
+    reachable = [choice for choice in choices if drawn[choice] or misses[choice] < _MISSES]
+    return min(reachable, key=lambda choice: (drawn[choice] + misses[choice] / _TRIES_PER_GEMM, rng.random()))
+
+
+def _with_config(
+    rng: random.Random, family: Family, device: Device, gemm: Gemm, target: Choice | None, tries: int
+) -> Case | None:
+    """The problem with a random config that has the target, where the rules accept one soon."""
+    if family.supports(gemm, device) is not None:
+        return None
+    space = family.space(gemm, device)
+    if target is not None and target not in _choices(space):
+        return None
+    for _ in range(tries):
+        config = space.at(rng.randrange(space.size))
+        if target is not None:
+            config = config.with_(**{target[0]: target[1]})
+        if rejected(family, gemm, config, device) is None:
+            return Case(gemm, config)
+    return None

@@ -1,0 +1,105 @@
+"""The files that the verification scripts write: rows by key under a head, compressed, resumable, checkable."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from service.results import environment
+from tirgemm.device import Device
+
+FORMAT = "tirgemm-evidence/1"
+ROOT = Path(__file__).resolve().parents[2]
+# What a row depends on, beside the family: a file of other sources is not gone on with.
+_SOURCES = (
+    "tirgemm/families",
+    "tirgemm/tuning/compile",
+    "tirgemm/tuning/verify",
+    "tirgemm/workload.py",
+    "benchmarks/verification",
+)
+HEAD = ("format", "kind", "family", "environment", "sources_sha256", "summary", "rows")
+
+Row = dict[str, Any]
+
+
+class EvidenceFile:
+    """``kind`` is what was done (``verified``, ``mutants``, ``sanitized``); rows are kept by their ``key``."""
+
+    def __init__(self, path: Path, kind: str, family: str, device: Device, *, commit: str | None = None) -> None:
+        self.path = path
+        self._head = {
+            "format": FORMAT, "kind": kind, "family": family, "environment": environment(device, ROOT, commit),
+            "sources_sha256": sources_sha256(),
+        }  # fmt: skip
+        self.rows: dict[str, Row] = {}
+        self.summary: dict[str, Any] = {}
+        if path.exists():
+            self._resume()
+
+    def add(self, key: str, row: Row) -> None:
+        """Keep a row; ``save`` writes it."""
+        self.rows[key] = {"key": key} | row
+
+    def save(self) -> None:
+        """Write everything, so that the file is whole at any time."""
+        counts = Counter(row["status"] for row in self.rows.values())
+        document = self._head | {
+            "summary": {"count": len(self.rows), "status": dict(sorted(counts.items()))} | self.summary,
+            "rows": list(self.rows.values()),
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_name(self.path.name + ".partial")
+        partial.write_bytes(gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0))
+        partial.replace(self.path)
+
+    def _resume(self) -> None:
+        """Go on with the rows of a file of the same kind, device and sources; of any other file none are kept."""
+        old = read(self.path)
+        same = ("kind", "family", "sources_sha256")
+        if all(old[name] == self._head[name] for name in same) and _device(old) == _device(self._head):
+            self.rows = {row["key"]: row for row in old["rows"]}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The document of a file that ``EvidenceFile`` wrote."""
+    document: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return document
+
+
+def problems(document: dict[str, Any]) -> list[str]:
+    """Every sentence that is wrong about a document: absent fields, a summary that its rows do not give, doubles."""
+    absent = [name for name in HEAD if name not in document]
+    if absent:
+        return [f"it lacks {', '.join(absent)}"]
+    found = []
+    if document["format"] != FORMAT:
+        found.append(f"its format is {document['format']!r}, not {FORMAT!r}")
+    rows, summary = document["rows"], document["summary"]
+    counts = dict(sorted(Counter(row["status"] for row in rows).items()))
+    if (summary["count"], summary["status"]) != (len(rows), counts):
+        found.append(f"its summary counts {summary['count']}, {summary['status']}; its rows are {len(rows)}, {counts}")
+    keys = Counter(row["key"] for row in rows)
+    found += [f"{count} rows have the key {key}" for key, count in keys.items() if count > 1]
+    return found
+
+
+def sources_sha256() -> str:
+    """Over every source text that a row depends on."""
+    digest = hashlib.sha256()
+    for name in _SOURCES:
+        place = ROOT / name
+        files = sorted(place.rglob("*")) if place.is_dir() else [place]
+        for file in files:
+            if file.suffix in (".py", ".cu"):
+                digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _device(head: dict[str, Any]) -> str:
+    key: str = head["environment"]["device_key"]
+    return key
