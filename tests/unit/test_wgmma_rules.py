@@ -16,7 +16,8 @@ FAMILY = Wgmma()
 H200 = named_device("sm_90a")
 KNOBS = {
     "tile_m": 128, "tile_n": 128, "tile_k": 64, "stages": 4, "schedule": "cooperative", "cluster_m": 1, "cluster_n": 1,
-    "split": 1, "epilogue": "tma", "order": "m", "group": 8, "l2_promotion": 2,
+    "swap": 0, "split": 1, "reduction": "cluster", "load": "tma", "epilogue": "tma", "order": "m", "group": 8,
+    "l2_promotion": 2, "eviction": "normal",
 }  # fmt: skip
 
 
@@ -29,24 +30,38 @@ def cut(text: str, **changes: object) -> Plan:
     [
         ("4096x4096x4096:f16:nt", {}, None, ""),
         ("4096x4096x4096:f16:nt", {"tile_n": 256, "stages": 5}, "shared", "278608 bytes"),
-        ("4096x4096x4096:f16:nt", {"tile_m": 256, "tile_n": 224, "stages": 2}, "accumulators", "224 accumulators"),
+        ("4096x4096x4096:f16:nt", {"tile_m": 256, "tile_n": 224, "stages": 2}, "accumulators", "224 registers of accumulators"),
         ("4096x4096x4096:f16:nt", {"tile_m": 192, "tile_n": 224, "stages": 2}, "accumulators", "138 registers"),
         ("4096x4096x4096:f16:nt:act=gelu", {"tile_m": 256, "tile_n": 192, "stages": 3}, "accumulators", "192"),
         ("4096x4096x4096:f16:nt", {"cluster_m": 2, "cluster_n": 2}, "cluster", "cluster of 4"),
         ("100x4096x4096:f16:nt", {"cluster_m": 2, "group": 1}, "cluster", "one tile of 128"),
         ("1024x1024x4096:f16:nt", {"schedule": "pingpong"}, "schedule", "one tile"),
         ("50x4096x4096:f16:nt", {"group": 1}, "tile", "64 is enough"),
-        ("4096x104x4096:f16:nt", {"tile_n": 160}, "tile", "128 is enough"),
+        ("4096x104x4096:f16:nt", {"tile_n": 160}, "tile", "112 is enough"),
         ("4096x4096x4096:f16:nt", {"split": 2, "epilogue": "direct"}, "split", "without split"),
         ("512x512x512:f16:nt", {"split": 4, "epilogue": "direct", "group": 4, "stages": 2}, "split", "2 of 8"),
-        ("128x576x2560:f16:nt", {"split": 8, "epilogue": "direct", "group": 1, "tile_m": 64}, None, ""),
-        ("128x576x1216:f16:nt", {"split": 4, "group": 1}, "epilogue", "fp32"),
+        ("128x576x2560:f16:nt", {"split": 8, "reduction": "kernel", "epilogue": "direct", "group": 1, "tile_m": 64}, None, ""),
+        ("128x576x1216:f16:nt", {"split": 4, "reduction": "kernel", "group": 1}, "epilogue", "fp32"),
         ("128x4100x4096:f16:nt", {"group": 1}, "epilogue", "16 bytes apart"),
         ("128x4096x4096:f16:nt:out=f32", {"group": 1, "epilogue": "staged"}, "epilogue", "f32"),
         ("4096x4096x64:f16:nt", {"stages": 8, "tile_n": 64}, None, ""),
         ("128x4096x128:f16:nt", {"stages": 4, "group": 1}, "stages", "2 steps"),
         ("300x4096x4096:f16:nt", {"group": 16}, "raster", "3 tiles"),
         ("300x304x4096:f16:nt", {"group": 4}, "waves", "fewer than half"),
+        ("16x4096x4096:f16:nt", {"swap": 1, "tile_n": 16, "split": 4, "group": 1}, None, ""),
+        ("16x4096x4096:f16:nt", {"swap": 1, "tile_n": 16, "split": 4, "group": 1, "reduction": "kernel"}, "epilogue", "fp32"),
+        ("16x4096x4096:f16:nt", {"swap": 1, "tile_n": 32, "group": 1}, "tile", "16 is enough"),
+        ("16x4096x4096:f16:tn", {"swap": 1, "tile_n": 24, "group": 1}, "tile", "16"),
+        ("24x4096x4096:f16:tn", {"swap": 1, "tile_n": 24, "group": 1}, "tile", "no multiple of 16"),
+        ("128x4096x4096:f16:nt", {"reduction": "kernel", "group": 1}, "split", "no parts"),
+        ("128x576x8192:f16:nt", {"split": 16, "tile_n": 192, "group": 1}, "split", "8 blocks of a cluster"),
+        ("128x4096x4096:f16:nt", {"split": 2, "tile_n": 256, "stages": 2, "group": 1}, "split", "131072 bytes"),
+        ("2048x4096x4096:f16:nt", {"schedule": "stream"}, None, ""),
+        ("2048x4096x4096:f16:nt", {"schedule": "stream", "cluster_m": 2}, "schedule", "cluster of 2"),
+        ("4224x4096x4096:f16:nt", {"schedule": "stream"}, "schedule", "evenly"),
+        ("2048x4096x4096:f16:nt:acc=f16", {"schedule": "stream"}, "schedule", "f16"),
+        ("1024x4096x4096:f16:nt", {"order": "hilbert", "group": 16}, "raster", "squares of 16"),
+        ("2048x4096x4096:f16:nt", {"order": "hilbert", "group": 1}, "raster", "no curve"),
     ],
 )  # fmt: skip
 def test_rules_reject_what_cannot_work_or_win(
@@ -71,7 +86,7 @@ def test_large_problems_take_pingpong_where_power_is_short_and_cooperative_tiles
     assert isolated["tile_m"] * isolated["tile_n"] >= 128 * 224
 
 
-@pytest.mark.parametrize("text", ["16x576x7168:f16:nt", "128x576x7168:f16:nt", "64x64x32768:bf16:nn"])
+@pytest.mark.parametrize("text", ["16x576x7168:f16:nt", "128x576x7168:f16:nt", "64x512x32768:bf16:nn"])
 def test_few_tiles_are_split_along_k(text: str) -> None:
     gemm = Gemm.parse(text)
     config = FAMILY.default(gemm, H200, "sustained")
@@ -108,19 +123,22 @@ def test_tensor_maps_say_how_each_layout_lies() -> None:
     assert [evaluate(d, 5) for d in few.dims] == [264, 5]
     assert few.box == (64, 16)
     d = store_map(cut("1000x520x264:f16:nt", tile_n=96))
-    assert (d.dims, d.box, d.swizzle) == ((520, 1000), (32, 64), 2)
+    assert (d.dims, d.box, d.swizzle) == ((520, 1000), (64, 64), 3)
+    swapped = cut("100x520x264:f16:nt", swap=1, tile_n=104)
+    assert (load_map(swapped, "a").box, load_map(swapped, "b").box) == ((64, 104), (64, 128))
+    assert store_map(swapped).box == (64, 8)
 
 
 def test_rows_of_a_that_are_not_loaded_are_inside_shared_memory() -> None:
     few = cut("1x16x64:f16:nt", tile_m=64, tile_n=16, stages=2, epilogue="direct")
-    read = 2 * few.a.nbytes - few.a.nbytes + 64 * 128
-    assert few.a.extent == 8
+    read = 2 * few.left.nbytes - few.left.nbytes + 64 * 128
+    assert few.left.extent == 8
     assert read <= few.shared_bytes
 
 
 def test_workspace_holds_every_part_of_every_matrix() -> None:
     gemm = Gemm.parse("1..100x577x7168:f16:nt:batch=3")
-    config = cut(str(gemm), tile_m=64, tile_n=192, split=4, epilogue="direct", group=1).config
+    config = cut(str(gemm), tile_m=64, tile_n=192, split=4, reduction="kernel", epilogue="direct", group=1).config
     launch = FAMILY.instantiate(gemm, config, H200).launch
     assert launch.workspace_bytes(50) == 4 * (4 * 3) * 50 * 580
     assert [evaluate(kernel.grid[0], 50) for kernel in launch.kernels] == [48, -(-3 * 50 * 290 // 256)]

@@ -1,8 +1,8 @@
 """Family ``wgmma``: warp-specialised Hopper kernels in TIRx: TMA, mbarriers, wgmma.
 
-fp16 and bf16 inputs with fp32 accumulation, every layout, batches, epilogues and m as a range, wherever TMA can load A
-and B: base, rows and matrices of the batch 16 bytes apart. The order of every sum is the config's, so every kernel is
-deterministic.
+fp16 and bf16 inputs, fp32 or fp16 accumulation, every layout, batches, epilogues and m as a range, at any alignment:
+operands that TMA cannot load are copied to aligned rows first, or by cp.async. The order of every sum is the config's,
+so every kernel is deterministic.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.families.base import Program, Rule, require_valid
 from tirgemm.families.wgmma import heuristic
-from tirgemm.families.wgmma.plan import loaded_by_tma, plan
+from tirgemm.families.wgmma.plan import plan
 from tirgemm.families.wgmma.rules import RULES
 from tirgemm.families.wgmma.space import space
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
@@ -20,7 +20,6 @@ __all__ = ["Wgmma"]
 
 _ARCH = "sm_90a"
 _OPERANDS: tuple[Operand, ...] = ("a", "b")
-_ALIGN = 16
 # TMA's strides are of 40 bits, its coordinates and the tiles' counts of 32.
 _MAX_STRIDE_BYTES = 2**40
 
@@ -41,18 +40,6 @@ class Wgmma:
             return f"wgmma is an instruction of {_ARCH}; {device.arch} does not have it"
         if DTYPE_BYTES[gemm.dtype] != 2:
             return f"wgmma multiplies f16 and bf16 here, not {gemm.dtype}"
-        if gemm.acc != "f32":
-            return f"wgmma accumulates in f32 here, not in {gemm.acc}"
-        if gemm.align % _ALIGN:
-            return f"TMA loads from addresses that are multiples of {_ALIGN} bytes; the gemm's align is {gemm.align}"
-        for operand in _OPERANDS:
-            if not loaded_by_tma(gemm, operand):
-                ld, size = gemm.leading(operand), DTYPE_BYTES[gemm.dtype]
-                shown = ld if isinstance(ld, int) else "m, a range,"
-                return (
-                    f"TMA loads rows and matrices that are multiples of {_ALIGN} bytes apart; rows of "
-                    f"{operand.upper()} are {shown} elements of {size} bytes apart"
-                )
         return self._too_large(gemm)
 
     def _too_large(self, gemm: Gemm) -> str | None:

@@ -31,14 +31,18 @@ class Arguments:
         self.scalars: dict[str, Any] = {}
         self.m: Any = plan.gemm.m
         self.ranged = isinstance(plan.gemm.m, Range)
-        elements = plan.slices * plan.pitch * plan.gemm.m_max if plan.split > 1 else 0
+        elements = plan.slices * plan.pitch * plan.gemm.m_max if plan.partials else 0
         self._wide = index_dtype(plan.gemm) == "int64" or elements > _INT32_MAX
 
     def declare_gemm(self) -> None:
         """What the kernel that multiplies takes."""
         self._map(load_map(self.plan, "a"))
         self._map(load_map(self.plan, "b"))
-        if self.plan.split > 1:
+        if self.plan.stream:
+            count = self.plan.units * self.plan.tile_m * self.plan.tile_n
+            self._pointer("partials", count, "float32")
+            self._pointer("flags", self.plan.units * self.plan.consumers, "uint32")
+        if self.plan.partials:
             self._partials()
         else:
             self._inputs_of_epilogue()

@@ -10,6 +10,8 @@ from tvm.script import tirx as T
 
 from tirgemm.families.wgmma.epilogue import Epilogue, store_tile
 from tirgemm.families.wgmma.plan import MMA_M, WARPGROUP
+from tirgemm.families.wgmma.shared import meet
+from tirgemm.families.wgmma.sums import Accumulators, Gathered, collect, gather, leave, meet_consumers, show
 from tirgemm.families.wgmma.tile import MMA_K, UNIT
 
 
@@ -22,44 +24,47 @@ def encode(tile, base, memory):
 
 def multiply(plan, acc, a, b, step):
     """Issue the wgmmas of one stage; the first of a tile overwrites the accumulators."""
-    dtype = plan.gemm.dtype
-    instruction = T.ptx[f"wgmma.mma_async.sync.aligned.m{MMA_M}n{plan.tile_n}k{MMA_K}.f32.{dtype}.{dtype}"]
-    count = plan.tile_n * MMA_M // WARPGROUP
+    dtype, sums = plan.gemm.dtype, plan.gemm.acc
+    instruction = T.ptx[f"wgmma.mma_async.sync.aligned.m{MMA_M}n{plan.tile_n}k{MMA_K}.{sums}.{dtype}.{dtype}"]
+    count = plan.accumulator_registers // plan.blocks
+    transposed = int(not plan.left.k_major), int(not plan.right.k_major)
     for number in range(plan.tile_k // MMA_K):
         for block in range(plan.blocks):
-            sums = [acc[block * count + i] for i in range(count)]
-            left = a + T.uint64(plan.a.step(number) + plan.a.below(block * MMA_M))
-            right = b + T.uint64(plan.b.step(number))
+            registers = [acc.registers[block * count + i] for i in range(count)]
+            left = a + T.uint64(plan.left.step(number) + plan.left.below(block * MMA_M))
+            right = b + T.uint64(plan.right.step(number))
             adds = T.bool(True) if number else step > 0
-            T.evaluate(instruction(*sums, left, right, adds, 1, 1, int(not plan.a.k_major), int(not plan.b.k_major)))
+            T.evaluate(instruction(*registers, left, right, adds, 1, 1, *transposed))
 
 
 @T.inline
 def release(plan, shared, stage, thread):
     """Tell every block whose data the stage held that this consumer has read it."""
-    if plan.cluster == 1:
+    if plan.shared_by == 1:
         if thread == 0:
             shared.ring.empty.arrive(stage)
     else:
-        if thread < plan.cluster:
+        if thread < plan.shared_by:
             shared.ring.empty.arrive(stage, remote=thread)
 
 
 @T.inline
-def consume(plan, args, shared, tiles, consumer, warp, lane):
+def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
     """One warpgroup: multiply stage after stage into registers, then store the tile."""
     thread: T.let = warp * 32 + lane
-    acc = T.alloc_local([plan.accumulators], "float32")
-    for i in T.unroll(plan.accumulators):
-        acc[i] = T.float32(0)
-    a_base: T.uint64
-    b_base: T.uint64
-    encode(plan.a, a_base, shared.a)
-    encode(plan.b, b_base, shared.b)
+    everyone: T.let = consumer * WARPGROUP + thread
+    acc = T.meta_var(Accumulators(plan))
+    acc.zero()
+    left_base: T.uint64
+    right_base: T.uint64
+    encode(plan.left, left_base, shared.left)
+    encode(plan.right, right_base, shared.right)
     # Rows of the tile above this consumer's.
     row = T.meta_var(0 if plan.pingpong else consumer * plan.consumer_rows)
-    a_below = T.meta_var(0 if plan.pingpong else consumer * plan.a.below(plan.consumer_rows))
-    epilogue = T.meta_var(Epilogue(plan, args, shared, tiles, acc, row, consumer, warp, lane, thread))
+    below = T.meta_var(0 if plan.pingpong else consumer * plan.left.below(plan.consumer_rows))
+    sums = T.meta_var(Gathered(plan) if plan.in_cluster else acc)
+    aside = T.meta_var(rank * plan.stored_columns if plan.in_cluster else 0)
+    epilogue = T.meta_var(Epilogue(plan, args, shared, tiles, sums, row, aside, consumer, warp, lane, thread))
     at = PipelineState(plan.stages, 0)
     skipped = T.meta_var(plan.split_steps % plan.stages)
     laps = T.meta_var(plan.split_steps // plan.stages % 2)
@@ -78,8 +83,8 @@ def consume(plan, args, shared, tiles, consumer, warp, lane):
         # Unrolled, a short loop would spill.
         for step in T.serial(tiles.steps(), unroll=False):
             shared.ring.full.wait(at.stage, at.phase)
-            a: T.let = a_base + T.Cast("uint64", at.stage * (plan.a.nbytes // UNIT) + a_below)
-            b: T.let = b_base + T.Cast("uint64", at.stage * (plan.b.nbytes // UNIT))
+            a: T.let = left_base + T.Cast("uint64", at.stage * (plan.left.nbytes // UNIT) + below)
+            b: T.let = right_base + T.Cast("uint64", at.stage * (plan.right.nbytes // UNIT))
             T.ptx.wgmma.fence.sync.aligned()
             multiply(plan, acc, a, b, step)
             T.ptx.wgmma.commit_group.sync.aligned()
@@ -94,7 +99,27 @@ def consume(plan, args, shared, tiles, consumer, warp, lane):
                 shared.turn.arrive(1 - consumer)
         T.ptx.wgmma.wait_group.sync.aligned(0)
         release(plan, shared, last, thread)
-        store_tile(epilogue)
+        if plan.in_cluster:
+            # The stages' memory is free once every consumer has read the last.
+            meet_consumers(plan)
+            show(plan, shared, acc, everyone)
+            meet(plan)
+            if plan.reducers < plan.split:
+                if rank < plan.reducers:
+                    gather(plan, shared, sums, rank, everyone)
+                    store_tile(epilogue)
+            else:
+                gather(plan, shared, sums, rank, everyone)
+                store_tile(epilogue)
+        if plan.stream:
+            if tiles.ends:
+                if tiles.first_step > 0:
+                    collect(plan, args, acc, tiles.lowest, tiles.block, consumer, everyone, thread)
+                store_tile(epilogue)
+            else:
+                leave(plan, args, acc, tiles.block, consumer, everyone, thread)
+        if not (plan.in_cluster or plan.stream):
+            store_tile(epilogue)
         if plan.pingpong:
             # The other consumer's tile lies between.
             at.stage = at.stage + skipped

@@ -8,9 +8,10 @@ from dataclasses import replace
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
-from tirgemm.families.wgmma.plan import COOPERATIVE, DIRECT, PINGPONG, STAGED, Plan, plan
+from tirgemm.expr import evaluate
+from tirgemm.families.wgmma.plan import CLUSTER, COOPERATIVE, NORMAL, PINGPONG, STAGED, Plan, plan
 from tirgemm.families.wgmma.rules import RULES
-from tirgemm.families.wgmma.space import epilogues
+from tirgemm.families.wgmma.space import TILES_N, epilogues, loads
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 
 # tile_m, tile_n, tile_k, schedule, cluster_m. Where the model calls two equal, the earlier is taken.
@@ -22,13 +23,14 @@ _SHAPES = (
     (64, 256, 64, COOPERATIVE, 1), (64, 192, 64, COOPERATIVE, 1), (64, 128, 128, COOPERATIVE, 1), (64, 96, 128, COOPERATIVE, 1),
     (64, 64, 128, COOPERATIVE, 1), (64, 32, 128, COOPERATIVE, 1), (64, 16, 128, COOPERATIVE, 1), (128, 32, 128, COOPERATIVE, 1),
 )  # fmt: skip
-_SPLITS = (2, 4, 8, 16)
+_SPLITS = (2, 3, 4, 5, 6, 7, 8)
+_MOST_SWAPPED = 128
 _MOST_STAGES = 8
 # Of as many stages, full, empty and in turns.
 _BARRIER_BYTES = 8 * (2 * _MOST_STAGES + 2)
 
 # Microseconds: a launch, the way to the first wgmma, the second kernel of a split.
-_LAUNCH_US, _FILL_US, _REDUCE_US = 2.0, 1.0, 2.0
+_LAUNCH_US, _FILL_US, _REDUCE_US, _GATHER_US, _STREAM_US = 2.0, 1.0, 2.0, 0.5, 2.0
 # Clocks from a TMA load to its bytes, bytes a clock from L2 to one SM, and shares of nominal rates that are reached.
 _LATENCY, _L2_BYTES = 1200.0, 56.0
 _MEMORY_SHARE, _TENSOR_SHARE = 0.9, 0.92
@@ -59,18 +61,20 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
 def _predict(cut: Plan, device: Device, regime: str) -> float:
     gemm, cluster, split = cut.gemm, cut.cluster, cut.split
     clock_hz = (device.clock_mhz or 1700) * 1e6
-    tiles = -(-gemm.m_max // (cut.tile_m * cut.cluster_m)) * cut.tiles_n * gemm.batch * split
-    waves = -(-tiles // max(1, device.units // cluster))
+    tiles = evaluate(cut.tiles_m, gemm.m_max) * evaluate(cut.tiles_n, gemm.m_max) * gemm.batch
+    tiles *= 1 if cut.in_cluster else split
+    slots = max(1, device.units // cluster)
+    waves = tiles / slots if cut.stream else -(-tiles // slots)
     split_steps = cut.split_steps
     steps = waves * split_steps
 
     # A wgmma reads A and B from shared memory, 128 bytes a clock; narrow ones wait for that.
     mma = max(cut.tile_n / 2, 16 + cut.tile_n / 4) / _TENSOR_SHARE
     compute = steps * mma * (cut.tile_m // 64) * (cut.tile_k // 16)
-    rows = min(cut.tile_m, -(-gemm.m_max // 8) * 8)
+    rows = min(cut.tile_m, -(-cut.most_rows // 8) * 8)
     stage = 2 * cut.tile_k * (rows / cut.cluster_n + cut.tile_n / cut.cluster_m)
     loads = steps * max(stage / _L2_BYTES, _LATENCY / cut.stages)
-    stored = 4 if split > 1 else DTYPE_BYTES[gemm.out] * (4 if cut.epilogue == STAGED else 1)
+    stored = 4 if cut.partials else DTYPE_BYTES[gemm.out] * (4 if cut.epilogue == STAGED else 1)
     store = (1 if cut.pingpong else waves) * rows * cut.tile_n * stored / _STORE_BYTES
     busy_us = (max(compute, loads) + store) / clock_hz * 1e6
     if regime == "isolated":
@@ -82,28 +86,43 @@ def _predict(cut: Plan, device: Device, regime: str) -> float:
     bandwidth = (device.peak_gbps or 3000.0) * 1e3 * _MEMORY_SHARE
     through_l2 = tiles * cluster * split_steps * stage / (bandwidth * _L2_FACTOR)
     moved = max(busy_us, gemm.nbytes / bandwidth, through_l2)
-    partial_bytes = 8 * split * gemm.batch * gemm.m_max * gemm.n if split > 1 else 0
-    reduce = _REDUCE_US + partial_bytes / (bandwidth * _L2_FACTOR) if split > 1 else 0.0
+    partial_bytes = 8 * split * gemm.batch * gemm.m_max * gemm.n if cut.partials else 0
+    reduce = _REDUCE_US + partial_bytes / (bandwidth * _L2_FACTOR) if cut.partials else 0.0
+    if cut.in_cluster:
+        reduce = _GATHER_US + split * cut.tile_m * cut.tile_n * 4 / cut.reducers / _L2_BYTES / clock_hz * 1e6
+    if cut.stream:
+        reduce = _STREAM_US + cut.tile_m * cut.tile_n * 8 / _L2_BYTES / clock_hz * 1e6
     return _LAUNCH_US + _FILL_US + moved + reduce
 
 
 def _candidates(gemm: Gemm, device: Device) -> Iterator[Plan]:
-    epilogue = epilogues(gemm)[0]
     for tile_m, tile_n, widest_k, schedule, cluster_m in _SHAPES:
-        tile_k = 64 if gemm.k <= 64 else widest_k
-        if (tile_m > 64 and gemm.m_max <= tile_m // 2) or (tile_n > 16 and gemm.n <= tile_n // 2):
-            continue
-        tiles_m = -(-gemm.m_max // tile_m)
-        tiles = tiles_m * -(-gemm.n // tile_n) * gemm.batch
-        shared = cluster_m if tiles_m > 1 else 1
-        steps = -(-gemm.k // tile_k)
-        group = next((g for g in (8, 4) if tiles_m >= g), 1)
-        splits = [s for s in _SPLITS if shared == 1 and tiles * s <= device.units and steps >= 4 * s]
-        # Of the splits only the one that uses most SMs.
-        for split in (1, *splits[-1:]):
-            way = DIRECT if split > 1 else epilogue
-            cut = Plan(gemm, device.units, tile_m, tile_n, tile_k, 2, schedule, shared, 1, split, way, "m", group, 2)
-            yield replace(cut, stages=_stages(cut, device, tiles))
+        yield from _cuts(gemm, device, 0, tile_m, tile_n, widest_k, schedule, cluster_m)
+    if gemm.m_max <= _MOST_SWAPPED:
+        tile_n = next(n for n in TILES_N if n >= gemm.m_max and (n % 16 == 0 or not gemm.trans_a))
+        for tile_m in (64, 128):
+            yield from _cuts(gemm, device, 1, tile_m, tile_n, 128, COOPERATIVE, 1)
+
+
+def _cuts(
+    gemm: Gemm, device: Device, swap: int, tile_m: int, tile_n: int, widest_k: int, schedule: str, cluster_m: int
+) -> Iterator[Plan]:
+    high, wide = (gemm.n, gemm.m_max) if swap else (gemm.m_max, gemm.n)
+    tile_k = 64 if gemm.k <= 64 else widest_k
+    if (tile_m > 64 and high <= tile_m // 2) or (tile_n > 16 and wide <= tile_n // 2):
+        return
+    tiles_m = -(-high // tile_m)
+    tiles = tiles_m * -(-wide // tile_n) * gemm.batch
+    shared = cluster_m if tiles_m > 1 else 1
+    steps = -(-gemm.k // tile_k)
+    group = next((g for g in (8, 4) if tiles_m >= g), 1)
+    splits = [s for s in _SPLITS if shared == 1 and tiles * s <= device.units and steps >= 4 * s]
+    splits = splits if tile_m < 256 else []
+    # Of the splits only the one that uses most SMs.
+    for split in (1, *splits[-1:]):
+        cut = Plan(gemm, device.units, tile_m, tile_n, tile_k, 2, schedule, shared, 1, swap, split, CLUSTER, loads(gemm)[0],
+                   epilogues(gemm)[0], "m", group, 2, NORMAL)  # fmt: skip
+        yield replace(cut, stages=_stages(cut, device, tiles))
 
 
 def _stages(cut: Plan, device: Device, tiles: int) -> int:

@@ -3,7 +3,7 @@
 # The decorated functions are TVMScript, which is parsed and never run as Python.
 """The kernel in TIRx: one producer warpgroup feeds a ring of stages by TMA, consumers multiply by wgmma.
 
-A stage is a tile of A and one of B. ``full`` barriers count bytes that arrived, ``empty`` ones the consumers that have
+A stage is a tile of each operand. ``full`` barriers count bytes that arrived, ``empty`` ones the consumers that have
 read a stage, in every block of the cluster that the stage's data went to. In ping-pong a third pair of barriers lets
 one consumer multiply while the other stores. Sources: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions" and
 "Tensor copies"; the schedules are those of CUTLASS's sm90 warp-specialised kernels.
@@ -16,7 +16,7 @@ from tvm.script import tirx as T
 from tirgemm.families.wgmma.consumer import consume
 from tirgemm.families.wgmma.launch import SYMBOL
 from tirgemm.families.wgmma.producer import produce
-from tirgemm.families.wgmma.raster import Tiles
+from tirgemm.families.wgmma.raster import Stream, Tiles
 from tirgemm.families.wgmma.shared import Shared, meet
 
 
@@ -43,9 +43,16 @@ def gemm_kernel(plan, arguments):
         shared = T.meta_var(Shared(plan))
         # Computed once where m is known only at the call.
         rows: T.let[T.int32] = T.Cast("int32", args.dim(plan.tiles_m))
+        columns: T.let[T.int32] = T.Cast("int32", args.dim(plan.tiles_n))
         clusters: T.let[T.int32] = T.Cast("int32", args.dim(plan.clusters))
-        counts = T.meta_var((rows, clusters) if args.ranged else (plan.tiles_m, plan.clusters))
-        tiles = T.meta_var(Tiles(plan, rank, *counts))
+        streamed: T.let[T.int32] = T.Cast("int32", args.dim(plan.streamed))
+        block = T.meta_var(cta // plan.cluster)
+        counts = T.meta_var((rows, columns, clusters) if args.ranged else (plan.tiles_m, plan.tiles_n, plan.clusters))
+        tiles = T.meta_var(
+            Stream(plan, block, rank, *counts, streamed if args.ranged else plan.streamed)
+            if plan.stream
+            else Tiles(plan, block, rank, *counts)
+        )
         T.ptx.fence.mbarrier_init.release.cluster()
         T.ptx.fence.proxy.async_.shared__cta()
         meet(plan)
@@ -53,19 +60,21 @@ def gemm_kernel(plan, arguments):
             T.ptx["setmaxnreg.dec.sync.aligned.u32"](plan.producer_registers)
             if warp == 0:
                 if lane == 0:
-                    tiles.start(cta // plan.cluster)
+                    tiles.start(0)
                     produce(plan, args, shared, tiles, rank)
                 T.cuda.warp_sync()
+            if plan.in_cluster:
+                meet(plan)
         else:
             T.ptx["setmaxnreg.inc.sync.aligned.u32"](plan.consumer_registers)
             consumer: T.let = warpgroup - 1
             if plan.pingpong:
-                tiles.start(cta // plan.cluster + consumer * tiles.clusters)
+                tiles.start(consumer * tiles.clusters)
             else:
-                tiles.start(cta // plan.cluster)
-            consume(plan, args, shared, tiles, consumer, warp, lane)
+                tiles.start(0)
+            consume(plan, args, shared, tiles, rank, consumer, warp, lane)
         if plan.cluster > 1:
-            # Until then a block's shared memory is written and its barriers are signalled by its peer.
+            # Until then a block's shared memory is read or written and its barriers are signalled by its peers.
             meet(plan)
 
     return kernel

@@ -10,7 +10,7 @@ from tirgemm.launch import KernelLaunch, Launch, Param, Workspace, scalar_args, 
 SYMBOL = "wgmma_gemm"
 REDUCE_SYMBOL = "wgmma_reduce"
 REDUCE_THREADS = 256
-_FLOAT_BYTES = 4
+_FLOAT_BYTES = _FLAG_BYTES = 4
 
 
 def launch(plan: Plan, params: tuple[Param, ...], reduce_params: tuple[Param, ...]) -> Launch:
@@ -18,7 +18,11 @@ def launch(plan: Plan, params: tuple[Param, ...], reduce_params: tuple[Param, ..
     block, cluster = (plan.threads, 1, 1), (plan.cluster, 1, 1)
     kernels = [KernelLaunch(SYMBOL, params, (plan.grid, 1, 1), block, cluster, plan.shared_bytes)]
     workspaces: tuple[Workspace, ...] = ()
-    if plan.split > 1:
+    if plan.stream:
+        sums = make("mul", plan.grid, plan.tile_m * plan.tile_n * _FLOAT_BYTES)
+        flags = make("mul", plan.grid, plan.consumers * _FLAG_BYTES)
+        workspaces = (Workspace("partials", sums), Workspace("flags", flags, "zero"))
+    if plan.partials:
         kernels.append(KernelLaunch(REDUCE_SYMBOL, reduce_params, (reduce_grid(plan), 1, 1), (REDUCE_THREADS, 1, 1)))
         workspaces = (Workspace("partials", make("mul", plan.partial_elements, _FLOAT_BYTES)),)
     return Launch(tensor_args(plan.gemm), scalar_args(plan.gemm), tuple(kernels), workspaces)

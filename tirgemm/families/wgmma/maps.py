@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tirgemm import expr
 from tirgemm.expr import Dim
-from tirgemm.families.wgmma.plan import MMA_M, Plan
+from tirgemm.families.wgmma.plan import Plan
 from tirgemm.families.wgmma.tile import Tile
 from tirgemm.gemm import DTYPE_BYTES, Operand
 from tirgemm.launch import TensorMap
@@ -12,13 +12,14 @@ from tirgemm.launch import TensorMap
 
 def load_map(plan: Plan, operand: Operand) -> TensorMap:
     """The descriptor by which a block loads its part of a slab of A or B. What lies outside reads as zero."""
-    tile: Tile = plan.a if operand == "a" else plan.b
+    tile: Tile = plan.left if operand == plan.left_operand else plan.right
     return _map(plan, operand, (tile.width, tile.rows_loaded), tile.swizzle, plan.l2_promotion)
 
 
 def store_map(plan: Plan) -> TensorMap:
-    """The descriptor by which a consumer stores 64 rows of a chunk of D. What lies outside is not written."""
-    return _map(plan, "d", (plan.chunk, MMA_M), plan.chunk_swizzle, 0)
+    """The descriptor by which a consumer stores a chunk of 64 rows of its tile. What lies outside is not written."""
+    rows, columns = plan.staged_shape
+    return _map(plan, "d", (columns, rows), plan.staged_swizzle, 0)
 
 
 def _map(plan: Plan, operand: Operand, box: tuple[int, int], swizzle: int, l2_promotion: int) -> TensorMap:

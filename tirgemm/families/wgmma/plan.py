@@ -12,8 +12,17 @@ from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Range
 
 WARPGROUP = 128
 MMA_M = 64
-COOPERATIVE, PINGPONG = "cooperative", "pingpong"
+COOPERATIVE, PINGPONG, STREAM = "cooperative", "pingpong", "stream"
 TMA, STAGED, DIRECT = "tma", "staged", "direct"
+# How the parts of a split are added: in the shared memory of a cluster, or by a second kernel.
+CLUSTER, KERNEL = "cluster", "kernel"
+# How operands that TMA cannot read get to shared memory.
+REPACK, COPY = "repack", "copy"
+HILBERT = "hilbert"
+# What L2 is told of: nothing; that the streamed operand goes first; that the other stays last; both.
+NORMAL, EVICT_FIRST, EVICT_LAST, EVICT_BOTH = "normal", "first", "last", "first_last"
+# Blocks of a cluster that every device schedules.
+MAX_CLUSTER = 8
 
 # Consumer warpgroups of a cooperative tile. 192 rows are three: two would have one and a half wgmmas each.
 _CONSUMERS = {64: 1, 128: 2, 192: 3, 256: 2}
@@ -26,10 +35,17 @@ _MANY_ACCUMULATORS, _MOST_REGISTERS = 160, (40, 232)
 # it spills, found by compiling.
 _OTHER_REGISTERS, _ERF_REGISTERS, _ADDRESS_REGISTERS = 40, 32, 32
 _COORDINATE_REGISTERS, _DIRECT_REGISTERS = 8, 40
+# For the places of other blocks' sums.
+_STREAM_REGISTERS = 16
+# Widths of staged outputs.
+_CHUNKS = (64, 32, 16, 8)
 # Tiles of D in shared memory a consumer: one fills while TMA stores the other.
 _STAGING_BUFFERS = 2
 _BARRIER_BYTES = 8
 _WORD = 4
+_FLOAT_BYTES = 4
+# Columns of a tile that one wgmma fragment of four accumulators a thread spans.
+FRAGMENT_COLUMNS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +61,64 @@ class Plan:
     schedule: str
     cluster_m: int
     cluster_n: int
+    swap: int
     split: int
+    reduction: str
+    load: str
     epilogue: str
     order: str
     group: int
     l2_promotion: int
+    eviction: str
 
     @property
     def config(self) -> Config:
         """The config that this is the plan of."""
         return Config("wgmma", tuple((name, getattr(self, name)) for name in _KNOBS))
 
+    # -- problem -------------------------------------------------------------------------------
+
+    @property
+    def swapped(self) -> bool:
+        """Whether the tile's rows run along n and its columns along m: the kernel computes D transposed."""
+        return bool(self.swap)
+
+    @property
+    def rows(self) -> Dim:
+        """Outputs along the tile's rows."""
+        return self.gemm.n if self.swapped else self.gemm.m_dim
+
+    @property
+    def columns(self) -> Dim:
+        """Outputs along the tile's columns."""
+        return self.gemm.m_dim if self.swapped else self.gemm.n
+
+    @property
+    def most_rows(self) -> int:
+        return self.gemm.n if self.swapped else self.gemm.m_max
+
+    @property
+    def most_columns(self) -> int:
+        return self.gemm.m_max if self.swapped else self.gemm.n
+
+    @property
+    def left_operand(self) -> Operand:
+        """The operand whose m or n is the tile's rows: wgmma's A."""
+        return "b" if self.swapped else "a"
+
+    @property
+    def right_operand(self) -> Operand:
+        return "a" if self.swapped else "b"
+
     # -- warpgroups ----------------------------------------------------------------------------
 
     @property
     def pingpong(self) -> bool:
         return self.schedule == PINGPONG
+
+    @property
+    def stream(self) -> bool:
+        return self.schedule == STREAM
 
     @property
     def consumers(self) -> int:
@@ -86,23 +144,35 @@ class Plan:
         return self.blocks * self.tile_n // 2
 
     @property
+    def half(self) -> bool:
+        """Whether sums are fp16, two of them in a register."""
+        return self.gemm.acc == "f16"
+
+    @property
+    def accumulator_registers(self) -> int:
+        return self.accumulators // 2 if self.half else self.accumulators
+
+    @property
     def most_accumulators(self) -> int:
-        """Accumulators that leave a thread the registers that the rest of its work takes."""
+        """Registers for accumulators that leave a thread what the rest of its work takes."""
         other = _OTHER_REGISTERS
-        if self.split == 1 and self.gemm.act == "gelu":
+        if not self.partials and self.gemm.act == "gelu":
             other += _ERF_REGISTERS
-        if self.split == 1 and self.gemm.beta and self.epilogue == STAGED:
+        if not self.partials and self.gemm.beta and self.epilogue == STAGED:
             other += _ADDRESS_REGISTERS
         if isinstance(self.gemm.m, Range) and self.gemm.batch > 1:
             other += _COORDINATE_REGISTERS
         if self.epilogue == DIRECT and not self.pingpong and self.blocks > 1:
             other += _DIRECT_REGISTERS
+        if self.stream:
+            other += _STREAM_REGISTERS
         return self.consumer_registers - other
 
     @property
     def registers(self) -> tuple[int, int]:
         """Registers of a producer's thread and of a consumer's."""
-        return _MOST_REGISTERS if self.accumulators > _MANY_ACCUMULATORS else _REGISTERS[self.consumers]
+        many = self.accumulator_registers > _MANY_ACCUMULATORS
+        return _MOST_REGISTERS if many else _REGISTERS[self.consumers]
 
     @property
     def producer_registers(self) -> int:
@@ -115,39 +185,76 @@ class Plan:
     # -- shared memory -------------------------------------------------------------------------
 
     @property
+    def in_cluster(self) -> bool:
+        """Whether the blocks of a cluster compute parts of one tile."""
+        return self.split > 1 and self.reduction == CLUSTER
+
+    @property
     def cluster(self) -> int:
+        return self.split if self.in_cluster else self.cluster_m * self.cluster_n
+
+    @property
+    def shared_by(self) -> int:
+        """Blocks of a cluster that a stage's data may go to."""
         return self.cluster_m * self.cluster_n
 
     @property
-    def a(self) -> Tile:
-        """A's tile. With few rows in all, only those are loaded: the rest of a wgmma reads what lies behind them."""
-        k_major = not self.gemm.trans_a
+    def left(self) -> Tile:
+        """The left operand's tile. With few rows of A in all, only those are loaded: the rest of a wgmma reads what
+        lies behind them."""
+        k_major = self._k_major(self.left_operand)
         rows = self.tile_m
         if k_major and rows == MMA_M and self.cluster_n == 1:
-            rows = min(rows, -(-self.gemm.m_max // CORE_ROWS) * CORE_ROWS)
+            rows = min(rows, -(-self.most_rows // CORE_ROWS) * CORE_ROWS)
         return Tile(k_major, rows, self.tile_k, self.cluster_n)
 
     @property
-    def b(self) -> Tile:
-        return Tile(self.gemm.trans_b, self.tile_n, self.tile_k, self.cluster_m)
+    def right(self) -> Tile:
+        return Tile(self._k_major(self.right_operand), self.tile_n, self.tile_k, self.cluster_m)
+
+    def _k_major(self, operand: Operand) -> bool:
+        return self.gemm.trans_b if operand == "b" else not self.gemm.trans_a
 
     @property
     def stage_bytes(self) -> int:
-        return self.a.nbytes + self.b.nbytes
+        return self.left.nbytes + self.right.nbytes
+
+    @property
+    def reducers(self) -> int:
+        """Blocks of a cluster that add the parts of a tile, each of an equal share of its columns."""
+        return next(r for r in range(self.cluster, 0, -1) if self.tile_n % (r * FRAGMENT_COLUMNS) == 0)
+
+    @property
+    def stored_columns(self) -> int:
+        """Columns of a tile that one block stores."""
+        return self.tile_n // self.reducers if self.in_cluster else self.tile_n
 
     @property
     def chunk(self) -> int:
-        """Columns of D that are staged in shared memory at a time: the widest swizzled row that divides the tile."""
-        return next(c for c in (64, 32, 16) if self.tile_n % c == 0)
+        """Columns of the tile that are staged in shared memory at a time."""
+        columns = self.stored_columns
+        if columns > _CHUNKS[0] and columns % _CHUNKS[2] == 0 and not self.gemm.beta:
+            return _CHUNKS[0]
+        return next(c for c in _CHUNKS if columns % c == 0)
 
     @property
-    def chunk_swizzle(self) -> int:
-        return SWIZZLES[self.chunk * ELEMENT_BYTES]
+    def chunks(self) -> tuple[int, ...]:
+        """The first column of every chunk. The last may begin inside the one before: the same outputs are stored twice."""
+        return tuple(min(c, self.stored_columns - self.chunk) for c in range(0, self.stored_columns, self.chunk))
+
+    @property
+    def staged_shape(self) -> tuple[int, int]:
+        """Rows of D and columns of D in one buffer of staged outputs."""
+        return (self.chunk, MMA_M) if self.swapped else (MMA_M, self.chunk)
+
+    @property
+    def staged_swizzle(self) -> int:
+        return SWIZZLES[self.staged_shape[1] * ELEMENT_BYTES]
 
     @property
     def staged(self) -> bool:
         """Whether D passes through shared memory."""
-        return self.split == 1 and self.epilogue != DIRECT
+        return not self.partials and self.epilogue != DIRECT
 
     @property
     def staging_buffers(self) -> int:
@@ -158,10 +265,15 @@ class Plan:
         return self.consumers * _STAGING_BUFFERS * MMA_M * self.chunk * ELEMENT_BYTES if self.staged else 0
 
     @property
+    def exchanged_bytes(self) -> int:
+        """Bytes of sums that a block of a cluster shows its peers, in the memory of its stages."""
+        return self.tile_m * self.tile_n * _FLOAT_BYTES if self.in_cluster else 0
+
+    @property
     def slack_bytes(self) -> int:
-        """Shared memory behind the last stage that a wgmma on fewer than 64 rows of A may read beyond the rest."""
-        read = (MMA_M - self.a.extent) * SLAB_BYTES if self.a.extent < MMA_M else 0
-        return max(0, read - self.stages * self.b.nbytes - self.staging_bytes)
+        """Shared memory behind the last stage that a wgmma on fewer than 64 rows may read beyond the rest."""
+        read = (MMA_M - self.left.extent) * SLAB_BYTES if self.left.extent < MMA_M else 0
+        return max(0, read - self.stages * self.right.nbytes - self.staging_bytes)
 
     @property
     def barriers(self) -> int:
@@ -187,21 +299,22 @@ class Plan:
     @property
     def tiles_m(self) -> Dim:
         """Rows of clusters of tiles."""
-        return expr.ceildiv(self.gemm.m_dim, self.tile_m * self.cluster_m)
+        return expr.ceildiv(self.rows, self.tile_m * self.cluster_m)
 
     @property
-    def tiles_n(self) -> int:
-        return -(-self.gemm.n // (self.tile_n * self.cluster_n))
+    def tiles_n(self) -> Dim:
+        """Columns of clusters of tiles."""
+        return expr.ceildiv(self.columns, self.tile_n * self.cluster_n)
 
     @property
     def slices(self) -> int:
-        """Parts of k times matrices of the batch."""
-        return self.split * self.gemm.batch
+        """Times that the tiles of a matrix follow each other: for each of the batch, and of the parts of k."""
+        return self.gemm.batch * (self.split if self.partials else 1)
 
     @property
     def work(self) -> Dim:
         """Clusters' tiles in all."""
-        return expr.make("mul", self.tiles_m, self.tiles_n * self.slices)
+        return expr.make("mul", expr.make("mul", self.tiles_m, self.tiles_n), self.slices)
 
     @property
     def waves(self) -> Dim:
@@ -211,13 +324,34 @@ class Plan:
     @property
     def clusters(self) -> Dim:
         """Clusters launched: as few as give the same waves, which leaves power to those that compute."""
-        return expr.ceildiv(self.work, self.waves)
+        if self.in_cluster:
+            return self.work
+        return self.units if self.stream else expr.ceildiv(self.work, self.waves)
 
     @property
     def grid(self) -> Dim:
         return expr.make("mul", self.clusters, self.cluster)
 
+    @property
+    def streamed(self) -> Dim:
+        """Tiles whose steps are dealt out evenly: those beyond whole waves and one wave more."""
+        whole = expr.make("max", expr.make("sub", expr.make("floordiv", self.work, self.units), 1), 0)
+        return expr.make("sub", self.work, expr.make("mul", whole, self.units))
+
+    def policy(self, operand: Operand) -> str:
+        """What L2 is told of an operand's lines: the larger operand is read through, the smaller one again and again."""
+        m, n = self.gemm.m_max, self.gemm.n
+        larger: Operand = "b" if n >= m else "a"
+        told = {NORMAL: (), EVICT_BOTH: (EVICT_FIRST, EVICT_LAST)}.get(self.eviction, (self.eviction,))
+        wanted = EVICT_FIRST if operand == larger else EVICT_LAST
+        return wanted if wanted in told else ""
+
     # -- outputs -------------------------------------------------------------------------------
+
+    @property
+    def partials(self) -> bool:
+        """Whether partial sums leave for a second kernel."""
+        return self.split > 1 and self.reduction == KERNEL
 
     @property
     def pairs(self) -> bool:
@@ -256,8 +390,8 @@ def stored_by_tma(gemm: Gemm) -> bool:
 
 
 def loaded_by_tma(gemm: Gemm, operand: Operand) -> bool:
-    """Whether TMA can load A or B: rows and matrices 16 bytes apart."""
-    return _multiple(gemm, operand, 16 // DTYPE_BYTES[gemm.dtype])
+    """Whether TMA can load A or B: base, rows and matrices 16 bytes apart."""
+    return gemm.align % 16 == 0 and _multiple(gemm, operand, 16 // DTYPE_BYTES[gemm.dtype])
 
 
 def _written(gemm: Gemm) -> tuple[Operand, ...]:

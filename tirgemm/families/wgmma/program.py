@@ -28,7 +28,7 @@ def program(plan: Plan) -> Program:
     gemm, params = _written(plan, gemm_kernel, Arguments.declare_gemm)
     functions = {SYMBOL: gemm}
     reduce_params: tuple[Param, ...] = ()
-    if plan.split > 1:
+    if plan.partials:
         functions[REDUCE_SYMBOL], reduce_params = _written(plan, reduce_kernel, Arguments.declare_reduce)
     return Program(IRModule(functions), launch(plan, params, reduce_params), "tirx", _PASS_CONFIG)
 

@@ -6,11 +6,25 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
-from tirgemm.families.wgmma.plan import DIRECT, MMA_M, STAGED, TMA, Plan, plan, stored_by_tma
+from tirgemm.families.wgmma.plan import (
+    CLUSTER,
+    DIRECT,
+    HILBERT,
+    MAX_CLUSTER,
+    MMA_M,
+    STAGED,
+    TMA,
+    Plan,
+    plan,
+    stored_by_tma,
+)
 from tirgemm.families.wgmma.space import LEAST_STEPS, TILES_M, TILES_N
+from tirgemm.families.wgmma.tile import CORE_ROWS, MMA_K
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 
 MAX_GRID = 2**31 - 1
+# Blocks that share tiles by multicast.
+MAX_SHARED_BY = 2
 # Tiles of this many rows and columns or fewer may leave SMs idle: nothing smaller would be better.
 _SMALLEST_M, _SMALL_N = 64, 32
 # Registers of a wgmma beside its accumulators, as the assembler counts them.
@@ -20,6 +34,8 @@ _MAX_WORKSPACE_BYTES = 2**30
 
 def _schedule(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
+    if cut.stream:
+        return _stream(cut)
     if not cut.pingpong:
         return None
     if cut.split > 1:
@@ -29,42 +45,65 @@ def _schedule(gemm: Gemm, config: Config, device: Device) -> str | None:
     return None
 
 
-def _cluster(gemm: Gemm, config: Config, device: Device) -> str | None:
-    cut = plan(gemm, config, device.units)
-    if cut.cluster > 2:
-        return f"a cluster of {cut.cluster} blocks leaves SMs of {device.arch} idle: their groups are no multiple of {cut.cluster}"
-    if cut.cluster > 1 and cut.split > 1:
-        return f"a cluster of {cut.cluster} shares tiles where there are many; split={cut.split} is for where there are few"
-    for axis, size, tile, count in (
-        ("m", gemm.m_max, cut.tile_m, cut.cluster_m),
-        ("n", gemm.n, cut.tile_n, cut.cluster_n),
-    ):
-        if count > 1 and size <= tile:
-            return f"cluster_{axis}={count} has one tile of {tile} to share among {size} outputs along {axis}"
+def _stream(cut: Plan) -> str | None:
+    if cut.split > 1 or cut.cluster > 1:
+        shared = f"split={cut.split}" if cut.split > 1 else f"a cluster of {cut.cluster}"
+        return f"stream deals out the steps of k itself; {shared} would cut them again"
+    if cut.half:
+        return "stream adds fp32 sums; the gemm's are f16"
+    tiles = evaluate(cut.work, cut.gemm.m_max)
+    if tiles % cut.units == 0:
+        return f"{tiles} tiles fill {cut.units} SMs evenly: there is nothing to deal out"
+    if evaluate(cut.streamed, cut.gemm.m_max) * cut.steps < LEAST_STEPS * cut.units:
+        return f"{tiles} tiles of {cut.steps} steps are fewer than {LEAST_STEPS} steps for each of {cut.units} SMs"
     return None
 
 
-def _tile(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+def _cluster(gemm: Gemm, config: Config, device: Device) -> str | None:
+    cut = plan(gemm, config, device.units)
+    if cut.shared_by > MAX_SHARED_BY:
+        return (
+            f"a cluster of {cut.shared_by} blocks leaves SMs of {device.arch} idle: their groups are no multiple of it"
+        )
+    if cut.shared_by > 1 and cut.split > 1:
+        return f"a cluster of {cut.shared_by} shares tiles where there are many; split={cut.split} is for where there are few"
+    for axis, size, tile, count in (
+        ("m", cut.most_rows, cut.tile_m, cut.cluster_m),
+        ("n", cut.most_columns, cut.tile_n, cut.cluster_n),
+    ):
+        if count > 1 and size <= tile:
+            return f"cluster_{axis}={count} has one tile of {tile} to share among {size} outputs along {axis}"
+    for name, tile in (("cluster_n", cut.left), ("cluster_m", cut.right)):
+        if tile.peers > 1 and tile.rows % (tile.peers * CORE_ROWS):
+            return f"{name}={tile.peers} cuts {tile.rows} rows of shared memory into parts that are no multiple of {CORE_ROWS}"
+    return None
+
+
+def _tile(gemm: Gemm, config: Config, device: Device) -> str | None:
+    cut = plan(gemm, config, device.units)
     for axis, size, tile, smaller in (
-        ("m", gemm.m_max, config["tile_m"], TILES_M),
-        ("n", gemm.n, config["tile_n"], TILES_N),
+        ("m", cut.most_rows, cut.tile_m, TILES_M),
+        ("n", cut.most_columns, cut.tile_n, TILES_N),
     ):
         enough = [s for s in smaller if size <= s < tile]
         if enough:
-            return f"tile_{axis}={tile} is more than the {size} outputs along {axis} need: {enough[0]} is enough"
+            return f"tile_{axis}={tile} is more than the {size} outputs along it need: {enough[0]} is enough"
+    if not cut.right.k_major and cut.tile_n % MMA_K:
+        return f"tile_n={cut.tile_n} is no multiple of {MMA_K}, as columns that are contiguous in memory must be"
     return None
 
 
 def _accumulators(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     # Before setmaxnreg, that is for the assembler, threads share the registers evenly.
-    even, need = device.limits.registers_per_sm // cut.threads, cut.tile_n // 2 + _INSTRUCTION_REGISTERS
+    even = device.limits.registers_per_sm // cut.threads
+    need = cut.accumulator_registers // cut.blocks + _INSTRUCTION_REGISTERS
     if need > even:
         return f"a wgmma of {cut.tile_n} columns takes {need} registers; each of {cut.threads} threads has {even}"
-    if cut.accumulators <= cut.most_accumulators:
+    if cut.accumulator_registers <= cut.most_accumulators:
         return None
     return (
-        f"a thread has {cut.accumulators} accumulators; {cut.consumers} consumer warpgroups of {cut.consumer_registers} "
+        f"a thread has {cut.accumulator_registers} registers of accumulators; {cut.consumers} consumer warpgroups of {cut.consumer_registers} "
         f"registers leave room for {cut.most_accumulators}"
     )
 
@@ -72,6 +111,8 @@ def _accumulators(gemm: Gemm, config: Config, device: Device) -> str | None:
 def _stages(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     steps = cut.split_steps * (evaluate(cut.waves, gemm.m_max) if cut.split == 1 else 1)
+    if cut.stream:
+        steps = -(-evaluate(cut.work, gemm.m_max) * cut.steps // cut.units)
     if cut.stages > max(2, steps):
         return f"stages={cut.stages} are more than the {steps} steps of k that a block takes in all"
     return None
@@ -87,26 +128,43 @@ def _shared(gemm: Gemm, config: Config, device: Device) -> str | None:
 def _split(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     if cut.split == 1:
-        return None
+        return None if cut.reduction == CLUSTER else f"there are no parts for reduction={cut.reduction} to add"
     if cut.split_steps < LEAST_STEPS:
         return f"split={cut.split} leaves {cut.split_steps} of {cut.steps} steps of k; a part needs {LEAST_STEPS}"
     if (cut.split - 1) * cut.split_steps >= cut.steps:
         return f"split={cut.split} parts of {cut.split_steps} steps are more than the {cut.steps} steps of k"
-    tiles = evaluate(cut.work, gemm.m_max) // cut.split
+    tiles = evaluate(cut.work, gemm.m_max) // (cut.split if cut.partials else 1)
     if tiles >= device.units:
         return f"{tiles} tiles keep {device.units} SMs busy without split={cut.split}"
     if tiles * cut.split > 2 * device.units and cut.split > 2:
         return f"split={cut.split} makes {tiles * cut.split} parts for {device.units} SMs; fewer would keep them busy"
-    nbytes = 4 * evaluate(cut.partial_elements, gemm.m_max)
+    return _in_cluster(cut) if cut.in_cluster else _by_kernel(cut)
+
+
+def _in_cluster(cut: Plan) -> str | None:
+    if cut.split > MAX_CLUSTER:
+        return f"split={cut.split} is more than the {MAX_CLUSTER} blocks of a cluster"
+    if cut.blocks > 1:
+        return f"tile_m={cut.tile_m} gives a thread {cut.blocks} blocks of rows; a cluster adds one"
+    room = cut.stages * cut.stage_bytes
+    if cut.exchanged_bytes > room:
+        return f"the sums of a tile are {cut.exchanged_bytes} bytes; its stages leave {room}"
+    return None
+
+
+def _by_kernel(cut: Plan) -> str | None:
+    if cut.swapped:
+        return "the second kernel adds rows of D; swapped tiles are D's columns"
+    nbytes = 4 * evaluate(cut.partial_elements, cut.gemm.m_max)
     if nbytes > _MAX_WORKSPACE_BYTES:
         return f"split={cut.split} needs {nbytes} bytes of workspace; the limit is {_MAX_WORKSPACE_BYTES}"
     return None
 
 
-def _epilogue(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
-    way = config["epilogue"]
-    if config["split"] > 1 and way != DIRECT:
-        return f"split={config['split']} writes partial sums, which are fp32 and leave by epilogue={DIRECT}"
+def _epilogue(gemm: Gemm, config: Config, device: Device) -> str | None:
+    way, cut = config["epilogue"], plan(gemm, config, device.units)
+    if cut.partials and way != DIRECT:
+        return f"split={cut.split} writes partial sums, which are fp32 and leave by epilogue={DIRECT}"
     if way != DIRECT and DTYPE_BYTES[gemm.out] != 2:
         return f"epilogue={way} stores 16-bit outputs; {gemm.out} leaves by {DIRECT}"
     if way == TMA and not stored_by_tma(gemm):
@@ -116,7 +174,14 @@ def _epilogue(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa
 
 def _raster(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
-    along = evaluate(cut.tiles_m, gemm.m_max) if cut.order == "m" else cut.tiles_n
+    rows, columns = evaluate(cut.tiles_m, gemm.m_max), evaluate(cut.tiles_n, gemm.m_max)
+    if cut.order == HILBERT:
+        if cut.group == 1:
+            return "a curve through squares of one tile is no curve: group=1 is order=m"
+        if cut.group > min(rows, columns):
+            return f"squares of {cut.group} tiles a side do not fit into {rows} by {columns} tiles"
+        return None
+    along = columns if cut.order == "n" else rows
     if cut.group >= 2 * along and cut.group > 1:
         return f"group={cut.group} is more than the {along} tiles along {cut.order}: a smaller group is the same order"
     if cut.order == "n" and along == 1:
@@ -134,19 +199,21 @@ def _grid(gemm: Gemm, config: Config, device: Device) -> str | None:
 def _waves(gemm: Gemm, config: Config, device: Device) -> str | None:
     """Idle SMs that smaller tiles or a split would use."""
     cut = plan(gemm, config, device.units)
+    if cut.stream:
+        return None
     work = evaluate(cut.work, gemm.m_max) * cut.cluster
     if 2 * work > device.units or (cut.tile_m == _SMALLEST_M and cut.tile_n <= _SMALL_N):
         return None
-    if _with_smaller_tile(gemm, cut) <= work:
+    if _with_smaller_tile(cut) <= work:
         return None
     return f"{work} blocks keep fewer than half of {device.units} SMs busy; smaller tiles would be more"
 
 
-def _with_smaller_tile(gemm: Gemm, cut: Plan) -> int:
+def _with_smaller_tile(cut: Plan) -> int:
     """Blocks that there would be with the larger side of the tile halved."""
     halve_m = cut.tile_m > MMA_M and cut.tile_m >= cut.tile_n
-    m, n = (cut.tile_m // 2, cut.tile_n) if halve_m else (cut.tile_m, max(16, cut.tile_n // 2))
-    return -(-gemm.m_max // m) * -(-gemm.n // n) * cut.slices
+    m, n = (cut.tile_m // 2, cut.tile_n) if halve_m else (cut.tile_m, max(TILES_N[0], cut.tile_n // 2))
+    return -(-cut.most_rows // m) * -(-cut.most_columns // n) * cut.gemm.batch * cut.split
 
 
 RULES: tuple[Rule, ...] = (

@@ -23,8 +23,13 @@ class Shared:
     def __init__(self, plan):
         pool = T.SMEMPool()
         dtype = DTYPE_NAMES[plan.gemm.dtype]
-        self.a = pool.alloc((plan.stages, plan.a.elements), dtype, align=_ALIGN, layout=None)
-        self.b = pool.alloc((plan.stages, plan.b.elements), dtype, align=_ALIGN, layout=None)
+        self.sums = None
+        if plan.in_cluster:
+            # In the place of the stages, whose last use comes before.
+            self.sums = pool.alloc((plan.exchanged_bytes // 4,), "float32", align=_ALIGN, layout=None)
+            pool.offset = 0
+        self.left = pool.alloc((plan.stages, plan.left.elements), dtype, align=_ALIGN, layout=None)
+        self.right = pool.alloc((plan.stages, plan.right.elements), dtype, align=_ALIGN, layout=None)
         self.staging = None
         if plan.staged:
             shape = (plan.consumers, plan.staging_buffers, MMA_M * plan.chunk)
@@ -32,7 +37,7 @@ class Shared:
         if plan.slack_bytes:
             self.slack = pool.alloc((plan.slack_bytes,), "uint8", align=SLAB_BYTES, layout=None)
         # In ping-pong one consumer reads a stage, else all; a stage may hold data for both blocks of the cluster.
-        readers = (1 if plan.pingpong else plan.consumers) * plan.cluster
+        readers = (1 if plan.pingpong else plan.consumers) * plan.shared_by
         self.ring = Pipeline(pool, plan.stages, full="tma", empty="mbar", init_full=1, init_empty=readers)
         self.turn = None
         if plan.pingpong:

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 from tirgemm.config import Knob, Space, Value
 from tirgemm.device import Device
-from tirgemm.families.wgmma.plan import COOPERATIVE, DIRECT, PINGPONG, STAGED, TMA, stored_by_tma
+from tirgemm.families.wgmma.plan import (
+    CLUSTER,
+    COOPERATIVE,
+    DIRECT,
+    EVICT_BOTH,
+    EVICT_FIRST,
+    EVICT_LAST,
+    HILBERT,
+    KERNEL,
+    NORMAL,
+    PINGPONG,
+    REPACK,
+    STAGED,
+    STREAM,
+    TMA,
+    loaded_by_tma,
+    stored_by_tma,
+)
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 
 TILES_M = (64, 128, 192, 256)
-TILES_N = (16, 32, 64, 96, 128, 160, 192, 224, 256)
+TILES_N = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
 TILES_K = (64, 128)
-_STAGES = (2, 3, 4, 5, 6, 7, 8)
-_SPLITS = (1, 2, 4, 8, 16)
+_STAGES = (2, 3, 4, 5, 6, 7, 8, 10, 12)
+_SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 _GROUPS = (1, 4, 8, 16)
 # A part of a split with fewer steps of k than this is mostly prologue and epilogue.
 LEAST_STEPS = 4
@@ -20,29 +37,41 @@ LEAST_STEPS = 4
 def space(gemm: Gemm, device: Device) -> Space:
     """Every knob with its choices, simplest first; none that no config of this problem could use.
 
-    tile_m, tile_n, tile_k: outputs of a thread block and its step in k. stages: tiles of A and B in flight.
-    schedule: the consumer warpgroups share a tile (cooperative) or alternate on tiles of their own (pingpong).
-    cluster_m, cluster_n: thread blocks that share tiles of B, of A, by multicast. split: parts of k, summed in order
-    by a second kernel. epilogue: D leaves by TMA, through shared memory by rows (staged), or from the registers.
-    order, group: tiles that are neighbours along m or n run together. l2_promotion: bytes that an L2 miss of A or B
-    fetches (the driver's enumeration: 0 none, 2 128, 3 256).
+    tile_m, tile_n, tile_k: outputs of a thread block and its step in k. stages: tiles of both operands in flight.
+    schedule: the consumer warpgroups share a tile (cooperative), alternate on tiles of their own (pingpong), or share
+    tiles of which blocks take equal numbers of steps (stream). cluster_m, cluster_n: thread blocks that share tiles of
+    the right operand, of the left one, by multicast. swap: tile rows run along n, columns along m. split: parts of k.
+    reduction: the parts are added in a cluster's shared memory, or by a second kernel. load: operands go to shared
+    memory by TMA, after a pass that aligns their rows (repack), or by cp.async (copy). epilogue: D leaves by TMA,
+    through shared memory by rows (staged), or from the registers. order, group: tiles that are neighbours along the
+    tile's rows (m) or columns (n) run together, or squares of them along Hilbert's curve. l2_promotion: bytes that an L2
+    miss of A or B fetches (the driver's enumeration: 0 none, 2 128, 3 256). eviction: the larger operand's lines leave
+    L2 first, the smaller one's last.
     """
-    tiles_m, tiles_n = -(-gemm.m_max // TILES_M[0]), -(-gemm.n // TILES_N[0])
+    wide, high = max(gemm.n, gemm.m_max), min(gemm.n, gemm.m_max)
+    tiles_m, tiles_n = -(-gemm.m_max // TILES_M[0]), -(-gemm.n // TILES_M[0])
+    most = -(-wide // TILES_M[0]) * -(-high // TILES_N[0]) * gemm.batch
     steps = -(-gemm.k // TILES_K[0])
-    several = tiles_m * tiles_n * gemm.batch > device.units
+    several = most > device.units
+    schedules = (COOPERATIVE, PINGPONG, STREAM) if several else (COOPERATIVE, STREAM) if steps > 1 else (COOPERATIVE,)
+    splits = tuple(s for s in _SPLITS if s == 1 or -(-steps // s) >= LEAST_STEPS)
     knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
-        ("tile_m", _up_to(gemm.m_max, TILES_M)),
-        ("tile_n", _up_to(gemm.n, TILES_N)),
+        ("tile_m", _up_to(wide, TILES_M)),
+        ("tile_n", _up_to(wide, TILES_N)),
         ("tile_k", _up_to(gemm.k, TILES_K)),
         ("stages", tuple(s for s in _STAGES if several or s <= max(2, steps))),
-        ("schedule", (COOPERATIVE, PINGPONG) if several else (COOPERATIVE,)),
-        ("cluster_m", (1, 2) if tiles_m > 1 else (1,)),
-        ("cluster_n", (1, 2) if tiles_n > 1 else (1,)),
-        ("split", tuple(s for s in _SPLITS if s == 1 or -(-steps // s) >= LEAST_STEPS)),
+        ("schedule", schedules),
+        ("cluster_m", (1, 2) if tiles_m > 1 or tiles_n > 1 else (1,)),
+        ("cluster_n", (1, 2) if tiles_m > 1 or tiles_n > 1 else (1,)),
+        ("swap", (0, 1)),
+        ("split", splits),
+        ("reduction", (CLUSTER, KERNEL) if len(splits) > 1 else (CLUSTER,)),
+        ("load", loads(gemm)),
         ("epilogue", epilogues(gemm)),
-        ("order", ("m", "n") if tiles_m > 1 and tiles_n > 1 else ("m",)),
-        ("group", tuple(g for g in _GROUPS if g < 2 * max(tiles_m, tiles_n if tiles_m > 1 else 1))),
+        ("order", ("m", "n", HILBERT) if tiles_m > 1 and tiles_n > 1 else ("m",)),
+        ("group", tuple(g for g in _GROUPS if g < 2 * max(tiles_m, tiles_n))),
         ("l2_promotion", (2, 3, 0)),
+        ("eviction", (NORMAL, EVICT_FIRST, EVICT_LAST, EVICT_BOTH)),
     )
     return Space("wgmma", tuple(Knob(name, choices) for name, choices in knobs))
 
@@ -57,3 +86,8 @@ def epilogues(gemm: Gemm) -> tuple[str, ...]:
     if stored_by_tma(gemm):
         return (TMA, DIRECT, STAGED)
     return (STAGED, DIRECT) if DTYPE_BYTES[gemm.out] == 2 else (DIRECT,)
+
+
+def loads(gemm: Gemm) -> tuple[str, ...]:
+    """The ways in which A and B can reach shared memory."""
+    return (TMA,) if loaded_by_tma(gemm, "a") and loaded_by_tma(gemm, "b") else (REPACK,)

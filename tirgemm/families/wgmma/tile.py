@@ -19,7 +19,7 @@ SLAB_BYTES = 128
 # Bytes of a swizzled row -> the driver's CUtensorMapSwizzle, which the descriptor helper takes too.
 # Units in 128 bytes: rows of fewer share a step of the permutation.
 _PERIOD = 8
-SWIZZLES = {32: 1, 64: 2, 128: 3}
+SWIZZLES = {16: 0, 32: 1, 64: 2, 128: 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Tile:
 
 
 def permuted(row: Any, unit: Any, units_of_row: int) -> Any:
-    """Which 16 bytes of its row hold unit ``unit`` of row ``row``, for rows of 8, 4 or 2 units: TMA's swizzle.
+    """Which 16 bytes of its row hold unit ``unit`` of row ``row``, for rows of 8, 4, 2 or 1 units: TMA's swizzle.
 
     Bits 4 and up of an address are flipped by bits 7 and up of it, as many as a row's units need. For integers and for
     TIR expressions.
