@@ -123,7 +123,7 @@ def write_chunk(e, index, row, column):
     count = width // _UNIT_ELEMENTS * 2
     stmatrix = T.ptx[_STMATRIX.format(count=count, turned=".trans" if plan.swapped else "")]
     # Of the matrices that lie side by side in the tile, the one whose rows this lane's addresses are.
-    beside = e.lane // 16 if count == 4 else 0  # noqa: PLR2004
+    beside = e.lane // 16 if count == 4 else 0
     at_row = e.row0 + row + e.warp * 16 + e.lane // 4
     at_column = e.column0 + column + e.lane % 4 * 2
     for part in range(plan.chunk // width):

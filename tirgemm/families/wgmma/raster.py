@@ -173,7 +173,7 @@ class Stream(Tiles):
         self.take()
 
     @T.inline
-    def advance(self, count):
+    def advance(self, count):  # noqa: ARG002
         self.take()
 
     @T.inline

@@ -73,9 +73,9 @@ def _cluster(gemm: Gemm, config: Config, device: Device) -> str | None:
     ):
         if count > 1 and size <= tile:
             return f"cluster_{axis}={count} has one tile of {tile} to share among {size} outputs along {axis}"
-    for name, tile in (("cluster_n", cut.left), ("cluster_m", cut.right)):
-        if tile.peers > 1 and tile.rows % (tile.peers * CORE_ROWS):
-            return f"{name}={tile.peers} cuts {tile.rows} rows of shared memory into parts that are no multiple of {CORE_ROWS}"
+    for name, shared in (("cluster_n", cut.left), ("cluster_m", cut.right)):
+        if shared.peers > 1 and shared.rows % (shared.peers * CORE_ROWS):
+            return f"{name}={shared.peers} cuts {shared.rows} rows of shared memory into parts that are no multiple of {CORE_ROWS}"
     return None
 
 
