@@ -14,7 +14,7 @@ from itertools import combinations, product
 
 from tirgemm.config import Config, Space, Value
 from tirgemm.device import Device
-from tirgemm.errors import InvalidGemm
+from tirgemm.errors import InvalidGemm, Unsupported
 from tirgemm.families.base import Family, rejected
 from tirgemm.gemm import ACTIVATIONS, DTYPE_BYTES, LAYOUTS, Gemm
 
@@ -27,6 +27,7 @@ Feature = tuple[str, object]
 _MOST_FLOPS = 2**34
 _MOST_ELEMENTS = 2**25
 _TRIES_PER_GEMM = 30
+_TRIES_PER_SPECIAL = 500
 # Draws in a row without a choice of a knob that was aimed at, before it counts as one that no problem here can take.
 _MISSES = 400
 # Draws of which the best is taken.
@@ -70,20 +71,28 @@ def problem_features(gemm: Gemm) -> Iterator[Feature]:
     yield "rows of A, of B by 16 bytes", tuple(_rows_by(gemm, name) for name in ("a", "b"))
 
 
-def special_cases(family: Family, device: Device, seed: int = 0) -> list[Case]:
-    """k = 1, m = 1, n = 1 and their pairs, in every layout, with rows 16 bytes apart and as dense as can be."""
+def special_cases(family: Family, device: Device, seed: int = 0) -> tuple[list[Case], list[Gemm]]:
+    """k = 1, m = 1, n = 1 and their pairs, in every layout, with rows 16 bytes apart and as dense as can be.
+
+    And the problems among them that the family supports and has no config for, which is a mistake of the family.
+    """
     rng = random.Random(seed)
     shapes = [(1, 1, 1), (1, 1, 777), (1, 300, 1), (130, 1, 1), (1, 577, 1030), (333, 1, 1030), (333, 577, 1)]
-    found = []
+    cases: dict[Case, None] = {}
+    without: list[Gemm] = []
     for number, ((m, n, k), layout, padded) in enumerate(product(shapes, LAYOUTS, (True, False))):
         text = f"{m}x{n}x{k}:{('f16', 'bf16')[number % 3 % 2]}:{layout}"
         if padded:
             text += _leading(m, n, k, layout, lambda columns: -(-columns // 8) * 8)
         gemm = Gemm.parse(f"{text}:beta:bias" if number % 5 == 0 else text)
-        case = _with_config(rng, family, device, gemm, None, 100 * _TRIES_PER_GEMM)
-        if case is not None:
-            found.append(case)
-    return list(dict.fromkeys(found))
+        if family.supports(gemm, device) is not None:
+            continue
+        case = _with_config(rng, family, device, gemm, None, _TRIES_PER_SPECIAL) or _default(family, device, gemm)
+        if case is None:
+            without.append(gemm)
+        else:
+            cases[case] = None
+    return list(cases), without
 
 
 def random_cases(family: Family, device: Device, count: int, seed: int = 2024) -> list[Case]:
@@ -213,3 +222,10 @@ def _with_config(
         if rejected(family, gemm, config, device) is None:
             return Case(gemm, config)
     return None
+
+
+def _default(family: Family, device: Device, gemm: Gemm) -> Case | None:
+    try:
+        return Case(gemm, family.default(gemm, device, "sustained"))
+    except Unsupported:
+        return None

@@ -25,6 +25,7 @@ from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, InvalidDevice, TirgemmError
 from tirgemm.families import Family, family_named
+from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.compile import Binary
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut
@@ -34,8 +35,8 @@ from tirgemm.tuning.workbench import Workbench
 SAVE_EVERY_S = 15.0
 # Builds that wait or run ahead of the measuring process: a few for each build process.
 _AHEAD = 6
-PASSED, BUILT, WRONG, SPILLED, BUILD_FAILED, CRASHED, TIMED_OUT = (
-    "passed", "built", "wrong", "spilled", "build_failed", "crashed", "timed_out",
+PASSED, BUILT, WRONG, SPILLED, BUILD_FAILED, CRASHED, TIMED_OUT, NO_CONFIG = (
+    "passed", "built", "wrong", "spilled", "build_failed", "crashed", "timed_out", "no_config",
 )  # fmt: skip
 GOOD = (PASSED, BUILT)
 
@@ -43,8 +44,10 @@ GOOD = (PASSED, BUILT)
 def main() -> int:
     options = _options()
     family, device = family_named(options.family), any_device(options.device)
-    cases = drawn(family, device, options.count, options.seed)
+    cases, without = drawn(family, device, options.count, options.seed)
     evidence = EvidenceFile(options.out, "verified", family.name, device, commit=options.commit)
+    for gemm in without:
+        evidence.add(str(gemm), {"gemm": str(gemm), "config": {}, "status": NO_CONFIG, "message": "no config passes"})
     evidence.summary = coverage(family, device, cases)
     print(f"{len(cases)} cases, {len(evidence.rows)} rows kept; {evidence.summary}", flush=True)
     run(cases, device, evidence, seconds=options.seconds, processes=options.processes)
@@ -59,13 +62,16 @@ def any_device(name: str | None) -> Device:
         return named_device(name or "")
 
 
-def drawn(family: Family, device: Device, count: int, seed: int) -> list[Case]:
-    """The special cases, then random ones, ``count`` in all. Raises InvalidDevice where the family writes nothing for it."""
-    special = special_cases(family, device, seed)
+def drawn(family: Family, device: Device, count: int, seed: int) -> tuple[list[Case], list[Gemm]]:
+    """The special cases, then random ones, ``count`` in all; and special problems for which the family has no config.
+
+    Raises InvalidDevice where the family writes nothing for the device.
+    """
+    special, without = special_cases(family, device, seed)
     if not special:
         raise InvalidDevice(f"family {family.name} writes no problem of these for {device.name}")
     random = [case for case in random_cases(family, device, count, seed) if case not in special]
-    return [*special, *random][:count]
+    return [*special, *random][:count], without
 
 
 def coverage(family: Family, device: Device, cases: list[Case]) -> dict[str, object]:
