@@ -20,10 +20,12 @@ from tirgemm.expr import evaluate
 from tirgemm.families.base import Program
 from tirgemm.families.wgmma.repacking import (
     MAX_COPY_BYTES,
+    REPACK_SYMBOL,
     REPACK_THREADS,
     REPACK_WORDS,
     Repacked,
     all_turns,
+    copies,
     repack_grid,
     repacked,
 )
@@ -91,14 +93,10 @@ class Built:
     source: str
 
 
-def copies(gemm: Gemm) -> tuple[Repacked, ...]:
-    return tuple(item for item in (repacked(gemm, operand) for operand in _OPERANDS) if item)
-
-
 def built(text: str, units: int = 132) -> Built:
     from tvm import IRModule
 
-    from tirgemm.families.wgmma.repack import REPACK_SYMBOL, RepackArguments, repack_kernel
+    from tirgemm.families.wgmma.repack import RepackArguments, repack_kernel
 
     gemm = Gemm.parse(text)
     items = copies(gemm)

@@ -23,6 +23,7 @@ from tirgemm.expr import evaluate
 from tirgemm.families.wgmma.arguments import Arguments
 from tirgemm.families.wgmma.repacking import (
     REPACK_BLOCKS,
+    REPACK_SYMBOL,
     REPACK_THREADS,
     REPACK_WORDS,
     WORD,
@@ -35,7 +36,6 @@ from tirgemm.gemm import Gemm, Range
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
-REPACK_SYMBOL = "wgmma_repack"
 _INT32_MAX = 2**31 - 1
 _HALVES = 4
 # How many elements a base lies behind an address of 16 bytes: only the call knows.

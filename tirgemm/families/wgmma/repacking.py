@@ -16,6 +16,7 @@ from tirgemm.families.wgmma.plan import loaded_by_tma
 from tirgemm.families.wgmma.tile import ELEMENT_BYTES
 from tirgemm.gemm import Gemm, Operand
 
+REPACK_SYMBOL = "wgmma_repack"
 REPACK_THREADS = 256
 # Words of a thread whose loads are in flight together.
 REPACK_WORDS = 4
@@ -112,6 +113,12 @@ def repacked(gemm: Gemm, operand: Operand) -> Repacked | None:
     base = min(WORD, gemm.align // ELEMENT_BYTES)
     vector = next(v for v in (8, 4, 2, 1) if base % v == 0 and divides(v, source_ld) and divides(v, source_stride))
     return Repacked(operand, rows, columns, gemm.batch, source_ld, source_stride, ld, stride, elements, vector, base)
+
+
+def copies(gemm: Gemm) -> tuple[Repacked, ...]:
+    """The copies of those of A and B that TMA cannot load."""
+    operands: tuple[Operand, ...] = ("a", "b")
+    return tuple(item for item in (repacked(gemm, operand) for operand in operands) if item)
 
 
 def repack_grid(items: Iterable[Repacked], units: int) -> Dim:
