@@ -95,8 +95,15 @@ def special_cases(family: Family, device: Device, seed: int = 0) -> tuple[list[C
     return list(cases), without
 
 
-def random_cases(family: Family, device: Device, count: int, seed: int = 2024) -> list[Case]:
-    """``count`` different cases. Each draw aims at the choice of a knob that has been drawn least; the rest is random.
+def random_cases(
+    family: Family,
+    device: Device,
+    count: int,
+    seed: int = 2024,
+    *,
+    draw: Callable[[random.Random], Gemm | None] | None = None,
+) -> list[Case]:
+    """``count`` different cases of problems that ``draw`` gives (``random_gemm``). Each draw aims at the choice of a knob that has been drawn least; the rest is random.
 
     Of some draws the one with most pairs of features that no case had yet is taken, and then the rarest pairs.
     """
@@ -108,7 +115,7 @@ def random_cases(family: Family, device: Device, count: int, seed: int = 2024) -
     while len(cases) < count:
         candidates: list[Case] = []
         while len(candidates) < _CANDIDATES:
-            case = _draw(rng, family, device, drawn, misses)
+            case = _draw(rng, family, device, draw or random_gemm, drawn, misses)
             if case is not None and case not in cases:
                 candidates.append(case)
         best = max(candidates, key=lambda case: sum(1 / (1 + 20 * pairs[pair]) for pair in pairs_of(case)))
@@ -124,9 +131,14 @@ def pairs_of(case: Case) -> Iterator[tuple[Feature, Feature]]:
 
 
 def _draw(
-    rng: random.Random, family: Family, device: Device, drawn: Counter[Feature], misses: Counter[Choice]
+    rng: random.Random,
+    family: Family,
+    device: Device,
+    draw: Callable[[random.Random], Gemm | None],
+    drawn: Counter[Feature],
+    misses: Counter[Choice],
 ) -> Case | None:
-    gemm = random_gemm(rng)
+    gemm = draw(rng)
     if gemm is None or family.supports(gemm, device) is not None:
         return None
     target = _least(rng, family.space(gemm, device), drawn, misses)

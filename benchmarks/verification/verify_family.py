@@ -23,10 +23,9 @@ from benchmarks.verification.cases import Case, missing_choices, pairs_of, rando
 from benchmarks.verification.evidence import EvidenceFile, Row
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
-from tirgemm.errors import BuildFailed, InvalidDevice, TirgemmError
+from tirgemm.errors import BuildFailed, InvalidDevice
 from tirgemm.families import Family, family_named
 from tirgemm.gemm import Gemm
-from tirgemm.hardware import named_device
 from tirgemm.tuning.compile import Binary
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut
 from tirgemm.tuning.memory_store import MemoryStore
@@ -43,7 +42,7 @@ GOOD = (PASSED, BUILT)
 
 def main() -> int:
     options = _options()
-    family, device = family_named(options.family), any_device(options.device)
+    family, device = family_named(options.family), detect_device(options.device)
     cases, without = drawn(family, device, options.count, options.seed)
     evidence = EvidenceFile(options.out, "verified", family.name, device, commit=options.commit)
     for gemm in without:
@@ -52,14 +51,6 @@ def main() -> int:
     print(f"{len(cases)} cases, {len(evidence.rows)} rows kept; {evidence.summary}", flush=True)
     run(cases, device, evidence, seconds=options.seconds, processes=options.processes)
     return report(cases, evidence)
-
-
-def any_device(name: str | None) -> Device:
-    """A device of this machine, or a named architecture."""
-    try:
-        return detect_device(name)
-    except TirgemmError:
-        return named_device(name or "")
 
 
 def drawn(family: Family, device: Device, count: int, seed: int) -> tuple[list[Case], list[Gemm]]:

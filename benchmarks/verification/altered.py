@@ -1,0 +1,55 @@
+"""Builds of configs with an alteration of their CUDA source: what ``BuildPool`` calls in its processes.
+
+A config with one more knob, ``alteration``, names an altered source: ``DELAY``, ``LIMIT+DROP:412`` (``alterations``).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from benchmarks.verification.alterations import altered
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.families import family_named
+from tirgemm.gemm import Gemm
+from tirgemm.launch import Launch
+from tirgemm.tuning.compile import Binary
+from tirgemm.tuning.compile.nvrtc import compile_source
+
+BUILDER = "benchmarks.verification.altered:build"
+KNOB = "alteration"
+# ptxas's warnings about wgmmas that it runs one by one.
+SERIALISED = tuple(f"C75{number}" for number in range(10, 20))
+
+
+def with_alteration(config: Config, alteration: str) -> Config:
+    """``config`` with an alteration as its last knob; empty for the source as it is."""
+    return Config(config.family, (*config.knobs, (KNOB, alteration)))
+
+
+def build(gemm: Gemm, config: Config, device: Device) -> Binary:
+    """The altered source, compiled, with the launch of the unaltered one. Raises BuildFailed, InvalidRequest.
+
+    ``resources`` also has ``serialised``: 1 where ptxas warns that wgmmas run one by one.
+    """
+    base = Config(config.family, tuple(knob for knob in config.knobs if knob[0] != KNOB))
+    launch, source = lowered(gemm, base, device)
+    text = altered(source, config[KNOB]) if config[KNOB] else source
+    cubin = compile_source(text, device.arch)
+    kernels = [cubin.resources[kernel.symbol] for kernel in launch.kernels]
+    resources = {
+        "registers": max(kernel.registers for kernel in kernels),
+        "spill_bytes": max(kernel.spill_bytes for kernel in kernels),
+        "serialised": int(any(warning in cubin.log for warning in SERIALISED)),
+    }
+    return Binary(cubin.data, "cubin", launch, {"kernel.cu": text}, cubin.flags, resources)
+
+
+@lru_cache(maxsize=8)
+def lowered(gemm: Gemm, config: Config, device: Device) -> tuple[Launch, str]:
+    """The launch, as the cubin's parameters have it, and the CUDA source of a config. Needs TVM."""
+    from tirgemm.tuning.compile.cuda import checked_launch, lower
+
+    program = family_named(config.family).instantiate(gemm, config, device)
+    host, source = lower(program, device.arch)
+    return checked_launch(program, host), source
