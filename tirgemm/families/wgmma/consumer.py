@@ -54,7 +54,6 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
     thread: T.let = warp * 32 + lane
     everyone: T.let = consumer * WARPGROUP + thread
     acc = T.meta_var(Accumulators(plan))
-    acc.zero()
     left_base: T.uint64
     right_base: T.uint64
     encode(plan.left, left_base, shared.left)
@@ -77,6 +76,8 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
     last: T.int32
     last = 0
     while tiles.valid():
+        # Here and not before, so that they take no registers from the epilogue.
+        acc.zero()
         if plan.pingpong:
             shared.turn.wait(consumer, turn)
             turn = turn ^ 1

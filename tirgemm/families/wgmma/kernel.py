@@ -53,6 +53,9 @@ def gemm_kernel(plan, arguments):
             if plan.stream
             else Tiles(plan, block, rank, *counts)
         )
+        if plan.partials:
+            # The second kernel may take its place; it waits for this one's end.
+            T.ptx.griddepcontrol.launch_dependents()
         T.ptx.fence.mbarrier_init.release.cluster()
         T.ptx.fence.proxy.async_.shared__cta()
         meet(plan)

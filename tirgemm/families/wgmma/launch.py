@@ -11,6 +11,8 @@ SYMBOL = "wgmma_gemm"
 REDUCE_SYMBOL = "wgmma_reduce"
 REDUCE_THREADS = 256
 _FLOAT_BYTES = _FLAG_BYTES = 4
+# A kernel that starts before the one ahead of it in the call has finished, and waits for it by griddepcontrol.
+EARLY = (("programmatic_dependent_launch", 1),)
 
 
 def launch(plan: Plan, params: tuple[Param, ...], reduce_params: tuple[Param, ...]) -> Launch:
@@ -23,11 +25,21 @@ def launch(plan: Plan, params: tuple[Param, ...], reduce_params: tuple[Param, ..
         flags = make("mul", plan.grid, plan.consumers * _FLAG_BYTES)
         workspaces = (Workspace("partials", sums), Workspace("flags", flags, "zero"))
     if plan.partials:
-        kernels.append(KernelLaunch(REDUCE_SYMBOL, reduce_params, (reduce_grid(plan), 1, 1), (REDUCE_THREADS, 1, 1)))
+        kernels.append(
+            KernelLaunch(
+                REDUCE_SYMBOL, reduce_params, (reduce_grid(plan), 1, 1), (REDUCE_THREADS, 1, 1), attributes=EARLY
+            )
+        )
         workspaces = (Workspace("partials", make("mul", plan.partial_elements, _FLOAT_BYTES)),)
     return Launch(tensor_args(plan.gemm), scalar_args(plan.gemm), tuple(kernels), workspaces)
 
 
+def reduce_lanes(plan: Plan) -> int:
+    """Threads that add the parts of one output: more where the parts are many, and so the outputs few."""
+    return next(lanes for lanes in (16, 8, 4, 1) if plan.split >= 4 * lanes or lanes == 1)
+
+
 def reduce_grid(plan: Plan) -> Dim:
-    """Blocks of the second kernel: a thread for two outputs."""
-    return expr.ceildiv(make("mul", plan.gemm.m_dim, plan.gemm.batch * plan.pitch // 2), REDUCE_THREADS)
+    """Blocks of the second kernel: a thread, or as many as there are lanes, for two outputs."""
+    outputs = make("mul", plan.gemm.m_dim, plan.gemm.batch * plan.pitch // 2)
+    return expr.ceildiv(outputs, REDUCE_THREADS // reduce_lanes(plan))

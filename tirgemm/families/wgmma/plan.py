@@ -26,17 +26,16 @@ MAX_CLUSTER = 8
 
 # Consumer warpgroups of a cooperative tile. 192 rows are three: two would have one and a half wgmmas each.
 _CONSUMERS = {64: 1, 128: 2, 192: 3, 256: 2}
-# Consumers -> registers of a producer's thread and of a consumer's: what fits the register file after setmaxnreg.
-_REGISTERS = {1: (56, 240), 2: (56, 224), 3: (56, 152)}
-# The same where two consumers need all they can get.
-_MANY_ACCUMULATORS, _MOST_REGISTERS = 160, (40, 232)
+# Consumers -> registers of a producer's thread and of a consumer's: what fits the register file after setmaxnreg. The
+# first that leaves the accumulators room is taken.
+_REGISTERS = {1: ((96, 240),), 2: ((88, 208), (56, 224), (40, 232)), 3: ((56, 152),)}
 # Registers of a consumer's thread beside its accumulators, and more for erf, for C's places beside D's, for a tile's
 # coordinates where they take division by m, and for storing straight from the registers: what the assembler needs lest
 # it spills, found by compiling.
 _OTHER_REGISTERS, _ERF_REGISTERS, _ADDRESS_REGISTERS = 40, 32, 32
 _COORDINATE_REGISTERS, _DIRECT_REGISTERS = 8, 40
-# For the places of other blocks' sums.
-_STREAM_REGISTERS = 16
+# For another block's sums and their places.
+_STREAM_REGISTERS = 40
 # Widths of staged outputs.
 _CHUNKS = (64, 32, 16, 8)
 # Tiles of D in shared memory a consumer: one fills while TMA stores the other.
@@ -153,8 +152,8 @@ class Plan:
         return self.accumulators // 2 if self.half else self.accumulators
 
     @property
-    def most_accumulators(self) -> int:
-        """Registers for accumulators that leave a thread what the rest of its work takes."""
+    def other_registers(self) -> int:
+        """Registers of a consumer's thread for all but accumulators."""
         other = _OTHER_REGISTERS
         if not self.partials and self.gemm.act == "gelu":
             other += _ERF_REGISTERS
@@ -166,13 +165,18 @@ class Plan:
             other += _DIRECT_REGISTERS
         if self.stream:
             other += _STREAM_REGISTERS
-        return self.consumer_registers - other
+        return other
+
+    @property
+    def most_accumulators(self) -> int:
+        """Registers for accumulators that leave a thread what the rest of its work takes."""
+        return self.consumer_registers - self.other_registers
 
     @property
     def registers(self) -> tuple[int, int]:
         """Registers of a producer's thread and of a consumer's."""
-        many = self.accumulator_registers > _MANY_ACCUMULATORS
-        return _MOST_REGISTERS if many else _REGISTERS[self.consumers]
+        need, offered = self.accumulator_registers + self.other_registers, _REGISTERS[self.consumers]
+        return next((pair for pair in offered if need <= pair[1]), offered[-1])
 
     @property
     def producer_registers(self) -> int:

@@ -1,36 +1,59 @@
 # mypy: ignore-errors
 # ruff: noqa: N812, SIM102
 # The decorated functions are TVMScript, which is parsed and never run as Python.
-"""The second kernel of a split: adds the parts of k in their order and finishes D, two outputs a thread."""
+"""The second kernel of a split: adds the parts of k in a fixed order and finishes D, two outputs a thread.
+
+Where there are many parts, lanes of a block add every so many of them, and the first lane adds what the others have.
+"""
 
 from __future__ import annotations
 
 from tvm.script import tirx as T
 
 from tirgemm.families.wgmma.arguments import WORDS
-from tirgemm.families.wgmma.launch import REDUCE_SYMBOL, REDUCE_THREADS, reduce_grid
+from tirgemm.families.wgmma.launch import REDUCE_SYMBOL, REDUCE_THREADS, reduce_grid, reduce_lanes
 from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES
 from tirgemm.workload import activation, combine, later
 
 
 def reduce_kernel(plan, arguments):
     """The PrimFunc that reads the partial sums of ``plan`` and writes D."""
+    lanes = reduce_lanes(plan)
+    outputs_of_block = REDUCE_THREADS // lanes
 
     @T.prim_func
     def kernel():
         T.func_attr({"global_symbol": REDUCE_SYMBOL})
         args = T.meta_var(arguments())
         T.device_entry()
+        T.attr({"tirx.launch_bounds_min_blocks_per_sm": 1})
         block = T.cta_id([args.dim(reduce_grid(plan))])
         thread = T.thread_id([REDUCE_THREADS])
-        number: T.let = block * REDUCE_THREADS + thread
+        lane: T.let = thread // outputs_of_block
+        number: T.let = block * outputs_of_block + thread % outputs_of_block
         row: T.let = number // (plan.pitch // 2) % args.m
         matrix: T.let = number // (plan.pitch // 2) // args.m
         column: T.let = number % (plan.pitch // 2) * 2
+        # Launched while the parts are still computed.
+        T.ptx.griddepcontrol.wait()
+        inside: T.let = T.And(matrix < plan.gemm.batch, column < plan.gemm.n)
         outputs = T.meta_var(Outputs(plan, args, matrix, row, column))
-        if matrix < plan.gemm.batch:
-            if column < plan.gemm.n:
-                outputs.add_parts()
+        if lanes == 1:
+            if inside:
+                outputs.add_parts(0, 1)
+                outputs.store()
+        else:
+            shown = T.alloc_shared([2, lanes, outputs_of_block], "float32")
+            outputs.clear()
+            if inside:
+                outputs.add_parts(lane, lanes)
+            for e in T.unroll(2):
+                shown[e, lane, thread % outputs_of_block] = outputs.total[e]
+            T.cuda.cta_sync()
+            if T.And(inside, lane == 0):
+                for other in T.unroll(lanes - 1):
+                    for e in T.unroll(2):
+                        outputs.total[e] = outputs.total[e] + shown[e, other + 1, thread % outputs_of_block]
                 outputs.store()
 
     return kernel
@@ -47,14 +70,22 @@ class Outputs:
         self.part = T.alloc_local([1], WORDS[4])
         self.word = T.alloc_local([1], WORDS[DTYPE_BYTES[plan.gemm.out]])
 
-    def add_parts(self):
+    def clear(self):
+        for e in range(2):
+            T.buffer_store(self.total, T.float32(0), [e])
+
+    def add_parts(self, first, stride):
+        """Add every ``stride``-th part, from ``first`` on."""
         plan = self.plan
         loaded = self.part.view("float32")
-        for part in range(plan.split):
-            place = self.args.partial(part * self.gemm.batch + self.matrix, self.row, self.column)
-            T.buffer_store(self.part, self.args.memory["partials"][place // 2], [0])
-            for e in range(2):
-                T.buffer_store(self.total, self.total[e] + loaded[e] if part else loaded[e], [e])
+        for turn in range(-(-plan.split // stride)):
+            part = first + turn * stride
+            certain = (turn + 1) * stride <= plan.split
+            with T.If(T.bool(True) if certain else part < plan.split), T.Then():
+                place = self.args.partial(part * self.gemm.batch + self.matrix, self.row, self.column)
+                T.buffer_store(self.part, self.args.memory["partials"][place // 2], [0])
+                for e in range(2):
+                    T.buffer_store(self.total, self.total[e] + loaded[e] if turn else loaded[e], [e])
 
     def store(self):
         dtype = DTYPE_NAMES[self.gemm.out]

@@ -14,6 +14,8 @@ from tvm.script import tirx as T
 from tirgemm.families.wgmma.plan import WARPGROUP
 
 _FRAGMENT = 4
+# Fragments that a thread loads before it adds them, so that their ways overlap.
+BATCH = 8
 # Named barriers: 0 is the whole block's, 1 and up the consumers' own.
 _CONSUMERS_BARRIER = 8
 
@@ -68,18 +70,40 @@ def gather(plan, shared, gathered, rank, thread):
     threads = plan.consumers * WARPGROUP
     fragments = plan.accumulators // plan.reducers // _FRAGMENT
     mapped = T.alloc_local([1], "uint32")
-    read = T.alloc_local([_FRAGMENT], "float32")
+    read = T.alloc_local([min(BATCH, fragments) * _FRAGMENT], "float32")
     for part in range(plan.split):
         first = shared.sums.ptr_to([(rank * fragments * threads + thread) * _FRAGMENT])
         T.evaluate(T.ptx.mapa.shared__cluster.u32(mapped[0], T.cuda.cvta_generic_to_shared(first), T.uint32(part)))
-        for fragment in range(fragments):
-            at = mapped[0] + T.uint32(fragment * threads * _FRAGMENT * 4)
-            into = [gathered.registers[fragment * _FRAGMENT + i] if part == 0 else read[i] for i in range(_FRAGMENT)]
-            T.evaluate(T.ptx["ld.shared::cluster.v4.f32"](*into, at))
+        for batch in range(0, fragments, BATCH):
+            numbers = range(batch, min(batch + BATCH, fragments))
+            for fragment in numbers:
+                at = mapped[0] + T.uint32(fragment * threads * _FRAGMENT * 4)
+                to, first = (gathered.registers, fragment) if part == 0 else (read, fragment - batch)
+                T.evaluate(T.ptx["ld.shared::cluster.v4.f32"](*[to[first * _FRAGMENT + i] for i in range(_FRAGMENT)], at))
             if part:
-                for i in range(_FRAGMENT):
-                    place = fragment * _FRAGMENT + i
-                    T.buffer_store(gathered.registers, gathered.registers[place] + read[i], [place])
+                add(gathered, batch, len(numbers), read)
+
+
+def add(sums, batch, count, read):
+    """Add ``count`` fragments to those from number ``batch`` on."""
+    for i in range(count * _FRAGMENT):
+        place = batch * _FRAGMENT + i
+        T.buffer_store(sums.registers, sums.registers[place] + read[i], [place])
+
+
+def load_slots(plan, args, block, batch, thread, read):
+    """Load up to ``BATCH`` fragments that another block has left."""
+    for fragment in range(batch, min(batch + BATCH, plan.accumulators // _FRAGMENT)):
+        into = [read[(fragment - batch) * _FRAGMENT + i] for i in range(_FRAGMENT)]
+        T.evaluate(T.ptx["ld.global.v4.f32"](*into, _slot(plan, args, block, fragment, thread)))
+
+
+def collect_slots(plan, args, acc, block, thread, read):
+    """Add all that another block has left."""
+    fragments = plan.accumulators // _FRAGMENT
+    for batch in range(0, fragments, BATCH):
+        load_slots(plan, args, block, batch, thread, read)
+        add(acc, batch, min(BATCH, fragments - batch), read)
 
 
 def _slot(plan, args, block, fragment, thread):
@@ -89,15 +113,17 @@ def _slot(plan, args, block, fragment, thread):
     return args.memory["partials"].ptr_to([block * per_block + (fragment * threads + thread) * _FRAGMENT])
 
 
+def leave_slots(plan, args, acc, block, thread):
+    """Write this thread's sums to the block's place in memory."""
+    for fragment in range(plan.accumulators // _FRAGMENT):
+        values = [acc.registers[fragment * _FRAGMENT + i] for i in range(_FRAGMENT)]
+        T.evaluate(T.ptx["st.global.v4.f32"](_slot(plan, args, block, fragment, thread), *values))
+
+
 @T.inline
 def leave(plan, args, acc, block, consumer, thread, inside):
     """Write this consumer's sums to the block's place in memory, then raise its flag; ``inside``: thread of it."""
-    for fragment in T.unroll(plan.accumulators // _FRAGMENT):
-        T.ptx["st.global.v4.f32"](
-            _slot(plan, args, block, fragment, thread),
-            acc.registers[fragment * 4], acc.registers[fragment * 4 + 1],
-            acc.registers[fragment * 4 + 2], acc.registers[fragment * 4 + 3],
-        )  # fmt: skip
+    leave_slots(plan, args, acc, block, thread)
     T.cuda.warpgroup_sync(1 + consumer)
     if inside == 0:
         T.ptx["fence.acq_rel.gpu"]()
@@ -110,7 +136,7 @@ def leave(plan, args, acc, block, consumer, thread, inside):
 def collect(plan, args, acc, lowest, block, consumer, thread, inside):
     """Add what the blocks from the one before this down to ``lowest`` have left, in that order."""
     raised = T.alloc_local([1], "uint32")
-    read = T.alloc_local([4], "float32")
+    read = T.alloc_local([BATCH * 4], "float32")
     other: T.int32
     other = block - 1
     while other >= lowest:
@@ -121,8 +147,5 @@ def collect(plan, args, acc, lowest, block, consumer, thread, inside):
                     raised[0], args.memory["flags"].ptr_to([other * plan.consumers + consumer])
                 )
         T.cuda.warpgroup_sync(1 + consumer)
-        for fragment in T.unroll(plan.accumulators // _FRAGMENT):
-            T.ptx["ld.global.v4.f32"](read[0], read[1], read[2], read[3], _slot(plan, args, other, fragment, thread))
-            for i in T.unroll(4):
-                acc.registers[fragment * 4 + i] = acc.registers[fragment * 4 + i] + read[i]
+        collect_slots(plan, args, acc, other, thread, read)
         other = other - 1
