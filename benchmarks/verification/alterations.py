@@ -49,6 +49,12 @@ _NO_DELAY = re.compile(r"wgmma\.|setmaxnreg")
 _MOST_ALIKE = 6
 
 DELAY, LATE, LIMIT, DROP, WEAKEN = "delay", "late", "limit", "drop", "weaken"
+OUTSIDE, RACE = "outside", "race"
+# Planted behind the declaration of shared memory: a write behind its end, and writes of all warps to the same words.
+_PLANTED = {
+    OUTSIDE: "if (blockIdx.x == 0 && threadIdx.x == 0) ((volatile int*)_ptr)[60000] = 1;",
+    RACE: "((volatile int*)_ptr)[threadIdx.x % 32] = (int)threadIdx.x;",
+}
 
 # A wait that ends: what never comes is a trap, which the host sees as a failed launch. In assembly, as little as TVM's own
 # wait: with more registers in it ptxas serialises the wgmmas around it.
@@ -173,7 +179,7 @@ def altered(source: str, alteration: str) -> str:
     """``source`` with alterations, joined by ``+``: ``delay``, ``late``, ``limit``, ``drop:LINES``, ``weaken:LINE``.
 
     ``delay`` makes warps wait a random time before they synchronise, and blocks start late; ``late`` only the latter;
-    ``limit`` turns a wait that lasts half a second into a failed launch. Raises InvalidRequest for any other word, and
+    ``limit`` turns a wait without end into a failed launch; ``outside`` and ``race`` plant what a sanitizer must find. Raises InvalidRequest for any other word, and
     where ``drop`` and ``weaken`` do not name a site.
     """
     words = alteration.split("+")
@@ -189,8 +195,12 @@ def altered(source: str, alteration: str) -> str:
                     lines[number] = _dropped(next(site for site in known if site.line == number))
                 else:
                     extra += _weaken(lines, number, known, alteration)
+        elif name in _PLANTED:
+            place = next(number for number, line in enumerate(lines) if "extern __shared__" in line)
+            lines[place] += " " + _PLANTED[name]
         elif word not in (DELAY, LATE, LIMIT):
-            raise InvalidRequest(f"alteration {alteration!r}: {word!r} is none of delay, late, limit, drop:, weaken:")
+            known_words = f"{DELAY}, {LATE}, {LIMIT}, {DROP}:LINES, {WEAKEN}:LINE, {OUTSIDE}, {RACE}"
+            raise InvalidRequest(f"alteration {alteration!r}: {word!r} is none of {known_words}")
     text = "\n".join(lines) + "\n"
     if extra:
         text = _before_kernels(text, extra)

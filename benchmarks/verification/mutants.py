@@ -1,0 +1,264 @@
+"""Take every barrier, wait and fence out of a family's kernels, one at a time, and see what notices.
+
+    python -m benchmarks.verification.mutants wgmma --device cuda:0 --seconds 400 \\
+        --out benchmarks/results/nvidia-h200/wgmma.mutants.json.gz
+
+Each mutant runs the exact test as it is, then with random delays, many times; what both miss runs under
+compute-sanitizer. A row says what caught it. All waits are bounded, so that what would hang is a failed launch; a hang
+in a barrier of the hardware is killed with its measuring process. The unaltered kernels run through the same mill and
+must pass. Started again it goes on where it stopped. On a named device mutants are only built. The exit code is 1
+where an unaltered kernel failed or a mutant was not reached; a mutant that nothing catches is a row, not a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.verification import alterations
+from benchmarks.verification.alterations import DELAY, LIMIT, Mutant
+from benchmarks.verification.altered import lowered
+from benchmarks.verification.altered_bench import AlteredBench
+from benchmarks.verification.cases import Case
+from benchmarks.verification.covering import build_cost, covering, paths, small_cases
+from benchmarks.verification.evidence import EvidenceFile, Row
+from benchmarks.verification.sanitizer import CLEAN, FOUND, TOOLS, check
+from tirgemm.detect import device as detect_device
+from tirgemm.device import Device
+from tirgemm.errors import BuildFailed
+from tirgemm.families import Family, family_named
+from tirgemm.tuning.compile import Binary
+from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer
+
+DRAWN = 200
+UNALTERED = Mutant("", "nothing", "")
+BUILT, PASSED, SAME_CODE, BUILD_FAILED, NOT_CAUGHT = "built", "passed", "same_code", "build_failed", "not_caught"
+# Verifications, each of two launches or more: as it is, and with random delays.
+PLAIN_TRIES, DELAYED_TRIES = 3, 12
+_SILENCE_S = 10.0
+_SANITIZER_S = 60.0
+# What the driver answers after a trap, which is how a bounded wait ends.
+_TRAPS = ("LAUNCH_FAILED", "ILLEGAL_INSTRUCTION")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One mutant of one case; without a mutant, the kernel as it is."""
+
+    case: Case
+    mutant: Mutant
+
+    @property
+    def key(self) -> str:
+        return f"{self.case.key} {self.mutant.alteration or 'unaltered'}"
+
+    def alteration(self, *more: str) -> str:
+        return "+".join(word for word in (self.mutant.alteration, *more) if word)
+
+    @property
+    def row(self) -> Row:
+        found: Row = {
+            "gemm": str(self.case.gemm),
+            "config": dict(self.case.config.knobs),
+            "mutant": self.mutant.alteration,
+        }
+        return found | {"what": self.mutant.what, "where": self.mutant.where}
+
+
+def main() -> int:
+    options = _options()
+    family, device = family_named(options.family), detect_device(options.device)
+    jobs = list(all_jobs(family, device, options.kernels))
+    evidence = EvidenceFile(options.out, "mutants", family.name, device, commit=options.commit)
+    todo = [job for job in jobs if job.key not in evidence.rows]
+    print(f"{len({job.case for job in jobs})} kernels, {len(jobs)} mutants and kernels, {len(todo)} to go", flush=True)
+    deadline = time.monotonic() + options.seconds
+    with AlteredBench(device, options.processes) as bench:
+        _tested(bench, todo, evidence, options.parallel, deadline)
+        if device.present and not options.no_sanitizer:
+            _sanitized(bench, jobs, evidence, options.parallel, deadline)
+    evidence.summary = {"caught_by": dict(Counter(row["status"] for row in evidence.rows.values() if row["mutant"]))}
+    evidence.save()
+    for line in table(list(evidence.rows.values())):
+        print(line)
+    absent = sum(job.key not in evidence.rows for job in jobs)
+    bad = [row["key"] for row in evidence.rows.values() if not row["mutant"] and row["status"] not in (PASSED, BUILT)]
+    print(f"{options.out}: {evidence.summary['caught_by']}, {absent} not reached; unaltered kernels that fail: {bad}")
+    return int(bool(absent or bad))
+
+
+def all_jobs(family: Family, device: Device, kernels: int | None) -> Iterator[Job]:
+    """Every mutant of the kernels that cover every path (the first ``kernels`` of them), each kernel itself first."""
+    cases = covering(small_cases(family, device, DRAWN, plain=True), paths, build_cost)
+    for case in cases[:kernels]:
+        _, source = lowered(case.gemm, case.config, device.with_(uuid="", index=0, environment=()))
+        for mutant in (UNALTERED, *alterations.mutants(source)):
+            yield Job(case, mutant)
+
+
+def _tested(bench: AlteredBench, jobs: list[Job], evidence: EvidenceFile, parallel: int, deadline: float) -> None:
+    """Build all; run the exact test with and without delays, a few mutants at a time."""
+    builds = {
+        job: (bench.build(job.case, job.alteration(LIMIT)), bench.build(job.case, job.alteration(LIMIT, DELAY)))
+        for job in jobs
+    }
+    # The machine code of a kernel as it is, by which a mutant that changes nothing is known.
+    own = {job.case: builds[job][0] for job in jobs if job.mutant == UNALTERED}
+    with Hands(bench, parallel) as hands, ThreadPoolExecutor(parallel) as pool:
+        waiting = {
+            pool.submit(_caught, bench, hands, job, *builds[job], own.get(job.case), deadline): job for job in jobs
+        }
+        saved = time.monotonic()
+        for future in as_completed(waiting):
+            row = future.result()
+            if row is not None:
+                evidence.add(waiting[future].key, waiting[future].row | row)
+            if time.monotonic() - saved > 15:
+                saved = time.monotonic()
+                evidence.save()
+                print(f"{len(evidence.rows)} rows", flush=True)
+    evidence.save()
+
+
+class Hands:
+    """A measuring process for each thread, with locks of their own: correctness may be tested by several at a time."""
+
+    def __init__(self, bench: AlteredBench, count: int) -> None:
+        self._bench, self._count = bench, count
+        self._folder = tempfile.TemporaryDirectory()
+        self._own = threading.local()
+        self._all: list[Measurer] = []
+
+    def measurer(self) -> Measurer:
+        """This thread's."""
+        if not hasattr(self._own, "measurer"):
+            folder = Path(self._folder.name) / str(threading.get_ident())
+            self._own.measurer = Measurer(self._bench.device, self._bench.trust, lock_dir=folder, timeout_s=_SILENCE_S)
+            self._all.append(self._own.measurer)
+        measurer: Measurer = self._own.measurer
+        return measurer
+
+    def __enter__(self) -> Hands:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for measurer in self._all:
+            measurer.close()
+        self._folder.cleanup()
+
+
+def _caught(
+    bench: AlteredBench, hands: Hands, job: Job, plain: Future[Binary], delayed: Future[Binary],
+    own: Future[Binary] | None, deadline: float,
+) -> Row | None:  # fmt: skip
+    """What catches the mutant, short of the sanitizer; None where the time is up before that is known."""
+    for future, words, tries in ((plain, (LIMIT,), PLAIN_TRIES), (delayed, (LIMIT, DELAY), DELAYED_TRIES)):
+        if time.monotonic() > deadline:
+            future.cancel()
+            return None
+        try:
+            binary = future.result()
+        except BuildFailed as error:
+            return {"status": BUILD_FAILED, "message": str(error)[-300:]}
+        if binary.resources["spill_bytes"] or binary.resources["serialised"]:
+            return {"status": BUILD_FAILED, "message": f"the altered source compiles worse: {binary.resources}"}
+        if not bench.device.present:
+            continue
+        if job.mutant != UNALTERED and own is not None and words == (LIMIT,) and binary.data == own.result().data:
+            return {"status": SAME_CODE}
+        package = bench.package(job.case, job.alteration(*words), binary)
+        found = _noticed(hands.measurer(), package, tries)
+        if found is not None:
+            word, message = found
+            return {"status": f"delays: {word}" if DELAY in words else word, "message": message[:200]}
+    if not bench.device.present:
+        return {"status": BUILT}
+    return {"status": PASSED if job.mutant == UNALTERED else NOT_CAUGHT}
+
+
+def _noticed(measurer: Measurer, package: bytes, tries: int) -> tuple[str, str] | None:
+    """Which test fails first, in words, or None."""
+    for seed in range(tries):
+        try:
+            found = measurer.verify(package, level="candidate", seed=seed)
+        except MeasurementTimedOut as error:
+            return "hang", str(error)
+        except MeasurementCrashed as error:
+            words = str(error)
+            return ("hang" if any(trap in words for trap in _TRAPS) else "crash"), words
+        if not found.passed:
+            worst = found.tests[-1]
+            return f"{worst['name']} test" if worst["method"] != "guard bands" else "guard bands", worst["message"]
+    return None
+
+
+def _sanitized(bench: AlteredBench, jobs: list[Job], evidence: EvidenceFile, parallel: int, deadline: float) -> None:
+    """Run what nothing has caught under the sanitizer's tools."""
+    left = [job for job in jobs if _is_left(evidence.rows.get(job.key))]
+    builds = {job: bench.build(job.case, job.mutant.alteration) for job in left}
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(parallel) as pool:
+        waiting = {
+            pool.submit(_by_tools, bench, job, builds[job], Path(folder) / f"{number}.tirgemm", deadline): job
+            for number, job in enumerate(left)
+        }
+        for future in as_completed(waiting):
+            row = future.result()
+            if row is not None:
+                job = waiting[future]
+                evidence.add(job.key, job.row | row)
+                evidence.save()
+
+
+def _is_left(row: Row | None) -> bool:
+    return row is not None and row["status"] == NOT_CAUGHT and "tools" not in row
+
+
+def _by_tools(bench: AlteredBench, job: Job, build: Future[Binary], file: Path, deadline: float) -> Row | None:
+    said: dict[str, str] = {}
+    for tool in TOOLS:
+        if time.monotonic() > deadline:
+            return None
+        if not file.exists():
+            file.write_bytes(bench.package(job.case, job.mutant.alteration, build.result()))
+        report = check(tool, [file], bench.signer.public, _SANITIZER_S)[file.stem]
+        said[tool] = report.status
+        if report.status == FOUND:
+            return {"status": tool, "message": report.findings[0][:200], "tools": said}
+    status = NOT_CAUGHT if all(word == CLEAN for word in said.values()) else f"{NOT_CAUGHT}, tools failed"
+    return {"status": status, "tools": said}
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    """Which mutants of which places were caught by what, most general first."""
+    found: dict[tuple[str, str], Counter[str]] = {}
+    for row in rows:
+        if row["mutant"]:
+            found.setdefault((row["what"], row["where"]), Counter())[row["status"]] += 1
+    for (what, where), counts in sorted(found.items()):
+        yield f"{what} | {where} | {', '.join(f'{status} {count}' for status, count in counts.most_common())}"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("family")
+    parser.add_argument("--device", default=None)
+    parser.add_argument("--kernels", type=int, default=None, help="only the first so many kernels")
+    parser.add_argument("--seconds", type=float, default=400.0)
+    parser.add_argument("--parallel", type=int, default=5, help="measuring processes, then sanitizers, at a time")
+    parser.add_argument("--processes", type=int, default=None, help="build processes (default: one a hardware thread)")
+    parser.add_argument("--no-sanitizer", action="store_true", help="stop before compute-sanitizer")
+    parser.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
+    parser.add_argument("--out", type=Path, required=True)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""compute-sanitizer over kernels that cover every path of a family's source.
+
+    python -m benchmarks.verification.sanitize wgmma --device cuda:0 --seconds 200 \\
+        --out benchmarks/results/nvidia-h200/wgmma.sanitized.json.gz
+
+Everything is built first, outside the sanitizer; then each kernel runs once under each tool in a process of its own,
+several at a time. A planted access outside of memory and a planted race show that the tools see such kernels at all.
+Started again it goes on where it stopped. On a named device kernels are only built. The exit code is 1 where a tool
+found anything in a kernel of ours, missed what was planted, or was not reached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.verification.alterations import OUTSIDE, RACE
+from benchmarks.verification.altered_bench import AlteredBench
+from benchmarks.verification.cases import Case, Feature
+from benchmarks.verification.covering import build_cost, covering, paths, small_cases
+from benchmarks.verification.evidence import EvidenceFile, Row
+from benchmarks.verification.sanitizer import CLEAN, FOUND, TOOLS, check
+from tirgemm.detect import device as detect_device
+from tirgemm.errors import BuildFailed
+from tirgemm.families import family_named
+
+BUILT, NOTICED, MISSED, BUILD_FAILED = "built", "noticed", "missed", "build_failed"
+GOOD = (BUILT, CLEAN, NOTICED)
+DRAWN = 300
+# Tool -> what is planted for it.
+PLANTED = {"memcheck": OUTSIDE, "racecheck": RACE}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel under one tool."""
+
+    tool: str
+    case: Case
+    alteration: str = ""
+
+    @property
+    def key(self) -> str:
+        return " ".join(part for part in (self.tool, self.case.key, self.alteration) if part)
+
+
+def main() -> int:
+    options = _options()
+    family, device = family_named(options.family), detect_device(options.device)
+    cases = chosen(small_cases(family, device, DRAWN, plain=False))
+    jobs = [Job(tool, case) for case in cases for tool in options.tool or TOOLS]
+    jobs = [*(Job(tool, cases[0], what) for tool, what in PLANTED.items()), *jobs]
+    evidence = EvidenceFile(options.out, "sanitized", family.name, device, commit=options.commit)
+    todo = [job for job in jobs if job.key not in evidence.rows]
+    print(f"{len(cases)} kernels, {len(jobs)} runs, {len(todo)} to go", flush=True)
+    deadline = time.monotonic() + options.seconds
+    with AlteredBench(device, options.processes) as bench, tempfile.TemporaryDirectory() as folder:
+        files = built(bench, todo, Path(folder), evidence)
+        with ThreadPoolExecutor(options.parallel) as pool:
+            waiting = {pool.submit(_run, bench, job, files[job], deadline): job for job in todo if job in files}
+            for future in as_completed(waiting):
+                row = future.result()
+                if row is not None:
+                    evidence.add(waiting[future].key, row)
+                    evidence.save()
+                    print(f"{row['status']}: {waiting[future].key} {row.get('findings', '')}", flush=True)
+    evidence.save()
+    absent = [job.key for job in jobs if job.key not in evidence.rows]
+    bad = [row["key"] for row in evidence.rows.values() if row["status"] not in GOOD]
+    print(f"{options.out}: {len(evidence.rows)} runs, {len(bad)} bad, {len(absent)} not reached")
+    return int(bool(absent or bad))
+
+
+def chosen(cases: list[Case]) -> list[Case]:
+    """Few of the cases that have every path, activation, combination of addends and output that any has."""
+
+    def features(case: Case) -> frozenset[Feature]:
+        kept = ("act", "alpha, beta, bias", "acc, out", "odd n")
+        return paths(case) | {(name, value) for name, value in case.features if name in kept}
+
+    return covering(cases, features, build_cost)
+
+
+def built(bench: AlteredBench, jobs: list[Job], folder: Path, evidence: EvidenceFile) -> dict[Job, Path]:
+    """Each job's package as a file; what does not build is a row."""
+    futures = {
+        (case, alteration): bench.build(case, alteration)
+        for case, alteration in dict.fromkeys((job.case, job.alteration) for job in jobs)
+    }
+    files: dict[Job, Path] = {}
+    for job in jobs:
+        try:
+            binary = futures[job.case, job.alteration].result()
+        except BuildFailed as error:
+            evidence.add(job.key, _row(job) | {"status": BUILD_FAILED, "message": str(error)[:400]})
+            continue
+        file = folder / f"{job.case.gemm.digest}-{job.case.config.digest}-{job.alteration or 'asis'}.tirgemm"
+        if not file.exists():
+            file.write_bytes(bench.package(job.case, job.alteration, binary))
+        files[job] = file
+    return files
+
+
+def _run(bench: AlteredBench, job: Job, file: Path, deadline: float) -> Row | None:
+    left = deadline - time.monotonic()
+    if left < 0:
+        return None
+    if not bench.device.present:
+        return _row(job) | {"status": BUILT}
+    started = time.monotonic()
+    report = check(job.tool, [file], bench.signer.public, timeout_s=min(90.0, left + 10))[file.stem]
+    status = report.status
+    if job.alteration:
+        status = NOTICED if report.status == FOUND else MISSED
+    found = {"count": report.count, "findings": list(report.findings)} if report.findings else {}
+    return _row(job) | {"status": status, "seconds": round(time.monotonic() - started, 1)} | found
+
+
+def _row(job: Job) -> Row:
+    planted = {"planted": job.alteration} if job.alteration else {}
+    return {"tool": job.tool, "gemm": str(job.case.gemm), "config": dict(job.case.config.knobs)} | planted
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("family")
+    parser.add_argument("--device", default=None)
+    parser.add_argument("--tool", action="append", choices=TOOLS, help="only this tool (again for another)")
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--parallel", type=int, default=6, help="sanitizers at a time")
+    parser.add_argument("--processes", type=int, default=None, help="build processes (default: one a hardware thread)")
+    parser.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
+    parser.add_argument("--out", type=Path, required=True)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""compute-sanitizer as a function: packaged kernels in, what it says about each out."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from benchmarks.verification.evidence import ROOT
+from benchmarks.verification.sanitized_call import BEGIN, END
+from tirgemm.errors import MissingExtra
+
+TOOLS = ("memcheck", "racecheck", "synccheck")
+_PLACES = ("/usr/local/cuda/bin",)
+_OPTIONAL = {"--check-warpgroup-mma": "yes", "--check-bulk-copy": "yes"}
+_FINDING = re.compile(
+    r"^========= (?:(?:Error|Warning|ERROR|WARN|Info): |Invalid |Misaligned |Barrier error|Divergent |Potential )(.*)|^========= (Program hit .*)"
+)
+_NOISE = ("ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY")
+_KEPT = 6
+CLEAN, FOUND, FAILED, TIMED_OUT = "clean", "found", "failed", "timed_out"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one tool said about one kernel: ``status``, how many findings, and the first few."""
+
+    status: str
+    count: int = 0
+    findings: tuple[str, ...] = ()
+
+
+def program() -> str:
+    """The path of compute-sanitizer. Raises MissingExtra."""
+    found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=os.pathsep.join(_PLACES))
+    if found is None:
+        raise MissingExtra(
+            f"compute-sanitizer is neither on PATH nor in {', '.join(_PLACES)}: install the CUDA toolkit"
+        )
+    return found
+
+
+def check(tool: str, packages: list[Path], key: str, timeout_s: float) -> dict[str, Report]:
+    """Every package called once under ``tool``, in one process; reports by the files' stems. Raises MissingExtra."""
+    command = [
+        program(), "--tool", tool, "--print-limit", "1000", "--target-processes", "application-only",
+        *options(tool, help_text()), sys.executable, "-m", "benchmarks.verification.sanitized_call", key, *map(str, packages),
+    ]  # fmt: skip
+    environment = dict(os.environ) | {
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        "PYTHONUNBUFFERED": "1",
+    }
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+        late = False
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        late = True
+    return reports(output, [package.stem for package in packages], late=late)
+
+
+def options(tool: str, text: str) -> list[str]:
+    """The optional checks that this version's help lists for ``tool``."""
+    found: list[str] = []
+    section = ""
+    for line in text.splitlines():
+        heading = re.match(r"^\s*(\w+)-specific options", line, re.IGNORECASE)
+        if heading:
+            section = heading[1].lower()
+        for name, value in _OPTIONAL.items():
+            if name in line and section in (tool, "") and name not in found:
+                found += [name, value]
+    return found
+
+
+@lru_cache(maxsize=1)
+def help_text() -> str:
+    """What ``compute-sanitizer --help`` prints."""
+    return subprocess.run([program(), "--help"], capture_output=True, text=True, check=False).stdout
+
+
+def reports(output: str, names: list[str], *, late: bool = False) -> dict[str, Report]:
+    """What ``output`` of one run says about each kernel: words between a kernel's begin and end are about it.
+
+    Words after the last end (racecheck sums up when the program ends) count for every kernel of the run, so that
+    nothing is lost: runs of one kernel each tell whose they are.
+    """
+    words: dict[str, list[str]] = {name: [] for name in names}
+    ended: dict[str, str] = {}
+    now: str | None = None
+    summary = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", output)
+    for line in output.splitlines():
+        if line.startswith(BEGIN):
+            now = line.removeprefix(BEGIN).strip()
+        elif line.startswith(END):
+            name, _, result = line.removeprefix(END).strip().partition(" ")
+            ended[name], now = result, None
+        found = _FINDING.match(line)
+        if found and not any(noise in line for noise in _NOISE):
+            for name in [now] if now in words else names:
+                words[str(name)].append(line.removeprefix("========= ").strip())
+    return {name: _report(words[name], ended.get(name), summary, output, late=late) for name in names}
+
+
+def _report(words: list[str], ended: str | None, summary: re.Match[str] | None, output: str, *, late: bool) -> Report:
+    if words:
+        return Report(FOUND, len(words), tuple(word[:240] for word in dict.fromkeys(words))[:_KEPT])
+    if ended is None and late:
+        return Report(TIMED_OUT)
+    if ended is None or summary is None:
+        return Report(FAILED, 1, tuple(output.strip().splitlines()[-_KEPT:]))
+    if ended != "right":
+        return Report(FOUND, 1, (ended,))
+    return Report(CLEAN)
