@@ -36,8 +36,8 @@ class Arguments:
 
     def declare_gemm(self) -> None:
         """What the kernel that multiplies takes."""
-        self._map(load_map(self.plan, "a"))
-        self._map(load_map(self.plan, "b"))
+        self._map("a", load_map(self.plan, "a"))
+        self._map("b", load_map(self.plan, "b"))
         if self.plan.stream:
             count = self.plan.units * self.plan.tile_m * self.plan.tile_n
             self._pointer("partials", count, "float32")
@@ -47,7 +47,7 @@ class Arguments:
         else:
             self._inputs_of_epilogue()
             if self.plan.epilogue == TMA:
-                self._map(store_map(self.plan))
+                self._map("d", store_map(self.plan))
             else:
                 self._operand("d")
             self._scalars()
@@ -115,8 +115,9 @@ class Arguments:
 
     # -- declarations --------------------------------------------------------------------------
 
-    def _map(self, spec: TensorMap) -> None:
-        self.maps[spec.name] = self.tir.arg(f"{spec.name}_map", self.tir.handle("tensormap"))
+    def _map(self, operand: Operand, spec: TensorMap) -> None:
+        """The descriptor of an operand, or of its copy."""
+        self.maps[operand] = self.tir.arg(f"{spec.name}_map", self.tir.handle("tensormap"))
         self.params.append(spec)
 
     def _inputs_of_epilogue(self) -> None:

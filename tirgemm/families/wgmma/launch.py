@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tirgemm import expr
 from tirgemm.expr import Dim, make
-from tirgemm.families.wgmma.plan import Plan
+from tirgemm.families.wgmma.plan import REPACK, Plan
+from tirgemm.families.wgmma.repacking import REPACK_SYMBOL, REPACK_THREADS, copies, repack_grid
 from tirgemm.launch import KernelLaunch, Launch, Param, Workspace, scalar_args, tensor_args
 
 SYMBOL = "wgmma_gemm"
@@ -15,10 +16,14 @@ _FLOAT_BYTES = _FLAG_BYTES = 4
 EARLY = (("programmatic_dependent_launch", 1),)
 
 
-def launch(plan: Plan, params: tuple[Param, ...], reduce_params: tuple[Param, ...]) -> Launch:
-    """The Launch of ``plan``; the second kernel exists where k is split."""
+def launch(
+    plan: Plan, params: tuple[Param, ...], reduce_params: tuple[Param, ...], repack_params: tuple[Param, ...]
+) -> Launch:
+    """The Launch of ``plan``; a kernel before exists where operands are copied, one behind where k is split."""
     block, cluster = (plan.threads, 1, 1), (plan.cluster, 1, 1)
-    kernels = [KernelLaunch(SYMBOL, params, (plan.grid, 1, 1), block, cluster, plan.shared_bytes)]
+    items = copies(plan.gemm) if plan.load == REPACK else ()
+    early = EARLY if items else ()
+    kernels = [KernelLaunch(SYMBOL, params, (plan.grid, 1, 1), block, cluster, plan.shared_bytes, early)]
     workspaces: tuple[Workspace, ...] = ()
     if plan.stream:
         sums = make("mul", plan.grid, plan.tile_m * plan.tile_n * _FLOAT_BYTES)
@@ -31,6 +36,11 @@ def launch(plan: Plan, params: tuple[Param, ...], reduce_params: tuple[Param, ..
             )
         )
         workspaces = (Workspace("partials", make("mul", plan.partial_elements, _FLOAT_BYTES)),)
+    if items:
+        # Without the attribute: it must not begin before what is ahead in the stream is done with the copies.
+        grid = (repack_grid(items, plan.units), 1, 1)
+        kernels.insert(0, KernelLaunch(REPACK_SYMBOL, repack_params, grid, (REPACK_THREADS, 1, 1)))
+        workspaces += tuple(Workspace(item.name, item.nbytes) for item in items)
     return Launch(tensor_args(plan.gemm), scalar_args(plan.gemm), tuple(kernels), workspaces)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tirgemm import expr
 from tirgemm.expr import Dim
 from tirgemm.families.wgmma.plan import Plan
+from tirgemm.families.wgmma.repacking import repacked
 from tirgemm.families.wgmma.tile import Tile
 from tirgemm.gemm import DTYPE_BYTES, Operand
 from tirgemm.launch import TensorMap
@@ -27,10 +28,13 @@ def _map(plan: Plan, operand: Operand, box: tuple[int, int], swizzle: int, l2_pr
     dtype = gemm.operand_dtype(operand)
     size = DTYPE_BYTES[dtype]
     rows, columns = gemm.matrix(operand)
+    # D's rows are what TMA can store wherever it does.
+    copy = None if operand == "d" else repacked(gemm, operand)
+    name, ld = (copy.name, copy.ld) if copy else (operand, gemm.leading(operand))
     dims: tuple[Dim, ...] = (columns, rows)
-    strides: tuple[Dim, ...] = (expr.make("mul", gemm.leading(operand), size),)
+    strides: tuple[Dim, ...] = (expr.make("mul", ld, size),)
     if gemm.batch > 1:
         dims += (gemm.batch,)
-        strides += (expr.make("mul", gemm.batch_stride(operand), size),)
+        strides += (expr.make("mul", copy.stride if copy else gemm.batch_stride(operand), size),)
     boxes = (*box, 1)[: len(dims)]
-    return TensorMap(operand, dtype, dims, strides, boxes, (1,) * len(dims), swizzle=swizzle, l2_promotion=l2_promotion)
+    return TensorMap(name, dtype, dims, strides, boxes, (1,) * len(dims), swizzle=swizzle, l2_promotion=l2_promotion)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tvm.backend.cuda.lang.pipeline import PipelineState
 from tvm.script import tirx as T
 
-from tirgemm.families.wgmma.plan import EVICT_FIRST, EVICT_LAST
+from tirgemm.families.wgmma.plan import EVICT_FIRST, EVICT_LAST, REPACK
 
 _LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _MULTICAST, _HINT = ".multicast::cluster", ".L2::cache_hint"
@@ -41,6 +41,9 @@ def produce(plan, args, shared, tiles, rank):
     left = T.meta_var((plan.left_operand, args, plan.left, shared.left, shared.ring.full))
     right = T.meta_var((plan.right_operand, args, plan.right, shared.right, shared.ring.full))
     at = PipelineState(plan.stages, 1)
+    if plan.load == REPACK:
+        # Until then the copies that TMA reads are being written.
+        T.ptx.griddepcontrol.wait()
     while tiles.valid():
         for step in T.serial(tiles.steps(), unroll=False):
             shared.ring.empty.wait(at.stage, at.phase)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from tirgemm.families.base import Program
 from tirgemm.families.wgmma.arguments import Arguments
 from tirgemm.families.wgmma.launch import REDUCE_SYMBOL, SYMBOL, launch
-from tirgemm.families.wgmma.plan import Plan
+from tirgemm.families.wgmma.plan import REPACK, Plan
+from tirgemm.families.wgmma.repacking import REPACK_SYMBOL, Repacked, copies
 from tirgemm.launch import Param
 
 if TYPE_CHECKING:
@@ -30,7 +31,26 @@ def program(plan: Plan) -> Program:
     reduce_params: tuple[Param, ...] = ()
     if plan.partials:
         functions[REDUCE_SYMBOL], reduce_params = _written(plan, reduce_kernel, Arguments.declare_reduce)
-    return Program(IRModule(functions), launch(plan, params, reduce_params), "tirx", _PASS_CONFIG)
+    items = copies(plan.gemm) if plan.load == REPACK else ()
+    repack_params: tuple[Param, ...] = ()
+    if items:
+        functions[REPACK_SYMBOL], repack_params = _copying(plan, items)
+    made = launch(plan, params, reduce_params, repack_params)
+    return Program(IRModule(functions), made, "tirx", _PASS_CONFIG)
+
+
+def _copying(plan: Plan, items: tuple[Repacked, ...]) -> tuple[PrimFunc, tuple[Param, ...]]:
+    """The kernel that copies operands, and its parameters."""
+    from tirgemm.families.wgmma.repack import RepackArguments, repack_kernel
+
+    declared: list[RepackArguments] = []
+
+    def arguments() -> RepackArguments:
+        declared.append(RepackArguments(plan.gemm, items, plan.units))
+        return declared[-1]
+
+    function = repack_kernel(items, arguments)
+    return function, tuple(declared[-1].params)
 
 
 def _written(

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: N812, SIM102
+# ruff: noqa: N812
 # The decorated functions are TVMScript, which is parsed and never run as Python.
 """The second kernel of a split: adds the parts of k in a fixed order and finishes D, two outputs a thread.
 

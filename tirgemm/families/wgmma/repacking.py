@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tirgemm import expr
 from tirgemm.errors import InvalidGemm
 from tirgemm.expr import Dim, make
-from tirgemm.families.wgmma.plan import loaded_by_tma
+from tirgemm.families.wgmma.alignment import divides, loaded_by_tma
 from tirgemm.families.wgmma.tile import ELEMENT_BYTES
 from tirgemm.gemm import Gemm, Operand
 
@@ -132,12 +132,3 @@ def all_turns(items: Iterable[Repacked]) -> Dim:
     for item in items:
         total = make("add", total, item.turns)
     return total
-
-
-def divides(by: int, dim: Dim) -> bool:
-    """Whether ``by`` divides ``dim`` at every m, as far as its form shows."""
-    if isinstance(dim, int):
-        return dim % by == 0
-    if dim.op == "mul":
-        return divides(by, dim.left) or divides(by, dim.right)
-    return by == 1

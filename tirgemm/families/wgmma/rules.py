@@ -6,6 +6,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
+from tirgemm.families.wgmma.alignment import stored_by_tma
 from tirgemm.families.wgmma.plan import (
     CLUSTER,
     DIRECT,
@@ -16,7 +17,6 @@ from tirgemm.families.wgmma.plan import (
     TMA,
     Plan,
     plan,
-    stored_by_tma,
 )
 from tirgemm.families.wgmma.space import LEAST_STEPS, TILES_M, TILES_N
 from tirgemm.families.wgmma.tile import CORE_ROWS, MMA_K

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tirgemm.config import Knob, Space, Value
 from tirgemm.device import Device
+from tirgemm.families.wgmma.alignment import loaded_by_tma, stored_by_tma
 from tirgemm.families.wgmma.plan import (
     CLUSTER,
     COOPERATIVE,
@@ -19,8 +20,6 @@ from tirgemm.families.wgmma.plan import (
     STAGED,
     STREAM,
     TMA,
-    loaded_by_tma,
-    stored_by_tma,
 )
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 

@@ -1,0 +1,40 @@
+"""What the alignment of a problem's operands lets TMA and vector accesses do."""
+
+from __future__ import annotations
+
+from tirgemm.expr import Dim
+from tirgemm.families.wgmma.tile import ELEMENT_BYTES
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
+
+
+def pairs(gemm: Gemm) -> bool:
+    """Whether every even column of C and D starts a word of two elements that is aligned and inside the row."""
+    size = 2 * DTYPE_BYTES[gemm.out]
+    return gemm.n % 2 == 0 and gemm.align % size == 0 and all(_multiple(gemm, op, 2) for op in _written(gemm))
+
+
+def stored_by_tma(gemm: Gemm) -> bool:
+    """Whether TMA can store D: 16-bit, rows and matrices 16 bytes apart."""
+    size = DTYPE_BYTES[gemm.out]
+    return size == ELEMENT_BYTES and gemm.align % 16 == 0 and _multiple(gemm, "d", 16 // size)
+
+
+def loaded_by_tma(gemm: Gemm, operand: Operand) -> bool:
+    """Whether TMA can load A or B: base, rows and matrices 16 bytes apart."""
+    return gemm.align % 16 == 0 and _multiple(gemm, operand, 16 // DTYPE_BYTES[gemm.dtype])
+
+
+def _written(gemm: Gemm) -> tuple[Operand, ...]:
+    return ("d", "c") if gemm.beta else ("d",)
+
+
+def _multiple(gemm: Gemm, operand: Operand, of: int) -> bool:
+    dims = [gemm.leading(operand), *([gemm.batch_stride(operand)] if gemm.batch > 1 else [])]
+    return all(divides(of, dim) for dim in dims)
+
+
+def divides(by: int, dim: Dim) -> bool:
+    """Whether ``by`` divides ``dim`` at every m: a product of which one factor is divisible will do."""
+    if isinstance(dim, int):
+        return dim % by == 0
+    return by == 1 or (dim.op == "mul" and (divides(by, dim.left) or divides(by, dim.right)))
