@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,10 +19,14 @@ from tirgemm.tuning.locks import DeviceLock
 
 Request = tuple[Gemm, Config, Device]
 
+# Builds leave the processor to what measures, which queues a GPU's work in time or spoils its samples.
+_NICE = 5
+
 
 def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Request], Any]:
     """``arguments``: the builder as ``module:function``, the key and the folder of the lock (both empty for none)."""
     target, lock_key, lock_dir = arguments
+    os.nice(_NICE)
     without_torch()
     module, _, function = target.partition(":")
     with _quiet(lock_key, lock_dir):

@@ -25,6 +25,8 @@ from tirgemm.tuning.records import Candidate, SampleSet, Status
 
 FORMAT = "tirgemm-measured-configs/1"
 _DIGITS = 3
+# A reference that is this many times faster or slower than usual was disturbed.
+_CLOCKS = 1.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,8 @@ class MeasuredConfigs:
         """Microseconds of every config that was tried, None where it failed.
 
         Sessions ran under different clocks: a time is taken relative to its session's reference, then scaled by the
-        median of the reference over all sessions. Of several sessions the median counts.
+        median of the reference over all sessions, unless that is further off than clocks go. Of several sessions the
+        median counts.
         """
         overall = self.reference_us(gemm, regime)
         found: dict[Config, list[float]] = {}
@@ -111,7 +114,7 @@ class MeasuredConfigs:
             taken = found.setdefault(entry.config, [])
             if entry.us is not None and session.regime == regime:
                 scale = overall / session.reference_us if overall and session.reference_us else 1.0
-                taken.append(entry.us * scale)
+                taken.append(entry.us * (scale if 1 / _CLOCKS < scale < _CLOCKS else 1.0))
         failed = {e.config for _, e in self.of(gemm) if e.status is not Status.MEASURED}
         return {
             config: None if config in failed else statistics.median(taken)

@@ -1,0 +1,210 @@
+"""Which configs of a problem to measure next in a search over many problems: pure functions of what is known.
+
+The family's analytic estimate ranks; what was measured near a config corrects it. Diversity is enforced: configs that
+differ in nothing that decides the shape of the work (``COARSE``) are one group, and a round takes few of a group.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+
+from tirgemm.config import Config, Space, Value
+from tirgemm.device import Device
+from tirgemm.errors import InvalidConfig, Unsupported
+from tirgemm.families import Family
+from tirgemm.families.base import rejected
+from tirgemm.gemm import Gemm
+
+# Knobs that decide how the work is cut. A family without any of them has groups of one config.
+COARSE = frozenset({
+    "tile_m", "tile_n", "block_m", "block_n", "split", "split_k", "stream_k", "schedule", "swap", "load",
+    "reduction",
+})  # fmt: skip
+# Random points that are looked at, and valid ones among them that are kept.
+_DRAWS, _POOL = 20_000, 400
+_CLIMBS, _CLIMBERS = 3, 8
+_PAIRS = 60
+_UNLIKE = 1.015
+# A measured config says half as much about one that differs in a knob, a quarter where it is a coarse one.
+_FADE, _COARSE_DISTANCE = 0.5, 2
+_PRIOR = 0.25
+# A failed config counts as this many times slower than its estimate.
+_FAILED = 4.0
+
+
+class Candidates:
+    """The configs of one family for one problem in one regime. Deterministic for a seed and what is known."""
+
+    def __init__(self, gemm: Gemm, family: Family, device: Device, regime: str, *, seed: int = 0) -> None:
+        self.gemm = gemm
+        self.family = family
+        self.device = device
+        self.regime = regime
+        self.space: Space = family.space(gemm, device)
+        self._random = random.Random(f"{seed} {gemm} {regime}")
+        self._estimates: dict[Config, float] = {}
+
+    def first(self, count: int) -> list[Config]:
+        """The family's default, then the best-estimated configs, each of a group of its own."""
+        return _diverse([*self._default, *self.pool], count, per_group=1)
+
+    def next(self, count: int, known: Mapping[Config, float | None], others: Sequence[Config] = ()) -> list[Config]:
+        """Unknown configs: best of ``others`` (fast ones of similar problems), neighbours of the best, one new group.
+
+        ``known`` holds microseconds by config, None for what failed. Fewer than ``count`` where no more are left.
+        """
+        measured = {config: us for config, us in known.items() if us is not None}
+        if not measured:
+            fresh = [config for config in self.pool if config not in known]
+            seen = {group(config) for config in known}
+            return _diverse(sorted(fresh, key=lambda config: group(config) in seen), count, per_group=1)
+        correction = _Correction(known, self.estimate)
+
+        best = sorted(measured, key=lambda config: measured[config])
+        leaders = _diverse(best, 2, per_group=1)
+
+        def ranked(configs: Iterable[Config]) -> list[Config]:
+            fresh = [config for config in dict.fromkeys(configs) if config not in known]
+            return sorted(fresh, key=lambda config: self._score(config, best[:1]) * correction(config))
+
+        borrowed = ranked(self._valid(adapted(config, self.space) for config in others))
+        around = ranked([*self._near(leaders), *self.pool])
+        seen = {group(config) for config in known}
+        strange = ranked(config for config in self.pool if group(config) not in seen)[:1] if count > 2 else []
+        chosen = _diverse(borrowed, max(1, count // 3), per_group=1)
+        chosen = _diverse([*chosen, *around], count - len(strange), per_group=2)
+        return _diverse([*chosen, *strange, *around], count, per_group=3)
+
+    def estimate(self, config: Config) -> float:
+        """The family's own estimate in microseconds."""
+        found = self._estimates.get(config)
+        if found is None:
+            found = self._estimates[config] = self.family.predict_us(self.gemm, config, self.device, self.regime)
+        return found
+
+    @cached_property
+    def pool(self) -> list[Config]:
+        """Valid configs, best-estimated first: a random sample of the space, improved knob by knob where it is best."""
+        if self.space.size <= _DRAWS:
+            points: Iterable[Config] = (
+                self.space.at(i) for i in self._random.sample(range(self.space.size), self.space.size)
+            )
+        else:
+            points = (self.space.at(self._random.randrange(self.space.size)) for _ in range(_DRAWS))
+        found: dict[Config, None] = {}
+        for config in self._valid(points):
+            found[config] = None
+            if len(found) >= _POOL:
+                break
+        climbed: set[Config] = set()
+        for _ in range(_CLIMBS):
+            leaders = _diverse(sorted(found, key=self._first_score), _CLIMBERS, per_group=1)
+            for config in leaders:
+                if config not in climbed:
+                    climbed.add(config)
+                    found |= dict.fromkeys(self._valid(neighbours(config, self.space)))
+        return sorted(found, key=self._first_score)
+
+    @cached_property
+    def _default(self) -> list[Config]:
+        try:
+            return [self.family.default(self.gemm, self.device, self.regime)]
+        except Unsupported:
+            return []
+
+    def _first_score(self, config: Config) -> float:
+        return self._score(config, self._default)
+
+    def _score(self, config: Config, models: Sequence[Config]) -> float:
+        """The estimate, and a little for every fine knob that is not as in a good config: estimates leave those alike."""
+        unlike = sum(a != b for model in models for a, b in _fine_pairs(config, model))
+        return self.estimate(config) * _UNLIKE**unlike
+
+    def _near(self, leaders: Sequence[Config]) -> Iterator[Config]:
+        """Valid configs one knob, and some two knobs, away."""
+        for leader in leaders:
+            one = list(neighbours(leader, self.space))
+            yield from self._valid(one)
+            twice = [self._random.choice(list(neighbours(config, self.space))) for config in one[:_PAIRS]]
+            yield from self._valid(twice)
+
+    def _valid(self, configs: Iterable[Config]) -> Iterator[Config]:
+        return (config for config in configs if rejected(self.family, self.gemm, config, self.device) is None)
+
+
+class _Correction:
+    """By what the measurements near a config multiply its estimate."""
+
+    def __init__(self, known: Mapping[Config, float | None], estimate: object) -> None:
+        assert callable(estimate)
+        self._known = [
+            (config, math.log(us / estimate(config)) if us is not None else math.log(_FAILED))
+            for config, us in known.items()
+        ]
+        worked = [log for (_, log), us in zip(self._known, known.values(), strict=True) if us is not None]
+        self._overall = sum(worked) / len(worked)
+
+    def __call__(self, config: Config) -> float:
+        weights, total = _PRIOR, _PRIOR * self._overall
+        for other, log in self._known:
+            weight = _FADE ** distance(config, other)
+            weights += weight
+            total += weight * log
+        return math.exp(total / weights)
+
+
+def neighbours(config: Config, space: Space) -> Iterator[Config]:
+    """Every config that differs in the choice of one knob."""
+    for knob in space.knobs:
+        yield from (config.with_(**{knob.name: choice}) for choice in knob.choices if choice != config[knob.name])
+
+
+def group(config: Config) -> tuple[tuple[str, Value], ...]:
+    """What two configs share that cut the work alike."""
+    coarse = tuple((name, value) for name, value in config.knobs if name in COARSE)
+    return coarse or config.knobs
+
+
+def distance(one: Config, other: Config) -> int:
+    """How many knobs differ; a coarse one counts twice, a knob that one of them lacks as well."""
+    mine, theirs = dict(one.knobs), dict(other.knobs)
+    different = [name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)]
+    return sum(_COARSE_DISTANCE if name in COARSE else 1 for name in different)
+
+
+def _fine_pairs(one: Config, other: Config) -> Iterator[tuple[Value, Value | None]]:
+    theirs = dict(other.knobs)
+    return ((value, theirs.get(name)) for name, value in one.knobs if name not in COARSE)
+
+
+def adapted(config: Config, space: Space) -> Config:
+    """The point of ``space`` next to a config of another problem, or of an older space: the nearest number, else the
+    first choice. Raises InvalidConfig for another family.
+    """
+    if config.family != space.family:
+        raise InvalidConfig(f"config of family {config.family!r} given to the space of {space.family!r}")
+    given = dict(config.knobs)
+    return Config(space.family, tuple((k.name, _choice(k.choices, given.get(k.name))) for k in space.knobs))
+
+
+def _choice(choices: tuple[Value, ...], wanted: Value | None) -> Value:
+    if wanted in choices and wanted is not None:
+        return wanted
+    numbers = [choice for choice in choices if type(choice) is int]
+    if type(wanted) is not int or not numbers:
+        return choices[0]
+    return min(numbers, key=lambda number: abs(math.log2(max(number, 0.5)) - math.log2(max(wanted, 0.5))))
+
+
+def _diverse(configs: Sequence[Config], count: int, *, per_group: int) -> list[Config]:
+    """The first ``count``, of each group ``per_group`` at most."""
+    taken: dict[object, int] = {}
+    chosen: list[Config] = []
+    for config in configs:
+        if len(chosen) < count and config not in chosen and taken.get(group(config), 0) < per_group:
+            taken[group(config)] = taken.get(group(config), 0) + 1
+            chosen.append(config)
+    return chosen
