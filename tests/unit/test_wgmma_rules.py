@@ -15,7 +15,7 @@ from tirgemm.hardware import named_device
 FAMILY = Wgmma()
 H200 = named_device("sm_90a")
 KNOBS = {
-    "tile_m": 128, "tile_n": 128, "tile_k": 64, "stages": 4, "schedule": "cooperative", "cluster_m": 1, "cluster_n": 1,
+    "tile_m": 128, "tile_n": 128, "tile_k": 64, "stages": 4, "schedule": "cooperative", "resident": 1, "cluster_m": 1, "cluster_n": 1,
     "swap": 0, "split": 1, "reduction": "cluster", "load": "tma", "epilogue": "tma", "order": "m", "group": 8,
     "l2_promotion": 2, "eviction": "normal",
 }  # fmt: skip

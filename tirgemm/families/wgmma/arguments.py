@@ -15,6 +15,7 @@ from tirgemm.workload import index_dtype
 # Two elements as one word, by the bytes of an element.
 WORDS = {2: "uint32", 4: "uint64"}
 _INT32_MAX = 2**31 - 1
+_FACTORS: tuple[Operand, ...] = ("a", "b")
 
 
 class Arguments:
@@ -36,12 +37,15 @@ class Arguments:
 
     def declare_gemm(self) -> None:
         """What the kernel that multiplies takes."""
-        self._map("a", load_map(self.plan, "a"))
-        self._map("b", load_map(self.plan, "b"))
+        for operand in _FACTORS:
+            if self.plan.copied[operand]:
+                self._pointer(operand, self.gemm.span(operand), DTYPE_NAMES[self.gemm.dtype])
+            else:
+                self._map(operand, load_map(self.plan, operand))
         if self.plan.stream:
-            count = self.plan.units * self.plan.tile_m * self.plan.tile_n
+            count = self.plan.slots * self.plan.tile_m * self.plan.tile_n
             self._pointer("partials", count, "float32")
-            self._pointer("flags", self.plan.units * self.plan.consumers, "uint32")
+            self._pointer("flags", self.plan.slots * self.plan.consumers, "uint32")
         if self.plan.partials:
             self._partials()
         else:
@@ -71,6 +75,13 @@ class Arguments:
         """The place of an element of C or D."""
         stride = self.gemm.batch_stride(name) if self.gemm.batch > 1 else 0
         return self._offset((matrix, stride), (row, self.gemm.leading(name)), (column, 1))
+
+    def place_of(self, name: Operand, matrix: Any, row: Any, column: Any) -> Any:
+        """The place of an element of A or B as an int64, whatever the operand's size."""
+        cast, gemm = self.tir.cast, self.gemm
+        stride = gemm.batch_stride(name) if gemm.batch > 1 else 0
+        total = cast(column, "int64") + cast(row, "int64") * self._symbolic(gemm.leading(name), cast(self.m, "int64"))
+        return total if stride == 0 else total + cast(matrix, "int64") * self._symbolic(stride, cast(self.m, "int64"))
 
     def partial(self, slice_: Any, row: Any, column: Any) -> Any:
         """The place of an element of the partial sums."""

@@ -63,7 +63,7 @@ def _predict(cut: Plan, device: Device, regime: str) -> float:
     clock_hz = (device.clock_mhz or 1700) * 1e6
     tiles = evaluate(cut.tiles_m, gemm.m_max) * evaluate(cut.tiles_n, gemm.m_max) * gemm.batch
     tiles *= 1 if cut.in_cluster else split
-    slots = max(1, device.units // cluster)
+    slots = max(1, cut.slots // cluster)
     waves = tiles / slots if cut.stream else -(-tiles // slots)
     split_steps = cut.split_steps
     steps = waves * split_steps
@@ -120,7 +120,7 @@ def _cuts(
     splits = splits if tile_m < 256 else []
     # Of the splits only the one that uses most SMs.
     for split in (1, *splits[-1:]):
-        cut = Plan(gemm, device.units, tile_m, tile_n, tile_k, 2, schedule, shared, 1, swap, split, CLUSTER, loads(gemm)[0],
+        cut = Plan(gemm, device.units, tile_m, tile_n, tile_k, 2, schedule, 1, shared, 1, swap, split, CLUSTER, loads(gemm)[0],
                    epilogues(gemm)[0], "m", group, 2, NORMAL)  # fmt: skip
         yield replace(cut, stages=_stages(cut, device, tiles))
 

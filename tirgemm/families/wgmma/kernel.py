@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 # ruff: noqa: N812
 # The decorated functions are TVMScript, which is parsed and never run as Python.
-"""The kernel in TIRx: one producer warpgroup feeds a ring of stages by TMA, consumers multiply by wgmma.
+"""The kernel in TIRx: one producer warpgroup feeds a ring of stages by TMA or copies, consumers multiply by wgmma.
 
 A stage is a tile of each operand. ``full`` barriers count bytes that arrived, ``empty`` ones the consumers that have
 read a stage, in every block of the cluster that the stage's data went to. In ping-pong a third pair of barriers lets
@@ -14,6 +14,7 @@ from __future__ import annotations
 from tvm.script import tirx as T
 
 from tirgemm.families.wgmma.consumer import consume
+from tirgemm.families.wgmma.copier import produce_by_copies
 from tirgemm.families.wgmma.launch import SYMBOL
 from tirgemm.families.wgmma.producer import produce
 from tirgemm.families.wgmma.raster import Stream, Tiles
@@ -28,7 +29,7 @@ def gemm_kernel(plan, arguments):
         T.func_attr({"global_symbol": SYMBOL})
         args = T.meta_var(arguments())
         T.device_entry()
-        T.attr({"tirx.launch_bounds_min_blocks_per_sm": 1})
+        T.attr({"tirx.launch_bounds_min_blocks_per_sm": plan.resident})
         if plan.cluster > 1:
             rank_register = T.cta_id_in_cluster([plan.cluster])
         cta = T.cta_id([args.dim(plan.grid)])
@@ -61,11 +62,15 @@ def gemm_kernel(plan, arguments):
         meet(plan)
         if warpgroup == 0:
             T.ptx["setmaxnreg.dec.sync.aligned.u32"](plan.producer_registers)
-            if warp == 0:
-                if lane == 0:
-                    tiles.start(0)
-                    produce(plan, args, shared, tiles, rank)
-                T.cuda.warp_sync()
+            if plan.copies:
+                tiles.start(0)
+                produce_by_copies(plan, args, shared, tiles, rank, warp * 32 + lane)
+            else:
+                if warp == 0:
+                    if lane == 0:
+                        tiles.start(0)
+                        produce(plan, args, shared, tiles, rank)
+                    T.cuda.warp_sync()
             if plan.in_cluster:
                 meet(plan)
         else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from tirgemm import expr
 from tirgemm.config import Config
 from tirgemm.expr import Dim
-from tirgemm.families.wgmma.alignment import pairs
+from tirgemm.families.wgmma.alignment import copy_bytes, loaded_by_tma, pairs
 from tirgemm.families.wgmma.tile import CORE_ROWS, ELEMENT_BYTES, SLAB_BYTES, SWIZZLES, Tile
 from tirgemm.gemm import Gemm, Operand, Range
 
@@ -30,6 +30,8 @@ _CONSUMERS = {64: 1, 128: 2, 192: 3, 256: 2}
 # Consumers -> registers of a producer's thread and of a consumer's: what fits the register file after setmaxnreg. The
 # first that leaves the accumulators room is taken.
 _REGISTERS = {1: ((96, 240),), 2: ((88, 208), (56, 224), (40, 232)), 3: ((56, 152),)}
+# The same where two blocks share an SM.
+_HALF_REGISTERS = {1: ((56, 200), (40, 216)), 2: ((32, 96), (24, 104)), 3: ((24, 72),)}
 # Registers of a consumer's thread beside its accumulators, and more for erf, for C's places beside D's, for a tile's
 # coordinates where they take division by m, and for storing straight from the registers: what the assembler needs lest
 # it spills, found by compiling.
@@ -59,6 +61,7 @@ class Plan:
     tile_k: int
     stages: int
     schedule: str
+    resident: int
     cluster_m: int
     cluster_n: int
     swap: int
@@ -176,7 +179,8 @@ class Plan:
     @property
     def registers(self) -> tuple[int, int]:
         """Registers of a producer's thread and of a consumer's."""
-        need, offered = self.accumulator_registers + self.other_registers, _REGISTERS[self.consumers]
+        table = _REGISTERS if self.resident == 1 else _HALF_REGISTERS
+        need, offered = self.accumulator_registers + self.other_registers, table[self.consumers]
         return next((pair for pair in offered if need <= pair[1]), offered[-1])
 
     @property
@@ -322,16 +326,21 @@ class Plan:
         return expr.make("mul", expr.make("mul", self.tiles_m, self.tiles_n), self.slices)
 
     @property
+    def slots(self) -> int:
+        """Blocks that run at once."""
+        return self.units * self.resident
+
+    @property
     def waves(self) -> Dim:
         """Tiles that the busiest cluster computes."""
-        return expr.ceildiv(self.work, max(1, self.units // self.cluster))
+        return expr.ceildiv(self.work, max(1, self.slots // self.cluster))
 
     @property
     def clusters(self) -> Dim:
         """Clusters launched: as few as give the same waves, which leaves power to those that compute."""
         if self.in_cluster:
             return self.work
-        return self.units if self.stream else expr.ceildiv(self.work, self.waves)
+        return self.slots if self.stream else expr.ceildiv(self.work, self.waves)
 
     @property
     def grid(self) -> Dim:
@@ -340,8 +349,8 @@ class Plan:
     @property
     def streamed(self) -> Dim:
         """Tiles whose steps are dealt out evenly: those beyond whole waves and one wave more."""
-        whole = expr.make("max", expr.make("sub", expr.make("floordiv", self.work, self.units), 1), 0)
-        return expr.make("sub", self.work, expr.make("mul", whole, self.units))
+        whole = expr.make("max", expr.make("sub", expr.make("floordiv", self.work, self.slots), 1), 0)
+        return expr.make("sub", self.work, expr.make("mul", whole, self.slots))
 
     def policy(self, operand: Operand) -> str:
         """What L2 is told of an operand's lines: the larger operand is read through, the smaller one again and again."""
@@ -350,6 +359,24 @@ class Plan:
         told = {NORMAL: (), EVICT_BOTH: (EVICT_FIRST, EVICT_LAST)}.get(self.eviction, (self.eviction,))
         wanted = EVICT_FIRST if operand == larger else EVICT_LAST
         return wanted if wanted in told else ""
+
+    # -- operands that TMA does not load -------------------------------------------------------
+
+    @property
+    def copied(self) -> dict[Operand, int]:
+        """A and B -> bytes of one cp.async where the producer copies it so, else 0."""
+        wanted = self.load == COPY
+        return {op: copy_bytes(self.gemm, op) if wanted and not loaded_by_tma(self.gemm, op) else 0 for op in ("a", "b")}
+
+    @property
+    def copies(self) -> bool:
+        return any(self.copied.values())
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Bytes of a stage that come by TMA."""
+        left, right = (self.copied[operand] for operand in (self.left_operand, self.right_operand))
+        return (0 if left else self.left.nbytes) + (0 if right else self.right.nbytes)
 
     # -- outputs -------------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ class Stream(Tiles):
     def __init__(self, plan, block, rank, rows, columns, clusters, streamed):
         Tiles.__init__(self, plan, block, rank, rows, columns, clusters)
         self.streamed = streamed
-        self.share = T.truncdiv(streamed * plan.steps + (plan.units - 1), plan.units)
+        self.share = T.truncdiv(streamed * plan.steps + (plan.slots - 1), plan.slots)
         self.begin = T.local_scalar("int32")
         self.cursor = T.local_scalar("int32")
         self.next = T.local_scalar("int32")
@@ -186,7 +186,7 @@ class Stream(Tiles):
             self.cursor = self.work * steps + self.first_step
         else:
             self.work = self.next
-            self.next = self.next + self.plan.units
+            self.next = self.next + self.plan.slots
             self.first_step = 0
             self.count = steps
         self.locate()

@@ -6,13 +6,15 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
-from tirgemm.families.wgmma.alignment import stored_by_tma
+from tirgemm.families.wgmma.alignment import loaded_by_tma, stored_by_tma
 from tirgemm.families.wgmma.plan import (
     CLUSTER,
+    COPY,
     DIRECT,
     HILBERT,
     MAX_CLUSTER,
     MMA_M,
+    REPACK,
     STAGED,
     TMA,
     Plan,
@@ -30,6 +32,8 @@ _SMALLEST_M, _SMALL_N = 64, 32
 # Registers of a wgmma beside its accumulators, as the assembler counts them.
 _INSTRUCTION_REGISTERS = 26
 _MAX_WORKSPACE_BYTES = 2**30
+# Shared memory that the driver keeps of each block.
+_RESERVED_BYTES = 1024
 
 
 def _schedule(gemm: Gemm, config: Config, device: Device) -> str | None:
@@ -52,10 +56,10 @@ def _stream(cut: Plan) -> str | None:
     if cut.half:
         return "stream adds fp32 sums; the gemm's are f16"
     tiles = evaluate(cut.work, cut.gemm.m_max)
-    if tiles % cut.units == 0:
-        return f"{tiles} tiles fill {cut.units} SMs evenly: there is nothing to deal out"
-    if evaluate(cut.streamed, cut.gemm.m_max) * cut.steps < LEAST_STEPS * cut.units:
-        return f"{tiles} tiles of {cut.steps} steps are fewer than {LEAST_STEPS} steps for each of {cut.units} SMs"
+    if tiles % cut.slots == 0:
+        return f"{tiles} tiles fill {cut.slots} blocks evenly: there is nothing to deal out"
+    if evaluate(cut.streamed, cut.gemm.m_max) * cut.steps < LEAST_STEPS * cut.slots:
+        return f"{tiles} tiles of {cut.steps} steps are fewer than {LEAST_STEPS} steps for each of {cut.slots} blocks"
     return None
 
 
@@ -79,6 +83,22 @@ def _cluster(gemm: Gemm, config: Config, device: Device) -> str | None:
     return None
 
 
+def _load(gemm: Gemm, config: Config, device: Device) -> str | None:
+    cut = plan(gemm, config, device.units)
+    if cut.load != COPY:
+        return None
+    for operand in (cut.left_operand, cut.right_operand):
+        if not cut.copied[operand] and not loaded_by_tma(gemm, operand):
+            return f"load={COPY} needs rows of {operand.upper()} that are 4 bytes apart and aligned; {REPACK} does not"
+    for operand, tile, name in (
+        (cut.left_operand, cut.left, "cluster_n"),
+        (cut.right_operand, cut.right, "cluster_m"),
+    ):
+        if cut.copied[operand] and tile.peers > 1:
+            return f"{name}={tile.peers} shares tiles of {operand.upper()} by multicast; load={COPY} brings them by cp.async, to one block"
+    return None
+
+
 def _tile(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     for axis, size, tile, smaller in (
@@ -96,7 +116,7 @@ def _tile(gemm: Gemm, config: Config, device: Device) -> str | None:
 def _accumulators(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     # Before setmaxnreg, that is for the assembler, threads share the registers evenly.
-    even = device.limits.registers_per_sm // cut.threads
+    even = device.limits.registers_per_sm // (cut.threads * cut.resident)
     need = cut.accumulator_registers // cut.blocks + _INSTRUCTION_REGISTERS
     if need > even:
         return f"a wgmma of {cut.tile_n} columns takes {need} registers; each of {cut.threads} threads has {even}"
@@ -112,17 +132,19 @@ def _stages(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     steps = cut.split_steps * (evaluate(cut.waves, gemm.m_max) if cut.split == 1 else 1)
     if cut.stream:
-        steps = -(-evaluate(cut.work, gemm.m_max) * cut.steps // cut.units)
+        steps = -(-evaluate(cut.work, gemm.m_max) * cut.steps // cut.slots)
     if cut.stages > max(2, steps):
         return f"stages={cut.stages} are more than the {steps} steps of k that a block takes in all"
     return None
 
 
 def _shared(gemm: Gemm, config: Config, device: Device) -> str | None:
-    need, limit = plan(gemm, config, device.units).shared_bytes, device.limits.shared_per_block
-    if need <= limit:
+    cut, limit = plan(gemm, config, device.units), device.limits.shared_per_block
+    if cut.resident > 1:
+        limit = device.limits.shared_per_sm // cut.resident - _RESERVED_BYTES
+    if cut.shared_bytes <= limit:
         return None
-    return f"stages={config['stages']} need {need} bytes of shared memory; a block of {device.arch} has {limit}"
+    return f"stages={cut.stages} need {cut.shared_bytes} bytes of shared memory; a block of {device.arch} has {limit}"
 
 
 def _split(gemm: Gemm, config: Config, device: Device) -> str | None:
@@ -189,6 +211,14 @@ def _raster(gemm: Gemm, config: Config, device: Device) -> str | None:
     return None
 
 
+def _resident(gemm: Gemm, config: Config, device: Device) -> str | None:
+    cut = plan(gemm, config, device.units)
+    blocks = evaluate(cut.work, gemm.m_max) * cut.cluster
+    if cut.resident == 1 or cut.stream or blocks > device.units:
+        return None
+    return f"{blocks} blocks have an SM each: there are no two to share one"
+
+
 def _grid(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     # A warpgroup counts on to the first tile that does not exist.
@@ -218,12 +248,14 @@ def _with_smaller_tile(cut: Plan) -> int:
 
 RULES: tuple[Rule, ...] = (
     Rule("epilogue", _epilogue),
+    Rule("load", _load),
     Rule("tile", _tile),
     Rule("accumulators", _accumulators),
     Rule("shared", _shared),
     Rule("cluster", _cluster),
     Rule("schedule", _schedule),
     Rule("split", _split),
+    Rule("resident", _resident),
     Rule("stages", _stages),
     Rule("raster", _raster),
     Rule("grid", _grid),

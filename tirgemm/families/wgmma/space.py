@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from tirgemm.config import Knob, Space, Value
 from tirgemm.device import Device
-from tirgemm.families.wgmma.alignment import loaded_by_tma, stored_by_tma
+from tirgemm.families.wgmma.alignment import copy_bytes, loaded_by_tma, stored_by_tma
 from tirgemm.families.wgmma.plan import (
     CLUSTER,
     COOPERATIVE,
+    COPY,
     DIRECT,
     EVICT_BOTH,
     EVICT_FIRST,
@@ -21,13 +22,13 @@ from tirgemm.families.wgmma.plan import (
     STREAM,
     TMA,
 )
-from tirgemm.gemm import DTYPE_BYTES, Gemm
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 
 TILES_M = (64, 128, 192, 256)
 TILES_N = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
 TILES_K = (64, 128)
 _STAGES = (2, 3, 4, 5, 6, 7, 8, 10, 12)
-_SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
+_SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32, 48, 64, 96, 128)
 _GROUPS = (1, 4, 8, 16)
 # A part of a split with fewer steps of k than this is mostly prologue and epilogue.
 LEAST_STEPS = 4
@@ -38,7 +39,7 @@ def space(gemm: Gemm, device: Device) -> Space:
 
     tile_m, tile_n, tile_k: outputs of a thread block and its step in k. stages: tiles of both operands in flight.
     schedule: the consumer warpgroups share a tile (cooperative), alternate on tiles of their own (pingpong), or share
-    tiles of which blocks take equal numbers of steps (stream). cluster_m, cluster_n: thread blocks that share tiles of
+    tiles of which blocks take equal numbers of steps (stream). resident: blocks that share an SM. cluster_m, cluster_n: thread blocks that share tiles of
     the right operand, of the left one, by multicast. swap: tile rows run along n, columns along m. split: parts of k.
     reduction: the parts are added in a cluster's shared memory, or by a second kernel. load: operands go to shared
     memory by TMA, after a pass that aligns their rows (repack), or by cp.async (copy). epilogue: D leaves by TMA,
@@ -60,6 +61,7 @@ def space(gemm: Gemm, device: Device) -> Space:
         ("tile_k", _up_to(gemm.k, TILES_K)),
         ("stages", tuple(s for s in _STAGES if several or s <= max(2, steps))),
         ("schedule", schedules),
+        ("resident", (1, 2) if several else (1,)),
         ("cluster_m", (1, 2) if tiles_m > 1 or tiles_n > 1 else (1,)),
         ("cluster_n", (1, 2) if tiles_m > 1 or tiles_n > 1 else (1,)),
         ("swap", (0, 1)),
@@ -89,4 +91,8 @@ def epilogues(gemm: Gemm) -> tuple[str, ...]:
 
 def loads(gemm: Gemm) -> tuple[str, ...]:
     """The ways in which A and B can reach shared memory."""
-    return (TMA,) if loaded_by_tma(gemm, "a") and loaded_by_tma(gemm, "b") else (REPACK,)
+    operands: tuple[Operand, ...] = ("a", "b")
+    left = [operand for operand in operands if not loaded_by_tma(gemm, operand)]
+    if not left:
+        return (TMA,)
+    return (REPACK, COPY) if all(copy_bytes(gemm, operand) for operand in left) else (REPACK,)
