@@ -9,10 +9,11 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
 from tirgemm.expr import evaluate
-from tirgemm.families.wgmma.plan import CLUSTER, COOPERATIVE, NORMAL, PINGPONG, STAGED, Plan, plan
-from tirgemm.families.wgmma.rules import RULES
+from tirgemm.families.wgmma.alignment import loaded_by_tma
+from tirgemm.families.wgmma.plan import CLUSTER, COOPERATIVE, NORMAL, PINGPONG, REPACK, TMA, Plan, plan
+from tirgemm.families.wgmma.rules import MAX_SHARED_BY, RULES
 from tirgemm.families.wgmma.space import TILES_N, epilogues, loads
-from tirgemm.gemm import DTYPE_BYTES, Gemm
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 
 # tile_m, tile_n, tile_k, schedule, cluster_m. Where the model calls two equal, the earlier is taken.
 _SHAPES = (
@@ -29,11 +30,15 @@ _MOST_STAGES = 8
 # Of as many stages, full, empty and in turns.
 _BARRIER_BYTES = 8 * (2 * _MOST_STAGES + 2)
 
+_OPERANDS: tuple[Operand, ...] = ("a", "b")
+
 # Microseconds: a launch, the way to the first wgmma, the second kernel of a split.
 _LAUNCH_US, _FILL_US, _REDUCE_US, _GATHER_US, _STREAM_US = 2.0, 1.0, 2.0, 0.5, 2.0
 # Clocks from a TMA load to its bytes, bytes a clock from L2 to one SM, and shares of nominal rates that are reached.
 _LATENCY, _L2_BYTES = 1200.0, 56.0
 _MEMORY_SHARE, _TENSOR_SHARE = 0.9, 0.92
+# One of so many SMs is lost to clusters of more than two blocks; a copy of an operand takes this and a share of bandwidth.
+_LOST, _REPACK_US, _REPACK_SHARE = 8, 1.0, 0.6
 # L2 bandwidth over the memory's, and bytes a clock that an SM stores when its tile is done.
 _L2_FACTOR, _STORE_BYTES = 2.2, 24.0
 # Long sustained work is capped in power, so in clock: there energy counts, and sharing and overlap save some of it.
@@ -59,40 +64,47 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
 
 
 def _predict(cut: Plan, device: Device, regime: str) -> float:
-    gemm, cluster, split = cut.gemm, cut.cluster, cut.split
-    clock_hz = (device.clock_mhz or 1700) * 1e6
-    tiles = evaluate(cut.tiles_m, gemm.m_max) * evaluate(cut.tiles_n, gemm.m_max) * gemm.batch
-    tiles *= 1 if cut.in_cluster else split
-    slots = max(1, cut.slots // cluster)
+    gemm, cluster = cut.gemm, cut.cluster
+    clock = (device.clock_mhz or 1700) * 1.0
+    bandwidth = (device.peak_gbps or 3000.0) * 1e3 * _MEMORY_SHARE
+    tiles = evaluate(cut.tiles_m, gemm.m_max) * evaluate(cut.tiles_n, gemm.m_max) * cut.slices
+    # Larger clusters do not fit every group of SMs.
+    slots = cut.slots // cluster if cluster <= MAX_SHARED_BY else (cut.slots - cut.slots // _LOST) // cluster
     waves = tiles / slots if cut.stream else -(-tiles // slots)
-    split_steps = cut.split_steps
-    steps = waves * split_steps
+    steps = waves * cut.split_steps * cut.resident
 
     # A wgmma reads A and B from shared memory, 128 bytes a clock; narrow ones wait for that.
     mma = max(cut.tile_n / 2, 16 + cut.tile_n / 4) / _TENSOR_SHARE
-    compute = steps * mma * (cut.tile_m // 64) * (cut.tile_k // 16)
+    compute = steps * mma * (cut.tile_m // 64) * (cut.tile_k // 16) / clock
     rows = min(cut.tile_m, -(-cut.most_rows // 8) * 8)
     stage = 2 * cut.tile_k * (rows / cut.cluster_n + cut.tile_n / cut.cluster_m)
-    loads = steps * max(stage / _L2_BYTES, _LATENCY / cut.stages)
-    stored = 4 if cut.partials else DTYPE_BYTES[gemm.out] * (4 if cut.epilogue == STAGED else 1)
-    store = (1 if cut.pingpong else waves) * rows * cut.tile_n * stored / _STORE_BYTES
-    busy_us = (max(compute, loads) + store) / clock_hz * 1e6
+    loads = steps * max(stage / _L2_BYTES, _LATENCY / ((cut.stages - 1) * cut.resident)) / clock
+    stored = 4 if cut.partials else DTYPE_BYTES[gemm.out] * (4 if cut.epilogue != TMA else 1)
+    store = (1 if cut.pingpong else waves) * rows * cut.tile_n * stored / _STORE_BYTES / clock
     if regime == "isolated":
-        busy_us *= _PINGPONG_ISOLATED if cut.pingpong else 1.0
-    elif compute >= loads and busy_us > _CAPPED_FROM_US:
+        compute *= _PINGPONG_ISOLATED if cut.pingpong else 1.0
+    elif compute > _CAPPED_FROM_US:
         saved = (_PINGPONG_ENERGY if cut.pingpong else 1.0) * (_CLUSTER_ENERGY if cluster > 1 else 1.0)
-        busy_us *= saved / _CAPPED_CLOCK
+        compute *= saved / _CAPPED_CLOCK
 
-    bandwidth = (device.peak_gbps or 3000.0) * 1e3 * _MEMORY_SHARE
-    through_l2 = tiles * cluster * split_steps * stage / (bandwidth * _L2_FACTOR)
-    moved = max(busy_us, gemm.nbytes / bandwidth, through_l2)
-    partial_bytes = 8 * split * gemm.batch * gemm.m_max * gemm.n if cut.partials else 0
-    reduce = _REDUCE_US + partial_bytes / (bandwidth * _L2_FACTOR) if cut.partials else 0.0
+    through_l2 = tiles * cluster * cut.split_steps * stage / (bandwidth * _L2_FACTOR)
+    moved = max(max(compute, loads) + store, gemm.nbytes / bandwidth, through_l2)
+    return _LAUNCH_US + _FILL_US + moved + _beside(cut, clock, bandwidth)
+
+
+def _beside(cut: Plan, clock: float, bandwidth: float) -> float:
+    """What adding parts and copying operands takes, in microseconds."""
+    gemm, spent = cut.gemm, 0.0
+    if cut.partials:
+        spent += _REDUCE_US + 8 * cut.split * gemm.batch * gemm.m_max * gemm.n / (bandwidth * _L2_FACTOR)
     if cut.in_cluster:
-        reduce = _GATHER_US + split * cut.tile_m * cut.tile_n * 4 / cut.reducers / _L2_BYTES / clock_hz * 1e6
+        spent += _GATHER_US + cut.split * cut.tile_m * cut.tile_n * 4 / cut.reducers / _L2_BYTES / clock
     if cut.stream:
-        reduce = _STREAM_US + cut.tile_m * cut.tile_n * 8 / _L2_BYTES / clock_hz * 1e6
-    return _LAUNCH_US + _FILL_US + moved + reduce
+        spent += _STREAM_US + cut.tile_m * cut.tile_n * 16 / _L2_BYTES / clock
+    for operand in _OPERANDS:
+        if cut.load == REPACK and not loaded_by_tma(gemm, operand):
+            spent += _REPACK_US + 4 * gemm.span(operand) / (bandwidth * _REPACK_SHARE)
+    return spent
 
 
 def _candidates(gemm: Gemm, device: Device) -> Iterator[Plan]:
