@@ -41,7 +41,7 @@ def test_choices_are_valid_unknown_and_the_same_for_the_same_seed() -> None:
     assert others[0] in found
     assert not set(found) & set(known)
     assert all(rejected(TOY, GEMM, config, DEVICE) is None for config in found)
-    assert max(sum(group(a) == group(b) for b in found) for a in found) <= 3
+    assert len({group(config) for config in found}) >= 3
 
 
 def test_rounds_come_close_to_the_best_of_the_space() -> None:

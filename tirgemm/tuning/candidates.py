@@ -1,7 +1,7 @@
 """Which configs of a problem to measure next in a search over many problems: pure functions of what is known.
 
-The family's analytic estimate ranks; what was measured near a config corrects it. Diversity is enforced: configs that
-differ in nothing that decides the shape of the work (``COARSE``) are one group, and a round takes few of a group.
+The family's analytic estimate ranks; what was measured near a config corrects it. Diversity is enforced: a config that
+is like one that is chosen already counts as slower. Knobs that decide how the work is cut (``COARSE``) count most.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ from tirgemm.gemm import Gemm
 
 # Knobs that decide how the work is cut. A family without any of them has groups of one config.
 COARSE = frozenset({
-    "tile_m", "tile_n", "block_m", "block_n", "split", "split_k", "stream_k", "schedule", "swap", "load",
-    "reduction",
+    "tile_m", "tile_n", "block_m", "block_n", "split", "split_k", "schedule", "swap", "resident", "load", "reduction",
 })  # fmt: skip
 # Random points that are looked at, and valid ones among them that are kept.
 _DRAWS, _POOL = 20_000, 400
-_CLIMBS, _CLIMBERS = 3, 8
+_CLIMBS, _CLIMBERS, _POLISHED = 3, 8, 100
 _PAIRS = 60
 _UNLIKE = 1.015
+# Of ranked configs so many are looked at; being like one that is chosen already raises a score by such a share.
+_RANKED, _FIRST_REPULSION, _REPULSION = 200, 0.4, 0.1
+_FINE_STEP = 0.1
+# An estimate does not tell fine knobs apart that are within this factor.
+_VAGUE = 1.15
 # A measured config says half as much about one that differs in a knob, a quarter where it is a coarse one.
 _FADE, _COARSE_DISTANCE = 0.5, 2
 _PRIOR = 0.25
@@ -48,35 +52,37 @@ class Candidates:
         self._estimates: dict[Config, float] = {}
 
     def first(self, count: int) -> list[Config]:
-        """The family's default, then the best-estimated configs, each of a group of its own."""
-        return _diverse([*self._default, *self.pool], count, per_group=1)
+        """The family's default, then the best-estimated configs that are unlike it and each other."""
+        scores = {config: self._first_score(config) for config in _leaders(self.pool, _RANKED)}
+        return _spread(scores, count, self._default, repulsion=_FIRST_REPULSION)
 
     def next(self, count: int, known: Mapping[Config, float | None], others: Sequence[Config] = ()) -> list[Config]:
-        """Unknown configs: best of ``others`` (fast ones of similar problems), neighbours of the best, one new group.
+        """Unknown configs: best of ``others`` (fast ones of similar problems), neighbours of the best, one far from all.
 
         ``known`` holds microseconds by config, None for what failed. Fewer than ``count`` where no more are left.
         """
         measured = {config: us for config, us in known.items() if us is not None}
+        pool = [config for config in self.pool if config not in known]
         if not measured:
-            fresh = [config for config in self.pool if config not in known]
             seen = {group(config) for config in known}
-            return _diverse(sorted(fresh, key=lambda config: group(config) in seen), count, per_group=1)
+            fresh = [config for config in pool if group(config) not in seen] or pool
+            return _spread({c: self._first_score(c) for c in fresh[:_RANKED]}, count, repulsion=_FIRST_REPULSION)
         correction = _Correction(known, self.estimate)
-
         best = sorted(measured, key=lambda config: measured[config])
-        leaders = _diverse(best, 2, per_group=1)
 
-        def ranked(configs: Iterable[Config]) -> list[Config]:
-            fresh = [config for config in dict.fromkeys(configs) if config not in known]
-            return sorted(fresh, key=lambda config: self._score(config, best[:1]) * correction(config))
+        def scores(configs: Iterable[Config]) -> dict[Config, float]:
+            fresh = (config for config in dict.fromkeys(configs) if config not in known)
+            found = [(self._score(config, best[:1]) * correction(config), config) for config in fresh]
+            return {config: score for score, config in sorted(found, key=lambda pair: pair[0])[:_RANKED]}
 
-        borrowed = ranked(self._valid(adapted(config, self.space) for config in others))
-        around = ranked([*self._near(leaders), *self.pool])
+        leaders = _leaders(best, 2)
+        around = scores([*self._near(leaders), *pool])
+        borrowed = scores(self._valid(adapted(config, self.space) for config in others))
         seen = {group(config) for config in known}
-        strange = ranked(config for config in self.pool if group(config) not in seen)[:1] if count > 2 else []
-        chosen = _diverse(borrowed, max(1, count // 3), per_group=1)
-        chosen = _diverse([*chosen, *around], count - len(strange), per_group=2)
-        return _diverse([*chosen, *strange, *around], count, per_group=3)
+        strange = scores(config for config in pool if group(config) not in seen) if count > 2 else {}
+        chosen = _spread(borrowed, max(1, count // 3), repulsion=_REPULSION)
+        chosen = _spread(around, count - bool(strange), chosen, repulsion=_REPULSION)
+        return _spread(strange or around, count, chosen, repulsion=_FIRST_REPULSION)
 
     def estimate(self, config: Config) -> float:
         """The family's own estimate in microseconds."""
@@ -101,12 +107,28 @@ class Candidates:
                 break
         climbed: set[Config] = set()
         for _ in range(_CLIMBS):
-            leaders = _diverse(sorted(found, key=self._first_score), _CLIMBERS, per_group=1)
+            leaders = _leaders(sorted(found, key=self._first_score), _CLIMBERS)
             for config in leaders:
                 if config not in climbed:
                     climbed.add(config)
                     found |= dict.fromkeys(self._valid(neighbours(config, self.space)))
+        for config in _leaders(sorted(found, key=self._first_score), _POLISHED):
+            found[self._polished(config)] = None
         return sorted(found, key=self._first_score)
+
+    def _polished(self, config: Config) -> Config:
+        """The config with fine knobs as near to the default's as is valid: a sample's are random, estimates vague."""
+        model = dict(self._default[0].knobs) if self._default else {}
+        limit = _VAGUE * self.estimate(config)
+        for knob in self.space.knobs:
+            if knob.name in COARSE or knob.name not in model:
+                continue
+            for choice in sorted(knob.choices, key=lambda choice: _step(choice, model[knob.name]) ** 2):
+                changed = config.with_(**{knob.name: choice})
+                if self.estimate(changed) <= limit and any(self._valid([changed])):
+                    config = changed
+                    break
+        return config
 
     @cached_property
     def _default(self) -> list[Config]:
@@ -199,12 +221,51 @@ def _choice(choices: tuple[Value, ...], wanted: Value | None) -> Value:
     return min(numbers, key=lambda number: abs(math.log2(max(number, 0.5)) - math.log2(max(wanted, 0.5))))
 
 
-def _diverse(configs: Sequence[Config], count: int, *, per_group: int) -> list[Config]:
-    """The first ``count``, of each group ``per_group`` at most."""
-    taken: dict[object, int] = {}
-    chosen: list[Config] = []
+def _leaders(configs: Iterable[Config], count: int) -> list[Config]:
+    """The first ``count`` of different groups."""
+    found: dict[object, Config] = {}
     for config in configs:
-        if len(chosen) < count and config not in chosen and taken.get(group(config), 0) < per_group:
-            taken[group(config)] = taken.get(group(config), 0) + 1
-            chosen.append(config)
-    return chosen
+        found.setdefault(group(config), config)
+        if len(found) == count:
+            break
+    return list(found.values())
+
+
+def _spread(
+    scores: Mapping[Config, float], count: int, chosen: Sequence[Config] = (), *, repulsion: float
+) -> list[Config]:
+    """``chosen`` and, up to ``count``, those of the lowest score, which is raised by being like what is chosen already."""
+    found = list(chosen[:count])
+    left = {config: score for config, score in scores.items() if config not in found}
+    for config in found:
+        _repel(left, config, repulsion)
+    while left and len(found) < count:
+        config = min(left, key=lambda config: left[config])
+        del left[config]
+        found.append(config)
+        _repel(left, config, repulsion)
+    return found
+
+
+def _repel(scores: dict[Config, float], chosen: Config, repulsion: float) -> None:
+    for config in scores:
+        scores[config] *= 1 + repulsion * math.exp(-_apart(config, chosen))
+
+
+def _apart(one: Config, other: Config) -> float:
+    """Squared distance: knobs that are numbers by their logarithms, the fine ones counting little."""
+    theirs = dict(other.knobs)
+    total = 0.0
+    for name, mine in one.knobs:
+        value = theirs.get(name)
+        total += _step(mine, value) ** 2 * (1.0 if name in COARSE else _FINE_STEP)
+    return total
+
+
+def _step(one: Value, other: Value | None) -> float:
+    """How far two choices of a knob are apart: numbers by their logarithms, words by 1."""
+    if one == other:
+        return 0.0
+    if isinstance(one, int) and isinstance(other, int):
+        return math.log2(max(one, 0.5) / max(other, 0.5))
+    return 1.0
