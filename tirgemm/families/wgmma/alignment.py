@@ -24,6 +24,12 @@ def loaded_by_tma(gemm: Gemm, operand: Operand) -> bool:
     return gemm.align % 16 == 0 and _multiple(gemm, operand, 16 // DTYPE_BYTES[gemm.dtype])
 
 
+def copy_bytes(gemm: Gemm, operand: Operand) -> int:
+    """Bytes of the widest cp.async that suits every row of A or B: 8, 4 or, where none does, 0."""
+    size = DTYPE_BYTES[gemm.dtype]
+    return next((n for n in (8, 4) if n > size and gemm.align % n == 0 and _multiple(gemm, operand, n // size)), 0)
+
+
 def _written(gemm: Gemm) -> tuple[Operand, ...]:
     return ("d", "c") if gemm.beta else ("d",)
 

@@ -86,6 +86,9 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
             shared.ring.full.wait(at.stage, at.phase)
             a: T.let = left_base + T.Cast("uint64", at.stage * (plan.left.nbytes // UNIT) + below)
             b: T.let = right_base + T.Cast("uint64", at.stage * (plan.right.nbytes // UNIT))
+            if plan.copies:
+                # cp.async wrote by the generic proxy; wgmma reads by the asynchronous one.
+                T.ptx.fence.proxy.async_.shared__cta()
             T.ptx.wgmma.fence.sync.aligned()
             multiply(plan, acc, a, b, step)
             T.ptx.wgmma.commit_group.sync.aligned()

@@ -13,7 +13,7 @@ from tirgemm.families.wgmma.plan import EVICT_FIRST, EVICT_LAST, REPACK
 _LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _MULTICAST, _HINT = ".multicast::cluster", ".L2::cache_hint"
 # What createpolicy.fractional gives for the whole of the data, as CUTLASS's TMA::CacheHintSm90 has it.
-_POLICIES = {EVICT_FIRST: 0x12F0000000000000, EVICT_LAST: 0x14F0000000000000}
+POLICIES = {EVICT_FIRST: 0x12F0000000000000, EVICT_LAST: 0x14F0000000000000}
 
 
 def load(plan, operand, args, tile, memory, full, stage, k, mn, matrix, rank):
@@ -22,7 +22,7 @@ def load(plan, operand, args, tile, memory, full, stage, k, mn, matrix, rank):
     first = rank * tile.rows_loaded if shared else 0
     batched = plan.gemm.batch > 1
     policy = plan.policy(operand)
-    hint = (T.uint64(_POLICIES[policy]),) if policy else ()
+    hint = (T.uint64(POLICIES[policy]),) if policy else ()
     name = _LOAD.format(rank=3 if batched else 2) + (_MULTICAST if shared else "") + (_HINT if policy else "")
     for slab in range(tile.slabs):
         place = (k + slab * tile.width, mn + first) if tile.k_major else (mn + slab * tile.width, k + first)
@@ -33,11 +33,16 @@ def load(plan, operand, args, tile, memory, full, stage, k, mn, matrix, rank):
         T.evaluate(T.ptx[name](to, source, *where, full.ptr_to([stage]), *mask, *hint))
 
 
+def prefetch_maps(args):
+    for operand in ("a", "b"):
+        if operand in args.maps:
+            T.evaluate(T.ptx.prefetch.tensormap(T.address_of(args.maps[operand])))
+
+
 @T.inline
 def produce(plan, args, shared, tiles, rank):
     """One thread: fill stage after stage, tile after tile."""
-    T.ptx.prefetch.tensormap(T.address_of(args.maps["a"]))
-    T.ptx.prefetch.tensormap(T.address_of(args.maps["b"]))
+    prefetch_maps(args)
     left = T.meta_var((plan.left_operand, args, plan.left, shared.left, shared.ring.full))
     right = T.meta_var((plan.right_operand, args, plan.right, shared.right, shared.ring.full))
     at = PipelineState(plan.stages, 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from tvm.backend.cuda.lang.pipeline import MBarrier, Pipeline
 from tvm.script import tirx as T
 
+from tirgemm.families.wgmma.copies import COPYING_THREADS
 from tirgemm.families.wgmma.plan import MMA_M
 from tirgemm.families.wgmma.tile import SLAB_BYTES
 from tirgemm.gemm import DTYPE_NAMES
@@ -38,7 +39,9 @@ class Shared:
             self.slack = pool.alloc((plan.slack_bytes,), "uint8", align=SLAB_BYTES, layout=None)
         # In ping-pong one consumer reads a stage, else all; a stage may hold data for both blocks of the cluster.
         readers = (1 if plan.pingpong else plan.consumers) * plan.shared_by
-        self.ring = Pipeline(pool, plan.stages, full="tma", empty="mbar", init_full=1, init_empty=readers)
+        # By TMA one thread fills it, by copies every thread of the producer.
+        fillers = int(plan.loaded_bytes > 0) + (COPYING_THREADS if plan.copies else 0)
+        self.ring = Pipeline(pool, plan.stages, full="tma", empty="mbar", init_full=fillers, init_empty=readers)
         self.turn = None
         if plan.pingpong:
             self.turn = MBarrier(pool, 2)

@@ -1,0 +1,105 @@
+"""How a warpgroup copies tiles of an operand that TMA cannot load: who copies what, and where it lies. Integers only.
+
+A copy is 8 or 4 bytes of a row, as wide as the base, the rows and the matrices of the operand are aligned. They lie in a
+stage as TMA would have written them: see ``tile.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tirgemm.expr import Dim
+from tirgemm.families.wgmma.tile import CORE_ROWS, ELEMENT_BYTES, UNIT, Tile, permuted
+from tirgemm.gemm import Operand
+
+if TYPE_CHECKING:
+    from tirgemm.families.wgmma.plan import Plan
+
+# Threads that copy: one warpgroup.
+COPYING_THREADS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The copies of one stage of ``tile``, ``nbytes`` each, by 128 threads.
+
+    A slab is copied in passes of ``rows_at_once`` whole rows; a thread copies the same columns of every one. ``thread``
+    arguments may be integers or TIR expressions.
+    """
+
+    tile: Tile
+    nbytes: int
+
+    @property
+    def elements(self) -> int:
+        """Elements of a copy."""
+        return self.nbytes // ELEMENT_BYTES
+
+    @property
+    def row_threads(self) -> int:
+        """Threads that copy one row of a slab."""
+        return self.tile.width // self.elements
+
+    @property
+    def rows_at_once(self) -> int:
+        return COPYING_THREADS // self.row_threads
+
+    @property
+    def passes(self) -> int:
+        """Passes over one slab. Always whole: a slab's rows are a multiple of 8, or of 64 where rows are narrow."""
+        return self.tile.rows // self.rows_at_once
+
+    @property
+    def phases(self) -> int:
+        """Passes until a thread's rows are swizzled as they were: TMA's pattern repeats every 8 rows."""
+        return max(1, CORE_ROWS // self.rows_at_once)
+
+    def row(self, thread: Any) -> Any:
+        """The thread's row of the first pass over a slab."""
+        return thread // self.row_threads
+
+    def column(self, thread: Any) -> Any:
+        """The first of the thread's columns of a slab."""
+        return thread % self.row_threads * self.elements
+
+    def to(self, thread: Any, phase: int) -> Any:
+        """Bytes from a slab's start to where the thread's copy number ``phase`` goes."""
+        row, place = self.row(thread) + phase * self.rows_at_once, thread % self.row_threads * self.nbytes
+        units_of_row = self.tile.width * ELEMENT_BYTES // UNIT
+        unit = permuted(row, place // UNIT, units_of_row)
+        return (row * units_of_row + unit) * UNIT + place % UNIT
+
+    def further(self, slab: int, number: int) -> int:
+        """Bytes from the thread's copy number ``number % phases`` of the first slab to number ``number`` of ``slab``."""
+        rows = number // self.phases * self.phases * self.rows_at_once
+        return (slab * self.tile.slab + rows * self.tile.width) * ELEMENT_BYTES
+
+
+def copies_of(plan: Plan, operand: Operand) -> Copies:
+    """How ``plan`` copies an operand that it copies."""
+    tile = plan.left if operand == plan.left_operand else plan.right
+    return Copies(tile, plan.copied[operand])
+
+
+def overhangs(plan: Plan, operand: Operand) -> tuple[bool, bool]:
+    """Whether tiles may reach beyond the last row, and beyond the last column, of an operand in memory."""
+    tile = plan.left if operand == plan.left_operand else plan.right
+    beside = plan.cluster_m if operand == plan.left_operand else plan.cluster_n
+    rows, columns = plan.gemm.matrix(operand)
+    row_step, column_step = tile.tile_k, tile.tile_k
+    if tile.k_major:
+        row_step = tile.extent * beside
+    else:
+        column_step = tile.extent * beside
+    return _overhangs(rows, row_step), _overhangs(columns, column_step)
+
+
+def cut(plan: Plan, operand: Operand) -> bool:
+    """Whether the end of a row may lie inside a copy."""
+    columns = plan.gemm.matrix(operand)[1]
+    return _overhangs(columns, plan.copied[operand] // ELEMENT_BYTES)
+
+
+def _overhangs(size: Dim, step: int) -> bool:
+    return not isinstance(size, int) or size % step != 0
