@@ -12,6 +12,7 @@ from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, TirgemmError
 from tirgemm.families import family_named
 from tirgemm.families.base import Program
+from tirgemm.families.tracing import quick_tracing
 from tirgemm.gemm import Gemm
 from tirgemm.launch import Launch
 
@@ -61,7 +62,8 @@ def build(gemm: Gemm, config: Config, device: Device) -> Binary:
     """Instantiate ``config`` of its family and compile it. Raises InvalidConfig, or BuildFailed for everything else."""
     family = family_named(config.family)
     try:
-        program = family.instantiate(gemm, config, device)
+        with quick_tracing():
+            program = family.instantiate(gemm, config, device)
     except TirgemmError:
         raise
     except Exception as error:  # a schedule primitive that does not apply raises TVM's own errors
