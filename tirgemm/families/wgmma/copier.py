@@ -12,9 +12,8 @@ from __future__ import annotations
 from tvm.backend.cuda.lang.pipeline import PipelineState
 from tvm.script import tirx as T
 
-from tirgemm.families.wgmma.copies import copies_of, cut, overhangs
+from tirgemm.families.wgmma.copies import Arithmetic, copies_of
 from tirgemm.families.wgmma.producer import POLICIES, load, prefetch_maps
-from tirgemm.families.wgmma.tile import ELEMENT_BYTES
 
 _COPY = "cp.async.ca.shared.global"
 _HINT = ".L2::cache_hint"
@@ -28,6 +27,7 @@ __forceinline__ __device__ long long tirgemm_opaque(long long value) {
     return value;
 }
 """
+_TIR = Arithmetic(T.min, T.max, T.Select)
 
 
 @T.meta_class
@@ -42,8 +42,6 @@ class Copier:
         self.plan, self.operand, self.args, self.thread = plan, operand, args, thread
         self.copies = copies_of(plan, operand)
         self.tile = self.copies.tile
-        self.beyond_rows, self.beyond_columns = overhangs(plan, operand)
-        self.cut = cut(plan, operand)
         policy = plan.policy(operand)
         self.hint = (T.uint64(POLICIES[policy]),) if policy else ()
         self.name = _COPY + (_HINT if policy else "") + _FETCHES[plan.l2_promotion]
@@ -68,9 +66,9 @@ class Copier:
         self.source = self.args.place_of(
             self.operand, matrix, row + shape.row(self.thread), column + shape.column(self.thread)
         )
-        if self.beyond_rows:
+        if self.copies.beyond_rows:
             self.rows = self.args.dim(sizes[0]) - row
-        if self.beyond_columns:
+        if self.copies.beyond_columns:
             self.columns = self.args.dim(sizes[1]) - column
 
     @T.inline
@@ -78,66 +76,61 @@ class Copier:
         """Go to the next step."""
         if self.tile.k_major:
             self.source = self.source + T.int64(self.tile.tile_k)
-            if self.beyond_columns:
+            if self.copies.beyond_columns:
                 self.columns = self.columns - self.tile.tile_k
         else:
             self.source = self.source + T.int64(self.tile.tile_k * self.plan.gemm.leading(self.operand))
-            if self.beyond_rows:
+            if self.copies.beyond_rows:
                 self.rows = self.rows - self.tile.tile_k
 
     def inside(self):
         """Whether all of the step's tile lies inside the matrix."""
         tile = self.tile
-        rows = self.rows >= tile.rows if self.beyond_rows else T.bool(True)
-        columns = self.columns >= tile.slabs * tile.width if self.beyond_columns else T.bool(True)
+        rows = self.rows >= tile.rows if self.copies.beyond_rows else T.bool(True)
+        columns = self.columns >= tile.slabs * tile.width if self.copies.beyond_columns else T.bool(True)
         return T.And(rows, columns)
 
     def copy(self, stage, slab, number, *size):
         """Issue one copy: of all its bytes, or of the first ``size`` and zeros."""
         shape = self.copies
-        ld = self.plan.gemm.leading(self.operand)
-        further = number * shape.rows_at_once * ld + slab * self.tile.width
+        further = shape.source(slab, number, self.plan.gemm.leading(self.operand))
         source = self.args.memory[self.operand].ptr_to([self.here + T.int64(further)])
         stages = T.Cast("uint32", stage) * T.uint32(self.tile.nbytes)
         to = T.ptx.addr(self.to[number % shape.phases] + stages, shape.further(slab, number))
         T.evaluate(T.ptx[self.name](to, source, shape.nbytes, *size, *self.hint))
 
     def copy_inside(self, stage):
-        for slab in range(self.tile.slabs):
-            for number in range(self.copies.passes):
+        # Slabs innermost: they share the address of a row.
+        for number in range(self.copies.passes):
+            for slab in range(self.tile.slabs):
                 self.copy(stage, slab, number)
 
-    @T.inline
-    def copy_edge(self, stage):
-        """What lies outside the matrix becomes zero, as TMA has it."""
-        shape = T.meta_var(self.copies)
-        rows: T.let = self.rows - shape.row(self.thread) if self.beyond_rows else 0
-        columns: T.let = self.columns - shape.column(self.thread) if self.beyond_columns else 0
-        self.copy_some(stage, rows, columns)
+    def copy_edge(self, stage, rows, columns):
+        """What lies outside the matrix becomes zero, as TMA has it; ``rows``, ``columns``: from the thread's own on."""
+        for number in range(self.copies.passes):
+            for slab in range(self.tile.slabs):
+                size = self.copies.size(rows, columns, slab, number, _TIR)
+                self.copy(stage, slab, number, T.Cast("uint32", size))
 
-    def copy_some(self, stage, rows, columns):
-        shape = self.copies
-        every = T.int32(shape.nbytes)
-        for slab in range(self.tile.slabs):
-            first, size = slab * self.tile.width, every
-            if self.beyond_columns:
-                left = (columns - first) * ELEMENT_BYTES
-                size = T.max(T.min(left, every), 0) if self.cut else T.Select(left > 0, every, 0)
-            for number in range(shape.passes):
-                above = number * shape.rows_at_once
-                here = T.Select(rows > above, size, 0) if self.beyond_rows else size
-                self.copy(stage, slab, number, T.Cast("uint32", here))
+    @T.inline
+    def locate(self):
+        self.here = T.cuda.func_call("tirgemm_opaque", self.source, source_code=_OPAQUE, return_type="int64")
 
     @T.inline
     def fill(self, stage):
         """Copy the step's tile to a stage."""
-        self.here = T.cuda.func_call("tirgemm_opaque", self.source, source_code=_OPAQUE, return_type="int64")
-        if self.beyond_rows or self.beyond_columns:
+        if self.copies.beyond_rows or self.copies.beyond_columns:
             if self.inside():
+                self.locate()
                 self.copy_inside(stage)
             else:
-                self.copy_edge(stage)
+                self.locate()
+                shape = T.meta_var(self.copies)
+                rows: T.let = self.rows - shape.row(self.thread) if self.copies.beyond_rows else 0
+                columns: T.let = self.columns - shape.column(self.thread) if self.copies.beyond_columns else 0
+                self.copy_edge(stage, rows, columns)
         else:
+            self.locate()
             self.copy_inside(stage)
 
 

@@ -6,8 +6,9 @@ stage as TMA would have written them: see ``tile.py``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tirgemm.expr import Dim
 from tirgemm.families.wgmma.tile import CORE_ROWS, ELEMENT_BYTES, UNIT, Tile, permuted
@@ -20,16 +21,31 @@ if TYPE_CHECKING:
 COPYING_THREADS = 128
 
 
+class Arithmetic(NamedTuple):
+    """What integers and TIR expressions spell differently: the smaller, the larger, one of two by a condition."""
+
+    least: Callable[[Any, Any], Any]
+    most: Callable[[Any, Any], Any]
+    choose: Callable[[Any, Any, Any], Any]
+
+
+INTEGERS = Arithmetic(min, max, lambda condition, yes, no: yes if condition else no)
+
+
 @dataclass(frozen=True, slots=True)
 class Copies:
     """The copies of one stage of ``tile``, ``nbytes`` each, by 128 threads.
 
-    A slab is copied in passes of ``rows_at_once`` whole rows; a thread copies the same columns of every one. ``thread``
-    arguments may be integers or TIR expressions.
+    A slab is copied in passes of ``rows_at_once`` whole rows; a thread copies the same columns of every one.
+    ``beyond_rows``, ``beyond_columns``: tiles may reach beyond the matrix's last row, its last column. ``cut``: the end
+    of a row may lie inside a copy. Arguments of type Any are integers or TIR expressions.
     """
 
     tile: Tile
     nbytes: int
+    beyond_rows: bool
+    beyond_columns: bool
+    cut: bool
 
     @property
     def elements(self) -> int:
@@ -75,30 +91,33 @@ class Copies:
         rows = number // self.phases * self.phases * self.rows_at_once
         return (slab * self.tile.slab + rows * self.tile.width) * ELEMENT_BYTES
 
+    def source(self, slab: int, number: int, ld: int) -> int:
+        """Elements in memory from the thread's first of the tile to those of its copy number ``number`` of ``slab``."""
+        return number * self.rows_at_once * ld + slab * self.tile.width
+
+    def size(self, rows: Any, columns: Any, slab: int, number: int, arithmetic: Arithmetic = INTEGERS) -> Any:
+        """Bytes of a copy that lie inside the matrix, of which ``rows`` and ``columns`` remain from the thread's on."""
+        size: Any = self.nbytes
+        if self.beyond_columns:
+            left = (columns - slab * self.tile.width) * ELEMENT_BYTES
+            whole = arithmetic.choose(left > 0, size, 0)
+            size = arithmetic.most(arithmetic.least(left, size), 0) if self.cut else whole
+        if self.beyond_rows:
+            size = arithmetic.choose(rows > number * self.rows_at_once, size, 0)
+        return size
+
 
 def copies_of(plan: Plan, operand: Operand) -> Copies:
     """How ``plan`` copies an operand that it copies."""
-    tile = plan.left if operand == plan.left_operand else plan.right
-    return Copies(tile, plan.copied[operand])
-
-
-def overhangs(plan: Plan, operand: Operand) -> tuple[bool, bool]:
-    """Whether tiles may reach beyond the last row, and beyond the last column, of an operand in memory."""
-    tile = plan.left if operand == plan.left_operand else plan.right
-    beside = plan.cluster_m if operand == plan.left_operand else plan.cluster_n
+    left = operand == plan.left_operand
+    tile, together = (plan.left, plan.cluster_m) if left else (plan.right, plan.cluster_n)
     rows, columns = plan.gemm.matrix(operand)
-    row_step, column_step = tile.tile_k, tile.tile_k
-    if tile.k_major:
-        row_step = tile.extent * beside
-    else:
-        column_step = tile.extent * beside
-    return _overhangs(rows, row_step), _overhangs(columns, column_step)
-
-
-def cut(plan: Plan, operand: Operand) -> bool:
-    """Whether the end of a row may lie inside a copy."""
-    columns = plan.gemm.matrix(operand)[1]
-    return _overhangs(columns, plan.copied[operand] // ELEMENT_BYTES)
+    # A cluster's tiles may lie outside altogether.
+    outer = tile.extent * together
+    row_step, column_step = (outer, tile.tile_k) if tile.k_major else (tile.tile_k, outer)
+    nbytes = plan.copied[operand]
+    cut = _overhangs(columns, nbytes // ELEMENT_BYTES)
+    return Copies(tile, nbytes, _overhangs(rows, row_step), _overhangs(columns, column_step), cut)
 
 
 def _overhangs(size: Dim, step: int) -> bool:

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: N812
+# ruff: noqa: N812, PLR5501
 # The decorated functions are TVMScript, which is parsed and never run as Python.
 """The kernel in TIRx: one producer warpgroup feeds a ring of stages by TMA or copies, consumers multiply by wgmma.
 
