@@ -117,7 +117,7 @@ class Site:
     def what(self) -> str:
         """The instruction, for a person: ``wgmma.wait_group.sync.aligned 1``."""
         found = _INSTRUCTION.search(self.assembly)
-        return re.sub(r"[ _,]+(P\d)?$", "", found[1]) if found else self.text.partition("(")[0]
+        return re.sub(r"[ _,]*(\bP\d)?[ _,]*$", "", found[1]) if found else self.text.partition("(")[0]
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from itertools import combinations, product
 
 from tirgemm.config import Config, Space, Value
 from tirgemm.device import Device
-from tirgemm.errors import InvalidGemm, Unsupported
-from tirgemm.families.base import Family, rejected
+from tirgemm.errors import InvalidConfig, InvalidGemm, Unsupported
+from tirgemm.families.base import Family, require_valid
 from tirgemm.gemm import ACTIVATIONS, DTYPE_BYTES, LAYOUTS, Gemm
 
 # A choice of a knob.
@@ -26,16 +26,26 @@ Feature = tuple[str, object]
 # Reference and operands of a case stay small: fp64 flops of one m, and elements of one operand.
 _MOST_FLOPS = 2**34
 _MOST_ELEMENTS = 2**25
-_TRIES_PER_GEMM = 30
+_TRIES_PER_GEMM = 40
 _TRIES_PER_SPECIAL = 500
-# Draws in a row without a choice of a knob that was aimed at, before it counts as one that no problem here can take.
-_MISSES = 400
+# Problems drawn in vain for a choice of a knob before it counts as one that no problem here can take.
+_MISSES = 5000
+# Problems drawn in vain that count as much as a case: what is hard to draw is drawn less.
+_MISSES_A_CASE = 100
+# Problems in a row that are drawn for one target.
+_PROBLEMS_PER_TARGET = 12
+# Steps towards a config that every rule accepts, before another is drawn.
+_STEPS_PER_DRAW = 20
 # Draws of which the best is taken.
 _CANDIDATES = 6
 # Sizes by what they are for: many tiles of few steps, few tiles of many steps, anything.
 _SIZES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
     "many": ((1000, 2500, 2501, 4099, 6000), (576, 1000, 2049, 2304, 4104), (1, 8, 63, 72, 200, 520)),
-    "few": ((1, 7, 16, 33, 64, 65, 129, 200, 333), (1, 9, 24, 100, 257, 576), (523, 1023, 2048, 4100, 7168)),
+    "few": (
+        (1, 7, 16, 33, 64, 65, 129, 200, 333),
+        (1, 9, 24, 100, 257, 576),
+        (523, 1023, 2048, 4100, 7168, 16392, 40960),
+    ),
     "any": ((1, 17, 64, 65, 129, 333, 1000, 2500), (1, 7, 33, 100, 257, 576, 1000, 2049), (1, 16, 65, 200, 523, 1023)),
 }
 
@@ -103,48 +113,88 @@ def random_cases(
     *,
     draw: Callable[[random.Random], Gemm | None] | None = None,
 ) -> list[Case]:
-    """``count`` different cases of problems that ``draw`` gives (``random_gemm``). Each draw aims at the choice of a knob that has been drawn least; the rest is random.
+    """``count`` different cases of problems that ``draw`` gives (``random_gemm``), with every choice of every knob.
 
-    Of some draws the one with most pairs of features that no case had yet is taken, and then the rarest pairs.
+    Every second draw aims at the choice of a knob that has been drawn least. A draw with a choice that no case had is
+    taken; else of some draws the one with most new and rare pairs of features.
     """
-    rng = random.Random(seed)
-    drawn: Counter[Feature] = Counter()
-    misses: Counter[Choice] = Counter()
-    pairs: Counter[tuple[Feature, Feature]] = Counter()
+    drawing = _Drawing(random.Random(seed), family, device, draw or random_gemm)
     cases: dict[Case, None] = {}
     while len(cases) < count:
         candidates: list[Case] = []
         while len(candidates) < _CANDIDATES:
-            case = _draw(rng, family, device, draw or random_gemm, drawn, misses)
+            case = drawing.aimed() if len(candidates) % 2 == 0 else drawing.free()
             if case is not None and case not in cases:
                 candidates.append(case)
-        best = max(candidates, key=lambda case: sum(1 / (1 + 20 * pairs[pair]) for pair in pairs_of(case)))
+                if drawing.is_new(case):
+                    break
+        rarest = max(candidates, key=lambda case: _rarity(case, drawing.pairs))
+        best = candidates[-1] if drawing.is_new(candidates[-1]) else rarest
         cases[best] = None
-        drawn.update(best.features)
-        pairs.update(pairs_of(best))
+        drawing.take(best)
     return list(cases)
+
+
+class _Drawing:
+    """What has been drawn so far, and in vain."""
+
+    def __init__(
+        self, rng: random.Random, family: Family, device: Device, draw: Callable[[random.Random], Gemm | None]
+    ) -> None:
+        self._rng, self._family, self._device, self._draw = rng, family, device, draw
+        self._drawn: Counter[Choice] = Counter()
+        self._misses: Counter[Choice] = Counter()
+        self._known: dict[Choice, None] = {}
+        self.pairs: Counter[tuple[Feature, Feature]] = Counter()
+
+    def is_new(self, case: Case) -> bool:
+        """Whether it has a choice that no case had."""
+        return not all(self._drawn[choice] for choice in case.config.knobs)
+
+    def take(self, case: Case) -> None:
+        self._drawn.update(case.config.knobs)
+        self.pairs.update(pairs_of(case))
+
+    def free(self) -> Case | None:
+        """A random problem with a random config."""
+        gemm, _ = self._problem()
+        return _with_config(self._rng, self._family, self._device, gemm, None, _TRIES_PER_GEMM)
+
+    def aimed(self) -> Case | None:
+        """A random problem among those that offer the choice drawn least, with a config that has it."""
+        if not self._known:
+            self._problem()
+        reachable = [choice for choice in self._known if self._drawn[choice] or self._misses[choice] < _MISSES]
+        target = min(
+            reachable,
+            key=lambda choice: (self._drawn[choice] + self._misses[choice] / _MISSES_A_CASE, self._rng.random()),
+        )
+        for _ in range(_PROBLEMS_PER_TARGET):
+            gemm, space = self._problem()
+            if target in _choices(space):
+                case = _with_config(self._rng, self._family, self._device, gemm, target, _TRIES_PER_GEMM)
+                if case is not None:
+                    return case
+            self._misses[target] += 1
+        return None
+
+    def _problem(self) -> tuple[Gemm, Space]:
+        """A problem that the family supports, and its space, whose choices are known from then on."""
+        while True:
+            gemm = self._draw(self._rng)
+            if gemm is not None and self._family.supports(gemm, self._device) is None:
+                space = self._family.space(gemm, self._device)
+                self._known.update(dict.fromkeys(_choices(space)))
+                return gemm, space
+
+
+def _rarity(case: Case, pairs: Counter[tuple[Feature, Feature]]) -> float:
+    return sum(1 / (1 + 20 * pairs[pair]) for pair in pairs_of(case))
 
 
 def pairs_of(case: Case) -> Iterator[tuple[Feature, Feature]]:
     """Every two features that the case has together."""
     return combinations(sorted(case.features, key=repr), 2)
-
-
-def _draw(
-    rng: random.Random,
-    family: Family,
-    device: Device,
-    draw: Callable[[random.Random], Gemm | None],
-    drawn: Counter[Feature],
-    misses: Counter[Choice],
-) -> Case | None:
-    gemm = draw(rng)
-    if gemm is None or family.supports(gemm, device) is not None:
-        return None
-    target = _least(rng, family.space(gemm, device), drawn, misses)
-    case = _with_config(rng, family, device, gemm, target, _TRIES_PER_GEMM)
-    misses[target] += case is None
-    return case
 
 
 def missing_choices(family: Family, device: Device, cases: Iterable[Case], seed: int = 1) -> list[Choice]:
@@ -161,6 +211,26 @@ def missing_choices(family: Family, device: Device, cases: Iterable[Case], seed:
                     found = _with_config(rng, family, device, gemm, choice, _TRIES_PER_GEMM)
                     wanted[choice] = found is not None
     return sorted((choice for choice, possible in wanted.items() if possible), key=repr)
+
+
+def named_config(family: Family, gemm: Gemm, device: Device, text: str) -> Config:
+    """The config of ``knob=choice knob=choice``; a knob that is not named takes its simplest choice.
+
+    Raises InvalidConfig for a knob or a choice that the space lacks, and where a rule rejects the config.
+    """
+    space = family.space(gemm, device)
+    choices = {knob.name: {str(choice): choice for choice in knob.choices} for knob in space.knobs}
+    named: dict[str, Value] = {}
+    for word in text.split():
+        name, _, choice = word.partition("=")
+        if choice not in choices.get(name, {}):
+            raise InvalidConfig(
+                f"{family.name} for {gemm} has no {word}; choices are {', '.join(choices.get(name, {}))}"
+            )
+        named[name] = choices[name][choice]
+    config = space.at(0).with_(**named)
+    require_valid(family, gemm, config, device)
+    return config
 
 
 def random_gemm(rng: random.Random) -> Gemm | None:
@@ -211,13 +281,6 @@ def _choices(space: Space) -> list[Choice]:
     return [(knob.name, choice) for knob in space.knobs for choice in knob.choices]
 
 
-def _least(rng: random.Random, space: Space, drawn: Counter[Feature], misses: Counter[Choice]) -> Choice:
-    """The choice drawn least of those that are not out of reach; of equals any."""
-    choices = _choices(space)
-    reachable = [choice for choice in choices if drawn[choice] or misses[choice] < _MISSES]
-    return min(reachable, key=lambda choice: (drawn[choice] + misses[choice] / _TRIES_PER_GEMM, rng.random()))
-
-
 def _with_config(
     rng: random.Random, family: Family, device: Device, gemm: Gemm, target: Choice | None, tries: int
 ) -> Case | None:
@@ -227,13 +290,29 @@ def _with_config(
     space = family.space(gemm, device)
     if target is not None and target not in _choices(space):
         return None
-    for _ in range(tries):
-        config = space.at(rng.randrange(space.size))
-        if target is not None:
-            config = config.with_(**{target[0]: target[1]})
-        if rejected(family, gemm, config, device) is None:
-            return Case(gemm, config)
+    fixed = dict([target] if target is not None else [])
+    free = [knob for knob in space.knobs if knob.name not in fixed and len(knob.choices) > 1]
+    config, passed = space.at(0), -1
+    for number in range(tries):
+        # From time to time a new draw; between, another choice of a knob or two, unless an earlier rule then rejects it.
+        fresh = number % _STEPS_PER_DRAW == 0
+        start = space.at(rng.randrange(space.size)).with_(**fixed) if fresh else config
+        knobs = rng.sample(free, min(len(free), rng.choice((1, 2)))) if not fresh else []
+        changed = start.with_(**{knob.name: rng.choice(knob.choices) for knob in knobs})
+        now = _rules_passed(family, gemm, changed, device)
+        if now == len(family.rules):
+            return Case(gemm, changed)
+        if fresh or now >= passed:
+            config, passed = changed, now
     return None
+
+
+def _rules_passed(family: Family, gemm: Gemm, config: Config, device: Device) -> int:
+    """How many of the family's rules, in their order, accept the config before one rejects it."""
+    for number, rule in enumerate(family.rules):
+        if rule.check(gemm, config, device) is not None:
+            return number
+    return len(family.rules)
 
 
 def _default(family: Family, device: Device, gemm: Gemm) -> Case | None:

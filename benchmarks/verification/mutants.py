@@ -40,7 +40,9 @@ from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Meas
 
 DRAWN = 200
 UNALTERED = Mutant("", "nothing", "")
-BUILT, PASSED, SAME_CODE, BUILD_FAILED, NOT_CAUGHT = "built", "passed", "same_code", "build_failed", "not_caught"
+BUILT, PASSED, SAME_CODE, BUILD_FAILED, NOT_CAUGHT = "built", "passed", "same code", "build failed", "not caught"
+# The compiler repairs the kernel at the price of speed and warns: a test of every path's build looks for that warning.
+SERIALISED = "ptxas warning"
 # Verifications, each of two launches or more: as it is, and with random delays.
 PLAIN_TRIES, DELAYED_TRIES = 3, 12
 _SILENCE_S = 10.0
@@ -168,8 +170,8 @@ def _caught(
             binary = future.result()
         except BuildFailed as error:
             return {"status": BUILD_FAILED, "message": str(error)[-300:]}
-        if binary.resources["spill_bytes"] or binary.resources["serialised"]:
-            return {"status": BUILD_FAILED, "message": f"the altered source compiles worse: {binary.resources}"}
+        if binary.resources["serialised"]:
+            return {"status": SERIALISED, "message": "ptxas runs the wgmmas one by one, and says so"}
         if not bench.device.present:
             continue
         if job.mutant != UNALTERED and own is not None and words == (LIMIT,) and binary.data == own.result().data:

@@ -1,0 +1,143 @@
+"""Deterministic kernels give the same bits at every launch, whatever else runs and however late their blocks are.
+
+The definitions' test: 100 launches beside a competing kernel and with random delays per block. Kernels cover every way
+to schedule, to reduce, to load and to store; a split-K that adds in order of arrival must fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.verification.alterations import DELAY, LATE, altered
+from benchmarks.verification.altered_bench import AlteredBench
+from benchmarks.verification.cases import Case
+from benchmarks.verification.covering import build_cost, covering, paths, small_cases
+from benchmarks.verification.disturbance import Competitor, differing, outputs
+from tirgemm.artifact import Trust, load, pack
+from tirgemm.artifact.sign import Signer
+from tirgemm.config import Config
+from tirgemm.detect import devices
+from tirgemm.families.base import rejected
+from tirgemm.families.wgmma import Wgmma
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.launch import KernelLaunch, Launch, Pointer, scalar_args, tensor_args
+from tirgemm.tuning.compile import Binary
+from tirgemm.tuning.compile.nvrtc import compile_source
+from tirgemm.tuning.verify.plan import Problem
+
+GPUS = [device for device in devices() if device.kind == "cuda" and device.arch == "sm_90a"]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="this machine has no Hopper GPU")]
+
+FAMILY = Wgmma()
+H200 = named_device("sm_90a")
+LAUNCHES = 100
+# How the source of a kernel is altered: not at all, blocks that start late, warps that are late everywhere.
+ALTERATIONS = ("", LATE, DELAY)
+
+# D += a part of A B for each of 32 parts of k, by whichever block comes first.
+ARRIVAL = """
+__device__ float half_at(const unsigned short* p) {
+  float f;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(*p));
+  return f;
+}
+extern "C" __global__ void clear(float* d) {
+  d[blockIdx.x * 256 + threadIdx.x] = 0;
+}
+extern "C" __global__ void arrive(const unsigned short* a, const unsigned short* b, float* d) {
+  int part = blockIdx.x / 256, row = blockIdx.x % 256, column = threadIdx.x;
+  float sum = 0;
+  for (int k = part * 256; k < part * 256 + 256; ++k) sum += half_at(a + row * 8192 + k) * half_at(b + k * 256 + column);
+  atomicAdd(d + row * 256 + column, sum);
+}
+"""
+
+
+def deterministic_cases() -> list[Case]:
+    """Cases of problems that ask for determinism, such that every path that the family offers them occurs."""
+    found = []
+    for case in small_cases(FAMILY, H200, 200, plain=True):
+        gemm = case.gemm.with_(deterministic=True)
+        if FAMILY.supports(gemm, H200) is None and rejected(FAMILY, gemm, case.config, H200) is None:
+            found.append(Case(gemm, case.config))
+    return covering(found, paths, build_cost)
+
+
+CASES = deterministic_cases() if GPUS else []
+Builds = dict[tuple[Case, str], "Future[Binary]"]
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[AlteredBench]:
+    with AlteredBench(GPUS[0], processes=16) as bench:
+        yield bench
+
+
+@pytest.fixture(scope="module")
+def builds(bench: AlteredBench) -> Builds:
+    """Every case in every alteration, all begun at once."""
+    return {(case, alteration): bench.build(case, alteration) for case in CASES for alteration in ALTERATIONS}
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Any:
+    from tirgemm.tuning.measure.driver import Gpu
+
+    return Gpu(GPUS[0])
+
+
+@pytest.fixture(scope="module")
+def backend(gpu: Any) -> Any:
+    from tirgemm.tuning.verify.cuda import CudaBackend
+
+    return CudaBackend(gpu)
+
+
+@pytest.fixture(scope="module")
+def competitor(gpu: Any) -> Competitor:
+    return Competitor(gpu)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.gemm} {case.config.digest}" for case in CASES])
+def test_disturbed_launches_give_the_same_bits(
+    bench: AlteredBench, builds: Builds, gpu: Any, backend: Any, competitor: Competitor, case: Case
+) -> None:
+    problem = backend.prepare(Problem(case.gemm, case.gemm.m_max, "normal", 3))
+    first: Any = None
+    for alteration in ALTERATIONS:
+        binary = builds[case, alteration].result()
+        kernel = load(bench.package(case, alteration, binary), trust=bench.trust)
+        if first is None:
+            first = next(outputs(gpu, backend, problem, kernel.raw, None, 1))
+            assert np.unique(first).size > 100
+        found = differing(outputs(gpu, backend, problem, kernel.raw, competitor, LAUNCHES), first)
+        assert found == 0, f"{found} of {LAUNCHES} launches of {case.config} differ ({alteration or 'as it is'})"
+        kernel.close()
+
+
+def test_adding_in_order_of_arrival_fails(gpu: Any, backend: Any, competitor: Competitor) -> None:
+    gemm = Gemm.parse("256x256x8192:f16:nn:out=f32")
+    signer = Signer.generate()
+    a, b, d = (Pointer(name) for name in "abd")
+    kernels = (
+        KernelLaunch("clear", (d,), (256, 1, 1), (256, 1, 1)),
+        KernelLaunch("arrive", (a, b, d), (256 * 32, 1, 1), (256, 1, 1)),
+    )
+    cubin = compile_source(altered(ARRIVAL, LATE), GPUS[0].arch)
+    package = pack(
+        gemm=gemm, config=Config("hand", ()), device=GPUS[0].with_(uuid="", index=0, environment=()),
+        launch=Launch(tensor_args(gemm), scalar_args(gemm), kernels), binary=cubin.data, binary_format="cubin",
+        sources={}, flags=cubin.flags, certificate=None, timings={}, signer=signer,
+    )  # fmt: skip
+    kernel = load(package, trust=Trust.of(signer.public))
+    problem = backend.prepare(Problem(gemm, 256, "normal", 3))
+    first = next(outputs(gpu, backend, problem, kernel.raw, None, 1))
+    # It computes the problem: only the last bits of the sums depend on the order.
+    assert backend.compare(problem, slice(0, 256), slice(0, 256)).failures == 0
+    assert differing(outputs(gpu, backend, problem, kernel.raw, competitor, LAUNCHES), first) > 0
