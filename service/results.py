@@ -1,11 +1,13 @@
 """Results files: ``benchmarks/results/<device>/<suite>.<regime>.json``, one row a shape and variant, samples included.
 
-Every figure of a row follows from its samples as they are stored (to the nanosecond, at most 200 of a kind), so that a
-reader can compute it again: ``benchmarks/check.py`` does.
+Every figure of a row follows from its samples as they are stored (five digits, to the nanosecond at most, 50 of a
+kind), so that a reader can compute it again: ``benchmarks/check.py`` does. A path that ends in ``.gz`` is compressed.
+``streams`` are the measurements of reading alone, one a run; a row names the bandwidth of its run.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
@@ -30,8 +32,8 @@ Row: TypeAlias = "dict[str, Any]"
 Document: TypeAlias = "dict[str, Any]"
 
 FORMAT = 1
-DIGITS = 3
-MAX_SAMPLES = 200
+DECIMALS, DIGITS = 3, 5
+MAX_SAMPLES = 50
 
 
 def measured_row(
@@ -43,8 +45,9 @@ def measured_row(
     error: float | None,
     workspace_bytes: int,
     artifact_sha256: str,
+    conditions: dict[str, Any] | None = None,
 ) -> Row:
-    """The row of a variant that was measured, beside what ran interleaved with it."""
+    """The row of a variant that was measured, beside what ran interleaved with it. ``conditions`` are the run's."""
     ours = _rounded(samples.samples_us)
     median = statistics.median(ours)
     others = {name: _rounded(raw) for name, raw in samples.baselines.items() if raw}
@@ -62,6 +65,7 @@ def measured_row(
             name: {"samples_us": raw, "median_us": statistics.median(raw), "ratio": statistics.median(raw) / median}
             for name, raw in sorted(others.items())
         },
+        "conditions": conditions or {},
     }
 
 
@@ -69,7 +73,7 @@ def unmeasured_row(gemm: Gemm, config: Config | None, variant: str, status: str,
     """The row of a shape that failed or was skipped, with the reason."""
     return _row(gemm, config, variant, status, message) | {
         "samples_us": [], "median_us": None, "tflops": None, "error": None, "clock_mhz": None, "power_w": None,
-        "throttled": None, "workspace_bytes": None, "artifact_sha256": None, "baselines": {},
+        "throttled": None, "workspace_bytes": None, "artifact_sha256": None, "baselines": {}, "conditions": {},
     }  # fmt: skip
 
 
@@ -119,7 +123,7 @@ class ResultsFile:
             "format": FORMAT, "suite": suite, "regime": regime, "environment": environment, "rows": [], "summary": {},
         }  # fmt: skip
         if resume and path.exists():
-            self.document["rows"] = self._resumed(environment)
+            self._resume(environment)
 
     @property
     def rows(self) -> list[Row]:
@@ -135,12 +139,20 @@ class ResultsFile:
                 return row
         return None
 
-    def put(self, row: Row) -> None:
-        """Add a row in place of the one of the same shape and variant, and write the file."""
-        key = (row["gemm"], row["variant"])
-        kept = [old for old in self.rows if (old["gemm"], old["variant"]) != key]
-        self.document["rows"] = [*kept, row]
+    def put(self, *rows: Row) -> None:
+        """Add rows in place of those of the same shape and variant, and write the file."""
+        keys = [(row["gemm"], row["variant"]) for row in rows]
+        kept = [old for old in self.rows if (old["gemm"], old["variant"]) not in keys]
+        self.document["rows"] = [*kept, *rows]
         self.save()
+
+    def add_stream(self, samples: SampleSet) -> float:
+        """Record a measurement of reading alone; its bandwidth in GB/s."""
+        raw = _rounded(samples.samples_us)
+        nbytes, median = int(samples.conditions["bytes"]), statistics.median(raw)
+        stream = {"at": samples.conditions["at"], "bytes": nbytes, "samples_us": raw, "median_us": median}
+        self.document.setdefault("streams", []).append(stream | {"read_gbps": nbytes / median / 1e3})
+        return nbytes / median / 1e3
 
     def arrange(self, gemms: Sequence[Gemm], variants: Sequence[str]) -> None:
         """Put the rows into the suite's order, drop those of other shapes, and write the file."""
@@ -156,17 +168,19 @@ class ResultsFile:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".part-", suffix=".json")
         try:
-            with os.fdopen(handle, "w") as file:
-                file.write(dump(self.document))
+            text = dump(self.document).encode()
+            with os.fdopen(handle, "wb") as file:
+                file.write(gzip.compress(text, mtime=0) if self.path.suffix == ".gz" else text)
             Path(temporary).chmod(0o644)
             Path(temporary).replace(self.path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
 
-    def _resumed(self, environment: dict[str, Any]) -> list[Row]:
+    def _resume(self, environment: dict[str, Any]) -> None:
+        """Take over the rows and streams of the file."""
         try:
-            old = json.loads(self.path.read_text())
+            old = load(self.path)
             rows, before = list(old["rows"]), dict(old["environment"])
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidRequest(
@@ -179,17 +193,28 @@ class ResultsFile:
             raise InvalidRequest(
                 f"{self.path} was measured elsewhere ({what or 'another suite or regime'}); leave out --resume"
             )
-        return rows
+        self.document["rows"] = rows
+        if "streams" in old:
+            self.document["streams"] = list(old["streams"])
+
+
+def load(path: Path) -> Document:
+    """The document of a results file, compressed or not. Raises OSError, ValueError."""
+    data = path.read_bytes()
+    document: Document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    return document
 
 
 def dump(document: Document) -> str:
-    """Indented JSON with every list of numbers on one line."""
-    numbers = r"\[\s+(-?[\d.e+-]+(?:,\s+-?[\d.e+-]+)*)\s+\]"
-
-    def joined(found: re.Match[str]) -> str:
-        return "[" + re.sub(r",\s+", ", ", found[1]) + "]"
-
-    return re.sub(numbers, joined, json.dumps(document, indent=1)) + "\n"
+    """JSON with a line for every row and for every other entry."""
+    lines = []
+    for key, value in document.items():
+        if key == "rows" and value:
+            rows = ",\n  ".join(json.dumps(row, separators=(",", ":")) for row in value)
+            lines.append(f' "rows": [\n  {rows}\n ]')
+        else:
+            lines.append(f" {json.dumps(key)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _row(gemm: Gemm, config: Config | None, variant: str, status: str, message: str) -> Row:
@@ -205,9 +230,10 @@ def _row(gemm: Gemm, config: Config | None, variant: str, status: str, message: 
 
 
 def _rounded(samples: Sequence[float]) -> list[float]:
-    """The samples to the nanosecond; of more than ``MAX_SAMPLES``, that many at even distances."""
-    step = max(1, -(-len(samples) // MAX_SAMPLES))
-    return [round(float(sample), DIGITS) for sample in samples[::step]]
+    """The samples to five digits and the nanosecond; of more than ``MAX_SAMPLES``, that many at even distances."""
+    count = min(len(samples), MAX_SAMPLES)
+    chosen = (float(samples[(2 * number + 1) * len(samples) // (2 * count)]) for number in range(count))
+    return [min(round(x, DECIMALS), float(f"{x:.{DIGITS}g}"), key=lambda value: len(str(value))) for x in chosen]
 
 
 def _version(package: str) -> str | None:

@@ -1,4 +1,4 @@
-"""``tirgemm bench``: measure a suite of shapes into a results file."""
+"""``tirgemm bench``: measure suites of shapes into results files."""
 
 from __future__ import annotations
 
@@ -13,76 +13,120 @@ from service.commands.tune import Data, LockDir, Url
 from service.data_dir import open_store, signer
 from tirgemm import _console as console
 from tirgemm._console import Json
-from tirgemm.cli import Regime
 
 if TYPE_CHECKING:
+    from service.bench import Work
     from service.results import ResultsFile, Row
 
 
 def bench(
-    suite: Annotated[
-        str, typer.Argument(metavar="SUITE", help="A name from benchmarks/suites, or a suite's JSON file.")
+    suites: Annotated[
+        list[str], typer.Argument(metavar="SUITE...", help="Names from benchmarks/suites, or suites' JSON files.")
     ],
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: the first GPU, else the CPU.")] = None,
-    regime: Regime = "sustained",
+    regime: Annotated[str, typer.Option(help="sustained, isolated, or both with a comma.")] = "sustained",
     variants: Annotated[str, typer.Option(help="default, tuned, or both with a comma.")] = "default,tuned",
     baselines: Annotated[
         str | None, typer.Option(help="Names with commas, or none; default: all that can be measured here.")
     ] = None,
+    configs: Annotated[
+        Path | None, typer.Option(help="A file of search_configs.py: tuned is its best config, nothing is tuned.")
+    ] = None,
     trials: Annotated[int, typer.Option(help="Candidates a shape that tuning builds at most.")] = 32,
     seconds: Annotated[float, typer.Option(help="Seconds of search a shape at most.")] = 120.0,
+    measure: Annotated[float, typer.Option(help="Seconds that a shape is measured for in each regime.")] = 1.0,
+    limit: Annotated[float | None, typer.Option(help="Begin no shape after so many seconds; --resume goes on.")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     family: Annotated[list[str] | None, typer.Option(help="Only these families; repeatable.")] = None,
     commit: Annotated[
         str | None, typer.Option(help="The program's commit, where this copy of it has no history.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Keep the rows that the file has, and add the others.")
+        bool, typer.Option("--resume", help="Keep the rows that the files have, and add the others.")
     ] = False,
-    out: Annotated[Path | None, typer.Option("--output", "--out", "-o", help="The results file.")] = None,
+    compress: Annotated[bool, typer.Option("--compress", help="Write .json.gz files.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--output", "--out", "-o", help="The results file; of several, their folder."),
+    ] = None,
     data: Data = None,
     db: Url = None,
     lock_dir: LockDir = None,
     as_json: Json = False,
 ) -> None:
-    """Measure every shape of SUITE: default and tuned, beside the baselines, verified, samples kept."""
-    from service.bench import Bench
+    """Measure every shape of every SUITE: default and tuned, beside the baselines, verified, samples kept."""
+    from service.bench import Bench, Work
     from service.results import ResultsFile, device_folder, environment
     from service.suites import Suite, benchmarks_folder, find_suite
     from tirgemm.detect import device as detect
     from tirgemm.tuning.budget import Budget
+    from tirgemm.tuning.measured_configs import MeasuredConfigs
     from tirgemm.tuning.workbench import Workbench
 
-    shapes = Suite.read(find_suite(suite))
+    shapes, regimes = [Suite.read(find_suite(name)) for name in suites], _regimes(regime)
     target, budget = detect(device), Budget(trials, seconds)
+    known = MeasuredConfigs.load(configs) if configs else None
     home = benchmarks_folder()
-    path = out or (home / "results" / device_folder(target) if home else Path()) / f"{shapes.name}.{regime}.json"
-    names = _names(variants) or []
-    asked = None if baselines is None else _names(baselines) or []
+    folder = home / "results" / device_folder(target) if home else Path()
     about = environment(target, home.parent if home else None, commit)
-    file = ResultsFile(path, shapes.name, regime, about, resume=resume)
+    names = _names(variants)
+    asked = None if baselines is None else _names(baselines)
+
+    def work(suite: Suite, regime: str) -> Work:
+        alone = len(shapes) * len(regimes) == 1
+        path = out if out and alone else (out or folder) / f"{suite.name}.{regime}.json{'.gz' if compress else ''}"
+        return Work(suite, regime, ResultsFile(path, suite.name, regime, about, resume=resume))
+
+    works = [work(suite, regime) for regime in regimes for suite in shapes]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         open_store(data, db) as store,
         Workbench(target, store, signer(data), lock_dir=lock_dir) as workbench,
         Progress(*columns, console=console.err, disable=as_json and not console.err.is_terminal) as progress,
     ):
-        task = progress.add_task(f"{shapes.name}, {regime}, {target.model}", total=len(shapes.gemms) * len(names))
+        total = len(names) * sum(len(work.suite.gemms) for work in works)
+        task = progress.add_task(f"{', '.join(suite.name for suite in shapes)}; {regime}; {target.model}", total=total)
 
         def on_row(row: Row, kept: bool) -> None:
             progress.advance(task)
-            progress.console.print(_line(row, kept), highlight=False, markup=False)
+            progress.console.print(_line(row, kept), highlight=False, markup=False, soft_wrap=True)
 
         runner = Bench(
-            workbench, regime, baselines=asked, budget=budget, seed=seed, families=family,
+            workbench, baselines=asked, budget=budget, seed=seed, families=family, configs=known, seconds=measure,
             on_event=lambda kind, event: progress.update(task, description=_stage(kind, event)),
         )  # fmt: skip
-        runner.run(shapes, names, file, on_row)
-    document: dict[str, Any] = {"file": str(path), "summary": file.document["summary"], "rows": len(file.rows)}
-    document["statuses"] = {
-        s: sum(row["status"] == s for row in file.rows) for s in {row["status"] for row in file.rows}
-    }
-    console.emit(as_json, document, lambda: _show(file))
+        left = runner.run(works, names, on_row, limit_s=limit)
+    files = [_summary(work.file) for work in works]
+    document: dict[str, Any] = {"files": files, "left": left}
+
+    def show() -> None:
+        for work in works:
+            _show(work)
+        if left:
+            console.out.print(f"{left} shapes are left: run it again with --resume")
+
+    console.emit(as_json, document, show)
+
+
+def _regimes(text: str) -> list[str]:
+    """Distinct regimes in the order given. Raises InvalidRequest."""
+    from tirgemm.errors import InvalidRequest
+    from tirgemm.gemm import REGIMES
+
+    found = list(dict.fromkeys(_names(text)))
+    for name in found:
+        if name not in REGIMES:
+            raise InvalidRequest(f"regime is {name!r}; it must be one of {', '.join(REGIMES)}")
+    if not found:
+        raise InvalidRequest(f"no regime is given; regimes are {', '.join(REGIMES)}")
+    return found
+
+
+def _summary(file: ResultsFile) -> dict[str, Any]:
+    statuses = {s: sum(row["status"] == s for row in file.rows) for s in {row["status"] for row in file.rows}}
+    return {
+        "file": str(file.path), "summary": file.document["summary"], "rows": len(file.rows), "statuses": statuses,
+    }  # fmt: skip
 
 
 def _names(text: str) -> list[str]:
@@ -102,8 +146,10 @@ def _line(row: Row, kept: bool) -> str:
     return f"{head}{row['median_us']:.2f} us  {row['tflops']:.3g} TFLOP/s  {ratios}{'  (kept)' if kept else ''}"
 
 
-def _show(file: ResultsFile) -> None:
-    table = Table("variant", "speed against", "geometric mean", "least", "shapes", title=str(file.path))
+def _show(work: Work) -> None:
+    file = work.file
+    title = f"{work.suite.name}, {work.regime}: {file.path}"
+    table = Table("variant", "speed against", "geometric mean", "least", "shapes", title=title)
     for variant, baselines in file.document["summary"].items():
         for name, found in baselines.items():
             table.add_row(variant, name, f"{found['geomean']:.3f}", f"{found['min']:.3f}", str(found["count"]))

@@ -13,15 +13,19 @@ from typing import Any
 import pytest
 
 from service import cli
-from service.bench import Bench
+from service.bench import Bench, Work
 from service.results import ResultsFile, environment
 from service.suites import Suite, benchmarks_folder, find_suite
 from tests.unit.artifact_samples import CONFIG, SIGNER, cpu, packed
 from tirgemm import Config, Gemm
+from tirgemm.artifact import Trust, read
+from tirgemm.config import Knob, Space
 from tirgemm.errors import BuildFailed, DoesNotFit, InvalidRequest, Unsupported
+from tirgemm.families import Rule
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut
+from tirgemm.tuning.measured_configs import Entry, MeasuredConfigs, Session
 from tirgemm.tuning.memory_store import MemoryStore
-from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.records import SampleSet, Status
 
 SHAPES = ("33x17x19:f16:nt", "1x7x5:f32:nn", "129x3x11:f16:tn")
 TUNED = Config("sample", (("rows", 2),))
@@ -29,26 +33,47 @@ TUNED = Config("sample", (("rows", 2),))
 
 @dataclass
 class FakeMeasurer:
-    """Every opponent takes as long as its name has letters; ours takes 2 us."""
+    """Every baseline takes as long as its name has letters; ours takes what ``times`` says of its config, else 2 us."""
 
     calls: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
+    swaps: list[bool] = field(default_factory=list)
+    verified: list[bytes] = field(default_factory=list)
+    times: dict[str, float] = field(default_factory=dict)
+    dies_with: str = ""
+    wrong: str = ""
     error: float = 0.5
     raises: Exception | None = None
 
     def baselines(self) -> tuple[str, ...]:
         return ("numpy_f32",)
 
-    def verify(self, _package: bytes, *, level: str, seed: int) -> Any:
-        assert (level, seed) == ("candidate", 7)
-        return SimpleNamespace(passed=self.error <= 1, error=self.error)
+    def stream(self) -> SampleSet:
+        return SampleSet((0.5, 0.25, 0.25), "selection", {}, {"bytes": 1_000_000, "at": "2026-11-21"})
 
-    def time(self, _package: bytes, regime: str, *, against: Any, baselines: Any, **_: Any) -> SampleSet:
+    def verify(self, package: bytes, *, level: str, seed: int) -> Any:
+        assert (level, seed) == ("candidate", 7)
+        self.verified.append(package)
+        error = 9.0 if config_of(package).digest == self.wrong else self.error
+        return SimpleNamespace(passed=error <= 1, error=error)
+
+    def time(
+        self, package: bytes, regime: str, *, against: Any, baselines: Any, swap: bool, min_samples: int, **_: Any
+    ) -> SampleSet:
+        assert min_samples == (50 if regime == "isolated" else 24)
         self.calls.append((regime, tuple(against), tuple(baselines)))
+        self.swaps.append(swap)
         if self.raises:
             raise self.raises
-        return SampleSet(
-            (2.0, 1.5, 2.5), "selection", {name: (float(len(name)),) * 3 for name in (*against, *baselines)}
-        )
+        if self.dies_with in (*against, *baselines):
+            raise MeasurementCrashed("signal 9")
+        us = self.times.get(config_of(package).digest, 2.0)
+        others = {name: (self.times.get(name, 2.0),) * 3 for name in against}
+        others |= {name: (float(len(name)),) * 3 for name in baselines}
+        return SampleSet((us, us - 0.5, us + 0.5), "selection", others, {"swapped": swap, "throttled": []})
+
+
+def config_of(package: bytes) -> Config:
+    return read(package, Trust.of(SIGNER.public)).manifest.config
 
 
 @dataclass
@@ -58,6 +83,7 @@ class FakeWorkbench:
     device: Any = field(default_factory=cpu)
     signer: Any = SIGNER
     built: list[str] = field(default_factory=list)
+    pool: Any = field(default_factory=lambda: SimpleNamespace(processes=1))
     fails: Exception | None = None
 
     def build(self, gemm: Gemm, config: Config) -> Future[str]:
@@ -110,37 +136,39 @@ def measured(
     path: Path, suite: Suite, bench: FakeWorkbench, variants: str = "default tuned", **options: Any
 ) -> ResultsFile:
     file = ResultsFile(path, suite.name, "sustained", environment(cpu(), None), resume=path.exists())
-    runner = Bench(bench, "sustained", seed=7, **options)  # type: ignore[arg-type]
-    runner.run(suite, variants.split(), file, lambda _row, _kept: None)
+    runner = Bench(bench, seed=7, **options)  # type: ignore[arg-type]
+    assert runner.run([Work(suite, "sustained", file)], variants.split(), lambda _row, _kept: None) == 0
     return file
 
 
 def test_every_shape_has_a_row_in_every_variant_beside_its_baselines(tmp_path: Path, suite: Suite) -> None:
-    bench = FakeWorkbench()
+    bench = FakeWorkbench(FakeMeasurer(times={CONFIG.digest: 3.0}))
     file = measured(tmp_path / "tiny.sustained.json", suite, bench)
     assert [(row["gemm"], row["variant"]) for row in file.rows] == [
         (g, v) for g in SHAPES for v in ("default", "tuned")
     ]
     default, tuned = file.rows[:2]
-    assert (default["median_us"], default["error"], default["workspace_bytes"]) == (2.0, 0.5, 0)
-    assert {name: entry["ratio"] for name, entry in default["baselines"].items()} == {"numpy_f32": 4.5}
-    assert {name: entry["ratio"] for name, entry in tuned["baselines"].items()} == {"default": 3.5, "numpy_f32": 4.5}
+    assert (default["median_us"], default["error"], default["workspace_bytes"]) == (3.0, 0.5, 0)
+    assert {name: entry["ratio"] for name, entry in default["baselines"].items()} == {"numpy_f32": 3.0}
+    assert {name: entry["ratio"] for name, entry in tuned["baselines"].items()} == {"default": 1.5, "numpy_f32": 4.5}
+    assert tuned["baselines"]["numpy_f32"]["samples_us"] == default["baselines"]["numpy_f32"]["samples_us"]
     assert (tuned["config_hash"], default["config_hash"]) == (TUNED.digest, CONFIG.digest)
-    assert file.document["summary"]["tuned"]["default"] == {"geomean": pytest.approx(3.5), "min": 3.5, "count": 3}
-    assert bench.measurer.calls[1] == ("sustained", ("default",), ("numpy_f32",))
+    assert file.document["summary"]["tuned"]["default"] == {"geomean": pytest.approx(1.5), "min": 1.5, "count": 3}
+    assert bench.measurer.calls == [("sustained", (TUNED.digest,), ("numpy_f32",))] * 3, "one contest a shape"
 
 
 def test_resuming_measures_only_what_is_missing(tmp_path: Path, suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, bench = tmp_path / "tiny.sustained.json", FakeWorkbench()
+    path = tmp_path / "tiny.sustained.json"
+    bench = FakeWorkbench(FakeMeasurer(times={CONFIG.digest: 3.0}))
     measured(path, Suite("tiny", "the first two", suite.gemms[:2]), bench)
     before = len(bench.measurer.calls)
     file = measured(path, suite, bench)
-    assert len(bench.measurer.calls) - before == 2, "the default and the tuned kernel of the third shape"
+    assert len(bench.measurer.calls) - before == 1, "the third shape"
     assert FakeTuning.runs == list(SHAPES)
     assert [row["gemm"] for row in file.rows][::2] == list(SHAPES)
     monkeypatch.setattr(FakeTuning, "default", lambda _self: (None, TUNED))
     measured(path, suite, bench, "default")
-    assert len(bench.measurer.calls) - before == 5, "another default is measured again"
+    assert len(bench.measurer.calls) - before == 4, "another default is measured again"
 
 
 def test_what_was_measured_before_a_kill_is_in_the_file(tmp_path: Path, suite: Suite) -> None:
@@ -149,12 +177,13 @@ def test_what_was_measured_before_a_kill_is_in_the_file(tmp_path: Path, suite: S
 
     def killed(row: Any, _kept: bool) -> None:
         seen.append(row)
-        if len(seen) == 3:
+        if len(seen) == 4:
             raise KeyboardInterrupt
 
     file = ResultsFile(path, suite.name, "sustained", environment(cpu(), None), resume=False)
+    runner = Bench(bench, seed=7)  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
-        Bench(bench, "sustained", seed=7).run(suite, ["default", "tuned"], file, killed)  # type: ignore[arg-type]
+        runner.run([Work(suite, "sustained", file)], ["default", "tuned"], killed)
     assert json.loads(path.read_text())["rows"] == seen
 
 
@@ -194,6 +223,131 @@ def test_a_shape_that_cannot_be_is_skipped_with_its_reason(
     file = measured(tmp_path / "tiny.sustained.json", suite, FakeWorkbench(), "tuned")
     assert [row["status"] for row in file.rows] == ["skipped", "skipped", "measured"]
     assert file.rows[1]["message"] == "it needs 1 TB"
+
+
+def search_file(path: Path, *configs: Config, regime: str = "sustained") -> MeasuredConfigs:
+    """A search's file that knows ``configs`` of the first shape, fastest first."""
+    device = cpu().with_(uuid="", index=0, environment=())
+    found = MeasuredConfigs(device, "numpy_f32", [{}])
+    entries = [Entry(0, config, Status.MEASURED, 1.0 + number) for number, config in enumerate(configs)]
+    found.add(Session(Gemm.parse(SHAPES[0]), regime, 0, 0.0, 9.0), entries)
+    found.save(path)
+    return MeasuredConfigs.load(path)
+
+
+ROWS = [Config("sample", (("rows", rows),)) for rows in (1, 2, 4, 8)]
+
+
+@pytest.fixture
+def sample_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The family of CONFIG and TUNED, whose only rule is against 8 rows."""
+    space = Space("sample", (Knob("rows", (1, 2, 4, 8)),))
+    rule = Rule("rows", lambda _gemm, config, _device: "8 are too many" if config["rows"] == 8 else None)
+    family = SimpleNamespace(name="sample", space=lambda *_: space, rules=(rule,))
+    monkeypatch.setattr(FakeTuning, "families", (family,), raising=False)
+
+
+@pytest.mark.usefixtures("sample_family")
+def test_the_tuned_row_is_the_fastest_now_of_the_searchs_best(tmp_path: Path, suite: Suite) -> None:
+    one = Suite("tiny", "the first", suite.gemms[:1])
+    found = search_file(tmp_path / "found.json.gz", ROWS[3], TUNED, ROWS[2])
+    # The search found 2 rows faster than 4; beside each other it is the other way round.
+    bench = FakeWorkbench(FakeMeasurer(times={CONFIG.digest: 4.0, TUNED.digest: 3.0, ROWS[2].digest: 2.5}))
+    file = measured(tmp_path / "tiny.sustained.json", one, bench, configs=found)
+    tuned = file.rows[1]
+    assert bench.measurer.calls == [("sustained", (TUNED.digest, ROWS[2].digest), ("numpy_f32",))]
+    assert (tuned["config_hash"], tuned["median_us"]) == (ROWS[2].digest, 2.5)
+    assert tuned["baselines"]["default"]["ratio"] == 4.0 / 2.5
+    assert tuned["conditions"]["entrants"] == [CONFIG.digest, TUNED.digest, ROWS[2].digest]
+    assert FakeTuning.runs == [], "nothing is tuned"
+
+
+@pytest.mark.usefixtures("sample_family")
+def test_the_default_is_the_tuned_row_where_nothing_is_faster_or_known(tmp_path: Path, suite: Suite) -> None:
+    found = search_file(tmp_path / "found.json.gz", TUNED)
+    bench = FakeWorkbench(FakeMeasurer(times={TUNED.digest: 2.5}))
+    file = measured(tmp_path / "tiny.sustained.json", suite, bench, configs=found)
+    assert {row["config_hash"] for row in file.rows if row["variant"] == "tuned"} == {CONFIG.digest}
+    assert file.rows[1]["baselines"]["default"]["ratio"] == 1.0
+    before = len(bench.measurer.calls)
+    measured(tmp_path / "tiny.sustained.json", suite, bench, configs=found)
+    assert len(bench.measurer.calls) == before, "all is kept"
+
+
+@pytest.mark.usefixtures("sample_family")
+@pytest.mark.parametrize(("trouble", "status"), [("wrong", "wrong"), ("dies", "measured")])
+def test_a_best_config_that_fails_does_not_cost_the_default_its_row(
+    tmp_path: Path, suite: Suite, trouble: str, status: str
+) -> None:
+    measurer = FakeMeasurer(**{"wrong" if trouble == "wrong" else "dies_with": TUNED.digest})  # type: ignore[arg-type]
+    one = Suite("tiny", "the first", suite.gemms[:1])
+    found = search_file(tmp_path / "found.json.gz", TUNED)
+    file = measured(tmp_path / "tiny.sustained.json", one, FakeWorkbench(measurer), configs=found)
+    assert file.rows[0]["status"] == "measured"
+    assert file.rows[1]["status"] == status
+    assert file.rows[0]["conditions"]["entrants"] == [CONFIG.digest]
+
+
+def test_a_baseline_that_kills_the_run_is_left_out(tmp_path: Path, suite: Suite) -> None:
+    bench = FakeWorkbench(FakeMeasurer(dies_with="triton"))
+    bench.measurer.baselines = lambda: ("numpy_f32", "triton")  # type: ignore[method-assign]
+    file = measured(tmp_path / "tiny.sustained.json", suite, bench)
+    assert {row["status"] for row in file.rows} == {"measured"}
+    assert {tuple(row["baselines"]) for row in file.rows} == {("numpy_f32",), ("default", "numpy_f32")}
+
+
+@pytest.mark.parametrize(("us", "swapped"), [(8.9, True), (2.01, True), (5.0, False)])
+def test_a_small_gap_is_believed_only_with_the_buffers_swapped(
+    tmp_path: Path, suite: Suite, us: float, swapped: bool
+) -> None:
+    """numpy_f32 takes 9 us, the default 2."""
+    other = {8.9: (CONFIG.digest, 8.8), 2.01: (TUNED.digest, 2.01), 5.0: (TUNED.digest, 5.0)}[us]
+    bench = FakeWorkbench(FakeMeasurer(times={other[0]: other[1], TUNED.digest: us}))
+    file = measured(tmp_path / "tiny.sustained.json", Suite("tiny", "one", suite.gemms[:1]), bench)
+    assert bench.measurer.swaps == ([False, True] if swapped else [False])
+    assert {row["conditions"]["swapped"] for row in file.rows} == {swapped}
+    assert len(file.rows[0]["samples_us"]) == (6 if swapped else 3)
+
+
+def test_several_suites_and_regimes_are_one_run_with_one_build_and_one_verification(tmp_path: Path) -> None:
+    both = [Suite(name, "made up", tuple(map(Gemm.parse, SHAPES[at:]))) for at, name in enumerate(("all", "most"))]
+    bench, place = FakeWorkbench(), environment(cpu(), None)
+    works = [
+        Work(
+            suite,
+            regime,
+            ResultsFile(tmp_path / f"{suite.name}.{regime}.json", suite.name, regime, place, resume=False),
+        )
+        for regime in ("sustained", "isolated")
+        for suite in both
+    ]
+    Bench(bench, seed=7).run(works, ["default"], lambda *_: None)  # type: ignore[arg-type]
+    assert [(work.file.path.name, len(work.file.rows)) for work in works] == [
+        ("all.sustained.json", 3), ("most.sustained.json", 2), ("all.isolated.json", 3), ("most.isolated.json", 2),
+    ]  # fmt: skip
+    assert len(bench.built) == len(bench.measurer.verified) == 3
+    for work in works:
+        streams = json.loads(work.file.path.read_text())["streams"]
+        assert [stream["read_gbps"] for stream in streams] == [4000.0]
+        assert {row["conditions"]["read_gbps"] for row in work.file.rows} == {4000.0}
+
+
+def test_builds_are_under_way_before_the_first_shape_is_measured(tmp_path: Path, suite: Suite) -> None:
+    bench = FakeWorkbench()
+    seen: list[int] = []
+    time_of = bench.measurer.time
+    bench.measurer.time = lambda *a, **k: (seen.append(len(bench.built)), time_of(*a, **k))[1]  # type: ignore[method-assign]
+    measured(tmp_path / "tiny.sustained.json", suite, bench, "default")
+    assert seen[0] == 3
+
+
+def test_a_time_limit_leaves_the_rest_for_another_run(tmp_path: Path, suite: Suite) -> None:
+    path, bench = tmp_path / "tiny.sustained.json", FakeWorkbench()
+    file = ResultsFile(path, suite.name, "sustained", environment(cpu(), None), resume=False)
+    run = Bench(bench, seed=7).run  # type: ignore[arg-type]
+    assert run([Work(suite, "sustained", file)], ["default"], lambda *_: None, limit_s=-1.0) == 3
+    assert file.rows == []
+    assert run([Work(suite, "sustained", file)], ["default"], lambda *_: None, limit_s=60.0) == 0
 
 
 def test_unknown_variants_and_baselines_are_refused(tmp_path: Path, suite: Suite) -> None:
