@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tirgemm.errors import InvalidRequest
 
 _HELPER = re.compile(r"^__forceinline__ __device__ [\w ]*?\b(\w+)\(.*?^\}", re.MULTILINE | re.DOTALL)
-_KERNEL = re.compile(r'^extern "C" __global__ [^;{]*\{$', re.MULTILINE)
+_KERNEL = re.compile(r'^extern "C" __global__ [^;{]*\{.*$', re.MULTILINE)
 _NAME = re.compile(r"(\w+)\([^()]*\) \{")
 _CALL = re.compile(r"^\s*(\w+)\(.*\);$")
 _SYNCHRONISES = re.compile(

@@ -1,68 +1,116 @@
-"""Every code path of wgmma compiles for sm_90a: no spill, nothing serialised, resources as the rules predict."""
+"""Every code path of wgmma compiles for sm_90a: no spill, nothing serialised, resources as the rules predict.
+
+The paths are few cases out of many random ones that together have every choice of every knob (of knobs with many
+numbers: the ends, and each power of two that divides them), layout, dtype, accumulator, output, activation, addend,
+alignment, batch and range, and every combination of knobs that chooses code.
+"""
 
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 
-from tirgemm.families.base import require_valid
+from benchmarks.verification.altered import SERIALISED
+from benchmarks.verification.cases import Case, Feature, named_config, problem_features, random_cases
+from benchmarks.verification.covering import build_cost, classes, covering, paths
 from tirgemm.families.wgmma import Wgmma
-from tirgemm.families.wgmma.plan import Plan
-from tirgemm.families.wgmma.program import program
-from tirgemm.gemm import Gemm
+from tirgemm.families.wgmma.plan import plan
+from tirgemm.gemm import ACTIVATIONS, LAYOUTS, Gemm
 from tirgemm.hardware import named_device
-from tirgemm.launch import TensorMap
+from tirgemm.launch import Launch, TensorMap
 from tirgemm.tuning.compile import cuda
 from tirgemm.tuning.compile.nvrtc import Cubin, compile_source
 
+FAMILY = Wgmma()
 H200 = named_device("sm_90a")
-# What ptxas says where it runs wgmmas one by one.
-SERIALISED = re.compile(r"\(C751\d\)")
-# tile_m, tile_n, tile_k, stages, schedule, cluster_m, cluster_n, split, epilogue, order, group, l2_promotion
-CASES = [
-    ("8192x8192x8192:f16:nt", (128, 192, 64, 4, "pingpong", 2, 1, 1, "tma", "m", 8, 2)),
-    ("4096x4096x4096:f16:nn", (256, 192, 64, 3, "cooperative", 1, 2, 1, "tma", "n", 8, 3)),
-    ("1..8192x1032x1024:bf16:tt:lda=8192:batch=2:alpha:beta:bias:act=silu", (128, 256, 64, 4, "cooperative", 2, 1, 1, "tma", "m", 8, 2)),
-    ("2000x4097x4104:f16:tt:beta:act=gelu", (128, 96, 64, 4, "pingpong", 1, 1, 1, "staged", "m", 4, 2)),
-    ("700x4001x4096:f16:nt:bias:act=gelu_tanh", (192, 192, 64, 4, "cooperative", 1, 1, 1, "direct", "m", 4, 0)),
-    ("1..64x576x7168:f16:nt:batch=2:alpha:beta:bias:out=f32", (64, 64, 128, 4, "cooperative", 1, 1, 4, "direct", "m", 1, 2)),
-]  # fmt: skip
+DRAWN = 240
+MOST_BUILDS = 24
+WARPGROUP = 128
 
 
-def built(text: str, knobs: tuple[object, ...]) -> tuple[Plan, str, Cubin]:
-    gemm = Gemm.parse(text)
-    cut = Plan(gemm, H200.units, *knobs)  # type: ignore[arg-type]
-    require_valid(Wgmma(), gemm, cut.config, H200)
-    written = program(cut)
+def drawn() -> tuple[list[Case], list[Case]]:
+    """Many cases, and the few of them that have all that the many have."""
+    many = random_cases(FAMILY, H200, DRAWN, seed=3)
+    of = classes(many)
+
+    def features(case: Case) -> frozenset[Feature]:
+        return of(case) | paths(case)
+
+    return many, covering(many, features, build_cost)
+
+
+MANY, CASES = drawn()
+
+
+@cache
+def built(case: Case) -> tuple[Launch, str, Cubin]:
+    written = FAMILY.instantiate(case.gemm, case.config, H200)
     host, source = cuda.lower(written, H200.arch)
     launch = cuda.checked_launch(written, host)
-    maps = [p.name for p in launch.kernels[0].params if isinstance(p, TensorMap)]
-    assert sorted(maps) == ["a", "b", *(["d"] if cut.epilogue == "tma" else [])]
-    return cut, source, compile_source(source, H200.arch)
+    return launch, source, compile_source(source, H200.arch)
 
 
-@pytest.mark.parametrize(("text", "knobs"), CASES, ids=[text for text, _ in CASES])
-def test_path_compiles_without_spills_or_serialised_wgmmas(text: str, knobs: tuple[object, ...]) -> None:
-    cut, source, cubin = built(text, knobs)
-    assert not SERIALISED.search(cubin.log), cubin.log
+def serialised(log: str) -> list[str]:
+    """ptxas's warnings that it runs wgmmas one by one."""
+    return [line for line in log.splitlines() if any(f"({number})" in line for number in SERIALISED)]
+
+
+def test_few_builds_cover_every_path() -> None:
+    assert len(CASES) <= MOST_BUILDS
+    had = {feature for case in CASES for feature in problem_features(case.gemm)}
+    assert {value for name, value in had if name == "act"} == set(ACTIVATIONS)
+    assert {value for name, value in had if name == "layout, dtype"} >= {
+        (t, d) for t in LAYOUTS for d in ("f16", "bf16")
+    }
+    assert {value for name, value in had if name == "acc, out"} >= {
+        (a, o) for a in ("f16", "f32") for o in ("f16", "f32")
+    }
+    assert {value for name, value in had if name == "alpha, beta, bias"} >= {(False,) * 3, (True,) * 3}
+    offered = {knob.name: set(knob.choices) for case in MANY for knob in FAMILY.space(case.gemm, H200).knobs}
+    for name in offered:
+        taken = {case.config[name] for case in CASES}
+        # Words choose code, so that each is built; of sizes the ends are, at least.
+        words = {value for case in MANY if isinstance(value := case.config[name], str)}
+        assert words <= taken, name
+        numbers = [int(case.config[name]) for case in MANY if not words]
+        assert {min(numbers), max(numbers)} <= taken if numbers else words, name
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.gemm} {case.config.digest}" for case in CASES])
+def test_path_compiles_without_spills_or_serialised_wgmmas(case: Case) -> None:
+    launch, source, cubin = built(case)
+    cut = plan(case.gemm, case.config, H200.units)
+    assert serialised(cubin.log) == [], case.config
+    assert set(cubin.resources) == {kernel.symbol for kernel in launch.kernels}
+    for symbol, resources in cubin.resources.items():
+        assert (resources.spill_bytes, resources.stack_bytes) == (0, 0), f"{symbol} of {case.config}"
     kernel = cubin.resources["wgmma_gemm_kernel"]
-    assert kernel.spill_bytes == 0
-    assert kernel.stack_bytes == 0
     # The launch's dynamic shared memory starts where TMA's and wgmma's swizzles do: nothing static lies before it.
     assert kernel.shared_bytes == 0
+    main = next(kernel for kernel in launch.kernels if kernel.symbol == "wgmma_gemm_kernel")
+    assert main.shared_bytes == cut.shared_bytes <= H200.limits.shared_per_block
     assert kernel.registers * cut.threads <= H200.limits.registers_per_sm
-    given = 128 * (cut.producer_registers + cut.consumers * cut.consumer_registers)
+    # setmaxnreg deals out what the launch has been given.
+    given = WARPGROUP * (cut.producer_registers + cut.consumers * cut.consumer_registers)
     assert given <= kernel.registers * cut.threads
-    assert source.count("setmaxnreg_inc") >= 1
-    assert ("wgmma_reduce_kernel" in cubin.resources) == (cut.split > 1)
+    moved = {f"{word}_sync_aligned_u32_{count}" for word, count in zip(("dec", "inc"), cut.registers, strict=True)}
+    assert all(f"setmaxnreg_{word}();" in source for word in moved)
+    stored = ["d"] if cut.epilogue == "tma" and not cut.partials else []
+    maps = sorted(param.name for param in main.params if isinstance(param, TensorMap))
+    assert maps[-len(stored) :] == stored if stored else "d" not in maps
 
 
 def test_a_serialised_kernel_is_noticed() -> None:
-    text, knobs = "4096x4096x4096:f16:nt", (128, 128, 64, 4, "cooperative", 1, 1, 1, "tma", "m", 8, 2)
-    _, source, _ = built(text, knobs)
-    # The accumulators are used while wgmmas write them.
+    gemm = Gemm.parse("4096x4096x4096:f16:nt")
+    config = named_config(FAMILY, gemm, H200, "tile_m=128 tile_n=128 stages=4 epilogue=tma group=8")
+    _, source, cubin = built(Case(gemm, config))
+    assert not serialised(cubin.log)
+    # An accumulator is used while wgmmas write it.
+    first = re.search(r"_wgmma_\w+_mma_async_\w+\((\w+\[0\]),", source[source.rindex('extern "C"') :])
+    assert first is not None
     wait = "tvm_builtin_ptx_wgmma_wait_group_wait_group_sync_aligned_1();"
     place = source.rindex(wait)
-    mutant = source[:place] + "acc_ptr[0] += 1.0f; " + source[place:]
-    assert SERIALISED.search(compile_source(mutant, H200.arch).log)
+    mutant = f"{source[:place]}{first[1]} += 1.0f; {source[place:]}"
+    assert serialised(compile_source(mutant, H200.arch).log)

@@ -1,0 +1,234 @@
+"""The verification scripts' parts that need no GPU: cases, altered sources, coverings, evidence files, sanitizer words."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from benchmarks.verification import alterations, evidence, sanitizer, verify_family
+from benchmarks.verification.altered import build, lowered, with_alteration
+from benchmarks.verification.cases import Case, missing_choices, named_config, random_cases, special_cases
+from benchmarks.verification.covering import build_cost, classes, covering, paths, small_cases
+from benchmarks.verification.evidence import EvidenceFile
+from tests.wgmma_paths import named_cases
+from tirgemm.errors import InvalidConfig, InvalidRequest
+from tirgemm.families.base import rejected
+from tirgemm.families.wgmma import Wgmma
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+
+FAMILY = Wgmma()
+H200 = named_device("sm_90a")
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+STAGED_PINGPONG = (
+    "777x1003x136:bf16:nt",
+    "tile_m=64 tile_n=32 stages=3 schedule=pingpong cluster_m=2 epilogue=staged group=4",
+)
+
+
+@cache
+def cases() -> list[Case]:
+    return random_cases(FAMILY, H200, 90, seed=5)
+
+
+@cache
+def source(number: int = 0) -> str:
+    """The CUDA source of a small kernel: pingpong in a cluster, or stream-K."""
+    text, knobs = (STAGED_PINGPONG, ("1000x1544x1096:f16:nt", "tile_m=64 tile_n=32 schedule=stream epilogue=staged"))[
+        number
+    ]
+    gemm = Gemm.parse(text)
+    return lowered(gemm, named_config(FAMILY, gemm, H200, knobs), H200)[1]
+
+
+# -- cases -----------------------------------------------------------------------------------------
+
+
+def test_random_cases_are_reproducible_valid_and_different() -> None:
+    assert random_cases(FAMILY, H200, 12, seed=5) == cases()[:12]
+    assert len(set(cases())) == 90
+    for case in cases():
+        assert FAMILY.supports(case.gemm, H200) is None
+        FAMILY.space(case.gemm, H200).check(case.config)
+        assert rejected(FAMILY, case.gemm, case.config, H200) is None
+
+
+def test_random_cases_have_every_choice_of_every_knob() -> None:
+    # The rarest, long splits, need hundreds of cases: the script itself checks those that it draws.
+    assert [choice for choice in missing_choices(FAMILY, H200, cases()) if choice[0] != "split"] == []
+
+
+def test_a_choice_that_no_case_has_is_missed() -> None:
+    without = [case for case in cases() if case.config["tile_n"] != 64]
+    assert ("tile_n", 64) in missing_choices(FAMILY, H200, without)
+
+
+def test_special_cases_have_sizes_of_one_in_every_layout() -> None:
+    found, _ = special_cases(FAMILY, H200)
+    for size in ("m", "n", "k"):
+        assert {case.gemm.layout for case in found if getattr(case.gemm, size) == 1} == {"nn", "nt", "tn", "tt"}
+
+
+def test_named_paths_are_configs_that_the_rules_accept() -> None:
+    assert len(list(named_cases(H200))) > 30
+
+
+def test_a_named_config_with_a_wrong_choice_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="tile_m=65"):
+        named_config(FAMILY, Gemm.parse("777x1003x136:bf16:nt"), H200, "tile_m=65")
+
+
+def test_few_cases_cover_what_many_cover() -> None:
+    of = classes(cases())
+    few = covering(cases(), of, build_cost)
+    assert len(few) < 30
+    assert frozenset().union(*(of(case) for case in few)) == frozenset().union(*(of(case) for case in cases()))
+    kinds = {case.config["schedule"] for case in covering(small_cases(FAMILY, H200, 60, plain=True), paths, build_cost)}
+    assert kinds == {"cooperative", "pingpong", "stream"}
+
+
+# -- altered sources -------------------------------------------------------------------------------
+
+
+def test_sites_are_the_lines_that_synchronise() -> None:
+    found = alterations.sites(source())
+    words = " ".join(site.what for site in found)
+    for word in (
+        "mbarrier.try_wait",
+        "mbarrier.arrive",
+        "fence.proxy.async",
+        "barrier.cluster",
+        "bar.sync",
+        "wgmma.wait_group",
+    ):
+        assert word in words
+    assert {site.where.partition(": ")[2] for site in found} == {"start", "producer", "consumer", "epilogue"}
+    lines = source().splitlines()
+    assert all(lines[site.line].strip() == site.text for site in found)
+
+
+def test_each_mutant_changes_its_lines_only() -> None:
+    before = source().splitlines()
+    for mutant in alterations.mutants(source()):
+        after = alterations.altered(source(), mutant.alteration).splitlines()
+        if mutant.alteration.startswith("drop"):
+            numbers = [int(number) for number in mutant.alteration.partition(":")[2].split(",")]
+            assert [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b] == numbers
+        else:
+            assert len(set(after) - set(before)) >= 2
+
+
+def test_delays_stand_before_every_synchronisation_but_the_wgmmas_own() -> None:
+    wanted = sum("wgmma." not in site.assembly for site in alterations.sites(source()))
+    kernels = source().count('extern "C" __global__') // 2
+    for words in ("delay", "limit+delay", "delay+limit"):
+        assert alterations.altered(source(), words).count("tirgemm_delay(") == wanted + kernels + 1
+    assert alterations.altered(source(), "late").count("tirgemm_delay(") == kernels + 1
+
+
+def test_bounded_waits_end_in_a_trap_and_polls_are_counted() -> None:
+    text = alterations.altered(source(1), "limit")
+    assert text.count("trap;") == 1
+    assert "LAB_WAIT" in text
+    assert text.count("tirgemm_count(tirgemm_spins);") == source(1).count("ld_acquire_gpu_global_b32(") - 1
+    poll = next(m for m in alterations.mutants(source(1)) if m.what == "ld.acquire.gpu.global.b32 removed")
+    assert (
+        " = 1;" in alterations.altered(source(1), poll.alteration).splitlines()[int(poll.alteration.partition(":")[2])]
+    )
+
+
+@pytest.mark.parametrize("alteration", ["", "late", "limit+delay", "race", "outside"])
+def test_altered_sources_compile_without_spills_or_serialised_wgmmas(alteration: str) -> None:
+    gemm = Gemm.parse(STAGED_PINGPONG[0])
+    config = named_config(FAMILY, gemm, H200, STAGED_PINGPONG[1])
+    binary = build(gemm, with_alteration(config, alteration), H200)
+    assert (binary.resources["spill_bytes"], binary.resources["serialised"]) == (0, 0)
+    assert binary.sources["kernel.cu"] == (alterations.altered(source(), alteration) if alteration else source())
+
+
+@pytest.mark.parametrize("alteration", ["dely", "drop:1", "drop:", "weaken:x", "limit+drop:0"])
+def test_an_unknown_alteration_is_refused(alteration: str) -> None:
+    with pytest.raises(InvalidRequest, match="alteration"):
+        alterations.altered(source(), alteration)
+
+
+# -- evidence --------------------------------------------------------------------------------------
+
+
+def test_an_evidence_file_is_gone_on_with_and_checked(tmp_path: Path) -> None:
+    path = tmp_path / "wgmma.verified.json.gz"
+    first = EvidenceFile(path, "verified", "wgmma", H200, commit="abc")
+    first.add("one", {"status": "passed"})
+    first.save()
+    again = EvidenceFile(path, "verified", "wgmma", H200, commit="abc")
+    assert again.rows == {"one": {"key": "one", "status": "passed"}}
+    again.add("two", {"status": "wrong"})
+    again.save()
+    document = evidence.read(path)
+    assert document["summary"] == {"count": 2, "status": {"passed": 1, "wrong": 1}}
+    assert evidence.problems(document) == []
+    document["rows"].append(document["rows"][0])
+    assert len(evidence.problems(document)) == 2
+    assert EvidenceFile(path, "mutants", "wgmma", H200, commit="abc").rows == {}
+
+
+def test_rows_of_other_sources_are_not_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "wgmma.verified.json.gz"
+    file = EvidenceFile(path, "verified", "wgmma", H200, commit="abc")
+    file.add("one", {"status": "passed"})
+    file.save()
+    document = evidence.read(path) | {"sources_sha256": "0" * 64}
+    path.write_bytes(gzip.compress(json.dumps(document).encode()))
+    assert EvidenceFile(path, "verified", "wgmma", H200, commit="abc").rows == {}
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.rglob("*.json.gz")), ids=lambda path: path.name)
+def test_committed_evidence_is_right(path: Path) -> None:
+    document = evidence.read(path)
+    if document.get("format") != evidence.FORMAT:
+        pytest.skip(f"{path.name} is no evidence of correctness")
+    assert evidence.problems(document) == []
+    assert document["environment"]["commit"] not in ("", "unknown")
+    if document["kind"] == "verified":
+        assert document["summary"]["missing_choices"] == []
+        assert list(verify_family.failures(document["rows"])) == []
+        assert len(document["rows"]) >= 600
+
+
+# -- sanitizer -------------------------------------------------------------------------------------
+
+HELP = """
+General options:
+  --print-limit arg                     ...
+Memcheck-specific options:
+  --check-bulk-copy arg (=yes)          ...
+Racecheck-specific options:
+  --check-warpgroup-mma arg (=no)       ...
+"""
+
+
+def test_optional_checks_are_asked_for_where_the_version_has_them() -> None:
+    assert sanitizer.options("memcheck", HELP) == ["--check-bulk-copy", "yes"]
+    assert sanitizer.options("racecheck", HELP) == ["--check-warpgroup-mma", "yes"]
+    assert sanitizer.options("racecheck", "no such option") == []
+
+
+@pytest.mark.parametrize(
+    ("output", "status"),
+    [
+        ("== begin k\n== end k right\n========= ERROR SUMMARY: 0 errors\n", "clean"),
+        ("== begin k\n== end k right\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n", "clean"),
+        ("== begin k\n========= Invalid __shared__ write of size 4 bytes\n== end k right\n========= ERROR SUMMARY: 1 error\n", "found"),
+        ("== begin k\n== end k right\n========= Error: Race reported between Write access\n========= RACECHECK SUMMARY: 1 hazard\n", "found"),
+        ("== begin k\n== end k 3 of 9 compared are wrong\n========= ERROR SUMMARY: 0 errors\n", "found"),
+        ("Device not supported\n", "failed"),
+        ("== begin k\n== end k right\n", "failed"),
+    ],
+)  # fmt: skip
+def test_words_of_the_sanitizer_are_told_apart(output: str, status: str) -> None:
+    assert sanitizer.reports(output, ["k"])["k"].status == status
+    assert sanitizer.reports("== begin k\n", ["k"], late=True)["k"].status == "timed_out"
