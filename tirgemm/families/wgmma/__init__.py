@@ -11,9 +11,8 @@ from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.errors import InvalidGemm
 from tirgemm.families.base import Program, Rule, require_valid
-from tirgemm.families.wgmma import heuristic
+from tirgemm.families.wgmma import heuristic, repacking
 from tirgemm.families.wgmma.plan import plan
-from tirgemm.families.wgmma.repacking import copies
 from tirgemm.families.wgmma.rules import RULES
 from tirgemm.families.wgmma.space import space
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
@@ -43,7 +42,7 @@ class Wgmma:
         if DTYPE_BYTES[gemm.dtype] != 2:
             return f"wgmma multiplies f16 and bf16 here, not {gemm.dtype}"
         try:
-            copies(gemm)
+            repacking.copies(gemm)
         except InvalidGemm as error:
             return str(error)
         return self._too_large(gemm)

@@ -42,10 +42,10 @@ class Arguments:
                 self._pointer(operand, self.gemm.span(operand), DTYPE_NAMES[self.gemm.dtype])
             else:
                 self._map(operand, load_map(self.plan, operand))
-        if self.plan.stream:
-            count = self.plan.slots * self.plan.tile_m * self.plan.tile_n
-            self._pointer("partials", count, "float32")
-            self._pointer("flags", self.plan.slots * self.plan.consumers, "uint32")
+        if self.plan.handed_over:
+            blocks = evaluate(self.plan.grid, self.gemm.m_max)
+            self._pointer("partials", blocks * self.plan.tile_m * self.plan.tile_n, "float32")
+            self._pointer("flags", blocks * self.plan.consumers, "uint32")
         if self.plan.partials:
             self._partials()
         else:

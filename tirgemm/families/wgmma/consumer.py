@@ -115,14 +115,14 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
             else:
                 gather(plan, shared, sums, rank, everyone)
                 store_tile(epilogue)
-        if plan.stream:
+        if plan.handed_over:
             if tiles.ends:
-                if tiles.first_step > 0:
+                if tiles.adds:
                     collect(plan, args, acc, tiles.lowest, tiles.block, consumer, everyone, thread)
                 store_tile(epilogue)
             else:
                 leave(plan, args, acc, tiles.block, consumer, everyone, thread)
-        if not (plan.in_cluster or plan.stream):
+        if not (plan.in_cluster or plan.handed_over):
             store_tile(epilogue)
         if plan.pingpong:
             # The other consumer's tile lies between.

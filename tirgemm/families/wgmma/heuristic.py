@@ -99,8 +99,8 @@ def _beside(cut: Plan, clock: float, bandwidth: float) -> float:
         spent += _REDUCE_US + 8 * cut.split * gemm.batch * gemm.m_max * gemm.n / (bandwidth * _L2_FACTOR)
     if cut.in_cluster:
         spent += _GATHER_US + cut.split * cut.tile_m * cut.tile_n * 4 / cut.reducers / _L2_BYTES / clock
-    if cut.stream:
-        spent += _STREAM_US + cut.tile_m * cut.tile_n * 16 / _L2_BYTES / clock
+    if cut.handed_over:
+        spent += _STREAM_US + (max(2, cut.split) - 1) * cut.tile_m * cut.tile_n * 8 / _L2_BYTES / clock
     for operand in _OPERANDS:
         if cut.load == REPACK and not loaded_by_tma(gemm, operand):
             spent += _REPACK_US + 4 * gemm.span(operand) / (bandwidth * _REPACK_SHARE)

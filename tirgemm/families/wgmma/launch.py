@@ -25,7 +25,7 @@ def launch(
     early = EARLY if items else ()
     kernels = [KernelLaunch(SYMBOL, params, (plan.grid, 1, 1), block, cluster, plan.shared_bytes, early)]
     workspaces: tuple[Workspace, ...] = ()
-    if plan.stream:
+    if plan.handed_over:
         sums = make("mul", plan.grid, plan.tile_m * plan.tile_n * _FLOAT_BYTES)
         flags = make("mul", plan.grid, plan.consumers * _FLAG_BYTES)
         workspaces = (Workspace("partials", sums), Workspace("flags", flags, "zero"))

@@ -15,8 +15,9 @@ WARPGROUP = 128
 MMA_M = 64
 COOPERATIVE, PINGPONG, STREAM = "cooperative", "pingpong", "stream"
 TMA, STAGED, DIRECT = "tma", "staged", "direct"
-# How the parts of a split are added: in the shared memory of a cluster, or by a second kernel.
-CLUSTER, KERNEL = "cluster", "kernel"
+# How the parts of a split are added: in the shared memory of a cluster, by the block of the last part out of memory, or
+# by a second kernel.
+CLUSTER, MEMORY, KERNEL = "cluster", "memory", "kernel"
 # How operands that TMA cannot read get to shared memory.
 REPACK, COPY = "repack", "copy"
 HILBERT = "hilbert"
@@ -31,14 +32,14 @@ _CONSUMERS = {64: 1, 128: 2, 192: 3, 256: 2}
 # first that leaves the accumulators room is taken.
 _REGISTERS = {1: ((96, 240),), 2: ((88, 208), (56, 224), (40, 232)), 3: ((56, 152),)}
 # The same where two blocks share an SM.
-_HALF_REGISTERS = {1: ((56, 200), (40, 216)), 2: ((32, 96), (24, 104)), 3: ((24, 72),)}
+_HALF_REGISTERS = {1: ((56, 200), (40, 216)), 2: ((48, 96), (32, 104)), 3: ((40, 72),)}
 # Registers of a consumer's thread beside its accumulators, and more for erf, for C's places beside D's, for a tile's
 # coordinates where they take division by m, and for storing straight from the registers: what the assembler needs lest
 # it spills, found by compiling.
 _OTHER_REGISTERS, _ERF_REGISTERS, _ADDRESS_REGISTERS = 40, 32, 32
 _COORDINATE_REGISTERS, _DIRECT_REGISTERS = 8, 40
 # For another block's sums and their places.
-_STREAM_REGISTERS = 40
+_HANDED_REGISTERS = 40
 # Widths of staged outputs.
 _CHUNKS = (64, 32, 16, 8)
 # Tiles of D in shared memory a consumer: one fills while TMA stores the other.
@@ -167,8 +168,8 @@ class Plan:
             other += _COORDINATE_REGISTERS
         if self.epilogue == DIRECT and not self.pingpong and self.blocks > 1:
             other += _DIRECT_REGISTERS
-        if self.stream:
-            other += _STREAM_REGISTERS
+        if self.handed_over:
+            other += _HANDED_REGISTERS
         return other
 
     @property
@@ -197,6 +198,16 @@ class Plan:
     def in_cluster(self) -> bool:
         """Whether the blocks of a cluster compute parts of one tile."""
         return self.split > 1 and self.reduction == CLUSTER
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the blocks of one tile's parts leave their sums to the block of the last part."""
+        return self.split > 1 and self.reduction == MEMORY
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether blocks leave sums in memory for other blocks of the same kernel."""
+        return self.stream or self.in_memory
 
     @property
     def cluster(self) -> int:
@@ -338,8 +349,8 @@ class Plan:
     @property
     def clusters(self) -> Dim:
         """Clusters launched: as few as give the same waves, which leaves power to those that compute."""
-        if self.in_cluster:
-            return self.work
+        if self.in_cluster or self.in_memory:
+            return expr.make("mul", self.work, self.split if self.in_memory else 1)
         return self.slots if self.stream else expr.ceildiv(self.work, self.waves)
 
     @property
@@ -366,7 +377,9 @@ class Plan:
     def copied(self) -> dict[Operand, int]:
         """A and B -> bytes of one cp.async where the producer copies it so, else 0."""
         wanted = self.load == COPY
-        return {op: copy_bytes(self.gemm, op) if wanted and not loaded_by_tma(self.gemm, op) else 0 for op in ("a", "b")}
+        return {
+            op: copy_bytes(self.gemm, op) if wanted and not loaded_by_tma(self.gemm, op) else 0 for op in ("a", "b")
+        }
 
     @property
     def copies(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tirgemm.families.base import Program
+from tirgemm.families.tracing import quick_tracing
 from tirgemm.families.wgmma.arguments import Arguments
 from tirgemm.families.wgmma.launch import REDUCE_SYMBOL, SYMBOL, launch
 from tirgemm.families.wgmma.plan import REPACK, Plan
@@ -64,5 +65,6 @@ def _written(
         declare(declared[-1])
         return declared[-1]
 
-    function = write(plan, arguments)
+    with quick_tracing():
+        function = write(plan, arguments)
     return function, tuple(declared[-1].params)

@@ -23,6 +23,8 @@ class Tiles:
         self.plan, self.block, self.rank = plan, block, rank
         self.rank_m = rank if plan.cluster_m > 1 else 0
         self.rank_n = rank if plan.cluster_n > 1 else 0
+        # Parts of a tile are neighbouring blocks, so that a block waits for lower ones only.
+        self.first_tile = T.truncdiv(block, plan.split) if plan.in_memory else block
         self.clusters = clusters
         self.slice_tiles = rows * columns
         self.total = self.slice_tiles * plan.slices
@@ -46,7 +48,24 @@ class Tiles:
     @property
     def part(self):
         """Which part of k."""
+        if self.plan.in_memory:
+            return T.truncmod(self.block, self.plan.split)
         return self.rank if self.plan.in_cluster else T.truncdiv(self.slice, self.plan.gemm.batch)
+
+    @property
+    def ends(self):
+        """Whether this block has the tile's last step, and so stores it."""
+        return self.part == self.plan.split - 1
+
+    @property
+    def adds(self):
+        """Whether other blocks have steps of the tile."""
+        return self.part > 0
+
+    @property
+    def lowest(self):
+        """The block that has the tile's first step."""
+        return self.block - (self.plan.split - 1)
 
     def first_k(self):
         """Where this part of k starts."""
@@ -65,7 +84,7 @@ class Tiles:
 
     @T.inline
     def start(self, first):
-        self.work = self.block + first
+        self.work = self.first_tile + first
         self.locate()
 
     @T.inline
@@ -157,12 +176,14 @@ class Stream(Tiles):
 
     @property
     def ends(self):
-        """Whether this block has the tile's last step, and so stores it."""
         return self.first_step + self.count == self.plan.steps
 
     @property
+    def adds(self):
+        return self.first_step > 0
+
+    @property
     def lowest(self):
-        """The block that has the tile's first step."""
         return T.truncdiv(self.work * self.plan.steps, self.share)
 
     @T.inline

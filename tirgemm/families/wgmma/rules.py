@@ -13,6 +13,7 @@ from tirgemm.families.wgmma.plan import (
     DIRECT,
     HILBERT,
     MAX_CLUSTER,
+    MEMORY,
     MMA_M,
     REPACK,
     STAGED,
@@ -31,6 +32,8 @@ MAX_SHARED_BY = 2
 _SMALLEST_M, _SMALL_N = 64, 32
 # Registers of a wgmma beside its accumulators, as the assembler counts them.
 _INSTRUCTION_REGISTERS = 26
+# Registers of a producer's thread that copies by cp.async, lest it spills; found by compiling.
+_COPY_REGISTERS = 40
 _MAX_WORKSPACE_BYTES = 2**30
 # Shared memory that the driver keeps of each block.
 _RESERVED_BYTES = 1024
@@ -96,6 +99,8 @@ def _load(gemm: Gemm, config: Config, device: Device) -> str | None:
     ):
         if cut.copied[operand] and tile.peers > 1:
             return f"{name}={tile.peers} shares tiles of {operand.upper()} by multicast; load={COPY} brings them by cp.async, to one block"
+    if cut.copies and cut.producer_registers < _COPY_REGISTERS:
+        return f"a thread that copies takes {_COPY_REGISTERS} registers; consumers leave it {cut.producer_registers}"
     return None
 
 
@@ -115,8 +120,8 @@ def _tile(gemm: Gemm, config: Config, device: Device) -> str | None:
 
 def _accumulators(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
-    # Before setmaxnreg, that is for the assembler, threads share the registers evenly.
-    even = device.limits.registers_per_sm // (cut.threads * cut.resident)
+    # Before setmaxnreg, that is for the assembler, threads share the registers evenly, in eights.
+    even = device.limits.registers_per_sm // (cut.threads * cut.resident) // 8 * 8
     need = cut.accumulator_registers // cut.blocks + _INSTRUCTION_REGISTERS
     if need > even:
         return f"a wgmma of {cut.tile_n} columns takes {need} registers; each of {cut.threads} threads has {even}"
@@ -160,7 +165,17 @@ def _split(gemm: Gemm, config: Config, device: Device) -> str | None:
         return f"{tiles} tiles keep {device.units} SMs busy without split={cut.split}"
     if tiles * cut.split > 2 * device.units and cut.split > 2:
         return f"split={cut.split} makes {tiles * cut.split} parts for {device.units} SMs; fewer would keep them busy"
-    return _in_cluster(cut) if cut.in_cluster else _by_kernel(cut)
+    by = {CLUSTER: _in_cluster, MEMORY: _in_memory}
+    return by.get(cut.reduction, _by_kernel)(cut)
+
+
+def _in_memory(cut: Plan) -> str | None:
+    if cut.half:
+        return "blocks hand over fp32 sums; the gemm's are f16"
+    blocks = evaluate(cut.grid, cut.gemm.m_max)
+    if blocks > cut.slots:
+        return f"{blocks} parts of tiles are more than the {cut.slots} blocks that run at once"
+    return None
 
 
 def _in_cluster(cut: Plan) -> str | None:

@@ -15,6 +15,7 @@ from tirgemm.families.wgmma.plan import (
     EVICT_LAST,
     HILBERT,
     KERNEL,
+    MEMORY,
     NORMAL,
     PINGPONG,
     REPACK,
@@ -41,7 +42,8 @@ def space(gemm: Gemm, device: Device) -> Space:
     schedule: the consumer warpgroups share a tile (cooperative), alternate on tiles of their own (pingpong), or share
     tiles of which blocks take equal numbers of steps (stream). resident: blocks that share an SM. cluster_m, cluster_n: thread blocks that share tiles of
     the right operand, of the left one, by multicast. swap: tile rows run along n, columns along m. split: parts of k.
-    reduction: the parts are added in a cluster's shared memory, or by a second kernel. load: operands go to shared
+    reduction: the parts are added in a cluster's
+    shared memory, by the last part's block out of memory, or by a second kernel. load: operands go to shared
     memory by TMA, after a pass that aligns their rows (repack), or by cp.async (copy). epilogue: D leaves by TMA,
     through shared memory by rows (staged), or from the registers. order, group: tiles that are neighbours along the
     tile's rows (m) or columns (n) run together, or squares of them along Hilbert's curve. l2_promotion: bytes that an L2
@@ -66,7 +68,7 @@ def space(gemm: Gemm, device: Device) -> Space:
         ("cluster_n", (1, 2) if tiles_m > 1 or tiles_n > 1 else (1,)),
         ("swap", (0, 1)),
         ("split", splits),
-        ("reduction", (CLUSTER, KERNEL) if len(splits) > 1 else (CLUSTER,)),
+        ("reduction", (CLUSTER, MEMORY, KERNEL) if len(splits) > 1 else (CLUSTER,)),
         ("load", loads(gemm)),
         ("epilogue", epilogues(gemm)),
         ("order", ("m", "n", HILBERT) if tiles_m > 1 and tiles_n > 1 else ("m",)),

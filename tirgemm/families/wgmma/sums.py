@@ -79,7 +79,9 @@ def gather(plan, shared, gathered, rank, thread):
             for fragment in numbers:
                 at = mapped[0] + T.uint32(fragment * threads * _FRAGMENT * 4)
                 to, first = (gathered.registers, fragment) if part == 0 else (read, fragment - batch)
-                T.evaluate(T.ptx["ld.shared::cluster.v4.f32"](*[to[first * _FRAGMENT + i] for i in range(_FRAGMENT)], at))
+                T.evaluate(
+                    T.ptx["ld.shared::cluster.v4.f32"](*[to[first * _FRAGMENT + i] for i in range(_FRAGMENT)], at)
+                )
             if part:
                 add(gathered, batch, len(numbers), read)
 
