@@ -5,6 +5,7 @@ usage: check.py [FILE...]     default: every file under benchmarks/results; exit
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import statistics
@@ -15,9 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from tirgemm import Config, Gemm, TirgemmError
+from tirgemm.tuning.measured_configs import FORMAT as MEASURED_CONFIGS
+from tirgemm.tuning.measured_configs import MeasuredConfigs
+from tirgemm.tuning.records import Status
 
 HERE = Path(__file__).resolve().parent
 STATUSES = {"measured", "skipped", "build_failed", "wrong", "timed_out", "crashed"}
+LEAST_ISOLATED = 50
 ENVIRONMENT = ("device", "device_key", "python", "tvm", "torch", "tirgemm", "commit", "date")
 FIELDS = (
     "gemm", "family", "variant", "config_hash", "config", "status", "samples_us", "median_us", "tflops", "error",
@@ -26,31 +31,88 @@ FIELDS = (
 
 
 def main(arguments: list[str]) -> int:
-    paths = [Path(text) for text in arguments] or sorted((HERE / "results").rglob("*.json"))
+    paths = [Path(text) for text in arguments] or tracked(HERE / "results")
     wrong = [f"{path}: {sentence}" for path in paths for sentence in problems(path)]
     print("\n".join(wrong) if wrong else f"{len(paths)} results files are right")
     return 1 if wrong else 0
 
 
+def tracked(results: Path) -> list[Path]:
+    """Every results file of a folder, compressed ones and the searches' files too."""
+    return sorted([*results.rglob("*.json"), *results.rglob("*.json.gz")])
+
+
 def problems(path: Path, suites: Path = HERE / "suites") -> list[str]:
     """Every sentence that is wrong about one results file."""
     try:
-        document = json.loads(path.read_text())
+        document = _load(path)
+        if document.get("format") == MEASURED_CONFIGS:
+            return _configs(path)
         if document["suite"] == "calls":
             return list(_calls(document))
         suite = json.loads((suites / f"{document['suite']}.json").read_text())
-        return [*_head(path, document), *_complete(document, suite), *_rows(document), *_summary(document)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return [
+            *_head(path, document), *_complete(document, suite), *_rows(document), *_streams(document),
+            *_pairs(document), *_summary(document),
+        ]  # fmt: skip
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
         return [f"it is not a results file: {error!r}"]
 
 
 def _head(path: Path, document: dict[str, Any]) -> Iterator[str]:
     name = f"{document['suite']}.{document['regime']}.json"
-    if path.name != name:
+    if path.name not in (name, f"{name}.gz"):
         yield f"its suite and regime make the name {name}"
     for field in ENVIRONMENT:
         if field not in document["environment"]:
             yield f"environment lacks {field}"
+
+
+def _load(path: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    document: dict[str, Any] = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    return document
+
+
+def _configs(path: Path) -> list[str]:
+    """A search's file: it can be read, and every entry that was measured has a time."""
+    try:
+        found = MeasuredConfigs.load(path)
+    except TirgemmError as error:
+        return [str(error)]
+    bad = [e for e in found.entries if (e.us is not None) != (e.status is Status.MEASURED) or (e.us or 1.0) <= 0]
+    return [f"{entry.config} of session {entry.session} is {entry.status} and took {entry.us} us" for entry in bad]
+
+
+def _streams(document: dict[str, Any]) -> Iterator[str]:
+    """The bandwidth of reading alone follows from its samples, and rows name one that was measured."""
+    streams = document.get("streams", [])
+    for number, stream in enumerate(streams):
+        median = statistics.median(stream["samples_us"])
+        yield from _differs(f"median_us of stream {number}", stream["median_us"], median)
+        yield from _differs(f"read_gbps of stream {number}", stream["read_gbps"], stream["bytes"] / median / 1e3)
+    known = {stream["read_gbps"] for stream in streams}
+    for row in document["rows"]:
+        read = row.get("conditions", {}).get("read_gbps")
+        if read is not None and read not in known:
+            yield f"{row['gemm']}, {row['variant']}: its read_gbps {read} was not measured in this file"
+
+
+def _pairs(document: dict[str, Any]) -> Iterator[str]:
+    """Rows of one contest hold the same samples of default and baselines; isolated ones are enough."""
+    default = {row["gemm"]: row for row in document["rows"] if row["variant"] == "default"}
+    for row in document["rows"]:
+        name, at = f"{row['gemm']}, {row['variant']}", row.get("conditions", {}).get("at")
+        count = len(row["samples_us"])
+        if document["regime"] == "isolated" and row["status"] == "measured" and count < LEAST_ISOLATED:
+            yield f"{name}: {count} samples are fewer than {LEAST_ISOLATED}"
+        other = default.get(row["gemm"], row)
+        if at is None or row["variant"] == "default" or other.get("conditions", {}).get("at") != at:
+            continue
+        expected = {n: b["samples_us"] for n, b in other["baselines"].items()} | {"default": other["samples_us"]}
+        differing = [n for n, b in row["baselines"].items() if n in expected and expected[n] != b["samples_us"]]
+        if differing:
+            yield f"{name}: samples of {', '.join(differing)} differ from the default's row of the same run"
 
 
 def _calls(document: dict[str, Any]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 ``<!-- results:NAME -->`` to ``<!-- /results:NAME -->`` holds the tables of a suite, one for each device and regime that has
 a results file, or with the name ``DEVICE/SUITE.REGIME`` the one of ``benchmarks/results/DEVICE/SUITE.REGIME.json``.
+``DEVICE/summary``, ``worst``, ``shapes``, ``bandwidth`` and ``behind`` are tables over all suites of a device's folder.
 
 usage: render.py [--check] [FILE.md...]     default: README.md and docs; --check only says what would change
 """
@@ -16,6 +17,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.suite_tables import TABLES  # noqa: E402 - found by the line above
+from service.results import load  # noqa: E402
+
 RESULTS = ROOT / "benchmarks" / "results"
 SUITES = ROOT / "benchmarks" / "suites"
 BLOCK = re.compile(r"(<!-- results:(?P<name>[\w./-]+) -->\n).*?(<!-- /results:(?P=name) -->)", re.DOTALL)
@@ -54,6 +60,9 @@ def rendered(text: str, results: Path = RESULTS, suites: Path = SUITES) -> str:
         raise MarkerError("a results marker is malformed, nested or not closed by <!-- /results:NAME -->")
 
     def replace(block: re.Match[str]) -> str:
+        device, _, table = block["name"].rpartition("/")
+        if device and table in TABLES:
+            return f"{block[1]}\n{_over_suites(table, results / device, suites)}\n\n{block[3]}"
         tables = [_table_of(path, suites) for path in _files(block["name"], results, suites)]
         return f"{block[1]}{''.join(tables)}{block[3]}"
 
@@ -63,17 +72,23 @@ def rendered(text: str, results: Path = RESULTS, suites: Path = SUITES) -> str:
 def _files(name: str, results: Path, suites: Path) -> list[Path]:
     """The results files that a marker names."""
     if "/" in name:
-        path = results / f"{name}.json"
-        if not path.is_file():
+        paths = [path for path in (results / f"{name}.json", results / f"{name}.json.gz") if path.is_file()]
+        if not paths:
             raise MarkerError(f"marker {name} names no file of {results}")
-        return [path]
+        return paths[:1]
     if not (suites / f"{name}.json").is_file():
         raise MarkerError(f"marker {name} names no suite of {suites}")
-    return sorted(results.glob(f"*/{name}.*.json"))
+    return sorted([*results.glob(f"*/{name}.*.json"), *results.glob(f"*/{name}.*.json.gz")])
+
+
+def _over_suites(table: str, folder: Path, suites: Path) -> str:
+    if not folder.is_dir():
+        raise MarkerError(f"marker {folder.name}/{table} names no folder of {folder.parent}")
+    return TABLES[table](folder, suites)
 
 
 def _table_of(path: Path, suites: Path) -> str:
-    document = json.loads(path.read_text())
+    document = load(path)
     suite = suites / f"{document['suite']}.json"
     groups = json.loads(suite.read_text()).get("groups", {}) if suite.is_file() else {}
     return f"\n{table(document, groups)}\n"
