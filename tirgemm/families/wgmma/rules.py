@@ -246,7 +246,7 @@ def _waves(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     if cut.stream:
         return None
-    work = evaluate(cut.work, gemm.m_max) * cut.cluster
+    work = evaluate(cut.work, gemm.m_max) * (cut.split if cut.in_memory else cut.cluster)
     if 2 * work > device.units or (cut.tile_m == _SMALLEST_M and cut.tile_n <= _SMALL_N):
         return None
     if _with_smaller_tile(cut) <= work:
