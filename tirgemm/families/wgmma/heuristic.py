@@ -11,7 +11,7 @@ from tirgemm.errors import Unsupported
 from tirgemm.expr import evaluate
 from tirgemm.families.wgmma.alignment import loaded_by_tma
 from tirgemm.families.wgmma.plan import CLUSTER, COOPERATIVE, NORMAL, PINGPONG, REPACK, TMA, Plan, plan
-from tirgemm.families.wgmma.rules import MAX_SHARED_BY, RULES
+from tirgemm.families.wgmma.rules import RULES
 from tirgemm.families.wgmma.space import TILES_N, epilogues, loads
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 
@@ -37,8 +37,10 @@ _LAUNCH_US, _FILL_US, _REDUCE_US, _GATHER_US, _STREAM_US = 2.0, 1.0, 2.0, 0.5, 2
 # Clocks from a TMA load to its bytes, bytes a clock from L2 to one SM, and shares of nominal rates that are reached.
 _LATENCY, _L2_BYTES = 1200.0, 56.0
 _MEMORY_SHARE, _TENSOR_SHARE = 0.9, 0.92
-# One of so many SMs is lost to clusters of more than two blocks; a copy of an operand takes this and a share of bandwidth.
-_LOST, _REPACK_US, _REPACK_SHARE = 8, 1.0, 0.6
+# Blocks of a cluster -> the share of SMs that clusters of so many reach, as an H200's driver counts them.
+_CLUSTERED = {3: 0.89, 4: 0.91, 5: 0.84, 6: 0.78, 7: 0.8, 8: 0.91}
+# A copy of an operand takes this and a share of bandwidth.
+_REPACK_US, _REPACK_SHARE = 1.0, 0.6
 # L2 bandwidth over the memory's, and bytes a clock that an SM stores when its tile is done.
 _L2_FACTOR, _STORE_BYTES = 2.2, 24.0
 # Long sustained work is capped in power, so in clock: there energy counts, and sharing and overlap save some of it.
@@ -64,12 +66,13 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
 
 
 def _predict(cut: Plan, device: Device, regime: str) -> float:
-    gemm, cluster = cut.gemm, cut.cluster
+    gemm, cluster, split = cut.gemm, cut.cluster, cut.split
     clock = (device.clock_mhz or 1700) * 1.0
     bandwidth = (device.peak_gbps or 3000.0) * 1e3 * _MEMORY_SHARE
     tiles = evaluate(cut.tiles_m, gemm.m_max) * evaluate(cut.tiles_n, gemm.m_max) * cut.slices
-    # Larger clusters do not fit every group of SMs.
-    slots = cut.slots // cluster if cluster <= MAX_SHARED_BY else (cut.slots - cut.slots // _LOST) // cluster
+    if cut.in_memory:
+        tiles *= split
+    slots = max(1, int(cut.slots * _CLUSTERED.get(cluster, 1.0)) // cluster)
     waves = tiles / slots if cut.stream else -(-tiles // slots)
     steps = waves * cut.split_steps * cut.resident
 
