@@ -13,6 +13,7 @@ from tirgemm.config import Config
 from tirgemm.errors import BuildFailed, Cancelled, DeviceUnavailable, VerificationFailed
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer, Verification
+from tirgemm.tuning.measure.measurer import SLOW_BASELINES
 from tirgemm.tuning.records import Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.search import Proposal
 from tirgemm.tuning.space_trace import trace_of
@@ -46,8 +47,8 @@ class Evaluator:
 
     @property
     def baselines(self) -> tuple[str, ...]:
-        """What every answer on this device is measured against, where it is installed."""
-        return self.measurer.baselines()
+        """What every answer on this device is measured against: the installed ones that need no tuning themselves."""
+        return tuple(name for name in self.measurer.baselines() if name not in SLOW_BASELINES)
 
     def key(self, config: Config) -> CandidateKey:
         return CandidateKey(self.gemm, self.workbench.device.key, self.regime, config.digest)

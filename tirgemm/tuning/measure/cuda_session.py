@@ -3,13 +3,16 @@
 Sustained: replays of CUDA graphs whose launches rotate over operands of at least four times the L2; a sample is one
 replay over its launches. Isolated: a pair of events around one call, queued behind a spinning kernel, the L2 evicted by
 reading before; a sample is one pair. Kernels are called through the launcher that users call, under stream capture.
+Baselines that have candidates are tuned first, in the regime asked for (``candidates``).
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Callable
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +25,9 @@ from tirgemm.artifact import Kernel
 from tirgemm.device import Device
 from tirgemm.errors import DoesNotFit
 from tirgemm.gemm import Gemm
+from tirgemm.tuning.measure.candidates import Baseline, Call, Candidate, choose
 from tirgemm.tuning.measure.conditions import now
+from tirgemm.tuning.measure.cublaslt_baseline import CublasLtBaseline
 from tirgemm.tuning.measure.driver import Gpu, Memory, Module, call
 from tirgemm.tuning.measure.numpy_baseline import Absent
 from tirgemm.tuning.measure.nvml import Probe
@@ -31,6 +36,7 @@ from tirgemm.tuning.measure.rounds import Block, Enough, alternate, assign
 from tirgemm.tuning.measure.stream import gpu_stream
 from tirgemm.tuning.measure.tensors import CUDA, View
 from tirgemm.tuning.measure.torch_baseline import TorchBaseline
+from tirgemm.tuning.measure.triton_baseline import TritonBaseline
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.cuda import CudaBackend
 from tirgemm.tuning.verify.numbers import BITS
@@ -45,9 +51,21 @@ _REPLAY_US = 1000.0
 _REPLAYS = 2
 _ISOLATED_PER_BLOCK = 10
 _SPIN_NS = 50_000
+_LONGEST_SPIN_NS = 1_000_000
 _WARM_CALLS = 3
+_SCREEN_US = 300.0
+_SCREEN_LAUNCHES = 100
+_SCREEN_ISOLATED = 3
+# A candidate this much slower than the best so far, beyond what one launch may cost, gets no second look.
+_HOPELESS, _LAUNCH_US = 1.5, 20.0
+_FINAL = Enough(8, 0.1)
 
 Context = Callable[[], AbstractContextManager[Any]]
+_BASELINES: dict[str, Callable[[Gemm, int, int], Baseline]] = {
+    "torch.matmul": TorchBaseline,
+    "cublaslt_best": CublasLtBaseline,
+    "triton": TritonBaseline,
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +73,7 @@ class _Contender:
     """Calls, one for each set of operands, and the context that puts them on our stream."""
 
     context: Context
-    calls: list[Callable[[], object]]
+    calls: list[Call]
 
 
 @dataclass(frozen=True)
@@ -79,37 +97,38 @@ class CudaSession:
     def time(self, kernel: Kernel, against: dict[str, Kernel], request: Time) -> SampleSet:
         gemm = kernel.gemm
         absent: dict[str, str] = {}
+        chosen: dict[str, Any] = {}
         makers: dict[str, Callable[[_Operands], _Contender]] = {"": lambda o: self._kernel(kernel, o)}
         for name, other in against.items():
             makers[name] = lambda o, k=other: self._kernel(k, o)  # type: ignore[misc]
         for name in request.baselines:
             try:
-                baseline = TorchBaseline(gemm, self._gpu.ordinal, int(self._gpu.stream))
+                baseline = _BASELINES[name](gemm, self._gpu.ordinal, int(self._gpu.stream))
             except Absent as reason:
                 absent[name] = str(reason)
                 continue
-            makers[name] = lambda o, b=baseline: _Contender(b.context, [b.prepared(v) for v in o.views])  # type: ignore[misc]
+            makers[name] = lambda o, n=name, b=baseline: self._library(n, b, o, request.regime, chosen)  # type: ignore[misc]
         self._alive()
         owners = 1 if request.shared else len(makers)
         sets = self._sets(gemm, owners)
         buffers = [self._operands(gemm, sets, request.seed + i) for i in range(owners)]
         order = [0] * len(makers) if request.shared else assign(len(makers), request.swap)
-        contenders = {name: make(buffers[order[i]]) for i, (name, make) in enumerate(makers.items())}
-        self._alive()
+        contenders: dict[str, _Contender] = {}
+        for i, (name, make) in enumerate(makers.items()):
+            try:
+                contenders[name] = make(buffers[order[i]])
+            except Absent as reason:
+                absent[name] = str(reason)
+            self._alive()
         probe = Probe(self.device.uuid)
         graphs: list[Any] = []
         launches: dict[str, int] = {}
         blocks: dict[str, Block] = {}
         try:
             for name, contender in contenders.items():
-                each_us = self._warm(contender)
-                if request.regime == "sustained":
-                    count = sets * max(1, round(_REPLAY_US / (sets * each_us)))
-                    graphs.append(self._captured(contender, count))
+                blocks[name], count = self._block(contender, request.regime, probe, graphs)
+                if count:
                     launches[name or "kernel"] = count
-                    blocks[name] = self._sustained(graphs[-1], count, probe)
-                else:
-                    blocks[name] = self._isolated(contender, probe)
                 self._alive()
             samples = alternate(blocks, Enough(request.min_samples, request.budget_s), self._alive)
         finally:
@@ -120,7 +139,7 @@ class CudaSession:
             "m": gemm.m_max, "operand_sets": sets, "rotated_bytes": buffers[0].memory.nbytes,
             "cache_bytes": self.device.limits.l2_bytes, "swapped": request.swap, "shared": request.shared,
             "clock": "cuda events",
-        }  # fmt: skip
+        } | chosen  # fmt: skip
         if launches:
             conditions["launches_per_replay"] = launches
         if absent:
@@ -143,27 +162,109 @@ class CudaSession:
         raw = kernel.raw
         scalars = [1.0 for _ in kernel.gemm.scalars]
         device, stream = tvm_ffi.device("cuda", self._gpu.ordinal), int(self._gpu.stream)
-        calls: list[Callable[[], object]] = []
+        calls: list[Call] = []
         for views in operands.views:
             tensors = [view.tensor for view in views.values()]
             calls.append(lambda t=tensors: raw(*t, *scalars))  # type: ignore[misc]
         return _Contender(lambda: tvm_ffi.use_raw_stream(device, stream), calls)
 
-    def _warm(self, contender: _Contender) -> float:
-        """Microseconds of one call, roughly, after the first, which loads code and allocates."""
+    def _library(
+        self, name: str, baseline: Baseline, operands: _Operands, regime: str, chosen: dict[str, Any]
+    ) -> _Contender:
+        """A library's matmul, by the fastest of its candidates; what was tried goes into ``chosen``. Raises Absent."""
+        count, index = len(operands.views), 0
+        with baseline.context():
+            candidates = baseline.candidates(operands.views)
+            if candidates[0].label:
+                turn = itertools.cycle(range(count))
+                found = choose(
+                    len(candidates),
+                    lambda i, best: self._screened(baseline.context, candidates[i], turn, regime, best),
+                    lambda best: self._final(baseline.context, {i: candidates[i] for i in best}, count, regime),
+                )
+                chosen[name] = found.to_json(candidates)
+                index = found.index
+            return _contender(baseline.context, candidates[index], range(count))
+
+    def _screened(self, context: Context, candidate: Candidate, turn: Iterator[int], regime: str, best: float) -> float:
+        """Microseconds of a candidate from few calls, with operands that were not used just before. Raises Refused."""
+        candidate.call(next(turn))()
+        self._gpu.synchronize()
+        self._alive()
+        if regime == "isolated":
+            calls = _contender(context, candidate, itertools.islice(turn, _SCREEN_ISOLATED))
+            return statistics.median(self._isolated(calls, None, self._host_ns(calls), _SCREEN_ISOLATED)())
+        once = self._replayed(_contender(context, candidate, itertools.islice(turn, 1)))
+        if once > _HOPELESS * best + _LAUNCH_US:
+            return once
+        launches = min(_SCREEN_LAUNCHES, max(1, round(_SCREEN_US / once)))
+        return self._replayed(_contender(context, candidate, itertools.islice(turn, launches)))
+
+    def _replayed(self, contender: _Contender) -> float:
+        """Microseconds a call of one replay over all calls."""
+        count = len(contender.calls)
+        graph = self._captured(contender, count)
+        first, last = self._gpu.event(), self._gpu.event()
+        try:
+            self._spin(_SPIN_NS)
+            self._gpu.record(first)
+            call("cuGraphLaunch", graph, self._gpu.stream)
+            self._gpu.record(last)
+            return self._gpu.microseconds(first, last) / count
+        finally:
+            self._destroy([first, last])
+            call("cuGraphExecDestroy", graph)
+
+    def _final(self, context: Context, candidates: dict[int, Candidate], count: int, regime: str) -> dict[int, float]:
+        """Medians of the best candidates, timed as contenders are."""
+        graphs: list[Any] = []
+        try:
+            blocks = {
+                str(i): self._block(_contender(context, candidate, range(count)), regime, None, graphs)[0]
+                for i, candidate in candidates.items()
+            }
+            samples = alternate(blocks, _FINAL, self._alive)
+        finally:
+            for graph in graphs:
+                call("cuGraphExecDestroy", graph)
+        return {int(i): statistics.median(taken) for i, taken in samples.items()}
+
+    def _block(self, contender: _Contender, regime: str, probe: Probe | None, graphs: list[Any]) -> tuple[Block, int]:
+        """How a contender takes its turn, and in the sustained regime the launches of a replay of the graph added."""
+        each_us, host_ns = self._warm(contender)
+        if regime == "isolated":
+            return self._isolated(contender, probe, host_ns), 0
+        sets = len(contender.calls)
+        count = sets * max(1, round(_REPLAY_US / (sets * each_us)))
+        graphs.append(self._captured(contender, count))
+        return self._sustained(graphs[-1], count, probe), count
+
+    def _warm(self, contender: _Contender) -> tuple[float, int]:
+        """Microseconds of one call, roughly, after the first, which loads code and allocates; nanoseconds to queue it."""
         calls = contender.calls
         with contender.context():
             calls[0]()
             self._gpu.synchronize()
             self._alive()
+            host_ns = self._host_ns(contender)
             first, last = self._gpu.event(), self._gpu.event()
+            self._spin(_WARM_CALLS * host_ns)
             self._gpu.record(first)
             for i in range(_WARM_CALLS):
                 calls[i % len(calls)]()
             self._gpu.record(last)
         elapsed = self._gpu.microseconds(first, last)
         self._destroy([first, last])
-        return max(0.5, elapsed / _WARM_CALLS)
+        return max(0.5, elapsed / _WARM_CALLS), host_ns
+
+    def _host_ns(self, contender: _Contender) -> int:
+        """Nanoseconds that the host takes to queue a call whose code is loaded."""
+        with contender.context():
+            started = time.perf_counter_ns()
+            contender.calls[0]()
+            host_ns = time.perf_counter_ns() - started
+        self._gpu.synchronize()
+        return host_ns
 
     def _captured(self, contender: _Contender, count: int) -> Any:
         def work() -> None:
@@ -175,7 +276,7 @@ class CudaSession:
 
     # -- blocks --------------------------------------------------------------------------------
 
-    def _sustained(self, graph: Any, count: int, probe: Probe) -> Block:
+    def _sustained(self, graph: Any, count: int, probe: Probe | None) -> Block:
         """Replays back to back. The first is not counted: the stream is idle before it."""
 
         def block() -> list[float]:
@@ -183,7 +284,8 @@ class CudaSession:
             for event in events:
                 call("cuGraphLaunch", graph, self._gpu.stream)
                 self._gpu.record(event)
-            probe.sample()
+            if probe is not None:
+                probe.sample()
             pairs = itertools.pairwise(events)
             samples = [self._gpu.microseconds(first, second) / count for first, second in pairs]
             self._destroy(events)
@@ -191,26 +293,34 @@ class CudaSession:
 
         return block
 
-    def _isolated(self, contender: _Contender, probe: Probe) -> Block:
+    def _isolated(
+        self, contender: _Contender, probe: Probe | None, host_ns: int, count: int = _ISOLATED_PER_BLOCK
+    ) -> Block:
         turn = 0
 
         def block() -> list[float]:
             nonlocal turn
-            pairs = [(self._gpu.event(), self._gpu.event()) for _ in range(_ISOLATED_PER_BLOCK)]
+            pairs = [(self._gpu.event(), self._gpu.event()) for _ in range(count)]
             with contender.context():
                 for first, second in pairs:
                     self._evict()
-                    self._module.launch(self._gpu.stream, "spin", 1, 1, ctypes.c_uint64(_SPIN_NS))
+                    self._spin(host_ns)
                     self._gpu.record(first)
                     contender.calls[turn % len(contender.calls)]()
                     self._gpu.record(second)
                     turn += 1
-            probe.sample()
+            if probe is not None:
+                probe.sample()
             samples = [self._gpu.microseconds(first, second) for first, second in pairs]
             self._destroy([event for pair in pairs for event in pair])
             return samples
 
         return block
+
+    def _spin(self, host_ns: int) -> None:
+        """Keep the GPU busy for longer than the host needs to queue what is timed."""
+        duration = min(_LONGEST_SPIN_NS, max(_SPIN_NS, 3 * host_ns))
+        self._module.launch(self._gpu.stream, "spin", 1, 1, ctypes.c_uint64(duration))
 
     def _evict(self) -> None:
         if self._evicted is None:
@@ -260,6 +370,11 @@ class CudaSession:
         self._gpu.synchronize()
         self._alive()
         return _Operands(memory, views)
+
+
+def _contender(context: Context, candidate: Candidate, sets: Iterable[int]) -> _Contender:
+    with context():
+        return _Contender(context, [candidate.call(i) for i in sets])
 
 
 def _layouts(gemm: Gemm) -> list[Layout]:

@@ -23,7 +23,10 @@ from tirgemm.tuning.verify.result import Verification
 if TYPE_CHECKING:
     Answer = tuple[Verification | None, SampleSet | None]
 
-BASELINES = {"cpu": ("numpy_f32",), "cuda": ("torch.matmul",)}
+BASELINES = {"cpu": ("numpy_f32",), "cuda": ("torch.matmul", "cublaslt_best", "triton")}
+# Those that choose among candidates of their own first: a fraction of a second or more, which the tuner does not spend.
+SLOW_BASELINES = frozenset({"cublaslt_best", "triton"})
+_PACKAGES = {"torch.matmul": ("torch",), "triton": ("torch", "triton")}
 SEARCH_SAMPLES = 5
 SEARCH_SECONDS = 0.1
 
@@ -49,10 +52,8 @@ class Measurer:
         device.lock_key  # noqa: B018 - refuses a device that is only named, now rather than at the first request
 
     def baselines(self) -> tuple[str, ...]:
-        """The opponents that every answer on this device is measured against, where they are installed."""
-        if self.device.kind == "cuda" and importlib.util.find_spec("torch") is None:
-            return ()
-        return BASELINES[self.device.kind]
+        """The opponents that can be measured on this device, by the packages that are installed."""
+        return tuple(name for name in BASELINES[self.device.kind] if all(map(_installed, _PACKAGES.get(name, ()))))
 
     def verify(
         self,
@@ -85,7 +86,8 @@ class Measurer:
     ) -> SampleSet:
         """Samples in microseconds a call; ``against`` and ``baselines`` ran interleaved with it and are in ``.baselines``.
 
-        A baseline that cannot run this problem is left out; ``conditions["absent"]`` says why. Problems whose m is a
+        A baseline that cannot run this problem is left out; ``conditions["absent"]`` says why. Of one that chose among
+        candidates, ``conditions`` has under its name which it took and what each was timed at. Problems whose m is a
         range are timed at its high end. Raises as ``verify``, and InvalidRequest for an unknown regime or baseline.
         """
         timing = Time(regime, min_samples, budget_s, reason, seed, dict(against or {}), baselines, swap, shared)
@@ -169,3 +171,7 @@ class Measurer:
                     f"the kernel gave no sign of life for {self.timeout_s:g} s on {self.device.name} and was stopped"
                 ) from error
         return answer
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None

@@ -60,6 +60,11 @@ class View:
         )
         self.tensor: Any = tvm_ffi.from_dlpack(self)
 
+    @property
+    def address(self) -> int:
+        """Where the tensor begins, in bytes."""
+        return int(self._managed.dl_tensor.data)
+
     def __dlpack__(self, **_: object) -> object:
         return _new_capsule(ctypes.addressof(self._managed), b"dltensor", None)
 

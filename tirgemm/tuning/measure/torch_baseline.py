@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from tirgemm.gemm import Gemm
+from tirgemm.tuning.measure.candidates import Candidate
 from tirgemm.tuning.measure.numpy_baseline import Absent
 from tirgemm.tuning.measure.tensors import View
 
@@ -31,6 +32,10 @@ class TorchBaseline:
         """PyTorch works on our stream within it."""
         context: AbstractContextManager[Any] = self._torch.cuda.stream(self._stream)
         return context
+
+    def candidates(self, sets: list[dict[str, View]]) -> list[Candidate]:
+        """The one call that a user would write."""
+        return [Candidate({}, lambda i: self.prepared(sets[i]))]
 
     def prepared(self, views: dict[str, View]) -> Callable[[], object]:
         """A call with these operands."""
