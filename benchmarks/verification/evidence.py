@@ -14,14 +14,11 @@ from tirgemm.device import Device
 
 FORMAT = "tirgemm-evidence/1"
 ROOT = Path(__file__).resolve().parents[2]
-# What a row depends on, beside the family: a file of other sources is not gone on with.
+# What a row depends on beside the family's own folder: a file of other sources is not gone on with.
 _SOURCES = (
-    "tirgemm/families",
-    "tirgemm/tuning/compile",
-    "tirgemm/tuning/verify",
-    "tirgemm/workload.py",
+    "tirgemm/families/base.py", "tirgemm/tuning/compile", "tirgemm/tuning/verify", "tirgemm/workload.py",
     "benchmarks/verification",
-)
+)  # fmt: skip
 HEAD = ("format", "kind", "family", "environment", "sources_sha256", "summary", "rows")
 
 Row = dict[str, Any]
@@ -34,7 +31,7 @@ class EvidenceFile:
         self.path = path
         self._head = {
             "format": FORMAT, "kind": kind, "family": family, "environment": environment(device, ROOT, commit),
-            "sources_sha256": sources_sha256(),
+            "sources_sha256": sources_sha256(family),
         }  # fmt: skip
         self.rows: dict[str, Row] = {}
         self.summary: dict[str, Any] = {}
@@ -88,10 +85,10 @@ def problems(document: dict[str, Any]) -> list[str]:
     return found
 
 
-def sources_sha256() -> str:
-    """Over every source text that a row depends on."""
+def sources_sha256(family: str) -> str:
+    """Over every source text that a row about ``family`` depends on."""
     digest = hashlib.sha256()
-    for name in _SOURCES:
+    for name in (*_SOURCES, f"tirgemm/families/{family}"):
         place = ROOT / name
         files = sorted(place.rglob("*")) if place.is_dir() else [place]
         for file in files:
