@@ -46,10 +46,11 @@ CUBLASLT = [
     "136x72x264:f16:nn:batch=3", "40x24x72:f16:tt:batch=2:stride_a=4096:ldd=32:alpha:beta:ldc=32",
     "136x72x264:f16:nt:bias", "136x72x264:f16:nn:bias:act=relu", "136x72x264:bf16:nt:beta:bias:act=gelu_tanh",
 ]  # fmt: skip
+# Every case compiles four to six configs, at a third of a second each.
 TRITON = [
-    *LAYOUTS, *ODD,
+    *LAYOUTS[:4], "520x392x264:bf16:nt", *ODD[:2],
     "3x1000x520:f16:nt", "16x264x520:bf16:nn", "50x264x520:f16:tn", "1x8x8:f16:nt",
-    "4104x2056x264:f16:nt", "4104x2053x264:bf16:nt:align=2", "2056x4104x136:f16:tn", "264x264x264:f16:nt:acc=f16",
+    "4104x2056x264:f16:nt", "4104x2053x264:bf16:nt:align=2", "264x264x264:f16:nt:acc=f16",
     "300x264x72:bf16:nt:out=f32:lda=80:ldb=96:ldd=272",
 ]  # fmt: skip
 
