@@ -13,22 +13,54 @@ import argparse
 import math
 import statistics
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from service.results import environment
 from service.suites import Suite, benchmarks_folder, find_suite
+from tirgemm.config import Config
 from tirgemm.detect import device as detect_device
+from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, TirgemmError
-from tirgemm.families import family_named
-from tirgemm.gemm import REGIMES
+from tirgemm.families import Family, Rule, family_named
+from tirgemm.gemm import REGIMES, Gemm
 from tirgemm.tuning.measured_configs import MeasuredConfigs
 from tirgemm.tuning.memory_store import MemoryStore
 from tirgemm.tuning.suite_search import SuiteSearch
 from tirgemm.tuning.workbench import Workbench
 
+REFERENCE = "torch.matmul"
 # A kernel that gives no sign of life for so long is stopped.
-TIMEOUT_S = 20.0
+TIMEOUT_S = 15.0
+
+
+def limited(family: Family, without: Sequence[str]) -> Family:
+    """The family without some choices of its knobs, given as ``KNOB=CHOICE``."""
+    return cast("Family", _Limited(family, without)) if without else family
+
+
+class _Limited:
+    """A family with one rule more."""
+
+    def __init__(self, family: Family, without: Sequence[str]) -> None:
+        self._family = family
+        self.name = family.name
+        self._without = [text.partition("=")[::2] for text in without]
+        if any(not choice for _, choice in self._without):
+            raise InvalidRequest(f"--without {', '.join(without)} is not KNOB=CHOICE")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._family, name)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return (Rule("without", self._excluded), *self._family.rules)
+
+    def _excluded(self, gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG002
+        knobs = {name: str(value) for name, value in config.knobs}
+        found = [f"{name}={choice}" for name, choice in self._without if knobs.get(name) == choice]
+        return f"the search goes without {found[0]}" if found else None
 
 
 def main() -> int:
@@ -36,7 +68,7 @@ def main() -> int:
     try:
         suites = {suite.name: suite.gemms for suite in (Suite.read(find_suite(name)) for name in options.suites)}
         regimes = _regimes(options.regime)
-        families = [family_named(name) for name in options.family] or None
+        families = [limited(family_named(name), options.without) for name in options.family] or None
         device, home = detect_device(options.device), benchmarks_folder()
         run = environment(device, home.parent if home else None, options.commit)
         with Workbench(device, MemoryStore(), processes=options.processes, timeout_s=TIMEOUT_S) as workbench:
@@ -58,7 +90,8 @@ def main() -> int:
 def opened(path: Path, workbench: Workbench, run: dict[str, Any]) -> MeasuredConfigs:
     """The file to go on with, or a new one, with a new run. Raises InvalidRequest for another device's."""
     device = workbench.device.with_(uuid="", index=0, environment=())
-    reference = next(iter(workbench.measurer.baselines() if workbench.measurer else ()), "")
+    offered = workbench.measurer.baselines() if workbench.measurer else ()
+    reference = REFERENCE if REFERENCE in offered else next(iter(offered), "")
     found = MeasuredConfigs.load(path) if path.exists() else MeasuredConfigs(device, reference)
     if (found.device.key, found.reference) != (device.key, reference):
         raise InvalidRequest(
@@ -112,6 +145,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("suites", nargs="+", metavar="SUITE", help="names from benchmarks/suites, or JSON files")
     parser.add_argument("--device", default=None, help="cpu, cuda:0, ... (default: the first GPU, else the CPU)")
     parser.add_argument("--family", action="append", default=[], help="only these families; repeatable")
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="KNOB=CHOICE", help="with --family; repeatable"
+    )
     parser.add_argument("--regime", default="sustained", help="one, or several with commas; the first leads the search")
     parser.add_argument("--seconds", type=float, default=540.0, help="of searching, after everything has started")
     parser.add_argument("--first", type=int, default=5, help="configs of a shape in its first round")

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # The GPU tests and measurements on a host that has a GPU, PyTorch and g++ but no network: nothing is installed.
-#   PYTHONPATH=SITE:. scripts/gpu_host.sh OUT [STEP ...]      steps: build tests flow bench hopper cpu calls space
+#   PYTHONPATH=SITE:. scripts/gpu_host.sh OUT [STEP ...]      steps: build tests flow bench hopper cpu calls space search suites
 # SITE holds TVM and the other Python packages that the host lacks. Everything is written under OUT.
+# search and suites go on from the files of BEFORE (default: benchmarks/results/nvidia-h200), for SECONDS_SEARCH and
+# SECONDS_SUITES, over SUITES; SEARCH and BENCH are more options for them.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:?usage: gpu_host.sh OUT [STEP ...]}
@@ -12,6 +14,12 @@ mkdir -p "$out"
 cli="python3 -m service.cli"
 commit=(); [[ -n ${COMMIT:-} ]] && commit=(--commit "$COMMIT")   # a copy without its history cannot tell
 run() { echo "== $*"; local began=$SECONDS; "$@"; local code=$?; echo "== exit $code after $((SECONDS - began)) s"; }
+read -ra suites <<<"${SUITES:-square deepgemm llama skinny odd}"
+before=${BEFORE:-benchmarks/results/nvidia-h200}
+kept() { # FILE...: copies of earlier runs' files, to go on from
+  local file
+  for file in "$@"; do [[ -e $out/$file || ! -e $before/$file ]] || cp "$before/$file" "$out/$file"; done
+}
 for step in "${steps[@]}"; do
   case $step in
     build) run python3 -m tirgemm.artifact.build; run $cli devices ;;
@@ -28,6 +36,25 @@ for step in "${steps[@]}"; do
              --knob block_m=32,64,128 --knob block_n=32,64,128 --knob block_k=8,16 --knob thread_m=4,8 --knob thread_n=4,8 \
              --knob lanes_n=8,16 --knob piece=4 --knob vector=4 --knob pad=0,4 --knob unroll=8,16 \
              --knob pipeline=register,async3 --knob raster=8 --knob resident=0,2 --out "$out/h200_simt.space.json.gz" ;;
+    search)
+      kept configs.json.gz
+      limit=${SECONDS_SEARCH:-480}
+      # shellcheck disable=SC2086 - options
+      run timeout $((limit + 70)) python3 benchmarks/search_configs.py "${suites[@]}" --device "${DEVICE:-cuda:0}" \
+        --family "${FAMILY:-wgmma}" --regime "${REGIMES:-sustained,isolated}" --seconds "$limit" \
+        --out "$out/configs.json.gz" ${SEARCH:-} "${commit[@]}" ;;
+    suites)
+      files=(configs.json.gz)
+      for suite in "${suites[@]}"; do
+        for regime in sustained isolated; do files+=("$suite.$regime".json{,.gz}); done
+      done
+      kept "${files[@]}"
+      limit=${SECONDS_SUITES:-480}
+      # shellcheck disable=SC2086 - options
+      run timeout $((limit + 70)) $cli bench "${suites[@]}" --device "${DEVICE:-cuda:0}" --family "${FAMILY:-wgmma}" \
+        --regime "${REGIMES:-sustained,isolated}" --configs "$out/configs.json.gz" --limit "$limit" --resume --compress \
+        --out "$out" --data "$out/data" ${BENCH:-} "${commit[@]}"
+      run python3 benchmarks/check.py "$out"/*.json.gz ;;
     *) echo "unknown step $step"; exit 2 ;;
   esac
 done

@@ -268,6 +268,9 @@ class Bench:
     ) -> Row:  # fmt: skip
         launch = read(entrant.package, Trust.of(self.workbench.signer.public)).manifest.launch
         conditions = {name: samples.conditions[name] for name in _CONDITIONS if name in samples.conditions}
+        picked = {name: samples.conditions.get(name) for name in samples.baselines}  # by baselines that are tuned
+        labels = {name: found["label"] for name, found in picked.items() if isinstance(found, dict)}
+        conditions |= {"baseline_configs": labels} if labels else {}
         return results.measured_row(
             shape.gemm, entrant.config, variant, samples, error=error, artifact_sha256=entrant.sha256,
             workspace_bytes=launch.workspace_bytes(shape.gemm.m_max),
@@ -286,7 +289,7 @@ class Bench:
         return self.workbench.package(gemm, config, self._build(gemm, config).result())
 
 
-_CONDITIONS = ("at", "swapped", "operand_sets", "temperature_c", "absent", "cublaslt")
+_CONDITIONS = ("at", "swapped", "operand_sets", "temperature_c", "absent")
 
 
 def _beside(samples: SampleSet, default: SampleSet) -> SampleSet:

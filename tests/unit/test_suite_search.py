@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.unit.search_bench import SearchBench
+from tests.unit.test_results import script
 from tests.unit.toy_family import DEVICE, Toy, simulated_us, valid_configs
 from tirgemm.config import Config
-from tirgemm.errors import DoesNotFit
+from tirgemm.errors import DoesNotFit, InvalidRequest
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.burst import Contender, burst
 from tirgemm.tuning.measured_configs import Entry, MeasuredConfigs
@@ -180,6 +182,39 @@ def test_shapes_that_no_family_writes_are_skipped_with_the_reason() -> None:
     it = search(SearchBench(), found(), suites={"one": [half, SMALL]})
     assert [problem.gemm for problem in it.problems] == [SMALL]
     assert it.skipped == {half: "toy sums in f32, not f16"}
+
+
+def test_a_search_may_go_without_some_choices() -> None:
+    bench, into = SearchBench(), found()
+    family = script("search_configs").limited(TOY, ["block_m=64", "layout=padded"])
+    rounds(3, bench, into, suites={"one": [LARGE]}, families=[family])
+    assert bench.built
+    assert not [c for _, c in bench.built if c["block_m"] == 64 or c["layout"] == "padded"]
+    with pytest.raises(InvalidRequest, match="--without layout is not KNOB=CHOICE"):
+        script("search_configs").limited(TOY, ["layout"])
+
+
+def test_the_summary_is_over_suites_and_against_the_reference() -> None:
+    bench, into = SearchBench(reference_us=lambda _: 1000.0), found()
+    lines: list[str] = []
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        if len(lines) == 4:
+            raise Stop
+
+    it = search(bench, into, tell=tell)
+    with pytest.raises(Stop):
+        it.run(600)
+    ratios = {gemm: it.ratio(gemm, "sustained") for gemm in SUITES["many"]}
+    few, many, mean = script("search_configs").summary(it)
+    assert few.startswith(
+        f"sustained few: {ratios[LARGE]:.3f} x torch.matmul, least {ratios[LARGE]:.3f}, 1 of 1 shapes"
+    )
+    geomean = math.prod(ratios.values()) ** (1 / 3)
+    assert many.startswith(f"sustained many: {geomean:.3f} x torch.matmul, least {min(ratios.values()):.3f}, 3 of 3")
+    assert mean == f"sustained, mean over 2 suites: {math.sqrt(ratios[LARGE] * geomean):.3f}"
+    assert "of the best" in many
 
 
 def test_those_of_a_burst_that_died_are_timed_alone_and_stay_comparable() -> None:

@@ -133,7 +133,7 @@ class Candidates:
     @cached_property
     def _default(self) -> list[Config]:
         try:
-            return [self.family.default(self.gemm, self.device, self.regime)]
+            return list(self._valid([self.family.default(self.gemm, self.device, self.regime)]))
         except Unsupported:
             return []
 

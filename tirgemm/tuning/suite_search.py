@@ -16,7 +16,7 @@ from typing import Any
 
 from tirgemm.config import Config
 from tirgemm.errors import BuildFailed, InvalidConfig, InvalidRequest, TirgemmError, Unsupported
-from tirgemm.families import Family, supporting
+from tirgemm.families import Family, rejected, supporting
 from tirgemm.gemm import REGIMES, Gemm
 from tirgemm.tuning.burst import Burst, Contender, burst, verified
 from tirgemm.tuning.candidates import Candidates
@@ -180,7 +180,8 @@ class SuiteSearch:
             found = [problem.family.default(problem.gemm, self.workbench.device, regime) for regime in self.regimes]
         except Unsupported:
             return []
-        return list(dict.fromkeys(found))
+        device = self.workbench.device
+        return [c for c in dict.fromkeys(found) if rejected(problem.family, problem.gemm, c, device) is None]
 
     # -- measuring -----------------------------------------------------------------------------
 
