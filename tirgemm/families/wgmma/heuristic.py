@@ -8,12 +8,11 @@ from dataclasses import replace
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
-from tirgemm.expr import evaluate
-from tirgemm.families.wgmma.alignment import loaded_by_tma
-from tirgemm.families.wgmma.plan import CLUSTER, COOPERATIVE, NORMAL, PINGPONG, REPACK, TMA, Plan, plan
+from tirgemm.families.wgmma.estimate import estimate_us
+from tirgemm.families.wgmma.plan import CLUSTER, COOPERATIVE, NORMAL, PINGPONG, Plan, plan
 from tirgemm.families.wgmma.rules import RULES
 from tirgemm.families.wgmma.space import TILES_N, epilogues, loads
-from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
+from tirgemm.gemm import Gemm
 
 # tile_m, tile_n, tile_k, schedule, cluster_m. Where the model calls two equal, the earlier is taken.
 _SHAPES = (
@@ -30,29 +29,10 @@ _MOST_STAGES = 8
 # Of as many stages, full, empty and in turns.
 _BARRIER_BYTES = 8 * (2 * _MOST_STAGES + 2)
 
-_OPERANDS: tuple[Operand, ...] = ("a", "b")
-
-# Microseconds: a launch, the way to the first wgmma, the second kernel of a split.
-_LAUNCH_US, _FILL_US, _REDUCE_US, _GATHER_US, _STREAM_US = 2.0, 1.0, 2.0, 0.5, 2.0
-# Clocks from a TMA load to its bytes, bytes a clock from L2 to one SM, and shares of nominal rates that are reached.
-_LATENCY, _L2_BYTES = 1200.0, 56.0
-_MEMORY_SHARE, _TENSOR_SHARE = 0.9, 0.92
-# Blocks of a cluster -> the share of SMs that clusters of so many reach, as an H200's driver counts them.
-_CLUSTERED = {3: 0.89, 4: 0.91, 5: 0.84, 6: 0.78, 7: 0.8, 8: 0.91}
-# A copy of an operand takes this and a share of bandwidth.
-_REPACK_US, _REPACK_SHARE = 1.0, 0.6
-# L2 bandwidth over the memory's, and bytes a clock that an SM stores when its tile is done.
-_L2_FACTOR, _STORE_BYTES = 2.2, 24.0
-# Long sustained work is capped in power, so in clock: there energy counts, and sharing and overlap save some of it.
-_CAPPED_FROM_US, _CAPPED_CLOCK = 30.0, 0.76
-_PINGPONG_ENERGY, _CLUSTER_ENERGY = 0.97, 0.985
-# Where the clock is high, ping-pong's order costs more than its overlap gives.
-_PINGPONG_ISOLATED = 1.06
-
 
 def default(gemm: Gemm, device: Device, regime: str) -> Config:
     """The best-predicted of a list of shapes and splits that passes every rule."""
-    found = [(_predict(cut, device, regime), number, cut) for number, cut in enumerate(_candidates(gemm, device))]
+    found = [(estimate_us(cut, device, regime), number, cut) for number, cut in enumerate(_candidates(gemm, device))]
     for _, _, cut in sorted(found, key=lambda entry: entry[:2]):
         config = cut.config
         if all(rule.check(gemm, config, device) is None for rule in RULES):
@@ -61,53 +41,8 @@ def default(gemm: Gemm, device: Device, regime: str) -> Config:
 
 
 def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
-    """A rough time: the longest of tensor cores, loads of an SM, L2 and memory over the waves; then what is not hidden."""
-    return _predict(plan(gemm, config, device.units), device, regime)
-
-
-def _predict(cut: Plan, device: Device, regime: str) -> float:
-    gemm, cluster, split = cut.gemm, cut.cluster, cut.split
-    clock = (device.clock_mhz or 1700) * 1.0
-    bandwidth = (device.peak_gbps or 3000.0) * 1e3 * _MEMORY_SHARE
-    tiles = evaluate(cut.tiles_m, gemm.m_max) * evaluate(cut.tiles_n, gemm.m_max) * cut.slices
-    if cut.in_memory:
-        tiles *= split
-    slots = max(1, int(cut.slots * _CLUSTERED.get(cluster, 1.0)) // cluster)
-    waves = tiles / slots if cut.stream else -(-tiles // slots)
-    steps = waves * cut.split_steps * cut.resident
-
-    # A wgmma reads A and B from shared memory, 128 bytes a clock; narrow ones wait for that.
-    mma = max(cut.tile_n / 2, 16 + cut.tile_n / 4) / _TENSOR_SHARE
-    compute = steps * mma * (cut.tile_m // 64) * (cut.tile_k // 16) / clock
-    rows = min(cut.tile_m, -(-cut.most_rows // 8) * 8)
-    stage = 2 * cut.tile_k * (rows / cut.cluster_n + cut.tile_n / cut.cluster_m)
-    loads = steps * max(stage / _L2_BYTES, _LATENCY / ((cut.stages - 1) * cut.resident)) / clock
-    stored = 4 if cut.partials else DTYPE_BYTES[gemm.out] * (4 if cut.epilogue != TMA else 1)
-    store = (1 if cut.pingpong else waves) * rows * cut.tile_n * stored / _STORE_BYTES / clock
-    if regime == "isolated":
-        compute *= _PINGPONG_ISOLATED if cut.pingpong else 1.0
-    elif compute > _CAPPED_FROM_US:
-        saved = (_PINGPONG_ENERGY if cut.pingpong else 1.0) * (_CLUSTER_ENERGY if cluster > 1 else 1.0)
-        compute *= saved / _CAPPED_CLOCK
-
-    through_l2 = tiles * cluster * cut.split_steps * stage / (bandwidth * _L2_FACTOR)
-    moved = max(max(compute, loads) + store, gemm.nbytes / bandwidth, through_l2)
-    return _LAUNCH_US + _FILL_US + moved + _beside(cut, clock, bandwidth)
-
-
-def _beside(cut: Plan, clock: float, bandwidth: float) -> float:
-    """What adding parts and copying operands takes, in microseconds."""
-    gemm, spent = cut.gemm, 0.0
-    if cut.partials:
-        spent += _REDUCE_US + 8 * cut.split * gemm.batch * gemm.m_max * gemm.n / (bandwidth * _L2_FACTOR)
-    if cut.in_cluster:
-        spent += _GATHER_US + cut.split * cut.tile_m * cut.tile_n * 4 / cut.reducers / _L2_BYTES / clock
-    if cut.handed_over:
-        spent += _STREAM_US + (max(2, cut.split) - 1) * cut.tile_m * cut.tile_n * 8 / _L2_BYTES / clock
-    for operand in _OPERANDS:
-        if cut.load == REPACK and not loaded_by_tma(gemm, operand):
-            spent += _REPACK_US + 4 * gemm.span(operand) / (bandwidth * _REPACK_SHARE)
-    return spent
+    """The time that the analytic model gives a config."""
+    return estimate_us(plan(gemm, config, device.units), device, regime)
 
 
 def _candidates(gemm: Gemm, device: Device) -> Iterator[Plan]:

@@ -417,6 +417,15 @@ class Plan:
 _KNOBS = tuple(field.name for field in fields(Plan))[2:]
 
 
+_last: tuple[Gemm, Config, Plan] | None = None
+
+
 def plan(gemm: Gemm, config: Config, units: int) -> Plan:
-    """The cut that ``config`` means for ``gemm`` on ``units`` SMs."""
-    return Plan(gemm, units, **dict(config.knobs))  # type: ignore[arg-type]
+    """The cut that ``config`` means for ``gemm`` on ``units`` SMs. Rules ask for the same one time after time."""
+    global _last  # noqa: PLW0603
+    last = _last
+    if last is not None and last[0] is gemm and last[1] is config and last[2].units == units:
+        return last[2]
+    cut = Plan(gemm, units, **dict(config.knobs))  # type: ignore[arg-type]
+    _last = (gemm, config, cut)
+    return cut
