@@ -34,8 +34,8 @@ from tirgemm.tuning.workbench import Workbench
 SAVE_EVERY_S = 15.0
 # Builds that wait or run ahead of the measuring process: a few for each build process.
 _AHEAD = 6
-PASSED, BUILT, WRONG, SPILLED, BUILD_FAILED, CRASHED, TIMED_OUT, NO_CONFIG = (
-    "passed", "built", "wrong", "spilled", "build_failed", "crashed", "timed_out", "no_config",
+PASSED, BUILT, WRONG, SPILLED, BUILD_FAILED, CRASHED, TIMED_OUT, NO_CONFIG, SERIALISED = (
+    "passed", "built", "wrong", "spilled", "build_failed", "crashed", "timed_out", "no_config", "serialised",
 )  # fmt: skip
 GOOD = (PASSED, BUILT)
 
@@ -113,6 +113,9 @@ def row_of(bench: Workbench, number: int, case: Case, future: Future[Binary]) ->
     row["registers"] = binary.resources["registers"]
     if binary.resources["spill_bytes"]:
         return row | {"status": SPILLED, "message": f"{binary.resources['spill_bytes']} bytes are spilled"}
+    # Where the compiler's summary says so: ptxas runs wgmmas one by one, which is right and slow.
+    if binary.resources.get("serialised"):
+        return row | {"status": SERIALISED, "message": "ptxas serialises the wgmmas"}
     if bench.measurer is None:
         return row | {"status": BUILT}
     try:
