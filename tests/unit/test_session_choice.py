@@ -133,6 +133,20 @@ def test_the_fastest_candidate_becomes_the_contender_and_all_are_reported(gpu: F
     assert baseline.ran == [(2, i) for i in range(SETS)]
 
 
+def test_candidates_are_tried_once_for_a_problem_and_regime(gpu: FakeGpu) -> None:
+    baseline = FakeBaseline(gpu, [30.0, 10.0, 12.0])
+    chosen: dict[str, Any] = {}
+    operands = SimpleNamespace(views=[{}] * SETS)
+    session = session_on(gpu)
+    session._library("theirs", baseline, operands, "sustained", chosen)
+    baseline.ran.clear()
+    again = session._library("theirs", baseline, operands, "sustained", chosen)
+    assert baseline.ran == []
+    with again.context():
+        again.calls[0]()
+    assert baseline.ran == [(1, 0)]
+
+
 def test_screening_rotates_the_operands_and_spares_what_is_far_behind(gpu: FakeGpu) -> None:
     baseline = FakeBaseline(gpu, [100.0, 90.0, 80.0, 9000.0])
     library(gpu, baseline, "sustained")

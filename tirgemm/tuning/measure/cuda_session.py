@@ -92,12 +92,13 @@ class CudaSession:
         self.backend = CudaBackend(self._gpu, alive)
         self._module = Module(_SOURCE, device.arch)
         self._evicted: Memory | None = None
+        self._chosen: dict[tuple[Gemm, str], dict[str, Any]] = {}
         alive()
 
     def time(self, kernel: Kernel, against: dict[str, Kernel], request: Time) -> SampleSet:
         gemm = kernel.gemm
         absent: dict[str, str] = {}
-        chosen: dict[str, Any] = {}
+        chosen = self._chosen.setdefault((gemm, request.regime), {})
         makers: dict[str, Callable[[_Operands], _Contender]] = {"": lambda o: self._kernel(kernel, o)}
         for name, other in against.items():
             makers[name] = lambda o, k=other: self._kernel(k, o)  # type: ignore[misc]
@@ -139,7 +140,7 @@ class CudaSession:
             "m": gemm.m_max, "operand_sets": sets, "rotated_bytes": buffers[0].memory.nbytes,
             "cache_bytes": self.device.limits.l2_bytes, "swapped": request.swap, "shared": request.shared,
             "clock": "cuda events",
-        } | chosen  # fmt: skip
+        } | {name: found for name, found in chosen.items() if name in contenders}  # fmt: skip
         if launches:
             conditions["launches_per_replay"] = launches
         if absent:
@@ -171,11 +172,13 @@ class CudaSession:
     def _library(
         self, name: str, baseline: Baseline, operands: _Operands, regime: str, chosen: dict[str, Any]
     ) -> _Contender:
-        """A library's matmul, by the fastest of its candidates; what was tried goes into ``chosen``. Raises Absent."""
+        """A library's matmul, by the fastest of its candidates, which are tried once; ``chosen`` keeps it. Raises Absent."""
         count, index = len(operands.views), 0
         with baseline.context():
             candidates = baseline.candidates(operands.views)
-            if candidates[0].label:
+            if name in chosen:
+                index = chosen[name]["chosen"]
+            elif candidates[0].label:
                 turn = itertools.cycle(range(count))
                 found = choose(
                     len(candidates),
