@@ -33,10 +33,10 @@ from benchmarks.verification.evidence import EvidenceFile, Row
 from benchmarks.verification.sanitizer import CLEAN, FOUND, TOOLS, check
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
-from tirgemm.errors import BuildFailed
+from tirgemm.errors import BuildFailed, TirgemmError
 from tirgemm.families import Family, family_named
 from tirgemm.tuning.compile import Binary
-from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer
+from tirgemm.tuning.measure import MeasurementTimedOut, Measurer
 
 DRAWN = 200
 UNALTERED = Mutant("", "nothing", "")
@@ -193,7 +193,7 @@ def _noticed(measurer: Measurer, package: bytes, tries: int) -> tuple[str, str] 
             found = measurer.verify(package, level="candidate", seed=seed)
         except MeasurementTimedOut as error:
             return "hang", str(error)
-        except MeasurementCrashed as error:
+        except TirgemmError as error:
             words = str(error)
             return ("hang" if any(trap in words for trap in _TRAPS) else "crash"), words
         if not found.passed:

@@ -23,11 +23,11 @@ from benchmarks.verification.cases import Case, missing_choices, pairs_of, rando
 from benchmarks.verification.evidence import EvidenceFile, Row
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
-from tirgemm.errors import BuildFailed, InvalidDevice
+from tirgemm.errors import BuildFailed, InvalidDevice, TirgemmError
 from tirgemm.families import Family, family_named
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.compile import Binary
-from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut
+from tirgemm.tuning.measure import MeasurementTimedOut
 from tirgemm.tuning.memory_store import MemoryStore
 from tirgemm.tuning.workbench import Workbench
 
@@ -120,8 +120,8 @@ def row_of(bench: Workbench, number: int, case: Case, future: Future[Binary]) ->
         return row | {"status": BUILT}
     try:
         found = bench.measurer.verify(bench.package(case.gemm, case.config, binary), level="certificate", seed=number)
-    except (MeasurementCrashed, MeasurementTimedOut) as error:
-        status = CRASHED if isinstance(error, MeasurementCrashed) else TIMED_OUT
+    except TirgemmError as error:
+        status = TIMED_OUT if isinstance(error, MeasurementTimedOut) else CRASHED
         return row | {"status": status, "message": str(error)[:400]}
     row |= {
         "error": float(f"{found.error:.3g}"),
