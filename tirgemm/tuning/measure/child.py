@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections import OrderedDict
 from collections.abc import Callable
@@ -102,6 +103,9 @@ def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Any], Any]:
     # Imports that the first request would otherwise pay for within its timeout.
     importlib.import_module("tirgemm.artifact.native")
     importlib.import_module("tirgemm.tuning.measure.tensors")
+    if arguments == ["cuda"]:
+        with contextlib.suppress(ImportError):  # a baseline, which may be absent
+            importlib.import_module("torch")
     return _Process(channel)
 
 
