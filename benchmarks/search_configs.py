@@ -32,7 +32,7 @@ from tirgemm.tuning.workbench import Workbench
 
 REFERENCE = "torch.matmul"
 # A kernel that gives no sign of life for so long is stopped.
-TIMEOUT_S = 15.0
+TIMEOUT_S = 10.0
 
 
 def limited(family: Family, without: Sequence[str]) -> Family:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,8 +17,9 @@ from tirgemm.gemm import Gemm
 from tirgemm.tuning.measure import Measurer
 from tirgemm.tuning.records import SampleSet
 
-# A gap that is smaller is believed only after a run with the buffers swapped, where a run takes no longer than so much.
-SMALL_GAP, SWAP_SECONDS = 0.03, 4.0
+# A gap that is smaller is believed only after a run with the buffers swapped, where the calls of a run, about so many
+# of each, take no longer than so much.
+SMALL_GAP, SWAP_CALLS, SWAP_SECONDS = 0.03, 72, 3.0
 MIN_SAMPLES = {"sustained": 24, "isolated": 50}
 # Below this many operations the GPU's clock settles within the usual time; larger problems get twice as long.
 LARGE_FLOPS = 2e11
@@ -82,9 +82,8 @@ class Contest:
     def _believed(
         self, gemm: Gemm, entrants: Sequence[Entrant], baselines: tuple[str, ...], regime: str
     ) -> dict[Config, SampleSet]:
-        started = time.monotonic()
         found = self._together(gemm, entrants, baselines, regime, swap=False)
-        if time.monotonic() - started < SWAP_SECONDS and _close(found):
+        if _close(found) and _call_seconds(found) * SWAP_CALLS < SWAP_SECONDS:
             again = self._together(gemm, entrants, baselines, regime, swap=True)
             found = {config: _joined(samples, again[config]) for config, samples in found.items()}
         return found
@@ -114,6 +113,13 @@ def _close(found: Mapping[Config, SampleSet]) -> bool:
     others = [samples.median_us for config, samples in found.items() if config != fastest]
     others += [statistics.median(raw) for raw in best.baselines.values() if raw]
     return any(abs(other / best.median_us - 1) < SMALL_GAP for other in others)
+
+
+def _call_seconds(found: Mapping[Config, SampleSet]) -> float:
+    """One call of every contender."""
+    first = next(iter(found.values()))
+    us = sum(samples.median_us for samples in found.values())
+    return (us + sum(statistics.median(raw) for raw in first.baselines.values() if raw)) / 1e6
 
 
 def _joined(first: SampleSet, second: SampleSet) -> SampleSet:

@@ -309,6 +309,17 @@ def test_a_small_gap_is_believed_only_with_the_buffers_swapped(
     assert len(file.rows[0]["samples_us"]) == (6 if swapped else 3)
 
 
+def test_a_run_that_takes_long_is_not_swapped(tmp_path: Path, suite: Suite) -> None:
+    bench = FakeWorkbench(FakeMeasurer(times={CONFIG.digest: 20_000.0, TUNED.digest: 20_100.0}))
+    file = measured(tmp_path / "tiny.sustained.json", Suite("tiny", "one", suite.gemms[:1]), bench, "default")
+    measured(tmp_path / "tiny.sustained.json", Suite("tiny", "one", suite.gemms[:1]), bench)
+    assert bench.measurer.swaps == [False, False]
+    assert file.rows[0]["conditions"]["swapped"] is False, "and the row says so"
+    slower = FakeWorkbench(FakeMeasurer(times={CONFIG.digest: 2_000.0, TUNED.digest: 2_010.0}))
+    measured(tmp_path / "two.sustained.json", Suite("tiny", "one", suite.gemms[:1]), slower)
+    assert slower.measurer.swaps == [False, True]
+
+
 def test_several_suites_and_regimes_are_one_run_with_one_build_and_one_verification(tmp_path: Path) -> None:
     both = [Suite(name, "made up", tuple(map(Gemm.parse, SHAPES[at:]))) for at, name in enumerate(("all", "most"))]
     bench, place = FakeWorkbench(), environment(cpu(), None)
