@@ -310,7 +310,7 @@ def test_a_small_gap_is_believed_only_with_the_buffers_swapped(
 
 
 def test_a_run_that_takes_long_is_not_swapped(tmp_path: Path, suite: Suite) -> None:
-    bench = FakeWorkbench(FakeMeasurer(times={CONFIG.digest: 20_000.0, TUNED.digest: 20_100.0}))
+    bench = FakeWorkbench(FakeMeasurer(times={CONFIG.digest: 30_000.0, TUNED.digest: 30_100.0}))
     file = measured(tmp_path / "tiny.sustained.json", Suite("tiny", "one", suite.gemms[:1]), bench, "default")
     measured(tmp_path / "tiny.sustained.json", Suite("tiny", "one", suite.gemms[:1]), bench)
     assert bench.measurer.swaps == [False, False]
