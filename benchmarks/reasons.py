@@ -39,7 +39,7 @@ def spread(row: dict[str, Any]) -> float:
     if len(samples) < 2:
         return 0.0
     low, median, high = statistics.quantiles(samples, n=4)
-    return (high - low) / median
+    return float((high - low) / median)
 
 
 def _launch(row: dict[str, Any], floors: Floors) -> str | None:
