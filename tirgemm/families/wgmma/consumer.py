@@ -53,7 +53,6 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
     """One warpgroup: multiply stage after stage into registers, then store the tile."""
     thread: T.let = warp * 32 + lane
     everyone: T.let = consumer * WARPGROUP + thread
-    acc = T.meta_var(Accumulators(plan))
     left_base: T.uint64
     right_base: T.uint64
     encode(plan.left, left_base, shared.left)
@@ -61,9 +60,8 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
     # Rows of the tile above this consumer's.
     row = T.meta_var(0 if plan.pingpong else consumer * plan.consumer_rows)
     below = T.meta_var(0 if plan.pingpong else consumer * plan.left.below(plan.consumer_rows))
-    sums = T.meta_var(Gathered(plan) if plan.in_cluster else acc)
     aside = T.meta_var(rank * plan.stored_columns if plan.in_cluster else 0)
-    epilogue = T.meta_var(Epilogue(plan, args, shared, tiles, sums, row, aside, consumer, warp, lane, thread))
+    epilogue = T.meta_var(Epilogue(plan, args, shared, tiles, row, aside, consumer, warp, lane, thread))
     at = PipelineState(plan.stages, 0)
     skipped = T.meta_var(plan.split_steps % plan.stages)
     laps = T.meta_var(plan.split_steps // plan.stages % 2)
@@ -76,8 +74,9 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
     last: T.int32
     last = 0
     while tiles.valid():
-        # Here and not before, so that they take no registers from the epilogue.
-        acc.zero()
+        # Declared here, so that they take no registers from the epilogue for the sake of the next tile.
+        acc = T.meta_var(Accumulators(plan))
+        sums = T.meta_var(Gathered(plan) if plan.in_cluster else acc)
         if plan.pingpong:
             shared.turn.wait(consumer, turn)
             turn = turn ^ 1
@@ -111,19 +110,19 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
             if plan.reducers < plan.split:
                 if rank < plan.reducers:
                     gather(plan, shared, sums, rank, everyone)
-                    store_tile(epilogue)
+                    store_tile(epilogue, sums)
             else:
                 gather(plan, shared, sums, rank, everyone)
-                store_tile(epilogue)
+                store_tile(epilogue, sums)
         if plan.handed_over:
             if tiles.ends:
                 if tiles.adds:
                     collect(plan, args, acc, tiles.lowest, tiles.block, consumer, everyone, thread)
-                store_tile(epilogue)
+                store_tile(epilogue, sums)
             else:
                 leave(plan, args, acc, tiles.block, consumer, everyone, thread)
         if not (plan.in_cluster or plan.handed_over):
-            store_tile(epilogue)
+            store_tile(epilogue, sums)
         if plan.pingpong:
             # The other consumer's tile lies between.
             at.stage = at.stage + skipped

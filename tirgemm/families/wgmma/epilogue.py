@@ -29,9 +29,9 @@ _UNIT_ELEMENTS = 8
 class Epilogue:
     """One consumer's way from accumulators to memory, for the tile that ``tiles`` is at."""
 
-    def __init__(self, plan, args, shared, tiles, sums, row, column, consumer, warp, lane, thread):
+    def __init__(self, plan, args, shared, tiles, row, column, consumer, warp, lane, thread):
         self.plan, self.gemm, self.args = plan, plan.gemm, args
-        self.staging, self.tiles, self.sums = shared.staging, tiles, sums
+        self.staging, self.tiles, self.sums = shared.staging, tiles, None
         # The first row and column of D, or of D transposed, that this consumer stores.
         self.row0, self.column0 = tiles.row0 + row, tiles.column0 + column
         self.consumer, self.warp, self.lane, self.thread = consumer, warp, lane, thread
@@ -240,9 +240,10 @@ def store_fragments(e, index, row):
                         store_pair(*pair)
 
 
-def store_tile(e):
+def store_tile(e, sums):
     """Store the consumer's part of the tile."""
     plan = e.plan
+    e.sums = sums
     for block in range(plan.blocks):
         first = block * plan.tile_n * MMA_M // WARPGROUP
         if plan.staged:

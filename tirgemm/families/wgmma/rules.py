@@ -106,9 +106,11 @@ def _load(gemm: Gemm, config: Config, device: Device) -> str | None:
 
 def _tile(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
+    # Columns that are contiguous in memory are loaded by sixteen.
+    columns = TILES_N if cut.right.k_major else tuple(n for n in TILES_N if n % MMA_K == 0)
     for axis, size, tile, smaller in (
         ("m", cut.most_rows, cut.tile_m, TILES_M),
-        ("n", cut.most_columns, cut.tile_n, TILES_N),
+        ("n", cut.most_columns, cut.tile_n, columns),
     ):
         enough = [s for s in smaller if size <= s < tile]
         if enough:

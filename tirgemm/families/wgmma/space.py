@@ -23,6 +23,7 @@ from tirgemm.families.wgmma.plan import (
     STREAM,
     TMA,
 )
+from tirgemm.families.wgmma.tile import MMA_K
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 
 TILES_M = (64, 128, 192, 256)
@@ -59,7 +60,7 @@ def space(gemm: Gemm, device: Device) -> Space:
     splits = tuple(s for s in _SPLITS if s == 1 or -(-steps // s) >= LEAST_STEPS)
     knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
         ("tile_m", _up_to(wide, TILES_M)),
-        ("tile_n", _up_to(wide, TILES_N)),
+        ("tile_n", _up_to(max(wide, MMA_K), TILES_N)),
         ("tile_k", _up_to(gemm.k, TILES_K)),
         ("stages", tuple(s for s in _STAGES if several or s <= max(2, steps))),
         ("schedule", schedules),

@@ -22,16 +22,12 @@ _CONSUMERS_BARRIER = 8
 
 @T.meta_class
 class Accumulators:
-    """A thread's sums: fp32, or fp16 two in a register. ``registers`` are what wgmma takes."""
+    """A thread's sums: fp32, or fp16 two in a register. The first wgmma of a tile sets ``registers``, the others add."""
 
     def __init__(self, plan):
         self.plan = plan
         self.dtype = "uint32" if plan.half else "float32"
         self.registers = T.alloc_local([plan.accumulator_registers], self.dtype)
-
-    def zero(self):
-        for i in range(self.plan.accumulator_registers):
-            T.buffer_store(self.registers, T.cast(0, self.dtype), [i])
 
     def value(self, index):
         """The sum number ``index`` in fp32."""
