@@ -7,7 +7,8 @@ from typing import Any
 
 from tirgemm.expr import Dim, evaluate, make
 from tirgemm.families.wgmma.maps import load_map, store_map
-from tirgemm.families.wgmma.plan import TMA, Plan
+from tirgemm.families.wgmma.names import TMA
+from tirgemm.families.wgmma.plan import Plan
 from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES, Operand, Range
 from tirgemm.launch import Param, Pointer, Scalar, Size, TensorMap
 from tirgemm.workload import index_dtype

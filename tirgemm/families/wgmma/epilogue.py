@@ -12,7 +12,8 @@ from __future__ import annotations
 from tvm.script import tirx as T
 
 from tirgemm.families.wgmma.arguments import WORDS
-from tirgemm.families.wgmma.plan import MMA_M, TMA, WARPGROUP
+from tirgemm.families.wgmma.names import TMA
+from tirgemm.families.wgmma.plan import MMA_M, WARPGROUP
 from tirgemm.families.wgmma.tile import permuted
 from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES
 from tirgemm.workload import activation, combine, later

@@ -9,7 +9,8 @@ from __future__ import annotations
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.wgmma.alignment import loaded_by_tma
-from tirgemm.families.wgmma.plan import COPY, REPACK, TMA, Plan
+from tirgemm.families.wgmma.names import COPY, REPACK, TMA
+from tirgemm.families.wgmma.plan import Plan
 from tirgemm.gemm import Operand
 
 _OPERANDS: tuple[Operand, ...] = ("a", "b")

@@ -8,11 +8,13 @@ from dataclasses import replace
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
-from tirgemm.families.wgmma.estimate import estimate_us
-from tirgemm.families.wgmma.plan import CLUSTER, COOPERATIVE, NORMAL, PINGPONG, Plan, plan
+from tirgemm.families.wgmma.names import CLUSTER, COOPERATIVE, NORMAL, PINGPONG
+from tirgemm.families.wgmma.plan import Plan, plan
 from tirgemm.families.wgmma.rules import RULES
 from tirgemm.families.wgmma.space import TILES_N, epilogues, loads
 from tirgemm.gemm import Gemm
+
+from tirgemm.families.wgmma.estimate import estimate_us
 
 # tile_m, tile_n, tile_k, schedule, cluster_m. Where the model calls two equal, the earlier is taken.
 _SHAPES = (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tirgemm import expr
 from tirgemm.expr import Dim, make
-from tirgemm.families.wgmma.plan import REPACK, Plan
+from tirgemm.families.wgmma.names import REPACK
+from tirgemm.families.wgmma.plan import Plan
 from tirgemm.families.wgmma.repacking import REPACK_SYMBOL, REPACK_THREADS, copies, repack_grid
 from tirgemm.launch import KernelLaunch, Launch, Param, Workspace, scalar_args, tensor_args
 

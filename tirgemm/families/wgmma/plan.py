@@ -7,39 +7,16 @@ from dataclasses import dataclass, fields
 from tirgemm import expr
 from tirgemm.config import Config
 from tirgemm.expr import Dim
+from tirgemm.families.wgmma import names, registers
 from tirgemm.families.wgmma.alignment import copy_bytes, loaded_by_tma, pairs
 from tirgemm.families.wgmma.tile import CORE_ROWS, ELEMENT_BYTES, SLAB_BYTES, SWIZZLES, Tile
-from tirgemm.gemm import Gemm, Operand, Range
+from tirgemm.gemm import Gemm, Operand
 
 WARPGROUP = 128
 MMA_M = 64
-COOPERATIVE, PINGPONG, STREAM = "cooperative", "pingpong", "stream"
-TMA, STAGED, DIRECT = "tma", "staged", "direct"
-# How the parts of a split are added: in the shared memory of a cluster, by the block of the last part out of memory, or
-# by a second kernel.
-CLUSTER, MEMORY, KERNEL = "cluster", "memory", "kernel"
-# How operands that TMA cannot read get to shared memory.
-REPACK, COPY = "repack", "copy"
-HILBERT = "hilbert"
-# What L2 is told of: nothing; that the streamed operand goes first; that the other stays last; both.
-NORMAL, EVICT_FIRST, EVICT_LAST, EVICT_BOTH = "normal", "first", "last", "first_last"
-# Blocks of a cluster that every device schedules.
-MAX_CLUSTER = 8
 
 # Consumer warpgroups of a cooperative tile. 192 rows are three: two would have one and a half wgmmas each.
 _CONSUMERS = {64: 1, 128: 2, 192: 3, 256: 2}
-# Consumers -> registers of a producer's thread and of a consumer's: what fits the register file after setmaxnreg. The
-# first that leaves the accumulators room is taken.
-_REGISTERS = {1: ((96, 240),), 2: ((88, 208), (56, 224), (40, 232)), 3: ((56, 152),)}
-# The same where two blocks share an SM.
-_HALF_REGISTERS = {1: ((56, 200), (40, 216)), 2: ((48, 96), (32, 104)), 3: ((40, 72),)}
-# Registers of a consumer's thread beside its accumulators, and more for erf, for C's places beside D's, for a tile's
-# coordinates where they take division by m, and for storing straight from the registers: what the assembler needs lest
-# it spills, found by compiling.
-_OTHER_REGISTERS, _ERF_REGISTERS, _ADDRESS_REGISTERS = 40, 32, 32
-_COORDINATE_REGISTERS, _DIRECT_REGISTERS = 8, 40
-# For another block's sums and their places.
-_HANDED_REGISTERS = 40
 # Widths of staged outputs.
 _CHUNKS = (64, 32, 16, 8)
 # Tiles of D in shared memory a consumer: one fills while TMA stores the other.
@@ -118,11 +95,11 @@ class Plan:
 
     @property
     def pingpong(self) -> bool:
-        return self.schedule == PINGPONG
+        return self.schedule == names.PINGPONG
 
     @property
     def stream(self) -> bool:
-        return self.schedule == STREAM
+        return self.schedule == names.STREAM
 
     @property
     def consumers(self) -> int:
@@ -159,18 +136,7 @@ class Plan:
     @property
     def other_registers(self) -> int:
         """Registers of a consumer's thread for all but accumulators."""
-        other = _OTHER_REGISTERS
-        if not self.partials and self.gemm.act == "gelu":
-            other += _ERF_REGISTERS
-        if not self.partials and self.gemm.beta and self.epilogue == STAGED:
-            other += _ADDRESS_REGISTERS
-        if isinstance(self.gemm.m, Range) and self.gemm.batch > 1:
-            other += _COORDINATE_REGISTERS
-        if self.epilogue == DIRECT and not self.pingpong and self.blocks > 1:
-            other += _DIRECT_REGISTERS
-        if self.handed_over:
-            other += _HANDED_REGISTERS
-        return other
+        return registers.besides_accumulators(self)
 
     @property
     def most_accumulators(self) -> int:
@@ -180,9 +146,7 @@ class Plan:
     @property
     def registers(self) -> tuple[int, int]:
         """Registers of a producer's thread and of a consumer's."""
-        table = _REGISTERS if self.resident == 1 else _HALF_REGISTERS
-        need, offered = self.accumulator_registers + self.other_registers, table[self.consumers]
-        return next((pair for pair in offered if need <= pair[1]), offered[-1])
+        return registers.of_threads(self)
 
     @property
     def producer_registers(self) -> int:
@@ -197,12 +161,12 @@ class Plan:
     @property
     def in_cluster(self) -> bool:
         """Whether the blocks of a cluster compute parts of one tile."""
-        return self.split > 1 and self.reduction == CLUSTER
+        return self.split > 1 and self.reduction == names.CLUSTER
 
     @property
     def in_memory(self) -> bool:
         """Whether the blocks of one tile's parts leave their sums to the block of the last part."""
-        return self.split > 1 and self.reduction == MEMORY
+        return self.split > 1 and self.reduction == names.MEMORY
 
     @property
     def handed_over(self) -> bool:
@@ -274,7 +238,7 @@ class Plan:
     @property
     def staged(self) -> bool:
         """Whether D passes through shared memory."""
-        return not self.partials and self.epilogue != DIRECT
+        return not self.partials and self.epilogue != names.DIRECT
 
     @property
     def staging_buffers(self) -> int:
@@ -367,8 +331,10 @@ class Plan:
         """What L2 is told of an operand's lines: the larger operand is read through, the smaller one again and again."""
         m, n = self.gemm.m_max, self.gemm.n
         larger: Operand = "b" if n >= m else "a"
-        told = {NORMAL: (), EVICT_BOTH: (EVICT_FIRST, EVICT_LAST)}.get(self.eviction, (self.eviction,))
-        wanted = EVICT_FIRST if operand == larger else EVICT_LAST
+        told = {names.NORMAL: (), names.EVICT_BOTH: (names.EVICT_FIRST, names.EVICT_LAST)}.get(
+            self.eviction, (self.eviction,)
+        )
+        wanted = names.EVICT_FIRST if operand == larger else names.EVICT_LAST
         return wanted if wanted in told else ""
 
     # -- operands that TMA does not load -------------------------------------------------------
@@ -376,7 +342,7 @@ class Plan:
     @property
     def copied(self) -> dict[Operand, int]:
         """A and B -> bytes of one cp.async where the producer copies it so, else 0."""
-        wanted = self.load == COPY
+        wanted = self.load == names.COPY
         return {
             op: copy_bytes(self.gemm, op) if wanted and not loaded_by_tma(self.gemm, op) else 0 for op in ("a", "b")
         }
@@ -396,7 +362,7 @@ class Plan:
     @property
     def partials(self) -> bool:
         """Whether partial sums leave for a second kernel."""
-        return self.split > 1 and self.reduction == KERNEL
+        return self.split > 1 and self.reduction == names.KERNEL
 
     @property
     def pairs(self) -> bool:
@@ -415,14 +381,12 @@ class Plan:
 
 
 _KNOBS = tuple(field.name for field in fields(Plan))[2:]
-
-
 _last: tuple[Gemm, Config, Plan] | None = None
 
 
 def plan(gemm: Gemm, config: Config, units: int) -> Plan:
     """The cut that ``config`` means for ``gemm`` on ``units`` SMs. Rules ask for the same one time after time."""
-    global _last  # noqa: PLW0603
+    global _last
     last = _last
     if last is not None and last[0] is gemm and last[1] is config and last[2].units == units:
         return last[2]

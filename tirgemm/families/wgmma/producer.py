@@ -8,7 +8,7 @@ from __future__ import annotations
 from tvm.backend.cuda.lang.pipeline import PipelineState
 from tvm.script import tirx as T
 
-from tirgemm.families.wgmma.plan import EVICT_FIRST, EVICT_LAST, REPACK
+from tirgemm.families.wgmma.names import EVICT_FIRST, EVICT_LAST, REPACK
 
 _LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _MULTICAST, _HINT = ".multicast::cluster", ".L2::cache_hint"

@@ -9,7 +9,8 @@ from tirgemm.families.base import Program
 from tirgemm.families.tracing import quick_tracing
 from tirgemm.families.wgmma.arguments import Arguments
 from tirgemm.families.wgmma.launch import REDUCE_SYMBOL, SYMBOL, launch
-from tirgemm.families.wgmma.plan import REPACK, Plan
+from tirgemm.families.wgmma.names import REPACK
+from tirgemm.families.wgmma.plan import Plan
 from tirgemm.families.wgmma.repacking import REPACK_SYMBOL, Repacked, copies
 from tirgemm.launch import Param
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tvm.script import tirx as T
 
-from tirgemm.families.wgmma.plan import HILBERT
+from tirgemm.families.wgmma.names import HILBERT
 
 
 @T.meta_class

@@ -7,20 +7,8 @@ from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
 from tirgemm.families.wgmma.alignment import loaded_by_tma, stored_by_tma
-from tirgemm.families.wgmma.plan import (
-    CLUSTER,
-    COPY,
-    DIRECT,
-    HILBERT,
-    MAX_CLUSTER,
-    MEMORY,
-    MMA_M,
-    REPACK,
-    STAGED,
-    TMA,
-    Plan,
-    plan,
-)
+from tirgemm.families.wgmma.names import CLUSTER, COPY, DIRECT, HILBERT, MAX_CLUSTER, MEMORY, REPACK, STAGED, TMA
+from tirgemm.families.wgmma.plan import MMA_M, Plan, plan
 from tirgemm.families.wgmma.space import LEAST_STEPS, TILES_M, TILES_N
 from tirgemm.families.wgmma.tile import CORE_ROWS, MMA_K
 from tirgemm.gemm import DTYPE_BYTES, Gemm

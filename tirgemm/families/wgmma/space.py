@@ -5,7 +5,7 @@ from __future__ import annotations
 from tirgemm.config import Knob, Space, Value
 from tirgemm.device import Device
 from tirgemm.families.wgmma.alignment import copy_bytes, loaded_by_tma, stored_by_tma
-from tirgemm.families.wgmma.plan import (
+from tirgemm.families.wgmma.names import (
     CLUSTER,
     COOPERATIVE,
     COPY,
