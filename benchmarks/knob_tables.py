@@ -1,0 +1,101 @@
+"""Which choices of knobs the fastest configs of a search have, and how much slower a shape is without them.
+
+usage: knob_tables.py FILE.json.gz...     files of search_configs.py; one table for each regime, as Markdown
+
+A shape counts for a choice where its fastest measured config has it and another choice was measured too. "Without it"
+compares with the fastest config of any other choice. A search tries some tens of configs of a shape for a few hundredths of a second each, so a gap of a
+percent or two says nothing, and other knobs differ too: the table says what the data is compatible with, no more.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tirgemm.config import Config, Value  # noqa: E402 - found by the line above
+from tirgemm.gemm import REGIMES, Gemm  # noqa: E402
+from tirgemm.tuning.measured_configs import MeasuredConfigs  # noqa: E402
+
+# Classes of shapes by m, each up to and including its number.
+CLASSES = ((16, "m <= 16"), (128, "m <= 128"), (1023, "m < 1024"), (2**31, "m >= 1024"))
+# Shapes with fewer configs that were right say little.
+LEAST_CONFIGS = 5
+# A knob that means nothing without a choice of another.
+_NEEDS = {"reduction": ("split", 1)}
+
+Times = dict[Config, float]
+
+
+def knobs(folder: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites
+    """The tables of a device's folder: of every ``configs*.json.gz`` in it."""
+    return tables([MeasuredConfigs.load(path) for path in sorted(folder.glob("configs*.json.gz"))])
+
+
+def tables(found: Sequence[MeasuredConfigs]) -> str:
+    """A table for each regime that has shapes; empty where none has."""
+    parts = []
+    for regime in REGIMES:
+        shapes = list(times_of(found, regime))
+        if shapes:
+            configs = sum(len(times) for _, times in shapes)
+            parts.append("\n".join([f"{regime}; {len(shapes)} shapes, {configs} configs", "", *_table(shapes)]))
+    return "\n\n".join(parts)
+
+
+def times_of(found: Sequence[MeasuredConfigs], regime: str) -> Iterable[tuple[Gemm, Times]]:
+    """Every shape with the microseconds of its configs that were right, where there are enough."""
+    gemms = dict.fromkeys(session.gemm for one in found for session in one.sessions)
+    for gemm in gemms:
+        times: Times = {}
+        for one in found:
+            times |= {config: us for config, us in one.times(gemm, regime).items() if us is not None}
+        if len(times) >= LEAST_CONFIGS:
+            yield gemm, times
+
+
+def _table(shapes: Sequence[tuple[Gemm, Times]]) -> list[str]:
+    wins: dict[tuple[str, Value], list[tuple[int, float]]] = {}
+    names: dict[str, None] = {}
+    for gemm, times in shapes:
+        best = min(times, key=lambda config: times[config])
+        names |= dict.fromkeys(name for name, _ in best.knobs)
+        for name, choice in best.knobs:
+            needed, idle = _NEEDS.get(name, ("", None))
+            if needed and best[needed] == idle:
+                continue
+            others = [us for config, us in times.items() if dict(config.knobs).get(name) != choice]
+            if others:
+                wins.setdefault((name, choice), []).append((_class(gemm), min(others) / times[best] - 1))
+    head = ["knob", "choice", *(label for _, label in CLASSES), "without it, mean", "most"]
+    lines = [_line(head), _line(["---", "---", *["---:"] * (len(CLASSES) + 2)])]
+    for name in names:
+        for choice in sorted((c for n, c in wins if n == name), key=_order):
+            lines.append(_line([name, str(choice), *_cells(wins[name, choice])]))
+    return lines
+
+
+def _cells(found: Sequence[tuple[int, float]]) -> list[str]:
+    counts = [sum(number == at for number, _ in found) for at in range(len(CLASSES))]
+    losses = [loss for _, loss in found]
+    return [*(str(count or "") for count in counts), f"{statistics.fmean(losses):+.1%}", f"{max(losses):+.1%}"]
+
+
+def _class(gemm: Gemm) -> int:
+    return next(number for number, (most, _) in enumerate(CLASSES) if gemm.m_max <= most)
+
+
+def _order(choice: Value) -> tuple[int, str]:
+    return (choice, "") if isinstance(choice, int) else (0, str(choice))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    print(tables([MeasuredConfigs.load(Path(text)) for text in sys.argv[1:]]))
