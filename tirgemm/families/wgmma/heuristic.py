@@ -1,85 +1,111 @@
-"""The config without tuning, and the time that an analytic model gives a config. Pure; well under a millisecond."""
+"""The config without tuning: the best of a table of cuts by the analytic model. Pure; under a millisecond."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
-from tirgemm.families.wgmma.names import CLUSTER, COOPERATIVE, NORMAL, PINGPONG
+from tirgemm.families.wgmma.estimate import Cuts, estimate_us
+from tirgemm.families.wgmma.names import CLUSTER, COOPERATIVE, DIRECT, KERNEL, NORMAL, PINGPONG
 from tirgemm.families.wgmma.plan import Plan, plan
 from tirgemm.families.wgmma.rules import RULES
 from tirgemm.families.wgmma.space import TILES_N, epilogues, loads
 from tirgemm.gemm import Gemm
 
-from tirgemm.families.wgmma.estimate import estimate_us
-
-# tile_m, tile_n, tile_k, schedule, cluster_m. Where the model calls two equal, the earlier is taken.
-_SHAPES = (
-    (128, 256, 64, COOPERATIVE, 2), (128, 128, 64, PINGPONG, 2), (128, 192, 64, PINGPONG, 2), (256, 128, 64, COOPERATIVE, 1),
-    (256, 192, 64, COOPERATIVE, 1), (128, 160, 64, PINGPONG, 2), (128, 224, 64, COOPERATIVE, 2), (128, 192, 64, COOPERATIVE, 2),
-    (192, 160, 64, COOPERATIVE, 1), (192, 128, 64, COOPERATIVE, 1), (128, 256, 64, COOPERATIVE, 1), (128, 160, 64, COOPERATIVE, 1),
-    (128, 128, 64, COOPERATIVE, 1), (128, 96, 64, COOPERATIVE, 1), (128, 64, 64, COOPERATIVE, 1), (128, 64, 128, COOPERATIVE, 1),
-    (64, 256, 64, COOPERATIVE, 1), (64, 192, 64, COOPERATIVE, 1), (64, 128, 128, COOPERATIVE, 1), (64, 96, 128, COOPERATIVE, 1),
-    (64, 64, 128, COOPERATIVE, 1), (64, 32, 128, COOPERATIVE, 1), (64, 16, 128, COOPERATIVE, 1), (128, 32, 128, COOPERATIVE, 1),
+# schedule, resident, cluster_m, cluster_n of whole tiles.
+_WHOLE = (
+    (COOPERATIVE, 1, 1, 1), (COOPERATIVE, 1, 2, 1), (COOPERATIVE, 1, 1, 2), (PINGPONG, 1, 2, 1), (PINGPONG, 1, 1, 1),
+    (COOPERATIVE, 2, 1, 1),
 )  # fmt: skip
-_SPLITS = (2, 3, 4, 5, 6, 7, 8)
-_MOST_SWAPPED = 128
+# split and reduction of tiles whose k is cut.
+_PARTS = (*((s, CLUSTER) for s in (2, 3, 4, 6, 8)), *((s, KERNEL) for s in (2, 3, 4, 6, 8, 12, 16, 32, 64)))
+# tile_m -> the widest tile_n whose accumulators fit, whole and where two blocks share an SM.
+_WIDEST, _WIDEST_HALF = {64: 256, 128: 256, 192: 192, 256: 192}, {64: 128, 128: 96, 192: 64, 256: 48}
 _MOST_STAGES = 8
-# Of as many stages, full, empty and in turns.
-_BARRIER_BYTES = 8 * (2 * _MOST_STAGES + 2)
+# What staged outputs and barriers take of shared memory at most.
+_STAGING_BYTES = 2 * 2 * 64 * 64 * 2 + 8 * 2 * (_MOST_STAGES + 1)
+# Cuts that are looked at, best-estimated first, until one passes every rule.
+_TRIES = 200
 
 
 def default(gemm: Gemm, device: Device, regime: str) -> Config:
-    """The best-predicted of a list of shapes and splits that passes every rule."""
-    found = [(estimate_us(cut, device, regime), number, cut) for number, cut in enumerate(_candidates(gemm, device))]
-    for _, _, cut in sorted(found, key=lambda entry: entry[:2]):
-        config = cut.config
+    """The best-estimated cut that passes every rule. Raises Unsupported where none does."""
+    table, names = _table()
+    stages = _stages(table, gemm, device)
+    times = estimate_us(replace(table, stages=np.maximum(stages, 2)), gemm, device, regime)
+    rows, columns = np.where(table.swap, gemm.n, gemm.m_max), np.where(table.swap, gemm.m_max, gemm.n)
+    wasteful = ((table.tile_m > 64) & (rows <= table.tile_m // 2)) | (
+        (table.tile_n > 16) & (columns <= table.tile_n // 2)
+    )
+    times = np.where(wasteful | (stages < 2), np.inf, times)
+    nearest = np.argpartition(times, _TRIES)[:_TRIES]
+    for row in nearest[np.argsort(times[nearest], kind="stable")]:
+        config = _config(gemm, device, names[row], int(stages[row]))
         if all(rule.check(gemm, config, device) is None for rule in RULES):
             return config
-    raise Unsupported(f"wgmma has no default for {gemm} on {device.name}: every shape of its list breaks a rule")
+    raise Unsupported(f"wgmma has no default for {gemm} on {device.name}: every cut of its table breaks a rule")
 
 
 def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
     """The time that the analytic model gives a config."""
-    return estimate_us(plan(gemm, config, device.units), device, regime)
+    return float(estimate_us(Cuts.of(plan(gemm, config, device.units)), gemm, device, regime))
 
 
-def _candidates(gemm: Gemm, device: Device) -> Iterator[Plan]:
-    for tile_m, tile_n, widest_k, schedule, cluster_m in _SHAPES:
-        yield from _cuts(gemm, device, 0, tile_m, tile_n, widest_k, schedule, cluster_m)
-    if gemm.m_max <= _MOST_SWAPPED:
-        tile_n = next(n for n in TILES_N if n >= gemm.m_max and (n % 16 == 0 or not gemm.trans_a))
-        for tile_m in (64, 128):
-            yield from _cuts(gemm, device, 1, tile_m, tile_n, 128, COOPERATIVE, 1)
+Name = tuple[int, int, int, str, int, int, int, int, int, str]
 
 
-def _cuts(
-    gemm: Gemm, device: Device, swap: int, tile_m: int, tile_n: int, widest_k: int, schedule: str, cluster_m: int
-) -> Iterator[Plan]:
-    high, wide = (gemm.n, gemm.m_max) if swap else (gemm.m_max, gemm.n)
-    tile_k = 64 if gemm.k <= 64 else widest_k
-    if (tile_m > 64 and high <= tile_m // 2) or (tile_n > 16 and wide <= tile_n // 2):
-        return
-    tiles_m = -(-high // tile_m)
-    tiles = tiles_m * -(-wide // tile_n) * gemm.batch
-    shared = cluster_m if tiles_m > 1 else 1
-    steps = -(-gemm.k // tile_k)
-    group = next((g for g in (8, 4) if tiles_m >= g), 1)
-    splits = [s for s in _SPLITS if shared == 1 and tiles * s <= device.units and steps >= 4 * s]
-    splits = splits if tile_m < 256 else []
-    # Of the splits only the one that uses most SMs.
-    for split in (1, *splits[-1:]):
-        cut = Plan(gemm, device.units, tile_m, tile_n, tile_k, 2, schedule, 1, shared, 1, swap, split, CLUSTER, loads(gemm)[0],
-                   epilogues(gemm)[0], "m", group, 2, NORMAL)  # fmt: skip
-        yield replace(cut, stages=_stages(cut, device, tiles))
+@lru_cache(maxsize=1)
+def _table() -> tuple[Cuts, tuple[Name, ...]]:
+    """The cuts that a default may be: as columns, and each as the knobs of a plan."""
+    names: list[Name] = []
+    for tile_m, tile_n, tile_k, swap in product(_WIDEST, TILES_N, (64, 128), (0, 1)):
+        if tile_n > _WIDEST[tile_m] or (tile_k > 64 and tile_m * tile_n > 128 * 128):
+            continue
+        for schedule, resident, cluster_m, cluster_n in _WHOLE:
+            halves = _WIDEST_HALF[tile_m] if resident > 1 else _WIDEST[tile_m]
+            # In ping-pong a consumer has the whole tile's accumulators.
+            most = halves // (2 if schedule == PINGPONG and tile_m > 128 else 1)
+            if tile_n <= (192 if schedule == PINGPONG and tile_m == 128 else most):
+                names.append((tile_m, tile_n, tile_k, schedule, resident, cluster_m, cluster_n, swap, 1, CLUSTER))
+        for split, reduction in _PARTS:
+            if not (reduction == KERNEL and swap) and not (reduction == CLUSTER and tile_m > 192):
+                names.append((tile_m, tile_n, tile_k, COOPERATIVE, 1, 1, 1, swap, split, reduction))
+    columns = list(zip(*names, strict=True))
+    numbers = [np.array(columns[i]) for i in (0, 1, 2, 4, 5, 6, 7, 8)]
+    pingpong, kernel = np.array(columns[3]) == PINGPONG, np.array(columns[9]) == KERNEL
+    none = np.zeros(len(names), bool)
+    knobs: list[Any] = [*numbers[:3], none, pingpong, none, *numbers[3:], kernel, none, ~kernel]
+    return Cuts(*knobs), tuple(names)
 
 
-def _stages(cut: Plan, device: Device, tiles: int) -> int:
-    """As many as fit and are of use."""
-    fixed = cut.staging_bytes + cut.slack_bytes + _BARRIER_BYTES
-    fit = (device.limits.shared_per_block - fixed) // cut.stage_bytes
-    useful = cut.split_steps * (1 if cut.split > 1 else -(-tiles // device.units))
-    return max(2, min(_MOST_STAGES, fit, useful))
+def _stages(table: Cuts, gemm: Gemm, device: Device) -> npt.NDArray[np.int64]:
+    """As many stages as fit and are of use; fewer than two where a cut does not fit at all."""
+    rows, columns = np.where(table.swap, gemm.n, gemm.m_max), np.where(table.swap, gemm.m_max, gemm.n)
+    limits = device.limits
+    limit = np.where(table.resident > 1, limits.shared_per_sm // 2 - 1024, limits.shared_per_block)
+    fit = (limit - _STAGING_BYTES) // (2 * table.tile_k * (table.tile_m + table.tile_n))
+    tiles = -(-rows // table.tile_m) * -(-columns // table.tile_n) * gemm.batch
+    waves = np.where(table.split > 1, 1, -(-tiles // (device.units * table.resident)))
+    whole = -(-gemm.k // table.tile_k)
+    steps = -(-whole // table.split) * waves
+    found: npt.NDArray[np.int64] = np.minimum(np.minimum(fit, _MOST_STAGES), np.maximum(2, steps))
+    return found
+
+
+def _config(gemm: Gemm, device: Device, name: Name, stages: int) -> Config:
+    tile_m, tile_n, tile_k, schedule, resident, cluster_m, cluster_n, swap, split, reduction = name
+    rows = gemm.n if swap else gemm.m_max
+    group = next((g for g in (8, 4) if -(-rows // (tile_m * cluster_m)) >= g), 1)
+    epilogue = DIRECT if reduction == KERNEL and split > 1 else epilogues(gemm)[0]
+    return Plan(
+        gemm, device.units, tile_m, tile_n, tile_k, stages, schedule, resident, cluster_m, cluster_n, swap, split,
+        reduction, loads(gemm)[0], epilogue, "m", group, 2, NORMAL,
+    ).config  # fmt: skip
