@@ -13,7 +13,7 @@ from tvm.backend.cuda.lang.pipeline import PipelineState
 from tvm.script import tirx as T
 
 from tirgemm.families.wgmma.copies import Arithmetic, copies_of
-from tirgemm.families.wgmma.producer import POLICIES, load, prefetch_maps
+from tirgemm.families.wgmma.producer import POLICIES, load
 
 _COPY = "cp.async.ca.shared.global"
 _HINT = ".L2::cache_hint"
@@ -146,8 +146,6 @@ def produce_by_copies(plan, args, shared, tiles, rank, thread):
     """One warpgroup: fill stage after stage, tile after tile."""
     left = T.meta_var(_way(plan, plan.left_operand, args, plan.left, shared.left, shared.ring.full, thread))
     right = T.meta_var(_way(plan, plan.right_operand, args, plan.right, shared.right, shared.ring.full, thread))
-    if thread == 0:
-        prefetch_maps(args)
     at = PipelineState(plan.stages, 1)
     while tiles.valid():
         if plan.copied[plan.left_operand] > 0:

@@ -56,7 +56,7 @@ class Epilogue:
         """Let no thread leave while TMA reads its shared memory."""
         if self.plan.staged and self.plan.epilogue == TMA:
             with T.If(self.thread == 0), T.Then():
-                T.evaluate(T.ptx.cp.async_.bulk.wait_group(0))
+                T.evaluate(T.ptx.cp.async_.bulk.wait_group.read(0))
 
     def finish(self, index, row, column):
         """Put the finished outputs of accumulators ``index`` and ``index + 1`` into ``pair``."""

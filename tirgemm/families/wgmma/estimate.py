@@ -43,7 +43,7 @@ class Constants:
     multicast: float = 1.088
     sm_bytes: float = 112
     # L2; the share of the memory's nominal bandwidth; bytes a clock that an SM stores by TMA, and otherwise.
-    l2: float = 1.325e+07
+    l2: float = 1.325e07
     memory_share: float = 0.8958
     store_bytes: float = 13.22
     other_store_bytes: float = 8.296
@@ -56,7 +56,7 @@ class Constants:
     pingpong_isolated: float = 1.06
     # Adding parts: by a second kernel; in a cluster, with its bytes a clock; out of memory; stream's imbalance.
     kernel_us: float = 0.6621
-    kernel: float = 4.214e+06
+    kernel: float = 4.214e06
     cluster_us: float = 0.7533
     cluster_bytes: float = 19.84
     memory_us: float = 2.476
@@ -65,7 +65,7 @@ class Constants:
     stream_bytes: float = 6.856
     # A copy of an operand to aligned rows; how much slower copies by threads are than TMA.
     repack_us: float = 1.679
-    repack: float = 3.767e+06
+    repack: float = 3.767e06
     copy_slower: float = 1.5
 
 

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: N812, PLR5501
+# ruff: noqa: N812, PLR5501, SIM102
 # The decorated functions are TVMScript, which is parsed and never run as Python.
 """The kernel in TIRx: one producer warpgroup feeds a ring of stages by TMA or copies, consumers multiply by wgmma.
 
@@ -16,7 +16,7 @@ from tvm.script import tirx as T
 from tirgemm.families.wgmma.consumer import consume
 from tirgemm.families.wgmma.copier import produce_by_copies
 from tirgemm.families.wgmma.launch import SYMBOL
-from tirgemm.families.wgmma.producer import produce
+from tirgemm.families.wgmma.producer import prefetch_maps, produce
 from tirgemm.families.wgmma.raster import Stream, Tiles
 from tirgemm.families.wgmma.shared import Shared, meet
 
@@ -41,6 +41,11 @@ def gemm_kernel(plan, arguments):
         if plan.cluster > 1:
             rank_copy = rank_register
         rank = T.meta_var(rank_copy if plan.cluster > 1 else 0)
+        # While another thread sets up the barriers.
+        if warpgroup == 1:
+            if warp == 0:
+                if lane == 0:
+                    prefetch_maps(args)
         shared = T.meta_var(Shared(plan))
         # Computed once where m is known only at the call.
         rows: T.let[T.int32] = T.Cast("int32", args.dim(plan.tiles_m))

@@ -34,15 +34,14 @@ def load(plan, operand, args, tile, memory, full, stage, k, mn, matrix, rank):
 
 
 def prefetch_maps(args):
-    for operand in ("a", "b"):
-        if operand in args.maps:
-            T.evaluate(T.ptx.prefetch.tensormap(T.address_of(args.maps[operand])))
+    """Bring the descriptors near, before the first load needs them."""
+    for tensor_map in args.maps.values():
+        T.evaluate(T.ptx.prefetch.tensormap(T.address_of(tensor_map)))
 
 
 @T.inline
 def produce(plan, args, shared, tiles, rank):
     """One thread: fill stage after stage, tile after tile."""
-    prefetch_maps(args)
     left = T.meta_var((plan.left_operand, args, plan.left, shared.left, shared.ring.full))
     right = T.meta_var((plan.right_operand, args, plan.right, shared.right, shared.ring.full))
     at = PipelineState(plan.stages, 1)
