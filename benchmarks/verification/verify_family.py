@@ -113,8 +113,8 @@ def row_of(bench: Workbench, number: int, case: Case, future: Future[Binary]) ->
     row["registers"] = binary.resources["registers"]
     if binary.resources["spill_bytes"]:
         return row | {"status": SPILLED, "message": f"{binary.resources['spill_bytes']} bytes are spilled"}
-    # Where the compiler's summary says so: ptxas runs wgmmas one by one, which is right and slow.
-    if binary.resources.get("serialised"):
+    # Right, and slow.
+    if binary.resources["serialised"]:
         return row | {"status": SERIALISED, "message": "ptxas serialises the wgmmas"}
     if bench.measurer is None:
         return row | {"status": BUILT}

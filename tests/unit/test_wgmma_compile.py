@@ -12,7 +12,6 @@ from functools import cache
 
 import pytest
 
-from benchmarks.verification.altered import SERIALISED
 from benchmarks.verification.cases import Case, Feature, named_config, problem_features, random_cases
 from benchmarks.verification.covering import build_cost, classes, covering, paths
 from tirgemm.families.wgmma import Wgmma
@@ -52,11 +51,6 @@ def built(case: Case) -> tuple[Launch, str, Cubin]:
     return launch, source, compile_source(source, H200.arch)
 
 
-def serialised(log: str) -> list[str]:
-    """ptxas's warnings that it runs wgmmas one by one."""
-    return [line for line in log.splitlines() if any(f"({number})" in line for number in SERIALISED)]
-
-
 def test_few_builds_cover_every_path() -> None:
     assert len(CASES) <= MOST_BUILDS
     had = {feature for case in CASES for feature in problem_features(case.gemm)}
@@ -82,7 +76,7 @@ def test_few_builds_cover_every_path() -> None:
 def test_path_compiles_without_spills_or_serialised_wgmmas(case: Case) -> None:
     launch, source, cubin = built(case)
     cut = plan(case.gemm, case.config, H200.units)
-    assert serialised(cubin.log) == [], case.config
+    assert not cubin.serialised, cubin.log
     assert set(cubin.resources) == {kernel.symbol for kernel in launch.kernels}
     for symbol, resources in cubin.resources.items():
         assert (resources.spill_bytes, resources.stack_bytes) == (0, 0), f"{symbol} of {case.config}"
@@ -102,15 +96,19 @@ def test_path_compiles_without_spills_or_serialised_wgmmas(case: Case) -> None:
     assert maps[-len(stored) :] == stored if stored else "d" not in maps
 
 
-def test_a_serialised_kernel_is_noticed() -> None:
+def test_a_serialised_kernel_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     gemm = Gemm.parse("4096x4096x4096:f16:nt")
     config = named_config(FAMILY, gemm, H200, "tile_m=128 tile_n=128 stages=4 epilogue=tma group=8")
     _, source, cubin = built(Case(gemm, config))
-    assert not serialised(cubin.log)
+    assert not cubin.serialised
     # An accumulator is used while wgmmas write it.
     first = re.search(r"_wgmma_\w+_mma_async_\w+\((\w+\[0\]),", source[source.rindex('extern "C"') :])
     assert first is not None
     wait = "tvm_builtin_ptx_wgmma_wait_group_wait_group_sync_aligned_1();"
     place = source.rindex(wait)
     mutant = f"{source[:place]}{first[1]} += 1.0f; {source[place:]}"
-    assert serialised(compile_source(mutant, H200.arch).log)
+    assert compile_source(mutant, H200.arch).serialised
+    program = FAMILY.instantiate(gemm, config, H200)
+    assert cuda.compile_program(program, H200).resources["serialised"] == 0
+    monkeypatch.setattr(cuda, "compile_source", lambda _, arch: compile_source(mutant, arch))
+    assert cuda.compile_program(program, H200).resources["serialised"] == 1

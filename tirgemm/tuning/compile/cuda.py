@@ -44,6 +44,7 @@ def compile_program(program: Program, device: Device) -> Binary:
         raise BuildFailed(f"kernel {missing[0]} is not in the cubin, which has {', '.join(cubin.resources) or 'none'}")
     sources = {"kernel.cu": source, "module.py": program.mod.script()}
     resources = _summary([cubin.resources[k.symbol] for k in launch.kernels], [k.shared_bytes for k in launch.kernels])
+    resources["serialised"] = int(cubin.serialised)
     return Binary(cubin.data, "cubin", launch, sources, cubin.flags, resources)
 
 

@@ -44,6 +44,11 @@ class Cubin:
     log: str
     resources: dict[str, Resources]
 
+    @property
+    def serialised(self) -> bool:
+        """Whether ptxas warns that it waits for one wgmma before it issues the next."""
+        return _SERIALISED.search(self.log) is not None
+
 
 def compile_source(source: str, arch: str, *, options: tuple[str, ...] = (), name: str = "kernel.cu") -> Cubin:
     """Compile ``source`` for ``arch`` (``sm_80``, ``sm_90a``, ...).
@@ -138,6 +143,8 @@ def _text(nvrtc: Any, what: str, program: Any) -> bytes:
     return bytes(buffer)
 
 
+# What ptxas warns of where it serialises wgmmas, one number for each reason.
+_SERIALISED = re.compile(r"\(C751\d\)")
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
