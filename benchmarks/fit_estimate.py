@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig
-from tirgemm.families.wgmma.estimate import H200, Constants, Cuts, estimate_us
+from tirgemm.families.wgmma.estimate import ISOLATED, SUSTAINED, Constants, Cuts, estimate_us
 from tirgemm.families.wgmma.plan import plan
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.measured_configs import MeasuredConfigs
@@ -78,12 +78,17 @@ def regret(problems: Sequence[Measured], device: Device, regime: str, constants:
     return float(np.exp(np.mean(np.log(shares)))), float(min(shares))
 
 
+def present(regime: str) -> Constants:
+    """The constants of a regime as they are in the program."""
+    return SUSTAINED if regime == "sustained" else ISOLATED
+
+
 def fitted(problems: Sequence[Measured], device: Device, regime: str, rounds: int) -> Constants:
     """Constants that make the error least, from the present ones on."""
-    from scipy.optimize import minimize
+    from scipy.optimize import minimize  # type: ignore[import-untyped]
 
     names = [field.name for field in fields(Constants)]
-    start = np.array([getattr(H200, name) for name in names])
+    start = np.array([getattr(present(regime), name) for name in names])
 
     def at(shift: Array) -> Constants:
         return Constants(**dict(zip(names, np.maximum(start * (1 + shift), 1e-3 * start), strict=True)))
@@ -107,7 +112,7 @@ def main() -> int:
         problems += measured(found, options.regime)
     device = found.device
     for name, constants in (
-        ("before", H200),
+        ("before", present(options.regime)),
         ("after", fitted(problems, device, options.regime, options.rounds)),
     ):
         mean, least = regret(problems, device, options.regime, constants)

@@ -26,50 +26,79 @@ class Constants:
     """What an H200 takes: times in microseconds, rates in bytes a microsecond, clocks in clocks of an SM."""
 
     # A launch, with the way to the first wgmma and from the last; share of the highest clock that short work reaches.
-    launch_us: float = 2.381
-    clock_share: float = 0.8624
+    launch_us: float = 2.468
+    clock_share: float = 0.8666
     # Clocks of a wgmma for its operands out of shared memory, where n / 2 of arithmetic are fewer; share of the nominal
     # rate that is reached; clocks that a step of k takes beside,
     # and more where blocks share tiles.
-    operand_clocks: float = 11.7
-    operand_clocks_a_column: float = 0.3837
-    tensor_share: float = 0.9042
-    step_clocks: float = 25.79
-    shared_step_clocks: float = 14.41
+    operand_clocks: float = 12.54
+    operand_clocks_a_column: float = 0.3759
+    tensor_share: float = 0.8981
+    step_clocks: float = 25.08
+    shared_step_clocks: float = 12.65
     # Clocks from a TMA load to its bytes, and more by KiB, and a factor where it goes to two blocks; bytes a clock into
     # one SM.
-    latency: float = 1626
-    latency_a_kib: float = 19.62
-    multicast: float = 1.088
-    sm_bytes: float = 112
+    latency: float = 1405.0
+    latency_a_kib: float = 27.82
+    multicast: float = 1.128
+    sm_bytes: float = 112.0
     # L2; the share of the memory's nominal bandwidth; bytes a clock that an SM stores by TMA, and otherwise.
-    l2: float = 1.325e07
-    memory_share: float = 0.8958
-    store_bytes: float = 13.22
-    other_store_bytes: float = 8.296
+    l2: float = 1.355e7
+    memory_share: float = 0.8919
+    store_bytes: float = 15.98
+    other_store_bytes: float = 9.46
     # Power caps the clock of long sustained work: from so many microseconds on, fully after as many more.
-    capped_from_us: float = 8e-06
-    capped_over_us: float = 38.96
-    capped_clock: float = 0.8461
-    pingpong_energy: float = 0.9974
-    # Where the clock is high, ping-pong's order costs more than its overlap gives.
-    pingpong_isolated: float = 1.06
+    capped_from_us: float = 0.0
+    capped_over_us: float = 28.11
+    capped_clock: float = 0.8441
+    pingpong_energy: float = 0.996
     # Adding parts: by a second kernel; in a cluster, with its bytes a clock; out of memory; stream's imbalance.
-    kernel_us: float = 0.6621
-    kernel: float = 4.214e06
-    cluster_us: float = 0.7533
-    cluster_bytes: float = 19.84
-    memory_us: float = 2.476
-    memory_bytes: float = 8.643
-    stream_us: float = 5.231
-    stream_bytes: float = 6.856
+    kernel_us: float = 0.5797
+    kernel: float = 4.274e6
+    cluster_us: float = 0.6364
+    cluster_bytes: float = 16.12
+    memory_us: float = 2.578
+    memory_bytes: float = 8.049
+    stream_us: float = 4.352
+    stream_bytes: float = 6.119
     # A copy of an operand to aligned rows; how much slower copies by threads are than TMA.
-    repack_us: float = 1.679
-    repack: float = 3.767e06
+    repack_us: float = 2.331
+    repack: float = 3.672e6
     copy_slower: float = 1.5
 
 
-H200 = Constants()
+# By regime: isolated calls find a cold L2 and a high clock.
+SUSTAINED = Constants()
+ISOLATED = Constants(
+    launch_us=6.009,
+    clock_share=0.9164,
+    operand_clocks=12.42,
+    operand_clocks_a_column=0.3805,
+    tensor_share=0.8873,
+    step_clocks=39.14,
+    shared_step_clocks=7.428,
+    latency=1815.0,
+    latency_a_kib=14.46,
+    multicast=1.221,
+    l2=1.982e7,
+    memory_share=0.9,
+    store_bytes=29.25,
+    other_store_bytes=10.13,
+    capped_from_us=19.81,
+    capped_over_us=348.9,
+    capped_clock=0.8186,
+    pingpong_energy=0.9822,
+    kernel_us=2.311,
+    kernel=4.26e6,
+    cluster_us=1.13,
+    cluster_bytes=12.46,
+    memory_us=1.681,
+    memory_bytes=4.277,
+    stream_us=0.005231,
+    stream_bytes=3.415,
+    repack_us=3.797,
+    repack=3.041e6,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +133,9 @@ class Cuts:
         )  # fmt: skip
 
 
-def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: str, constants: Constants = H200) -> Any:
+def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: str, constants: Constants | None = None) -> Any:
     """Microseconds of one call: the longest of tensor cores, loads, L2 and memory over the waves, then what follows."""
-    c, m, n = constants, gemm.m_max, gemm.n
+    c, m, n = constants or (SUSTAINED if regime == "sustained" else ISOLATED), gemm.m_max, gemm.n
     clock = (device.clock_mhz or 1980.0) * c.clock_share
     bandwidth = (device.peak_gbps or 4917.0) * 1e3 * c.memory_share
     rows, columns = np.where(cuts.swap, n, m), np.where(cuts.swap, m, n)
@@ -130,12 +159,9 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: str, constants: 
     stage = 2 * cuts.tile_k * (loaded / cuts.cluster_n + cuts.tile_n / cuts.cluster_m)
     latency = (c.latency + c.latency_a_kib / 1024 * stage) * np.where(shared, c.multicast, 1.0)
     loads = steps * np.maximum(stage / c.sm_bytes, latency / ((cuts.stages - 1) * cuts.resident)) / clock
-    if regime == "sustained":
-        capped = np.clip((compute - c.capped_from_us) / c.capped_over_us, 0.0, 1.0)
-        energy = np.where(cuts.pingpong, c.pingpong_energy, 1.0)
-        compute = compute * np.maximum(1.0, 1.0 + (energy / c.capped_clock - 1.0) * capped)
-    else:
-        compute = compute * np.where(cuts.pingpong, c.pingpong_isolated, 1.0)
+    capped = np.clip((compute - c.capped_from_us) / c.capped_over_us, 0.0, 1.0)
+    energy = np.where(cuts.pingpong, c.pingpong_energy, 1.0)
+    compute = compute * np.maximum(1.0, 1.0 + (energy / c.capped_clock - 1.0) * capped)
 
     # All of these overlap: the longest counts, and a little of those that come near it.
     through_l2, memory = tiles * cluster * part_steps * stage / c.l2, gemm.nbytes / bandwidth
