@@ -67,7 +67,7 @@ def _table() -> tuple[Cuts, tuple[Name, ...]]:
     """The cuts that a default may be: as columns, and each as the knobs of a plan."""
     names: list[Name] = []
     for tile_m, tile_n, tile_k, swap in product(_WIDEST, TILES_N, (64, 128), (0, 1)):
-        if tile_n > _WIDEST[tile_m] or (tile_k > 64 and tile_m * tile_n > 128 * 128):
+        if tile_n > _WIDEST[tile_m] or (tile_k > 64 and tile_m * tile_n >= 128 * 128):
             continue
         for schedule, resident, cluster_m, cluster_n in _WHOLE:
             halves = _WIDEST_HALF[tile_m] if resident > 1 else _WIDEST[tile_m]
