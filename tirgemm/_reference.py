@@ -104,7 +104,9 @@ def coefficients(gemm: Gemm) -> tuple[float, float, float, float]:
     """The bound's coefficients: of T, of the value before the activation, of the result, and the floor."""
     u_acc, u_out = UNIT_ROUNDOFF[gemm.acc], UNIT_ROUNDOFF[gemm.out]
     growth = GROWTH[gemm.acc] * math.sqrt(gemm.k) + EPILOGUE_ROUNDINGS
-    return LIPSCHITZ[gemm.act] * growth * u_acc, ACTIVATION_ROUNDINGS[gemm.act] * u_acc, u_out, FLOOR[gemm.out]
+    grown = LIPSCHITZ[gemm.act] * growth
+    floor = FLOOR[gemm.out] + grown * FLOOR[gemm.acc]
+    return grown * u_acc, ACTIVATION_ROUNDINGS[gemm.act] * u_acc, u_out, floor
 
 
 def expected(gemm: Gemm, operands: dict[str, Array], alpha: float, beta: float) -> tuple[Array, Array]:

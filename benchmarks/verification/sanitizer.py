@@ -49,7 +49,7 @@ def program() -> str:
 def check(tool: str, packages: list[Path], key: str, timeout_s: float) -> dict[str, Report]:
     """Every package called once under ``tool``, in one process; reports by the files' stems. Raises MissingExtra."""
     command = [
-        program(), "--tool", tool, "--print-limit", "1000", "--target-processes", "application-only",
+        program(), "--tool", tool, "--print-limit", "1000", "--report-api-errors", "no", "--target-processes", "application-only",
         *options(tool, help_text()), sys.executable, "-m", "benchmarks.verification.sanitized_call", key, *map(str, packages),
     ]  # fmt: skip
     environment = dict(os.environ) | {

@@ -27,7 +27,7 @@ __forceinline__ __device__ long long tirgemm_opaque(long long value) {
     return value;
 }
 """
-_TIR = Arithmetic(T.min, T.max, T.Select)
+_TIR = Arithmetic(T.Select)
 
 
 @T.meta_class
@@ -93,8 +93,10 @@ class Copier:
     def copy(self, stage, slab, number, *size):
         """Issue one copy: of all its bytes, or of the first ``size`` and zeros."""
         shape = self.copies
-        further = shape.source(slab, number, self.plan.gemm.leading(self.operand))
-        source = self.args.memory[self.operand].ptr_to([self.here + T.int64(further)])
+        place = self.here + T.int64(shape.source(slab, number, self.plan.gemm.leading(self.operand)))
+        # A copy of nothing is from the operand's start: the address counts even where no byte is read.
+        place = T.Select(size[0] > T.uint32(0), place, T.int64(0)) if size else place
+        source = self.args.memory[self.operand].ptr_to([place])
         stages = T.Cast("uint32", stage) * T.uint32(self.tile.nbytes)
         to = T.ptx.addr(self.to[number % shape.phases] + stages, shape.further(slab, number))
         T.evaluate(T.ptx[self.name](to, source, shape.nbytes, *size, *self.hint))

@@ -22,14 +22,12 @@ COPYING_THREADS = 128
 
 
 class Arithmetic(NamedTuple):
-    """What integers and TIR expressions spell differently: the smaller, the larger, one of two by a condition."""
+    """What integers and TIR expressions spell differently: one of two by a condition."""
 
-    least: Callable[[Any, Any], Any]
-    most: Callable[[Any, Any], Any]
     choose: Callable[[Any, Any, Any], Any]
 
 
-INTEGERS = Arithmetic(min, max, lambda condition, yes, no: yes if condition else no)
+INTEGERS = Arithmetic(lambda condition, yes, no: yes if condition else no)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +35,14 @@ class Copies:
     """The copies of one stage of ``tile``, ``nbytes`` each, by 128 threads.
 
     A slab is copied in passes of ``rows_at_once`` whole rows; a thread copies the same columns of every one.
-    ``beyond_rows``, ``beyond_columns``: tiles may reach beyond the matrix's last row, its last column. ``cut``: the end
-    of a row may lie inside a copy. Arguments of type Any are integers or TIR expressions.
+    ``beyond_rows``, ``beyond_columns``: tiles may reach beyond the matrix's last row, its last column; no copy does in
+    part. Arguments of type Any are integers or TIR expressions.
     """
 
     tile: Tile
     nbytes: int
     beyond_rows: bool
     beyond_columns: bool
-    cut: bool
 
     @property
     def elements(self) -> int:
@@ -96,12 +93,10 @@ class Copies:
         return number * self.rows_at_once * ld + slab * self.tile.width
 
     def size(self, rows: Any, columns: Any, slab: int, number: int, arithmetic: Arithmetic = INTEGERS) -> Any:
-        """Bytes of a copy that lie inside the matrix, of which ``rows`` and ``columns`` remain from the thread's on."""
+        """Bytes of a copy, none where it lies outside the matrix, of which ``rows`` and ``columns`` remain from the thread's on."""
         size: Any = self.nbytes
         if self.beyond_columns:
-            left = (columns - slab * self.tile.width) * ELEMENT_BYTES
-            whole = arithmetic.choose(left > 0, size, 0)
-            size = arithmetic.most(arithmetic.least(left, size), 0) if self.cut else whole
+            size = arithmetic.choose(columns > slab * self.tile.width, size, 0)
         if self.beyond_rows:
             size = arithmetic.choose(rows > number * self.rows_at_once, size, 0)
         return size
@@ -115,9 +110,7 @@ def copies_of(plan: Plan, operand: Operand) -> Copies:
     # A cluster's tiles may lie outside altogether.
     outer = tile.extent * together
     row_step, column_step = (outer, tile.tile_k) if tile.k_major else (tile.tile_k, outer)
-    nbytes = plan.copied[operand]
-    cut = _overhangs(columns, nbytes // ELEMENT_BYTES)
-    return Copies(tile, nbytes, _overhangs(rows, row_step), _overhangs(columns, column_step), cut)
+    return Copies(tile, plan.copied[operand], _overhangs(rows, row_step), _overhangs(columns, column_step))
 
 
 def _overhangs(size: Dim, step: int) -> bool:
