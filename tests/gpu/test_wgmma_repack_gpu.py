@@ -1,6 +1,6 @@
 """The copy to aligned rows on a Hopper GPU: its bits, and the share of memory's bandwidth that it reaches.
 
-The copying kernel is packed alone, D in the place of the copy: n is k rounded up to 8, so that their rows are alike.
+The copying kernel is packed alone, D in the place of the copy: n is k rounded up as the rows of a copy are, so that their rows are alike.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def copying(text: str) -> Kernel:
 def test_copy_has_every_bit(m: int, k: int) -> None:
     import torch
 
-    n = -(-k // 8) * 8
+    unit = 64 if k >= 64 else 8
+    n = -(-k // unit) * unit
     a, b = (torch.randn(rows, k, device="cuda", dtype=torch.float16) for rows in (m, n))
     out = torch.full((m, n), float("nan"), device="cuda", dtype=torch.float16)
     copying(f"{m}x{n}x{k}:f16:nt")(a=a, b=b, out=out)

@@ -196,9 +196,12 @@ def check_copy(item: Repacked, m: int, original: np.ndarray, copy: np.ndarray) -
     expected = np.lib.stride_tricks.as_strided(original, shape, (2 * source_stride, 2 * source_ld, 2))
     found = np.lib.stride_tricks.as_strided(copy, shape, (2 * stride, 2 * ld, 2))
     assert np.array_equal(found, expected), f"{item.operand}: the copy differs"
-    assert not (copy == _POISON).any(), f"{item.operand}: not all of the copy is written"
+    width = 8 * evaluate(item.row_words, m)
+    words = np.lib.stride_tricks.as_strided(copy, (item.batch, rows, width), (2 * stride, 2 * ld, 2))
+    assert not (words == _POISON).any(), f"{item.operand}: not all of the copy is written"
     assert copy.base is not None
-    assert int((copy.base == _POISON).sum()) == copy.base.size - copy.size, f"{item.operand}: written outside the copy"
+    left = copy.base.size - words.size
+    assert int((copy.base == _POISON).sum()) == left, f"{item.operand}: written outside the copy's words"
 
 
 def phases(gemm: Gemm) -> Iterator[int]:
@@ -343,18 +346,21 @@ def test_vector_divides_base_rows_and_matrices(text: str, vector: int) -> None:
     assert item.vector == vector
 
 
-def test_copies_have_rows_of_whole_words() -> None:
+def test_copies_have_rows_of_whole_lines() -> None:
     item = repacked(Gemm.parse("1..8192x1024x4097:f16:tn:batch=3"), "a")
     assert item is not None
     for m in (1, 7, 8, 9, 8191, 8192):
-        ld = -(-m // 8) * 8
+        ld = -(-m // 64) * 64
         assert evaluate(item.ld, m) == ld
         assert evaluate(item.stride, m) == 4097 * ld
         assert evaluate(item.elements, m) == 3 * 4097 * ld
         assert evaluate(item.nbytes, m) == 2 * evaluate(item.elements, m)
-        assert evaluate(item.words, m) * 8 == evaluate(item.elements, m)
+        assert evaluate(item.words, m) == 3 * 4097 * -(-m // 8)
         assert evaluate(item.span, m) == 3 * 4097 * m
     assert item.rows_even
+    narrow = repacked(Gemm.parse("100x64x33:f16:nt"), "a")
+    assert narrow is not None
+    assert (narrow.ld, narrow.dense) == (40, True)
     assert (item.name, item.base, item.vector) == ("a_packed", 8, 1)
 
 

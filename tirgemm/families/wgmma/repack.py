@@ -124,10 +124,11 @@ class Copy:
         self.args, self.item = args, item
         self.source, self.copy = args.memory[item.operand], args.memory[item.name]
         wide = "int64" if args._wide else "int32"
-        # Of each word: its number; where in the source its first element lies, and how far into an aligned word; its
-        # elements that are no padding; the two aligned words.
+        # Of each word: its number; where in the source its first element lies, where in the copy, and how far into an
+        # aligned word; its elements that are no padding; the two aligned words.
         self.number = T.alloc_local([REPACK_WORDS], "int32")
         self.first = T.alloc_local([REPACK_WORDS], wide)
+        self.target = None if item.dense else T.alloc_local([REPACK_WORDS], wide)
         self.shift = T.alloc_local([REPACK_WORDS], "int32")
         self.count = T.alloc_local([REPACK_WORDS], "int32")
         self.bits = T.alloc_local([REPACK_WORDS * 2 * _HALVES], "uint32")
@@ -162,6 +163,8 @@ class Copy:
             within = row - matrix * rows
             place = args.place((matrix, item.source_stride), (within, item.source_ld), (column, 1))
         T.buffer_store(self.first, place, [word])
+        if self.target is not None:
+            T.buffer_store(self.target, args.place((row, item.ld), (column, 1)), [word])
         T.buffer_store(self.count, T.min(args.dim(item.columns) - column, WORD), [word])
         behind = T.cast(self.first[word], "int32")
         if self.phase is not None:
@@ -217,7 +220,7 @@ class Copy:
 
     def copied(self, word):
         """Where the word lies in the copy."""
-        return self.args.place((self.number[word], WORD))
+        return self.args.place((self.number[word], WORD)) if self.target is None else self.target[word]
 
     def at(self, word, i):
         return word * 2 * _HALVES + i

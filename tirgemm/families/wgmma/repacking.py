@@ -1,7 +1,8 @@
 """How operands that TMA cannot load are copied to rows that it can: extents, accesses, blocks. Integers only, no TVM.
 
-The copy of an operand is (batch, rows, ld) with ld the columns rounded up to 16 bytes. It is made of *words* of 16
-bytes, eight elements; word i of the copy starts at its element 8 i, and every word belongs to one row.
+The copy of an operand is (batch, rows, ld) with ld the columns rounded up to 128 bytes, a line of L2, or to 16 bytes
+where columns are fewer. It is made of *words* of 16 bytes, eight elements, numbered on from row to row: as many as hold
+the columns.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ REPACK_WORDS = 4
 REPACK_BLOCKS = 4
 WORD_BYTES = 16
 WORD = WORD_BYTES // ELEMENT_BYTES
+# Elements of a line of L2.
+LINE = 128 // ELEMENT_BYTES
 # Words are counted in int32, with room for the last blocks to count on beyond the end.
 MAX_COPY_BYTES = 2**34
 
@@ -65,6 +68,11 @@ class Repacked:
         return expr.ceildiv(self.columns, WORD)
 
     @property
+    def dense(self) -> bool:
+        """Whether a row's words fill it, so that word i starts at element 8 i."""
+        return self.ld == make("mul", self.row_words, WORD)
+
+    @property
     def words(self) -> Dim:
         """Words of the copy."""
         return make("mul", make("mul", self.rows, self.row_words), self.batch)
@@ -102,7 +110,9 @@ def repacked(gemm: Gemm, operand: Operand) -> Repacked | None:
     rows, columns = gemm.matrix(operand)
     source_ld = gemm.leading(operand)
     source_stride: Dim = gemm.batch_stride(operand) if gemm.batch > 1 else 0
-    ld = make("mul", expr.ceildiv(columns, WORD), WORD)
+    # Rows that start in the middle of a line of L2 cost the kernel half as many lines again.
+    unit = LINE if expr.evaluate(columns, gemm.m_max) >= LINE else WORD
+    ld = make("mul", expr.ceildiv(columns, unit), unit)
     stride = make("mul", rows, ld)
     elements = make("mul", stride, gemm.batch)
     nbytes = ELEMENT_BYTES * expr.evaluate(elements, gemm.m_max)
