@@ -15,12 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tirgemm import Config, Gemm, TirgemmError
-from tirgemm.tuning.measured_configs import FORMAT as MEASURED_CONFIGS
-from tirgemm.tuning.measured_configs import MeasuredConfigs
-from tirgemm.tuning.records import Status
-
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from benchmarks.verification import evidence  # noqa: E402 - found by the line above
+from tirgemm import Config, Gemm, TirgemmError  # noqa: E402
+from tirgemm.tuning.measured_configs import FORMAT as MEASURED_CONFIGS  # noqa: E402
+from tirgemm.tuning.measured_configs import MeasuredConfigs  # noqa: E402
+from tirgemm.tuning.records import Status  # noqa: E402
+
 STATUSES = {"measured", "skipped", "build_failed", "wrong", "timed_out", "crashed"}
 LEAST_ISOLATED = 50
 ENVIRONMENT = ("device", "device_key", "python", "tvm", "torch", "tirgemm", "commit", "date")
@@ -48,6 +51,8 @@ def problems(path: Path, suites: Path = HERE / "suites") -> list[str]:
         document = _load(path)
         if document.get("format") == MEASURED_CONFIGS:
             return _configs(path)
+        if document.get("format") == evidence.FORMAT:
+            return evidence.problems(document)
         if document["suite"] == "calls":
             return list(_calls(document))
         suite = json.loads((suites / f"{document['suite']}.json").read_text())

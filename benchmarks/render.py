@@ -2,7 +2,7 @@
 
 ``<!-- results:NAME -->`` to ``<!-- /results:NAME -->`` holds the tables of a suite, one for each device and regime that has
 a results file, or with the name ``DEVICE/SUITE.REGIME`` the one of ``benchmarks/results/DEVICE/SUITE.REGIME.json``.
-``DEVICE/summary``, ``worst``, ``shapes``, ``bandwidth`` and ``behind`` are tables over all suites of a device's folder.
+``DEVICE/summary``, ``worst``, ``shapes``, ``bandwidth``, ``behind`` and ``knobs`` are tables over all suites of a device's folder.
 
 usage: render.py [--check] [FILE.md...]     default: README.md and docs; --check only says what would change
 """

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.knob_tables import knobs
 from benchmarks.reasons import Floors, reasons, spread
 from service.results import load
 from tirgemm.gemm import DTYPE_BYTES, REGIMES, Gemm
@@ -179,6 +180,7 @@ def behind(folder: Path, suites: Path) -> str:
 
 TABLES: dict[str, Callable[[Path, Path], str]] = {
     "summary": summary, "worst": worst, "shapes": shapes, "bandwidth": bandwidth, "behind": behind,
+    "knobs": knobs,
 }  # fmt: skip
 
 
