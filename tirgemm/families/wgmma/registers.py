@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tirgemm.families.wgmma.names import DIRECT, STAGED
-from tirgemm.gemm import Range
+from tirgemm.gemm import Gemm, Range
 
 if TYPE_CHECKING:
     from tirgemm.families.wgmma.plan import Plan
@@ -15,29 +15,42 @@ if TYPE_CHECKING:
 _REGISTERS = {1: ((96, 240),), 2: ((88, 208), (56, 224), (40, 232)), 3: ((56, 152),)}
 # The same where two blocks share an SM.
 _HALF_REGISTERS = {1: ((56, 200), (40, 216)), 2: ((48, 96), (32, 104)), 3: ((40, 72),)}
-# Registers of a consumer's thread beside its accumulators, and more for erf, for C's places beside D's, for a tile's
-# coordinates where they take division by m, and for storing straight from the registers: what the assembler needs lest
-# it spills, found by compiling.
-_OTHER_REGISTERS, _ERF_REGISTERS, _ADDRESS_REGISTERS = 40, 32, 32
-_COORDINATE_REGISTERS, _DIRECT_REGISTERS = 8, 40
-# For another block's sums and their places.
-_HANDED_REGISTERS = 40
+# Registers of a consumer's thread beside its accumulators, found by compiling: what the assembler needs lest it spills.
+# It is no simple function; a config in some hundreds of those that are near the limit still spills a few bytes.
+_OTHER_REGISTERS = 40
+# More for erf; for C's places beside D's; for a tile's coordinates where they take division by m; for storing straight
+# from the registers; for outputs that are finished before their turn.
+_ERF_REGISTERS, _ADDRESS_REGISTERS, _COORDINATE_REGISTERS, _DIRECT_REGISTERS, _FINISHED_REGISTERS = 32, 48, 8, 48, 32
+# For another block's sums and their places; for sums of a cluster's parts that are loaded before they are added.
+_HANDED_REGISTERS, _LOADED_REGISTERS = 64, 40
 
 
 def besides_accumulators(plan: Plan) -> int:
     """Registers of a consumer's thread for all but accumulators."""
-    other = _OTHER_REGISTERS
-    if not plan.partials and plan.gemm.act == "gelu":
-        other += _ERF_REGISTERS
-    if not plan.partials and plan.gemm.beta and plan.epilogue == STAGED:
-        other += _ADDRESS_REGISTERS
-    if isinstance(plan.gemm.m, Range) and plan.gemm.batch > 1:
+    gemm, other = plan.gemm, _OTHER_REGISTERS
+    if not plan.partials:
+        if gemm.act == "gelu":
+            other += _ERF_REGISTERS
+        if gemm.beta and (plan.epilogue == STAGED or plan.blocks > 1 or plan.in_cluster):
+            other += _ADDRESS_REGISTERS
+    if isinstance(gemm.m, Range) and gemm.batch > 1:
         other += _COORDINATE_REGISTERS
     if plan.epilogue == DIRECT and not plan.pingpong and plan.blocks > 1:
         other += _DIRECT_REGISTERS
+    # What two chunks have in common is finished once; turned, rows of a chunk are finished together.
+    if plan.staged and not plain(gemm) and (plan.swapped or plan.stored_columns % plan.chunk):
+        other += _FINISHED_REGISTERS
     if plan.handed_over:
         other += _HANDED_REGISTERS
+    if plan.in_cluster and plan.reducers < plan.split:
+        gathered = plan.accumulators // plan.reducers
+        other += gathered + min(gathered, _LOADED_REGISTERS)
     return other
+
+
+def plain(gemm: Gemm) -> bool:
+    """Whether D is the sums themselves."""
+    return gemm.act == "none" and not (gemm.alpha or gemm.beta or gemm.bias)
 
 
 def of_threads(plan: Plan) -> tuple[int, int]:
