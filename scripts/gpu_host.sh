@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The GPU tests and measurements on a host that has a GPU, PyTorch and g++ but no network: nothing is installed.
 #   PYTHONPATH=SITE:. scripts/gpu_host.sh OUT [STEP ...]      steps: build tests flow bench hopper cpu calls space search suites
+#                                                                verify sanitize mutants
 # SITE holds TVM and the other Python packages that the host lacks. Everything is written under OUT.
 # search and suites go on from the files of BEFORE (default: benchmarks/results/nvidia-h200), for SECONDS_SEARCH and
 # SECONDS_SUITES, over SUITES; SEARCH and BENCH are more options for them.
@@ -55,6 +56,12 @@ for step in "${steps[@]}"; do
         --regime "${REGIMES:-sustained,isolated}" --configs "$out/configs.json.gz" --limit "$limit" --resume --compress \
         --out "$out" --data "$out/data" ${BENCH:-} "${commit[@]}"
       run python3 benchmarks/check.py "$out"/*.json.gz ;;
+    verify) run timeout 330 python3 -m benchmarks.verification.verify_family "${FAMILY:-wgmma}" --device "${DEVICE:-cuda:0}" \
+              --count 640 --seconds 290 --out "$out/${FAMILY:-wgmma}.verified.json.gz" "${commit[@]}" ;;
+    sanitize) run timeout 260 python3 -m benchmarks.verification.sanitize "${FAMILY:-wgmma}" --device "${DEVICE:-cuda:0}" \
+                --seconds 200 --parallel 6 --out "$out/${FAMILY:-wgmma}.sanitized.json.gz" "${commit[@]}" ;;
+    mutants) run timeout 420 python3 -m benchmarks.verification.mutants "${FAMILY:-wgmma}" --device "${DEVICE:-cuda:0}" \
+               --seconds 330 --parallel 5 --out "$out/${FAMILY:-wgmma}.mutants.json.gz" "${commit[@]}" ;;
     *) echo "unknown step $step"; exit 2 ;;
   esac
 done
