@@ -10,12 +10,12 @@ from functools import cache
 
 import pytest
 
+from tests.repack_alone import repack_alone
 from tirgemm.artifact import Kernel, Signer, Trust, load, pack
 from tirgemm.config import Config
 from tirgemm.detect import devices
-from tirgemm.families.base import Program
 from tirgemm.gemm import Gemm
-from tirgemm.launch import KernelLaunch, Launch, Pointer, tensor_args
+from tirgemm.launch import Pointer
 
 GPUS = [device for device in devices() if device.kind == "cuda" and device.arch == "sm_90a"]
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="this machine has no Hopper GPU")]
@@ -30,32 +30,19 @@ _LEAST_BYTES_PER_SECOND = 2.5e12
 @cache
 def copying(text: str) -> Kernel:
     """A kernel that copies A to D."""
-    from tvm import IRModule
-
-    from tirgemm.families.wgmma.repack import RepackArguments, repack_kernel
-    from tirgemm.families.wgmma.repacking import REPACK_SYMBOL, REPACK_THREADS, repack_grid, repacked
+    from tirgemm.families.wgmma.repacking import repacked
     from tirgemm.tuning.compile import cuda
     from tirgemm.tuning.compile.nvrtc import compile_source
 
     gemm, units = Gemm.parse(text), GPUS[0].units
     item = repacked(gemm, "a")
     assert item is not None
-    items = (item,)
-    declared: list[RepackArguments] = []
-
-    def arguments() -> RepackArguments:
-        declared.append(RepackArguments(gemm, items, units))
-        return declared[-1]
-
-    function = repack_kernel(items, arguments)
-    grid, block = (repack_grid(items, units), 1, 1), (REPACK_THREADS, 1, 1)
-    kernel = KernelLaunch(REPACK_SYMBOL, tuple(declared[-1].params), grid, block)
-    launch = Launch(tensor_args(gemm), (), (kernel,))
-    program = Program(IRModule({REPACK_SYMBOL: function}), launch, "tirx", (("tirx.disable_cse_tir", True),))
+    # D is the copy: no workspace.
+    program = repack_alone(gemm, (item,), units, ())
     host, source = cuda.lower(program, GPUS[0].arch)
     (kernel,) = cuda.checked_launch(program, host).kernels
     params = tuple(Pointer("d") if p == Pointer(item.name) else p for p in kernel.params)
-    launch = replace(launch, kernels=(replace(kernel, params=params),))
+    launch = replace(program.launch, kernels=(replace(kernel, params=params),))
     cubin = compile_source(source, GPUS[0].arch)
     data = pack(
         gemm=gemm, config=Config("hand", ()), device=GPUS[0], launch=launch, binary=cubin.data, binary_format="cubin",

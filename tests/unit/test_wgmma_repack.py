@@ -15,12 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.repack_alone import repack_alone
 from tirgemm.errors import InvalidGemm
 from tirgemm.expr import evaluate
-from tirgemm.families.base import Program
 from tirgemm.families.wgmma.repacking import (
     MAX_COPY_BYTES,
-    REPACK_SYMBOL,
     REPACK_THREADS,
     REPACK_WORDS,
     Repacked,
@@ -30,7 +29,7 @@ from tirgemm.families.wgmma.repacking import (
     repacked,
 )
 from tirgemm.gemm import Gemm, Operand
-from tirgemm.launch import KernelLaunch, Launch, Pointer, Size, Workspace, tensor_args
+from tirgemm.launch import Launch, Pointer, Size, Workspace
 from tirgemm.tuning.compile import cuda
 from tirgemm.tuning.compile.nvrtc import compile_source
 
@@ -94,24 +93,9 @@ class Built:
 
 
 def built(text: str, units: int = 132) -> Built:
-    from tvm import IRModule
-
-    from tirgemm.families.wgmma.repack import RepackArguments, repack_kernel
-
     gemm = Gemm.parse(text)
     items = copies(gemm)
-    declared: list[RepackArguments] = []
-
-    def arguments() -> RepackArguments:
-        declared.append(RepackArguments(gemm, items, units))
-        return declared[-1]
-
-    function = repack_kernel(items, arguments)
-    grid, block = (repack_grid(items, units), 1, 1), (REPACK_THREADS, 1, 1)
-    kernel = KernelLaunch(REPACK_SYMBOL, tuple(declared[-1].params), grid, block)
-    workspaces = tuple(Workspace(item.name, item.nbytes) for item in items)
-    launch = Launch(tensor_args(gemm), (), (kernel,), workspaces)
-    program = Program(IRModule({REPACK_SYMBOL: function}), launch, "tirx", (("tirx.disable_cse_tir", True),))
+    program = repack_alone(gemm, items, units, tuple(Workspace(item.name, item.nbytes) for item in items))
     host, source = cuda.lower(program, "sm_90a")
     return Built(gemm, items, cuda.checked_launch(program, host), source)
 

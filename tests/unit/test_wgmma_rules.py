@@ -78,12 +78,13 @@ def test_a_plan_and_its_config_name_each_other() -> None:
     assert plan(gemm, config, H200.units).config == config
 
 
-def test_large_problems_take_pingpong_where_power_is_short_and_cooperative_tiles_where_it_is_not() -> None:
+def test_large_problems_take_large_tiles_and_pingpong_where_power_is_short() -> None:
     gemm = Gemm.parse("8192x8192x8192:f16:nt")
     sustained, isolated = (FAMILY.default(gemm, H200, regime) for regime in ("sustained", "isolated"))
-    assert (sustained["schedule"], sustained["cluster_m"]) == ("pingpong", 2)
-    assert isolated["schedule"] == "cooperative"
-    assert isolated["tile_m"] * isolated["tile_n"] >= 128 * 224
+    assert sustained["schedule"] == "pingpong"
+    for config in (sustained, isolated):
+        assert config["tile_m"] * config["tile_n"] >= 128 * 192
+        assert config["split"] == 1
 
 
 @pytest.mark.parametrize("text", ["16x576x7168:f16:nt", "128x576x7168:f16:nt", "64x512x32768:bf16:nn"])
