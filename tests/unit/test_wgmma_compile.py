@@ -96,6 +96,23 @@ def test_path_compiles_without_spills_or_serialised_wgmmas(case: Case) -> None:
     assert maps[-len(stored) :] == stored if stored else "d" not in maps
 
 
+@pytest.mark.parametrize(
+    ("text", "knobs"),
+    [
+        ("1949..2501x576x520:f16:tt:lda=2504:alpha:bias", "tile_m=64 tile_n=208 stages=4 split=2 epilogue=direct order=n"),
+        ("512x4096x4096:f16:nt", "tile_m=192 tile_n=192 stages=4 split=2 epilogue=direct"),
+        ("700x300x5001:f16:tn:lda=702:ldb=302:align=4", "tile_m=64 tile_n=176 stages=3 resident=2 swap=1 split=8 epilogue=staged"),
+        ("256x8192x28672:f16:nt", "tile_m=128 tile_n=256 stages=4 split=2 reduction=memory epilogue=staged"),
+        ("512x512x32768:f16:nt", "tile_m=256 tile_n=144 stages=4 split=16 reduction=kernel epilogue=direct"),
+        ("4096x1000x4096:f16:nt:bias", "tile_m=128 tile_n=160 stages=3 schedule=pingpong epilogue=staged"),
+    ],
+)  # fmt: skip
+def test_what_once_spilled_no_longer_does(text: str, knobs: str) -> None:
+    gemm = Gemm.parse(text)
+    _, _, cubin = built(Case(gemm, named_config(FAMILY, gemm, H200, knobs)))
+    assert [resources.spill_bytes for resources in cubin.resources.values()] == [0] * len(cubin.resources)
+
+
 def test_a_serialised_kernel_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     gemm = Gemm.parse("4096x4096x4096:f16:nt")
     config = named_config(FAMILY, gemm, H200, "tile_m=128 tile_n=128 stages=4 epilogue=tma group=8")
