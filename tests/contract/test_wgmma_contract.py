@@ -26,13 +26,23 @@ DRAWN_WITH: dict[str, dict[str, object]] = {
     "3..700x1032x1024:bf16:nn:batch=2:beta:act=silu": {},
     "1x1x1:f16:nt": {"load": "repack"},
     "16x576x7168:f16:tn:beta:out=f32": {"swap": 1},
-    "130x257x4104:bf16:nn:ldb=264:alpha": {"split": 4, "reduction": "cluster"},
-    "1..65x129x16392:f16:tt:lda=72:ldb=16392:bias": {"reduction": "memory"},
+    "130x257x4104:bf16:nn:ldb=264:alpha": {"split": 4, "reduction": "cluster", "schedule": "cooperative"},
+    "1..65x129x16392:f16:tt:lda=72:ldb=16392:bias": {"split": 16, "reduction": "memory", "schedule": "cooperative"},
     "64x256x24576:f16:nt": {"split": 48, "reduction": "kernel", "epilogue": "direct"},
     "1000x1544x1096:f16:nt:beta": {"schedule": "stream"},
     "1..333x577x523:f16:tt:lda=335:ldb=523:align=2": {"load": "repack"},
-    "177x1002x523:bf16:tn:lda=178:ldb=1002:align=4": {"load": "copy"},
-    "577x1003x523:f16:nt:lda=524:ldb=524:align=8": {"load": "copy"},
+    "178x1002x523:bf16:tn:align=4": {
+        "load": "copy",
+        "split": 1,
+        "schedule": "cooperative",
+        "resident": 1,
+    },
+    "577x1003x524:f16:nt:align=8": {
+        "load": "copy",
+        "split": 1,
+        "schedule": "cooperative",
+        "resident": 1,
+    },
     "1..300x600x200:f16:tn:lda=304:acc=f16:beta": {},
 }
 
