@@ -25,7 +25,7 @@ NAMED = (
     ("2777x2004x136:f16:nt:out=f32:beta:bias", "tile_m=256 tile_n=128 stages=3 epilogue=direct group=4"),
     ("16x576x7168:f16:nt", "tile_m=64 tile_n=64 tile_k=128 stages=6 split=8 reduction=kernel epilogue=direct"),
     ("1..64x577x2000:f16:nt:alpha:beta:bias:act=gelu_tanh:batch=2", "tile_m=64 tile_n=64 stages=4 split=4 reduction=kernel epilogue=direct"),
-    ("1..700x1032x264:bf16:nn:ldb=1040:batch=2:beta", "tile_m=128 tile_n=128 stages=4 schedule=pingpong cluster_m=2 epilogue=tma group=4"),
+    ("1..2500x1032x264:bf16:nn:ldb=1040:batch=2:beta", "tile_m=128 tile_n=128 stages=4 schedule=pingpong cluster_m=2 epilogue=tma group=4"),
     ("1..9x1000x1:f16:nt:lda=8:ldb=8:bias", "tile_m=64 tile_n=32 stages=2 epilogue=tma"),
     ("1x1x1:f16:nt:lda=8:ldb=8", "tile_m=64 tile_n=8 stages=2 epilogue=staged"),
     ("5x4104x1000:f16:nt:bias", "tile_m=64 tile_n=8 stages=6 swap=1 epilogue=staged"),
@@ -43,6 +43,13 @@ NAMED = (
 # Rows of A or of B that TMA does not take, for every way to load that the family offers for them.
 UNALIGNED = (
     ("777x1003x523:f16:nt:lda=524:ldb=524", "tile_m=128 tile_n=96 stages=3 epilogue=staged group=4"),
+    ("777x1002x522:f16:nt", "tile_m=128 tile_n=96 stages=3 epilogue=staged group=4"),
+    ("778x1004x524:bf16:tn:align=8:batch=2", "tile_m=128 tile_n=64 stages=4 epilogue=staged group=4"),
+    ("778x1002x522:f16:tt:align=4:bias", "tile_m=64 tile_n=128 stages=4 epilogue=direct group=4"),
+    ("1..33x4307x1046:f16:nt:alpha", "tile_m=64 tile_n=40 stages=4 swap=1 epilogue=staged"),
+    ("1000x1544x1096:f16:nn:lda=1100", "tile_m=128 tile_n=176 stages=3 schedule=stream epilogue=tma group=4"),
+    ("128x576x4100:f16:nt", "tile_m=64 tile_n=64 stages=4 split=4 reduction=memory epilogue=staged"),
+    ("1..128x576x4100:bf16:nt", "tile_m=64 tile_n=64 stages=4 split=4 reduction=cluster epilogue=staged"),
     ("777x1003x523:bf16:nn:lda=525:ldb=1005:align=2", "tile_m=128 tile_n=96 stages=3 epilogue=staged group=4"),
     ("777x1002x523:f16:tt:lda=778:ldb=526:align=4:bias", "tile_m=64 tile_n=128 stages=4 epilogue=direct group=4"),
     ("777x1003x523:bf16:tn:lda=780:ldb=1004:align=8:batch=2", "tile_m=128 tile_n=64 stages=4 epilogue=staged group=4"),

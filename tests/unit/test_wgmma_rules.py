@@ -39,6 +39,7 @@ def cut(text: str, **changes: object) -> Plan:
         ("4096x4096x4096:f16:nt", {"cluster_m": 2, "cluster_n": 2}, "cluster", "cluster of 4"),
         ("100x4096x4096:f16:nt", {"cluster_m": 2, "group": 1}, "cluster", "one tile of 128"),
         ("1024x1024x4096:f16:nt", {"schedule": "pingpong"}, "schedule", "one tile"),
+        ("1..1024x1024x4096:f16:nt", {"schedule": "pingpong"}, "schedule", "one tile"),
         ("50x4096x4096:f16:nt", {"group": 1}, "tile", "64 is enough"),
         ("4096x104x4096:f16:nt", {"tile_n": 160}, "tile", "112 is enough"),
         ("4096x4096x4096:f16:nt", {"split": 2, "epilogue": "direct"}, "split", "without split"),

@@ -1,6 +1,6 @@
 """How a warpgroup copies tiles of an operand that TMA cannot load: who copies what, and where it lies. Integers only.
 
-A copy is 8 or 4 bytes of a row, as wide as the base, the rows and the matrices of the operand are aligned. They lie in a
+A copy is 8 or 4 bytes of a row, as wide as the base, the rows and the matrices of the operand are aligned and rows are long. They lie in a
 stage as TMA would have written them: see ``tile.py``.
 """
 

@@ -3,7 +3,7 @@
 # The decorated functions are TVMScript, which is parsed and never run as Python.
 """The kernel in TIRx: one producer warpgroup feeds a ring of stages by TMA or copies, consumers multiply by wgmma.
 
-A stage is a tile of each operand. ``full`` barriers count bytes that arrived, ``empty`` ones the consumers that have
+A stage is a tile of each operand. ``full`` barriers count bytes that arrived or threads that copied them, ``empty`` ones the consumers that have
 read a stage, in every block of the cluster that the stage's data went to. In ping-pong a third pair of barriers lets
 one consumer multiply while the other stores. Sources: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions" and
 "Tensor copies"; the schedules are those of CUTLASS's sm90 warp-specialised kernels.

@@ -184,7 +184,7 @@ class Plan:
 
     @property
     def left(self) -> Tile:
-        """The left operand's tile. With few rows of A in all, only those are loaded: the rest of a wgmma reads what
+        """The left operand's tile. With few rows of it in all, only those are loaded: the rest of a wgmma reads what
         lies behind them."""
         k_major = self._k_major(self.left_operand)
         rows = self.tile_m

@@ -1,4 +1,4 @@
-"""A plan as a Program: one kernel, or two where k is split."""
+"""A plan as a Program: the GEMM, a kernel before where operands are copied, one behind where k is split."""
 
 from __future__ import annotations
 

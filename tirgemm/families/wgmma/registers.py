@@ -23,6 +23,8 @@ _OTHER_REGISTERS = 40
 _ERF_REGISTERS, _ADDRESS_REGISTERS, _COORDINATE_REGISTERS, _DIRECT_REGISTERS, _FINISHED_REGISTERS = 32, 48, 8, 48, 32
 # For another block's sums and their places; for sums of a cluster's parts that are loaded before they are added.
 _HANDED_REGISTERS, _LOADED_REGISTERS = 56, 40
+# Beside fp16 sums that are unpacked.
+_UNPACKED_REGISTERS = 16
 
 
 def besides_accumulators(plan: Plan) -> int:
@@ -31,19 +33,18 @@ def besides_accumulators(plan: Plan) -> int:
     if not plan.partials:
         if gemm.act == "gelu":
             other += _ERF_REGISTERS
+        # fp16 sums are unpacked before they are finished.
+        if plan.half and not plain(gemm):
+            other += plan.accumulators - plan.accumulator_registers + _UNPACKED_REGISTERS
         if gemm.beta and (plan.epilogue == STAGED or plan.in_cluster or (plan.staged and plan.blocks > 1)):
             other += _ADDRESS_REGISTERS
     if isinstance(gemm.m, Range) and gemm.batch > 1:
         other += _COORDINATE_REGISTERS
     if plan.epilogue == DIRECT and not plan.pingpong and plan.blocks > 1:
         other += _DIRECT_REGISTERS
-    if plan.epilogue == DIRECT and not plan.partials:
-        # Outputs that are no pairs have a place and a condition each.
-        if not plan.pairs and not plan.swapped:
-            other += plan.stored_columns // 2
-        # fp16 sums are unpacked before they are finished.
-        if plan.half and not plain(gemm):
-            other += plan.accumulators - plan.accumulator_registers
+    # Outputs that are no pairs have a place and a condition each.
+    if plan.epilogue == DIRECT and not plan.partials and not plan.pairs and not plan.swapped:
+        other += plan.stored_columns // 2
     # What two chunks have in common is finished once; turned, rows of a chunk are finished together.
     if plan.staged and not plain(gemm) and (plan.swapped or plan.stored_columns % plan.chunk):
         other += _FINISHED_REGISTERS

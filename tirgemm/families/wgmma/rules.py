@@ -35,7 +35,7 @@ def _schedule(gemm: Gemm, config: Config, device: Device) -> str | None:
         return None
     if cut.split > 1:
         return f"split={cut.split} leaves a block one tile, and pingpong needs two to overlap them"
-    if cut.waves == 1:
+    if evaluate(cut.waves, gemm.m_max) == 1:
         return "every block has one tile; pingpong needs two to overlap them"
     return None
 
@@ -80,7 +80,7 @@ def _load(gemm: Gemm, config: Config, device: Device) -> str | None:
         return None
     for operand in (cut.left_operand, cut.right_operand):
         if not cut.copied[operand] and not loaded_by_tma(gemm, operand):
-            return f"load={COPY} needs rows of {operand.upper()} that are 4 bytes apart and aligned; {REPACK} does not"
+            return f"load={COPY} needs rows of {operand.upper()} that are 4 bytes apart, aligned and whole pieces of 4 bytes; {REPACK} does not"
     for operand, tile, name in (
         (cut.left_operand, cut.left, "cluster_n"),
         (cut.right_operand, cut.right, "cluster_m"),
@@ -195,7 +195,7 @@ def _epilogue(gemm: Gemm, config: Config, device: Device) -> str | None:
     if way != DIRECT and DTYPE_BYTES[gemm.out] != 2:
         return f"epilogue={way} stores 16-bit outputs; {gemm.out} leaves by {DIRECT}"
     if way == TMA and not stored_by_tma(gemm):
-        return f"epilogue={TMA} needs rows of D 16 bytes apart and aligned; {STAGED} does not"
+        return f"epilogue={TMA} needs rows of D of whole 16 bytes, 16 bytes apart and aligned; {STAGED} does not"
     return None
 
 
@@ -219,6 +219,8 @@ def _raster(gemm: Gemm, config: Config, device: Device) -> str | None:
 def _resident(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     blocks = evaluate(cut.work, gemm.m_max) * cut.cluster
+    if cut.resident > 1 and cut.in_memory:
+        return f"reduction={cut.reduction} keeps one block an SM; resident={cut.resident} is for tiles without parts in memory"
     if cut.resident == 1 or cut.stream or blocks > device.units:
         return None
     return f"{blocks} blocks have an SM each: there are no two to share one"

@@ -16,9 +16,9 @@ UNIT = 16
 MMA_K = 16
 CORE_ROWS = 8
 SLAB_BYTES = 128
-# Bytes of a swizzled row -> the driver's CUtensorMapSwizzle, which the descriptor helper takes too.
 # Units in 128 bytes: rows of fewer share a step of the permutation.
 _PERIOD = 8
+# Bytes of a swizzled row -> the driver's CUtensorMapSwizzle, which the descriptor helper takes too.
 SWIZZLES = {16: 0, 32: 1, 64: 2, 128: 3}
 
 

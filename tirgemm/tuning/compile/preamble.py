@@ -2,7 +2,7 @@
 
 ``cuda/std/type_traits``, ``cuda/barrier`` and ``cooperative_groups.h`` open over a thousand files, and take most of
 a small kernel's compile, for the names of integer types and the rank of a thread in its block. Both are said in plain
-CUDA C++ instead, as those headers define them, so that the machine code is the same.
+CUDA C++ instead, as those headers define them, so that the instructions are the same.
 """
 
 from __future__ import annotations
