@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 
 from service import problems
 from service.body_limit import BodyLimit
@@ -20,9 +19,18 @@ Every error is an `application/problem+json` document with a `code` to switch on
 """
 
 
+class App(FastAPI):
+    """FastAPI with our problem documents in its schema."""
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            self.openapi_schema = problems.describe(super().openapi())
+        return self.openapi_schema
+
+
 def create_app(state: ServiceState) -> FastAPI:
     """The application on an open service state."""
-    app = FastAPI(
+    app = App(
         title="tirgemm",
         version=__version__,
         description=DESCRIPTION,
@@ -38,11 +46,4 @@ def create_app(state: ServiceState) -> FastAPI:
     for module in (kernels, jobs, artifacts, info):
         app.include_router(module.router)
 
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-            app.openapi_schema = problems.describe(schema)
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
     return app

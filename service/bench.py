@@ -289,7 +289,7 @@ class Bench:
         return self.workbench.package(gemm, config, self._build(gemm, config).result())
 
 
-_CONDITIONS = ("at", "swapped", "operand_sets", "temperature_c", "absent")
+_CONDITIONS = ("at", "swapped", "operand_sets", "temperature_c", "absent", "left_out")
 
 
 def _beside(samples: SampleSet, default: SampleSet) -> SampleSet:

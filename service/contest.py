@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tirgemm.config import Config
 from tirgemm.errors import MeasurementFailed, VerificationFailed
@@ -64,18 +64,22 @@ class Contest:
     def run(self, gemm: Gemm, entrants: Sequence[Entrant], regime: str) -> dict[Config, SampleSet]:
         """Samples of every entrant; beside each stand the baselines' and, beside all but the first, those of the first.
 
-        Where the run dies it is tried again with the first entrant alone, then with the first baseline alone; what was
-        left out is missing. Raises MeasurementFailed, DoesNotFit.
+        A run that dies is tried once more, then with the first entrant alone, then with the first baseline alone; what
+        was left out is missing, and the conditions say why (``left_out``). Raises MeasurementFailed, DoesNotFit.
         """
-        attempts = [(entrants, self.baselines), (entrants[:1], self.baselines), (entrants, self.baselines[:1])]
+        whole = entrants, self.baselines
         failed: MeasurementFailed | None = None
-        for number, (some, baselines) in enumerate(attempts):
-            if (some, baselines) in attempts[:number]:
+        for attempt, (some, baselines) in enumerate(
+            (whole, whole, (entrants[:1], self.baselines), (entrants, self.baselines[:1]))
+        ):
+            if attempt > 1 and (some, baselines) == whole:
                 continue
             try:
-                return self._believed(gemm, some, baselines, regime)
+                found = self._believed(gemm, some, baselines, regime)
             except MeasurementFailed as error:
                 failed = failed or error
+                continue
+            return found if attempt < 2 else _with_reason(found, str(failed))
         assert failed is not None
         raise failed
 
@@ -104,6 +108,14 @@ class Contest:
             others = beside | {"default": run.samples_us}
             found[entrant.config] = SampleSet(samples, run.reason, others, run.conditions)
         return found
+
+
+def _with_reason(found: Mapping[Config, SampleSet], reason: str) -> dict[Config, SampleSet]:
+    """The same samples; their conditions say why something is missing beside them."""
+    return {
+        config: replace(samples, conditions=samples.conditions | {"left_out": reason})
+        for config, samples in found.items()
+    }
 
 
 def _close(found: Mapping[Config, SampleSet]) -> bool:

@@ -23,6 +23,7 @@ UNIT_ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 GROWTH = {"f32": 2.0, "f16": 1.0}
 FLOOR = {"f32": 2.0**-126, "f16": 2.0**-25, "bf16": 2.0**-126}
 EPILOGUE_ROUNDINGS = 4
+MOST_ALPHA = 2.0
 ACTIVATION_ROUNDINGS = {"none": 0, "relu": 0, "gelu": 64, "gelu_tanh": 64, "silu": 64}
 LIPSCHITZ = {"none": 1.0, "relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1}
 
@@ -103,10 +104,9 @@ def _aligned(count: int, dtype: Any, align: int) -> Array:
 def coefficients(gemm: Gemm) -> tuple[float, float, float, float]:
     """The bound's coefficients: of T, of the value before the activation, of the result, and the floor."""
     u_acc, u_out = UNIT_ROUNDOFF[gemm.acc], UNIT_ROUNDOFF[gemm.out]
-    growth = GROWTH[gemm.acc] * math.sqrt(gemm.k) + EPILOGUE_ROUNDINGS
-    grown = LIPSCHITZ[gemm.act] * growth
-    floor = FLOOR[gemm.out] + grown * FLOOR[gemm.acc]
-    return grown * u_acc, ACTIVATION_ROUNDINGS[gemm.act] * u_acc, u_out, floor
+    summed, lipschitz = GROWTH[gemm.acc] * math.sqrt(gemm.k), LIPSCHITZ[gemm.act]
+    floor = FLOOR[gemm.out] + MOST_ALPHA * lipschitz * summed * FLOOR[gemm.acc]
+    return lipschitz * (summed + EPILOGUE_ROUNDINGS) * u_acc, ACTIVATION_ROUNDINGS[gemm.act] * u_acc, u_out, floor
 
 
 def expected(gemm: Gemm, operands: dict[str, Array], alpha: float, beta: float) -> tuple[Array, Array]:

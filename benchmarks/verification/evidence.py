@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from service.results import environment
 from tirgemm.device import Device
+from tirgemm.tuning import gzip_json
 
 FORMAT = "tirgemm-evidence/1"
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,23 +48,14 @@ class EvidenceFile:
             "summary": {"count": len(self.rows), "status": dict(sorted(counts.items()))} | self.summary,
             "rows": list(self.rows.values()),
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(self.path.name + ".partial")
-        partial.write_bytes(gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0))
-        partial.replace(self.path)
+        gzip_json.write(self.path, document)
 
     def _resume(self) -> None:
         """Go on with the rows of a file of the same kind, device and sources; of any other file none are kept."""
-        old = read(self.path)
+        old = gzip_json.read(self.path)
         same = ("kind", "family", "sources_sha256")
         if all(old[name] == self._head[name] for name in same) and _device(old) == _device(self._head):
             self.rows = {row["key"]: row for row in old["rows"]}
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The document of a file that ``EvidenceFile`` wrote."""
-    document: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
-    return document
 
 
 def problems(document: dict[str, Any]) -> list[str]:

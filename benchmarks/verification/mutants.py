@@ -30,6 +30,7 @@ from benchmarks.verification.altered_bench import AlteredBench
 from benchmarks.verification.cases import Case
 from benchmarks.verification.covering import build_cost, covering, paths, small_cases
 from benchmarks.verification.evidence import EvidenceFile, Row
+from benchmarks.verification.options import parser
 from benchmarks.verification.sanitizer import CLEAN, FOUND, TOOLS, check
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
@@ -249,17 +250,11 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("family")
-    parser.add_argument("--device", default=None)
-    parser.add_argument("--kernels", type=int, default=None, help="only the first so many kernels")
-    parser.add_argument("--seconds", type=float, default=400.0)
-    parser.add_argument("--parallel", type=int, default=5, help="measuring processes, then sanitizers, at a time")
-    parser.add_argument("--processes", type=int, default=None, help="build processes (default: one a hardware thread)")
-    parser.add_argument("--no-sanitizer", action="store_true", help="stop before compute-sanitizer")
-    parser.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
-    parser.add_argument("--out", type=Path, required=True)
-    return parser.parse_args()
+    made = parser(__doc__ or "", 400.0)
+    made.add_argument("--kernels", type=int, default=None, help="only the first so many kernels")
+    made.add_argument("--parallel", type=int, default=5, help="measuring processes, then sanitizers, at a time")
+    made.add_argument("--no-sanitizer", action="store_true", help="stop before compute-sanitizer")
+    return made.parse_args()
 
 
 if __name__ == "__main__":

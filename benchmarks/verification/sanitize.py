@@ -24,6 +24,7 @@ from benchmarks.verification.altered_bench import AlteredBench
 from benchmarks.verification.cases import Case, Feature
 from benchmarks.verification.covering import build_cost, covering, paths, small_cases
 from benchmarks.verification.evidence import EvidenceFile, Row
+from benchmarks.verification.options import parser
 from benchmarks.verification.sanitizer import CLEAN, FOUND, TOOLS, check
 from tirgemm.detect import device as detect_device
 from tirgemm.errors import BuildFailed
@@ -127,16 +128,10 @@ def _row(job: Job) -> Row:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("family")
-    parser.add_argument("--device", default=None)
-    parser.add_argument("--tool", action="append", choices=TOOLS, help="only this tool (again for another)")
-    parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--parallel", type=int, default=6, help="sanitizers at a time")
-    parser.add_argument("--processes", type=int, default=None, help="build processes (default: one a hardware thread)")
-    parser.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
-    parser.add_argument("--out", type=Path, required=True)
-    return parser.parse_args()
+    made = parser(__doc__ or "", 300.0)
+    made.add_argument("--tool", action="append", choices=TOOLS, help="only this tool (again for another)")
+    made.add_argument("--parallel", type=int, default=6, help="sanitizers at a time")
+    return made.parse_args()
 
 
 if __name__ == "__main__":

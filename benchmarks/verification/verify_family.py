@@ -5,7 +5,8 @@
 
 Special cases (k, m or n of 1) come first, then random ones that cover every choice of every knob. All build processes
 work ahead of the one that measures. Started again with the same arguments it goes on where it stopped. On a device
-that is only named (``--device sm_90a``) cases are built, not run. The exit code is 1 where a case failed or is missing.
+that is only named (``--device sm_90a``) cases are built, not run. The exit code is 1 where a case failed or is
+missing, or more than one in a hundred spills.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import islice
-from pathlib import Path
 
 from benchmarks.verification.cases import Case, missing_choices, pairs_of, random_cases, special_cases
 from benchmarks.verification.evidence import EvidenceFile, Row
+from benchmarks.verification.options import parser
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, InvalidDevice, TirgemmError
@@ -38,6 +39,8 @@ PASSED, BUILT, WRONG, SPILLED, BUILD_FAILED, CRASHED, TIMED_OUT, NO_CONFIG, SERI
     "passed", "built", "wrong", "spilled", "build_failed", "crashed", "timed_out", "no_config", "serialised",
 )  # fmt: skip
 GOOD = (PASSED, BUILT)
+# Right, with a few bytes in local memory: no static rule foresees them all. Told and counted; so many of a hundred may.
+MOST_SPILLED = 1
 
 
 def main() -> int:
@@ -111,13 +114,13 @@ def row_of(bench: Workbench, number: int, case: Case, future: Future[Binary]) ->
     except BuildFailed as error:
         return row | {"status": BUILD_FAILED, "message": str(error)[:400]}
     row["registers"] = binary.resources["registers"]
-    if binary.resources["spill_bytes"]:
-        return row | {"status": SPILLED, "message": f"{binary.resources['spill_bytes']} bytes are spilled"}
+    spilled = binary.resources["spill_bytes"]
+    spills: Row = {"status": SPILLED, "message": f"{spilled} bytes are spilled"}
     # Right, and slow.
     if binary.resources["serialised"]:
         return row | {"status": SERIALISED, "message": "ptxas serialises the wgmmas"}
     if bench.measurer is None:
-        return row | {"status": BUILT}
+        return row | (spills if spilled else {"status": BUILT})
     try:
         found = bench.measurer.verify(bench.package(case.gemm, case.config, binary), level="certificate", seed=number)
     except TirgemmError as error:
@@ -131,7 +134,7 @@ def row_of(bench: Workbench, number: int, case: Case, future: Future[Binary]) ->
         "kernel_sha256": found.kernel_sha256[:16],
     }
     if found.passed:
-        return row | {"status": PASSED}
+        return row | (spills if spilled else {"status": PASSED})
     worst = found.tests[-1]
     return row | {"status": WRONG, "message": f"{worst['name']} at m={worst['m']}: {worst['message']}"}
 
@@ -147,31 +150,33 @@ def report(cases: list[Case], evidence: EvidenceFile) -> int:
     checked = sum(row.get("checked", 0) for row in rows.values())
     print(f"{evidence.path}: {dict(counts)}, {len(absent)} not reached; worst error over its bound {worst:.3f}")
     print(f"{checked:,} elements compared; {evidence.summary}")
-    bad = len(rows) - sum(counts[status] for status in GOOD)
+    print(
+        "\n".join(
+            row["message"] + f": {row['gemm']} {row['config']}" for row in rows.values() if row["status"] == SPILLED
+        )
+    )
+    bad = any(failures(list(rows.values()))) or too_many_spill(list(rows.values()))
     return int(bool(absent or bad or evidence.summary["missing_choices"]))
 
 
+def too_many_spill(rows: list[Row]) -> bool:
+    """Whether more than ``MOST_SPILLED`` of a hundred cases spill."""
+    return 100 * sum(row["status"] == SPILLED for row in rows) > MOST_SPILLED * len(rows)
+
+
 def failures(rows: list[Row]) -> Iterator[str]:
-    """One line for each row that did not pass."""
+    """One line for each row that is not right, or serialised; those that spill are ``too_many_spill``'s."""
     for row in rows:
-        if row["status"] not in GOOD:
+        if row["status"] not in (*GOOD, SPILLED):
             knobs = ", ".join(f"{name}={value}" for name, value in row["config"].items())
             yield f"{row['status']}: {row['gemm']} {knobs}: {row.get('message', '')}"
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("family")
-    parser.add_argument(
-        "--device", default=None, help="cuda:0, or an architecture to build only (default: the first GPU)"
-    )
-    parser.add_argument("--count", type=int, default=640)
-    parser.add_argument("--seed", type=int, default=2024)
-    parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--processes", type=int, default=None, help="build processes (default: one a hardware thread)")
-    parser.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
-    parser.add_argument("--out", type=Path, required=True)
-    return parser.parse_args()
+    made = parser(__doc__ or "", 600.0)
+    made.add_argument("--count", type=int, default=640)
+    made.add_argument("--seed", type=int, default=2024)
+    return made.parse_args()
 
 
 if __name__ == "__main__":

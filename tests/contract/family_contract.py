@@ -7,13 +7,14 @@ import random
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from tests.contract.operands import Case
-from tirgemm.config import Config
+from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig
 from tirgemm.families.base import Family, Program, rejected
@@ -25,7 +26,7 @@ _DRAWS = 4000
 
 
 class FamilyContract:
-    """Inherit as ``class TestX(FamilyContract)``, set the class attributes, define ``run``."""
+    """Inherit as ``class TestX(FamilyContract)`` and set the class attributes; a family that runs here, ComputedContract."""
 
     family: ClassVar[Family]
     device: ClassVar[Device]
@@ -40,10 +41,6 @@ class FamilyContract:
     random_configs: ClassVar[int] = 2
     """Random configs run per small problem, besides the default."""
 
-    def run(self, program: Program, case: Case) -> np.ndarray:
-        """D as (batch, m, n) float64 of one call, having checked that nothing else was written."""
-        raise NotImplementedError
-
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One test per small problem, so that a failure names its problem."""
         if "small_gemm" in metafunc.fixturenames:
@@ -54,11 +51,11 @@ class FamilyContract:
     def default(self, gemm: Gemm, regime: str = "sustained") -> Config:
         return self.family.default(gemm, self.device, regime)
 
-    def draw(self, gemm: Gemm, rng: random.Random, valid: bool = True, **fixed: object) -> Config | None:
+    def draw(self, gemm: Gemm, rng: random.Random, valid: bool = True, **fixed: Value) -> Config | None:
         """A random config that the rules accept (or reject), with some knobs fixed; None if none was found."""
         space = self.family.space(gemm, self.device)
         for _ in range(_DRAWS):
-            config = space.at(rng.randrange(space.size)).with_(**fixed)  # type: ignore[arg-type]
+            config = space.at(rng.randrange(space.size)).with_(**fixed)
             if (rejected(self.family, gemm, config, self.device) is None) is valid:
                 return config
         return None
@@ -226,7 +223,13 @@ class FamilyContract:
         """What must be the same for the same config: the script, or a compiled source's hash."""
         return str(program.mod.script())
 
-    # -- meaning -------------------------------------------------------------------------------
+
+class ComputedContract(FamilyContract, ABC):
+    """The contract of a family whose kernels run on this machine: define ``run``."""
+
+    @abstractmethod
+    def run(self, program: Program, case: Case) -> np.ndarray:
+        """D as (batch, m, n) float64 of one call, having checked that nothing else was written."""
 
     def test_default_and_random_configs_compute_the_problem(self, small_gemm: str) -> None:
         gemm = Gemm.parse(small_gemm)

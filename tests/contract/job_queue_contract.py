@@ -9,12 +9,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.contract.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_GEMM, kernel
 from tirgemm.errors import InvalidRequest, StoreError
 from tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
+from tuning_db.jobs import JobStatus
 
 REPOSITORY = Path(__file__).parents[2]
 KEYS = [DEVICE.key]
@@ -112,10 +114,10 @@ class JobQueueContract:
         assert second.id != first.id
 
     @pytest.mark.parametrize("end", ["done", "failed", "cancelled"])
-    def test_an_ended_job_is_not_joined(self, queue: JobQueue, end: str) -> None:
+    def test_an_ended_job_is_not_joined(self, queue: JobQueue, end: JobStatus) -> None:
         job, _ = queue.submit(JobRequest(GEMM, DEVICE))
         self.claimed(queue)
-        assert queue.finish(job.id, "w1", end)  # type: ignore[arg-type]
+        assert queue.finish(job.id, "w1", end)
         again, created = queue.submit(JobRequest(GEMM, DEVICE))
         assert created
         assert again.id != job.id
@@ -135,9 +137,9 @@ class JobQueueContract:
     @pytest.mark.parametrize(
         "bad", [{"regime": "cold"}, {"trials": -1}, {"seconds": float("nan")}, {"seconds": -0.5}, {"seed": 2**63}]
     )
-    def test_a_request_outside_its_limits_cannot_be_made(self, bad: dict[str, object]) -> None:
+    def test_a_request_outside_its_limits_cannot_be_made(self, bad: dict[str, Any]) -> None:
         with pytest.raises(InvalidRequest, match=next(iter(bad))):
-            JobRequest(GEMM, DEVICE, **bad)  # type: ignore[arg-type]
+            JobRequest(GEMM, DEVICE, **bad)
 
     def test_jobs_are_listed_newest_first_and_by_status(self, queue: JobQueue) -> None:
         ids = [queue.submit(JobRequest(GEMM.with_(m=m), DEVICE))[0].id for m in (3, 5, 7)]
@@ -298,7 +300,7 @@ class JobQueueContract:
         for act in (
             lambda: queue.cancel("nope"),
             lambda: queue.add_event("nope", "batch", {}),
-            lambda: queue.set_fallback("nope", None),  # type: ignore[arg-type]
+            lambda: queue.set_fallback("nope", "k1"),
         ):
             with pytest.raises(StoreError, match="nope"):
                 act()

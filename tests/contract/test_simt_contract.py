@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.contract import gpu_on_cpu
-from tests.contract.family_contract import FamilyContract
+from tests.contract.family_contract import ComputedContract
 from tests.contract.operands import Case
 from tirgemm.detect import device
 from tirgemm.families import FAMILIES
@@ -14,7 +14,7 @@ from tirgemm.hardware import named_device
 from tirgemm.tuning.compile import cuda
 
 
-class SimtContract(FamilyContract):
+class SimtContract(ComputedContract):
     family = FAMILIES["simt"]
     other_device = device("cpu")
     gemms = (

@@ -20,7 +20,7 @@ _FAMILY = FAMILIES["simt"]
 
 
 def _program(gemm: Gemm, **changes: object) -> Program:
-    config = _FAMILY.default(gemm, _DEVICE, "sustained").with_(**changes)  # type: ignore[arg-type]
+    config = _FAMILY.default(gemm, _DEVICE, "sustained").with_(**changes)
     return _FAMILY.instantiate(gemm, config, _DEVICE)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.contract.cpu_runner import run
-from tests.contract.family_contract import FamilyContract
+from tests.contract.family_contract import ComputedContract
 from tests.contract.operands import Case
 from tirgemm.detect import device as detect
 from tirgemm.device import Device
@@ -23,7 +23,7 @@ def _cpu(arch: str, features: tuple[str, ...]) -> Device:
     return Device("cpu", arch, "Contract CPU", units=2, memory_bytes=2**34, features=tuple(sorted(features)))
 
 
-class X86Contract(FamilyContract):
+class X86Contract(ComputedContract):
     family = FAMILIES["x86"]
     other_device = named_device("sm_80")
     gemms = (

@@ -40,6 +40,7 @@ class FakeMeasurer:
     verified: list[bytes] = field(default_factory=list)
     times: dict[str, float] = field(default_factory=dict)
     dies_with: str = ""
+    deaths: int = 1000
     wrong: str = ""
     error: float = 0.5
     raises: Exception | None = None
@@ -64,7 +65,8 @@ class FakeMeasurer:
         self.swaps.append(swap)
         if self.raises:
             raise self.raises
-        if self.dies_with in (*against, *baselines):
+        if self.dies_with in (*against, *baselines) and self.deaths:
+            self.deaths -= 1
             raise MeasurementCrashed("signal 9")
         us = self.times.get(config_of(package).digest, 2.0)
         others = {name: (self.times.get(name, 2.0),) * 3 for name in against}
@@ -294,6 +296,18 @@ def test_a_baseline_that_kills_the_run_is_left_out(tmp_path: Path, suite: Suite)
     file = measured(tmp_path / "tiny.sustained.json", suite, bench)
     assert {row["status"] for row in file.rows} == {"measured"}
     assert {tuple(row["baselines"]) for row in file.rows} == {("numpy_f32",), ("default", "numpy_f32")}
+    assert all("signal 9" in row["conditions"]["left_out"] for row in file.rows)
+
+
+def test_a_run_that_dies_once_is_tried_again_with_everything(tmp_path: Path, suite: Suite) -> None:
+    bench = FakeWorkbench(FakeMeasurer(dies_with="triton", deaths=1))
+    bench.measurer.baselines = lambda: ("numpy_f32", "triton")  # type: ignore[method-assign]
+    file = measured(tmp_path / "tiny.sustained.json", suite, bench)
+    assert {tuple(row["baselines"]) for row in file.rows} == {
+        ("numpy_f32", "triton"),
+        ("default", "numpy_f32", "triton"),
+    }
+    assert not any("left_out" in row["conditions"] for row in file.rows)
 
 
 @pytest.mark.parametrize(("us", "swapped"), [(8.9, True), (2.01, True), (5.0, False)])

@@ -6,7 +6,6 @@ import ast
 import importlib.util
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -21,6 +20,7 @@ from service import problems
 from service.app import create_app
 from service.documents import JobDocument, KernelDocument, PendingDocument
 from service.settings import Settings
+from tests.scripts import script
 from tests.unit.artifact_samples import TRUST, packed
 from tirgemm.artifact import read
 from tirgemm.errors import TirgemmError
@@ -42,16 +42,8 @@ def fences(*languages: str) -> Iterator[tuple[Path, str]]:
         yield from ((path, text) for language, text in FENCE.findall(path.read_text()) if language in languages)
 
 
-@cache
-def script() -> ModuleType:
-    """scripts/render_api_examples.py as a module."""
-    spec = importlib.util.spec_from_file_location("render_api_examples", ROOT / "scripts" / "render_api_examples.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def examples_script() -> ModuleType:
+    return script("scripts/render_api_examples.py")
 
 
 # -- docs/api.md -----------------------------------------------------------------------------------
@@ -120,11 +112,11 @@ def test_every_event_that_is_emitted_is_told() -> None:
 
 
 def test_examples_that_need_no_tuning_are_as_the_service_answers() -> None:
-    assert script().differences(script().live_examples(tune=False)) == []
+    assert examples_script().differences(examples_script().live_examples(tune=False)) == []
 
 
 def test_examples_of_a_job_have_the_members_of_its_documents() -> None:
-    examples = {name: script().structure(block) for name, block in script().written().items()}
+    examples = {name: examples_script().structure(block) for name, block in examples_script().written().items()}
     _, _, kernel = examples["kernel"]
     assert kernel.keys() == KernelDocument.model_fields.keys()
     assert examples["job"][2].keys() == JobDocument.model_fields.keys()
@@ -143,7 +135,7 @@ def test_the_manifest_that_is_shown_is_of_the_form_that_is_packed() -> None:
     import json
 
     shown = {
-        name: json.loads(FENCE.findall(script().written()[name])[0][1].replace(', "…"]', "]"))
+        name: json.loads(FENCE.findall(examples_script().written()[name])[0][1].replace(', "…"]', "]"))
         for name in ("manifest", "launch")
     }
     launch = Launch.from_json(shown["launch"])
@@ -159,12 +151,14 @@ def test_the_manifest_that_is_shown_is_of_the_form_that_is_packed() -> None:
 
 def test_a_changed_answer_is_noticed() -> None:
     block = '```http\nGET /x HTTP/1.1\n\nHTTP/1.1 200 OK\nETag: "a"\n\n{"a": [{"b": 1}], "config": {"x": 1}}\n```\n'
-    structure = script().structure(block)
+    structure = examples_script().structure(block)
     for same in ('"b": 2', '"b": null'):
-        assert script().same(structure, script().structure(block.replace('"b": 1', same)))
+        assert examples_script().same(structure, examples_script().structure(block.replace('"b": 1', same)))
     for old, new in (('"b"', '"c"'), ("200 OK", "201 Created"), ("ETag", "Age"), ('"b": 1', '"b": 1, "d": 1')):
-        assert not script().same(structure, script().structure(block.replace(old, new))), new
-    assert script().same(structure, script().structure(block.replace('"x"', '"y"'))), "knobs depend on the machine"
+        assert not examples_script().same(structure, examples_script().structure(block.replace(old, new))), new
+    assert examples_script().same(structure, examples_script().structure(block.replace('"x"', '"y"'))), (
+        "knobs depend on the machine"
+    )
 
 
 # -- docs/operating.md: settings and commands --------------------------------------------------------

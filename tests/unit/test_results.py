@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 
 from service.results import MAX_SAMPLES, ResultsFile, device_folder, dump, environment, measured_row, unmeasured_row
 from service.suites import Suite
+from tests.scripts import script
 from tirgemm import Config, Device, Gemm
 from tirgemm.errors import InvalidRequest
 from tirgemm.tuning.records import SampleSet
@@ -32,17 +31,8 @@ CPU = Device(
 CONFIG = Config("x86", (("tile_m", 6), ("pack", "b")))
 
 
-def script(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-check, render = script("check"), script("render")
+check: Any = script("benchmarks/check.py")
+render: Any = script("benchmarks/render.py")
 
 
 @pytest.fixture

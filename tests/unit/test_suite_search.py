@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.scripts import script
 from tests.unit.search_bench import SearchBench
-from tests.unit.test_results import script
 from tests.unit.toy_family import DEVICE, Toy, simulated_us, valid_configs
 from tirgemm.config import Config
 from tirgemm.errors import DoesNotFit, InvalidRequest
@@ -186,12 +186,12 @@ def test_shapes_that_no_family_writes_are_skipped_with_the_reason() -> None:
 
 def test_a_search_may_go_without_some_choices() -> None:
     bench, into = SearchBench(), found()
-    family = script("search_configs").limited(TOY, ["block_m=64", "layout=padded"])
+    family = script("benchmarks/search_configs.py").limited(TOY, ["block_m=64", "layout=padded"])
     rounds(3, bench, into, suites={"one": [LARGE]}, families=[family])
     assert bench.built
     assert not [c for _, c in bench.built if c["block_m"] == 64 or c["layout"] == "padded"]
     with pytest.raises(InvalidRequest, match="--without layout is not KNOB=CHOICE"):
-        script("search_configs").limited(TOY, ["layout"])
+        script("benchmarks/search_configs.py").limited(TOY, ["layout"])
 
 
 def test_the_summary_is_over_suites_and_against_the_reference() -> None:
@@ -207,7 +207,7 @@ def test_the_summary_is_over_suites_and_against_the_reference() -> None:
     with pytest.raises(Stop):
         it.run(600)
     ratios = {gemm: it.ratio(gemm, "sustained") for gemm in SUITES["many"]}
-    few, many, mean = script("search_configs").summary(it)
+    few, many, mean = script("benchmarks/search_configs.py").summary(it)
     assert few.startswith(
         f"sustained few: {ratios[LARGE]:.3f} x torch.matmul, least {ratios[LARGE]:.3f}, 1 of 1 shapes"
     )

@@ -8,9 +8,7 @@ before, so that thousands of entries compress to a few tens of kilobytes.
 
 from __future__ import annotations
 
-import gzip
 import itertools
-import json
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -21,6 +19,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, TirgemmError
 from tirgemm.gemm import Gemm
+from tirgemm.tuning import gzip_json
 from tirgemm.tuning.records import Candidate, SampleSet, Status
 
 FORMAT = "tirgemm-measured-configs/1"
@@ -171,17 +170,13 @@ class MeasuredConfigs:
             | {f"knob {name}": [dict(config.knobs).get(name) for config in configs.rows] for name in names},
             "sessions": sessions, "entries": entries,
         }  # fmt: skip
-        text = json.dumps(value, separators=(",", ":")).encode()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(path.suffix + ".part")
-        part.write_bytes(gzip.compress(text, mtime=0))
-        part.replace(path)
+        gzip_json.write(path, value)
 
     @classmethod
     def load(cls, path: Path) -> MeasuredConfigs:
         """Read a file. Raises InvalidRequest for one that holds no measured configs."""
         try:
-            value: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+            value = gzip_json.read(path)
             if value["format"] != FORMAT:
                 raise ValueError(f"its format is {value['format']!r}")
             gemms = [Gemm.parse(text) for text in value["gemms"]]

@@ -7,17 +7,15 @@ It needs neither the family nor the device that it was recorded with.
 
 from __future__ import annotations
 
-import gzip
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tirgemm.config import Config, Knob, Space
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.families.base import Program, Rule
 from tirgemm.gemm import Gemm
+from tirgemm.tuning import gzip_json
 from tirgemm.tuning.records import Candidate, SampleSet, Status
 
 FORMAT = "tirgemm-recorded-space/1"
@@ -86,16 +84,13 @@ class RecordedSpace:
             "knobs": [[knob.name, list(knob.choices)] for knob in self.space.knobs],
             "rows": [[n, r.status.value, r.us, r.predicted_us] for n, r in sorted(self.rows.items())],
         }  # fmt: skip
-        text = json.dumps(value, separators=(",", ":")).encode()
-        part = path.with_suffix(path.suffix + ".part")
-        part.write_bytes(gzip.compress(text, mtime=0))
-        part.replace(path)
+        gzip_json.write(path, value)
 
     @classmethod
     def load(cls, path: Path) -> RecordedSpace:
         """Read a file. Raises InvalidRequest for one that is no recorded space."""
         try:
-            value: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+            value = gzip_json.read(path)
             if value["format"] != FORMAT:
                 raise ValueError(f"its format is {value['format']!r}")
             space = Space(value["family"], tuple(Knob(name, tuple(choices)) for name, choices in value["knobs"]))

@@ -94,6 +94,8 @@ class SuiteSearch:
 
     def run(self, seconds: float, save: Callable[[], None] = lambda: None) -> None:
         """Go on until the time is up or nothing is left to try; ``save`` is called now and then, and at the end."""
+        if seconds <= LAST_BUILDS_S:
+            raise InvalidRequest(f"seconds is {seconds:g}; the last {LAST_BUILDS_S:g} begin no build: give more")
         self._started = saved = time.monotonic()
         job: Future[tuple[Problem, list[Burst]]] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="measuring") as measuring:
@@ -201,7 +203,11 @@ class SuiteSearch:
 
     def _stream(self) -> None:
         """Note the bandwidth of reading alone beside the run."""
-        found = self.measurer.stream()
+        try:
+            found = self.measurer.stream()
+        except TirgemmError as error:
+            self.tell(f"the bandwidth of reading alone is not known: {error}")
+            return
         self.found.runs[-1]["read_gbps"] = round(found.conditions["bytes"] / found.median_us / 1e3, 1)
 
     def _measured(self, problem: Problem) -> tuple[Problem, list[Burst]]:
@@ -250,10 +256,10 @@ class SuiteSearch:
     # -- recording -----------------------------------------------------------------------------
 
     def _take(self, problem: Problem, bursts: list[Burst]) -> None:
-        before = self.ratio(problem.gemm, self.regimes[0])
+        before, seconds = self.ratio(problem.gemm, self.regimes[0]), round(self._elapsed(), 1)
         for done in bursts:
             session = Session(
-                problem.gemm, done.regime, len(self.found.runs) - 1, round(self._elapsed(), 1), done.reference_us,
+                problem.gemm, done.regime, len(self.found.runs) - 1, seconds, done.reference_us,
                 done.clock_mhz, done.power_w,
             )  # fmt: skip
             self.found.add(session, done.entries)
@@ -300,8 +306,10 @@ class SuiteSearch:
             except TirgemmError as error:
                 self.skipped[gemm] = str(error)
                 continue
-            done = sum(s.gemm == gemm and s.regime == self.regimes[0] for s in self.found.sessions)
-            problems.append(Problem(gemm, family, weight, _similar(gemm, weights), done))
+            # A round may be several sessions, at one time.
+            led = (s for s in self.found.sessions if s.gemm == gemm and s.regime == self.regimes[0])
+            rounds = len({(s.run, s.seconds) for s in led})
+            problems.append(Problem(gemm, family, weight, _similar(gemm, weights), rounds))
         return problems
 
 

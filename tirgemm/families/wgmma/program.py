@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tirgemm.families.base import Program
@@ -12,6 +13,7 @@ from tirgemm.families.wgmma.launch import REDUCE_SYMBOL, SYMBOL, launch
 from tirgemm.families.wgmma.names import REPACK
 from tirgemm.families.wgmma.plan import Plan
 from tirgemm.families.wgmma.repacking import REPACK_SYMBOL, Repacked, copies
+from tirgemm.gemm import Gemm
 from tirgemm.launch import Param
 
 if TYPE_CHECKING:
@@ -28,44 +30,43 @@ def program(plan: Plan) -> Program:
     from tirgemm.families.wgmma.kernel import gemm_kernel
     from tirgemm.families.wgmma.reduce import reduce_kernel
 
-    gemm, params = _written(plan, gemm_kernel, Arguments.declare_gemm)
+    gemm, params = traced(partial(gemm_kernel, plan), partial(_declared, plan, Arguments.declare_gemm))
     functions = {SYMBOL: gemm}
     reduce_params: tuple[Param, ...] = ()
     if plan.partials:
-        functions[REDUCE_SYMBOL], reduce_params = _written(plan, reduce_kernel, Arguments.declare_reduce)
+        declare = partial(_declared, plan, Arguments.declare_reduce)
+        functions[REDUCE_SYMBOL], reduce_params = traced(partial(reduce_kernel, plan), declare)
     items = copies(plan.gemm) if plan.load == REPACK else ()
     repack_params: tuple[Param, ...] = ()
     if items:
-        functions[REPACK_SYMBOL], repack_params = _copying(plan, items)
+        functions[REPACK_SYMBOL], repack_params = copying(plan.gemm, items, plan.units)
     made = launch(plan, params, reduce_params, repack_params)
     return Program(IRModule(functions), made, "tirx", _PASS_CONFIG)
 
 
-def _copying(plan: Plan, items: tuple[Repacked, ...]) -> tuple[PrimFunc, tuple[Param, ...]]:
-    """The kernel that copies operands, and its parameters."""
+def copying(gemm: Gemm, items: tuple[Repacked, ...], units: int) -> tuple[PrimFunc, tuple[Param, ...]]:
+    """The kernel that copies operands of ``gemm`` on ``units`` SMs, and its parameters."""
     from tirgemm.families.wgmma.repack import RepackArguments, repack_kernel
 
-    declared: list[RepackArguments] = []
-
-    def arguments() -> RepackArguments:
-        declared.append(RepackArguments(plan.gemm, items, plan.units))
-        return declared[-1]
-
-    function = repack_kernel(items, arguments)
-    return function, tuple(declared[-1].params)
+    return traced(partial(repack_kernel, items), lambda: RepackArguments(gemm, items, units))
 
 
-def _written(
-    plan: Plan, write: Callable[..., PrimFunc], declare: Callable[[Arguments], None]
+def traced(
+    write: Callable[[Callable[[], Arguments]], PrimFunc], declare: Callable[[], Arguments]
 ) -> tuple[PrimFunc, tuple[Param, ...]]:
+    """The PrimFunc that ``write`` makes of arguments, which it declares once it is open, and their parameters."""
     declared: list[Arguments] = []
 
     def arguments() -> Arguments:
-        """Called by the script once its PrimFunc is open."""
-        declared.append(Arguments(plan))
-        declare(declared[-1])
+        declared.append(declare())
         return declared[-1]
 
     with quick_tracing():
-        function = write(plan, arguments)
+        function = write(arguments)
     return function, tuple(declared[-1].params)
+
+
+def _declared(plan: Plan, declare: Callable[[Arguments], None]) -> Arguments:
+    arguments = Arguments(plan)
+    declare(arguments)
+    return arguments

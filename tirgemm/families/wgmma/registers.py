@@ -41,7 +41,8 @@ def besides_accumulators(plan: Plan) -> int:
     if isinstance(gemm.m, Range) and gemm.batch > 1:
         other += _COORDINATE_REGISTERS
     if plan.epilogue == DIRECT and not plan.pingpong and plan.blocks > 1:
-        other += _DIRECT_REGISTERS
+        apart = gemm.beta and gemm.leading("c") != gemm.leading("d")
+        other += _DIRECT_REGISTERS + (_ADDRESS_REGISTERS if apart else 0)
     # Outputs that are no pairs have a place and a condition each.
     if plan.epilogue == DIRECT and not plan.partials and not plan.pairs and not plan.swapped:
         other += plan.stored_columns // 2

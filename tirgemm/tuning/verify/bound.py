@@ -3,13 +3,13 @@
 With ``u`` the unit roundoff, ``T = |alpha| |a_i| |b_j| + |beta C_ij| + |bias_j|`` (Euclidean norms of A's row and B's
 column), x the exact value before the activation and ``y = act(x)``::
 
-    E     = L (c sqrt(k) + 4) (u_acc T + floor_acc) + s u_acc |x|
+    E     = L (c sqrt(k) + 4) u_acc T + 2 L c sqrt(k) floor_acc + s u_acc |x|
     bound = E (1 + u_out) + u_out |y| + floor_out
 
 ``c sqrt(k) u_acc`` is the accumulation: rounding errors of random operands grow with sqrt(k); c leaves room for tensor
 cores, which truncate (``GROWTH``, one constant for each accumulator dtype). The 4 are the roundings of the epilogue
-(two products, two sums). Where sums are too small for their dtype to be relative, each rounding costs ``floor_acc``.
-``L`` is the activation's Lipschitz constant, by which it passes an error of x on;
+(two products, two sums, in fp32). Where sums are too small for their dtype to be relative, each of their roundings
+costs ``floor_acc`` times ``|alpha|``, which is at most 2 in every test. ``L`` is the activation's Lipschitz constant, by which it passes an error of x on;
 ``s u_acc |x|`` its own evaluation, for the transcendental ones. The last rounding costs ``u_out |y|`` and no more:
 ``|y| <= |a_i| |b_j|``, so for a plain matrix product the whole is at most ``c' sqrt(k) u |a_i| |b_j|`` with
 ``c' = c + 5`` and u the larger of the two roundoffs, and for 16-bit outputs it is far stricter.
@@ -29,6 +29,7 @@ GROWTH = {"f32": 2.0, "f16": 1.0}
 # Half the spacing at zero for f16; the smallest normal number where hardware may flush subnormals.
 FLOOR = {"f32": 2.0**-126, "f16": 2.0**-25, "bf16": 2.0**-126}
 EPILOGUE_ROUNDINGS = 4
+MOST_ALPHA = 2.0
 ACTIVATION_ROUNDINGS = 64
 TRANSCENDENTAL = ("gelu", "gelu_tanh", "silu")
 LIPSCHITZ = {"none": 1.0, "relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1}
@@ -59,9 +60,9 @@ def bound_of(gemm: Gemm, test: str) -> Bound:
         if not per_x:
             return Bound(0.0, 0.0, 0.0, 0.0)
         return Bound(0.0, per_x, u_out, FLOOR[gemm.out])
-    growth = GROWTH[gemm.acc] * math.sqrt(gemm.k) + EPILOGUE_ROUNDINGS
-    grown = LIPSCHITZ[gemm.act] * growth
-    return Bound(grown * u_acc, per_x, u_out, FLOOR[gemm.out] + grown * FLOOR[gemm.acc])
+    summed, lipschitz = GROWTH[gemm.acc] * math.sqrt(gemm.k), LIPSCHITZ[gemm.act]
+    floor = FLOOR[gemm.out] + MOST_ALPHA * lipschitz * summed * FLOOR[gemm.acc]
+    return Bound(lipschitz * (summed + EPILOGUE_ROUNDINGS) * u_acc, per_x, u_out, floor)
 
 
 def describe(gemm: Gemm, test: str) -> str:
