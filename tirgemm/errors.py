@@ -90,6 +90,13 @@ class Cancelled(TirgemmError):
     status = 409
 
 
+class AnalysisFailed(TirgemmError):
+    """A kernel or its machine code holds something that the analysis cannot explain; the text names it."""
+
+    code = "analysis_failed"
+    status = 422
+
+
 class MissingExtra(TirgemmError, ImportError):
     """A part of tirgemm needs an optional dependency that is not installed; the text names the extra."""
 
