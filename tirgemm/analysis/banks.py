@@ -1,0 +1,190 @@
+"""Shared-memory banks: in how many wavefronts the hardware serves a warp's access, and how many of them are conflicts.
+
+Words as in the definitions: a wavefront is one pass of the shared-memory data stage; conflicts are the wavefronts beyond
+the fewest that the same width, active lanes and distinct addresses allow.
+
+Sources: CUDA C++ Programming Guide, "Shared Memory" of compute capabilities 5.x to 9.0 (32 banks of 4 bytes, one word
+of a bank a pass, any number of lanes may have the same word); PTX ISA, ``ldmatrix`` and ``stmatrix`` (8 rows of 16 bytes
+a matrix); Greg Smith of NVIDIA, "Unexpected shared memory bank conflict", forums.developer.nvidia.com/t/77228: a
+128-bit load needs four passes and two where lanes n and n^1, or n and n^2, have the same address for all active lanes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tirgemm.analysis.shared_access import WARP, SharedAccess
+from tirgemm.errors import InvalidRequest
+
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class BankModel:
+    """How one architecture serves shared memory; all that the analysis assumes about hardware is here.
+
+    ``phase_lanes``: how many lanes in a row are served together, by width in bytes. ``pairings``: a load is served in
+    half as many phases if lanes n and n ^ p have one address for all active lanes, for one p of these.
+    """
+
+    banks: int = 32
+    bank_bytes: int = 4
+    phase_lanes: tuple[tuple[int, int], ...] = ((1, 32), (2, 32), (4, 32), (8, 16), (16, 8))
+    pairings: tuple[int, ...] = (1, 2)
+    paired_widths: tuple[int, ...] = (8, 16)
+
+    def lanes(self, width: int) -> int:
+        """Lanes of a phase for accesses of ``width`` bytes a lane."""
+        return dict(self.phase_lanes)[width]
+
+
+# The pairing is documented for 7.0 to 7.5 and seen on 8.6 (the SGEMM article's z-order table).
+MODELS: dict[str, BankModel] = {arch: BankModel() for arch in ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a")}
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Lanes that are served together. ``banks``: for each of them the banks that it touches, in order of its bytes.
+
+    ``words``: for each bank, the word addresses (bytes / 4) wanted of it, ascending; as many passes as the longest.
+    """
+
+    lanes: tuple[int, ...]
+    banks: tuple[tuple[int, ...], ...]
+    words: tuple[tuple[int, ...], ...]
+    wavefronts: int
+
+
+@dataclass(frozen=True, eq=False)
+class BankReport:
+    """What ``analyze`` found, request by request. Arrays are not to be written to.
+
+    ``addresses`` and ``active``: [request, lane]. ``phase``: [request, lane], the number of the lane's phase, -1 where
+    the lane takes no part. ``wavefronts`` and ``fewest``: [request].
+    """
+
+    access: SharedAccess
+    model: BankModel
+    addresses: Integers
+    active: Flags
+    phase: Integers
+    wavefronts: Integers
+    fewest: Integers
+
+    @property
+    def requests(self) -> int:
+        return len(self.addresses)
+
+    @cached_property
+    def conflicts(self) -> Integers:
+        """Wavefronts beyond the fewest: [request]."""
+        return self.wavefronts - self.fewest
+
+    @property
+    def conflict_free(self) -> bool:
+        return not self.conflicts.any()
+
+    @property
+    def total_wavefronts(self) -> int:
+        return int(self.wavefronts.sum())
+
+    @property
+    def total_conflicts(self) -> int:
+        return int(self.conflicts.sum())
+
+    def phases(self, request: int) -> tuple[Phase, ...]:
+        """The phases of one request in the order in which the hardware serves them."""
+        of_lane = self.phase[request]
+        return tuple(self._phase(request, np.flatnonzero(of_lane == n)) for n in sorted({*of_lane.tolist()} - {-1}))
+
+    def _phase(self, request: int, lanes: Integers) -> Phase:
+        words = _words(self.addresses[request][lanes], self.access.width, self.model)
+        by_bank = tuple(
+            tuple(sorted({*words[words % self.model.banks == b].tolist()})) for b in range(self.model.banks)
+        )
+        return Phase(
+            tuple(lanes.tolist()),
+            tuple(tuple(row) for row in (words % self.model.banks).tolist()),
+            by_bank,
+            max(len(wanted) for wanted in by_bank),
+        )
+
+
+def analyze(
+    addresses: ArrayLike, access: SharedAccess | str, active: ArrayLike | None = None, arch: str = "sm_90a"
+) -> BankReport:
+    """Wavefronts and conflicts of requests of ``access`` on ``arch``.
+
+    ``addresses``: shared-memory byte addresses [request, 32], or [32] for one request. ``active``: which lanes take
+    part, of the same shape or broadcast to it; all by default. Raises InvalidRequest for an unknown architecture,
+    another number of lanes, a negative or a misaligned address.
+    """
+    access = SharedAccess.parse(access) if isinstance(access, str) else access
+    if arch not in MODELS:
+        raise InvalidRequest(f"no bank model of architecture {arch!r}; there is one of {', '.join(MODELS)}")
+    model = MODELS[arch]
+    given = np.atleast_2d(np.asarray(addresses, dtype=np.int64))
+    if given.ndim != 2 or given.shape[1] != WARP:
+        raise InvalidRequest(f"addresses of shape {given.shape}; requests have {WARP} lanes each")
+    part = np.ones(given.shape, dtype=np.bool_) if active is None else np.asarray(active, dtype=np.bool_)
+    try:
+        part = np.broadcast_to(part, given.shape).copy()
+    except ValueError:
+        raise InvalidRequest(f"an active mask of shape {part.shape} for addresses of shape {given.shape}") from None
+    part[:, access.lanes :] = False
+    for wrong, why in ((part & (given < 0), "is negative"), (part & (given % access.width != 0), "is not aligned")):
+        if wrong.any():
+            request, lane = np.argwhere(wrong)[0].tolist()
+            raise InvalidRequest(
+                f"address {int(given[request, lane])} of lane {lane} in request {request} {why}; {access} has "
+                f"{access.width} bytes a lane"
+            )
+    phase = _phases(given, part, access, model)
+    wavefronts, fewest = _counted(given, phase, access.width, model)
+    return BankReport(access, model, given, part, phase, wavefronts, fewest)
+
+
+def _phases(addresses: Integers, active: Flags, access: SharedAccess, model: BankModel) -> Integers:
+    """The phase of every lane."""
+    lanes = np.arange(WARP)
+    phase = np.broadcast_to(lanes // model.lanes(access.width), addresses.shape).copy()
+    if access.operation == "load" and access.width in model.paired_widths:
+        paired = np.zeros(len(addresses), dtype=np.bool_)
+        for pairing in model.pairings:
+            other = lanes ^ pairing
+            same = (addresses == addresses[:, other]) | ~(active & active[:, other])
+            paired |= same.all(axis=1)
+        phase[paired] //= 2
+    phase[~active] = -1
+    return phase.astype(np.int64)
+
+
+def _words(addresses: Integers, width: int, model: BankModel) -> Integers:
+    """The words of every address: one more axis."""
+    words = np.arange(max(1, width // model.bank_bytes), dtype=np.int64)
+    return addresses[..., None] // model.bank_bytes + words
+
+
+def _counted(addresses: Integers, phase: Integers, width: int, model: BankModel) -> tuple[Integers, Integers]:
+    """Wavefronts and the fewest possible, by request.
+
+    In a phase, a bank serves one word a pass, to all lanes that want it. Spread evenly, the phase's distinct words need
+    as many passes as they fill all the banks.
+    """
+    requests, phases = len(addresses), int(phase.max(initial=0)) + 1
+    words = _words(addresses, width, model)
+    low = int(words.min()) // model.banks * model.banks if words.size else 0
+    span = int(words.max()) - low + 1 if words.size else 1
+    place = phase[..., None] + phases * np.arange(requests)[:, None, None]
+    wanted = np.unique((place * span + words - low)[np.broadcast_to(phase[..., None] >= 0, words.shape)])
+    of_phase, bank = wanted // span, (wanted % span + low) % model.banks
+    by_bank = np.bincount(of_phase * model.banks + bank, minlength=requests * phases * model.banks)
+    by_bank = by_bank.reshape(requests, phases, model.banks)
+    wavefronts = by_bank.max(axis=2).sum(axis=1)
+    fewest = (-(-by_bank.sum(axis=2) // model.banks)).sum(axis=1)
+    return wavefronts.astype(np.int64), fewest.astype(np.int64)
