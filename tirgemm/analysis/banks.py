@@ -176,15 +176,20 @@ def _counted(addresses: Integers, phase: Integers, width: int, model: BankModel)
     In a phase, a bank serves one word a pass, to all lanes that want it. Spread evenly, the phase's distinct words need
     as many passes as they fill all the banks.
     """
-    requests, phases = len(addresses), int(phase.max(initial=0)) + 1
-    words = _words(addresses, width, model)
-    low = int(words.min()) // model.banks * model.banks if words.size else 0
-    span = int(words.max()) - low + 1 if words.size else 1
-    place = phase[..., None] + phases * np.arange(requests)[:, None, None]
-    wanted = np.unique((place * span + words - low)[np.broadcast_to(phase[..., None] >= 0, words.shape)])
-    of_phase, bank = wanted // span, (wanted % span + low) % model.banks
-    by_bank = np.bincount(of_phase * model.banks + bank, minlength=requests * phases * model.banks)
-    by_bank = by_bank.reshape(requests, phases, model.banks)
-    wavefronts = by_bank.max(axis=2).sum(axis=1)
+    phases = int(phase.max(initial=0)) + 1
+    words = _words(np.where(phase >= 0, addresses, 0), width, model)
+    low = int(words.min(initial=0)) // model.banks * model.banks
+    span = int(words.max(initial=0)) - low + 1
+    keys = np.where(phase[..., None] >= 0, phase[..., None] * span + words - low, -1).reshape(
+        len(addresses), WARP * words.shape[-1]
+    )
+    keys.sort(axis=1)
+    wanted = keys >= 0
+    wanted[:, 1:] &= keys[:, 1:] != keys[:, :-1]
+    request, _ = np.nonzero(wanted)
+    of_phase, bank = keys[wanted] // span, keys[wanted] % span % model.banks
+    cell = (request * phases + of_phase) * model.banks + bank
+    by_bank = np.bincount(cell, minlength=len(addresses) * phases * model.banks).reshape(-1, phases, model.banks)
+    wavefronts = by_bank.max(axis=2, initial=0).sum(axis=1)
     fewest = (-(-by_bank.sum(axis=2) // model.banks)).sum(axis=1)
     return wavefronts.astype(np.int64), fewest.astype(np.int64)

@@ -7,6 +7,7 @@ its lanes touch sectors); Nsight Compute, "Metrics Decoder" (a line is four sect
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import SupportsFloat
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,11 +46,11 @@ class CoalescingReport:
     @property
     def sectors_per_request(self) -> float:
         """Mean over the requests that have an active lane; 0 where there is none."""
-        return _ratio(self.sectors.sum(), np.count_nonzero(self.sectors))
+        return _ratio(self.sectors.sum(), (self.sectors > 0).sum())
 
     @property
     def lines_per_request(self) -> float:
-        return _ratio(self.lines.sum(), np.count_nonzero(self.lines))
+        return _ratio(self.lines.sum(), (self.lines > 0).sum())
 
     @property
     def efficiency(self) -> float:
@@ -78,10 +79,11 @@ def analyze(addresses: ArrayLike, width: int, active: ArrayLike | None = None) -
     given = np.atleast_2d(np.asarray(addresses, dtype=np.int64))
     if given.ndim != 2 or given.shape[1] != WARP:
         raise InvalidRequest(f"addresses of shape {given.shape}; requests have {WARP} lanes each")
+    part = np.asarray(True if active is None else active, dtype=np.bool_)
     try:
-        part = np.broadcast_to(np.asarray(True if active is None else active, dtype=np.bool_), given.shape)
+        part = np.broadcast_to(part, given.shape)
     except ValueError:
-        raise InvalidRequest(f"an active mask of shape {np.shape(active)} for addresses of {given.shape}") from None
+        raise InvalidRequest(f"an active mask of shape {part.shape} for addresses of shape {given.shape}") from None
     for wrong, why in (
         (part & (given < 0), "is negative"),
         (part & (given % width != 0), f"is no multiple of {width}"),
@@ -110,11 +112,11 @@ def _distinct(values: Integers, part: NDArray[np.bool_]) -> Integers:
     ordered = np.sort(np.where(part, values, -1), axis=1)
     new = np.ones_like(ordered, dtype=np.bool_)
     new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    return (new & (ordered >= 0)).sum(axis=1).astype(np.int64)
+    return np.asarray((new & (ordered >= 0)).sum(axis=1), dtype=np.int64)
 
 
-def _ratio(part: float, whole: float) -> float:
-    return float(part) / float(whole) if whole else 0.0
+def _ratio(part: SupportsFloat, whole: SupportsFloat) -> float:
+    return float(part) / float(whole) if float(whole) else 0.0
 
 
 def matrix_addresses(coordinates: ArrayLike, ld: int, element_bytes: int, base: int = 0) -> Integers:
