@@ -20,7 +20,8 @@ class Instruction:
     ``address`` in bytes from the function's start; ``predicate`` as printed (``@!P0``) or empty; ``opcode`` without and
     ``modifiers`` with what follows it after dots; ``operands`` as printed, without ``.reuse``; ``line`` the (file, line)
     of the source where the cubin has lines; ``block`` its basic block; ``loops`` the loops around it, outermost first;
-    ``memory`` what it does to memory, None for one that touches none.
+    ``memory`` what it does to memory, None for one that touches none; ``spill`` whether the assembler marks it as a
+    register's spill or refill.
     """
 
     address: int
@@ -32,6 +33,7 @@ class Instruction:
     block: int
     loops: tuple[int, ...]
     memory: MemoryAccess | None
+    spill: bool = False
 
     @property
     def name(self) -> str:
@@ -198,12 +200,20 @@ def _function(name: str, arch: str, code: list[_Raw], labels: dict[str, int]) ->
         for raw in code[block.start : block.stop]:
             opcode, *modifiers = raw.name.split(".")
             operands = _operands(raw.rest)
-            memory = memory_access(opcode, tuple(modifiers), operands)
             instructions.append(
                 Instruction(
-                    raw.address, raw.predicate, opcode, tuple(modifiers), operands, raw.line, block.index, block.loops, memory
+                    raw.address,
+                    raw.predicate,
+                    opcode,
+                    tuple(modifiers),
+                    operands,
+                    raw.line,
+                    block.index,
+                    block.loops,
+                    memory_access(opcode, tuple(modifiers), operands),
+                    spill='"SpillRefill"' in raw.rest,
                 )
-            )  # fmt: skip
+            )
     return Function(name, arch, tuple(instructions), blocks, loops, irreducible)
 
 
