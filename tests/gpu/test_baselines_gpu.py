@@ -19,6 +19,8 @@ torch = pytest.importorskip("torch")
 from tests.gpu.launcher_samples import TRUST, artifact  # noqa: E402 (it imports torch)
 from tirgemm.tuning.measure.candidates import Refused  # noqa: E402
 from tirgemm.tuning.measure.cublaslt_baseline import CublasLtBaseline  # noqa: E402
+from tirgemm.tuning.measure.cutlass_baseline import CutlassBaseline  # noqa: E402
+from tirgemm.tuning.measure.cutlass_build import PACKAGE  # noqa: E402
 from tirgemm.tuning.measure.driver import Gpu  # noqa: E402
 from tirgemm.tuning.measure.numpy_baseline import Absent  # noqa: E402
 from tirgemm.tuning.measure.tensors import CUDA, View  # noqa: E402
@@ -52,6 +54,11 @@ TRITON = [
     "3x1000x520:f16:nt", "16x264x520:bf16:nn", "50x264x520:f16:tn", "1x8x8:f16:nt",
     "4104x2056x264:f16:nt", "4104x2053x264:bf16:nt:align=2", "264x264x264:f16:nt:acc=f16",
     "300x264x72:bf16:nt:out=f32:lda=80:ldb=96:ldd=272",
+]  # fmt: skip
+# Every case compiles up to eight templates, ten seconds each, side by side.
+CUTLASS = [
+    "520x392x264:f16:nt", "520x392x264:bf16:tn", "524x396x260:f16:nn", "130x66x102:f16:tt:acc=f16",
+    "136x72x264:bf16:nt:out=f32:lda=272:beta:alpha:batch=2:ldd=80", "3x1000x520:f16:nt",
 ]  # fmt: skip
 
 
@@ -150,6 +157,13 @@ def test_every_config_of_triton_is_right(gpu: Gpu, text: str) -> None:
     assert ran >= (4 if GPUS[0].arch == "sm_90a" else 1)
 
 
+@pytest.mark.parametrize("text", CUTLASS)
+def test_every_template_of_cutlass_is_right(gpu: Gpu, text: str) -> None:
+    pytest.importorskip(PACKAGE)
+    gemm = Gemm.parse(text)
+    assert check(CutlassBaseline(gemm, gpu.ordinal, int(gpu.stream)), gemm, gpu.ordinal) >= 4
+
+
 @pytest.mark.parametrize("text", [LAYOUTS[1], ODD[0], "136x72x264:f16:nn:batch=3"])
 def test_torch_matmul_is_right(gpu: Gpu, text: str) -> None:
     gemm = Gemm.parse(text)
@@ -184,7 +198,7 @@ def test_a_session_times_the_best_candidate_of_each_and_reports_the_rest(measure
     assert not found.conditions.get("absent")
     medians = {name: statistics.median(samples) for name, samples in found.baselines.items()}
     assert set(medians) == set(measurer.baselines())
-    for name in ("cublaslt_best", "triton"):
+    for name in ("cublaslt_best", "triton", "cutlass"):
         if name not in medians:
             continue
         chosen = found.conditions[name]
@@ -206,3 +220,5 @@ def test_baselines_that_do_not_compute_a_problem_are_left_out_with_reasons(measu
     assert "no epilogue silu" in found.conditions["absent"]["cublaslt_best"]
     if "triton" in measurer.baselines():
         assert "without alpha, bias, silu" in found.conditions["absent"]["triton"]
+    if "cutlass" in measurer.baselines():
+        assert "without bias, silu" in found.conditions["absent"]["cutlass"]

@@ -286,7 +286,9 @@ def test_a_gpu_offers_the_baselines_whose_packages_are_installed(monkeypatch: py
     installed.add("torch")
     assert Measurer.baselines(measurer) == ("torch.matmul", "cublaslt_best")
     installed.add("triton")
-    assert Measurer.baselines(measurer) == BASELINES["cuda"] == ("torch.matmul", "cublaslt_best", "triton")
+    assert Measurer.baselines(measurer) == ("torch.matmul", "cublaslt_best", "triton")
+    installed.add("cutlass_library")
+    assert Measurer.baselines(measurer) == BASELINES["cuda"] == ("torch.matmul", "cublaslt_best", "triton", "cutlass")
 
 
 def test_tuning_leaves_the_baselines_out_that_are_tuned_themselves() -> None:

@@ -28,6 +28,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.tuning.measure.candidates import Baseline, Call, Candidate, choose
 from tirgemm.tuning.measure.conditions import now
 from tirgemm.tuning.measure.cublaslt_baseline import CublasLtBaseline
+from tirgemm.tuning.measure.cutlass_baseline import CutlassBaseline
 from tirgemm.tuning.measure.driver import Gpu, Memory, Module, call
 from tirgemm.tuning.measure.numpy_baseline import Absent
 from tirgemm.tuning.measure.nvml import Probe
@@ -65,6 +66,7 @@ _BASELINES: dict[str, Callable[[Gemm, int, int], Baseline]] = {
     "torch.matmul": TorchBaseline,
     "cublaslt_best": CublasLtBaseline,
     "triton": TritonBaseline,
+    "cutlass": CutlassBaseline,
 }
 
 

@@ -15,6 +15,7 @@ from tirgemm.errors import AlreadyRunning, InvalidRequest, MeasurementFailed
 from tirgemm.gemm import REGIMES
 from tirgemm.tuning.child_process import START_S, ChildDied, ChildProcess, ChildTimedOut
 from tirgemm.tuning.locks import default_lock_dir
+from tirgemm.tuning.measure.cutlass_build import PACKAGE as CUTLASS
 from tirgemm.tuning.measure.errors import MeasurementCrashed, MeasurementTimedOut
 from tirgemm.tuning.measure.requests import Request, Stream, Time, Verify
 from tirgemm.tuning.records import Reason, SampleSet
@@ -23,10 +24,10 @@ from tirgemm.tuning.verify.result import Verification
 if TYPE_CHECKING:
     Answer = tuple[Verification | None, SampleSet | None]
 
-BASELINES = {"cpu": ("numpy_f32",), "cuda": ("torch.matmul", "cublaslt_best", "triton")}
+BASELINES = {"cpu": ("numpy_f32",), "cuda": ("torch.matmul", "cublaslt_best", "triton", "cutlass")}
 # Those that choose among candidates of their own first: a fraction of a second or more, which the tuner does not spend.
-SLOW_BASELINES = frozenset({"cublaslt_best", "triton"})
-_PACKAGES = {"torch.matmul": ("torch",), "triton": ("torch", "triton")}
+SLOW_BASELINES = frozenset({"cublaslt_best", "triton", "cutlass"})
+_PACKAGES = {"torch.matmul": ("torch",), "triton": ("torch", "triton"), "cutlass": (CUTLASS,)}
 SEARCH_SAMPLES = 5
 SEARCH_SECONDS = 0.1
 
