@@ -2,7 +2,8 @@
 
 Sources: limits from the CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; fp32 and fp16
 rates from its "Throughput of Native Arithmetic Instructions"; tensor-core rates and memory from the vendor's white
-papers (GA100, GA102, AD102, GH100) and the H200 data sheet.
+papers (GA100, GA102, AD102, GH100) and the H200 data sheet. L2: 64 bytes a clock reach one SM, as Nsight Compute and
+DeepGEMM's cost model have it; the slices of an A100 together give 5,120 bytes (GA100 white paper).
 """
 
 from __future__ import annotations
@@ -20,6 +21,13 @@ WARP = 32
 _REGISTER_UNIT = 256  # registers are given to a warp in multiples of this
 _WARP_UNIT = 4  # warps of a block are given registers in multiples of this: one a scheduler
 _SHARED_UNIT = 128
+BANKS = 32
+BANK_BYTES = 4
+_L2_PORT_BYTES = 64  # a clock into one SM
+
+# Clusters of 1 to 8 blocks that an H200's 132 SMs hold at once where a block takes a whole SM, as its driver counts them
+# (cuOccupancyMaxActiveClusters): a cluster lies within one GPC, and the GPCs have unlike numbers of SMs.
+CLUSTERS_OF_H200 = (132, 66, 39, 30, 22, 17, 15, 15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +36,8 @@ class Architecture:
 
     ``flops_per_clock``: floating-point operations (an FMA is two) an SM finishes in a clock. ``f32`` and ``f16_simt``
     are the CUDA cores'; ``f16``, ``bf16`` and ``tf32`` the tensor cores' with fp32 accumulation, dense; ``f16_acc16``
-    with fp16 accumulation. ``bus_bytes`` moves twice in a memory clock.
+    with fp16 accumulation. ``bus_bytes`` moves twice in a memory clock. ``l2_bytes_per_clock`` is what the slices of L2
+    give together, 0 where the vendor does not say.
     """
 
     arch: str
@@ -41,6 +50,7 @@ class Architecture:
     memory_clock_mhz: int
     bus_bytes: int
     flops_per_clock: tuple[tuple[str, int], ...]
+    l2_bytes_per_clock: int = 0
 
 
 def _limits(shared_kib: int, threads_per_sm: int, blocks_per_sm: int, l2_mib: int) -> Limits:
@@ -77,6 +87,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             memory_clock_mhz=1593,
             bus_bytes=5120 // 8,
             flops_per_clock=_rates(128, 512, 2048, 2048),
+            l2_bytes_per_clock=5120,
         ),
         Architecture(
             arch="sm_86",
@@ -161,23 +172,61 @@ def named_device(arch: str) -> Device:
     )
 
 
+def l2_gbps(device: Device) -> float:
+    """Nominal bandwidth in GB/s from L2 to the SMs: what their ports take, or what L2's slices give where that is less."""
+    known = ARCHITECTURES.get(device.arch)
+    ports = device.units * _L2_PORT_BYTES
+    per_clock = min(ports, known.l2_bytes_per_clock) if known and known.l2_bytes_per_clock else ports
+    return round(per_clock * device.clock_mhz * 1e-3, 1)
+
+
+def shared_gbps(device: Device) -> float:
+    """Nominal bandwidth in GB/s of all SMs' shared memory: every bank of every SM once a clock."""
+    return round(device.units * BANKS * BANK_BYTES * device.clock_mhz * 1e-3, 1)
+
+
+def resident_clusters(device: Device, cluster: int, blocks_per_sm: int) -> int:
+    """Clusters of ``cluster`` blocks that the device holds at once where an SM holds ``blocks_per_sm``; 0: none.
+
+    On an H200 as measured (``CLUSTERS_OF_H200``); on other sizes of its chip in proportion, which is an estimate. Raises
+    InvalidDevice where the architecture has no clusters, or for more than 8 blocks, the portable limit.
+    """
+    if cluster == 1:
+        return device.units * blocks_per_sm
+    if device.arch not in ARCHITECTURES or ARCHITECTURES[device.arch].capability < (9, 0):
+        raise InvalidDevice(f"a cluster of {cluster} blocks needs sm_90a; {device.name} is {device.arch}")
+    if not 1 <= cluster <= len(CLUSTERS_OF_H200):
+        raise InvalidDevice(f"a cluster has 1 to {len(CLUSTERS_OF_H200)} blocks, not {cluster}")
+    return device.units * blocks_per_sm * CLUSTERS_OF_H200[cluster - 1] // CLUSTERS_OF_H200[0]
+
+
 def occupancy(limits: Limits, threads: int, registers: int, shared: int) -> int:
     """Blocks of ``threads`` threads, ``registers`` a thread and ``shared`` bytes that one SM holds at a time; 0: none.
 
     The granularities (registers by 256 a warp, warps by four, shared memory by 128 bytes and the driver's 1 KiB
     a block) are those of the CUDA occupancy calculator for compute capability 8.0 to 9.0.
     """
-    if not 1 <= threads <= limits.threads_per_block or registers > limits.registers_per_thread:
-        return 0
-    if shared > limits.shared_per_block:
-        return 0
+    return min(occupancy_limits(limits, threads, registers, shared).values())
+
+
+def occupancy_limits(limits: Limits, threads: int, registers: int, shared: int) -> dict[str, int]:
+    """``occupancy`` by what limits it: the blocks that ``threads``, ``registers``, ``shared`` memory and the number of
+    ``blocks`` alone would allow; 0 for what no block may have.
+    """
     warps = -(-threads // WARP)
-    by_threads = limits.threads_per_sm // (warps * WARP)
     per_warp = _round_up(max(registers, 1) * WARP, _REGISTER_UNIT)
     warps_with_registers = limits.registers_per_sm // per_warp // _WARP_UNIT * _WARP_UNIT
-    by_registers = warps_with_registers // _round_up(warps, _WARP_UNIT)
-    by_shared = limits.shared_per_sm // (_round_up(shared, _SHARED_UNIT) + limits.shared_reserved_per_block)
-    return min(by_threads, by_registers, by_shared, limits.blocks_per_sm)
+    allowed = 1 <= threads <= limits.threads_per_block
+    return {
+        "threads": limits.threads_per_sm // (warps * WARP) if allowed else 0,
+        "registers": warps_with_registers // _round_up(max(warps, 1), _WARP_UNIT)
+        if registers <= limits.registers_per_thread
+        else 0,
+        "shared": limits.shared_per_sm // (_round_up(shared, _SHARED_UNIT) + limits.shared_reserved_per_block)
+        if shared <= limits.shared_per_block
+        else 0,
+        "blocks": limits.blocks_per_sm,
+    }
 
 
 def _round_up(value: int, unit: int) -> int:

@@ -15,10 +15,11 @@ from tirgemm.device import Device
 from tirgemm.families.wgmma.alignment import loaded_by_tma
 from tirgemm.families.wgmma.plan import Plan
 from tirgemm.gemm import Gemm, Operand
+from tirgemm.hardware import CLUSTERS_OF_H200
 
 _OPERANDS: tuple[Operand, ...] = ("a", "b")
-# Blocks of a cluster -> the share of SMs that clusters of so many reach, as an H200's driver counts them.
-_CLUSTERED = np.array([1.0, 1.0, 1.0, 0.89, 0.91, 0.84, 0.78, 0.8, 0.91])
+# Blocks of a cluster -> clusters of so many that are resident at once on as many SMs as there are of one block.
+_CLUSTERS = np.array([CLUSTERS_OF_H200[0], *CLUSTERS_OF_H200])
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: str, constants: 
 
     tiles = -(-rows // (cuts.tile_m * cuts.cluster_m)) * -(-columns // (cuts.tile_n * cuts.cluster_n)) * gemm.batch
     tiles = tiles * np.where(parted & ~in_cluster, cuts.split, 1)
-    slots = np.maximum(1, (device.units * cuts.resident * _CLUSTERED[np.minimum(cluster, 8)]).astype(int) // cluster)
+    slots = np.maximum(1, device.units * cuts.resident * _CLUSTERS[np.minimum(cluster, 8)] // _CLUSTERS[1])
     waves = np.where(cuts.stream, tiles / slots, -(-tiles // slots))
     whole = -(-gemm.k // cuts.tile_k)
     part_steps = -(-whole // cuts.split)
