@@ -22,6 +22,7 @@ from tirgemm.errors import InvalidRequest
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+_LINE_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class BankModel:
 
     ``phase_lanes``: how many lanes in a row are served together, by width in bytes. ``pairings``: a load is served in
     half as many phases if lanes n and n ^ p have one address for all active lanes, for one p of these.
+    ``copies_by_line``: cp.async is served by the 128-byte lines that it reads, in the order of their first lanes, where
+    the global addresses are known, and not by its lanes in a row.
     """
 
     banks: int = 32
@@ -37,6 +40,7 @@ class BankModel:
     phase_lanes: tuple[tuple[int, int], ...] = ((1, 32), (2, 32), (4, 32), (8, 16), (16, 8))
     pairings: tuple[int, ...] = (1, 2)
     paired_widths: tuple[int, ...] = (8, 16)
+    copies_by_line: bool = False
 
     def lanes(self, width: int) -> int:
         """Lanes of a phase for accesses of ``width`` bytes a lane."""
@@ -45,6 +49,13 @@ class BankModel:
 
 # The pairing is documented for 7.0 to 7.5 and seen on 8.6 (the SGEMM article's z-order table).
 MODELS: dict[str, BankModel] = {arch: BankModel() for arch in ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a")}
+
+
+def bank_model(arch: str) -> BankModel:
+    """The model of ``arch``. Raises InvalidRequest for one that there is none of."""
+    if arch not in MODELS:
+        raise InvalidRequest(f"no bank model of architecture {arch!r}; there is one of {', '.join(MODELS)}")
+    return MODELS[arch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +127,21 @@ class BankReport:
 
 
 def analyze(
-    addresses: ArrayLike, access: SharedAccess | str, active: ArrayLike | None = None, arch: str = "sm_90a"
+    addresses: ArrayLike,
+    access: SharedAccess | str,
+    active: ArrayLike | None = None,
+    arch: str | BankModel = "sm_90a",
+    sources: ArrayLike | None = None,
 ) -> BankReport:
     """Wavefronts and conflicts of requests of ``access`` on ``arch``.
 
     ``addresses``: shared-memory byte addresses [request, 32], or [32] for one request. ``active``: which lanes take
-    part, of the same shape or broadcast to it; all by default. Raises InvalidRequest for an unknown architecture,
-    another number of lanes, a negative or a misaligned address.
+    part, of the same shape or broadcast to it; all by default. ``sources``: the global byte addresses that a cp.async
+    reads, of the same shape, for models that need them. ``arch`` may be a model of one's own. Raises InvalidRequest for
+    an unknown architecture, another number of lanes, a negative or a misaligned address.
     """
     access = SharedAccess.parse(access) if isinstance(access, str) else access
-    if arch not in MODELS:
-        raise InvalidRequest(f"no bank model of architecture {arch!r}; there is one of {', '.join(MODELS)}")
-    model = MODELS[arch]
+    model = arch if isinstance(arch, BankModel) else bank_model(arch)
     given = np.atleast_2d(np.asarray(addresses, dtype=np.int64))
     if given.ndim != 2 or given.shape[1] != WARP:
         raise InvalidRequest(f"addresses of shape {given.shape}; requests have {WARP} lanes each")
@@ -146,6 +160,10 @@ def analyze(
             )
     phase = _phases(given, part, access, model)
     wavefronts, fewest = _counted(given, phase, access.width, model)
+    if access.operation == "cp.async" and model.copies_by_line and sources is not None:
+        lines = np.asarray(sources, dtype=np.int64) // _LINE_BYTES
+        phase = _by_line(np.broadcast_to(lines, given.shape), part)
+        wavefronts, _ = _counted(given, phase, access.width, model)
     return BankReport(access, model, given, part, phase, wavefronts, fewest)
 
 
@@ -162,6 +180,15 @@ def _phases(addresses: Integers, active: Flags, access: SharedAccess, model: Ban
         phase[paired] //= 2
     phase[~active] = -1
     return phase.astype(np.int64)
+
+
+def _by_line(lines: Integers, active: Flags) -> Integers:
+    """The phase of every lane: the how many-th distinct line its own is, in the order of the lanes."""
+    same = (lines[:, :, None] == lines[:, None, :]) & active[:, None, :]
+    first = same.argmax(axis=2)
+    new = (first == np.arange(WARP)) & active
+    phase = np.take_along_axis(new.cumsum(axis=1) - 1, first, axis=1)
+    return np.where(active, phase, -1).astype(np.int64)
 
 
 def _words(addresses: Integers, width: int, model: BankModel) -> Integers:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tirgemm.errors import InvalidConfig
 from tirgemm.layouts.permutation import Permutation, Swizzle, parse_permutation
+from tirgemm.layouts.strided import Strided
 
 Integers = NDArray[np.int64]
 
@@ -124,6 +125,11 @@ class Layout:
         together &= -together
         return together if self.permutation is None else min(together, self.permutation.run)
 
+    @property
+    def strided(self) -> Strided:
+        """CuTe's layout of the tile before it is permuted: ``(rows,columns):(stride,1)``."""
+        return Strided((self.rows, self.columns), (self.stride, 1))
+
     # -- where things are ----------------------------------------------------------------------------------------------
 
     def offset(self, row: Any, column: Any) -> Any:
@@ -171,8 +177,9 @@ class Layout:
         run, places = self.permutation.run, self.permutation.places
         if isinstance(self.permutation, Swizzle):
             return row, column ^ (keyed * run)
-        place = (column // run + keyed) % places
-        return row, column // (run * places) * (run * places) + place * run + column % run
+        turned = (column // run + keyed) % places * run + column % run
+        block = self.permutation.block
+        return row, turned if self.columns <= block else column // block * block + turned
 
     def _key(self, row: Any, column: Any) -> Any:
         """The permutation's key, from the row alone where the column has no part in it."""

@@ -39,7 +39,7 @@ class Strided:
 
     @classmethod
     def compact(cls, shape: Nested) -> Strided:
-        """Without gaps, the first mode fastest (column-major): what CuTe makes of a shape alone."""
+        """Without gaps, the first mode fastest (column-major), modes of one with no step: CuTe's of a shape alone."""
         return cls(shape, _columns_first(shape, 1)[0])
 
     @classmethod
@@ -196,7 +196,7 @@ def _offset(shape: Nested, stride: Nested, coordinate: Any) -> Any:
 
 def _columns_first(shape: Nested, step: int) -> tuple[Nested, int]:
     if isinstance(shape, int):
-        return step, step * shape
+        return 0 if shape == 1 else step, step * shape
     parts: list[Nested] = []
     for part in shape:
         stride, step = _columns_first(part, step)
