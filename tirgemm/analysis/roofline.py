@@ -1,0 +1,188 @@
+"""The roofline of a GEMM on a device: arithmetic, bytes at each level, the time each ceiling allows, and which binds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tirgemm.analysis.sass import Function
+from tirgemm.device import Device
+from tirgemm.errors import AnalysisFailed
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
+from tirgemm.hardware import ARCHITECTURES, l2_gbps, shared_gbps
+
+Level = Literal["dram", "l2", "shared"]
+LEVELS: tuple[Level, ...] = ("dram", "l2", "shared")
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What one unit allows: ``name`` (``compute``, ``dram``, ``l2``, ``shared``), its ``rate`` in TFLOP/s or GB/s, whether
+    that was ``measured`` or is nominal, the ``amount`` of work in FLOP or bytes, and the time in microseconds it takes.
+    """
+
+    name: str
+    rate: float
+    unit: Literal["TFLOP/s", "GB/s"]
+    measured: bool
+    amount: float
+
+    @property
+    def us(self) -> float:
+        return self.amount / (self.rate * 1e6) if self.unit == "TFLOP/s" else self.amount / (self.rate * 1e3)
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """A GEMM's ceilings, and with ``time_us`` how near to the lowest of them a kernel came.
+
+    ``intensity``: FLOP a byte at each level. ``ridge``: the intensity from which on arithmetic binds.
+    """
+
+    flops: int
+    peak: str
+    ceilings: tuple[Ceiling, ...]
+    time_us: float | None = None
+
+    def ceiling(self, name: str) -> Ceiling:
+        """The ceiling ``name``. Raises AnalysisFailed with the known ones."""
+        for found in self.ceilings:
+            if found.name == name:
+                return found
+        raise AnalysisFailed(f"there is no ceiling {name!r}; there are {', '.join(c.name for c in self.ceilings)}")
+
+    @property
+    def bound(self) -> Ceiling:
+        """The ceiling that allows the least speed: no kernel that does this work is faster."""
+        return max(self.ceilings, key=lambda ceiling: ceiling.us)
+
+    @property
+    def intensity(self) -> dict[str, float]:
+        return {c.name: self.flops / c.amount for c in self.ceilings if c.name != "compute" and c.amount}
+
+    @property
+    def ridge(self) -> dict[str, float]:
+        top = self.ceiling("compute").rate * 1e3
+        return {c.name: top / c.rate for c in self.ceilings if c.name != "compute"}
+
+    @property
+    def tflops(self) -> float | None:
+        """What was reached, in TFLOP/s."""
+        return self.flops / (self.time_us * 1e6) if self.time_us else None
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of each ceiling that was reached: its own time over the measured one."""
+        return {c.name: c.us / self.time_us for c in self.ceilings} if self.time_us else {}
+
+    @property
+    def share(self) -> float | None:
+        """The share of what the binding ceiling allows that was reached."""
+        return self.shares[self.bound.name] if self.time_us else None
+
+
+def roofline(
+    gemm: Gemm,
+    device: Device,
+    peak: str,
+    *,
+    m: int | None = None,
+    l2_bytes: float | None = None,
+    shared_bytes: float | None = None,
+    measured: Mapping[str, float] | None = None,
+    clock_mhz: int | None = None,
+    time_us: float | None = None,
+) -> Roofline:
+    """The roofline of ``gemm`` at ``m`` (the largest) on ``device``.
+
+    ``peak``: which of the device's rates the kernel's arithmetic has (``peak_of``). ``l2_bytes``: what moves from L2 to the
+    SMs (``l2_traffic``, or counted sectors times 32); ``shared_bytes``: wavefronts times 128; a level left out has no
+    ceiling. ``measured``: rates that records have, by ceiling name (``compute`` in TFLOP/s, the others in GB/s), in place
+    of the nominal ones; ``clock_mhz``: the clock that the nominal ones are taken at, the device's highest by default
+    (memory has its own). Raises AnalysisFailed for a rate that is not known.
+    """
+    m = gemm.m_max if m is None else m
+    given = dict(measured or {})
+    unknown = set(given) - {"compute", *LEVELS}
+    if unknown:
+        raise AnalysisFailed(
+            f"measured rate {sorted(unknown)[0]!r} is of no ceiling; there are compute, {', '.join(LEVELS)}"
+        )
+    scale = clock_mhz / device.clock_mhz if clock_mhz and device.clock_mhz else 1.0
+    rates = dict(device.peak_tflops)
+    if peak not in rates and "compute" not in given:
+        raise AnalysisFailed(f"{device.name} has no known rate {peak!r}; known are {', '.join(rates) or 'none'}")
+    nominal = {
+        "compute": rates.get(peak, 0.0) * scale,
+        "dram": device.peak_gbps,
+        "l2": l2_gbps(device) * scale,
+        "shared": shared_gbps(device) * scale,
+    }
+    flops = 2 * m * gemm.n * gemm.k * gemm.batch
+    amounts: dict[str, float | None] = {
+        "compute": flops, "dram": compulsory_bytes(gemm, m), "l2": l2_bytes, "shared": shared_bytes
+    }  # fmt: skip
+    ceilings = []
+    for name, amount in amounts.items():
+        rate = given.get(name, nominal[name])
+        if amount is None:
+            continue
+        if rate <= 0:
+            raise AnalysisFailed(f"the rate of {name} of {device.name} is {rate}; give a measured one")
+        unit: Literal["TFLOP/s", "GB/s"] = "TFLOP/s" if name == "compute" else "GB/s"
+        ceilings.append(Ceiling(name, rate, unit, name in given, amount))
+    if time_us is not None and time_us <= 0:
+        raise AnalysisFailed(f"the measured time is {time_us} us; it must be positive")
+    return Roofline(flops, peak, tuple(ceilings), time_us)
+
+
+def peak_formula(device: Device, peak: str) -> str:
+    """How the nominal rate comes about, as the articles have it: SMs x lanes x 2 x clock. Raises AnalysisFailed."""
+    known = ARCHITECTURES.get(device.arch)
+    flops = dict(known.flops_per_clock).get(peak) if known else None
+    if flops is None:
+        raise AnalysisFailed(f"{device.name} has no known rate {peak!r}")
+    rate = device.units * flops * device.clock_mhz * 1e-6
+    return f"{device.units} SMs x {flops // 2} lanes x 2 x {device.clock_mhz / 1000:g} GHz = {rate:.1f} TFLOP/s"
+
+
+def peak_of(gemm: Gemm, function: Function) -> str:
+    """Which rate the arithmetic of ``function`` has, by its opcodes: the tensor cores' for the dtype, else ``f32``, or
+    ``f16_simt`` where pairs of halves are summed. Raises AnalysisFailed for code without arithmetic.
+    """
+    counts = {"HMMA": 0, "HGMMA": 0, "FFMA": 0, "HFMA2": 0}
+    for instruction in function.executed:
+        if instruction.opcode in counts:
+            # HFMA2.MMA with two zeros is how the compiler sets a register.
+            moves = instruction.opcode == "HFMA2" and "RZ" in "".join(instruction.operands[1:3])
+            counts[instruction.opcode] += not moves
+    if counts["HMMA"] or counts["HGMMA"]:
+        if gemm.dtype == "f32":
+            return "tf32"
+        return "f16_acc16" if gemm.acc == "f16" else gemm.dtype
+    if not counts["FFMA"] and not counts["HFMA2"]:
+        raise AnalysisFailed(f"{function.name} has no multiply-adds that this analysis knows")
+    return "f16_simt" if counts["HFMA2"] > counts["FFMA"] else "f32"
+
+
+def compulsory_bytes(gemm: Gemm, m: int | None = None) -> int:
+    """Bytes that must move to or from memory: every operand's elements once, at ``m`` (the largest)."""
+    m = gemm.m_max if m is None else m
+    elements = {"a": m * gemm.k, "b": gemm.k * gemm.n, "c": m * gemm.n, "d": m * gemm.n}
+    used: list[Operand] = ["a", "b", "d", *(("c",) if gemm.beta else ())]
+    total = sum(elements[operand] * gemm.batch * DTYPE_BYTES[gemm.operand_dtype(operand)] for operand in used)
+    return total + (gemm.n * DTYPE_BYTES[gemm.out] if gemm.bias else 0)
+
+
+def l2_traffic(gemm: Gemm, tile: tuple[int, int], *, m: int | None = None, cluster: tuple[int, int] = (1, 1)) -> int:
+    """Bytes that move between L2 and the SMs by the reuse within a tile (m, n): A once a column of tiles, B once a row,
+    the outputs once. ``cluster`` (m, n): blocks that share a tile's loads by multicast, which come once a cluster.
+    """
+    m = gemm.m_max if m is None else m
+    rows, columns = -(-m // tile[0]), -(-gemm.n // tile[1])
+    width = DTYPE_BYTES[gemm.dtype]
+    a = m * gemm.k * width * -(-columns // cluster[1])
+    b = gemm.n * gemm.k * width * -(-rows // cluster[0])
+    d = m * gemm.n * DTYPE_BYTES[gemm.out] * (2 if gemm.beta else 1)
+    return (a + b + d) * gemm.batch
