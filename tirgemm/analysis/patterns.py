@@ -1,137 +1,240 @@
-"""Access patterns of GEMM kernels as data: which element of a shared tile every lane's access starts at.
+"""The different requests of one site, and how often each occurs: exactly, without running through every iteration.
 
-A pattern knows rows and columns, not addresses: those come from the ``Layout`` that it is held against.
-Sources: PTX ISA, "Warp-level matrix fragment" (mma, wmma) and ``ldmatrix``; the SGEMM article for z-order.
+Blocks, warps and iterations of loops are dimensions that mostly shift an address by whole lines of banks or sectors,
+and leave conditions as they are. Values of a dimension that no term of the address (modulo 128 bytes) and no
+comparison can tell apart are one class; one of each is evaluated, lane by lane, and weighted with how many there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from tirgemm.analysis.shared_access import WARP, SharedAccess
-from tirgemm.errors import InvalidRequest
-from tirgemm.layouts import TiledCopy
+from tirgemm.analysis.expressions import COMPARISONS, LANE, Expr, Value, comparisons, evaluate, linear, make, maximal
+from tirgemm.analysis.sites import Site
+
+LINE = 128
+LANES = 32
+# Requests of one site that are evaluated at most; beyond, dimensions are sampled evenly.
+MOST_REQUESTS = 1 << 16
+_FAR = 1 << 62
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-MATRIX = 8  # rows and columns of ldmatrix's matrices
-FRAGMENT = 16  # rows and columns of a wmma fragment
-_PAIR = 2  # 16-bit elements in a register
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Dimension:
+    """One dimension of a site's requests: its symbols' values, as arrays of shape (n, 1) or (n, 32), and their weights."""
 
-@dataclass(frozen=True, eq=False)
-class Pattern:
-    """``rows`` and ``columns`` [request, 32] of the first element of each lane's access; ``active`` lanes, all if None.
-
-    Arrays are not to be written to. Raises InvalidRequest where shapes differ or are no requests of 32 lanes.
-    """
-
-    name: str
-    access: SharedAccess
-    rows: Integers
-    columns: Integers
-    active: Flags | None = None
-
-    def __post_init__(self) -> None:
-        parts = [self.rows, self.columns, *([] if self.active is None else [self.active])]
-        shapes = {part.shape for part in parts}
-        if len(shapes) != 1 or self.rows.ndim != 2 or self.rows.shape[1] != WARP:
-            raise InvalidRequest(f"pattern {self.name!r} has shapes {sorted(shapes)}; they are [requests, {WARP}]")
+    values: Mapping[str, Value]
+    weights: Integers
 
     @property
-    def requests(self) -> int:
-        return len(self.rows)
-
-    def named(self, name: str) -> Pattern:
-        """The same pattern by another name."""
-        return replace(self, name=name)
+    def size(self) -> int:
+        return len(self.weights)
 
 
-def ldmatrix(
-    rows: int, columns: int, matrices: int = 4, *, transposed: bool = False, operation: str = "ldmatrix"
-) -> Pattern:
-    """ldmatrix (or ``stmatrix``) of every fragment of a tile of 16-bit elements.
+@dataclass(frozen=True, eq=False, slots=True)
+class Requests:
+    """Requests [n, 32] of a site and how often each occurs.
 
-    x4 takes 16x16, x2 16 rows of 8, x1 8x8; matrices are numbered down, then across. The tile's rows are what is
-    contiguous in shared memory, whatever ``transposed`` makes of them in registers. Raises InvalidRequest.
+    ``sources``: the global addresses that a copy to shared memory reads. ``sampled``: counts are scaled up from a part.
     """
-    access = SharedAccess.parse(f"{operation}.x{matrices}{'.trans' if transposed else ''}")
-    down, across = MATRIX * min(matrices, 2), MATRIX * max(1, matrices // 2)
-    lanes = np.arange(WARP) % (MATRIX * matrices)
-    at = _tiles(rows, columns, down, across)
-    return Pattern(str(access), access, at[:, :1] + lanes % down, at[:, 1:] + lanes // down * MATRIX)
+
+    addresses: Integers
+    active: Flags
+    weights: Integers
+    sources: Integers | None = None
+    sampled: bool = False
 
 
-def mma_fragments(rows: int, columns: int, name: str = "wmma load") -> Pattern:
-    """The 32-bit loads of 16x16 fragments as mma.sync has them in registers, for 16-bit elements.
+def requests_of(site: Site, conditions: Sequence[Expr], dimensions: Sequence[Dimension]) -> Requests:
+    """The requests of ``site`` over the product of ``dimensions`` where ``conditions`` and its guards hold.
 
-    Lane l of a warp has the pairs of columns 2 (l mod 4) and on in rows l / 4 of each 8x8 quarter: what the padding
-    article takes wmma's loads for.
+    Those of which no lane is active are left out. Raises DataDependent.
     """
-    lanes = np.arange(WARP)
-    at = _tiles(rows, columns, MATRIX, MATRIX)
-    access = SharedAccess("load", 4)
-    return Pattern(name, access, at[:, :1] + lanes // 4, at[:, 1:] + lanes % 4 * _PAIR)
+    guards = [g for g in (*conditions, *site.guards) if g.kind != "const" or not g.value]
+    if any(g.kind == "const" for g in guards):
+        return _none()
+    addresses = [site.address] if site.source is None else [site.address, site.source]
+    reduced = [_reduced(number, addresses, guards, dimensions) for number in range(len(dimensions))]
+    sampled = False
+    while math.prod(d.size for d in reduced) > MOST_REQUESTS:
+        largest = max(range(len(reduced)), key=lambda n: reduced[n].size)
+        reduced[largest], sampled = _sampled(reduced[largest]), True
+    shape = (*(d.size for d in reduced), LANES)
+    environment: dict[str, Value] = {LANE: np.arange(LANES)}
+    weights = np.ones((), dtype=np.int64)
+    for number, dimension in enumerate(reduced):
+        behind = (1,) * (len(reduced) - 1 - number)
+        for name, value in dimension.values.items():
+            environment[name] = value if np.ndim(value) == 0 or isinstance(value, str) else _spread(value, behind)
+        weights = weights[..., None] * dimension.weights
+    memo: dict[int, Value] = {}
+    active = np.broadcast_to(np.asarray(True), shape)
+    for guard in guards:
+        active = active & np.asarray(evaluate(guard, environment, memo), dtype=np.bool_)
+    at = np.broadcast_to(np.asarray(evaluate(site.address, environment, memo), dtype=np.int64), shape)
+    rows = active.reshape(-1, LANES)
+    some = rows.any(axis=1)
+    sources = None
+    if site.source is not None:
+        origin = np.asarray(evaluate(site.source, environment, memo), dtype=np.int64)
+        sources = np.broadcast_to(origin, shape).reshape(-1, LANES)[some]
+    counts = np.broadcast_to(weights, shape[:-1]).reshape(-1)[some]
+    return Requests(at.reshape(-1, LANES)[some], rows[some], counts, sources, sampled)
 
 
-def copy_store(
-    copy: TiledCopy, rows: int, columns: int, access: SharedAccess | str, vector: int, *, transposed: bool = False
-) -> Pattern:
-    """The stores of a copy to a tile of ``rows`` by ``columns``, ``vector`` elements of a thread at a time.
-
-    ``transposed``: element (row, column) of the copied tile is stored to row ``column`` of shared memory.
-    """
-    access = SharedAccess.parse(access) if isinstance(access, str) else access
-    at = copy.requests(rows, columns, vector)
-    row, column = (at[..., 1], at[..., 0]) if transposed else (at[..., 0], at[..., 1])
-    return Pattern(f"{'transposed ' if transposed else ''}{access} by {copy}", access, row, column)
+def _spread(value: Value, behind: tuple[int, ...]) -> Value:
+    """Values [n, 1 or 32] on their axis, with the axes of later dimensions between."""
+    return value.reshape(value.shape[0], *behind, value.shape[1])
 
 
-def row_reads(name: str, columns: ArrayLike, rows: Iterable[int], access: SharedAccess | str = "load.128") -> Pattern:
-    """Every lane reads from its own ``columns`` [reads, 32] (or [32]) of one row after the other: simt's inner loop."""
-    access = SharedAccess.parse(access) if isinstance(access, str) else access
-    starts, row = np.atleast_2d(np.asarray(columns, dtype=np.int64)), np.asarray(list(rows), dtype=np.int64)
-    return Pattern(
-        name, access, np.repeat(row, len(starts))[:, None] + np.zeros_like(starts[:1]), np.tile(starts, (len(row), 1))
-    )
+def _none() -> Requests:
+    return Requests(np.zeros((0, LANES), np.int64), np.zeros((0, LANES), np.bool_), np.zeros(0, np.int64))
 
 
-def row_major_lanes(across: int) -> tuple[Integers, Integers]:
-    """(down, across) of every lane, ``across`` lanes to a line."""
-    lanes = np.arange(WARP, dtype=np.int64)
-    return lanes // across, lanes % across
+def _sampled(dimension: Dimension) -> Dimension:
+    chosen = np.unique(np.linspace(0, dimension.size - 1, max(1, dimension.size // 2)).astype(np.int64))
+    total = int(dimension.weights.sum())
+    weights = dimension.weights[chosen].astype(np.float64)
+    weights *= total / weights.sum()
+    return _taken(dimension, chosen, np.rint(weights).astype(np.int64))
 
 
-def z_order_lanes() -> tuple[Integers, Integers]:
-    """(down, across) of every lane, 8 down and 4 across, in the order of the SGEMM article's z-order kernel.
-
-    Bits 0, 3 of a lane are its place across and bits 1, 2, 4 its place down: lanes n and n ^ 2 are in one column, lanes
-    n and n ^ 1 in one row.
-    """
-    lanes = np.arange(WARP, dtype=np.int64)
-    across = lanes & 1 | lanes >> 2 & 2
-    down = lanes >> 1 & 3 | lanes >> 2 & 4
-    return down, across
+def _taken(dimension: Dimension, chosen: Integers, weights: Integers) -> Dimension:
+    values = {
+        name: value[chosen] if np.ndim(value) and len(value) == dimension.size else value
+        for name, value in dimension.values.items()
+    }
+    return Dimension(values, weights)
 
 
-def thread_tile(places: Integers, length: int, vector: int, apart: Sequence[int] | None = None) -> Integers:
-    """Where each lane's reads of its ``length`` elements start, ``vector`` at a time: [reads, 32].
+def _reduced(number: int, addresses: Sequence[Expr], guards: Sequence[Expr], dimensions: Sequence[Dimension]) -> Dimension:
+    """Dimension ``number`` with one value of each class."""
+    mine = dimensions[number]
+    if mine.size == 1:
+        return mine
+    keys = _Keys(number, dimensions)
+    for address in addresses:
+        keys.address(address)
+    for guard in guards:
+        for comparison in comparisons(guard):
+            keys.condition(comparison)
+    if keys.hash is None:
+        return _taken(mine, np.zeros(1, np.int64), mine.weights.sum(keepdims=True))
+    _, first, inverse = np.unique(keys.hash, return_index=True, return_inverse=True)
+    weights = np.zeros(len(first), np.int64)
+    np.add.at(weights, inverse.reshape(-1), mine.weights)
+    return _taken(mine, first.astype(np.int64), weights)
 
-    Elements of a lane lie together, or in groups of ``vector`` that start ``apart`` elements after the first.
-    """
-    groups = apart if apart is not None else range(0, length, vector)
-    pitch = vector if apart is not None else length
-    return np.array([[int(place) * pitch + group for place in places] for group in groups], dtype=np.int64)
+
+class _Keys:
+    """What tells the values of one dimension apart, hashed value by value."""
+
+    def __init__(self, number: int, dimensions: Sequence[Dimension]) -> None:
+        self.mine, self.all = dimensions[number], dimensions
+        self.names = frozenset(self.mine.values)
+        self.known = {name: value for d in dimensions for name, value in d.values.items()}
+        self.environment = {**self.mine.values, LANE: np.arange(LANES)[None, :]}
+        self.memo: dict[int, Value] = {}
+        self.hash: NDArray[np.uint64] | None = None
+
+    def address(self, expr: Expr, factor: int = 1) -> None:
+        """Values that shift an address by whole lines are equal."""
+        _, atoms = linear(expr, factor)
+        own = {a: f for a, f in atoms.items() if a.symbols & self.names}
+        plain = {a: f for a, f in own.items() if self.separate(a)}
+        if plain:
+            shift = np.asarray(sum(self.value(a) * f for a, f in plain.items()))
+            first = shift[..., :1] if shift.ndim else shift
+            self.add(first % LINE)
+            if shift.ndim and shift.shape[-1] > 1:
+                self.add(shift - first)
+        for atom, count in own.items():
+            if atom in plain:
+                continue
+            if atom.kind == "select":
+                for comparison in comparisons(atom.args[0]):
+                    self.condition(comparison)
+                self.address(atom.args[1], count)
+                self.address(atom.args[2], count)
+            else:
+                self.raw(atom)
+
+    def condition(self, expr: Expr) -> None:
+        """Values that put both sides of a comparison equally far apart, or so far that the rest cannot matter, are equal."""
+        if not expr.symbols & self.names:
+            return
+        if expr.kind not in COMPARISONS:
+            self.raw(expr)
+            return
+        constant, atoms = linear(make("sub", *expr.args))
+        own = {a: f for a, f in atoms.items() if a.symbols & self.names}
+        if not all(self.separate(a) for a in own):
+            self.raw(expr)
+            return
+        low, high = self.range({a: f for a, f in atoms.items() if a not in own})
+        value = np.asarray(sum(self.value(a) * f for a, f in own.items()) + constant)
+        if expr.kind in ("lt", "le"):
+            # Below the first every lane of every other dimension has the answer yes, above the second no.
+            bound = 0 if expr.kind == "lt" else 1
+            value = np.where(value + high < bound, -_FAR, np.where(value + low >= bound, _FAR, value))
+        else:
+            value = np.where((value + high < 0) | (value + low > 0), _FAR, value)
+        self.add(value)
+
+    def separate(self, atom: Expr) -> bool:
+        """Whether an atom depends on this dimension and the lane alone."""
+        return atom.symbols <= self.names | {LANE}
+
+    def raw(self, expr: Expr) -> None:
+        """Nothing is known of what the expression does with this dimension: its values count as they are."""
+        for part in maximal(expr, lambda symbols: bool(symbols & self.names) and symbols <= self.names | {LANE}):
+            self.add(np.asarray(self.value(part)))
+
+    def range(self, atoms: Mapping[Expr, int]) -> tuple[int, int]:
+        """Bounds of a sum over the other dimensions and the lanes."""
+        low = high = 0
+        environment = {**self.known, LANE: np.arange(LANES)}
+        for atom, factor in atoms.items():
+            homes = [d for d in self.all if atom.symbols & frozenset(d.values)]
+            if len(homes) > 1:
+                return -_FAR, _FAR
+            value = np.asarray(evaluate(atom, environment)) * factor
+            low, high = low + int(value.min()), high + int(value.max())
+        return low, high
+
+    def value(self, expr: Expr) -> Value:
+        return np.asarray(evaluate(expr, self.environment, self.memo), dtype=np.int64)
+
+    def add(self, value: Value) -> None:
+        """Hash a key [n, 1 or 32] into the others."""
+        rows = np.asarray(value, dtype=np.int64)
+        if rows.ndim < 2 or rows.shape[0] == 1:
+            return
+        with np.errstate(over="ignore"):
+            words = _mixed(rows.astype(np.uint64))
+            word = words[:, 0] if rows.shape[1] == 1 else (words * _ODD[: rows.shape[1]]).sum(axis=1, dtype=np.uint64)
+            self.hash = word if self.hash is None else _mixed(self.hash * np.uint64(0x9E3779B97F4A7C15) + word)
 
 
-def _tiles(rows: int, columns: int, down: int, across: int) -> Integers:
-    """The first (row, column) of every block of ``down`` by ``across``: [block, 2]. Raises InvalidRequest."""
-    if rows % down or columns % across:
-        raise InvalidRequest(f"a tile of {rows}x{columns} is no multiple of {down}x{across}")
-    at = np.mgrid[0:rows:down, 0:columns:across].reshape(2, -1).T
-    return np.asarray(at, dtype=np.int64)
+
+
+
+
+
+
+_ODD = np.random.default_rng(7).integers(1, 1 << 62, LANES, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """splitmix64's finisher: keys that differ have hashes that differ, but for chances of 2^-64."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirgemm.analysis.banks import BankReport, analyze
-from tirgemm.analysis.patterns import Pattern
+from tirgemm.analysis.access_patterns import Pattern
 from tirgemm.errors import InvalidRequest
 from tirgemm.layouts import Layout, Rotation, Swizzle
 
