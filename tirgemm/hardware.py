@@ -19,7 +19,7 @@ _GIB = 1024 * _MIB
 
 WARP = 32
 _REGISTER_UNIT = 256  # registers are given to a warp in multiples of this
-_WARP_UNIT = 4  # warps of a block are given registers in multiples of this: one a scheduler
+_WARP_UNIT = 4  # schedulers of an SM, each with its share of the registers
 _SHARED_UNIT = 128
 BANKS = 32
 BANK_BYTES = 4
@@ -203,8 +203,8 @@ def resident_clusters(device: Device, cluster: int, blocks_per_sm: int) -> int:
 def occupancy(limits: Limits, threads: int, registers: int, shared: int) -> int:
     """Blocks of ``threads`` threads, ``registers`` a thread and ``shared`` bytes that one SM holds at a time; 0: none.
 
-    The granularities (registers by 256 a warp, warps by four, shared memory by 128 bytes and the driver's 1 KiB
-    a block) are those of the CUDA occupancy calculator for compute capability 8.0 to 9.0.
+    The granularities (registers by 256 a warp, warps by the four schedulers, shared memory by 128 bytes and the driver's
+    1 KiB a block) are those of the vendor's ``cuda_occupancy.h`` for compute capability 8.0 to 9.0.
     """
     return min(occupancy_limits(limits, threads, registers, shared).values())
 
@@ -213,20 +213,23 @@ def occupancy_limits(limits: Limits, threads: int, registers: int, shared: int) 
     """``occupancy`` by what limits it: the blocks that ``threads``, ``registers``, ``shared`` memory and the number of
     ``blocks`` alone would allow; 0 for what no block may have.
     """
-    warps = -(-threads // WARP)
+    warps = max(1, -(-threads // WARP))
     per_warp = _round_up(max(registers, 1) * WARP, _REGISTER_UNIT)
-    warps_with_registers = limits.registers_per_sm // per_warp // _WARP_UNIT * _WARP_UNIT
-    allowed = 1 <= threads <= limits.threads_per_block
-    return {
-        "threads": limits.threads_per_sm // (warps * WARP) if allowed else 0,
-        "registers": warps_with_registers // _round_up(max(warps, 1), _WARP_UNIT)
-        if registers <= limits.registers_per_thread
-        else 0,
-        "shared": limits.shared_per_sm // (_round_up(shared, _SHARED_UNIT) + limits.shared_reserved_per_block)
-        if shared <= limits.shared_per_block
-        else 0,
+    fits = {
+        "threads": 1 <= threads <= limits.threads_per_block,
+        # A block may not ask for more than there is with its warps rounded up to all schedulers.
+        "registers": registers <= limits.registers_per_thread
+        and per_warp * _round_up(warps, _WARP_UNIT) <= limits.registers_per_sm,
+        "shared": shared <= limits.shared_per_block,
+        "blocks": True,
+    }
+    most = {
+        "threads": limits.threads_per_sm // (warps * WARP),
+        "registers": limits.registers_per_sm // _WARP_UNIT // per_warp * _WARP_UNIT // warps,
+        "shared": limits.shared_per_sm // (_round_up(shared, _SHARED_UNIT) + limits.shared_reserved_per_block),
         "blocks": limits.blocks_per_sm,
     }
+    return {name: count if fits[name] else 0 for name, count in most.items()}
 
 
 def _round_up(value: int, unit: int) -> int:

@@ -61,7 +61,7 @@ def test_capabilities_map_to_architectures() -> None:
         ("sm_90a", 128, 32, 115713, 1),
         ("sm_80", 128, 32, 82944, 2),
         ("sm_80", 128, 32, 82945, 1),
-        ("sm_90a", 96, 168, 0, 3),  # registers are given to four warps at a time: 12 warps, not 12 / 3
+        ("sm_90a", 96, 168, 0, 4),  # three warps fit each of four schedulers
         ("sm_90a", 1024, 64, 0, 1),
         ("sm_90a", 1024, 65, 0, 0),
         ("sm_90a", 1025, 16, 0, 0),

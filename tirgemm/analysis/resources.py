@@ -10,8 +10,11 @@ from tirgemm.analysis.cubin import KernelSections, kernels
 from tirgemm.analysis.sass import Function
 from tirgemm.device import Device
 from tirgemm.errors import AnalysisFailed
-from tirgemm.hardware import WARP, occupancy_limits, resident_clusters
+from tirgemm.hardware import ARCHITECTURES, WARP, occupancy_limits, resident_clusters
 from tirgemm.launch import KernelLaunch
+
+# Named barriers that an SM has for each block that it can hold (cuda_occupancy.h).
+_BARRIERS_PER_BLOCK = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,8 @@ def _resources(kernel: KernelSections, function: Function) -> Resources:
 class Occupancy:
     """How many blocks an SM holds at a time, by the vendor's rules, and what allows no more.
 
-    ``limits``: the blocks that threads, registers, shared memory and the number of blocks alone would allow;
+    ``limits``: the blocks that threads, registers, shared memory, the number of blocks and (from sm_90 on) named barriers
+    alone would allow;
     ``bound_by`` names the least of them. ``share``: resident warps of all that an SM can hold.
     """
 
@@ -106,6 +110,8 @@ def occupancy_of(launch: KernelLaunch, resources: Resources, device: Device) -> 
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     shared = launch.shared_bytes + resources.shared_bytes
     limits = occupancy_limits(device.limits, threads, resources.registers, shared)
+    if resources.barriers and device.arch in ARCHITECTURES and ARCHITECTURES[device.arch].capability >= (9, 0):
+        limits["barriers"] = _BARRIERS_PER_BLOCK * device.limits.blocks_per_sm // resources.barriers
     found = Occupancy(
         threads, resources.registers, shared, tuple(limits.items()), max(1, device.limits.threads_per_sm // WARP)
     )
