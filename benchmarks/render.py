@@ -3,6 +3,7 @@
 ``<!-- results:NAME -->`` to ``<!-- /results:NAME -->`` holds the tables of a suite, one for each device and regime that has
 a results file, or with the name ``DEVICE/SUITE.REGIME`` the one of ``benchmarks/results/DEVICE/SUITE.REGIME.json``.
 ``DEVICE/summary``, ``worst``, ``shapes``, ``bandwidth``, ``behind`` and ``knobs`` are tables over all suites of a device's folder.
+``banks/NAME`` is a table of bank_tables.py, which is computed and not measured.
 
 usage: render.py [--check] [FILE.md...]     default: README.md and docs; --check only says what would change
 """
@@ -19,7 +20,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.suite_tables import TABLES  # noqa: E402 - found by the line above
+from benchmarks.bank_tables import TABLES as BANK_TABLES  # noqa: E402 - found by the line above
+from benchmarks.suite_tables import TABLES  # noqa: E402
 from service.results import load  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -61,6 +63,8 @@ def rendered(text: str, results: Path = RESULTS, suites: Path = SUITES) -> str:
 
     def replace(block: re.Match[str]) -> str:
         device, _, table = block["name"].rpartition("/")
+        if device == "banks":
+            return f"{block[1]}\n{_of_banks(table)}\n\n{block[3]}"
         if device and table in TABLES:
             return f"{block[1]}\n{_over_suites(table, results / device, suites)}\n\n{block[3]}"
         tables = [_table_of(path, suites) for path in _files(block["name"], results, suites)]
@@ -79,6 +83,12 @@ def _files(name: str, results: Path, suites: Path) -> list[Path]:
     if not (suites / f"{name}.json").is_file():
         raise MarkerError(f"marker {name} names no suite of {suites}")
     return sorted([*results.glob(f"*/{name}.*.json"), *results.glob(f"*/{name}.*.json.gz")])
+
+
+def _of_banks(table: str) -> str:
+    if table not in BANK_TABLES:
+        raise MarkerError(f"marker banks/{table} names no table of bank_tables.py, which has {', '.join(BANK_TABLES)}")
+    return BANK_TABLES[table]()
 
 
 def _over_suites(table: str, folder: Path, suites: Path) -> str:

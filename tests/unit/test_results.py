@@ -194,6 +194,7 @@ def test_a_table_stands_between_its_markers(results: ResultsFile, suites: Path, 
     for bad in (
         "<!-- results:cpu/none -->\n<!-- /results:cpu/none -->",
         "<!-- results:none -->\n<!-- /results:none -->",
+        "<!-- results:banks/none -->\n<!-- /results:banks/none -->",
         "<!-- results:tiny -->\nnever closed",
         "<!-- results:tiny -->\n<!-- /results -->",
         "<!-- results: -->\n<!-- /results: -->",

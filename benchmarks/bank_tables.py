@@ -1,0 +1,217 @@
+"""Tables of banks, wavefronts and lines for docs/bank-conflicts.md: computed from the articles' accesses, nothing measured.
+
+``TABLES`` maps the name after ``banks/`` in a marker of render.py to the function that writes the table's Markdown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from benchmarks.article_kernels import (
+    ARTICLE_TABLES,
+    SGEMM_KERNELS,
+    THREADS,
+    SgemmCounts,
+    SgemmKernel,
+    bank_groups,
+    fits,
+    padding_layouts,
+    padding_patterns,
+    sgemm_counts,
+    sgemm_loads,
+    sgemm_stores,
+    sgemm_tiles,
+)
+from tirgemm.analysis import coalescing
+from tirgemm.analysis.access_patterns import copy_store, ldmatrix
+from tirgemm.analysis.banks import MODELS
+from tirgemm.analysis.proof import prove, smallest_pad, solve
+from tirgemm.layouts import Layout, TiledCopy
+
+_LD = 4096
+# The article's two copies of fp16 by 128-bit cp.async, of 128 threads.
+COPIES = {
+    "whole line": TiledCopy.parse("(16,8):(8,1) x (1,8)"),
+    "half line": TiledCopy.parse("(32,4):(4,1) x (1,8)"),
+}
+# Tiles of fp16 in shared memory: rows, columns, whose it is.
+TILES = (
+    (128, 32, "A or transposed B, k in steps of 32"),
+    (128, 64, "A or transposed B, k in steps of 64"),
+    (32, 128, "B or transposed A, 128 wide"),
+    (32, 256, "B or transposed A, 256 wide"),
+)
+
+
+def groups() -> str:
+    """The padding article's table, for each of the three layouts."""
+    layouts = padding_layouts()
+    columns = [bank_groups(layout) for layout in layouts.values()]
+    rows = []
+    for group in zip(*columns, strict=True):
+        cells = [group[0][0]]
+        for _, total, inner in group:
+            cells += [_span(*total), _span(*inner)]
+        rows.append(cells)
+    heads = [f"{name}: {what}" for name in layouts for what in ("word", "bank")]
+    return _table(["threads", *heads], rows)
+
+
+def padding() -> str:
+    """Wavefronts and conflicts of the padding article's loads and stores by layout."""
+    rows = []
+    for access, pattern in padding_patterns().items():
+        proofs = [prove(layout, pattern) for layout in padding_layouts().values()]
+        cells = [f"{_per(p.report.wavefronts.sum(), p.report.requests)} ({p.report.total_conflicts})" for p in proofs]
+        rows.append([access, str(proofs[0].report.requests), *cells])
+    return _table(["access", "requests", *padding_layouts()], rows)
+
+
+def collisions() -> str:
+    """Two lanes that collide, for every layout and access of the padding article that is not conflict-free."""
+    found = []
+    for name, layout in padding_layouts().items():
+        for access, pattern in padding_patterns().items():
+            proof = prove(layout, pattern)
+            if proof.collision is not None:
+                found.append(f"- {name}, {access}: {proof.collision}.")
+    return "\n".join(found)
+
+
+def solved() -> str:
+    """The smallest pad and the swizzle of tiles that 256 threads store by 16 bytes and ldmatrix reads."""
+    rows = []
+    for height, width, what in TILES:
+        layout = Layout.plain(height, width, 2)
+        loads = ldmatrix(height, width)
+        copy = TiledCopy.row_major(THREADS, width, 8)
+        stores = copy_store(copy, height, width, "store.128", 8)
+        for_loads, both = smallest_pad(layout, [loads]), solve(layout, [loads, stores])
+        rows.append(
+            [f"{height}x{width}", what, _pad(for_loads), _pad(both.padded), _swizzle(both.permuted), str(both.best)]
+        )
+    return _table(["tile", "of", "pad for the loads", "pad for loads and stores", "swizzle for both", "layout"], rows)
+
+
+def sgemm() -> str:
+    """What the SGEMM article's kernels count at 4096^3, beside the ncu tables that the article shows."""
+    rows = [_counted(kernel, sgemm_counts(kernel)) for kernel in SGEMM_KERNELS]
+    rows += [_cells(f"*article, table {number}*", table, "") for number, table in enumerate(ARTICLE_TABLES, 1)]
+    heads = ["kernel", "loads", "their wavefronts", "conflicts", "stores", "their wavefronts", "conflicts", "is table"]
+    return _table(heads, rows)
+
+
+def _counted(kernel: SgemmKernel, counts: SgemmCounts) -> list[str]:
+    same = [str(number) for number, table in enumerate(ARTICLE_TABLES, 1) if fits(counts, table)]
+    return _cells(kernel.name, counts, ", ".join(same))
+
+
+def _cells(name: str, counts: SgemmCounts, last: str) -> list[str]:
+    numbers = (
+        counts.loads, counts.load_wavefronts, counts.load_conflicts,
+        counts.stores, counts.store_wavefronts, counts.store_conflicts,
+    )  # fmt: skip
+    return [name, *(f"{number:,}" for number in numbers), last]
+
+
+def requests() -> str:
+    """Wavefronts of one request of each kind of access of the SGEMM article's kernels, and its conflicts."""
+    rows = []
+    for kernel in SGEMM_KERNELS:
+        cells = []
+        for patterns in (sgemm_loads(kernel), sgemm_stores()):
+            for tile, pattern in zip(sgemm_tiles(kernel), patterns, strict=True):
+                report = prove(tile, pattern, "sm_86").report
+                cells.append(
+                    f"{_per(report.total_wavefronts, report.requests)} ({_per(report.total_conflicts, report.requests)})"
+                )
+        rows.append([kernel.name, *cells])
+    return _table(["kernel", "read of A", "read of B", "store of A", "store of B"], rows)
+
+
+def zorder() -> str:
+    """The SGEMM article's picture: which lanes read which banks, in z-order, for the first reads of B and A."""
+    kernel = next(kernel for kernel in SGEMM_KERNELS if kernel.name == "z-order")
+    rows = []
+    for name, pattern in zip(("A", "B"), sgemm_loads(kernel), strict=True):
+        for instruction in (0, 1):
+            report = prove(Layout.plain(8, 128, 4), pattern, "sm_86").report
+            by_bank: dict[int, list[int]] = {}
+            for lane, address in enumerate(report.addresses[instruction].tolist()):
+                by_bank.setdefault(address // 4 % 32, []).append(lane)
+            cells = [" ".join(map(str, by_bank.get(bank, []))) for bank in range(0, 32, 4)]
+            rows.append([f"{name}, {('first', 'second')[instruction]}", *cells])
+    return _table(["read", *(f"{bank}-{bank + 3}" for bank in range(0, 32, 4))], rows)
+
+
+def copies() -> str:
+    """Sectors and lines of a warp's copy of fp16 rows, for the article's whole-line and half-line copies."""
+    rows = []
+    for name, copy in COPIES.items():
+        height, width = copy.tiler
+        report = coalescing.analyze(
+            coalescing.matrix_addresses(copy.requests(height, width, 8), _LD, 2), copy.values.size * 2
+        )
+        rows.append(
+            [
+                name,
+                f"`{copy}`",
+                f"{height}x{width}",
+                f"{report.sectors_per_request:g}",
+                f"{report.lines_per_request:g}",
+                f"{report.efficiency:.0%}",
+                f"{report.line_efficiency:.0%}",
+            ]
+        )
+    return _table(["copy", "threads x values", "tile", "sectors", "lines", "of sectors used", "of lines used"], rows)
+
+
+def model() -> str:
+    """The parameters of the bank model by architecture."""
+    rows = []
+    for arch, m in MODELS.items():
+        lanes = ", ".join(f"{lanes} of {8 * width}" for width, lanes in m.phase_lanes)
+        pairs = " or ".join(f"n^{pairing}" for pairing in m.pairings) or "none"
+        rows.append([f"`{arch}`", f"{m.banks} x {m.bank_bytes} bytes", lanes, pairs, _copied(m.copies_by_line)])
+    return _table(["architecture", "banks", "lanes of a phase, of so many bits", "pairs of loads", "cp.async by"], rows)
+
+
+def _copied(by_line: bool) -> str:
+    return "lines read" if by_line else "lanes"
+
+
+def _span(first: int, last: int) -> str:
+    return f"{first}~{last}"
+
+
+def _per(total: int, requests: int) -> str:
+    return f"{total / requests:g}"
+
+
+def _pad(layout: Layout | None) -> str:
+    return "none works" if layout is None else f"{layout.pad} elements"
+
+
+def _swizzle(layout: Layout | None) -> str:
+    if layout is None or layout.permutation is None:
+        return "not needed" if layout is not None else "none works"
+    p = layout.permutation
+    return f"`Swizzle<{p.bits}, {p.base}, {p.shift}>`"
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "groups": groups,
+    "padding": padding,
+    "collisions": collisions,
+    "solved": solved,
+    "sgemm": sgemm,
+    "requests": requests,
+    "zorder": zorder,
+    "copies": copies,
+    "model": model,
+}
