@@ -115,7 +115,9 @@ def _taken(dimension: Dimension, chosen: Integers, weights: Integers) -> Dimensi
     return Dimension(values, weights)
 
 
-def _reduced(number: int, addresses: Sequence[Expr], guards: Sequence[Expr], dimensions: Sequence[Dimension]) -> Dimension:
+def _reduced(
+    number: int, addresses: Sequence[Expr], guards: Sequence[Expr], dimensions: Sequence[Dimension]
+) -> Dimension:
     """Dimension ``number`` with one value of each class."""
     mine = dimensions[number]
     if mine.size == 1:
@@ -222,12 +224,6 @@ class _Keys:
             words = _mixed(rows.astype(np.uint64))
             word = words[:, 0] if rows.shape[1] == 1 else (words * _ODD[: rows.shape[1]]).sum(axis=1, dtype=np.uint64)
             self.hash = word if self.hash is None else _mixed(self.hash * np.uint64(0x9E3779B97F4A7C15) + word)
-
-
-
-
-
-
 
 
 _ODD = np.random.default_rng(7).integers(1, 1 << 62, LANES, dtype=np.uint64) * np.uint64(2) + np.uint64(1)

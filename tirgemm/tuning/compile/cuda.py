@@ -56,6 +56,12 @@ def checked_launch(program: Program, host: IRModule) -> Launch:
 
 def lower(program: Program, arch: str) -> tuple[IRModule, str]:
     """The lowered module as it is before host code is finished (with the launches in it), and the CUDA source."""
+    host, _, source = lower_all(program, arch)
+    return host, source
+
+
+def lower_all(program: Program, arch: str) -> tuple[IRModule, IRModule, str]:
+    """As ``lower``, and between the two the device functions from which the source is written."""
     import tvm
     from tvm import tirx
     from tvm.target import Target
@@ -69,7 +75,8 @@ def lower(program: Program, arch: str) -> tuple[IRModule, str]:
         if len(devices) != 1:
             raise BuildFailed(f"the program lowers to kernels of {len(devices)} targets; it must be the GPU alone")
         ((device_target, module),) = devices.items()
-        return host, _source(finalize_device()(module), device_target)
+        device = finalize_device()(module)
+        return host, device, _source(device, device_target)
 
 
 def _source(module: IRModule, target: Target) -> str:

@@ -1,0 +1,109 @@
+"""What the requests of a site cost: wavefronts and conflicts in shared memory, sectors and lines in global memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirgemm.analysis import banks, coalescing
+from tirgemm.analysis.banks import BankModel
+from tirgemm.analysis.patterns import LINE, Requests
+from tirgemm.analysis.shared_access import SharedAccess
+from tirgemm.analysis.sites import Site
+
+COUNTS = ("wavefronts", "fewest_wavefronts", "sectors", "fewest_sectors", "lines", "used_bytes", "lanes")
+_OPERATIONS = {"load": "load", "store": "store", "atomic": "store", "copy": "cp.async"}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a request is served: what tells two of equal addresses apart. ``width``: bytes a lane."""
+
+    space: str
+    op: str
+    width: int
+    matrices: int = 0
+    transposed: bool = False
+
+    @classmethod
+    def of(cls, site: Site) -> Kind:
+        return cls(
+            "global" if site.space == "global" else "shared", site.op, site.width, site.matrices, site.transposed
+        )
+
+    @property
+    def access(self) -> SharedAccess:
+        """Its shared-memory access. Raises InvalidRequest for a width that there is none of."""
+        if self.op in ("ldmatrix", "stmatrix"):
+            return SharedAccess(self.op, matrices=self.matrices, transposed=self.transposed)  # type: ignore[arg-type]
+        return SharedAccess(_OPERATIONS[self.op], self.width)  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was counted of one site so far. ``example``: the request that costs most: addresses, and the lanes active."""
+
+    requests: int = 0
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(COUNTS), np.int64))
+    sampled: bool = False
+    example: tuple[tuple[int, ...], tuple[bool, ...]] | None = None
+    worst: int = -1
+
+    def __getitem__(self, name: str) -> int:
+        return int(self.counts[COUNTS.index(name)])
+
+
+class Counter:
+    """Counts requests, each different one once: kernels repeat a few patterns over many sites."""
+
+    def __init__(self, model: BankModel) -> None:
+        self.model = model
+        self.known: dict[tuple[Kind, bytes], NDArray[np.int64]] = {}
+
+    def count(self, kind: Kind, requests: Requests, tally: Tally) -> None:
+        """Add ``requests`` to ``tally``. Raises InvalidRequest for an address that its width does not allow."""
+        tally.sampled |= requests.sampled
+        if not len(requests.weights):
+            return
+        rows = _normal(requests.addresses, requests.active)
+        if requests.sources is not None and self.model.copies_by_line:
+            rows = np.concatenate([rows, _normal(requests.sources, requests.active)], axis=1)
+        keys = [(kind, row.tobytes()) for row in rows]
+        new = {key: at for at, key in enumerate(keys) if key not in self.known}
+        if new:
+            chosen = np.fromiter(new.values(), np.int64)
+            sources = None if requests.sources is None else requests.sources[chosen]
+            found = self.served(kind, requests.addresses[chosen], requests.active[chosen], sources)
+            self.known.update(zip(new, found, strict=True))
+        table = np.array([self.known[key] for key in keys])
+        tally.requests += int(requests.weights.sum())
+        tally.counts += requests.weights @ table
+        cost = table[:, 0] - table[:, 1] if kind.space == "shared" else table[:, 2]
+        at = int(np.argmax(cost))
+        if int(cost[at]) > tally.worst:
+            tally.worst = int(cost[at])
+            tally.example = tuple(requests.addresses[at].tolist()), tuple(requests.active[at].tolist())
+
+    def served(
+        self, kind: Kind, addresses: NDArray[np.int64], active: NDArray[np.bool_], sources: NDArray[np.int64] | None
+    ) -> NDArray[np.int64]:
+        """What each request costs: [request, COUNTS]."""
+        table = np.zeros((len(addresses), len(COUNTS)), np.int64)
+        table[:, 6] = active.sum(axis=1)
+        if kind.space == "shared":
+            report = banks.analyze(addresses, kind.access, active, self.model, sources)
+            table[:, 0], table[:, 1] = report.wavefronts, report.fewest
+            table[:, 5] = active.sum(axis=1) * kind.width
+        else:
+            lines = coalescing.analyze(addresses, kind.width, active)
+            table[:, 2], table[:, 3], table[:, 4] = lines.sectors, lines.fewest_sectors, lines.lines
+            table[:, 5] = lines.used_bytes
+        return table
+
+
+def _normal(addresses: NDArray[np.int64], active: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Rows that are equal where requests are, but for a shift by whole lines."""
+    first = np.where(active, addresses, np.iinfo(np.int64).max).min(axis=1, keepdims=True)
+    return np.ascontiguousarray(np.where(active, addresses - first // LINE * LINE, -1))

@@ -1,0 +1,53 @@
+"""Sites that are one access written out: the copies of an unrolled loop, whose addresses differ by constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tirgemm.analysis.expressions import linear
+from tirgemm.analysis.sites import Block, If, Loop, Site, While
+
+Around = tuple["Loop | While", ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Access:
+    """Sites of one buffer, operation, width and loop nest whose addresses differ by constants, in source order.
+
+    ``loops`` are around them, outermost first; ``offsets`` are the constants, in bytes, one a site.
+    """
+
+    sites: tuple[Site, ...]
+    loops: Around
+    offsets: tuple[int, ...]
+
+    @property
+    def first(self) -> Site:
+        return self.sites[0]
+
+
+def accesses_of(body: Block) -> tuple[Access, ...]:
+    """The accesses of a tree, in the order of their first sites."""
+    found: dict[object, tuple[list[Site], list[int], Around]] = {}
+    for site, loops in _placed(body, ()):
+        constant, atoms = linear(site.address)
+        key = (
+            site.buffer, site.operand, site.space, site.op, site.width, site.matrices, site.transposed, site.detail,
+            tuple(map(id, loops)), frozenset((id(a), f) for a, f in atoms.items()),
+        )  # fmt: skip
+        sites, offsets, _ = found.setdefault(key, ([], [], loops))
+        sites.append(site)
+        offsets.append(constant)
+    return tuple(Access(tuple(sites), loops, tuple(offsets)) for sites, offsets, loops in found.values())
+
+
+def _placed(body: Block, around: Around) -> Iterator[tuple[Site, Around]]:
+    for statement in body:
+        if isinstance(statement, Site):
+            yield statement, around
+        elif isinstance(statement, If):
+            yield from _placed(statement.then, around)
+            yield from _placed(statement.otherwise, around)
+        elif isinstance(statement, (Loop, While)):
+            yield from _placed(statement.body, (*around, statement))

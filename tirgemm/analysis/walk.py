@@ -1,0 +1,238 @@
+# ruff: noqa: N802
+# Methods are named for the classes of TVM that they visit.
+"""From a lowered device function to a tree of memory accesses: the only module here that reads TVM's IR.
+
+The function is taken right before code generation, where buffers are flat, vector accesses are Ramps and every
+instruction is a call. What is not known is kept by name, never dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tirgemm.analysis import intrinsics
+from tirgemm.analysis.expressions import Expr, add, const, make, scale, symbol, unknown
+from tirgemm.analysis.ir_values import INTEGER, Values, element_bytes, fixed, is_integer, operator, space_of
+from tirgemm.analysis.provenance import Provenance
+from tirgemm.analysis.sites import Assign, Block, If, Loop, Op, Site, Space, Statement, Tree, Unknown, While
+
+if TYPE_CHECKING:
+    from tvm.tirx import PrimFunc
+
+WIDEST = 16
+_UNROLLED = 3
+
+
+def walk(function: PrimFunc, extents: Mapping[str, int], sizes: Mapping[str, int], names: Mapping[str, str]) -> Tree:
+    """The accesses of ``function``.
+
+    ``extents``: of every ``threadIdx``, ``blockIdx`` and ``clusterCtaIdx`` axis of the launch; ``sizes``: the values of
+    the function's integer parameters; ``names``: its pointer and tensor map parameters -> the launch's tensors.
+    """
+    return _Walker(function, extents, sizes, names).tree()
+
+
+class _Walker(Values):
+    """One walk: the statements found so far, and where data flows."""
+
+    def __init__(
+        self, function: PrimFunc, extents: Mapping[str, int], sizes: Mapping[str, int], names: Mapping[str, str]
+    ) -> None:
+        super().__init__(function, extents, sizes, names)
+        self.function, self.symbol = function, str(function.attrs["global_symbol"])
+        self.unknown: dict[str, Unknown] = {}
+        self.provenance = Provenance()
+        self.descriptors: dict[Any, str] = {}
+        self.guards: list[Expr] = []
+        self.out: list[Statement] = []
+        self.count = self.loops = 0
+
+    def tree(self) -> Tree:
+        body = self.block(self.function.body)
+        return Tree(self.symbol, self.provenance.named(body), tuple(self.unknown.values()))
+
+    # Statements
+
+    @contextmanager
+    def inside(self) -> Iterator[list[Statement]]:
+        """Statements found meanwhile go into the list given."""
+        outer, self.out = self.out, []
+        try:
+            yield self.out
+        finally:
+            self.out = outer
+
+    def block(self, node: Any) -> Block:
+        with self.inside() as found:
+            if node is not None:
+                self.statement(node)
+        return tuple(found)
+
+    def statement(self, node: Any) -> None:
+        kind = type(node).__name__
+        method = getattr(self, f"on_{kind}", None)
+        if method is None:
+            self.unmodelled(
+                kind, "a statement of a kind that this analysis does not know; what is in it is not counted"
+            )
+        else:
+            method(node)
+
+    def on_SeqStmt(self, node: Any) -> None:
+        for statement in node.seq:
+            self.statement(statement)
+
+    def on_AttrStmt(self, node: Any) -> None:
+        if str(node.attr_key) in ("thread_extent", "virtual_thread"):
+            self.values[node.node.var] = self.index(str(node.node.thread_tag))
+        self.statement(node.body)
+
+    def on_AllocBuffer(self, node: Any) -> None:
+        pass
+
+    def on_DeclBuffer(self, node: Any) -> None:
+        self.provenance.alias(node.buffer, self.maps.get(node.data))
+
+    def on_AssertStmt(self, node: Any) -> None:
+        pass
+
+    def on_Evaluate(self, node: Any) -> None:
+        self.loads(node.value)
+
+    def on_Bind(self, node: Any) -> None:
+        self.loads(node.value)
+        if not is_integer(node.var):
+            self.provenance.bind(node.var, node.value)
+            self.values[node.var] = unknown(f"{node.var.name} is computed from data")
+            return
+        value, buffers = self.pointing(node.value)
+        if any(not fixed(name) for name in value.symbols):
+            register = f"{node.var.name}%{self.number(node.var)}"
+            self.out.append(Assign(register, value))
+            value = symbol(register)
+            if buffers is not None:
+                self.pointees[register] = buffers
+        self.values[node.var] = value
+
+    def on_For(self, node: Any) -> None:
+        self.loads(node.extent)
+        self.loops += 1
+        name = f"loop%{self.loops}:{node.loop_var.name}"
+        self.values[node.loop_var] = make("add", symbol(name), self.integer(node.min))
+        unrolled = int(node.kind) == _UNROLLED
+        self.out.append(Loop(name, self.integer(node.extent), self.block(node.body), unrolled))
+
+    def on_While(self, node: Any) -> None:
+        self.loads(node.condition)
+        self.out.append(While(self.integer(node.condition), self.block(node.body)))
+
+    def on_IfThenElse(self, node: Any) -> None:
+        self.loads(node.condition)
+        condition = self.integer(node.condition)
+        then, otherwise = self.block(node.then_case), self.block(node.else_case)
+        if then or otherwise:
+            self.out.append(If(condition, then, otherwise))
+
+    def on_BufferStore(self, node: Any) -> None:
+        self.loads(node.value)
+        for index in node.indices:
+            self.loads(index)
+        space = space_of(node.buffer)
+        self.provenance.flow(node.buffer, node.value)
+        if space is not None:
+            self.elements(node.buffer, node.indices, "store", space)
+        elif INTEGER.fullmatch(str(node.buffer.dtype)):
+            self.assign(node.buffer, node.indices, node.value)
+
+    # Expressions
+
+    def loads(self, node: Any) -> None:
+        """The sites of an expression, in the order in which it is evaluated."""
+        kind = type(node).__name__
+        if kind in ("Var", "IntImm", "FloatImm", "StringImm"):
+            return
+        if kind == "TensorLoad":
+            for index in node.indices:
+                self.loads(index)
+            space = space_of(node.source)
+            if space is not None:
+                self.elements(node.source, node.indices, "load", space)
+        elif kind == "Call":
+            self.call(node)
+        elif kind == "Select":
+            self.loads(node.condition)
+            self.either(node.condition, node.true_value, node.false_value)
+        elif kind == "Let":
+            self.values[node.var] = self.integer(node.value)
+            self.loads(node.value)
+            self.loads(node.body)
+        else:
+            for name in ("a", "b", "value", "base"):
+                child = getattr(node, name, None)
+                if child is not None and hasattr(child, "ty"):
+                    self.loads(child)
+
+    def either(self, condition: Any, then: Any, otherwise: Any) -> None:
+        """Both values of a choice, each under its condition."""
+        holds = self.integer(condition)
+        for value, guard in ((then, holds), (otherwise, make("not", holds))):
+            self.guards.append(guard)
+            self.loads(value)
+            self.guards.pop()
+
+    def call(self, node: Any) -> None:
+        name = operator(node)
+        if name == "if_then_else":
+            self.loads(node.args[0])
+            self.either(*node.args)
+            return
+        if name != "address_of":
+            for argument in node.args:
+                self.loads(argument)
+        intrinsics.visit(self, name, node)
+
+    def assign(self, buffer: Any, indices: Any, value: Any) -> None:
+        index = self.place(buffer, indices)
+        if index.kind != "const":
+            self.unmodelled(
+                f"{buffer.name}[{index!r}]", "a register chosen as the kernel runs; what depends on it is not known"
+            )
+            return
+        name = self.register_name(buffer, index)
+        held, pointee = self.pointing(value)
+        if pointee is not None:
+            self.pointees[name] = pointee
+        self.out.append(Assign(name, held))
+
+    # Sites
+
+    def elements(self, buffer: Any, indices: Any, op: Op, space: Space) -> None:
+        """The accesses that an indexed load or store is: one of a vector without gaps, else one an element."""
+        size = element_bytes(buffer.dtype)
+        *outer, last = indices
+        ramp = type(last).__name__ == "Ramp"
+        base = last.base if ramp else last
+        address = self.place(buffer, [*outer, base])
+        lanes = int(last.lanes) if ramp else 1
+        stride = self.integer(last.stride) if ramp else const(1)
+        if ramp and stride.kind == "const" and stride.value == 1:
+            width = min(WIDEST, lanes * size)
+            for start in range(0, lanes * size, width):
+                self.site(buffer, add(address, start), op, space, width)
+        else:
+            for lane in range(lanes):
+                self.site(buffer, add(address, scale(stride, lane * size)), op, space, size)
+
+    def site(self, buffer: Any, address: Expr, op: Op, space: Space, width: int, **more: Any) -> None:
+        """Add an access; a width of more than an instruction moves is split by the caller."""
+        self.count += 1
+        guards = (*self.guards, *more.pop("guards", ()))
+        name = str(buffer.name) if buffer is not None else ""
+        made = Site(self.count, name, "", space, op, width, address, guards, **more)
+        self.provenance.touch(made, buffer)
+        self.out.append(made)
+
+    def unmodelled(self, name: str, reason: str) -> None:
+        self.unknown.setdefault(name, Unknown(name, reason))
