@@ -176,12 +176,14 @@ class Bench:
         return _Shape(work, gemm, list(dict.fromkeys(configs))[: 1 + FINALISTS])
 
     def _kept(self, shape: _Shape, variant: str) -> Row | None:
-        """The row to keep: of a config that would be measured; a tuned one is whatever tuning found then."""
+        """The row to keep: of a config that would be measured, beside everything; a tuned one is whatever tuning found then."""
         if shape.refused is not None:
             return None
         found = shape.work.file.find(shape.gemm, variant)
         allowed = {config.digest for config in (shape.configs[:1] if variant == "default" else shape.configs)}
         tuned = variant == "tuned" and shape.tuning is not None
+        if found and "left_out" in found.get("conditions", {}):
+            return None
         return found if found and (tuned or found["config_hash"] in allowed) else None
 
     def _ahead(self, shapes: Iterable[_Shape]) -> Iterator[_Shape]:

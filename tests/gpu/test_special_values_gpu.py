@@ -72,9 +72,12 @@ def operands(gemm: Gemm, m: int, seed: int) -> dict[str, Floats]:
 
 
 def _spread(number: int, count: int, size: int) -> int | None:
-    """Where special value ``number`` goes: from the last place backwards and from the first on; None where too few."""
+    """Where special value ``number`` goes: from the last place backwards and from the first on; None where too few.
+
+    The only place there is takes none: nothing finite would be left.
+    """
     if size < 3 * count:
-        return size - 1 if number == 0 else None
+        return size - 1 if number == 0 and size > 1 else None
     return size - 1 - number // 2 if number % 2 == 0 else number // 2
 
 

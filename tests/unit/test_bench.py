@@ -297,6 +297,12 @@ def test_a_baseline_that_kills_the_run_is_left_out(tmp_path: Path, suite: Suite)
     assert {row["status"] for row in file.rows} == {"measured"}
     assert {tuple(row["baselines"]) for row in file.rows} == {("numpy_f32",), ("default", "numpy_f32")}
     assert all("signal 9" in row["conditions"]["left_out"] for row in file.rows)
+    bench.measurer.deaths = 0
+    again = measured(tmp_path / "tiny.sustained.json", suite, bench)
+    assert {tuple(row["baselines"]) for row in again.rows} == {
+        ("numpy_f32", "triton"),
+        ("default", "numpy_f32", "triton"),
+    }
 
 
 def test_a_run_that_dies_once_is_tried_again_with_everything(tmp_path: Path, suite: Suite) -> None:

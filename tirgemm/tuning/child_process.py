@@ -195,7 +195,7 @@ class ChildProcess:
         self.kill()
         return ChildDied(_cause(code), output)
 
-    def _last_words(self, size: int = 600) -> str:
+    def _last_words(self, size: int = 2000) -> str:
         end = self._output.seek(0, os.SEEK_END)
         self._output.seek(max(0, end - size))
         words = self._output.read().decode(errors="replace").strip()

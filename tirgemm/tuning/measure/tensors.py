@@ -37,10 +37,15 @@ class _DLManagedTensor(ctypes.Structure):
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_c = ctypes.CDLL(None)
+_c.malloc.restype = ctypes.c_void_p
+_c.malloc.argtypes = [ctypes.c_size_t]
+# What a consumer calls with its description when it is done with it, which may be long after the View is gone.
+_FREE = ctypes.cast(_c.free, ctypes.c_void_p)
 
 
 class View:
-    """A tensor over memory at ``address``. Keep it, and the memory, as long as ``tensor`` is used."""
+    """A tensor over memory at ``address``. Keep the memory, not the View, as long as a tensor made of it is used."""
 
     def __init__(
         self,
@@ -51,22 +56,23 @@ class View:
         device_type: int = CPU,
         device_id: int = 0,
     ) -> None:
-        self._extents = (ctypes.c_int64 * (2 * len(shape)))(*shape, *strides)
-        first = ctypes.cast(self._extents, ctypes.POINTER(ctypes.c_int64))
-        second = ctypes.cast(ctypes.addressof(self._extents) + 8 * len(shape), ctypes.POINTER(ctypes.c_int64))
-        code, bits = _CODES[dtype]
-        self._managed = _DLManagedTensor(
-            _DLTensor(address, device_type, device_id, len(shape), code, bits, 1, first, second, 0), None, None
-        )
+        self.address = address
+        self._dtype = _CODES[dtype]
+        self._extents = (*shape, *strides)
+        self._device = device_type, device_id
         self.tensor: Any = tvm_ffi.from_dlpack(self)
 
-    @property
-    def address(self) -> int:
-        """Where the tensor begins, in bytes."""
-        return int(self._managed.dl_tensor.data)
-
     def __dlpack__(self, **_: object) -> object:
-        return _new_capsule(ctypes.addressof(self._managed), b"dltensor", None)
+        """A description of its own for every consumer, in memory that ``free`` takes back."""
+        count, (code, bits) = len(self._extents) // 2, self._dtype
+        size = ctypes.sizeof(_DLManagedTensor)
+        at = int(_c.malloc(size + 16 * count))
+        (ctypes.c_int64 * (2 * count)).from_address(at + size)[:] = list(self._extents)
+        first, second = (ctypes.cast(at + size + 8 * i, ctypes.POINTER(ctypes.c_int64)) for i in (0, count))
+        tensor = _DLTensor(self.address, *self._device, count, code, bits, 1, first, second, 0)
+        managed = _DLManagedTensor(tensor, None, _FREE)
+        ctypes.memmove(at, ctypes.addressof(managed), size)
+        return _new_capsule(at, b"dltensor", None)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self._managed.dl_tensor.device_type, self._managed.dl_tensor.device_id
+        return self._device
