@@ -60,13 +60,15 @@ def bank_model(arch: str) -> BankModel:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Lanes that are served together. ``banks``: for each of them the banks that it touches, in order of its bytes.
+    """Lanes that are served together. ``banks``: for each of them the banks that it touches, in order of its bytes;
+    ``first_words``: the first of the words that it wants of them.
 
     ``words``: for each bank, the word addresses (bytes / 4) wanted of it, ascending; as many passes as the longest.
     """
 
     lanes: tuple[int, ...]
     banks: tuple[tuple[int, ...], ...]
+    first_words: tuple[int, ...]
     words: tuple[tuple[int, ...], ...]
     wavefronts: int
 
@@ -121,6 +123,7 @@ class BankReport:
         return Phase(
             tuple(lanes.tolist()),
             tuple(tuple(row) for row in (words % self.model.banks).tolist()),
+            tuple(words[:, 0].tolist()),
             by_bank,
             max(len(wanted) for wanted in by_bank),
         )

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tirgemm.analysis.banks import BankReport, analyze
 from tirgemm.analysis.access_patterns import Pattern
+from tirgemm.analysis.banks import BankReport, analyze
 from tirgemm.errors import InvalidRequest
 from tirgemm.layouts import Layout, Rotation, Swizzle
 
@@ -116,10 +116,9 @@ def _collision(report: BankReport, pattern: Pattern) -> Collision | None:
     phase = max(report.phases(request), key=lambda phase: phase.wavefronts)
     bank = max(range(len(phase.words)), key=lambda bank: len(phase.words[bank]))
     wanted: dict[int, int] = {}
-    for lane, banks in zip(phase.lanes, phase.banks, strict=True):
+    for lane, banks, first in zip(phase.lanes, phase.banks, phase.first_words, strict=True):
         if bank in banks:
-            address = int(report.addresses[request, lane])
-            wanted.setdefault(address // report.model.bank_bytes + banks.index(bank), lane)
+            wanted.setdefault(first + banks.index(bank), lane)
     one, other = (lane for _, lane in sorted(wanted.items(), key=lambda item: item[1])[:2])
     elements = [(int(pattern.rows[request, lane]), int(pattern.columns[request, lane])) for lane in (one, other)]
     addresses = [int(report.addresses[request, lane]) for lane in (one, other)]
