@@ -12,7 +12,7 @@ import numpy as np
 from tirgemm.analysis.access_patterns import Pattern
 from tirgemm.analysis.banks import BankReport, Phase
 from tirgemm.analysis.proof import prove
-from tirgemm.analysis.svg import HUES, picture, ranges, rect, room, text
+from tirgemm.analysis.svg import HUES, picture, ranges, rect, rects, room, text
 from tirgemm.errors import InvalidRequest
 from tirgemm.layouts import Layout, TiledCopy
 
@@ -190,18 +190,19 @@ def _tile(name: str, layout: Layout, x: float, y: float, most_rows: int) -> list
     starts = np.arange(0, layout.columns, unit)
     banks = layout.byte_offset(np.arange(rows)[:, None], starts[None, :]) // 4 % 32
     shapes = [text(x, y + 12, f"{name}: {layout}")]
+    by_hue: dict[int, list[tuple[float, float]]] = {}
     for row in range(rows):
         at = top + row * _LINE
         shapes.append(text(left - 4, at + 12, str(row), "s e n"))
         for place, bank in enumerate(banks[row].tolist()):
-            shapes.append(rect(left + place * width, at, width, _LINE, f"h{bank // _UNIT_BANKS % HUES}"))
+            by_hue.setdefault(bank // _UNIT_BANKS % HUES, []).append((left + place * width, at))
             shapes.append(text(left + (place + 0.5) * width, at + 12, str(bank), "m n"))
         if layout.pad:
             pad = layout.pad * width / unit
             shapes.append(rect(left + layout.columns * width / unit, at, pad, _LINE, "d", "padding"))
     if rows < layout.rows:
         shapes.append(text(x, top + rows * _LINE + 12, f"{rows} of {layout.rows} rows", "s"))
-    return shapes
+    return [*(rects(corners, width, _LINE, f"h{hue}") for hue, corners in sorted(by_hue.items())), *shapes]
 
 
 def _frames(
