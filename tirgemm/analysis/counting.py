@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,14 +45,14 @@ class Kind:
 class Tally:
     """What was counted of one site so far. ``example``: the request that costs most: addresses, and the lanes active."""
 
-    requests: int = 0
-    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(COUNTS), np.int64))
+    requests: float = 0.0
+    counts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(len(COUNTS), np.float64))
     sampled: bool = False
     example: tuple[tuple[int, ...], tuple[bool, ...]] | None = None
     worst: int = -1
 
-    def __getitem__(self, name: str) -> int:
-        return int(self.counts[COUNTS.index(name)])
+    def __getitem__(self, name: str) -> float:
+        return float(self.counts[COUNTS.index(name)])
 
 
 class Counter:
@@ -62,11 +62,16 @@ class Counter:
         self.model = model
         self.known: dict[tuple[Kind, bytes], NDArray[np.int64]] = {}
 
-    def count(self, kind: Kind, requests: Requests, tally: Tally) -> None:
-        """Add ``requests`` to ``tally``. Raises InvalidRequest for an address that its width does not allow."""
+    def count(self, kind: Kind, requests: Requests, tally: Tally, merged: int = 1) -> None:
+        """Add ``requests`` to ``tally``; ``merged`` neighbours in a row are one request of the width of ``kind``.
+
+        Raises InvalidRequest for an address that its width does not allow.
+        """
         tally.sampled |= requests.sampled
         if not len(requests.weights):
             return
+        if merged > 1:
+            requests = replace(requests, addresses=requests.addresses // kind.width * kind.width)
         rows = _normal(requests.addresses, requests.active)
         if requests.sources is not None and self.model.copies_by_line:
             rows = np.concatenate([rows, _normal(requests.sources, requests.active)], axis=1)
@@ -78,8 +83,8 @@ class Counter:
             found = self.served(kind, requests.addresses[chosen], requests.active[chosen], sources)
             self.known.update(zip(new, found, strict=True))
         table = np.array([self.known[key] for key in keys])
-        tally.requests += int(requests.weights.sum())
-        tally.counts += requests.weights @ table
+        tally.requests += int(requests.weights.sum()) / merged
+        tally.counts += requests.weights @ table / merged
         cost = table[:, 0] - table[:, 1] if kind.space == "shared" else table[:, 2]
         at = int(np.argmax(cost))
         if int(cost[at]) > tally.worst:

@@ -1,0 +1,260 @@
+"""What the compiler made of every access: the instructions that are it, and how they differ from what was written.
+
+Loops are matched first (``regions``); in each, instructions of one space and operation against the accesses of the
+same. Global ones are told apart by the pointer that their address comes from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tirgemm.analysis.groups import Access
+from tirgemm.analysis.merging import merged
+from tirgemm.analysis.origins import Origins
+from tirgemm.analysis.regions import Regions, kind_of, regions
+from tirgemm.analysis.sass import Function, Instruction
+from tirgemm.analysis.sites import Loop, Site, Unknown, While
+from tirgemm.launch import KernelLaunch
+
+AS_WRITTEN = "as written"
+_NOT_COMPILED = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """``count`` instructions ``name`` (opcode and modifiers), inside ``depth`` loops of the machine code."""
+
+    name: str
+    count: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of an access. ``words``: in a sentence; ``share``: how many of its requests still run, of those written.
+
+    ``missing``: why no instruction is known to be it, empty where some are.
+    """
+
+    words: str = _NOT_COMPILED
+    code: tuple[Code, ...] = ()
+    share: float = 1.0
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """The fate of every access; ``widths``: bytes a lane of sites that the compiler merged with neighbours."""
+
+    fates: Mapping[Access, Fate]
+    widths: Mapping[Site, int] = field(default_factory=dict)
+    unmatched: tuple[Unknown, ...] = ()
+
+    @classmethod
+    def as_written(cls, accesses: Sequence[Access]) -> Matching:
+        return cls(dict.fromkeys(accesses, Fate()))
+
+
+def match(accesses: Sequence[Access], function: Function, kernel: KernelLaunch) -> Matching:
+    """Match ``accesses`` with the machine code of ``function``, a kernel with the parameters of ``kernel``."""
+    return _Match(accesses, function, kernel).matching()
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """Accesses and instructions of one loop, space, operation and, in global memory, tensor."""
+
+    accesses: list[tuple[Access, int]] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+
+
+Key = tuple["Loop | While | None", str, str, str]
+
+
+class _Match:
+    def __init__(self, accesses: Sequence[Access], function: Function, kernel: KernelLaunch) -> None:
+        self.accesses, self.function = accesses, function
+        self.origins = Origins(function, kernel)
+        self.tensors = self.told_apart()
+        self.regions: Regions = regions(accesses, function, self.tensors)
+        self.fates: dict[Access, Fate] = {}
+        self.widths: dict[Site, int] = {}
+        self.unmatched: list[Unknown] = []
+
+    def matching(self) -> Matching:
+        buckets = self.buckets()
+        spare = {key: b for key, b in buckets.items() if b.instructions and not b.accesses}
+        for bucket in buckets.values():
+            if bucket.accesses and bucket.instructions:
+                self.settle(bucket)
+        for key, bucket in buckets.items():
+            if bucket.accesses and not bucket.instructions:
+                self.moved(key, bucket, spare)
+        for (_, space, op, tensor), bucket in spare.items():
+            names = Counter(i.name for i in bucket.instructions)
+            for name, count in names.items():
+                where = (
+                    f"{op} of {tensor or space}" if space != "local" else "local memory: spilled or indexed registers"
+                )
+                self.unmatched.append(Unknown(name, f"{count} of these ({where}) have no access in the IR"))
+        return Matching(self.fates, self.widths, tuple(self.unmatched))
+
+    def buckets(self) -> dict[Key, _Bucket]:
+        found: dict[Key, _Bucket] = {}
+        apart = {kind_of(i) for i in self.function.memory if i.address in self.tensors}
+        for access in self.accesses:
+            site = access.first
+            loop, times = self.regions.access(access)
+            space: str = "shared" if site.op == "copy" else site.space
+            key: Key = (loop, space, site.op, site.operand if (space, site.op) in apart else "")
+            found.setdefault(key, _Bucket()).accesses.append((access, times))
+        for instruction in self.function.memory:
+            kind = kind_of(instruction)
+            if kind is None:
+                continue
+            space, op = kind
+            if space == "generic":
+                space = "distributed" if any(a.first.space == "distributed" for a in self.accesses) else "global"
+            key = (self.regions.instruction(instruction), space, op, self.tensors.get(instruction.address, ""))
+            found.setdefault(key, _Bucket()).instructions.append(instruction)
+        return found
+
+    def told_apart(self) -> dict[int, str]:
+        """The tensors of global accesses by address of the instruction, where every one of a kind has a known one."""
+        found: dict[tuple[str, str], dict[int, str]] = {}
+        for instruction in self.function.memory:
+            kind = kind_of(instruction)
+            if kind is not None and (kind[0] == "global" or kind[1] == "copy"):
+                found.setdefault(kind, {})[instruction.address] = self.origins.of(instruction)
+        whole = [tensors for tensors in found.values() if all(tensors.values())]
+        return {address: tensor for tensors in whole for address, tensor in tensors.items()}
+
+    def settle(self, bucket: _Bucket) -> None:
+        """Compare what was written with what there is, by width."""
+        op = bucket.accesses[0][0].first.op
+        found = Counter(_width(i) for i in bucket.instructions)
+        if op in ("matrix", "bulk"):
+            self.tiles(bucket)
+            return
+        sides = [(a, t) for a, t in bucket.accesses if not (op == "copy" and a.first.space == "global")]
+        written: Counter[int] = Counter()
+        distinct: Counter[int] = Counter()
+        for access, times in sides:
+            written[access.first.width] += len(access.sites) * times
+            distinct[access.first.width] += _distinct(access) * times
+        turns = _multiple(found, written)
+        if turns:
+            words = AS_WRITTEN if turns == 1 else f"{AS_WRITTEN}, {turns} turns of the loop at once"
+            for access, times in bucket.accesses:
+                self.fate(access, bucket, words, own=len(access.sites) * times * turns)
+            return
+        turns = _multiple(found, distinct)
+        if turns:
+            for access, _ in bucket.accesses:
+                left, all_of_them = _distinct(access), len(access.sites)
+                words = (
+                    AS_WRITTEN if left == all_of_them else f"{all_of_them - left} of {all_of_them} equal loads removed"
+                )
+                self.fate(access, bucket, words, left / all_of_them)
+            return
+        widths = merged(sides, found)
+        if widths is not None:
+            self.widths.update(widths)
+            for access, _ in bucket.accesses:
+                wider = sorted({widths[s] for s in access.sites})
+                words = (
+                    AS_WRITTEN if wider == [access.first.width] else f"merged to {' and '.join(map(str, wider))} bytes"
+                )
+                self.fate(access, bucket, words)
+            return
+        self.differing(bucket, found, written)
+
+    def differing(self, bucket: _Bucket, found: Counter[int], written: Counter[int]) -> None:
+        """Counts that are no plain transformation: fewer of a width were removed, more were written twice."""
+        for access, _ in bucket.accesses:
+            width = access.first.width
+            there, wanted = found[width], written[width]
+            if not there:
+                self.miss(access, f"{wanted} written with {width} bytes a lane, but the code has {_shown(found)}")
+            elif there < wanted:
+                self.fate(
+                    access, bucket, f"{wanted - there} of {wanted} removed: the values are at hand", there / wanted
+                )
+            else:
+                self.fate(access, bucket, f"{there} instructions for {wanted}: code for several paths")
+        for width, count in found.items():
+            if not written[width]:
+                name = next(i.name for i in bucket.instructions if _width(i) == width)
+                self.unmatched.append(Unknown(name, f"{count} of these match no access of that width in the IR"))
+
+    def tiles(self, bucket: _Bucket) -> None:
+        """TMA and wgmma: an instruction each, of wgmma one for both operands."""
+        for access, _ in bucket.accesses:
+            self.fate(access, bucket, AS_WRITTEN, own=len(access.sites))
+
+    def moved(self, key: Key, bucket: _Bucket, spare: dict[Key, _Bucket]) -> None:
+        """Accesses without instructions in their loop: perhaps they stand before it."""
+        loop, space, op, tensor = key
+        for access, _ in bucket.accesses:
+            around = [None, *access.loops]
+            outer = around[: around.index(loop)] if loop is not None else []
+            for place in reversed(outer):
+                there = spare.get((place, space, op, tensor))
+                if there is not None and any(_width(i) == access.first.width for i in there.instructions):
+                    turns = _turns(access.loops, place)
+                    self.fate(access, there, "hoisted out of a loop", 1 / turns if turns else 1.0)
+                    spare.pop((place, space, op, tensor), None)
+                    break
+            else:
+                self.miss(access, f"no {op} of {tensor or space} is in its loop of the machine code")
+
+    def fate(self, access: Access, bucket: _Bucket, words: str, share: float = 1.0, own: int = 0) -> None:
+        """Note what became of an access; ``own``: how many of the bucket's instructions are its, 0 where not known."""
+        wide = {self.widths.get(s, access.first.width) for s in access.sites}
+        fitting = [i for i in bucket.instructions if _width(i) in wide or access.first.op in ("matrix", "bulk")]
+        counts = Counter((i.name, len(i.loops)) for i in fitting)
+        code = tuple(
+            Code(name, own if own and len(counts) == 1 else count, depth)
+            for (name, depth), count in sorted(counts.items())
+        )
+        self.fates[access] = Fate(words, code, share)
+
+    def miss(self, access: Access, reason: str) -> None:
+        self.fates[access] = Fate("not found in the machine code", (), 1.0, reason)
+
+
+def _distinct(access: Access) -> int:
+    """How many of an access's sites are different: loads of one address under one condition are one."""
+    if access.first.op not in ("load", "ldmatrix"):
+        return len(access.sites)
+    return len({(s.address, s.guards) for s in access.sites})
+
+
+def _width(instruction: Instruction) -> int:
+    memory = instruction.memory
+    return 16 if memory is not None and memory.matrices else memory.width if memory is not None else 0
+
+
+def _multiple(found: Counter[int], written: Counter[int]) -> int:
+    """How many times the code has what was written, 0 where it is no whole number of times."""
+    if not written or found.keys() != written.keys():
+        return 0
+    ratios = {divmod(found[w], written[w]) for w in written}
+    return ratios.pop()[0] if len(ratios) == 1 and next(iter(ratios))[1] == 0 else 0
+
+
+def _turns(loops: Sequence[Loop | While], outside: Loop | While | None) -> int:
+    """How often the loops inside of ``outside`` turn, 0 where that is not a number."""
+    inside = loops[loops.index(outside) + 1 :] if outside is not None else loops
+    turns = 1
+    for loop in inside:
+        if not isinstance(loop, Loop) or loop.extent.kind != "const":
+            return 0
+        turns *= int(loop.extent.value)
+    return turns
+
+
+def _shown(found: Counter[int]) -> str:
+    return ", ".join(f"{count} of {width}" for width, count in sorted(found.items()))
