@@ -137,6 +137,25 @@ def test_known_patterns(access: str, addresses: np.ndarray, wavefronts: int, con
     assert report.conflict_free == (conflicts == 0)
 
 
+@pytest.mark.parametrize(
+    ("units", "active", "wavefronts", "conflicts"),
+    [
+        (LANES * 0 + 4, (LANES == 15) | (LANES == 16), 2, 0),
+        (LANES * 0 + 4, (LANES == 0) | (LANES == 15), 1, 0),
+        (LANES // 8 * 2 + LANES % 8 // 2 % 2, True, 2, 0),
+        # The halves pair in different ways: the warp does not.
+        (LANES // 8 * 2 + np.where(LANES < 16, LANES % 8 // 2 % 2, LANES % 2), True, 4, 0),
+        (LANES // 16 * 4 + LANES % 16 // 8 + LANES % 8 // 4 * 8, True, 4, 2),
+    ],
+)
+def test_128_bit_loads_are_served_as_ncu_counted_on_an_a100(
+    units: np.ndarray, active: object, wavefronts: int, conflicts: int
+) -> None:
+    """The five cases of zhuanlan.zhihu.com/p/690052715, in units of 16 bytes."""
+    report = analyze(units * 16, "load.128", active, "sm_80")  # type: ignore[arg-type]
+    assert (report.total_wavefronts, report.total_conflicts) == (wavefronts, conflicts)
+
+
 def test_lanes_that_take_no_part_want_nothing() -> None:
     report = analyze(LANES * 128, "load.32", LANES < 2)
     assert report.total_wavefronts == 2

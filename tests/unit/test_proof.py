@@ -235,7 +235,10 @@ def test_reads_go_through_rows() -> None:
         (lambda: ldmatrix(24, 32), "a tile of 24x32 is no multiple of 16x16"),
         (lambda: ldmatrix(32, 32, operation="load"), "is none of"),
         (lambda: row_reads("x", np.zeros(31), [0]), "they are"),
-        (lambda: Pattern("x", SharedAccess("load", 4), LANES[None, :], np.tile(LANES, (2, 1))), "pattern 'x' has shapes"),
+        (
+            lambda: Pattern("x", SharedAccess("load", 4), LANES[None, :], np.tile(LANES, (2, 1))),
+            "pattern 'x' has shapes",
+        ),
     ],
 )
 def test_patterns_that_make_no_sense_are_refused(make: object, reason: str) -> None:

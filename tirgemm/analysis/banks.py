@@ -6,7 +6,9 @@ the fewest that the same width, active lanes and distinct addresses allow.
 Sources: CUDA C++ Programming Guide, "Shared Memory" of compute capabilities 5.x to 9.0 (32 banks of 4 bytes, one word
 of a bank a pass, any number of lanes may have the same word); PTX ISA, ``ldmatrix`` and ``stmatrix`` (8 rows of 16 bytes
 a matrix); Greg Smith of NVIDIA, "Unexpected shared memory bank conflict", forums.developer.nvidia.com/t/77228: a
-128-bit load needs four passes and two where lanes n and n^1, or n and n^2, have the same address for all active lanes.
+128-bit load needs four passes and two where lanes n and n^1, or n and n^2, have the same address for all active lanes;
+zhuanlan.zhihu.com/p/690052715, ncu on an A100: the whole warp must pair in one way, a lane pairs with an inactive one, and
+conflicts are counted beyond the passes of the paired access.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class BankModel:
         return dict(self.phase_lanes)[width]
 
 
-# The pairing is documented for 7.0 to 7.5 and seen on 8.6 (the SGEMM article's z-order table).
+# The pairing is documented for 7.0 to 7.5, measured on 8.0 and seen on 8.6 (the SGEMM article's z-order table).
 MODELS: dict[str, BankModel] = {arch: BankModel() for arch in ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a")}
 
 
