@@ -14,12 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tirgemm import expr
+from tirgemm import Config, expr
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import rejected
-from tirgemm.families.simt.tiling import grid, store_width, tiling, widest
+from tirgemm.families.simt.loads import loads_per_fma
+from tirgemm.families.simt.tiling import READS, grid, store_width, tiling, widest
 from tirgemm.gemm import ACTIVATIONS, LAYOUTS, Gemm, Range
-from tirgemm.hardware import ARCHITECTURES, named_device
+from tirgemm.hardware import ARCHITECTURES, named_device, occupancy
+from tirgemm.tuning.candidates import adapted
 from tirgemm.tuning.compile import build, cuda
 
 _SIMT = FAMILIES["simt"]
@@ -97,16 +99,37 @@ def test_every_knob_changes_the_kernel() -> None:
     """A knob that changes nothing would only repeat measurements."""
     gemm = Gemm.parse("2048x2048x512:f32:nt")
     base = _SIMT.default(gemm, _H200, "sustained").with_(
-        block_m=64, block_n=64, block_k=16, thread_m=8, thread_n=4, resident=0
-    )
+        block_m=64, block_n=64, block_k=16, thread_m=8, thread_n=4, unroll=8, pipeline="register", resident=0,
+        lane_order="row", barriers=2,
+    )  # fmt: skip
+    bare = base.with_(vector=1, pad=0, pipeline="none")
+    twice = base.with_(pipeline="double")
     changes = {
         "block_m": 32, "block_n": 32, "block_k": 32, "thread_m": 4, "thread_n": 8, "lanes_n": 4, "piece": 2, "vector": 2,
         "pad": 8, "unroll": 16, "pipeline": "double", "raster": 4, "resident": 2,
+        "lane_order": "z", "grid": "plane",
     }  # fmt: skip
-    assert set(changes) == {knob.name for knob in _SIMT.space(gemm, _H200).knobs}
-    configs = [base, *(base.with_(**{name: value}) for name, value in changes.items())]
-    sources = {str(_SIMT.instantiate(gemm, config, _H200).mod.script()) for config in configs}
+    assert {*changes, "reads", "barriers"} == {knob.name for knob in _SIMT.space(gemm, _H200).knobs}
+    configs = [base, *(base.with_(**{name: value}) for name, value in changes.items() if base[name] != value)]
+    configs += [bare.with_(reads=reads) for reads in READS]
+    configs += [twice.with_(barriers=barriers) for barriers in (1, 2)]
+    configs = list(dict.fromkeys(configs))
+    assert len(configs) == 1 + len(changes) + len(READS) + 1  # pipeline=double is among them twice
+    sources = {cuda.lower(_SIMT.instantiate(gemm, config, _H200), "sm_90a")[1] for config in configs}
     assert len(sources) == len(configs)
+
+
+def test_a_config_from_before_a_knob_is_the_one_with_its_first_choice() -> None:
+    """Configs of searches and results files from before reads, lane_order, grid and barriers mean what they meant."""
+    gemm = Gemm.parse("1024x1024x1024:f32:nn")
+    added = ("reads", "lane_order", "grid", "barriers")
+    knobs = _SIMT.default(gemm, _H200, "sustained").knobs
+    old = Config("simt", tuple((name, value) for name, value in knobs if name not in added))
+    space = _SIMT.space(gemm, _H200)
+    new = adapted(old, space)
+    space.check(new)
+    assert {name: new[name] for name, _ in old.knobs} == dict(old.knobs)
+    assert tuple(new[name] for name in added) == ("fragments", "row", "line", 2)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -157,8 +180,19 @@ def test_padded_tiles_take_the_shared_memory_that_the_launch_says(pad: int) -> N
 
 def test_registers_are_estimated_close_enough_to_prune_by() -> None:
     gemm = Gemm.parse("4096x4096x4096:f32:nn")
+    base = _SIMT.default(gemm, _H200, "sustained").with_(
+        block_m=128,
+        block_n=128,
+        block_k=8,
+        thread_m=8,
+        thread_n=8,
+        unroll=8,
+        pipeline="register",
+        barriers=2,
+        resident=0,
+    )
     for shape in ({}, {"block_n": 256, "thread_n": 16, "resident": 1}, {"block_m": 64, "block_n": 64, "thread_n": 4}):
-        config = _SIMT.default(gemm, _H200, "sustained").with_(resident=0).with_(**shape)
+        config = base.with_(**shape)
         real = build(gemm, config, _H200).resources["registers"]
         assert 0.9 * real <= tiling(gemm, config).registers <= 1.4 * real
 
@@ -181,23 +215,32 @@ def _main_loop(cubin: bytes, folder: Path) -> Counter[str]:
     return max(loops, key=lambda loop: loop["FFMA"])
 
 
-@pytest.mark.parametrize(("text", "share"), [("4096x4096x4096:f32:nn", 0.91), ("4096x4096x4096:f16:nt", 0.89)])
+@pytest.mark.parametrize(("text", "share"), [("4096x4096x4096:f32:nn", 0.93), ("4096x4096x4096:f16:nt", 0.92)])
 def test_main_loop_is_mostly_fmas_from_wide_loads(text: str, share: float, tmp_path: Path) -> None:
     gemm = Gemm.parse(text)
-    binary = build(gemm, _SIMT.default(gemm, _H200, "sustained"), _H200)
+    config = _SIMT.default(gemm, _H200, "sustained")
+    binary, cut = build(gemm, config, _H200), tiling(gemm, config)
     loop = _main_loop(binary.data, tmp_path)
+    fmas = config["thread_m"] * config["thread_n"] * cut.block_k
+    assert loop["FFMA"] == fmas
     assert loop["FFMA"] / loop.total() > share
-    assert loop["LDS.128"] * 16 == loop["FFMA"]
+    loads = loads_per_fma(cut)
+    assert loop["LDS.128"] == fmas * loads.shared_instructions
     assert not loop["LDS"]
-    assert sum(count for name, count in loop.items() if name.startswith("LDG.E.")) == 2
-    assert binary.resources["registers"] <= 128, "two blocks no longer fit an SM"
+    assert sum(n for name, n in loop.items() if name.startswith("LDG.E.")) == fmas * loads.global_instructions
+    assert loop["BAR.SYNC.DEFER_BLOCKING"] == config["barriers"]
+    assert not binary.resources["spill_bytes"]
+    warps = cut.threads // 32 * occupancy(_H200.limits, cut.threads, binary.resources["registers"], cut.shared_bytes)
+    assert warps >= 8, "each scheduler has another warp while one waits"
 
 
 def test_main_loop_of_halves_converts_once_an_element(tmp_path: Path) -> None:
     gemm = Gemm.parse("4096x4096x4096:f16:nn")
-    source = cuda.lower(_SIMT.instantiate(gemm, _SIMT.default(gemm, _H200, "sustained"), _H200), "sm_90a")[1]
-    binary = build(gemm, _SIMT.default(gemm, _H200, "sustained"), _H200)
+    config = _SIMT.default(gemm, _H200, "sustained")
+    source = cuda.lower(_SIMT.instantiate(gemm, config, _H200), "sm_90a")[1]
+    binary, cut = build(gemm, config, _H200), tiling(gemm, config)
     assert binary.sources["kernel.cu"] == source
     loop = _main_loop(binary.data, tmp_path)
-    # Two tiles of 128 x 8 over 256 threads: eight elements a thread, where fragments would be 128.
-    assert sum(count for name, count in loop.items() if name.startswith("HADD2")) == 8
+    elements = (cut.block_m + cut.block_n) * cut.block_k // cut.threads
+    # Of the tiles' elements each thread converts its share, where fragments would be many times as many.
+    assert sum(count for name, count in loop.items() if name.startswith("HADD2")) == elements

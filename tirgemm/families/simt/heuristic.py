@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
-from tirgemm.config import Config
+from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
 from tirgemm.expr import evaluate
+from tirgemm.families.simt.loads import loads_per_fma
 from tirgemm.families.simt.rules import RULES
 from tirgemm.families.simt.space import space
-from tirgemm.families.simt.tiling import Tiling, blocks, tiling, transposes
+from tirgemm.families.simt.tiling import Tiling, blocks, tiling, transposes, widest
+from tirgemm.families.simt.wavefronts import fragment_wavefronts
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Range
 from tirgemm.hardware import WARP, occupancy
 
 # block_m, block_n, block_k, thread_m, thread_n. Largest first: where the model calls two equal, data is reused more.
 _SHAPES = (
-    (128, 128, 8, 8, 8), (128, 64, 8, 8, 8), (64, 128, 8, 8, 8), (64, 64, 16, 8, 4), (64, 32, 16, 4, 4),
+    (128, 128, 16, 8, 16), (256, 128, 16, 16, 8), (128, 128, 8, 8, 8), (128, 64, 8, 8, 8), (64, 128, 8, 8, 8), (64, 64, 16, 8, 4), (64, 32, 16, 4, 4),
     (32, 64, 16, 4, 4), (32, 32, 32, 2, 4), (16, 128, 16, 2, 8), (128, 16, 16, 8, 2), (16, 64, 32, 2, 4),
     (64, 16, 32, 4, 2), (16, 32, 32, 2, 2), (32, 16, 32, 2, 2), (8, 128, 16, 1, 8), (128, 8, 16, 8, 1),
     (8, 64, 32, 1, 4), (64, 8, 32, 4, 1), (16, 16, 32, 1, 2), (8, 32, 32, 1, 2), (32, 8, 32, 2, 1),
     (8, 16, 32, 1, 1), (16, 8, 32, 1, 1), (8, 8, 32, 1, 1),
 )  # fmt: skip
-# Blocks an SM must hold, where a thread's registers sit at the boundary of 128. Strides in m need a few more.
-_RESIDENT = {(128, 128): 2}
+# The wide shapes have two tiles of each operand: with 8 warps an SM a second barrier a step would be felt.
+_WIDE = 128  # outputs of a thread
+# How much issue slots lose to the banks: an H200 ran 4096x4096x4096:f16:nt 7 % faster with 8 wavefronts a step than with 12
+# (benchmarks/results/nvidia-h200/simt.sustained.json, default and tuned).
+_BANK_LOSS = 0.25
 
 _LAUNCH_US = 2.0
 _COLD_US = 1.5
@@ -34,6 +40,7 @@ _STEP_SLOTS = 12
 # The L2's bandwidth beside the memory's, and the share of the memory's that a kernel sees.
 _L2_FACTOR = 2.2
 _MEMORY_SHARE = 0.9
+_SCHEDULERS = 4
 # Warps of an SM that keep its schedulers busy with independent FMAs.
 _BUSY_WARPS = 8.0
 
@@ -61,9 +68,17 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
 
     thread_m, thread_n = cut.pieces_m * cut.piece_m, cut.pieces_n * cut.piece_n
     fmas = thread_m * thread_n
-    loads = cut.pieces_m * max(1, cut.piece_m / 4) + cut.pieces_n * max(1, cut.piece_n / 4)
-    copies = _copy_slots(gemm, cut) / cut.block_k
+    if cut.reads == "fragments":
+        loads = cut.pieces_m * max(1, cut.piece_m / 4) + cut.pieces_n * max(1, cut.piece_n / 4)
+        wavefronts = float(fragment_wavefronts(cut))
+    else:
+        # The compiler removes some: a kernel without wide accesses is a rung of the ladder, its time no one's choice.
+        asked = loads_per_fma(cut)
+        loads = wavefronts = fmas * (asked.shared_instructions + asked.global_instructions)
+    copies = _copy_slots(gemm, cut) / cut.block_k if cut.shares else 0.0
     share = fmas / (fmas + loads + copies + _STEP_SLOTS / cut.block_k)
+    # Every wavefront takes a clock of the SM's one data stage, every FMA of a warp a clock of one of four schedulers.
+    share /= 1 + _BANK_LOSS * (_SCHEDULERS * wavefronts / fmas) ** 2
     busy = min(1.0, together * cut.threads / WARP / _BUSY_WARPS)
     clock_hz = (device.clock_mhz or 1500) * 1e6
     flops_per_clock = dict(device.peak_tflops).get("f32", 20.0) * 1e12 / clock_hz / device.units
@@ -74,9 +89,14 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
     size = DTYPE_BYTES[gemm.dtype]
     bandwidth = (device.peak_gbps or 500.0) * 1e9
     through_l2 = count * (cut.block_m + cut.block_n) * steps * cut.block_k * size / (bandwidth * _L2_FACTOR)
-    memory = gemm.nbytes / (bandwidth * _MEMORY_SHARE)
+    memory = _nbytes(gemm) / (bandwidth * _MEMORY_SHARE)
     cold = _COLD_US if regime == "isolated" else 0.0
     return _LAUNCH_US + cold + 1e6 * max(max(compute, waiting) / clock_hz, through_l2, memory)
+
+
+@lru_cache(maxsize=64)
+def _nbytes(gemm: Gemm) -> int:
+    return gemm.nbytes
 
 
 def _copy_slots(gemm: Gemm, cut: Tiling) -> float:
@@ -91,32 +111,35 @@ def _copy_slots(gemm: Gemm, cut: Tiling) -> float:
     return slots
 
 
-def _candidates(gemm: Gemm, choices: Mapping[str, tuple[object, ...]]) -> Iterator[Config]:
+def _candidates(gemm: Gemm, choices: Mapping[str, tuple[Value, ...]]) -> Iterator[Config]:
+    turned = transposes(gemm, "a") or transposes(gemm, "b")
+    narrow = min(widest(gemm, "a"), widest(gemm, "b")) < 4
     for block_m, block_n, block_k, thread_m, thread_n in _SHAPES:
         if block_m not in choices["block_m"] or block_n not in choices["block_n"]:
             continue
         threads_m, threads_n = block_m // thread_m, block_n // thread_n
+        wide = thread_m * thread_n >= _WIDE
+        if wide and narrow:
+            continue  # every element on its way has an address and a guard of its own: registers spill
         lanes = [n for n in (8, 16, 4, 32, 2) if threads_n % n == 0 and threads_m % (WARP // n) == 0]
         columns = -(-gemm.n // block_n)
         # The widest loads that still give every thread one of both tiles, or else of the larger one.
         vectors = [v for v in (8, 4, 2, 1) if v in choices["vector"]]
         most = min(block_m, block_n) * block_k // (threads_m * threads_n)
         most = most or max(block_m, block_n) * block_k // (threads_m * threads_n)
-        yield Config(
-            "simt",
-            (
-                ("block_m", block_m),
-                ("block_n", block_n),
-                ("block_k", block_k),
-                ("thread_m", thread_m),
-                ("thread_n", thread_n),
-                ("lanes_n", lanes[0]),
-                ("piece", min(4, max(thread_m, thread_n))),
-                ("vector", next(v for v in vectors if v <= most or v == 1)),
-                ("pad", 4 if transposes(gemm, "a") or transposes(gemm, "b") else 0),
-                ("unroll", 8),
-                ("pipeline", "register"),
-                ("raster", next(r for r in (8, 4, 2, 16, 1) if columns % r == 0)),
-                ("resident", 0 if isinstance(gemm.m, Range) else _RESIDENT.get((block_m, block_n), 0)),
-            ),
-        )
+        knobs: dict[str, Value] = {
+            "block_m": block_m, "block_n": block_n, "block_k": block_k, "thread_m": thread_m, "thread_n": thread_n,
+            "lanes_n": lanes[0],
+            "piece": min(4, max(thread_m, thread_n)),
+            "vector": next(v for v in vectors if v <= most or v == 1),
+            "pad": 4 if turned else 0,
+            "unroll": block_k if wide else 8,
+            "pipeline": "double" if wide else "register",
+            "raster": next(r for r in (8, 4, 2, 16, 1) if columns % r == 0),
+            "resident": 2 if block_m * block_n == 128 * 128 and not isinstance(gemm.m, Range) else 0,
+            "reads": "fragments",
+            "lane_order": "z" if 2 <= lanes[0] <= WARP // 2 else "row",
+            "grid": choices["grid"][0],
+            "barriers": 1 if wide else 2,
+        }  # fmt: skip
+        yield Config("simt", tuple(knobs.items()))

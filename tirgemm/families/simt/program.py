@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tirgemm.families.base import Program
+from tirgemm.families.simt import barriers
 from tirgemm.families.simt.schedule import scheduled
 from tirgemm.families.simt.staged import SYMBOL
 from tirgemm.families.simt.tiling import Tiling, grid
@@ -32,4 +33,5 @@ def program(gemm: Gemm, tiling: Tiling) -> Program:
         shared_bytes=tiling.shared_bytes,
     )
     config = (*_PASS_CONFIG, ("tirx.use_async_copy", True)) if tiling.asynchronous else _PASS_CONFIG
-    return Program(scheduled(gemm, tiling), Launch(tensors, scalars, (kernel,)), "s_tir", config)
+    pipeline = barriers.register() if tiling.barriers == 1 else "s_tir"
+    return Program(scheduled(gemm, tiling), Launch(tensors, scalars, (kernel,)), pipeline, config)

@@ -6,7 +6,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
-from tirgemm.families.simt.tiling import blocks, grid, tiling
+from tirgemm.families.simt.tiling import PIPELINES, blocks, grid, tiling
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import WARP, occupancy
 
@@ -48,6 +48,28 @@ def _piece(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: A
     return f"piece={config['piece']} is more than the {most} outputs that a thread has along an axis"
 
 
+def _lane_order(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+    if config["lane_order"] == "row" or 2 <= config["lanes_n"] <= WARP // 2:
+        return None
+    return f"lane_order={config['lane_order']} needs two lanes along both axes; lanes_n={config['lanes_n']} has {WARP // config['lanes_n']} along m"
+
+
+def _reads(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+    if config["reads"] == "fragments":
+        return None
+    for knob, value in (("vector", 1), ("pad", 0), ("pipeline", "none"), ("lane_order", "row")):
+        if config[knob] != value:
+            return f"reads={config['reads']} is a rung before wide accesses: {knob} must be {value}, not {config[knob]}"
+    return None
+
+
+def _barriers(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+    buffers = PIPELINES[config["pipeline"]]
+    if config["barriers"] >= 2 or buffers > 1:
+        return None
+    return f"barriers={config['barriers']} lets a step write one tile while another is read; pipeline={config['pipeline']} has {buffers}"
+
+
 def _unroll(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
     if config["unroll"] <= config["block_k"]:
         return None
@@ -63,6 +85,8 @@ def _raster(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: 
 
 def _copy(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
     cut = tiling(gemm, config)
+    if not cut.shares:
+        return None
     vectors = [
         block * cut.block_k // width for block, width in ((cut.block_m, cut.width_a), (cut.block_n, cut.width_b))
     ]
@@ -129,6 +153,9 @@ RULES: tuple[Rule, ...] = (
     Rule("thread_tile", _thread_tile),
     Rule("threads", _threads),
     Rule("lanes", _lanes),
+    Rule("lane_order", _lane_order),
+    Rule("reads", _reads),
+    Rule("barriers", _barriers),
     Rule("piece", _piece),
     Rule("unroll", _unroll),
     Rule("raster", _raster),

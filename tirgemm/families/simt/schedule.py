@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tirgemm.families.simt.staged import SYMBOL, staged
 from tirgemm.families.simt.tiling import Tiling, transposes
-from tirgemm.gemm import Gemm, Operand, Range
+from tirgemm.gemm import Gemm, Operand
 
 if TYPE_CHECKING:
     from tvm import IRModule
@@ -41,36 +41,58 @@ def scheduled(gemm: Gemm, tiling: Tiling) -> IRModule:
 
     sch = Schedule(IRModule({SYMBOL: staged(gemm, tiling)}), debug_mask="none")
     sch.work_on(SYMBOL)
-    nest = place_on_machine(sch, gemm, tiling)
+    nest = place_on_machine(sch, tiling)
     keep_sums_in_registers(sch, nest)
-    load_fragments(sch, nest, tiling)
+    if tiling.fragments:
+        load_fragments(sch, nest, tiling)
     for operand in ("a", "b"):
-        share_tile(sch, nest, operand)
-        copy_by_all_threads(sch, operand, gemm, tiling)
-        pad_rows(sch, operand, tiling)
+        if tiling.shares:
+            share_tile(sch, nest, operand)
+            copy_by_all_threads(sch, operand, gemm, tiling)
+            pad_rows(sch, operand, tiling)
+        else:
+            sch.compute_inline(sch.get_sblock(f"{operand}_tile"))
     overlap_copies(sch, nest, tiling)
     unroll_tile(sch, nest, tiling)
     store_vectors(sch, nest, tiling)
     return bound_registers(sch.mod, tiling)
 
 
-def place_on_machine(sch: Schedule, gemm: Gemm, tiling: Tiling) -> Nest:
+def place_on_machine(sch: Schedule, tiling: Tiling) -> Nest:
     """Bind blocks to the grid, ``raster`` columns of them at a time, and warps and lanes to threads.
 
-    The grid is one-dimensional, or three-dimensional where m is a range: nothing then divides by a size in m.
+    The grid is one-dimensional, or three-dimensional as a plane: nothing then divides by a size in m. Within a step k is
+    outside the thread tile (outer products), or inside it (inner products).
     """
     z, i, vi, wi, li, ti, j, vj, wj, lj, tj, step, k = sch.get_loops(sch.get_sblock("gemm"))
     j_outer, j_inner = sch.split(j, [None, tiling.raster])
-    sch.reorder(z, j_outer, i, j_inner, wi, wj, li, lj, step, k, vi, ti, vj, tj)
-    thread = sch.fuse(wi, wj, li, lj)
-    if isinstance(gemm.m, Range):
+    lanes = lane_loops(sch, li, lj, tiling)
+    tile = (vi, ti, vj, tj)
+    order = (*tile, k) if tiling.reads == "inner" else (k, *tile)
+    sch.reorder(z, j_outer, i, j_inner, wi, wj, *lanes, step, *order)
+    thread = sch.fuse(wi, wj, *lanes)
+    if tiling.plane:
         grid = {"z": z, "y": j_outer, "x": sch.fuse(i, j_inner)}
     else:
         grid = {"x": sch.fuse(z, j_outer, i, j_inner)}
     for axis, block in grid.items():
         sch.bind(block, f"blockIdx.{axis}")
     sch.bind(thread, "threadIdx.x")
-    return Nest(thread, step, k, (vi, ti, vj, tj), len(grid) + 1)
+    return Nest(thread, step, k, tile, len(grid) + 1)
+
+
+def lane_loops(sch: Schedule, li: Any, lj: Any, tiling: Tiling) -> tuple[Any, ...]:
+    """The loops over a warp's lanes, outermost first: rows along n, or Z order.
+
+    In Z order the lowest bits of a lane are one of n, two of m, one of n: of 16 lanes each 8 share 2 rows of A or 2
+    columns of B pairwise, and two quarters of the warp are served by one pass over the banks.
+    """
+    if tiling.lane_order == "row":
+        return (li, lj)
+    inner_m = min(4, tiling.lanes_m)
+    li_outer, li_inner = sch.split(li, [None, inner_m])
+    lj_outer, lj_middle, lj_inner = sch.split(lj, [None, min(2, tiling.lanes_n // 2), 2])
+    return (lj_outer, li_outer, lj_middle, li_inner, lj_inner)
 
 
 def keep_sums_in_registers(sch: Schedule, nest: Nest) -> None:
@@ -80,12 +102,15 @@ def keep_sums_in_registers(sch: Schedule, nest: Nest) -> None:
 
 
 def load_fragments(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
-    """Read each step's row of A and of B from shared memory once, in wide accesses, then multiply from registers."""
+    """Read each step's row of A and of B from shared memory once, then multiply from registers.
+
+    In accesses of 16 bytes where the tiles lie k-major, else one element at a time.
+    """
     for number, piece in enumerate((tiling.piece_m, tiling.piece_n)):
         fragment = sch.cache_read(sch.get_sblock("gemm"), number, "local")
         sch.compute_at(fragment, nest.k, preserve_unit_loops=True)
-        width = min(piece, _SHARED_ACCESS_BYTES // tiling.element_bytes)
-        _, inner = sch.split(sch.get_loops(fragment)[-1], [None, width])
+        wide = _SHARED_ACCESS_BYTES // tiling.element_bytes if tiling.reads == "fragments" else 1
+        _, inner = sch.split(sch.get_loops(fragment)[-1], [None, min(piece, wide)])
         sch.vectorize(inner)
         for loop in sch.get_loops(fragment)[nest.outer + 2 : -1]:
             sch.unroll(loop)

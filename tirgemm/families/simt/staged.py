@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tirgemm import expr
 from tirgemm.expr import Dim
-from tirgemm.families.simt.tiling import Tiling
+from tirgemm.families.simt.tiling import Tiling, transposes
 from tirgemm.gemm import DTYPE_NAMES, Gemm, Operand, Range
 from tirgemm.workload import epilogue, evaluate_symbolic, index_dtype
 
@@ -67,8 +67,9 @@ class _Writer:
         self.rows = [self.dim(d) for d in (expr.ceildiv(gemm.m_dim, tiling.block_m), *tiling.rows)]
         self.columns = [self.dim(d) for d in (expr.ceildiv(gemm.n, tiling.block_n), *tiling.columns)]
         self.depth = [self.dim(d) for d in (expr.ceildiv(gemm.k, tiling.block_k), tiling.block_k)]
-        self.a_tile = self.named("a_tile", T.sblock_alloc_buffer([self.batch, *self.depth, *self.rows], self.acc))
-        self.b_tile = self.named("b_tile", T.sblock_alloc_buffer([self.batch, *self.depth, *self.columns], self.acc))
+        a_shape, b_shape = self.lying("a", self.depth, self.rows), self.lying("b", self.depth, self.columns)
+        self.a_tile = self.named("a_tile", T.sblock_alloc_buffer([self.batch, *a_shape], self.acc))
+        self.b_tile = self.named("b_tile", T.sblock_alloc_buffer([self.batch, *b_shape], self.acc))
         self.sums = self.named("acc", T.sblock_alloc_buffer([self.batch, *self.rows, *self.columns], self.acc))
         self.write_copy("a")
         self.write_copy("b")
@@ -78,7 +79,7 @@ class _Writer:
     # -- blocks --------------------------------------------------------------------------------
 
     def write_copy(self, operand: Operand) -> None:
-        """``a_tile`` or ``b_tile``: the operand k-major, in the accumulator's dtype, zero outside."""
+        """``a_tile`` or ``b_tile``: the operand in the accumulator's dtype, zero outside."""
         T, gemm, tiling = self.tir, self.gemm, self.tiling
         if operand == "a":
             source, target, extents, size, block = self.a, self.a_tile, self.rows, gemm.m_dim, tiling.block_m
@@ -98,7 +99,7 @@ class _Writer:
                 # Zero in the operand's own dtype: the code generator has no vectors of eight floats.
                 value = self.tirx.if_then_else(self.every(inside), value, self.zero(DTYPE_NAMES[gemm.dtype]))
             value = T.cast(value, self.acc)
-            T.buffer_store(target, value, [z, *at])
+            T.buffer_store(target, value, [z, *self.lying(operand, at[:2], at[2:])])
 
     def write_gemm(self) -> None:
         T = self.tir
@@ -108,7 +109,7 @@ class _Writer:
             where = [z, *i, *j]
             with T.init():
                 T.buffer_store(self.sums, self.zero(self.acc), where)
-            product = self.a_tile[(z, *p, *i)] * self.b_tile[(z, *p, *j)]
+            product = self.a_tile[(z, *self.lying("a", p, i))] * self.b_tile[(z, *self.lying("b", p, j))]
             T.buffer_store(self.sums, self.sums[tuple(where)] + product, where)
 
     def write_epilogue(self) -> None:
@@ -143,6 +144,12 @@ class _Writer:
         gemm = self.gemm
         shape, strides = ([self.dim(d) for d in dims] for dims in (gemm.shape(operand), gemm.strides(operand)))
         return self.tir.buffer(shape, DTYPE_NAMES[gemm.operand_dtype(operand)], strides=strides, align=gemm.align)
+
+    def lying(self, operand: Operand, depth: list[Any], extents: list[Any]) -> list[Any]:
+        """Indices of a tile in the order of its memory: k-major, or within a step as the operand lies."""
+        if self.tiling.reads == "fragments" or not transposes(self.gemm, operand):
+            return [*depth, *extents]
+        return [depth[0], *extents, depth[1]]
 
     def named(self, name: str, value: Any) -> Any:
         from tvm.script.ir_builder import IRBuilder

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 from tirgemm import expr
 from tirgemm.config import Config
 from tirgemm.expr import Dim
-from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Range
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 from tirgemm.hardware import WARP
 
 # Pipeline -> tiles of A and B that shared memory holds at a time.
 PIPELINES: dict[str, int] = {"none": 1, "register": 1, "double": 2, "async2": 2, "async3": 3, "async4": 4}
+# How a thread gets the elements that it multiplies: from fragments in registers, filled by wide loads from tiles that lie
+# k-major, or by scalar loads from tiles that lie as their operands do; from such tiles at every FMA, outer product or
+# inner product; or from global memory.
+READS = ("fragments", "scalars", "outer", "inner", "global")
+# How the lanes of a warp lie over its threads: in rows along n, or in Z order, so that 16 of them are 4 x 4.
+LANE_ORDERS = ("row", "z")
+# One-dimensional, or rows of blocks by ``raster`` columns in x and the other columns in y.
+GRIDS = ("line", "plane")
 _ACCESS_BYTES = 16
 
 
@@ -21,7 +31,8 @@ class Tiling:
 
     A warp is ``lanes_m x lanes_n`` threads; a thread has ``pieces_m x pieces_n`` pieces of ``piece_m x piece_n``
     outputs, the pieces strided over the block. ``width_*`` are elements of one global access; ``pad_*`` elements
-    after each row of a shared tile. The tiles of A and B lie k-major in shared memory, in the accumulator's dtype.
+    after each row of a shared tile. The tiles of A and B lie in shared memory in the accumulator's dtype: k-major where
+    ``reads`` is "fragments", else as their operands lie.
     """
 
     block_m: int
@@ -46,6 +57,10 @@ class Tiling:
     unroll: int
     raster: int
     resident: int
+    reads: str
+    lane_order: str
+    plane: bool
+    barriers: int
 
     @property
     def threads(self) -> int:
@@ -61,7 +76,19 @@ class Tiling:
         return (self.pieces_n, self.warps_n, self.lanes_n, self.piece_n)
 
     @property
+    def shares(self) -> bool:
+        """Whether tiles of A and B go through shared memory."""
+        return self.reads != "global"
+
+    @property
+    def fragments(self) -> bool:
+        """Whether each step's operands are read into registers before they are multiplied."""
+        return self.reads in ("fragments", "scalars")
+
+    @property
     def shared_bytes(self) -> int:
+        if not self.shares:
+            return 0
         row = self.block_m + self.pad_a + self.block_n + self.pad_b
         return self.buffers * self.block_k * row * self.element_bytes
 
@@ -85,15 +112,16 @@ class Tiling:
 
 def tiling(gemm: Gemm, config: Config) -> Tiling:
     """The cut that ``config`` means for ``gemm``. Defined for every point of the space, valid or not."""
-    thread_m, thread_n = min(config["thread_m"], config["block_m"]), min(config["thread_n"], config["block_n"])
-    threads_m, threads_n = config["block_m"] // thread_m, config["block_n"] // thread_n
-    piece_m, piece_n = min(config["piece"], thread_m), min(config["piece"], thread_n)
-    asynchronous = config["pipeline"].startswith("async")
-    lanes_n = config["lanes_n"]
+    knobs: dict[str, Any] = dict(config.knobs)
+    thread_m, thread_n = min(knobs["thread_m"], knobs["block_m"]), min(knobs["thread_n"], knobs["block_n"])
+    threads_m, threads_n = knobs["block_m"] // thread_m, knobs["block_n"] // thread_n
+    piece_m, piece_n = min(knobs["piece"], thread_m), min(knobs["piece"], thread_n)
+    asynchronous = knobs["pipeline"].startswith("async")
+    lanes_n = knobs["lanes_n"]
     return Tiling(
-        block_m=config["block_m"],
-        block_n=config["block_n"],
-        block_k=config["block_k"],
+        block_m=knobs["block_m"],
+        block_n=knobs["block_n"],
+        block_k=knobs["block_k"],
         warps_m=threads_m * lanes_n // WARP,
         warps_n=threads_n // lanes_n,
         lanes_m=WARP // lanes_n,
@@ -102,17 +130,21 @@ def tiling(gemm: Gemm, config: Config) -> Tiling:
         pieces_n=thread_n // piece_n,
         piece_m=piece_m,
         piece_n=piece_n,
-        width_a=_copy_width(gemm, "a", config["vector"], asynchronous),
-        width_b=_copy_width(gemm, "b", config["vector"], asynchronous),
-        width_d=min(store_width(gemm), piece_n),
-        pad_a=config["pad"] if transposes(gemm, "a") else 0,
-        pad_b=config["pad"] if transposes(gemm, "b") else 0,
+        width_a=_copy_width(gemm, "a", knobs["vector"], asynchronous),
+        width_b=_copy_width(gemm, "b", knobs["vector"], asynchronous),
+        width_d=min(store_width(gemm), piece_n) if knobs["reads"] == "fragments" else 1,
+        pad_a=knobs["pad"] if transposes(gemm, "a") else 0,
+        pad_b=knobs["pad"] if transposes(gemm, "b") else 0,
         element_bytes=DTYPE_BYTES[gemm.acc],
-        buffers=PIPELINES[config["pipeline"]],
-        pipeline=config["pipeline"],
-        unroll=config["unroll"],
-        raster=config["raster"],
-        resident=config["resident"],
+        buffers=PIPELINES[knobs["pipeline"]],
+        pipeline=knobs["pipeline"],
+        unroll=knobs["unroll"],
+        raster=knobs["raster"],
+        resident=knobs["resident"],
+        reads=knobs["reads"],
+        lane_order=knobs["lane_order"],
+        plane=knobs["grid"] == "plane",
+        barriers=knobs["barriers"],
     )
 
 
@@ -121,6 +153,7 @@ def transposes(gemm: Gemm, operand: Operand) -> bool:
     return not gemm.trans_a if operand == "a" else gemm.trans_b
 
 
+@lru_cache(maxsize=512)
 def widest(gemm: Gemm, operand: Operand) -> int:
     """Elements of the widest aligned access along the contiguous dimension that stays inside its row: 1 to 16 bytes."""
     size = DTYPE_BYTES[gemm.operand_dtype(operand)]
@@ -144,8 +177,8 @@ def blocks(gemm: Gemm, block_m: int, block_n: int) -> Dim:
 
 
 def grid(gemm: Gemm, tiling: Tiling) -> tuple[Dim, Dim, Dim]:
-    """All blocks in x; where m is a range, rows by ``raster`` columns in x, the other columns in y, the batch in z."""
-    if not isinstance(gemm.m, Range):
+    """All blocks in x; as a plane, rows by ``raster`` columns in x, the other columns in y, the batch in z."""
+    if not tiling.plane:
         return (blocks(gemm, tiling.block_m, tiling.block_n), 1, 1)
     rows = expr.ceildiv(gemm.m_dim, tiling.block_m)
     columns = -(-gemm.n // tiling.block_n)
