@@ -62,15 +62,15 @@ class Counter:
         self.model = model
         self.known: dict[tuple[Kind, bytes], NDArray[np.int64]] = {}
 
-    def count(self, kind: Kind, requests: Requests, tally: Tally, merged: int = 1) -> None:
-        """Add ``requests`` to ``tally``; ``merged`` neighbours in a row are one request of the width of ``kind``.
+    def count(self, kind: Kind, requests: Requests, tally: Tally, share: float = 1.0) -> None:
+        """Add ``requests`` to ``tally``; ``share``: how many requests of the width of ``kind`` each of them is.
 
         Raises InvalidRequest for an address that its width does not allow.
         """
         tally.sampled |= requests.sampled
         if not len(requests.weights):
             return
-        if merged > 1:
+        if share != 1.0:
             requests = replace(requests, addresses=requests.addresses // kind.width * kind.width)
         rows = _normal(requests.addresses, requests.active)
         if requests.sources is not None and self.model.copies_by_line:
@@ -83,8 +83,8 @@ class Counter:
             found = self.served(kind, requests.addresses[chosen], requests.active[chosen], sources)
             self.known.update(zip(new, found, strict=True))
         table = np.array([self.known[key] for key in keys])
-        tally.requests += int(requests.weights.sum()) / merged
-        tally.counts += requests.weights @ table / merged
+        tally.requests += int(requests.weights.sum()) * share
+        tally.counts += requests.weights @ table * share
         cost = table[:, 0] - table[:, 1] if kind.space == "shared" else table[:, 2]
         at = int(np.argmax(cost))
         if int(cost[at]) > tally.worst:

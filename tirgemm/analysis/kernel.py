@@ -226,9 +226,10 @@ def analyse_kernel(
         if site.op not in LSU:
             tallies[access].requests += int(requests.weights.sum())
             return
-        kind, width = Kind.of(site), matching.widths.get(site, site.width)
+        kind = Kind.of(site)
         try:
-            counter.count(replace(kind, width=width), requests, tallies[access], width // site.width)
+            for width, share in matching.uses.get(site, {site.width: 1.0}).items():
+                counter.count(replace(kind, width=width), requests, tallies[access], share)
         except InvalidRequest as error:
             failed.setdefault(access, str(error))
 
@@ -279,7 +280,7 @@ def _report(
     def counted(name: str) -> int:
         return round(tally[name] * fate.share)
 
-    width = max(matching.widths.get(s, s.width) for s in access.sites)
+    width = max((w for s in access.sites for w in matching.uses.get(s, (s.width,))), default=site.width)
     return AccessReport(
         buffer=site.buffer or (f"{site.operand} tile" if shared else site.operand),
         operand=site.operand,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tirgemm.analysis.groups import Access
 from tirgemm.analysis.merging import merged
 from tirgemm.analysis.origins import Origins
+from tirgemm.analysis.placing import Written, placed
 from tirgemm.analysis.regions import Regions, kind_of, regions
 from tirgemm.analysis.sass import Function, Instruction
 from tirgemm.analysis.sites import Loop, Site, Unknown, While
@@ -46,10 +47,11 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """The fate of every access; ``widths``: bytes a lane of sites that the compiler merged with neighbours."""
+    """The fate of every access. ``uses``: of sites that are no one instruction of their own, how many there are of each
+    width; a site that is part of another's has none."""
 
     fates: Mapping[Access, Fate]
-    widths: Mapping[Site, int] = field(default_factory=dict)
+    uses: Mapping[Site, Mapping[int, float]] = field(default_factory=dict)
     unmatched: tuple[Unknown, ...] = ()
 
     @classmethod
@@ -66,7 +68,7 @@ def match(accesses: Sequence[Access], function: Function, kernel: KernelLaunch) 
 class _Bucket:
     """Accesses and instructions of one loop, space, operation and, in global memory, tensor."""
 
-    accesses: list[tuple[Access, int]] = field(default_factory=list)
+    accesses: list[Written] = field(default_factory=list)
     instructions: list[Instruction] = field(default_factory=list)
 
 
@@ -80,7 +82,7 @@ class _Match:
         self.tensors = self.told_apart()
         self.regions: Regions = regions(accesses, function, self.tensors)
         self.fates: dict[Access, Fate] = {}
-        self.widths: dict[Site, int] = {}
+        self.uses: dict[Site, Mapping[int, float]] = {}
         self.unmatched: list[Unknown] = []
 
     def matching(self) -> Matching:
@@ -99,17 +101,17 @@ class _Match:
                     f"{op} of {tensor or space}" if space != "local" else "local memory: spilled or indexed registers"
                 )
                 self.unmatched.append(Unknown(name, f"{count} of these ({where}) have no access in the IR"))
-        return Matching(self.fates, self.widths, tuple(self.unmatched))
+        return Matching(self.fates, self.uses, tuple(self.unmatched))
 
     def buckets(self) -> dict[Key, _Bucket]:
         found: dict[Key, _Bucket] = {}
         apart = {kind_of(i) for i in self.function.memory if i.address in self.tensors}
         for access in self.accesses:
             site = access.first
-            loop, times = self.regions.access(access)
+            loop, unrolled = self.regions.access(access)
             space: str = "shared" if site.op == "copy" else site.space
             key: Key = (loop, space, site.op, site.operand if (space, site.op) in apart else "")
-            found.setdefault(key, _Bucket()).accesses.append((access, times))
+            found.setdefault(key, _Bucket()).accesses.append(Written(access, unrolled))
         for instruction in self.function.memory:
             kind = kind_of(instruction)
             if kind is None:
@@ -133,47 +135,67 @@ class _Match:
 
     def settle(self, bucket: _Bucket) -> None:
         """Compare what was written with what there is, by width."""
-        op = bucket.accesses[0][0].first.op
+        op = bucket.accesses[0].access.first.op
         found = Counter(_width(i) for i in bucket.instructions)
         if op in ("matrix", "bulk"):
             self.tiles(bucket)
             return
-        sides = [(a, t) for a, t in bucket.accesses if not (op == "copy" and a.first.space == "global")]
+        sides = [w for w in bucket.accesses if not (op == "copy" and w.access.first.space == "global")]
         written: Counter[int] = Counter()
         distinct: Counter[int] = Counter()
-        for access, times in sides:
-            written[access.first.width] += len(access.sites) * times
-            distinct[access.first.width] += _distinct(access) * times
+        for one in sides:
+            written[one.access.first.width] += len(one.access.sites) * one.times
+            distinct[one.access.first.width] += _distinct(one.access) * one.times
         turns = _multiple(found, written)
         if turns:
             words = AS_WRITTEN if turns == 1 else f"{AS_WRITTEN}, {turns} turns of the loop at once"
-            for access, times in bucket.accesses:
-                self.fate(access, bucket, words, own=len(access.sites) * times * turns)
+            for one in bucket.accesses:
+                self.fate(one.access, bucket, words, own=len(one.access.sites) * one.times * turns)
             return
         turns = _multiple(found, distinct)
         if turns:
-            for access, _ in bucket.accesses:
+            for access in (w.access for w in bucket.accesses):
                 left, all_of_them = _distinct(access), len(access.sites)
                 words = (
                     AS_WRITTEN if left == all_of_them else f"{all_of_them - left} of {all_of_them} equal loads removed"
                 )
                 self.fate(access, bucket, words, left / all_of_them)
             return
-        widths = merged(sides, found)
-        if widths is not None:
-            self.widths.update(widths)
-            for access, _ in bucket.accesses:
-                wider = sorted({widths[s] for s in access.sites})
-                words = (
-                    AS_WRITTEN if wider == [access.first.width] else f"merged to {' and '.join(map(str, wider))} bytes"
-                )
-                self.fate(access, bucket, words)
+        if self.place(bucket, sides) or self.merge(bucket, found):
             return
         self.differing(bucket, found, written)
 
+    def place(self, bucket: _Bucket, sides: list[Written]) -> bool:
+        """Tell what each instruction of shared memory is by its constant."""
+        if sides[0].access.first.space != "shared" or sides[0].access.first.op == "copy":
+            return False
+        found = placed(sides, bucket.instructions)
+        if found is None:
+            return False
+        for one in sides:
+            for site in one.access.sites:
+                self.uses[site] = found.uses.get(site, {})
+            mine = found.instructions[one.access]
+            self.fates[one.access] = Fate(_retold(one, mine), _codes(mine))
+        return True
+
+    def merge(self, bucket: _Bucket, found: Counter[int]) -> bool:
+        """Take neighbours as merged where that leaves as many instructions as there are."""
+        widths = merged(bucket.accesses, found)
+        if widths is None:
+            return False
+        for access in (w.access for w in bucket.accesses):
+            size, left = access.first.width, _distinct(access) / len(access.sites)
+            for site in access.sites:
+                self.uses[site] = {widths[site]: left * size / widths[site]}
+            wider = sorted({widths[s] for s in access.sites})
+            words = AS_WRITTEN if wider == [size] else f"merged to {_listed(wider)} bytes"
+            self.fate(access, bucket, words)
+        return True
+
     def differing(self, bucket: _Bucket, found: Counter[int], written: Counter[int]) -> None:
         """Counts that are no plain transformation: fewer of a width were removed, more were written twice."""
-        for access, _ in bucket.accesses:
+        for access in (w.access for w in bucket.accesses):
             width = access.first.width
             there, wanted = found[width], written[width]
             if not there:
@@ -191,13 +213,13 @@ class _Match:
 
     def tiles(self, bucket: _Bucket) -> None:
         """TMA and wgmma: an instruction each, of wgmma one for both operands."""
-        for access, _ in bucket.accesses:
+        for access in (w.access for w in bucket.accesses):
             self.fate(access, bucket, AS_WRITTEN, own=len(access.sites))
 
     def moved(self, key: Key, bucket: _Bucket, spare: dict[Key, _Bucket]) -> None:
         """Accesses without instructions in their loop: perhaps they stand before it."""
         loop, space, op, tensor = key
-        for access, _ in bucket.accesses:
+        for access in (w.access for w in bucket.accesses):
             around = [None, *access.loops]
             outer = around[: around.index(loop)] if loop is not None else []
             for place in reversed(outer):
@@ -212,7 +234,7 @@ class _Match:
 
     def fate(self, access: Access, bucket: _Bucket, words: str, share: float = 1.0, own: int = 0) -> None:
         """Note what became of an access; ``own``: how many of the bucket's instructions are its, 0 where not known."""
-        wide = {self.widths.get(s, access.first.width) for s in access.sites}
+        wide = {w for s in access.sites for w in self.uses.get(s, (access.first.width,))}
         fitting = [i for i in bucket.instructions if _width(i) in wide or access.first.op in ("matrix", "bulk")]
         counts = Counter((i.name, len(i.loops)) for i in fitting)
         code = tuple(
@@ -223,6 +245,28 @@ class _Match:
 
     def miss(self, access: Access, reason: str) -> None:
         self.fates[access] = Fate("not found in the machine code", (), 1.0, reason)
+
+
+def _retold(written: Written, instructions: Sequence[Instruction]) -> str:
+    """What the compiler did to an access whose instructions are known one by one."""
+    access = written.access
+    size, sites = access.first.width, len(access.sites)
+    wider = sorted({w for i in instructions if (w := _width(i)) > size})
+    equal = sites - _distinct(access)
+    again = sum(_width(i) for i in instructions) // size - len(written.places)
+    told = [f"merged to {_listed(wider)} bytes"] if wider else []
+    told += [f"{equal} of {sites} equal loads removed"] if equal else []
+    told += [f"{again} elements loaded again"] if again > 0 else []
+    return ", ".join(told) or AS_WRITTEN
+
+
+def _codes(instructions: Sequence[Instruction]) -> tuple[Code, ...]:
+    counts = Counter((i.name, len(i.loops)) for i in instructions)
+    return tuple(Code(name, count, depth) for (name, depth), count in sorted(counts.items()))
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return " and ".join(map(str, numbers))
 
 
 def _distinct(access: Access) -> int:

@@ -50,15 +50,15 @@ class Regions:
     kept: frozenset[Loop | While]
     of: dict[int, Loop | While]
 
-    def access(self, access: Access) -> tuple[Loop | While | None, int]:
-        """The loop in which an access stands in the machine code, and how often for each time in the IR."""
-        times = 1
+    def access(self, access: Access) -> tuple[Loop | While | None, tuple[Loop, ...]]:
+        """The loop in which an access stands in the machine code, and the loops inside of it that were written out."""
+        written_out: list[Loop] = []
         for loop in reversed(access.loops):
             if loop in self.kept:
-                return loop, times
+                return loop, tuple(written_out)
             if isinstance(loop, Loop) and loop.extent.kind == "const":
-                times *= int(loop.extent.value)
-        return None, times
+                written_out.append(loop)
+        return None, tuple(written_out)
 
     def instruction(self, instruction: Instruction) -> Loop | While | None:
         return next((self.of[n] for n in reversed(instruction.loops) if n in self.of), None)
