@@ -18,7 +18,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks.verification import evidence  # noqa: E402 - found by the line above
+from benchmarks.counted import document as counted  # noqa: E402 - found by the line above
+from benchmarks.verification import evidence  # noqa: E402
 from tirgemm import Config, Gemm, TirgemmError  # noqa: E402
 from tirgemm.tuning.measured_configs import FORMAT as MEASURED_CONFIGS  # noqa: E402
 from tirgemm.tuning.measured_configs import MeasuredConfigs  # noqa: E402
@@ -55,6 +56,8 @@ def problems(path: Path, suites: Path = HERE / "suites") -> list[str]:
             return evidence.problems(document)
         if document["suite"] == "calls":
             return list(_calls(document))
+        if document["suite"] == "counters":
+            return list(counted.problems(document))
         suite = json.loads((suites / f"{document['suite']}.json").read_text())
         return [
             *_head(path, document), *_complete(document, suite), *_rows(document), *_streams(document),

@@ -1,0 +1,1 @@
+"""Hardware counters beside what the analysis predicts: the parts of ``benchmarks/counters.py``."""

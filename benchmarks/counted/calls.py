@@ -1,0 +1,58 @@
+"""Call packaged kernels once each: ``python -m benchmarks.counted.calls KEY FILE ...``, under the profiler.
+
+Prints ``== begin NAME`` and ``== end NAME`` around each call. Operands are random and start where the driver puts them,
+on lines of memory. No other kernel is launched: launches belong to calls by their order.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+
+from tirgemm.artifact import Kernel, Trust, load
+from tirgemm.detect import devices
+from tirgemm.gemm import DTYPE_BYTES
+from tirgemm.tuning.child_process import without_torch
+from tirgemm.tuning.measure.driver import Gpu, Memory
+from tirgemm.tuning.measure.tensors import CUDA, View
+from tirgemm.tuning.verify.numbers import encode
+from tirgemm.tuning.verify.plan import Problem, layout_of, tensor_shape
+
+BEGIN, END = "== begin", "== end"
+
+
+def main(arguments: list[str]) -> int:
+    key, *files = arguments
+    without_torch()
+    gpu = Gpu(next(device for device in devices() if device.kind == "cuda"))
+    for file in files:
+        name = Path(file).stem
+        print(BEGIN, name, flush=True)
+        call(gpu, load(file, trust=Trust.of(key)))
+        print(END, name, flush=True)
+    return 0
+
+
+def call(gpu: Gpu, kernel: Kernel) -> None:
+    """One call of ``kernel`` at its largest m."""
+    gemm = kernel.gemm
+    problem = Problem(gemm, gemm.m_max, "normal", 1)
+    numbers = np.random.default_rng(1).standard_normal(1 << 20, dtype=np.float32)
+    operands = []
+    for name in (*gemm.inputs, "d"):
+        layout = layout_of(gemm, name, gemm.m_max)
+        memory = Memory(layout.span * DTYPE_BYTES[layout.dtype])
+        values: Any = np.resize(numbers, layout.span)
+        gpu.to_device(memory.address, np.ascontiguousarray(encode(values, layout.dtype)))
+        operands.append((memory, View(memory.address, layout.dtype, *tensor_shape(layout), CUDA, gpu.ordinal)))
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", gpu.ordinal), int(gpu.stream)):
+        kernel.raw(*(view.tensor for _, view in operands), *problem.arguments)
+    gpu.synchronize()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,168 @@
+"""The counters that are compared, the profiler's metrics that count each, and when a prediction is right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Literal
+
+# A prediction is right within this share of what is counted.
+TOLERANCE = 0.01
+# A predicted zero is right where fewer conflicts are counted than this share of the requests.
+STRAY_CONFLICTS = 0.001
+
+Test = Literal["close", "conflicts", "at_most"]
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """One thing that is predicted and counted, over a whole kernel.
+
+    ``metrics``: the profiler's names for it, best first, sums joined by ``+``; the first that the device has is taken.
+    ``test``: how the two are
+    compared: ``close`` within TOLERANCE; ``conflicts``, where a predicted zero may meet strays; ``at_most``, where the
+    prediction is a bound. ``requests``: of conflicts, the counter of the requests that they are measured against.
+    """
+
+    name: str
+    metrics: tuple[str, ...]
+    test: Test = "close"
+    requests: str = ""
+
+
+def _counted(*names: str) -> tuple[str, ...]:
+    return tuple(f"{name}.sum" for name in names)
+
+
+def _shared(what: str, op: str) -> tuple[str, ...]:
+    """By instruction where the SM counts so, else by the L1's data stage, where neighbours' traffic may be in it."""
+    return _counted(
+        f"sm__sass_l1tex_data_{what}_pipe_lsu_mem_shared_op_{op}",
+        f"smsp__sass_l1tex_data_{what}_pipe_lsu_mem_shared_op_{op}",
+        f"l1tex__data_{what}_pipe_lsu_mem_shared_op_{op}",
+    )
+
+
+def _wavefronts(op: str) -> tuple[str, ...]:
+    return _counted(
+        f"sm__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{op}",
+        f"smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{op}",
+        f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{op}",
+    )
+
+
+def _instructions(op: str) -> tuple[str, ...]:
+    return _counted(
+        f"sm__sass_inst_executed_op_{op}", f"smsp__sass_inst_executed_op_{op}", f"smsp__inst_executed_op_{op}"
+    )
+
+
+def _l1(what: str, op: str) -> tuple[str, ...]:
+    return _counted(f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}")
+
+
+def _both(name: str) -> tuple[str, ...]:
+    """cp.async through L1 and past it."""
+    return (f"{name}_access.sum+{name}_bypass.sum",)
+
+
+COUNTERS: tuple[Counter, ...] = (
+    # Instructions of a warp.
+    Counter("shared_loads", _instructions("shared_ld")),
+    Counter("shared_stores", _instructions("shared_st")),
+    Counter("matrix_loads", _instructions("ldsm")),
+    Counter("copies", (*_instructions("ldgsts"), *_both("smsp__sass_inst_executed_op_ldgsts_cache"))),
+    Counter("global_loads", _instructions("global_ld")),
+    Counter("global_stores", _instructions("global_st")),
+    Counter("shared_load_wavefronts", _wavefronts("ld")),
+    Counter("shared_store_wavefronts", _wavefronts("st")),
+    Counter("matrix_load_wavefronts", _wavefronts("ldsm")),
+    Counter("copy_wavefronts", _wavefronts("ldgsts")),
+    Counter("shared_wavefronts", _counted("l1tex__data_pipe_lsu_wavefronts_mem_shared")),
+    Counter("shared_load_conflicts", _shared("bank_conflicts", "ld"), "conflicts", "shared_loads"),
+    Counter("shared_store_conflicts", _shared("bank_conflicts", "st"), "conflicts", "shared_stores"),
+    Counter("matrix_load_conflicts", _shared("bank_conflicts", "ldsm"), "conflicts", "matrix_loads"),
+    Counter("copy_conflicts", _shared("bank_conflicts", "ldgsts"), "conflicts", "copies"),
+    Counter("global_load_requests", _l1("requests", "ld")),
+    Counter("global_load_sectors", _l1("sectors", "ld")),
+    Counter("global_store_requests", _l1("requests", "st")),
+    Counter("global_store_sectors", _l1("sectors", "st")),
+    Counter("copy_requests", (*_l1("requests", "ldgsts"), *_both("l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts_cache"))),
+    Counter("copy_sectors", (*_l1("sectors", "ldgsts"), *_both("l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache"))),
+    # Resident warps in percent of what the SMs can hold: predicted is what fits.
+    Counter("occupancy_percent", ("sm__warps_active.avg.pct_of_peak_sustained_active",), "at_most"),
+)  # fmt: skip
+BY_NAME = {counter.name: counter for counter in COUNTERS}
+# The L1's data stage counts ldmatrix among the loads; counted by instruction it is apart.
+_REQUESTS = ("shared_loads", "shared_stores", "matrix_loads", "copies")
+_LUMPED = {"shared_load_wavefronts": "matrix_load_wavefronts", "shared_load_conflicts": "matrix_load_conflicts"}
+
+
+def base_names(metric: str) -> list[str]:
+    """The metrics whose sum ``metric`` is, without what is done over the units (``.sum``)."""
+    return [part.partition(".")[0] for part in metric.split("+")]
+
+
+def value(metric: str, metrics: Mapping[str, float]) -> float | None:
+    """``metric``, a sum maybe, of what was profiled; None where a part is absent."""
+    parts = [metrics.get(part) for part in metric.split("+")]
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def chosen(available: AbstractSet[str]) -> dict[str, str]:
+    """Counter -> the metric that counts it, of those whose base name the profiler says that it has.
+
+    Where nothing is listed (the query failed) the last metric of those that every device since sm_80 has.
+    """
+    if not available:
+        return {c.name: c.metrics[-1] for c in COUNTERS if not any(w in c.name for w in ("matrix", "cop"))}
+    found = {}
+    for counter in COUNTERS:
+        metric = next((m for m in counter.metrics if all(name in available for name in base_names(m))), None)
+        if metric is not None:
+            found[counter.name] = metric
+    return found
+
+
+def right(counter: Counter, predicted: float, counted: float, requests: float | None) -> bool:
+    """Whether ``predicted`` is right about ``counted``; ``requests``: what was counted of ``counter.requests``."""
+    if counter.test == "at_most":
+        return counted <= predicted * (1 + TOLERANCE)
+    if counter.test == "conflicts" and predicted == 0:
+        return counted == 0 or (requests is not None and counted < STRAY_CONFLICTS * requests)
+    return abs(predicted - counted) <= TOLERANCE * counted
+
+
+def compared(
+    kernel: str, predicted: Mapping[str, float], counted: Mapping[str, float], metrics: Mapping[str, str]
+) -> list[dict[str, object]]:
+    """A row for every counter that is predicted, and for every one that is counted and not zero.
+
+    ``metrics``: which metric counted each (``chosen``). What only one side has is null on the other: nobody reads it as
+    zero. Conflicts without requests of their own kind are measured against all requests to shared memory.
+    """
+    predicted = dict(predicted)
+    for whole, part in _LUMPED.items():
+        if metrics.get(whole, "").startswith("l1tex__") and part in predicted:
+            predicted[whole] = predicted.get(whole, 0.0) + predicted.pop(part)
+    rows: list[dict[str, object]] = []
+    for counter in COUNTERS:
+        mine, theirs = predicted.get(counter.name), counted.get(counter.name)
+        asked = mine is not None and counter.test == "conflicts" and predicted.get(counter.requests)
+        if not mine and not theirs and not asked:
+            continue
+        row: dict[str, object] = {"kernel": kernel, "counter": counter.name, "predicted": mine, "counted": theirs}
+        if theirs is not None:
+            row["metric"] = metrics[counter.name]
+        if mine is not None and theirs is not None:
+            row["right"] = right(counter, mine, theirs, stray_base(counter, counted))
+        rows.append(row)
+    return rows
+
+
+def stray_base(counter: Counter, counted: Mapping[str, float]) -> float | None:
+    """The counted requests that stray conflicts are measured against; None where none are known."""
+    known = [counted[name] for name in _REQUESTS if counted.get(name)]
+    return counted.get(counter.requests) or (sum(known) if known else None)

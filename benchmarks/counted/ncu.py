@@ -1,0 +1,120 @@
+"""Nsight Compute as a function: a command in, the metrics of every kernel it launches out, in order."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tirgemm.errors import MeasurementFailed, MissingExtra
+
+_PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute", "/usr/local/bin")
+_QUERY_SECONDS = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One profiled launch: the kernel's name, its grid and block as printed, and its metrics."""
+
+    kernel: str
+    grid: str
+    block: str
+    metrics: dict[str, float]
+
+
+def program() -> str:
+    """The path of ncu. Raises MissingExtra."""
+    found = shutil.which("ncu") or shutil.which("ncu", path=os.pathsep.join(_PLACES))
+    if found is None:
+        raise MissingExtra(f"ncu is neither on PATH nor in {', '.join(_PLACES)}: install Nsight Compute")
+    return found
+
+
+def available(chip: str) -> frozenset[str]:
+    """The base names of every metric that ncu has for ``chip`` (``gh100``); empty where it does not answer."""
+    command = [program(), "--query-metrics", "--chips", chip]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_QUERY_SECONDS)
+    except subprocess.TimeoutExpired:
+        return frozenset()
+    return names(done.stdout) if not done.returncode else frozenset()
+
+
+def names(text: str) -> frozenset[str]:
+    """The metrics that ``ncu --query-metrics`` lists: the first word of lines that begin with ``unit__name``."""
+    return frozenset(re.findall(r"^\s*([a-z0-9]+__[a-z0-9_]+)\b", text, re.MULTILINE))
+
+
+def profile(
+    command: Sequence[str], metrics: Sequence[str], log: Path, timeout_s: float, environment: dict[str, str]
+) -> tuple[str, list[Launch]]:
+    """What ``command`` prints, and the launches that were profiled before it ended or ``timeout_s`` was over.
+
+    Clocks are left as they are. ``log`` keeps ncu's own output. Raises MissingExtra without ncu, MeasurementFailed with
+    its words where it profiled nothing.
+    """
+    full = [
+        program(), "--clock-control", "none", "--target-processes", "application-only", "--csv", "--page", "raw",
+        "--print-units", "base", "--log-file", str(log), "--metrics", ",".join(metrics), *command,
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        full,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+    text = log.read_text(errors="replace") if log.exists() else ""
+    launches = read(text)
+    if not launches:
+        words = [line for line in (text + output).splitlines() if line.strip()][-8:]
+        raise MeasurementFailed(f"ncu profiled no kernel: {' / '.join(words)[:1500]}")
+    return output, launches
+
+
+def read(text: str) -> list[Launch]:
+    """The launches of ncu's raw page as CSV, in order of their ID; lines before the table are ncu's messages.
+
+    Values may have thousands separators; a metric that a kernel has not (``n/a``, empty) is left out. Raises
+    MeasurementFailed for a table without the columns that every raw page has.
+    """
+    lines = text.splitlines()
+    start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        return []
+    head, *rows = csv.reader(line for line in lines[start:] if line.startswith('"'))
+    columns = {name: number for number, name in enumerate(head)}
+    absent = [name for name in ("ID", "Kernel Name", "Grid Size", "Block Size") if name not in columns]
+    if absent:
+        raise MeasurementFailed(f"ncu's table lacks {', '.join(absent)}; it has {', '.join(head[:12])}")
+    found = []
+    for row in rows:
+        if len(row) != len(head) or not row[0].strip().isdigit():
+            continue  # the line of units, and what is cut off
+        values = {}
+        for name, number in columns.items():
+            if "__" in name and (value := _number(row[number])) is not None:
+                values[name] = value
+        kernel = row[columns["Kernel Name"]].partition("(")[0].strip()
+        found.append((int(row[0]), Launch(kernel, row[columns["Grid Size"]], row[columns["Block Size"]], values)))
+    return [launch for _, launch in sorted(found, key=lambda pair: pair[0])]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.replace(",", "").strip())
+    except ValueError:
+        return None

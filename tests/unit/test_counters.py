@@ -1,0 +1,302 @@
+"""The comparison with hardware counters, as far as it goes without a GPU: the profiler's tables, judgements, the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks import check, counters
+from benchmarks.counted import document, metrics, ncu
+from benchmarks.counted.cases import Case, cases
+from benchmarks.counted.document import Kernel
+from benchmarks.counted.metrics import BY_NAME, COUNTERS, chosen, compared, right, value
+from benchmarks.counted.predictions import Prediction
+from tirgemm.errors import InvalidConfig, InvalidRequest, MeasurementFailed
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.launch import KernelLaunch, Launch
+from tirgemm.tuning.compile import Binary
+
+H200 = named_device("sm_90a")
+LOADS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
+CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"
+OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
+
+# ncu 2025: messages, the head, a line of units, a line a launch; thousands are separated, absent metrics are n/a.
+LOG = f"""==PROF== Connected to process 4242 (/usr/bin/python3.12)
+==PROF== Profiling "simt_gemm_kernel" - 0: 0%....50%....100% - 9 passes
+==PROF== Profiling "wgmma_gemm_kernel" - 1: 0%....50%....100% - 9 passes
+==PROF== Profiling "wgmma_reduce_kernel" - 2: 0%....50%....100% - 9 passes
+==PROF== Disconnected from process 4242
+"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC","{CONFLICTS}","{LOADS}","{OCCUPANCY}"
+"","","","","","","","","","","","","","%"
+"0","4242","python3.12","127.0.0.1","simt_gemm_kernel","1","13","(256, 1, 1)","(1024, 1, 1)","0","9.0","0","402,657,486","24.87"
+"1","4242","python3.12","127.0.0.1","wgmma_gemm_kernel","1","13","(256, 1, 1)","(132, 1, 1)","0","9.0","12","n/a","12.4"
+"2","4242","python3.12","127.0.0.1","wgmma_reduce_kernel(float *, int)","1","13","(256, 1, 1)","(64, 1, 1)","0","9.0","0","","43.1"
+"""
+
+
+# -- the profiler's table --------------------------------------------------------------------------
+
+
+def test_launches_are_read_in_order_with_their_metrics() -> None:
+    first, second, third = ncu.read(LOG)
+    assert first == ncu.Launch(
+        "simt_gemm_kernel", "(1024, 1, 1)", "(256, 1, 1)", {CONFLICTS: 0.0, LOADS: 402657486.0, OCCUPANCY: 24.87}
+    )
+    assert second.metrics == {CONFLICTS: 12.0, OCCUPANCY: 12.4}
+    assert third.kernel == "wgmma_reduce_kernel"
+
+
+def test_table_that_is_cut_off_keeps_its_whole_lines() -> None:
+    assert [launch.kernel for launch in ncu.read(LOG[: LOG.rindex('"","43.1"')])] == [
+        "simt_gemm_kernel", "wgmma_gemm_kernel",
+    ]  # fmt: skip
+
+
+def test_log_without_a_table_has_no_launches() -> None:
+    assert ncu.read("==ERROR== The user does not have permission to access NVIDIA GPU Performance Counters\n") == []
+
+
+def test_table_without_kernel_names_is_an_error() -> None:
+    with pytest.raises(MeasurementFailed, match="ncu's table lacks Kernel Name"):
+        ncu.read(LOG.replace('"Kernel Name"', '"Name"'))
+
+
+def test_metrics_of_a_device_are_read_from_its_list() -> None:
+    text = (
+        "Device NVIDIA H200 (GH100)\n----- ---- ----\nMetric Name                        Metric Type  Metric Unit\n"
+        "sm__warps_active                   Counter      warp   # of warps\n"
+        "l1tex__t_sectors_pipe_lsu_mem_global_op_ld Counter sector # of sectors\n"
+    )
+    assert ncu.names(text) == {"sm__warps_active", "l1tex__t_sectors_pipe_lsu_mem_global_op_ld"}
+
+
+def test_counts_by_instruction_are_preferred_and_sums_need_every_part() -> None:
+    sass = "sm__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld"
+    l1 = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld"
+    assert chosen({sass, l1})["shared_load_wavefronts"] == f"{sass}.sum"
+    assert chosen({l1}) == {"shared_load_wavefronts": f"{l1}.sum"}
+    cache = "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache"
+    assert "copy_sectors" not in chosen({f"{cache}_access"})
+    both = chosen({f"{cache}_access", f"{cache}_bypass"})["copy_sectors"]
+    assert value(both, {f"{cache}_access.sum": 3.0, f"{cache}_bypass.sum": 4.0}) == 7
+    assert value(both, {f"{cache}_access.sum": 3.0}) is None
+
+
+def test_without_a_list_the_common_metrics_are_asked_for() -> None:
+    asked = chosen(frozenset())
+    assert asked["shared_load_wavefronts"] == LOADS
+    assert asked["occupancy_percent"] == OCCUPANCY
+    assert not any("ldsm" in metric or "ldgsts" in metric for metric in asked.values())
+
+
+# -- right and wrong -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "predicted", "counted", "requests", "expected"),
+    [
+        ("shared_load_wavefronts", 100, 100.9, None, True),
+        ("shared_load_wavefronts", 100, 101.2, None, False),
+        ("shared_load_wavefronts", 0, 1, None, False),
+        ("shared_load_wavefronts", 0, 0, None, True),
+        ("shared_load_conflicts", 0, 99, 100_000, True),
+        ("shared_load_conflicts", 0, 100, 100_000, False),
+        ("shared_load_conflicts", 0, 1, None, False),
+        ("shared_load_conflicts", 5000, 5049, 100_000, True),
+        ("shared_load_conflicts", 5000, 0, 100_000, False),
+        ("occupancy_percent", 25.0, 12.5, None, True),
+        ("occupancy_percent", 25.0, 25.2, None, True),
+        ("occupancy_percent", 25.0, 25.3, None, False),
+    ],
+)
+def test_judgement_is_the_issues(
+    name: str, predicted: float, counted: float, requests: float | None, expected: bool
+) -> None:
+    assert right(BY_NAME[name], predicted, counted, requests) is expected
+
+
+def test_rows_say_what_only_one_side_has() -> None:
+    predicted = {"shared_loads": 8.0, "shared_load_conflicts": 0.0, "copies": 0.0, "matrix_loads": 4.0}
+    counted = {"shared_loads": 8.0, "global_load_sectors": 32.0, "copies": 0.0}
+    rows = {row["counter"]: row for row in compared("k", predicted, counted, dict.fromkeys(BY_NAME, "x__y.sum"))}
+    assert set(rows) == {"shared_loads", "shared_load_conflicts", "matrix_loads", "global_load_sectors"}
+    assert rows["shared_loads"]["right"] is True
+    assert (rows["matrix_loads"]["counted"], "right" in rows["matrix_loads"]) == (None, False)
+    assert (rows["global_load_sectors"]["predicted"], "right" in rows["global_load_sectors"]) == (None, False)
+
+
+def test_matrix_loads_are_loads_where_the_l1_counts() -> None:
+    predicted = {"shared_load_wavefronts": 8.0, "matrix_load_wavefronts": 4.0}
+    (lumped,) = compared("k", predicted, {"shared_load_wavefronts": 12.0}, {"shared_load_wavefronts": LOADS})
+    assert (lumped["predicted"], lumped["right"]) == (12.0, True)
+    apart = {"shared_load_wavefronts": "sm__sass_a_op_ld.sum", "matrix_load_wavefronts": "sm__sass_a_op_ldsm.sum"}
+    rows = compared("k", predicted, {"shared_load_wavefronts": 8.0, "matrix_load_wavefronts": 4.0}, apart)
+    assert [row["right"] for row in rows] == [True, True]
+
+
+def test_names_of_counters_are_one_each_and_conflicts_name_requests() -> None:
+    assert len(BY_NAME) == len(COUNTERS)
+    assert all(counter.requests in BY_NAME for counter in COUNTERS if counter.test == "conflicts")
+
+
+# -- cases -----------------------------------------------------------------------------------------
+
+
+def test_cases_are_enough_and_have_configs_of_their_families() -> None:
+    assert len({case.name for case in cases()}) == len(cases()) >= document.LEAST_KERNELS
+    for case in cases():
+        assert case.config(H200).family == case.family
+
+
+def test_case_with_a_knob_that_is_none_is_refused_by_name() -> None:
+    case = Case("odd", Gemm.parse("64x64x64:f16:nt"), "simt", knobs=(("blokc_m", 8),))
+    with pytest.raises(InvalidConfig, match=r"case odd: simt has no knob blokc_m; it has block_m"):
+        case.config(H200)
+    with pytest.raises(InvalidRequest, match="rung 'top' is unknown"):
+        Case("odd", Gemm.parse("64x64x64:f16:nt"), "simt", "top").config(H200)
+
+
+# -- the run ---------------------------------------------------------------------------------------
+
+
+def kernel(name: str, *symbols: str) -> Kernel:
+    """A kernel that looks built and predicted."""
+    launch = Launch((), (), tuple(KernelLaunch(symbol, ()) for symbol in symbols))
+    case = Case(name, Gemm.parse("64x64x64:f16:nt"), "simt")
+    binary = Binary(b"\x7fELF", "cubin", launch, {"kernel.cu": ""}, ())
+    predictions = tuple(Prediction(s, {"shared_load_conflicts": 0.0, "shared_loads": 10.0}, ()) for s in symbols)
+    return Kernel(case, {}, binary, predictions)
+
+
+def test_launches_belong_to_calls_by_order() -> None:
+    one, two = kernel("one", "simt_gemm_kernel"), kernel("two", "wgmma_gemm_kernel", "wgmma_reduce_kernel")
+    counters.attribute([one, two], ncu.read(LOG))
+    assert [len(k.counts) for k in (one, two)] == [1, 2]
+    assert two.counts[1][OCCUPANCY] == 43.1
+    rows = document.documented([one, two], {"occupancy_percent": OCCUPANCY}, {})["rows"]
+    assert {row["kernel"] for row in rows} == {"one", "two/wgmma_gemm_kernel", "two/wgmma_reduce_kernel"}
+
+
+def test_launch_of_another_kernel_is_an_error_by_name() -> None:
+    with pytest.raises(MeasurementFailed, match="two: the profiler saw simt_gemm_kernel where wgmma_gemm_kernel"):
+        counters.attribute([kernel("two", "wgmma_gemm_kernel")], ncu.read(LOG))
+    with pytest.raises(MeasurementFailed, match="one: the profiler saw no more launches where simt_gemm_kernel"):
+        counters.attribute([kernel("one", "simt_gemm_kernel")], [])
+
+
+# A profiler that pretends: it writes a table of one launch a package, and says that the calls began and ended.
+FAKE = """#!{python}
+import sys
+from pathlib import Path
+arguments = sys.argv[1:]
+log, metrics = (arguments[arguments.index(name) + 1] for name in ("--log-file", "--metrics"))
+assert arguments[arguments.index("--clock-control") + 1] == "none"
+lines = ['"ID","Kernel Name","Grid Size","Block Size",' + ",".join(f'"{{m}}"' for m in metrics.split(","))]
+for number, file in enumerate(a for a in arguments if a.endswith(".tirgemm")):
+    name = Path(file).stem
+    assert Path(file).stat().st_size
+    print("== begin", name)
+    if name == "bad":
+        print("CudaError: illegal address")
+        break
+    lines.append(f'"{{number}}","simt_gemm_kernel","(1, 1, 1)","(128, 1, 1)",' + ",".join('"7"' for _ in metrics.split(",")))
+    print("== end", name)
+Path(log).write_text("\\n".join(lines))
+"""
+
+
+@pytest.fixture
+def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "ncu"
+    program.write_text(FAKE.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path
+
+
+def test_every_kernel_is_counted_though_one_breaks_its_process(fake_ncu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counters, "AT_ONCE", 3)
+    names = ("a", "bad", "b", "c", "d", "e")
+    kernels = [kernel(name, "simt_gemm_kernel") for name in names]
+    asked = {"shared_loads": "smsp__inst_executed_op_shared_ld.sum", "occupancy_percent": OCCUPANCY}
+    monkeypatch.setattr(counters, "_packed", packed_as_text)
+    counters.count(kernels, H200, asked, fake_ncu / "counters.ncu", time.monotonic() + 60)
+    assert {k.case.name: k.status for k in kernels} == dict.fromkeys(names, "counted") | {"bad": "failed"}
+    assert "illegal address" in kernels[1].message
+    assert kernels[0].counts == ({"smsp__inst_executed_op_shared_ld.sum": 7.0, OCCUPANCY: 7.0},)
+    assert len(list(fake_ncu.glob("counters.ncu.*.csv"))) == 3
+
+
+def packed_as_text(made: Kernel, _device: object, _signer: object, folder: Path) -> Path:
+    file = folder / f"{made.case.name}.tirgemm"
+    file.write_text("package")
+    return file
+
+
+def test_nothing_is_begun_after_the_deadline(fake_ncu: Path) -> None:
+    kernels = [kernel("a", "simt_gemm_kernel")]
+    counters.count(kernels, H200, {}, fake_ncu / "x", time.monotonic() - 1)
+    assert kernels[0].message == "not reached in time"
+
+
+@pytest.mark.parametrize("words", ["--log", ""])
+def test_run_writes_a_file_that_checks(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two small kernels built and predicted for a named device; with a log, compared with it."""
+    wanted = (
+        Case("small.simt", Gemm.parse("64x64x64:f16:nt"), "simt"),
+        Case("small.wgmma", Gemm.parse("256x256x128:f16:nt"), "wgmma"),
+    )
+    monkeypatch.setattr(counters, "cases", lambda: wanted)
+    kernels = [counters.prepare(case, H200) for case in wanted]
+    monkeypatch.setattr(counters, "prepared", lambda *_: kernels)
+    assert [k.message for k in kernels] == ["", ""]
+    log, out = tmp_path / "ncu.csv", tmp_path / "counters.json"
+    symbols = [launch.symbol for k in kernels if k.binary for launch in k.binary.launch.kernels]
+    head = f'"ID","Kernel Name","Grid Size","Block Size","{OCCUPANCY}"\n'
+    log.write_text(head + "".join(f'"{i}","{s}","(1,1,1)","(1,1,1)","1"\n' for i, s in enumerate(symbols)))
+    arguments = ["counters", "--device", "sm_90a", "--out", str(out), *([words, str(log)] if words else [])]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert counters.main() == 0
+    found = json.loads(out.read_text())
+    assert [case["status"] for case in found["cases"]] == ["counted" if words else "predicted"] * 2
+    judged = [row for row in found["rows"] if "right" in row]
+    assert [row["counter"] for row in judged] == ["occupancy_percent"] * len(symbols) * bool(words)
+    (sentence,) = check.problems(out)
+    assert sentence == f"it counts {2 if words else 0} kernels; at least 24 are asked for"
+
+
+def test_file_with_a_judgement_that_does_not_follow_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "LEAST_KERNELS", 1)
+    made = kernel("one", "simt_gemm_kernel")
+    made.counts = ({"smsp__inst_executed_op_shared_ld.sum": 10.0, CONFLICTS: 0.0},)
+    whole = document.documented(
+        [made], {"shared_loads": "smsp__inst_executed_op_shared_ld.sum", "shared_load_conflicts": CONFLICTS}, {}
+    )
+    assert list(document.problems(whole)) == []
+    assert document.summary(whole) == ["2 of 2 predictions right, over 1 of 1 cases"]
+    for change, sentence in (
+        ({"counted": 11.0}, "one shared_loads: right is True, the figures give False"),
+        ({"kernel": "other"}, "other shared_loads: no case has that name"),
+        ({"counter": "shared_luck"}, "one shared_luck: no such counter"),
+    ):
+        bad = whole | {"rows": [whole["rows"][0] | change, *whole["rows"][1:]]}
+        assert sentence in list(document.problems(bad))
+    assert list(document.problems({"rows": []})) == ["it lacks environment, metrics, cases"]
+
+
+def test_metrics_are_named_as_the_profiler_names_them() -> None:
+    for counter in COUNTERS:
+        for metric in counter.metrics:
+            for name in metrics.base_names(metric):
+                assert name == name.lower()
+                assert "__" in name
+                assert name.partition("__")[0] in ("sm", "smsp", "l1tex")
