@@ -2,7 +2,8 @@
 //
 // Fibers run one after the other from barrier to barrier, in an order that the caller picks: where a barrier is missing,
 // some order reads what is not there yet. cp.async copies at once or at the last moment, when it is waited for. Threads
-// of one block that do not all reach the same number of barriers are an error.
+// of one block that do not all reach the same number of barriers are an error. The lanes of a warp meet before and after
+// what they do together: ldmatrix and mma.sync.
 #pragma once
 #include <ucontext.h>
 
@@ -75,6 +76,36 @@ inline bool __hlt(half a, half b) { return (float)a < (float)b; }
 inline half __float2half(float value) { return half(value); }
 inline half __float2half_rn(float value) { return half(value); }
 
+// bf16 by its bits.
+struct nv_bfloat16 {
+  uint16_t bits = 0;
+  nv_bfloat16() = default;
+  nv_bfloat16(float value) {
+    uint32_t f;
+    memcpy(&f, &value, 4);
+    bits = value != value ? 0x7fff : (f + 0x7fff + ((f >> 16) & 1)) >> 16;
+  }
+  operator float() const {
+    const uint32_t f = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &f, 4);
+    return value;
+  }
+};
+using __nv_bfloat16 = nv_bfloat16;
+struct nv_bfloat162 {
+  nv_bfloat16 x, y;
+  nv_bfloat162() = default;
+  nv_bfloat162(nv_bfloat16 x, nv_bfloat16 y) : x(x), y(y) {}
+};
+using __nv_bfloat162 = nv_bfloat162;
+inline bool __hgt(nv_bfloat16 a, nv_bfloat16 b) { return (float)a > (float)b; }
+inline bool __hlt(nv_bfloat16 a, nv_bfloat16 b) { return (float)a < (float)b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline float __bfloat162float(nv_bfloat16 value) { return value; }
+inline nv_bfloat16 __float2bfloat16(float value) { return nv_bfloat16(value); }
+
 struct Index { int x = 0, y = 0, z = 0; };
 static Index threadIdx, blockIdx;
 static constexpr size_t shared_capacity = 227 * 1024;
@@ -87,7 +118,9 @@ struct Fiber {
   std::vector<char> stack;
   std::vector<std::vector<Copy>> groups;  // committed, oldest first
   std::vector<Copy> open;
-  int barriers = 0;
+  int barriers = 0;   // of the block, reached so far
+  int meetings = 0;   // of the warp
+  enum { runs, at_barrier, at_meeting } waiting = runs;
   bool finished = false;
 };
 
@@ -97,9 +130,35 @@ static int running;
 static bool eager;
 static std::function<void()> body;
 
+// How many threads have reached each barrier of the block; how many lanes each meeting of their warp.
+static std::vector<int> barrier_arrivals;
+static std::vector<std::vector<int>> meeting_arrivals;
+
+inline int arrive(std::vector<int>& arrivals, int number) {
+  if ((int)arrivals.size() <= number) arrivals.resize(number + 1);
+  return ++arrivals[number];
+}
+
 inline void __syncthreads() {
-  fibers[running].barriers++;
-  swapcontext(&fibers[running].context, &scheduler);
+  Fiber& fiber = fibers[running];
+  arrive(barrier_arrivals, fiber.barriers++);
+  fiber.waiting = Fiber::at_barrier;
+  swapcontext(&fiber.context, &scheduler);
+}
+
+inline void meet_warp() {
+  Fiber& fiber = fibers[running];
+  if (arrive(meeting_arrivals[running / 32], fiber.meetings++) == 32) return;  // the last lane goes on
+  fiber.waiting = Fiber::at_meeting;
+  swapcontext(&fiber.context, &scheduler);
+}
+
+static bool ready(int thread) {
+  const Fiber& fiber = fibers[thread];
+  if (fiber.finished) return false;
+  if (fiber.waiting == Fiber::at_barrier) return barrier_arrivals[fiber.barriers - 1] == (int)fibers.size();
+  if (fiber.waiting == Fiber::at_meeting) return meeting_arrivals[thread / 32][fiber.meetings - 1] == 32;
+  return true;
 }
 
 inline void cp_async(void* to, const void* from, size_t bytes) {
@@ -120,6 +179,59 @@ inline void cp_async_wait(size_t pending) {
       if (!eager) memcpy(copy.to, copy.from, copy.bytes);
 }
 
+inline void tirgemm_commit() { cp_async_commit(); }
+
+template <int bytes>
+inline void copy_part(void* to, const void* from, int count) {
+  memset((char*)to + count, 0, bytes - count);
+  if (count) cp_async(to, from, count);
+}
+
+// What the lanes of a warp show each other.
+static const void* shown[1024][2];
+
+template <bool transposed>
+inline void ldmatrix_x4(void* to, const void* from) {
+  const int first = running / 32 * 32, lane = running % 32;
+  shown[running][0] = from;
+  meet_warp();
+  uint16_t values[8];
+  for (int v = 0; v < 8; v++) {
+    const int across = lane / 4, along = lane % 4 * 2 + v % 2;
+    const int row = transposed ? along : across, column = transposed ? across : along;
+    values[v] = ((const uint16_t*)shown[first + v / 2 * 8 + row][0])[column];
+  }
+  meet_warp();
+  memcpy(to, values, sizeof values);
+}
+inline void tirgemm_ldmatrix_x4(void* to, const void* from) { ldmatrix_x4<false>(to, from); }
+inline void tirgemm_ldmatrix_x4_trans(void* to, const void* from) { ldmatrix_x4<true>(to, from); }
+
+// mma.sync.m16n8k16: the fragments as the PTX manual draws them.
+template <typename Input, typename Sum>
+inline void mma_m16n8k16(void* sums, const void* left, const void* right) {
+  const int first = running / 32 * 32, lane = running % 32;
+  shown[running][0] = left;
+  shown[running][1] = right;
+  meet_warp();
+  Sum found[4];
+  for (int c = 0; c < 4; c++) {
+    const int row = lane / 4 + c / 2 * 8, column = lane % 4 * 2 + c % 2;
+    float total = ((const Sum*)sums)[c];
+    for (int k = 0; k < 16; k++) {
+      const Input* a = (const Input*)shown[first + row % 8 * 4 + k % 8 / 2][0];
+      const Input* b = (const Input*)shown[first + column * 4 + k % 8 / 2][1];
+      total += (float)a[row / 8 * 2 + k / 8 * 4 + k % 2] * (float)b[k / 8 * 2 + k % 2];
+    }
+    found[c] = Sum(total);
+  }
+  meet_warp();
+  memcpy(sums, found, sizeof found);
+}
+inline void tirgemm_mma_f32_f16(void* d, const void* a, const void* b) { mma_m16n8k16<half, float>(d, a, b); }
+inline void tirgemm_mma_f32_bf16(void* d, const void* a, const void* b) { mma_m16n8k16<nv_bfloat16, float>(d, a, b); }
+inline void tirgemm_mma_f16_f16(void* d, const void* a, const void* b) { mma_m16n8k16<half, half>(d, a, b); }
+
 static void enter() {
   body();
   fibers[running].finished = true;
@@ -137,16 +249,22 @@ static int run_block(int threads, const std::vector<int>& order) {
     fiber.context.uc_link = &scheduler;
     makecontext(&fiber.context, enter, 0);
   }
-  for (;;) {
+  barrier_arrivals.clear();
+  meeting_arrivals.assign((threads + 31) / 32, {});
+  for (bool moved = true; moved;) {
+    moved = false;
     for (int thread : order) {
+      if (!ready(thread)) continue;
+      moved = true;
       running = thread;
       threadIdx.x = thread;
+      fibers[thread].waiting = Fiber::runs;
       swapcontext(&scheduler, &fibers[thread].context);
     }
-    for (const Fiber& fiber : fibers)
-      if (fiber.finished != fibers[0].finished || fiber.barriers != fibers[0].barriers) return 1;
-    if (fibers[0].finished) return 0;
   }
+  for (const Fiber& fiber : fibers)
+    if (!fiber.finished || fiber.barriers != fibers[0].barriers) return 1;
+  return 0;
 }
 
 // order 0: by number; 1: from the last; others: shuffled by that seed. Odd orders copy asynchronously at once.

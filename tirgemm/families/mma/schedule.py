@@ -1,0 +1,99 @@
+"""The schedule of ``mma``: from the staged problem to a kernel, one small step a function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tirgemm.families.mma.staged import StagedMma
+from tirgemm.families.tensorcore.pipeline import INNER, STEPS
+from tirgemm.families.tensorcore.schedule import GRID_LOOPS, copy_by_all_threads, place_on_grid, share_tile
+from tirgemm.families.tensorcore.tiling import Side, Tiling
+
+if TYPE_CHECKING:
+    from tvm import IRModule
+    from tvm.s_tir import Schedule
+
+SYMBOL = "mma_gemm"
+
+
+@dataclass(frozen=True)
+class Nest:
+    """The loops of the ``gemm`` block once placed on the machine."""
+
+    thread: Any
+    step: Any
+    inner: Any
+    outer: int
+    """Loops around what a thread does: those of the grid, and the thread loop."""
+
+
+def scheduled(tiling: Tiling, registers: int) -> tuple[Schedule, Nest]:
+    """The schedule before instructions take the place of what spells them out."""
+    from tvm import IRModule
+    from tvm.s_tir import Schedule
+
+    sch = Schedule(IRModule({SYMBOL: StagedMma(tiling, SYMBOL).primfunc()}), debug_mask="none")
+    sch.work_on(SYMBOL)
+    nest = place_on_machine(sch, tiling)
+    keep_sums_in_registers(sch, nest)
+    load_fragments(sch, nest)
+    for side in tiling.sides:
+        share_tile(sch, side, nest.step)
+        copy_by_all_threads(sch, side, (("threadIdx.x", tiling.threads),))
+    mark_products(sch, nest)
+    overlap(sch, nest, tiling, registers)
+    store_vectors(sch, nest, tiling)
+    return sch, nest
+
+
+def place_on_machine(sch: Schedule, tiling: Tiling) -> Nest:
+    """Bind blocks to the grid, warps and lanes to threads."""
+    block = sch.get_sblock("gemm")
+    inner = sch.get_loops(block)[GRID_LOOPS:]
+    grid = place_on_grid(sch, tiling, block, inner)
+    wm, wn, lane, step, ki = inner[:5]
+    thread = sch.fuse(wm, wn, lane)
+    sch.bind(thread, "threadIdx.x")
+    return Nest(thread, step, ki, grid + 1)
+
+
+def keep_sums_in_registers(sch: Schedule, nest: Nest) -> None:
+    """Every thread accumulates its own sums and writes them itself."""
+    sch.reverse_compute_at(sch.get_sblock("epilogue"), nest.thread, preserve_unit_loops=True)
+    sch.set_scope("gemm", 0, "local")
+
+
+def load_fragments(sch: Schedule, nest: Nest) -> None:
+    """Read a warp's fragments of each 16 of k from shared memory once."""
+    for operand in ("a", "b"):
+        fragment = sch.get_sblock(f"{operand}_frag")
+        sch.set_scope(fragment, 0, "local")
+        sch.compute_at(fragment, nest.inner, preserve_unit_loops=True)
+        lane = sch.get_loops(fragment)[-2]
+        sch.blockize(lane)
+
+
+def mark_products(sch: Schedule, nest: Nest) -> None:
+    """One instruction's products become a block of their own."""
+    gemm = sch.get_sblock("gemm")
+    sch.decompose_reduction(gemm, nest.step)
+    update = sch.get_sblock("gemm_update")
+    sch.blockize(sch.get_loops(update)[-2])
+
+
+def overlap(sch: Schedule, nest: Nest, tiling: Tiling, registers: int) -> None:
+    """Mark the loops that ``pipelined`` overlaps: ``stages`` steps in flight, ``registers`` sets of fragments."""
+    sch.annotate(nest.step, STEPS, tiling.stages)
+    sch.annotate(nest.inner, INNER, registers)
+
+
+def store_vectors(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
+    """Write two neighbouring outputs at once, where they are aligned."""
+    epilogue = sch.get_sblock("epilogue")
+    *_, last = sch.get_loops(epilogue)
+    width = min(2, tiling.width_d)
+    _, vector = sch.split(last, [None, width])
+    sch.vectorize(vector)
+    for loop in sch.get_loops(epilogue)[nest.outer : -1]:
+        sch.unroll(loop)

@@ -1,0 +1,112 @@
+"""The loop over steps of k as a pipeline: copies some steps ahead, fragments 16 of k ahead, one barrier a step.
+
+TVM's own pass places its wait before the first read of a step, whichever that is. Then copies into what is read until
+that barrier need a second one, or start a step later. Here the wait comes where fragments of the next step are first
+read, and its barrier also says that everybody is done with the step before, whose place the next copies take:
+
+    copy steps 0 to S - 2
+    wait for step 0, barrier, load fragments 0 of step 0
+    for every step
+        for every 16 of k of it
+            before the last: wait for the next step, barrier
+            load the next fragments
+            behind the first: copy the step S - 1 ahead
+            multiply
+
+Without a second set of registers a step starts with the wait and the barrier, then copies, then loads and multiplies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tirgemm.families.tensorcore.intrinsics import call
+
+if TYPE_CHECKING:
+    from tvm.tirx import PrimFunc
+
+# Marks the loops: over steps, with the stages; over 16 of k of a step, with the sets of registers.
+STEPS, INNER = "tirgemm_stages", "tirgemm_registers"
+_COMMIT = """
+__forceinline__ __device__ void tirgemm_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+"""
+_WAIT = """
+__forceinline__ __device__ void tirgemm_wait_{n}() {{ asm volatile("cp.async.wait_group {n};" ::: "memory"); }}
+"""
+
+
+def pipelined(func: PrimFunc) -> PrimFunc:
+    """``func`` with its marked loop as a pipeline. What it copies to and loads from has a place for every stage."""
+    from tvm.tirx import For
+    from tvm_ffi.structural import structural_map
+
+    def made(loop: Any) -> Any:
+        return _pipeline(loop) if STEPS in loop.annotations else loop
+
+    return func.with_body(structural_map(func.body, (For, made)))
+
+
+def _pipeline(loop: Any) -> Any:
+    from tvm import tirx
+
+    *copies, inner = loop.body.seq
+    *loads, products = inner.body.seq
+    stages, registers = int(loop.annotations[STEPS]), int(inner.annotations[INNER])
+    steps, deep = loop.extent, inner.extent
+    one = tirx.const(1, loop.loop_var.ty.dtype)
+
+    def copy(step: Any, certain: bool) -> list[Any]:
+        body = tirx.SeqStmt([_with(statement, {loop.loop_var: step}) for statement in copies])
+        inside = body if certain else tirx.IfThenElse(step < steps, body, None)
+        return [inside, call("tirgemm_commit", _COMMIT)]
+
+    def load(step: Any, k: Any) -> list[Any]:
+        return [_with(statement, {loop.loop_var: step, inner.loop_var: k}) for statement in loads]
+
+    def multiply(k: Any) -> list[Any]:
+        return [_with(products, {inner.loop_var: k})]
+
+    def wait() -> list[Any]:
+        return [call(f"tirgemm_wait_{stages - 2}", _WAIT.format(n=stages - 2)), _barrier()]
+
+    def number(value: int, var: Any) -> Any:
+        return tirx.const(value, var.ty.dtype)
+
+    start: list[Any] = []
+    for ahead in range(stages - 1):
+        start += copy(number(ahead, loop.loop_var), ahead < int(steps))
+    step, last = loop.loop_var, int(deep) - 1
+    following = copy(step + (stages - 1), False)
+    body: list[Any] = []
+    if registers == 1:
+        body += [*wait(), *following]
+        for k in range(int(deep)):
+            at = number(k, inner.loop_var)
+            body += [*load(step, at), *multiply(at)]
+    else:
+        start += [*wait(), *load(number(0, loop.loop_var), number(0, inner.loop_var))]
+        for k in range(int(deep)):
+            if k == last:
+                body += wait()
+            body += load(step + one if k == last else step, number((k + 1) % int(deep), inner.loop_var))
+            body += following if k == 0 else []
+            body += multiply(number(k, inner.loop_var))
+    over = tirx.For(step, loop.min, steps, loop.kind, tirx.SeqStmt(body))
+    return tirx.SeqStmt([*start, over])
+
+
+def _barrier() -> Any:
+    from tvm import tirx
+    from tvm.tirx.script import builder as tir
+
+    return tirx.Evaluate(tir.tvm_storage_sync("shared"))
+
+
+def _with(statement: Any, values: dict[Any, Any]) -> Any:
+    """``statement`` with values for variables."""
+    from tvm.ir import Var
+    from tvm_ffi.structural import structural_map
+
+    replace: Callable[[Any], Any] = lambda var: next((v for k, v in values.items() if var.same_as(k)), var)  # noqa: E731
+    return structural_map(statement, (Var, replace))

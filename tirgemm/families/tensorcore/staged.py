@@ -1,0 +1,250 @@
+"""The problem over whole tiles, before scheduling: what the tensor-core families have in common of it.
+
+``a_tile`` and ``b_tile`` copy an operand to tiles of runs of 16 bytes, zero outside it, so that nothing behind them has
+edges; the tile's layout says which run goes where. A family reads its fragments from the tiles and sums them; the
+``epilogue`` block writes what lies inside D, or the fp32 parts of a split. Loops are (batch, part, block row or column,
+...).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from tirgemm import expr
+from tirgemm.expr import Dim
+from tirgemm.families.tensorcore.tiling import RUN, Side, Tiling
+from tirgemm.gemm import DTYPE_NAMES, Gemm, Operand, Range
+from tirgemm.workload import epilogue, evaluate_symbolic, index_dtype, named
+
+if TYPE_CHECKING:
+    from tvm.tirx import PrimFunc
+
+_INT32_MAX = 2**31 - 1
+PARTIALS = "partials"
+
+
+class Writer(ABC):
+    """Writes a PrimFunc ``symbol`` of ``gemm`` under ``tiling``: parameters, and the expressions that blocks share."""
+
+    def __init__(self, tiling: Tiling, symbol: str) -> None:
+        from tvm import tirx
+        from tvm.tirx.script import builder as tir
+
+        self.tir, self.tirx, self.gemm, self.tiling, self.symbol = tir, tirx, tiling.gemm, tiling, symbol
+        elements = expr.evaluate(tiling.partial_elements, self.gemm.m_max) if tiling.split > 1 else 0
+        self.index = "int64" if elements > _INT32_MAX else index_dtype(self.gemm)
+        self.m: Any = None
+        self.c: Any = None
+        self.bias: Any = None
+        self.d: Any = None
+        self.alpha: Any = None
+        self.beta: Any = None
+        self.partials: Any = None
+
+    def primfunc(self) -> PrimFunc:
+        from tvm.script.ir_builder import IRBuilder
+
+        with IRBuilder() as builder:
+            with self.tir.prim_func(s_tir=True):
+                self.tir.func_name(self.symbol)
+                self.tir.func_attr({"tirx.noalias": True})
+                self.write()
+            return builder.get()
+
+    @abstractmethod
+    def write(self) -> None:
+        """The parameters, then the blocks."""
+
+    # -- parameters ----------------------------------------------------------------------------------------------------
+
+    def declare_size(self) -> None:
+        """m as a symbol that shapes can mention; the parameter itself comes last."""
+        self.m = self.tir.int32() if isinstance(self.gemm.m, Range) else None
+
+    def declare_m(self) -> None:
+        if self.m is not None:
+            self.tir.arg("m", self.m)
+
+    def declare_partials(self) -> None:
+        shape = [self.tiling.split, self.gemm.batch, self.gemm.m_dim, self.tiling.partial_pitch]
+        buffer = self.tir.buffer([self.dim(extent) for extent in shape], "float32", align=16)
+        self.partials = self.tir.arg(PARTIALS, buffer)
+
+    def declare_outputs(self) -> None:
+        """What the epilogue takes: c, bias, d, the scalars."""
+        T, gemm = self.tir, self.gemm
+        self.c = T.arg("c", self.tensor("c")) if gemm.beta else None
+        bias = T.buffer([self.dim(gemm.n)], DTYPE_NAMES[gemm.out], align=gemm.align)
+        self.bias = T.arg("bias", bias) if gemm.bias else None
+        self.d = T.arg("d", self.tensor("d"))
+        self.alpha = T.arg("alpha", T.float32()) if gemm.alpha else None
+        self.beta = T.arg("beta", T.float32()) if gemm.beta else None
+
+    def tensor(self, operand: Operand) -> Any:
+        gemm = self.gemm
+        shape, strides = ([self.dim(d) for d in dims] for dims in (gemm.shape(operand), gemm.strides(operand)))
+        return self.tir.buffer(shape, DTYPE_NAMES[gemm.operand_dtype(operand)], strides=strides, align=gemm.align)
+
+    # -- statements ----------------------------------------------------------------------------------------------------
+
+    def finish(self, total: Any, z: Any, i: Any, j: Any) -> None:
+        """Store the output of a sum."""
+        c = self.c[self.place(z, i, j)] if self.c is not None else None
+        bias = self.bias[j] if self.bias is not None else None
+        value = epilogue(self.gemm, total, c, bias, self.alpha, self.beta)
+        self.tir.buffer_store(self.d, value, self.place(z, i, j))
+
+    # -- expressions ---------------------------------------------------------------------------------------------------
+
+    def dim(self, value: Dim) -> Any:
+        if isinstance(value, int):
+            return value if self.index == "int32" else self.tir.int64(value)
+        return evaluate_symbolic(value, self.m if self.index == "int32" else self.tir.cast(self.m, "int64"))
+
+    def place(self, z: Any, row: Any, column: Any) -> tuple[Any, ...]:
+        return (z, row, column) if self.gemm.batch > 1 else (row, column)
+
+    def guard(self, index: Any, size: Dim, block: int, width: int = 1) -> list[Any]:
+        """The condition that ``index`` is inside, or nothing where whole blocks cover ``size`` exactly."""
+        if isinstance(size, int) and size % block == 0:
+            return []
+        if width == 1:
+            return [index < self.dim(size)]
+        return [self.tirx.floordiv(index, self.dim(width)) < self.dim(expr.make("floordiv", size, width))]
+
+    def every(self, conditions: list[Any]) -> Any:
+        return self.tirx.all(*conditions) if len(conditions) > 1 else conditions[0]
+
+    def zero(self, dtype: str) -> Any:
+        return self.tirx.const(0, dtype)
+
+
+class StagedGemm(Writer):
+    """The kernel that multiplies; a family says what lies between tiles and sums.
+
+    Parameters: a, b (or their copies), then c, bias, d and the scalars, or the partial sums where k is split, then m
+    where it is a range.
+    """
+
+    def write(self) -> None:
+        self.declare_size()
+        self.sources = {side.operand: self._source(side) for side in self.tiling.sides}
+        if self.tiling.split > 1:
+            self.declare_partials()
+        else:
+            self.declare_outputs()
+        self.declare_m()
+        self._allocate()
+        for side in self.tiling.sides:
+            self._copy(side)
+        self.write_sums()
+        self._epilogue()
+
+    # -- what a family says --------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def sum_loops(self) -> tuple[int, ...]:
+        """Extents of the loops over the sums of a block; the sums are a tensor of that shape for each block."""
+
+    @abstractmethod
+    def place_of_sum(self, at: list[Any]) -> tuple[Any, Any]:
+        """Row and column within the block of the sum at ``at`` of ``sum_loops``."""
+
+    @abstractmethod
+    def write_sums(self) -> None:
+        """The blocks from the tiles to ``self.sums``."""
+
+    # -- tensors ------------------------------------------------------------------------------------------------------
+
+    def _allocate(self) -> None:
+        T, gemm, tiling = self.tir, self.gemm, self.tiling
+        self.outer = [self.dim(gemm.batch), self.dim(tiling.split)]
+        self.block_rows = self.dim(tiling.rows_of_blocks)
+        self.block_columns = self.dim(tiling.columns_of_blocks)
+        self.steps = self.dim(tiling.steps)
+        dtype = DTYPE_NAMES[gemm.dtype]
+        self.tiles = {
+            side.operand: named(
+                f"{side.operand}_tile",
+                T.sblock_alloc_buffer([*self.outer, self.along(side), self.steps, *self._stage(side)], dtype),
+            )
+            for side in tiling.sides
+        }
+        shape = [*self.outer, self.block_rows, self.block_columns, *(self.dim(d) for d in self.sum_loops)]
+        self.acc = DTYPE_NAMES[gemm.acc]
+        self.sums = named("acc", T.sblock_alloc_buffer(shape, self.acc))
+
+    def _stage(self, side: Side) -> list[Any]:
+        return [self.dim(side.rows), self.dim(side.runs), self.dim(RUN)]
+
+    def along(self, side: Side) -> Any:
+        """Blocks along the operand's own dimension."""
+        return self.block_rows if side.operand == "a" else self.block_columns
+
+    def _source(self, side: Side) -> Any:
+        """The operand as the kernel reads it: itself, or its copy with aligned rows."""
+        if side.source is None:
+            return self.tir.arg(side.operand, self.tensor(side.operand))
+        item = side.source
+        shape: list[Dim] = [item.rows, item.columns]
+        strides: list[Dim] = [item.ld, 1]
+        if self.gemm.batch > 1:
+            shape, strides = [item.batch, *shape], [item.stride, *strides]
+        dims = ([self.dim(d) for d in part] for part in (shape, strides))
+        dtype = DTYPE_NAMES[self.gemm.dtype]
+        return self.tir.arg(item.name, self.tir.buffer(next(dims), dtype, strides=next(dims), align=16))
+
+    # -- blocks --------------------------------------------------------------------------------------------------------
+
+    def _copy(self, side: Side) -> None:
+        """``a_tile`` or ``b_tile``: each place of the tile takes the run that its layout puts there, zero outside."""
+        T, gemm, tiling = self.tir, self.gemm, self.tiling
+        source, tile = self.sources[side.operand], self.tiles[side.operand]
+        size = gemm.m_dim if side.operand == "a" else gemm.n
+        loops_over = [*self.outer, self.along(side), self.steps, *self._stage(side)]
+        with T.grid(*loops_over) as loops, T.sblock(f"{side.operand}_tile"):
+            z, part, block, step, row, place, e = at = T.axis.remap("S" * 7, list(loops))
+            _, run = side.layout.index_map(row, place)  # XOR is its own inverse
+            column = run * RUN + e
+            own, deep = (row, column) if side.k_major else (column, row)
+            x = block * side.extent + own
+            p = (part * self.steps + step) * side.depth + deep
+            T.reads(self._whole(source))
+            T.writes(tile[tuple(at)])
+            value = source[self.place(z, x, p) if side.k_major else self.place(z, p, x)]
+            inside = [
+                *self.guard(x, size, side.extent),
+                *self.guard(p, gemm.k, side.depth * tiling.split),
+            ]
+            if inside:
+                value = self.tirx.if_then_else(self.every(inside), value, self.zero(DTYPE_NAMES[gemm.dtype]))
+            T.buffer_store(tile, value, list(at))
+
+    def _whole(self, buffer: Any) -> Any:
+        return buffer[tuple(slice(0, extent) for extent in buffer.shape)]
+
+    def _epilogue(self) -> None:
+        T, tiling = self.tir, self.tiling
+        loops_over = [*self.outer, self.block_rows, self.block_columns, *(self.dim(d) for d in self.sum_loops)]
+        with T.grid(*loops_over) as loops, T.sblock("epilogue"):
+            at = list(T.axis.remap("S" * len(loops), list(loops)))
+            row, column = self.place_of_sum(at[4:])
+            i, j = at[2] * tiling.tile_m + row, at[3] * tiling.tile_n + column
+            # Whole vectors of D lie inside or outside.
+            width = tiling.width_d if tiling.split == 1 else 1
+            inside = [*self.guard(i, self.gemm.m_dim, tiling.tile_m), *self.guard(j, self.gemm.n, tiling.tile_n, width)]
+            if inside:
+                with T.If(self.every(inside)), T.Then():
+                    self._store(at, i, j)
+            else:
+                self._store(at, i, j)
+
+    def _store(self, at: list[Any], i: Any, j: Any) -> None:
+        z, part = at[:2]
+        total = self.sums[tuple(at)]
+        if self.partials is not None:
+            self.tir.buffer_store(self.partials, self.tir.cast(total, "float32"), [part, z, i, j])
+            return
+        self.finish(total, z, i, j)

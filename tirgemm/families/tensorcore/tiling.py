@@ -1,0 +1,233 @@
+"""How a config cuts the problem for tensor cores: block, warps, stages, split, shared layouts, copies. No TVM.
+
+A tile lies in shared memory as rows of *runs* of 16 bytes, eight elements: what cp.async writes and a row of ldmatrix
+reads at once. Rows run along the operand's contiguous dimension: k where it is k-major, else m or n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tirgemm import expr
+from tirgemm.expr import Dim
+from tirgemm.families.simt.tiling import store_width
+from tirgemm.families.tensorcore.names import HALF, PADDED, PERMUTED, REPACK, STAGED
+from tirgemm.families.wgmma.alignment import divides
+from tirgemm.families.wgmma.repacking import Repacked, repacked
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Range
+from tirgemm.hardware import WARP
+from tirgemm.layouts import Layout, Swizzle, TiledCopy
+
+ELEMENT_BYTES = 2
+RUN = 8
+RUN_BYTES = RUN * ELEMENT_BYTES
+LINE_BYTES = 128
+# k of one tensor-core instruction, for both families.
+MMA_K = 16
+# The narrowest cp.async, in elements.
+LEAST_WIDTH = 2
+OPERANDS: tuple[Operand, ...] = ("a", "b")
+_STAGED_PAD = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The tile of one operand: ``extent`` outputs along its own dimension by ``depth`` along k.
+
+    ``layout`` places its runs (rows by runs of a row); ``width`` elements are copied at once, by ``threads`` threads
+    of which neighbours copy ``across`` runs of a row. ``source`` describes the copy with aligned rows where the operand
+    is repacked first.
+    """
+
+    operand: Operand
+    extent: int
+    depth: int
+    k_major: bool
+    layout: Layout
+    width: int
+    threads: int
+    across: int
+    source: Repacked | None
+
+    @property
+    def rows(self) -> int:
+        return self.extent if self.k_major else self.depth
+
+    @property
+    def runs(self) -> int:
+        """Runs of a row."""
+        return (self.depth if self.k_major else self.extent) // RUN
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a stage."""
+        return self.layout.nbytes
+
+    @property
+    def row_threads(self) -> int:
+        """Threads that copy one row's part at a time."""
+        return self.across * RUN // self.width
+
+    @property
+    def passes(self) -> int:
+        """Copies of a thread; the tile's size over that of one copy of all threads."""
+        return self.rows * self.runs * RUN // (self.threads * self.width)
+
+    @property
+    def whole(self) -> bool:
+        """Whether copies of all threads cover the tile without a rest."""
+        down = self.threads // self.row_threads
+        return self.threads % self.row_threads == 0 and down > 0 and self.rows % down == 0
+
+    @property
+    def copy(self) -> TiledCopy:
+        """Threads and values of one copy, in rows (along m or n) and columns (along k) of the tile."""
+        if self.k_major:
+            return TiledCopy.row_major(self.threads, self.across * RUN, self.width)
+        return TiledCopy.column_major(self.threads, self.across * RUN, self.width)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """A block of ``tile_m x tile_n`` outputs, summed ``tile_k`` at a time by ``warps_m x warps_n`` warps.
+
+    ``split`` parts of k have ``steps`` tiles each, ``stages`` of them in flight. ``raster`` columns of blocks are
+    neighbours in time. ``width_d`` elements of D are stored at once.
+    """
+
+    gemm: Gemm
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    warps_m: int
+    warps_n: int
+    stages: int
+    split: int
+    raster: int
+    shared: str
+    epilogue: str
+    resident: int
+    a: Side
+    b: Side
+    width_d: int
+
+    @property
+    def threads(self) -> int:
+        return self.warps_m * self.warps_n * WARP
+
+    @property
+    def warp_m(self) -> int:
+        """Outputs of a warp along m."""
+        return self.tile_m // self.warps_m
+
+    @property
+    def warp_n(self) -> int:
+        return self.tile_n // self.warps_n
+
+    @property
+    def steps(self) -> int:
+        """Tiles of k of one part."""
+        return -(-(-(-self.gemm.k // self.tile_k)) // self.split)
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        return self.a, self.b
+
+    @property
+    def staged_pitch(self) -> int:
+        """Elements from a row to the next of the sums in shared memory, where they leave that way."""
+        return self.tile_n + _STAGED_PAD
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes of the sums in shared memory, in the output's dtype or fp32 for a split's parts."""
+        if self.epilogue != STAGED:
+            return 0
+        return self.tile_m * self.staged_pitch * (4 if self.split > 1 else DTYPE_BYTES[self.gemm.out])
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory: the stages; the outputs take their place after the last step."""
+        return max(self.stages * (self.a.nbytes + self.b.nbytes), self.staged_bytes)
+
+    @property
+    def rows_of_blocks(self) -> Dim:
+        return expr.ceildiv(self.gemm.m_dim, self.tile_m)
+
+    @property
+    def columns_of_blocks(self) -> int:
+        return -(-self.gemm.n // self.tile_n)
+
+    @property
+    def blocks(self) -> Dim:
+        """Thread blocks of the kernel that multiplies."""
+        return expr.make("mul", self.rows_of_blocks, self.columns_of_blocks * self.gemm.batch * self.split)
+
+    @property
+    def grid(self) -> tuple[Dim, Dim, Dim]:
+        """All blocks in x; where m is a range, rows by ``raster`` columns in x, other columns in y, the rest in z."""
+        if not isinstance(self.gemm.m, Range):
+            return (self.blocks, 1, 1)
+        columns = self.columns_of_blocks
+        return (
+            expr.make("mul", self.rows_of_blocks, self.raster),
+            columns // self.raster,
+            self.gemm.batch * self.split,
+        )
+
+    @property
+    def partial_pitch(self) -> int:
+        """Elements from a row to the next of the partial sums."""
+        return -(-self.gemm.n // 4) * 4
+
+    @property
+    def partial_elements(self) -> Dim:
+        """Elements of the partial sums of all parts."""
+        return expr.make("mul", self.gemm.m_dim, self.split * self.gemm.batch * self.partial_pitch)
+
+
+def k_major(gemm: Gemm, operand: Operand) -> bool:
+    """Whether k is the contiguous dimension of A or B in memory."""
+    return not gemm.trans_a if operand == "a" else gemm.trans_b
+
+
+def shared_layout(kind: str, rows: int, runs: int, pad: int = 1) -> Layout:
+    """A tile's runs of 16 bytes in shared memory, ``runs`` a row.
+
+    ``permuted``: eight rows' runs of one column, which ldmatrix reads together, lie in eight different places of 128
+    bytes; rows of 16 and 32 bytes share such a line, so that they move by a part of it alone. ``padded``: ``pad`` runs
+    after each row.
+    """
+    if kind == PADDED:
+        return Layout.padded(rows, runs, RUN_BYTES, pad)
+    if kind == PERMUTED and runs > 1:
+        bits = runs.bit_length() - 1
+        return Layout.permuted(rows, runs, RUN_BYTES, Swizzle(min(3, bits), 0, max(3, bits)))
+    return Layout.plain(rows, runs, RUN_BYTES)
+
+
+def copy_width(gemm: Gemm, operand: Operand) -> int:
+    """Elements of the widest cp.async that suits base, rows and matrices of A or B: 8, 4 or 2; 1 where none does."""
+    places: list[Dim] = [gemm.leading(operand), *([gemm.batch_stride(operand)] if gemm.batch > 1 else [])]
+    for width in (8, 4, LEAST_WIDTH):
+        if gemm.align % (width * ELEMENT_BYTES) == 0 and all(divides(width, place) for place in places):
+            return width
+    return 1
+
+
+def side(gemm: Gemm, operand: Operand, extent: int, depth: int, threads: int, shared: str, copy: str, load: str) -> Side:
+    """The tile of A or B under the knobs ``shared``, ``copy`` and ``load``."""
+    width = copy_width(gemm, operand)
+    source = repacked(gemm, operand) if load == REPACK else None
+    if source is not None:
+        width = RUN
+    major = k_major(gemm, operand)
+    rows, runs = (extent, depth // RUN) if major else (depth, extent // RUN)
+    line = LINE_BYTES // RUN_BYTES // (2 if copy == HALF else 1)
+    layout = shared_layout(shared, rows, runs)
+    return Side(operand, extent, depth, major, layout, width, threads, min(runs, line), source)
+
+
+def output_width(gemm: Gemm) -> int:
+    """Elements of the widest access that fits D, C and bias alike, at most four."""
+    return store_width(gemm)
