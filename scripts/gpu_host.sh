@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The GPU tests and measurements on a host that has a GPU, PyTorch and g++ but no network: nothing is installed.
 #   PYTHONPATH=SITE:. scripts/gpu_host.sh OUT [STEP ...]      steps: build tests flow bench hopper cpu calls space search suites
-#                                                                verify sanitize mutants counters
+#                                                                verify sanitize mutants counters probe
 # SITE holds TVM and the other Python packages that the host lacks. Everything is written under OUT.
 # search and suites go on from the files of BEFORE (default: benchmarks/results/nvidia-h200), for SECONDS_SEARCH and
 # SECONDS_SUITES, over SUITES; SEARCH and BENCH are more options for them.
@@ -64,6 +64,8 @@ for step in "${steps[@]}"; do
                --seconds 330 --parallel 5 --out "$out/${FAMILY:-wgmma}.mutants.json.gz" "${commit[@]}" ;;
     counters) run timeout 420 python3 -m benchmarks.counters --device "${DEVICE:-cuda:0}" --seconds 380 \
                 --out "$out/counters.json" ${COUNTERS:-} "${commit[@]}" ;;
+    probe) run timeout 200 python3 -m benchmarks.bank_probe --device "${DEVICE:-cuda:0}" --seconds 160 \
+             --out "$out/banks.counters.json" "${commit[@]}" ;;
     *) echo "unknown step $step"; exit 2 ;;
   esac
 done
