@@ -23,7 +23,7 @@ from benchmarks.article_kernels import (
     sgemm_tiles,
 )
 from tirgemm.analysis import coalescing
-from tirgemm.analysis.access_patterns import copy_store, ldmatrix
+from tirgemm.analysis.access_patterns import Pattern, copy_store, ldmatrix
 from tirgemm.analysis.banks import MODELS
 from tirgemm.analysis.proof import prove, smallest_pad, solve
 from tirgemm.layouts import Layout, TiledCopy
@@ -41,6 +41,8 @@ TILES = (
     (32, 128, "B or transposed A, 128 wide"),
     (32, 256, "B or transposed A, 256 wide"),
 )
+# Rows of a tile that TMA loads, in bytes.
+SPANS = (128, 64, 32)
 
 
 def groups() -> str:
@@ -79,18 +81,33 @@ def collisions() -> str:
 
 
 def solved() -> str:
-    """The smallest pad and the swizzle of tiles that 256 threads store by 16 bytes and ldmatrix reads."""
+    """The smallest pad and the swizzle: tiles that 256 threads store by 16 bytes and ldmatrix reads, and fp32's A."""
     rows = []
     for height, width, what in TILES:
-        layout = Layout.plain(height, width, 2)
-        loads = ldmatrix(height, width)
         copy = TiledCopy.row_major(THREADS, width, 8)
         stores = copy_store(copy, height, width, "store.128", 8)
-        for_loads, both = smallest_pad(layout, [loads]), solve(layout, [loads, stores])
-        rows.append(
-            [f"{height}x{width}", what, _pad(for_loads), _pad(both.padded), _swizzle(both.permuted), str(both.best)]
-        )
-    return _table(["tile", "of", "pad for the loads", "pad for loads and stores", "swizzle for both", "layout"], rows)
+        rows.append(_solved(Layout.plain(height, width, 2), f"fp16, {what}", ldmatrix(height, width), stores))
+    kernel = next(kernel for kernel in SGEMM_KERNELS if kernel.name == "z-order")
+    reads, stores = sgemm_loads(kernel)[0], sgemm_stores()[0]
+    rows.append(_solved(sgemm_tiles(kernel)[0], "fp32, A transposed on the way, read in z-order", reads, stores))
+    return _table(["tile", "of", "pad for the loads", "pad for loads and stores", "swizzle for both"], rows)
+
+
+def _solved(layout: Layout, what: str, loads: Pattern, stores: Pattern) -> list[str]:
+    both = solve(layout, [loads, stores])
+    pads = [_pad(smallest_pad(layout, [loads])), _pad(both.padded)]
+    return [f"{layout.rows}x{layout.columns}", what, *pads, _swizzle(both.permuted)]
+
+
+def tma() -> str:
+    """Reads of 8 rows of 16 bytes from a tile that TMA has loaded, with and without its swizzle."""
+    rows = []
+    for span in SPANS:
+        layouts = Layout.plain(64, span // 2, 2), Layout.tma(64, span // 2, 2, span)
+        reports = [prove(layout, ldmatrix(64, span // 2, 1)).report for layout in layouts]
+        cells = [f"{_per(r.total_wavefronts, r.requests)} ({r.total_conflicts})" for r in reports]
+        rows.append([f"{span} bytes", _swizzle(layouts[1]), *cells])
+    return _table(["rows of", "swizzle of fp16", "plain", "swizzled"], rows)
 
 
 def sgemm() -> str:
@@ -209,6 +226,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "padding": padding,
     "collisions": collisions,
     "solved": solved,
+    "tma": tma,
     "sgemm": sgemm,
     "requests": requests,
     "zorder": zorder,

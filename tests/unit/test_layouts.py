@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -108,6 +111,12 @@ def test_the_wgmma_family_permutes_as_the_layout_does(span: int) -> None:
         for unit in range(units):
             there = int(layout.byte_offset(row, unit * 8))
             assert there == row * span + 16 * permuted(row, unit, units)
+
+
+def test_layouts_and_banks_load_no_tvm() -> None:
+    modules = "tirgemm.layouts, tirgemm.analysis.proof, tirgemm.analysis.coalescing, tirgemm.analysis.pictures"
+    code = f"import sys, {modules}, tirgemm.analysis.charts; print([m for m in ('tvm', 'torch') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
 
 
 def test_a_swizzle_is_cutlass_s_xor() -> None:

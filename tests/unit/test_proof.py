@@ -127,6 +127,14 @@ def test_a_claim_with_one_planted_conflict_is_refuted() -> None:
     assert not serves(layout, [good, proof.pattern])
 
 
+@pytest.mark.parametrize("span", [128, 64, 32])
+@pytest.mark.parametrize("operation", ["ldmatrix", "stmatrix"])
+def test_tma_s_swizzles_serve_matrices_of_8_rows_and_plain_rows_do_not(span: int, operation: str) -> None:
+    pattern = ldmatrix(64, span // 2, 1, operation=operation)
+    assert prove(Layout.tma(64, span // 2, 2, span), pattern).conflict_free
+    assert prove(Layout.plain(64, span // 2, 2), pattern).ways == span / 16
+
+
 def test_solving_prefers_what_takes_no_more_shared_memory() -> None:
     layout = Layout.plain(128, 64, 2)
     store = copy_store(TiledCopy.row_major(256, 64, 8), 128, 64, "cp.async.16", 8)
