@@ -173,7 +173,7 @@ def test_an_inactive_partner_does_not_keep_a_pair_apart() -> None:
 
 
 def test_copies_are_served_by_lines_where_the_model_says_so() -> None:
-    """The padding author's copy: lanes n and n + 16 read halves of 32 bytes, neighbours store side by side."""
+    """The copy of forums.developer.nvidia.com/t/245066: lanes n and n + 16 read halves of 32 bytes, neighbours store side by side."""
     by_line = replace(MODELS["sm_86"], copies_by_line=True)
     sources, stored = LANES % 16 * 32 + LANES // 16 * 16, LANES * 16
     assert analyze(stored, "cp.async.16", arch="sm_86", sources=sources).total_conflicts == 0
