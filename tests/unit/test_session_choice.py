@@ -173,3 +173,36 @@ def test_the_spin_outlasts_the_queueing_of_slow_hosts_within_a_limit(gpu: FakeGp
     for host_ns in (1_000, 100_000, 10**9):
         session._spin(host_ns)
     assert spun == [50_000, 300_000, 1_000_000]
+
+
+@pytest.mark.parametrize(("us", "graphs", "samples"), [(250_000.0, 0, 1), (99_000.0, 1, 2), (40.0, 1, 2)])
+def test_a_call_that_takes_long_is_its_own_sample(gpu: FakeGpu, us: float, graphs: int, samples: int) -> None:
+    """Two calls say so; there is no graph, no warm call and none that does not count."""
+    baseline = FakeBaseline(gpu, [us])
+    session, kept = session_on(gpu), []
+    candidate = baseline.candidates([])[0]
+    contender = cuda_session._contender(baseline.context, candidate, range(SETS))
+    block, launches = session._block(contender, "sustained", None, kept)
+    assert len(kept) == graphs
+    warmed = len(baseline.ran)
+    taken = block()
+    assert len(taken) == samples
+    if not graphs:
+        assert (warmed, launches, len(baseline.ran)) == (2, 0, 3)
+        assert taken == [us]
+
+
+def test_a_first_call_that_loads_code_is_no_long_one(gpu: FakeGpu) -> None:
+    baseline = FakeBaseline(gpu, [10.0])
+    contender = cuda_session._contender(baseline.context, baseline.candidates([])[0], range(SETS))
+    first = contender.calls[0]
+
+    def loads() -> None:
+        gpu.now += 400_000.0
+        first()
+        contender.calls[0] = first
+
+    contender.calls[0] = loads
+    kept: list[Any] = []
+    session_on(gpu)._block(contender, "sustained", None, kept)
+    assert len(kept) == 1

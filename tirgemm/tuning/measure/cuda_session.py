@@ -18,36 +18,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tvm_ffi
 
 from tirgemm.artifact import Kernel
 from tirgemm.device import Device
-from tirgemm.errors import DoesNotFit
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.measure.candidates import Baseline, Call, Candidate, choose
 from tirgemm.tuning.measure.conditions import now
 from tirgemm.tuning.measure.cublaslt_baseline import CublasLtBaseline
 from tirgemm.tuning.measure.cutlass_baseline import CutlassBaseline
 from tirgemm.tuning.measure.driver import Gpu, Memory, Module, call
+from tirgemm.tuning.measure.gpu_operands import Operands, filled, sets_that_fit
 from tirgemm.tuning.measure.numpy_baseline import Absent
 from tirgemm.tuning.measure.nvml import Probe
 from tirgemm.tuning.measure.requests import Time
 from tirgemm.tuning.measure.rounds import Block, Enough, alternate, assign
 from tirgemm.tuning.measure.stream import gpu_stream
-from tirgemm.tuning.measure.tensors import CUDA, View
 from tirgemm.tuning.measure.torch_baseline import TorchBaseline
 from tirgemm.tuning.measure.triton_baseline import TritonBaseline
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.cuda import CudaBackend
-from tirgemm.tuning.verify.numbers import BITS
-from tirgemm.tuning.verify.plan import Layout, layout_of, tensor_shape
 
 _SOURCE = Path(__file__).with_name("timing.cu")
-_ROTATION = 4
 _EVICTION = 2
-_SETS = 8192
-_ALIGN = 256
 _REPLAY_US = 1000.0
 _REPLAYS = 2
 _ISOLATED_PER_BLOCK = 10
@@ -60,6 +53,8 @@ _SCREEN_ISOLATED = 3
 # A candidate this much slower than the best so far, beyond what one launch may cost, gets no second look.
 _HOPELESS, _LAUNCH_US = 1.5, 20.0
 _FINAL = Enough(8, 0.1)
+# A call that takes so long is its own sample: what graphs and warm calls would add is nothing beside it.
+_LONG_US = 100_000.0
 
 Context = Callable[[], AbstractContextManager[Any]]
 _BASELINES: dict[str, Callable[[Gemm, int, int], Baseline]] = {
@@ -76,12 +71,6 @@ class _Contender:
 
     context: Context
     calls: list[Call]
-
-
-@dataclass(frozen=True)
-class _Operands:
-    memory: Memory
-    views: list[dict[str, View]]
 
 
 class CudaSession:
@@ -101,7 +90,7 @@ class CudaSession:
         gemm = kernel.gemm
         absent: dict[str, str] = {}
         chosen = self._chosen.setdefault((gemm, request.regime), {})
-        makers: dict[str, Callable[[_Operands], _Contender]] = {"": lambda o: self._kernel(kernel, o)}
+        makers: dict[str, Callable[[Operands], _Contender]] = {"": lambda o: self._kernel(kernel, o)}
         for name, other in against.items():
             makers[name] = lambda o, k=other: self._kernel(k, o)  # type: ignore[misc]
         for name in request.baselines:
@@ -113,8 +102,11 @@ class CudaSession:
             makers[name] = lambda o, n=name, b=baseline: self._library(n, b, o, request.regime, chosen)  # type: ignore[misc]
         self._alive()
         owners = 1 if request.shared else len(makers)
-        sets = self._sets(gemm, owners)
-        buffers = [self._operands(gemm, sets, request.seed + i) for i in range(owners)]
+        sets = sets_that_fit(gemm, owners, self._gpu, self.backend)
+        buffers = []
+        for i in range(owners):
+            buffers.append(filled(gemm, sets, request.seed + i, self._gpu, self.backend))
+            self._alive()
         order = [0] * len(makers) if request.shared else assign(len(makers), request.swap)
         contenders: dict[str, _Contender] = {}
         for i, (name, make) in enumerate(makers.items()):
@@ -161,7 +153,7 @@ class CudaSession:
 
     # -- contenders ----------------------------------------------------------------------------
 
-    def _kernel(self, kernel: Kernel, operands: _Operands) -> _Contender:
+    def _kernel(self, kernel: Kernel, operands: Operands) -> _Contender:
         raw = kernel.raw
         scalars = [1.0 for _ in kernel.gemm.scalars]
         device, stream = tvm_ffi.device("cuda", self._gpu.ordinal), int(self._gpu.stream)
@@ -172,7 +164,7 @@ class CudaSession:
         return _Contender(lambda: tvm_ffi.use_raw_stream(device, stream), calls)
 
     def _library(
-        self, name: str, baseline: Baseline, operands: _Operands, regime: str, chosen: dict[str, Any]
+        self, name: str, baseline: Baseline, operands: Operands, regime: str, chosen: dict[str, Any]
     ) -> _Contender:
         """A library's matmul, by the fastest of its candidates, which are tried once; ``chosen`` keeps it. Raises Absent."""
         count, index = len(operands.views), 0
@@ -239,6 +231,8 @@ class CudaSession:
         each_us, host_ns = self._warm(contender)
         if regime == "isolated":
             return self._isolated(contender, probe, host_ns), 0
+        if each_us > _LONG_US:
+            return self._one_by_one(contender, probe), 0
         sets = len(contender.calls)
         count = sets * max(1, round(_REPLAY_US / (sets * each_us)))
         graphs.append(self._captured(contender, count))
@@ -248,9 +242,9 @@ class CudaSession:
         """Microseconds of one call, roughly, after the first, which loads code and allocates; nanoseconds to queue it."""
         calls = contender.calls
         with contender.context():
-            calls[0]()
-            self._gpu.synchronize()
-            self._alive()
+            # Of the two only the second tells: the first loads code.
+            if self._once(contender, 0) > _LONG_US and (long := self._once(contender, 1)) > _LONG_US:
+                return long, 0
             host_ns = self._host_ns(contender)
             first, last = self._gpu.event(), self._gpu.event()
             self._spin(_WARM_CALLS * host_ns)
@@ -261,6 +255,18 @@ class CudaSession:
         elapsed = self._gpu.microseconds(first, last)
         self._destroy([first, last])
         return max(0.5, elapsed / _WARM_CALLS), host_ns
+
+    def _once(self, contender: _Contender, turn: int) -> float:
+        """Microseconds of one call, the host's queueing included."""
+        first, last = self._gpu.event(), self._gpu.event()
+        with contender.context():
+            self._gpu.record(first)
+            contender.calls[turn % len(contender.calls)]()
+            self._gpu.record(last)
+        elapsed = self._gpu.microseconds(first, last)
+        self._destroy([first, last])
+        self._alive()
+        return elapsed
 
     def _host_ns(self, contender: _Contender) -> int:
         """Nanoseconds that the host takes to queue a call whose code is loaded."""
@@ -295,6 +301,20 @@ class CudaSession:
             samples = [self._gpu.microseconds(first, second) / count for first, second in pairs]
             self._destroy(events)
             return samples
+
+        return block
+
+    def _one_by_one(self, contender: _Contender, probe: Probe | None) -> Block:
+        """Single calls of a kernel that takes long, in turns over the operands."""
+        turn = 0
+
+        def block() -> list[float]:
+            nonlocal turn
+            turn += 1
+            elapsed = self._once(contender, turn)
+            if probe is not None:
+                probe.sample()
+            return [elapsed]
 
         return block
 
@@ -340,56 +360,7 @@ class CudaSession:
         for event in events:
             call("cuEventDestroy", event)
 
-    # -- operands ------------------------------------------------------------------------------
-
-    def _sets(self, gemm: Gemm, contenders: int) -> int:
-        one = sum(_padded(layout) for layout in _layouts(gemm))
-        wanted = min(_SETS, max(2, -(-_ROTATION * self.device.limits.l2_bytes // one)))
-        budget = self._gpu.free_bytes() * 3 // 4
-        if budget < contenders * wanted * one:
-            self.backend.forget()
-            budget = self._gpu.free_bytes() * 3 // 4
-        affordable = budget // (contenders * one)
-        if not affordable:
-            raise DoesNotFit(
-                f"timing {gemm} beside {contenders - 1} others needs {contenders * one:,} bytes; "
-                f"{self.device.name} has {budget:,} to spare: use fewer opponents"
-            )
-        return min(wanted, affordable)
-
-    def _operands(self, gemm: Gemm, sets: int, seed: int) -> _Operands:
-        """Fresh memory with ``sets`` sets of random normal operands, each apart."""
-        layouts = _layouts(gemm)
-        memory = Memory(sets * sum(_padded(layout) for layout in layouts) + max(_ALIGN, gemm.align))
-        at = memory.address + -memory.address % max(_ALIGN, gemm.align)
-        self.backend.fill_normal(at, memory.address + memory.nbytes - at, gemm.dtype, seed)
-        views = []
-        for i in range(sets):
-            one: dict[str, View] = {}
-            for layout in layouts:
-                if layout.dtype != gemm.dtype and layout.name != "d":
-                    self.backend.fill_normal(at, _size(layout), layout.dtype, seed + i)
-                one[layout.name] = View(at, layout.dtype, *tensor_shape(layout), CUDA, self._gpu.ordinal)
-                at += _padded(layout)
-            views.append(one)
-        self._gpu.synchronize()
-        self._alive()
-        return _Operands(memory, views)
-
 
 def _contender(context: Context, candidate: Candidate, sets: Iterable[int]) -> _Contender:
     with context():
         return _Contender(context, [candidate.call(i) for i in sets])
-
-
-def _layouts(gemm: Gemm) -> list[Layout]:
-    return [layout_of(gemm, name, gemm.m_max) for name in (*gemm.inputs, "d")]
-
-
-def _size(layout: Layout) -> int:
-    return layout.span * int(np.dtype(BITS[layout.dtype]).itemsize)
-
-
-def _padded(layout: Layout) -> int:
-    align = max(_ALIGN, layout.align)
-    return -(-_size(layout) // align) * align
