@@ -5,12 +5,14 @@ from __future__ import annotations
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, Unsupported
 from tirgemm.families.base import Family, Program, Rule, rejected, require_valid
+from tirgemm.families.mma import Mma
 from tirgemm.families.simt import Simt
 from tirgemm.families.wgmma import Wgmma
+from tirgemm.families.wmma import Wmma
 from tirgemm.families.x86 import X86
 from tirgemm.gemm import Gemm
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (X86(), Simt(), Wgmma())}
+FAMILIES: dict[str, Family] = {family.name: family for family in (X86(), Simt(), Wmma(), Mma(), Wgmma())}
 
 __all__ = [
     "FAMILIES", "Family", "Program", "Rule", "family_named", "rejected", "require_valid", "supporting",

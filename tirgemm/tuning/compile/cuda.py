@@ -17,6 +17,7 @@ from tirgemm.families.base import Program
 from tirgemm.hardware import ARCHITECTURES
 from tirgemm.launch import Launch
 from tirgemm.tuning.compile import Binary
+from tirgemm.tuning.compile.fragments import with_fragments
 from tirgemm.tuning.compile.lowered import check_kernel
 from tirgemm.tuning.compile.nvrtc import Resources, compile_source
 from tirgemm.tuning.compile.preamble import without_libraries
@@ -84,7 +85,7 @@ def _source(module: IRModule, target: Target) -> str:
 
     with _no_compiler():
         source = str(tvm.get_global_func("target.build.cuda")(module, target).inspect_source("cuda"))
-    source = without_libraries(source)
+    source = with_fragments(without_libraries(source))
     return _TENSOR_MAP + source if "CUtensorMap" in source else source
 
 

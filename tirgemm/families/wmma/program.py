@@ -1,0 +1,56 @@
+"""A config of ``wmma`` as a Program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tirgemm.families.base import Program
+from tirgemm.families.tensorcore import program as assembled
+from tirgemm.families.tensorcore.copies import Stage, copies
+from tirgemm.families.tensorcore.intrinsics import exchanged
+from tirgemm.families.tensorcore.pipeline import pipelined
+from tirgemm.families.wmma.fragments import with_fragments
+from tirgemm.families.wmma.schedule import scheduled
+from tirgemm.families.wmma.staged import SYMBOL
+from tirgemm.families.wmma.tiling import WmmaTiling
+from tirgemm.hardware import WARP
+
+if TYPE_CHECKING:
+    from tvm.tirx import PrimFunc
+
+_RESIDENT = "tirx.launch_bounds_min_blocks_per_sm"
+
+
+def program(tiling: WmmaTiling) -> Program:
+    """The scheduled module of ``tiling`` and the launch that runs it."""
+    return _assembled(tiling, kernel(tiling))
+
+
+def kernel(tiling: WmmaTiling) -> PrimFunc:
+    """The kernel that multiplies: its schedule, then instructions, then the pipeline."""
+    func, stage = scheduled(tiling).mod[SYMBOL], Stage(tiling)
+    func = exchanged(func, copies(func, stage))
+    return bounded(pipelined(with_fragments(func, stage, tiling)), tiling.resident)
+
+
+def bounded(func: PrimFunc, resident: int) -> PrimFunc:
+    """``func`` for at least ``resident`` blocks an SM: what a thread may take of its registers."""
+    from tvm import tirx
+    from tvm_ffi.structural import structural_map
+
+    def with_bound(loop: Any) -> Any:
+        if loop.thread_binding is None or loop.thread_binding.thread_tag != "blockIdx.x":
+            return loop
+        body = tirx.AttrStmt(tirx.IntImm("int32", 0), _RESIDENT, tirx.IntImm("int32", resident), loop.body)
+        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)
+
+    return func.with_body(structural_map(func.body, (tirx.For, with_bound))) if resident else func
+
+
+def meaning(tiling: WmmaTiling) -> Program:
+    """The same program with every instruction spelled out element by element: what it means, on any device."""
+    return _assembled(tiling, scheduled(tiling).mod[SYMBOL])
+
+
+def _assembled(tiling: WmmaTiling, func: PrimFunc) -> Program:
+    return assembled.program("wmma", tiling, func, (WARP, tiling.threads // WARP, 1))
