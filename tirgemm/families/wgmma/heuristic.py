@@ -34,6 +34,7 @@ _MOST_STAGES = 8
 _STAGING_BYTES = 2 * 2 * 64 * 64 * 2 + 8 * 2 * (_MOST_STAGES + 1)
 # Cuts that are looked at, best-estimated first, until one passes every rule.
 _TRIES = 200
+_FEW_TILES, _FEW_ROWS = 4, 32
 
 
 def default(gemm: Gemm, device: Device, regime: str) -> Config:
@@ -45,6 +46,8 @@ def default(gemm: Gemm, device: Device, regime: str) -> Config:
     wasteful = ((table.tile_m > 64) & (rows <= table.tile_m // 2)) | (
         (table.tile_n > 16) & (columns <= table.tile_n // 2)
     )
+    # Half a tile of few rows for each of two blocks: far slower than estimated, as the search found.
+    wasteful |= (table.cluster_n > 1) & (rows <= _FEW_ROWS)
     times = np.where(wasteful | (stages < 2), np.inf, times)
     nearest = np.argpartition(times, _TRIES)[:_TRIES]
     for row in nearest[np.argsort(times[nearest], kind="stable")]:
@@ -102,8 +105,10 @@ def _stages(table: Cuts, gemm: Gemm, device: Device) -> npt.NDArray[np.int64]:
 
 def _config(gemm: Gemm, device: Device, name: Name, stages: int) -> Config:
     tile_m, tile_n, tile_k, schedule, resident, cluster_m, cluster_n, swap, split, reduction = name
-    rows = gemm.n if swap else gemm.m_max
-    group = next((g for g in (8, 4) if -(-rows // (tile_m * cluster_m)) >= g), 1)
+    rows, columns = (gemm.n, gemm.m_max) if swap else (gemm.m_max, gemm.n)
+    # Tiles that share a part of the larger operand run together, lest it is read once for each.
+    high, wide = -(-rows // (tile_m * cluster_m)), -(-columns // (tile_n * cluster_n))
+    group = 1 if wide <= _FEW_TILES else next((g for g, least in ((8, 8), (4, 2)) if high >= least), 1)
     epilogue = DIRECT if reduction == KERNEL and split > 1 else epilogues(gemm)[0]
     return Plan(
         gemm, device.units, tile_m, tile_n, tile_k, stages, schedule, resident, cluster_m, cluster_n, swap, split,

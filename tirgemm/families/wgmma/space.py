@@ -31,7 +31,7 @@ TILES_N = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 136, 144, 160, 1
 TILES_K = (64, 128)
 _STAGES = (2, 3, 4, 5, 6, 7, 8, 10, 12)
 _SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32, 48, 64, 96, 128)
-_GROUPS = (1, 4, 8, 16)
+GROUPS = (1, 4, 8, 16)
 # A part of a split with fewer steps of k than this is mostly prologue and epilogue.
 LEAST_STEPS = 4
 
@@ -73,11 +73,16 @@ def space(gemm: Gemm, device: Device) -> Space:
         ("load", loads(gemm)),
         ("epilogue", epilogues(gemm)),
         ("order", ("m", "n", HILBERT) if tiles_m > 1 and tiles_n > 1 else ("m",)),
-        ("group", tuple(g for g in _GROUPS if g < 2 * max(tiles_m, tiles_n))),
+        ("group", useful_groups(max(tiles_m, tiles_n))),
         ("l2_promotion", (2, 3, 0)),
         ("eviction", (NORMAL, EVICT_FIRST, EVICT_LAST, EVICT_BOTH)),
     )
     return Space("wgmma", tuple(Knob(name, choices) for name, choices in knobs))
+
+
+def useful_groups(tiles: int) -> tuple[int, ...]:
+    """The groups of tiles that differ where there are so many tiles: up to the first that holds all of them."""
+    return tuple(group for i, group in enumerate(GROUPS) if i == 0 or GROUPS[i - 1] < tiles)
 
 
 def _up_to(size: int, tiles: tuple[int, ...]) -> tuple[int, ...]:
