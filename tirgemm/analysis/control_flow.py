@@ -103,7 +103,7 @@ def natural_loops(successors: Sequence[tuple[int, ...]]) -> tuple[tuple[Loop, ..
         for successor in successors[block]:
             if rank[successor] > rank[block]:
                 continue
-            if not _dominates(successor, block, parent):
+            if not dominates(successor, block, parent):
                 irreducible.append((block, successor))
                 continue
             body, latches = bodies.setdefault(successor, ({successor}, []))
@@ -163,7 +163,8 @@ def _meet(left: int, right: int, parent: Mapping[int, int], rank: Mapping[int, i
     return left
 
 
-def _dominates(above: int, block: int, parent: Mapping[int, int]) -> bool:
+def dominates(above: int, block: int, parent: Mapping[int, int]) -> bool:
+    """Whether every path to ``block`` passes ``above``; ``parent`` are the immediate dominators of reachable blocks."""
     while block != above and parent[block] != block:
         block = parent[block]
     return block == above
