@@ -8,11 +8,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tirgemm.families.mma.staged import MMA_N, PAIR_N, SUMS, VALUES
+from tirgemm.families.mma.tile import MMA_N, PAIR_N, VALUES
 from tirgemm.families.tensorcore.copies import Stage
 from tirgemm.families.tensorcore.intrinsics import address, call, exchanged, region, variables, with_body, with_buffers
 from tirgemm.families.tensorcore.tiling import MMA_K, RUN, Side, Tiling
-from tirgemm.gemm import DTYPE_NAMES
+from tirgemm.gemm import DTYPE_NAMES, Operand
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
@@ -101,7 +101,7 @@ def _load(stage: Stage, side: Side, registers: _Registers, lane: Any, block: Any
     return with_body(block, body, [region(stage.buffer)], [region(registers.buffer)])
 
 
-def _multiply(tiling: Tiling, registers: dict[str, _Registers], block: Any) -> Any:
+def _multiply(tiling: Tiling, registers: dict[Operand, _Registers], block: Any) -> Any:
     *where, _, ki, i, j = variables(block)[:11]
     pair, which = j // (PAIR_N // MMA_N), j % (PAIR_N // MMA_N)
     left, right = registers["a"], registers["b"]
@@ -114,6 +114,6 @@ def _multiply(tiling: Tiling, registers: dict[str, _Registers], block: Any) -> A
     return with_body(block, body, [*block.writes, region(left.buffer), region(right.buffer)], list(block.writes))
 
 
-def _own(stage: Stage, registers: dict[str, _Registers], block: Any) -> Any:
+def _own(stage: Stage, registers: dict[Operand, _Registers], block: Any) -> Any:
     gone = [*stage.replaced.values(), *(own.replaced for own in registers.values())]
     return with_buffers(block, gone, [stage.buffer, *(own.buffer for own in registers.values())])

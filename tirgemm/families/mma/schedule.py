@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from tirgemm.families.mma.staged import StagedMma
 from tirgemm.families.tensorcore.pipeline import INNER, STEPS
 from tirgemm.families.tensorcore.schedule import GRID_LOOPS, copy_by_all_threads, place_on_grid, share_tile
-from tirgemm.families.tensorcore.tiling import Side, Tiling
+from tirgemm.families.tensorcore.tiling import Tiling
 
 if TYPE_CHECKING:
-    from tvm import IRModule
     from tvm.s_tir import Schedule
 
 SYMBOL = "mma_gemm"

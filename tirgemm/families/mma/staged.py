@@ -10,16 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tirgemm.families.mma.tile import MMA_M, MMA_N, PAIR_N, SUMS, VALUES
 from tirgemm.families.tensorcore.staged import StagedGemm
 from tirgemm.families.tensorcore.tiling import MMA_K, RUN, Side
 from tirgemm.gemm import DTYPE_NAMES
 from tirgemm.hardware import WARP
 from tirgemm.workload import named
-
-MMA_M, MMA_N = 16, 8
-# Columns of B that one ldmatrix.x4 reads: two instructions' worth.
-PAIR_N = 2 * MMA_N
-VALUES, SUMS = 8, 4
 
 
 class StagedMma(StagedGemm):
@@ -79,7 +75,9 @@ class StagedMma(StagedGemm):
             member, half, k_half = k % 8 // 2, k % 2, k // 8
             a_at = [z, part, mo, step, ki, wm, i]
             b_at = [z, part, no, step, ki, wn, j // 2]
-            T.reads(a_frag[(*a_at, slice(0, WARP), slice(0, VALUES))], b_frag[(*b_at, slice(0, WARP), slice(0, VALUES))])
+            T.reads(
+                a_frag[(*a_at, slice(0, WARP), slice(0, VALUES))], b_frag[(*b_at, slice(0, WARP), slice(0, VALUES))]
+            )
             T.writes(self.sums[(*where, i, j, c)])
             with T.init():
                 T.buffer_store(self.sums, self.zero(self.acc), [*where, i, j, c])

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tirgemm.expr import Dim
 from tirgemm.families.tensorcore.intrinsics import Exchange, address, cp_async, region, variables, with_body
-from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, RUN, Side, Tiling
 from tirgemm.families.tensorcore.schedule import SHARED
+from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, RUN, Side, Tiling
 from tirgemm.gemm import DTYPE_NAMES, Range
 from tirgemm.workload import evaluate_symbolic
 
@@ -35,7 +35,6 @@ class Stage:
         start = 0 if side.operand == "a" else self.tiling.a.nbytes // ELEMENT_BYTES
         within = (row * side.layout.stride + place) * RUN + element + start
         return address(self.buffer, [step % self.tiling.stages * self.size + within])
-
 
 
 def copies(func: PrimFunc, stage: Stage) -> dict[str, Exchange]:

@@ -6,7 +6,7 @@ call, written in terms of the block's variables. The schedule before is what the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ __forceinline__ __device__ void tirgemm_cp_async_{n}_zfill(void* to, const void*
 Exchange = Callable[[Any], Any]
 
 
-def exchanged(func: PrimFunc, blocks: dict[str, Exchange]) -> PrimFunc:
+def exchanged(func: PrimFunc, blocks: Mapping[str, Exchange]) -> PrimFunc:
     """``func`` with every block whose name is in ``blocks`` exchanged."""
     from tvm.s_tir import SBlock
     from tvm_ffi.structural import structural_map
@@ -99,4 +99,3 @@ def cp_async(nbytes: int, to: Any, source: Any, count: Any | None) -> Any:
 def variables(block: Any) -> list[Any]:
     """The block's variables, as expressions."""
     return [iter_var.var for iter_var in block.iter_vars]
-

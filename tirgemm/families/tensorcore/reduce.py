@@ -78,4 +78,3 @@ class _Reduce(Writer):
                     self.finish(totals[z, i, word, e], z, i, j)
             else:
                 self.finish(totals[z, i, word, e], z, i, j)
-

@@ -60,7 +60,7 @@ class _Repack(Writer):
         columns = self.item.columns
         widths = (8, 4, 2) if isinstance(columns, int) else ()
         most = copy_width(self.gemm, side.operand)
-        self.width = next((w for w in widths if w <= most and columns % w == 0), 1)  # type: ignore[operator]
+        self.width = next((w for w in widths if w <= most and columns % w == 0), 1)
 
     def write(self) -> None:
         T, item = self.tir, self.item

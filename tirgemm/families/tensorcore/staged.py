@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tirgemm import expr
 from tirgemm.expr import Dim
 from tirgemm.families.tensorcore.tiling import RUN, Side, Tiling
-from tirgemm.gemm import DTYPE_NAMES, Gemm, Operand, Range
+from tirgemm.gemm import DTYPE_NAMES, Operand, Range
 from tirgemm.workload import epilogue, evaluate_symbolic, index_dtype, named
 
 if TYPE_CHECKING:

@@ -9,13 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tirgemm import expr
+from tirgemm.device import Device
+from tirgemm.errors import InvalidGemm
 from tirgemm.expr import Dim
+from tirgemm.families.simt.rules import MAX_GRID
 from tirgemm.families.simt.tiling import store_width
-from tirgemm.families.tensorcore.names import HALF, PADDED, PERMUTED, REPACK, STAGED
+from tirgemm.families.tensorcore.names import COPY, HALF, PADDED, PERMUTED, REPACK, STAGED
 from tirgemm.families.wgmma.alignment import divides
 from tirgemm.families.wgmma.repacking import Repacked, repacked
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Range
-from tirgemm.hardware import WARP
+from tirgemm.hardware import ARCHITECTURES, WARP
 from tirgemm.layouts import Layout, Swizzle, TiledCopy
 
 ELEMENT_BYTES = 2
@@ -26,6 +29,8 @@ LINE_BYTES = 128
 MMA_K = 16
 # The narrowest cp.async, in elements.
 LEAST_WIDTH = 2
+# The largest tile of either family along m or n.
+LARGEST_TILE = 256
 OPERANDS: tuple[Operand, ...] = ("a", "b")
 _STAGED_PAD = 8
 
@@ -92,7 +97,8 @@ class Tiling:
     """A block of ``tile_m x tile_n`` outputs, summed ``tile_k`` at a time by ``warps_m x warps_n`` warps.
 
     ``split`` parts of k have ``steps`` tiles each, ``stages`` of them in flight. ``raster`` columns of blocks are
-    neighbours in time. ``width_d`` elements of D are stored at once.
+    neighbours in time. ``resident`` blocks must fit an SM, which bounds a thread's registers; 0 leaves them to the
+    compiler. ``width_d`` elements of D are stored at once.
     """
 
     gemm: Gemm
@@ -127,7 +133,8 @@ class Tiling:
     @property
     def steps(self) -> int:
         """Tiles of k of one part."""
-        return -(-(-(-self.gemm.k // self.tile_k)) // self.split)
+        tiles = -(-self.gemm.k // self.tile_k)
+        return -(-tiles // self.split)
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -215,7 +222,9 @@ def copy_width(gemm: Gemm, operand: Operand) -> int:
     return 1
 
 
-def side(gemm: Gemm, operand: Operand, extent: int, depth: int, threads: int, shared: str, copy: str, load: str) -> Side:
+def side(
+    gemm: Gemm, operand: Operand, extent: int, depth: int, threads: int, shared: str, copy: str, load: str
+) -> Side:
     """The tile of A or B under the knobs ``shared``, ``copy`` and ``load``."""
     width = copy_width(gemm, operand)
     source = repacked(gemm, operand) if load == REPACK else None
@@ -231,3 +240,38 @@ def side(gemm: Gemm, operand: Operand, extent: int, depth: int, threads: int, sh
 def output_width(gemm: Gemm) -> int:
     """Elements of the widest access that fits D, C and bias alike, at most four."""
     return store_width(gemm)
+
+
+def loads(gemm: Gemm) -> tuple[str, ...]:
+    """The ways in which A and B can reach shared memory, simplest first; none where a copy of one would be too large."""
+    widths = [copy_width(gemm, operand) for operand in OPERANDS]
+    found = (COPY,) if min(widths) >= LEAST_WIDTH else ()
+    if min(widths) == RUN:
+        return found
+    try:
+        for operand in OPERANDS:
+            repacked(gemm, operand)
+    except InvalidGemm:
+        return found
+    return (*found, REPACK)
+
+
+def unsupported(gemm: Gemm, device: Device, family: str) -> str | None:
+    """Why a tensor-core family does not write ``gemm`` for ``device``, or None."""
+    if device.kind != "cuda":
+        return f"{family} kernels run on NVIDIA GPUs, not on {device.kind} {device.model}"
+    if device.arch not in ARCHITECTURES:
+        return f"{family} kernels are compiled for {', '.join(ARCHITECTURES)}, not for {device.arch}"
+    if DTYPE_BYTES[gemm.dtype] != ELEMENT_BYTES:
+        return f"{family} multiplies f16 and bf16, not {gemm.dtype}"
+    if not loads(gemm):
+        return (
+            "rows of A or B are aligned to 2 bytes, which cp.async cannot copy, and an aligned copy takes over 16 GiB"
+        )
+    tile = LARGEST_TILE
+    blocks = -(-gemm.m_max // tile) * -(-gemm.n // tile) * gemm.batch
+    if blocks > MAX_GRID[0]:
+        return f"even blocks of {tile}x{tile} outputs are {blocks} blocks; the driver takes at most {MAX_GRID[0]}"
+    if isinstance(gemm.m, Range) and max(-(-gemm.n // tile), gemm.batch) > MAX_GRID[1]:
+        return f"m is a range, n makes {-(-gemm.n // tile)} columns of blocks, batch is {gemm.batch}; both may be {MAX_GRID[1]}"
+    return None

@@ -1,0 +1,47 @@
+"""Family ``mma``: m16n8k16 on the tensor cores, fed by ldmatrix, scheduled in TensorIR.
+
+Tiles reach shared memory by cp.async in up to five stages, permuted so that neither those copies nor ldmatrix meet bank
+conflicts; fragments are double-buffered in registers. fp16 and bf16 inputs, fp32 or fp16 accumulation, any sizes,
+layouts, strides, batches and epilogues; the order of every sum is the config's, so every kernel is deterministic.
+"""
+
+from __future__ import annotations
+
+from tirgemm.config import Config, Space
+from tirgemm.device import Device
+from tirgemm.families.base import Program, Rule, require_valid
+from tirgemm.families.mma import heuristic
+from tirgemm.families.mma.rules import RULES
+from tirgemm.families.mma.space import space, tiling
+from tirgemm.families.tensorcore.tiling import unsupported
+from tirgemm.gemm import Gemm
+
+__all__ = ["Mma"]
+
+
+class Mma:
+    """Implements the family protocol; see ``tirgemm.families.base``."""
+
+    name = "mma"
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return RULES
+
+    def supports(self, gemm: Gemm, device: Device) -> str | None:
+        return unsupported(gemm, device, self.name)
+
+    def space(self, gemm: Gemm, device: Device) -> Space:  # noqa: ARG002
+        return space(gemm)
+
+    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
+        return heuristic.default(gemm, device, regime)
+
+    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+        return heuristic.predict_us(gemm, config, device, regime)
+
+    def instantiate(self, gemm: Gemm, config: Config, device: Device) -> Program:
+        from tirgemm.families.mma.program import program
+
+        require_valid(self, gemm, config, device)
+        return program(tiling(gemm, config), config["registers"])

@@ -1,0 +1,106 @@
+"""The config without tuning: the best of a table of cuts by the analytic model. Pure; under a millisecond."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.errors import Unsupported
+from tirgemm.expr import evaluate
+from tirgemm.families.mma.rules import RULES
+from tirgemm.families.mma.space import space, tiling
+from tirgemm.families.mma.tile import registers_of
+from tirgemm.families.tensorcore.estimate import Cut, estimate_us
+from tirgemm.families.tensorcore.names import DIRECT, LINE, PERMUTED, REPACK
+from tirgemm.families.tensorcore.tiling import OPERANDS, loads
+from tirgemm.families.wgmma.repacking import repacked
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import occupancy
+
+# tile_m, tile_n, tile_k, warps_m, warps_n, stages, blocks that an SM holds; largest first: where the model calls two
+# equal, data is reused more.
+_CUTS = (
+    (128, 256, 32, 2, 4, 4, 1), (256, 128, 32, 4, 2, 4, 1), (128, 128, 32, 2, 2, 4, 2), (128, 64, 32, 2, 2, 4, 3),
+    (64, 128, 32, 2, 2, 4, 3), (64, 64, 64, 2, 2, 4, 3), (64, 32, 64, 2, 2, 4, 4), (32, 64, 64, 2, 2, 4, 4),
+    (32, 32, 64, 2, 2, 4, 6), (16, 64, 64, 1, 4, 4, 4), (64, 16, 64, 4, 1, 4, 4), (16, 32, 64, 1, 2, 4, 8),
+    (32, 16, 64, 2, 1, 4, 8), (16, 16, 64, 1, 1, 4, 12),
+)  # fmt: skip
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+# Cuts that are looked at, best-estimated first.
+_STAGES = (4, 3, 2)
+
+
+def default(gemm: Gemm, device: Device, regime: str) -> Config:
+    """The best-estimated cut that passes every rule. Raises Unsupported where none does."""
+    choices = {knob.name: knob.choices for knob in space(gemm).knobs}
+    bytes_ = _repacked_bytes(gemm, loads(gemm)[0])
+    found, nbytes = [], gemm.nbytes
+    for number, (tile_m, tile_n, tile_k, warps_m, warps_n, stages, resident) in enumerate(_CUTS):
+        if tile_m not in choices["tile_m"] or tile_n not in choices["tile_n"]:
+            continue
+        efficiency = _efficiency(tile_m // warps_m, tile_n // warps_n, 2)
+        blocks = -(-gemm.m_max // tile_m) * -(-gemm.n // tile_n) * gemm.batch
+        for split in _SPLITS:
+            if split == 1 or (split in choices["split"] and blocks * split <= 2 * resident * device.units):
+                cut = Cut(tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident, efficiency, bytes_)
+                found.append((estimate_us(gemm, cut, device, regime, nbytes), number, split))
+    for _, number, split in sorted(found):
+        for stages in _STAGES:
+            config = _config(gemm, number, split, stages, choices)
+            if config is not None and all(rule.check(gemm, config, device) is None for rule in RULES):
+                return config
+    raise Unsupported(f"mma has no default for {gemm} on {device.name}: every cut of its table breaks a rule")
+
+
+def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+    """The time that the analytic model gives a config."""
+    cut = tiling(gemm, config)
+    sets = config["registers"]
+    resident = max(1, occupancy(device.limits, cut.threads, min(255, registers_of(cut, sets)), cut.shared_bytes))
+    numbers = Cut(
+        cut.tile_m, cut.tile_n, cut.tile_k, cut.warps_m, cut.warps_n, cut.stages, cut.split, resident,
+        _efficiency(cut.warp_m, cut.warp_n, sets), _repacked_bytes(gemm, config["load"]),
+    )  # fmt: skip
+    return estimate_us(gemm, numbers, device, regime, gemm.nbytes)
+
+
+def _efficiency(warp_m: int, warp_n: int, sets: int) -> float:
+    """The share of mma.sync's rate: fragments, whose loads come between, are read again the less the larger a warp's tile."""
+    products, fragments = warp_m * warp_n / 128, (warp_m + warp_n) / 16
+    return products / (products + fragments * (1.0 if sets == 1 else 0.5))
+
+
+def _repacked_bytes(gemm: Gemm, load: str) -> int:
+    if load != REPACK:
+        return 0
+    items = (repacked(gemm, operand) for operand in OPERANDS)
+    return sum(evaluate(item.nbytes, gemm.m_max) for item in items if item)
+
+
+def _config(
+    gemm: Gemm, number: int, split: int, stages: int, choices: Mapping[str, tuple[object, ...]]
+) -> Config | None:
+    tile_m, tile_n, tile_k, warps_m, warps_n, *_ = _CUTS[number]
+    tile_k = next((k for k in (tile_k, 32, 16) if k in choices["tile_k"]), 16)
+    columns = -(-gemm.n // tile_n)
+    if stages not in choices["stages"]:
+        return None
+    return Config(
+        "mma",
+        (
+            ("tile_m", tile_m),
+            ("tile_n", tile_n),
+            ("tile_k", tile_k),
+            ("warps_m", warps_m),
+            ("warps_n", warps_n),
+            ("stages", stages),
+            ("registers", 2 if tile_k > 16 else 1),
+            ("shared", PERMUTED),
+            ("copy", LINE),
+            ("load", loads(gemm)[0]),
+            ("epilogue", DIRECT),
+            ("split", split),
+            ("raster", next(r for r in (4, 8, 2, 1) if columns % r == 0 and r in choices["raster"])),
+        ),
+    )

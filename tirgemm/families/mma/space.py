@@ -1,0 +1,76 @@
+"""The knobs of ``mma`` and their choices for a problem."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tirgemm.config import Config, Knob, Space, Value
+from tirgemm.families.tensorcore.names import DIRECT, HALF, LINE, NONE, PADDED, PERMUTED
+from tirgemm.families.tensorcore.rules import LEAST_STEPS
+from tirgemm.families.tensorcore.tiling import MMA_K, Tiling, loads, output_width, side
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import WARP
+
+TILES_M = (16, 32, 64, 128, 256)
+TILES_N = (16, 32, 64, 128, 256)
+TILES_K = (16, 32, 64)
+_SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
+
+
+def space(gemm: Gemm) -> Space:
+    """Every knob with its choices, simplest first.
+
+    tile_m, tile_n, tile_k: outputs of a thread block and its step in k. warps_m, warps_n: warps of a block. stages:
+    tiles of both operands in flight. registers: sets of fragments, two to load one while the other is multiplied.
+    shared: rows of a tile one after the other, padded by 16 bytes, or with their runs permuted. copy: neighbouring
+    threads copy whole lines of 128 bytes, or halves. load: operands are copied as they lie, or after a pass that aligns
+    their rows. epilogue: D leaves from the registers. split: parts of k, added by a
+    second kernel. raster: blocks along n that are neighbours in time.
+    """
+    steps = -(-gemm.k // MMA_K)
+    columns = -(-gemm.n // TILES_N[0])
+    knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
+        ("tile_m", _up_to(gemm.m_max, TILES_M)),
+        ("tile_n", _up_to(gemm.n, TILES_N)),
+        ("tile_k", _up_to(gemm.k, TILES_K)),
+        ("warps_m", (1, 2, 4, 8) if gemm.m_max > 64 else (1, 2, 4)),
+        ("warps_n", (1, 2, 4, 8) if gemm.n > 64 else (1, 2, 4)),
+        ("stages", tuple(s for s in (2, 3, 4, 5) if s == 2 or s <= steps + 1)),
+        ("registers", (1, 2) if gemm.k > TILES_K[0] else (1,)),
+        ("shared", (NONE, PADDED, PERMUTED)),
+        ("copy", (LINE, HALF)),
+        ("load", loads(gemm)),
+        ("epilogue", (DIRECT,)),
+        ("split", tuple(s for s in _SPLITS if s == 1 or steps // s >= LEAST_STEPS)),
+        ("raster", tuple(r for r in (1, 2, 4, 8, 16) if r <= columns)),
+    )
+    return Space("mma", tuple(Knob(name, choices) for name, choices in knobs))
+
+
+@lru_cache(maxsize=1024)
+def tiling(gemm: Gemm, config: Config) -> Tiling:
+    """The cut that ``config`` means for ``gemm``. Defined for every point of the space, valid or not."""
+    threads = config["warps_m"] * config["warps_n"] * WARP
+    knobs = (config["shared"], config["copy"], config["load"])
+    return Tiling(
+        gemm=gemm,
+        tile_m=config["tile_m"],
+        tile_n=config["tile_n"],
+        tile_k=config["tile_k"],
+        warps_m=config["warps_m"],
+        warps_n=config["warps_n"],
+        stages=config["stages"],
+        split=config["split"],
+        raster=config["raster"],
+        shared=config["shared"],
+        epilogue=config["epilogue"],
+        resident=0,
+        a=side(gemm, "a", config["tile_m"], config["tile_k"], threads, *knobs),
+        b=side(gemm, "b", config["tile_n"], config["tile_k"], threads, *knobs),
+        width_d=output_width(gemm),
+    )
+
+
+def _up_to(size: int, tiles: tuple[int, ...]) -> tuple[int, ...]:
+    """Tiles that a dimension of ``size`` can use: up to the first that holds all of it."""
+    return tuple(t for i, t in enumerate(tiles) if i == 0 or tiles[i - 1] < size)

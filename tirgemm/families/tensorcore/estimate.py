@@ -1,0 +1,77 @@
+"""The analytic time of a blocked tensor-core kernel, to rank configs without running them. Pure; microseconds of Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tirgemm.device import Device
+from tirgemm.gemm import DTYPE_BYTES, Gemm
+
+_LAUNCH_US = 2.0
+_COLD_US = 1.5
+# A pass over memory between kernels of a call: the gap, beside its bytes.
+_KERNEL_US = 2.0
+# Share of the nominal tensor-core rate that mma.sync reaches: wgmma alone reaches it on sm_90a.
+_SYNC_SHARE = {"sm_90a": 0.62}
+# Bytes of shared memory that an SM reads in a clock.
+_SHARED_BYTES_A_CLOCK = 128
+# Clocks from a copy's issue to its arrival; of a step's barrier and branch; of a block's start and end.
+_COPY_LATENCY = 900.0
+_STEP_CLOCKS = 60.0
+_BLOCK_CLOCKS = 2500.0
+# The L2's bandwidth beside the memory's, and the share of the memory's that a kernel sees.
+_L2_FACTOR = 2.2
+_MEMORY_SHARE = 0.85
+# Warps of an SM that keep its tensor cores busy.
+_BUSY_WARPS = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What the time depends on. ``efficiency`` is the share of mma.sync's rate that the inner loop reaches."""
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    warps_m: int
+    warps_n: int
+    stages: int
+    split: int
+    resident: int
+    efficiency: float
+    repacked_bytes: int
+
+
+def estimate_us(gemm: Gemm, cut: Cut, device: Device, regime: str, nbytes: int) -> float:
+    """Microseconds of a call: the longest of tensor cores, shared memory, latency, L2 and memory, and what goes around.
+
+    ``nbytes`` are ``gemm.nbytes``, which takes longer to count than all of this.
+    """
+    rows, columns = -(-gemm.m_max // cut.tile_m), -(-gemm.n // cut.tile_n)
+    blocks = rows * columns * gemm.batch * cut.split
+    tiles = -(-gemm.k // cut.tile_k)
+    steps = -(-tiles // cut.split)
+    clock_hz = (device.clock_mhz or 1500) * 1e6
+    rounds = -(-blocks // device.units)
+    together = min(cut.resident, rounds)
+    rate_name = "f16_acc16" if gemm.acc == "f16" else gemm.dtype
+    nominal = dict(device.peak_tflops).get(rate_name, 100.0) * 1e12 / clock_hz / device.units
+    busy = min(1.0, together * cut.warps_m * cut.warps_n / _BUSY_WARPS)
+    rate = nominal * _SYNC_SHARE.get(device.arch, 1.0) * cut.efficiency * busy
+    products = 2.0 * cut.tile_m * cut.tile_n * cut.tile_k / rate
+    fragments = 2 * cut.tile_k * (cut.tile_m * cut.warps_n + cut.tile_n * cut.warps_m) / _SHARED_BYTES_A_CLOCK
+    step = max(products, fragments, _COPY_LATENCY / (cut.stages - 1) / together) + _STEP_CLOCKS / together
+    clocks = rounds * (steps * step + _BLOCK_CLOCKS / together)
+
+    size = DTYPE_BYTES[gemm.dtype]
+    bandwidth = (device.peak_gbps or 500.0) * 1e9
+    through_l2 = blocks * (cut.tile_m + cut.tile_n) * steps * cut.tile_k * size / (bandwidth * _L2_FACTOR)
+    memory = nbytes / (bandwidth * _MEMORY_SHARE)
+    extra = 0.0
+    if cut.repacked_bytes:
+        extra += _KERNEL_US + 1e6 * 2 * cut.repacked_bytes / (bandwidth * _MEMORY_SHARE)
+    if cut.split > 1:
+        partials = 4.0 * cut.split * gemm.m_max * gemm.n * gemm.batch
+        extra += _KERNEL_US + 1e6 * 2 * partials / (bandwidth * _L2_FACTOR)
+    cold = _COLD_US if regime == "isolated" else 0.0
+    return _LAUNCH_US + cold + extra + 1e6 * max(clocks / clock_hz, through_l2, memory)

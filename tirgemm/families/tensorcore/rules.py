@@ -1,0 +1,135 @@
+"""The static rules that the tensor-core families share, as functions of a tiling. A family wraps them into its ``Rule``s."""
+
+from __future__ import annotations
+
+from tirgemm.device import Device
+from tirgemm.expr import evaluate
+from tirgemm.families.simt.rules import MAX_GRID
+from tirgemm.families.tensorcore.names import HALF, LINE, REPACK
+from tirgemm.families.tensorcore.reduce import reduce_grid
+from tirgemm.families.tensorcore.repack import repack_grid
+from tirgemm.families.tensorcore.tiling import LEAST_WIDTH, RUN_BYTES, Tiling, copy_width
+from tirgemm.hardware import occupancy
+
+# A part of a split with fewer steps than this is mostly prologue and epilogue.
+LEAST_STEPS = 2
+_MAX_WARPS = 16
+_MAX_WORKSPACE_BYTES = 2**30
+# Blocks of this many outputs or fewer may leave SMs idle: nothing smaller would be better.
+_SMALL_TILE = 32 * 32
+
+
+def warps(cut: Tiling, unit_m: int, unit_n: int) -> str | None:
+    """Warps must have whole instructions' outputs, and a block not too many warps."""
+    for axis, tile, count, unit in (
+        ("m", cut.tile_m, cut.warps_m, unit_m),
+        ("n", cut.tile_n, cut.warps_n, unit_n),
+    ):
+        if tile % (count * unit):
+            return f"warps_{axis}={count} cuts tile_{axis}={tile} into parts that are no multiple of {unit}"
+    count = cut.warps_m * cut.warps_n
+    return None if count <= _MAX_WARPS else f"the block has {count} warps; the most is {_MAX_WARPS}"
+
+
+def tile(cut: Tiling, tiles_m: tuple[int, ...], tiles_n: tuple[int, ...]) -> str | None:
+    """A tile that a smaller one would cover is never better."""
+    for axis, size, mine, tiles in (
+        ("m", cut.gemm.m_max, cut.tile_m, tiles_m),
+        ("n", cut.gemm.n, cut.tile_n, tiles_n),
+    ):
+        enough = [t for t in tiles if size <= t < mine]
+        if enough:
+            return f"tile_{axis}={mine} is more than the {size} outputs along it need: {enough[0]} is enough"
+    return None
+
+
+def load(cut: Tiling, way: str) -> str | None:
+    """cp.async takes four bytes at least, and repacking helps only what is not aligned."""
+    if way == REPACK:
+        return None
+    for side in cut.sides:
+        width = copy_width(cut.gemm, side.operand)
+        if width < LEAST_WIDTH:
+            return f"cp.async copies 4 bytes at least; rows of {side.operand.upper()} are aligned to 2: load={REPACK} is for them"
+    return None
+
+
+def copy(cut: Tiling, way: str) -> str | None:
+    """Copies of all threads must cover both tiles without a rest."""
+    for side in cut.sides:
+        if not side.whole:
+            return (
+                f"{side.threads} threads with {side.width} elements each do not cover {side.operand.upper()}'s tile of "
+                f"{side.rows} rows of {side.runs * RUN_BYTES} bytes evenly"
+            )
+    if way == HALF and all(side.runs <= side.across for side in cut.sides):
+        return f"rows of both tiles are at most half a line of 128 bytes: copy={HALF} is the same as copy={LINE}"
+    return None
+
+
+def shared(cut: Tiling, device: Device) -> str | None:
+    need, limit = cut.shared_bytes, device.limits.shared_per_block
+    if need <= limit:
+        return None
+    return f"{cut.stages} stages take {need} bytes of shared memory; a block of {device.arch} has {limit}"
+
+
+def stages(cut: Tiling) -> str | None:
+    if cut.stages == 2 or cut.stages <= cut.steps + 1:
+        return None
+    return f"stages={cut.stages} copy {cut.stages - 1} steps ahead of {cut.steps}: fewer stages do the same"
+
+
+def split(cut: Tiling) -> str | None:
+    if cut.split == 1:
+        return None
+    whole = -(-cut.gemm.k // cut.tile_k)
+    if cut.steps < LEAST_STEPS:
+        return f"split={cut.split} leaves a part {cut.steps} steps of k; the least is {LEAST_STEPS}"
+    if (cut.split - 1) * cut.steps >= whole:
+        return f"{whole} steps of k in parts of {cut.steps} are fewer than split={cut.split} parts"
+    nbytes = 4 * evaluate(cut.partial_elements, cut.gemm.m_max)
+    if nbytes > _MAX_WORKSPACE_BYTES:
+        return f"split={cut.split} needs {nbytes} bytes of workspace; the limit is {_MAX_WORKSPACE_BYTES}"
+    return None
+
+
+def raster(cut: Tiling) -> str | None:
+    if cut.columns_of_blocks % cut.raster == 0:
+        return None
+    return f"raster={cut.raster} does not divide the {cut.columns_of_blocks} blocks along n"
+
+
+def grid(cut: Tiling) -> str | None:
+    grids = [cut.grid, *(repack_grid(side.source) for side in cut.sides if side.source)]
+    if cut.split > 1:
+        grids.append(reduce_grid(cut))
+    for extents in grids:
+        for axis, extent, limit in zip("xyz", extents, MAX_GRID, strict=True):
+            count = evaluate(extent, cut.gemm.m_max)
+            if count > limit:
+                return f"a grid has {count} blocks along {axis}; the driver takes at most {limit}"
+    return None
+
+
+def waves(cut: Tiling, device: Device) -> str | None:
+    """Idle SMs that smaller tiles or a split would use."""
+    if cut.tile_m * cut.tile_n <= _SMALL_TILE:
+        return None
+    count = evaluate(cut.blocks, cut.gemm.m_max)
+    if 2 * count >= device.units:
+        return None
+    m, n = (cut.tile_m // 2, cut.tile_n) if cut.tile_m >= cut.tile_n else (cut.tile_m, cut.tile_n // 2)
+    smaller = -(-cut.gemm.m_max // m) * -(-cut.gemm.n // n) * cut.gemm.batch * cut.split
+    if 2 * smaller <= 3 * count:
+        return None
+    return f"{count} blocks keep fewer than half of {device.units} SMs busy; smaller tiles would be more"
+
+
+def registers(cut: Tiling, need: int, device: Device) -> str | None:
+    limit = device.limits.registers_per_thread
+    if need > limit:
+        return f"a thread needs about {need} registers; a thread of {device.arch} has {limit}"
+    if not occupancy(device.limits, cut.threads, need, cut.shared_bytes):
+        return f"{cut.threads} threads of about {need} registers do not fit an SM of {device.arch}"
+    return None
