@@ -162,25 +162,30 @@ def zorder() -> str:
 
 
 def copies() -> str:
-    """Sectors and lines of a warp's copy of fp16 rows, for the article's whole-line and half-line copies."""
+    """A warp's copy of fp16 rows by the article's whole-line and half-line copies: what it reads, and where it stores it.
+
+    Sectors and lines of global memory; wavefronts of the store to a permuted tile of 64 columns, and its conflicts.
+    """
     rows = []
+    tile = Layout.tma(128, 64, 2, 128)
     for name, copy in COPIES.items():
-        height, width = copy.tiler
-        report = coalescing.analyze(
-            coalescing.matrix_addresses(copy.requests(height, width, 8), _LD, 2), copy.values.size * 2
-        )
+        at = copy.requests(tile.rows, tile.columns, 8)
+        report = coalescing.analyze(coalescing.matrix_addresses(at, _LD, 2), 16)
+        stored = prove(tile, copy_store(copy, tile.rows, tile.columns, "store.128", 8)).report
         rows.append(
             [
                 name,
                 f"`{copy}`",
-                f"{height}x{width}",
+                "x".join(map(str, copy.tiler)),
                 f"{report.sectors_per_request:g}",
                 f"{report.lines_per_request:g}",
                 f"{report.efficiency:.0%}",
                 f"{report.line_efficiency:.0%}",
+                f"{_per(stored.total_wavefronts, stored.requests)} ({stored.total_conflicts})",
             ]
         )
-    return _table(["copy", "threads x values", "tile", "sectors", "lines", "of sectors used", "of lines used"], rows)
+    heads = ["copy", "threads x values", "tile", "sectors", "lines", "of sectors used", "of lines used", "store"]
+    return _table(heads, rows)
 
 
 def model() -> str:

@@ -81,6 +81,23 @@ def test_the_index_map_is_the_offset_by_rows(layout: Layout) -> None:
     assert (row * layout.stride + place == layout.offset(rows, columns)).all()
 
 
+@given(layouts(), st.sampled_from((1, 2, 4, 8, 16)))
+def test_recast_keeps_every_byte_where_it_is(layout: Layout, element_bytes: int) -> None:
+    try:
+        other = layout.recast(element_bytes)
+    except InvalidConfig:
+        assert element_bytes // layout.element_bytes > 1, "finer always works"
+        return
+    assert other.nbytes == layout.nbytes
+    assert other.recast(layout.element_bytes) == layout
+    byte = np.arange(layout.columns * layout.element_bytes)
+    for row in {0, layout.rows - 1}:
+        one, two = (
+            each.byte_offset(row, byte // each.element_bytes) + byte % each.element_bytes for each in (layout, other)
+        )
+        assert (one == two).all()
+
+
 @pytest.mark.parametrize("text", ["128x32:2", "128x32:2+8", "128x32:2^2,3,3", "16x128:2~3,3,4", "64x64:2~3,3,3"])
 def test_tir_expressions_place_elements_as_integers_do(text: str) -> None:
     from tvm import tirx
@@ -151,6 +168,9 @@ def test_scaling_turns_a_swizzle_of_bytes_into_one_of_elements() -> None:
         (lambda: Layout.padded(8, 32, 2, -1), "fewer than none"),
         (lambda: Layout.permuted(3, 24, 2, Swizzle(2, 3, 3)), "no multiple of the 32 elements"),
         (lambda: Layout.tma(8, 32, 2, 128), "rows of 64 bytes under the 128-byte swizzle"),
+        (lambda: Layout.padded(8, 32, 2, 3).recast(16), "no whole elements of 16 bytes"),
+        (lambda: Layout.permuted(8, 32, 2, Swizzle(2, 2, 3)).recast(16), "smaller than 8"),
+        (lambda: Layout.plain(8, 32, 2).recast(3), "elements of 3 bytes"),
         (lambda: Layout.parse("8x32"), "is not ROWSxCOLUMNS:BYTES"),
         (lambda: Layout.parse("8x32:2^3,3"), "is not \\^BITS,BASE,SHIFT"),
         (lambda: Swizzle(3, 3, 2), "shift 2 below its 3 bits"),

@@ -7,8 +7,8 @@ offsets stay whole, and the ``bits`` bits above them are permuted by the ``bits`
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from tirgemm.errors import InvalidConfig
 
@@ -64,14 +64,16 @@ class _Bits:
         """By how much the runs around ``offset`` are permuted."""
         return offset // (1 << (self.base + self.shift)) % self.places
 
-    def scaled(self, factor: int) -> Any:
+    def scaled(self, factor: int) -> Self:
         """The same permutation of offsets in units ``factor`` times as large (a power of two): bytes to elements."""
-        down = factor.bit_length() - 1
-        if factor < 1 or 1 << down != factor:
-            raise InvalidConfig(f"offsets are scaled by {factor}, which is no power of two")
+        down = _exponent(factor)
         if down > self.base:
             raise InvalidConfig(f"{self} moves runs of {self.run}, smaller than {factor}")
-        return type(self)(self.bits, self.base - down, self.shift)
+        return replace(self, base=self.base - down)
+
+    def refined(self, factor: int) -> Self:
+        """The same permutation of offsets in units of one ``factor``-th (a power of two): elements to bytes."""
+        return replace(self, base=self.base + _exponent(factor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,12 @@ class Rotation(_Bits):
 
     def __str__(self) -> str:
         return f"~{self.bits},{self.base},{self.shift}"
+
+
+def _exponent(factor: int) -> int:
+    if factor < 1 or factor & (factor - 1):
+        raise InvalidConfig(f"offsets are scaled by {factor}, which is no power of two")
+    return factor.bit_length() - 1
 
 
 Permutation = Swizzle | Rotation
