@@ -109,8 +109,6 @@ def test_wavefronts_beyond_the_fewest_are_marked_and_no_others() -> None:
 
 
 def test_what_is_not_drawn_is_said() -> None:
-    long = bank_picture(analyze([LANES * 128], "load.128"), title="long")
-    assert "wavefronts are not drawn" not in long
     assert "the first 32x64 of 32x256" in words(PICTURES["copy, cut"])
     assert "16 of 128 rows" in words(PICTURES["tiles"])
     assert any("more full waves" in each for each in words(PICTURES["many waves"]))

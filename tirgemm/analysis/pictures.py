@@ -19,7 +19,6 @@ from tirgemm.layouts import Layout, TiledCopy
 _TOP = 30  # below the title
 _MARGIN = 8
 _LINE = 16
-_MOST_PASSES = 64
 _UNIT_BANKS = 4  # banks of one colour: 16 bytes
 
 
@@ -36,23 +35,18 @@ def bank_picture(report: BankReport, request: int = 0, title: str = "") -> str:
     labels = [f"phase {number}: lanes {ranges(phase.lanes)}" for number, phase in enumerate(phases)]
     left, cell, gap = _MARGIN + room([*labels, "wavefront 00"]), 26, 8
     shapes = [text(left + (bank + 0.5) * cell, _TOP + 10, str(bank), "s m n") for bank in range(banks)]
-    y, drawn = _TOP + _LINE, 0
+    y = float(_TOP + _LINE)
     for label, phase in zip(labels, phases, strict=True):
         shapes.append(text(_MARGIN, y + 12, label))
         spread = -(-sum(map(len, phase.words)) // banks)
         for turn in range(phase.wavefronts):
-            if drawn == _MOST_PASSES:
-                break
             if turn:
                 shapes.append(text(_MARGIN, y + 12, f"wavefront {turn + 1}", "s"))
             shapes += _pass(phase, turn, left, y, cell)
             if turn >= spread:
                 shapes.append(rect(left - 1, y, banks * cell + 2, _LINE, "x"))
-            y, drawn = y + _LINE + 2, drawn + 1
+            y += _LINE + 2
         y += gap
-    if drawn < wavefronts:
-        shapes.append(text(_MARGIN, y + 8, f"{wavefronts - drawn} more wavefronts are not drawn", "s"))
-        y += _LINE
     heading = title or f"{report.access}: {wavefronts} wavefronts, {conflicts} of them conflicts"
     return picture(max(left + banks * cell + _MARGIN, room([heading]) * 1.3), y + 4, heading, shapes)
 

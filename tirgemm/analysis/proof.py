@@ -103,6 +103,7 @@ def prove(layout: Layout, pattern: Pattern, arch: str = "sm_90a") -> Proof:
     """
     if (reason := unserved(layout, pattern)) is not None:
         raise InvalidRequest(reason)
+    # What lanes hold that take no part may lie anywhere.
     rows, columns = pattern.rows % layout.rows, pattern.columns % layout.columns
     report = analyze(layout.byte_offset(rows, columns), pattern.access, pattern.active, arch)
     return Proof(layout, pattern, report, _collision(report, pattern))
