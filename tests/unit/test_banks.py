@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tirgemm.analysis.banks import MODELS, BankModel, analyze, bank_model
@@ -60,6 +60,7 @@ def requests(draw: st.DrawFn) -> tuple[SharedAccess, list[int], list[bool]]:
     return access, [unit * access.width for unit in units], active
 
 
+@settings(deadline=None)
 @given(st.lists(requests(), min_size=1, max_size=3))
 def test_counts_are_those_of_the_slow_model(drawn: list[tuple[SharedAccess, list[int], list[bool]]]) -> None:
     access = drawn[0][0]
@@ -69,6 +70,7 @@ def test_counts_are_those_of_the_slow_model(drawn: list[tuple[SharedAccess, list
         assert (int(report.wavefronts[at]), int(report.fewest[at])) == by_hand(addresses, active, access)
 
 
+@settings(deadline=None)
 @given(requests())
 def test_phases_add_up_to_the_counts(drawn: tuple[SharedAccess, list[int], list[bool]]) -> None:
     access, addresses, active = drawn
@@ -83,6 +85,7 @@ def test_phases_add_up_to_the_counts(drawn: tuple[SharedAccess, list[int], list[
             assert len(banks) == max(1, access.width // 4)
 
 
+@settings(deadline=None)
 @given(requests(), st.integers(0, 50))
 def test_only_addresses_modulo_all_banks_matter(
     drawn: tuple[SharedAccess, list[int], list[bool]], further: int

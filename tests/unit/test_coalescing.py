@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tirgemm.analysis.coalescing import WIDTHS, analyze, matrix_addresses
@@ -14,6 +14,7 @@ from tirgemm.layouts import TiledCopy
 LANES = np.arange(32)
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(WIDTHS),
     st.lists(st.lists(st.integers(0, 300), min_size=32, max_size=32), min_size=1, max_size=3),

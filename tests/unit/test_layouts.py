@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tirgemm.errors import InvalidConfig
@@ -33,6 +33,7 @@ def grid(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     return rows, columns
 
 
+@settings(deadline=None)
 @given(layouts())
 def test_every_element_has_a_place_of_its_own_inside_the_bytes(layout: Layout) -> None:
     rows, columns = grid(layout)
@@ -42,6 +43,7 @@ def test_every_element_has_a_place_of_its_own_inside_the_bytes(layout: Layout) -
     assert offsets.max() + layout.element_bytes <= layout.nbytes
 
 
+@settings(deadline=None)
 @given(layouts())
 def test_coordinates_are_the_inverse_of_offset(layout: Layout) -> None:
     rows, columns = grid(layout)
@@ -50,17 +52,20 @@ def test_coordinates_are_the_inverse_of_offset(layout: Layout) -> None:
     assert (back[1] == columns).all()
 
 
+@settings(deadline=None)
 @given(layouts())
 def test_the_text_form_round_trips(layout: Layout) -> None:
     assert Layout.parse(str(layout)) == layout
 
 
+@settings(deadline=None)
 @given(layouts())
 def test_integers_and_arrays_agree(layout: Layout) -> None:
     row, column = layout.rows - 1, layout.columns // 2
     assert int(layout.offset(np.array([row]), np.array([column]))[0]) == layout.offset(row, column)
 
 
+@settings(deadline=None)
 @given(layouts())
 def test_vectors_stay_whole_and_aligned(layout: Layout) -> None:
     rows, columns = grid(layout)
@@ -70,6 +75,7 @@ def test_vectors_stay_whole_and_aligned(layout: Layout) -> None:
     assert (runs[..., 0] % layout.vector == 0).all()
 
 
+@settings(deadline=None)
 @given(layouts())
 def test_the_index_map_is_the_offset_by_rows(layout: Layout) -> None:
     rows, columns = grid(layout)
@@ -81,6 +87,7 @@ def test_the_index_map_is_the_offset_by_rows(layout: Layout) -> None:
     assert (row * layout.stride + place == layout.offset(rows, columns)).all()
 
 
+@settings(deadline=None)
 @given(layouts(), st.sampled_from((1, 2, 4, 8, 16)))
 def test_recast_keeps_every_byte_where_it_is(layout: Layout, element_bytes: int) -> None:
     try:
@@ -195,6 +202,7 @@ def strided(draw: st.DrawFn) -> Strided:
     return Strided.compact(shape)
 
 
+@settings(deadline=None)
 @given(strided(), st.integers(0, 6), st.integers(0, 4), st.permutations(range(3)))
 def test_composition_is_one_after_the_other(inner: Strided, bits: int, skip: int, order: list[int]) -> None:
     shape, step, strides = (4, 8, 16), 1, [0, 0, 0]
@@ -211,6 +219,7 @@ def test_composition_is_one_after_the_other(inner: Strided, bits: int, skip: int
             assert (both(index) == outer(layout(index))).all()
 
 
+@settings(deadline=None)
 @given(st.permutations(range(3)), st.tuples(*[st.integers(1, 5)] * 3))
 def test_the_inverse_of_a_compact_layout_goes_back(order: list[int], shape: tuple[int, int, int]) -> None:
     step, strides = 1, [0, 0, 0]

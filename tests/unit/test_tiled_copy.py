@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tirgemm.errors import InvalidConfig
@@ -62,6 +62,7 @@ def test_a_block_of_two_by_four_values_is_one_vector_only_where_it_is_contiguous
     assert copy.vector(4096, 1) == 4
 
 
+@settings(deadline=None)
 @given(copies())
 def test_every_element_has_one_thread_and_one_value(copy: TiledCopy) -> None:
     rows, columns = copy.tiler
@@ -79,6 +80,7 @@ def test_every_element_has_one_thread_and_one_value(copy: TiledCopy) -> None:
         assert copy.owner()[row, column] == thread
 
 
+@settings(deadline=None)
 @given(copies())
 def test_the_text_form_of_a_copy_round_trips(copy: TiledCopy) -> None:
     assert TiledCopy.parse(str(copy)) == copy
