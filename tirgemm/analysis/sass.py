@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tirgemm.analysis.control_flow import Block, Flow, Loop, blocks_of, natural_loops, nest_of, reachable
 from tirgemm.analysis.disassembler import disassembly
@@ -135,6 +136,7 @@ class Function:
         return times
 
 
+@lru_cache(maxsize=2)
 def disassemble(cubin: bytes) -> tuple[Function, ...]:
     """The functions of ``cubin``, by name. Raises MissingExtra without nvdisasm, AnalysisFailed for what it cannot read."""
     functions = parse(disassembly(cubin))

@@ -1,33 +1,133 @@
-"""What a config's kernels do to memory: lowers and compiles it, and hands both to the analysis."""
+"""Why a config's kernels are as fast as they are: lowers and compiles them, and hands both to the analysis."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from tirgemm.analysis.explanation import AS_WRITTEN, Explanation, explain_launch
 from tirgemm.analysis.kernel import KernelAnalysis, analyse
-from tirgemm.config import Config
+from tirgemm.analysis.sites import Unknown
+from tirgemm.artifact import Package
+from tirgemm.config import Config, Value
 from tirgemm.device import Device
-from tirgemm.errors import Unsupported
-from tirgemm.families import family_named
+from tirgemm.errors import InvalidConfig, MissingExtra, Unsupported
+from tirgemm.families import Family, family_named, supporting
 from tirgemm.families.base import Program
 from tirgemm.families.tracing import quick_tracing
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.compile.cuda import checked_launch, lower_all
 from tirgemm.tuning.compile.nvrtc import compile_source
 
+_HERE = "compiled here"
+_SERVED = "the machine code that is served"
+_CHANGED = "compiled here: this version of tirgemm writes the config otherwise than the one that built the artifact"
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A measured time of a call in microseconds, and what it was ``taken`` in, in words."""
+
+    us: float
+    taken: str
+
+
+def explain(
+    gemm: Gemm,
+    config: Config,
+    device: Device,
+    *,
+    compiled: bool = True,
+    m: int = 0,
+    package: Package | None = None,
+    time: Time | None = None,
+) -> Explanation:
+    """Why ``config`` of ``gemm`` is as fast as it is on ``device``, which need not be here.
+
+    ``compiled`` false reports as written, without compiling; so does a machine without a compiler or a disassembler, and
+    says why. ``m``: what a range is taken to be, its largest by default. ``package``: the kernel's artifact, whose
+    machine code is read where this version of the program writes the same source. Raises Unsupported for a CPU and for a
+    gemm that the family does not write, InvalidConfig, InvalidRequest, BuildFailed, AnalysisFailed.
+    """
+    family = writing(gemm, config.family, device)
+    with quick_tracing():
+        program = family.instantiate(gemm, config, device)
+    host, module, source = lower_all(program, device.arch)
+    launch = checked_launch(program, host)
+    cubin, code = None, AS_WRITTEN
+    missing: tuple[Unknown, ...] = ()
+    if compiled:
+        try:
+            cubin, code = _machine_code(package, source, device)
+        except MissingExtra as error:
+            missing = (Unknown("machine code", str(error)),)
+    return explain_launch(
+        module, launch, gemm, config, device, cubin, m=m, code=code, missing=missing,
+        default=config == family.default(gemm, device, "sustained"),
+        time_us=time.us if time else None, timed=time.taken if time else "",
+    )  # fmt: skip
+
+
+def _machine_code(package: Package | None, source: str, device: Device) -> tuple[bytes, str]:
+    if package is None:
+        return compile_source(source, device.arch).data, _HERE
+    if package.sources.get("kernel.cu") == source:
+        return package.binary, _SERVED
+    return compile_source(source, device.arch).data, _CHANGED
+
+
+def writing(gemm: Gemm, name: str, device: Device) -> Family:
+    """The family ``name``, which writes ``gemm`` for ``device``, a GPU. Raises Unsupported, InvalidRequest."""
+    family = family_named(name)
+    if device.kind != "cuda":
+        raise Unsupported(
+            f"device {device.name} is a {device.kind} ({device.model}): what is explained are GPU kernels; name a device "
+            f"such as sm_90a"
+        )
+    reason = family.supports(gemm, device)
+    if reason is not None:
+        raise Unsupported(f"family {name} does not write {gemm} for {device.name}: {reason}")
+    return family
+
+
+def chosen(gemm: Gemm, device: Device, family: str | None = None, knobs: str = "", regime: str = "sustained") -> Config:
+    """The config to explain: the default of ``family``, or of the family that is predicted to be fastest, with ``knobs``
+    (``name=value,name=value``) in place of the default's. Raises Unsupported, InvalidConfig, InvalidRequest."""
+    if family is None:
+        if knobs:
+            raise InvalidConfig(f"the knobs {knobs!r:.200} are of no family: say which")
+        if device.kind != "cuda":
+            writing(gemm, "simt", device)
+        choices = [(f, f.default(gemm, device, regime)) for f in supporting(gemm, device)]
+        return min(choices, key=lambda pair: pair[0].predict_us(gemm, pair[1], device, regime))[1]
+    writer = writing(gemm, family, device)
+    return with_knobs(writer, gemm, device, writer.default(gemm, device, regime), knobs)
+
+
+def with_knobs(family: Family, gemm: Gemm, device: Device, config: Config, knobs: str) -> Config:
+    """``config`` with the ``name=value`` pairs of ``knobs``, separated by commas. Raises InvalidConfig."""
+    choices = {knob.name: knob.choices for knob in family.space(gemm, device).knobs}
+    changes: dict[str, Value] = {}
+    for part in filter(None, (word.strip() for word in knobs.split(","))):
+        name, equals, text = (word.strip() for word in part.partition("="))
+        if not equals:
+            raise InvalidConfig(f"config part {part!r:.100} is not name=value")
+        if name not in choices:
+            raise InvalidConfig(f"{family.name} has no knob {name!r:.100}; its knobs are {', '.join(choices)}")
+        if name in changes:
+            raise InvalidConfig(f"{family.name} knob {name} is given twice: {changes[name]} and {text!r:.100}")
+        found = next((choice for choice in choices[name] if str(choice).lower() == text.lower()), None)
+        if found is None:
+            known = ", ".join(map(str, choices[name]))
+            raise InvalidConfig(f"{family.name} knob {name} is {text!r:.100}; choices for {gemm} are {known}")
+        changes[name] = found
+    return config.with_(**changes)
+
 
 def memory_of(
     gemm: Gemm, config: Config, device: Device, *, compiled: bool = True, m: int = 0
 ) -> tuple[KernelAnalysis, ...]:
-    """The memory accesses of every kernel of ``config``, in order of launch.
-
-    ``compiled`` false reports as written, without compiling; ``m``: what a range is taken to be, its largest by default.
-    Raises Unsupported for a CPU and for a gemm that the family does not write, InvalidConfig, BuildFailed.
-    """
-    family = family_named(config.family)
-    if device.kind != "cuda":
-        raise Unsupported(f"{device.name} is a {device.kind}: memory accesses are analysed of GPU kernels only")
-    reason = family.supports(gemm, device)
-    if reason is not None:
-        raise Unsupported(f"{config.family} does not write {gemm} for {device.name}: {reason}")
+    """The memory accesses alone of every kernel of ``config``, in order of launch; arguments and errors as ``explain``."""
+    family = writing(gemm, config.family, device)
     with quick_tracing():
         program = family.instantiate(gemm, config, device)
     return memory_of_program(program, gemm, device, compiled=compiled, m=m)

@@ -1,0 +1,328 @@
+"""Why a kernel is as fast as it is, as one value: memory, resources, waves, opcodes and roofline of all its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tirgemm import expr
+from tirgemm.analysis.clash import clash_of
+from tirgemm.analysis.cut import Cut, cut_of
+from tirgemm.analysis.kernel import KernelAnalysis, analyse
+from tirgemm.analysis.opcode_mix import OpcodeMix, opcode_mix
+from tirgemm.analysis.resources import Coverage, Occupancy, Resources, Waves, occupancy_of, resources_of, waves_of
+from tirgemm.analysis.roofline import Roofline, peak_formula, peak_of, roofline
+from tirgemm.analysis.sass import Function, disassemble
+from tirgemm.analysis.sites import Unknown
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.errors import AnalysisFailed, InvalidDevice, MissingExtra
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
+from tirgemm.launch import KernelLaunch, Launch, TensorMap
+
+if TYPE_CHECKING:
+    from tvm import IRModule
+
+_SECTOR_BYTES = 32
+_WAVEFRONT_BYTES = 128
+_LINE_BYTES = 128
+AS_WRITTEN = "as written, not as compiled"
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """``operand``'s rows (lines of its contiguous dimension) begin at multiples of ``nbytes`` bytes, at most a line;
+    they lie ``pitch_bytes`` apart."""
+
+    operand: str
+    nbytes: int
+    pitch_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelExplanation:
+    """One launch. What comes from machine code is None without it, or where ``missing`` says why there is none."""
+
+    symbol: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    dynamic_shared_bytes: int
+    memory: KernelAnalysis
+    resources: Resources | None
+    occupancy: Occupancy | None
+    waves: Waves | None
+    opcodes: OpcodeMix | None
+    missing: tuple[Unknown, ...]
+
+    @property
+    def blocks(self) -> int:
+        return prod(self.grid)
+
+    @property
+    def threads(self) -> int:
+        return prod(self.block)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, with what is derived; an access that conflicts has two lanes that collide as ``clash``."""
+        memory = self.memory.to_json()
+        for access, document in zip(self.memory.accesses, memory["accesses"], strict=True):
+            clash = clash_of(access.example) if access.example is not None and access.conflicts else None
+            document["clash"] = asdict(clash) if clash else None
+        return {
+            "symbol": self.symbol,
+            "grid": list(self.grid),
+            "block": list(self.block),
+            "cluster": list(self.cluster),
+            "dynamic_shared_bytes": self.dynamic_shared_bytes,
+            "memory": {name: value for name, value in memory.items() if name != "symbol"},
+            "resources": asdict(self.resources) if self.resources else None,
+            "occupancy": _occupancy(self.occupancy),
+            "waves": _waves(self.waves),
+            "opcodes": _opcodes(self.opcodes),
+            "missing": [asdict(each) for each in self.missing],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why ``config`` of ``gemm`` is as fast as it is on ``device``; a range of m is taken at ``m``.
+
+    ``compiled``: whether machine code was read; ``code``: where it is from, in words. ``time_us`` is measured, where it
+    is known, and ``timed``: by what. ``missing``: what could not be told, by name.
+    """
+
+    gemm: Gemm
+    m: int
+    device: Device
+    config: Config
+    default: bool
+    compiled: bool
+    code: str
+    kernels: tuple[KernelExplanation, ...]
+    alignments: tuple[Alignment, ...]
+    cut: Cut | None
+    coverage: Coverage | None
+    roofline: Roofline | None
+    peak_formula: str
+    timed: str
+    missing: tuple[Unknown, ...]
+
+    @property
+    def main(self) -> KernelExplanation:
+        """The kernel that multiplies: the one with most arithmetic, the first without machine code."""
+        return max(self.kernels, key=lambda k: _arithmetic(k.opcodes))
+
+    @property
+    def unknown(self) -> tuple[Unknown, ...]:
+        """Everything that is in no figure here, by name."""
+        return (*self.missing, *(each for k in self.kernels for each in (*k.missing, *k.memory.unknown)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as JSON has it."""
+        return {
+            "gemm": str(self.gemm),
+            "m": self.m,
+            "device": {
+                "key": self.device.key, "name": self.device.name, "model": self.device.model, "arch": self.device.arch,
+                "units": self.device.units,
+            },
+            "family": self.config.family,
+            "config": dict(self.config.knobs),
+            "config_hash": self.config.digest,
+            "default": self.default,
+            "compiled": self.compiled,
+            "code": self.code,
+            "main": self.main.symbol,
+            "kernels": [kernel.to_json() for kernel in self.kernels],
+            "alignments": [asdict(each) for each in self.alignments],
+            "cut": asdict(self.cut) if self.cut else None,
+            "coverage": asdict(self.coverage) if self.coverage else None,
+            "roofline": _roofline(self.roofline, self.peak_formula),
+            "timed": self.timed,
+            "unknown": [asdict(each) for each in self.unknown],
+        }  # fmt: skip
+
+
+def explain_launch(
+    mod: IRModule,
+    launch: Launch,
+    gemm: Gemm,
+    config: Config,
+    device: Device,
+    cubin: bytes | None,
+    *,
+    m: int = 0,
+    default: bool = False,
+    code: str = "",
+    missing: tuple[Unknown, ...] = (),
+    time_us: float | None = None,
+    timed: str = "",
+    measured: Mapping[str, float] | None = None,
+) -> Explanation:
+    """The explanation of ``launch``; ``mod`` and ``launch`` as ``analyse`` takes them.
+
+    Without ``cubin``, or without a disassembler, it is as written; ``missing`` says why there is none. ``measured``: rates of ceilings (``roofline``). Raises
+    what ``analyse`` raises.
+    """
+    at = m or gemm.m_max
+    lacking = list(missing)
+    functions: dict[str, Function] = {}
+    resources: dict[str, Resources] = {}
+    if cubin is not None:
+        try:
+            found = disassemble(cubin)
+            functions, resources = {f.name: f for f in found}, resources_of(cubin, found)
+        except MissingExtra as error:
+            lacking.append(Unknown("machine code", str(error)))
+            cubin, code = None, AS_WRITTEN
+    memory = analyse(mod, launch, gemm, device, cubin, m)
+    cut = cut_of(gemm, config, device, at)
+    kernels = tuple(
+        _kernel(kernel, one, functions.get(kernel.symbol), resources.get(kernel.symbol), device, at)
+        for kernel, one in zip(launch.kernels, memory, strict=True)
+    )
+    made = Explanation(
+        gemm, at, device, config, default, cubin is not None, code or AS_WRITTEN, kernels, _alignments(gemm, at), cut,
+        cut.covering(gemm, at) if cut else None, None, "", timed, tuple(lacking),
+    )  # fmt: skip
+    made = _with_tiles(made)
+    return _with_roofline(made, launch, functions, time_us, measured)
+
+
+def _kernel(
+    kernel: KernelLaunch,
+    memory: KernelAnalysis,
+    function: Function | None,
+    resources: Resources | None,
+    device: Device,
+    m: int,
+) -> KernelExplanation:
+    missing: list[Unknown] = []
+    occupancy = waves = None
+    if resources is not None:
+        occupancy = _or_missing("occupancy", lambda: occupancy_of(kernel, resources, device), missing)
+    if occupancy is not None:
+        known = occupancy
+        waves = _or_missing("waves", lambda: waves_of(kernel, known, device, m=m), missing)
+    if function is not None and function.unknown:
+        missing.append(Unknown(", ".join(function.unknown), "opcodes that this analysis does not know"))
+    x, y, z = (expr.evaluate(extent, m) for extent in kernel.grid)
+    return KernelExplanation(
+        kernel.symbol, (x, y, z), kernel.block, kernel.cluster, kernel.shared_bytes, memory, resources, occupancy, waves,
+        opcode_mix(function) if function is not None else None, tuple(missing),
+    )  # fmt: skip
+
+
+def _with_tiles(made: Explanation) -> Explanation:
+    """The main kernel's waves in tiles, where its blocks take tile after tile."""
+    main, tiles = made.main, made.cut.tiles if made.cut else None
+    if main.waves is None or tiles is None:
+        return made
+    waves = replace(main.waves, items=-(-tiles // main.waves.cluster))
+    kernels = tuple(replace(k, waves=waves) if k is main else k for k in made.kernels)
+    return replace(made, kernels=kernels)
+
+
+def _with_roofline(
+    made: Explanation,
+    launch: Launch,
+    functions: Mapping[str, Function],
+    time_us: float | None,
+    measured: Mapping[str, float] | None,
+) -> Explanation:
+    missing = list(made.missing)
+    symbol = made.main.symbol
+    if symbol not in functions:
+        missing.append(Unknown("roofline", "which unit does the arithmetic is read from the machine code"))
+        return replace(made, missing=tuple(missing))
+
+    def lines() -> tuple[Roofline, str]:
+        peak = peak_of(made.gemm, functions[symbol])
+        known = roofline(
+            made.gemm, made.device, peak, m=made.m, l2_bytes=_l2_bytes(made, launch), measured=measured,
+            shared_bytes=_shared_bytes(made), time_us=time_us,
+        )  # fmt: skip
+        return known, peak_formula(made.device, peak)
+
+    found = _or_missing("roofline", lines, missing)
+    if found is None:
+        return replace(made, missing=tuple(missing))
+    return replace(made, missing=tuple(missing), roofline=found[0], peak_formula=found[1])
+
+
+def _l2_bytes(made: Explanation, launch: Launch) -> float | None:
+    """Bytes that pass between L2 and the SMs: sectors of the load/store unit, and TMA's boxes once an instruction."""
+    total = 0.0
+    for kernel, known in zip(launch.kernels, made.kernels, strict=True):
+        maps = {p.name.removesuffix("_map"): p for p in kernel.params if isinstance(p, TensorMap)}
+        for access in known.memory.accesses:
+            total += _SECTOR_BYTES * access.sectors
+            if access.op == "bulk" and access.space == "shared":
+                tensor = maps.get(access.operand)
+                if tensor is None:
+                    return None
+                total += access.requests * prod(tensor.box) * DTYPE_BYTES[tensor.dtype]
+    return total or None
+
+
+def _shared_bytes(made: Explanation) -> float | None:
+    """Bytes of all wavefronts; None where tensor cores read shared memory past the load/store unit, uncounted here."""
+    accesses = [a for kernel in made.kernels for a in kernel.memory.accesses]
+    if any(a.op == "matrix" for a in accesses):
+        return None
+    return float(sum(a.wavefronts for a in accesses) * _WAVEFRONT_BYTES) or None
+
+
+def _alignments(gemm: Gemm, m: int) -> tuple[Alignment, ...]:
+    operands: list[Operand] = ["a", "b", *(("c",) if gemm.beta else ()), "d"]
+    found = []
+    for operand in operands:
+        pitch = expr.evaluate(gemm.leading(operand), m) * DTYPE_BYTES[gemm.operand_dtype(operand)]
+        found.append(Alignment(operand, min(_LINE_BYTES, pitch & -pitch, gemm.align), pitch))
+    return tuple(found)
+
+
+def _or_missing(name: str, make: Callable[[], Found], missing: list[Unknown]) -> Found | None:
+    try:
+        return make()
+    except (AnalysisFailed, InvalidDevice) as error:
+        missing.append(Unknown(name, str(error)))
+        return None
+
+
+def _arithmetic(mix: OpcodeMix | None) -> tuple[int, int]:
+    counts = dict(mix.units) if mix is not None else {}
+    return counts.get("tensor", 0), counts.get("fp32", 0) + counts.get("fp16", 0)
+
+
+def _occupancy(found: Occupancy | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    derived = {name: getattr(found, name) for name in ("blocks", "warps", "share")}
+    return asdict(found) | derived | {"limits": dict(found.limits), "bound_by": list(found.bound_by)}
+
+
+def _waves(found: Waves | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return asdict(found) | {name: getattr(found, name) for name in ("waves", "turns", "tail", "loss")}
+
+
+def _opcodes(found: OpcodeMix | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return asdict(found) | {name: dict(getattr(found, name)) for name in ("units", "loop_units", "loop_opcodes")}
+
+
+def _roofline(found: Roofline | None, formula: str) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    ceilings = [asdict(c) | {"us": c.us, "share": found.shares.get(c.name)} for c in found.ceilings]
+    derived = {name: getattr(found, name) for name in ("intensity", "ridge", "tflops", "share")}
+    head = {"flops": found.flops, "peak": found.peak, "peak_formula": formula, "time_us": found.time_us}
+    return head | {"bound": found.bound.name, "ceilings": ceilings} | derived
