@@ -17,7 +17,7 @@ from tirgemm.detect import device
 from tirgemm.families.base import Program
 from tirgemm.families.wmma import Wmma
 from tirgemm.families.wmma import program as programs
-from tirgemm.families.wmma.tiling import WmmaTiling
+from tirgemm.families.wmma.tile import WmmaTiling
 from tirgemm.hardware import named_device
 from tirgemm.tuning.compile import cpu, cuda
 

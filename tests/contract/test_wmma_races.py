@@ -26,19 +26,19 @@ def _program(gemm: Gemm, **changes: object) -> Program:
 
 
 # Rows, columns and k all end inside a tile; fewer steps than stages too.
-@pytest.mark.parametrize("sets", [1, 2])
+@pytest.mark.parametrize("registers", [1, 2])
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize(
     "text",
     [
         "40x72x150:f16:nt:ldb=152:lda=152:beta",
-        "1..35x65x40:f16:nn:ldb=72:bias:alpha",
+        "1..35x65x100:f16:nn:ldb=72:bias:alpha",
         "40x70x100:f16:tn:acc=f16:align=4",
     ],
 )
-def test_result_does_not_depend_on_the_order_of_threads(text: str, stages: int, sets: int, tmp_path: Path) -> None:
+def test_result_does_not_depend_on_the_order_of_threads(text: str, stages: int, registers: int, tmp_path: Path) -> None:
     gemm = Gemm.parse(text)
-    program = _program(gemm, stages=stages, sets=sets)
+    program = _program(gemm, stages=stages, registers=registers)
     host, source = cuda.lower(program, _DEVICE.arch)
     case = Case.random(gemm, gemm.m_max, seed=3)
     case.check(emulate(*emulated(source, cuda.checked_launch(program, host)), case, tmp_path))

@@ -1,7 +1,8 @@
 """Family ``wmma``: 16x16x16 fragments on the tensor cores, scheduled in TensorIR; shared tiles with padded rows.
 
-16-bit inputs, fp32 or fp16 accumulation, any sizes, layouts, strides, batches and epilogues. The order of every sum is
-the config's, a split's too, so that every kernel is deterministic.
+Tiles reach shared memory by cp.async in up to four stages; sums leave their fragments through shared memory. fp16 and
+bf16 inputs, fp32 or fp16 accumulation, any sizes, layouts, strides, batches and epilogues; the order of every sum is
+the config's, so every kernel is deterministic.
 """
 
 from __future__ import annotations
@@ -9,17 +10,13 @@ from __future__ import annotations
 from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.families.base import Program, Rule, require_valid
+from tirgemm.families.tensorcore.tiling import unsupported
 from tirgemm.families.wmma import heuristic
-from tirgemm.families.wmma.rules import MAX_GRID, RULES
-from tirgemm.families.wmma.space import space
-from tirgemm.families.wmma.tiling import tiling
-from tirgemm.gemm import Gemm, Range
-from tirgemm.hardware import ARCHITECTURES
+from tirgemm.families.wmma.rules import RULES
+from tirgemm.families.wmma.space import space, tiling
+from tirgemm.gemm import Gemm
 
 __all__ = ["Wmma"]
-
-# Tiles that a config may have for any problem; the grid has fewest blocks with them.
-_LARGEST = 256
 
 
 class Wmma:
@@ -32,18 +29,7 @@ class Wmma:
         return RULES
 
     def supports(self, gemm: Gemm, device: Device) -> str | None:
-        if device.kind != "cuda":
-            return f"wmma kernels run on NVIDIA GPUs, not on {device.kind} {device.model}"
-        if device.arch not in ARCHITECTURES:
-            return f"wmma kernels are compiled for {', '.join(ARCHITECTURES)}, not for {device.arch}"
-        if gemm.dtype == "f32":
-            return "wmma multiplies f16 and bf16; f32 inputs would be rounded to TF32"
-        rows, columns = -(-gemm.m_max // _LARGEST), -(-gemm.n // _LARGEST)
-        if rows * columns * gemm.batch > MAX_GRID[0]:
-            return f"even tiles of 256x256 are {rows * columns * gemm.batch} blocks; the driver takes at most {MAX_GRID[0]}"
-        if isinstance(gemm.m, Range) and max(columns, gemm.batch) > MAX_GRID[1]:
-            return f"m is a range, n makes {columns} columns of tiles, batch is {gemm.batch}; both may be {MAX_GRID[1]}"
-        return None
+        return unsupported(gemm, device, self.name)
 
     def space(self, gemm: Gemm, device: Device) -> Space:  # noqa: ARG002
         return space(gemm)

@@ -13,7 +13,7 @@ from tirgemm.families.tensorcore.copies import Stage
 from tirgemm.families.tensorcore.intrinsics import Exchange, exchanged, region, variables, with_body, with_buffers
 from tirgemm.families.tensorcore.schedule import SHARED
 from tirgemm.families.tensorcore.tiling import RUN, Side
-from tirgemm.families.wmma.tiling import FRAGMENT, WmmaTiling
+from tirgemm.families.wmma.tile import FRAGMENT, WmmaTiling
 from tirgemm.gemm import DTYPE_NAMES
 
 if TYPE_CHECKING:

@@ -1,146 +1,99 @@
-"""The config without tuning, and the time that an analytic model gives a config. Pure; well under a millisecond."""
+"""The config without tuning: the best of a table of cuts by the analytic model. Pure; under a millisecond."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from tirgemm.config import Config
-from tirgemm.device import Device, Limits
+from tirgemm.device import Device
 from tirgemm.errors import Unsupported
+from tirgemm.expr import evaluate
+from tirgemm.families.tensorcore.estimate import Cut, estimate_us
 from tirgemm.families.tensorcore.names import REPACK
-from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, OPERANDS, RUN, copy_width
+from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, OPERANDS, loads
+from tirgemm.families.wgmma.repacking import repacked
 from tirgemm.families.wmma.rules import RULES
-from tirgemm.families.wmma.space import loads, space
-from tirgemm.families.wmma.tiling import FRAGMENT, SUM_REGISTERS, registers_of
+from tirgemm.families.wmma.space import space, tiling
+from tirgemm.families.wmma.tile import FRAGMENT, registers_of
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import WARP, occupancy
 
-# tile_m, tile_n, tile_k, warps_m, warps_n, stages. Largest first: where the model calls two equal, data is reused more.
-_SHAPES = (
-    (128, 256, 32, 2, 4, 4), (256, 128, 32, 4, 2, 4), (128, 256, 32, 2, 4, 3), (128, 128, 32, 2, 2, 4),
-    (128, 64, 32, 2, 2, 4), (64, 128, 32, 2, 2, 4), (64, 64, 32, 2, 2, 4), (32, 128, 32, 1, 4, 4),
-    (64, 32, 32, 2, 1, 4), (32, 64, 32, 1, 2, 4), (32, 32, 32, 1, 1, 4), (16, 128, 32, 1, 2, 4),
-    (16, 64, 32, 1, 1, 4), (32, 16, 32, 1, 1, 4), (64, 16, 32, 2, 1, 4), (16, 32, 32, 1, 1, 4), (16, 16, 32, 1, 1, 4),
+# tile_m, tile_n, tile_k, warps_m, warps_n; largest first: where the model calls two equal, data is reused more.
+_CUTS = (
+    (128, 256, 32, 2, 4), (256, 128, 32, 4, 2), (128, 128, 32, 2, 2), (128, 64, 32, 2, 2), (64, 128, 32, 2, 2),
+    (64, 64, 64, 2, 2), (64, 64, 32, 2, 2), (64, 32, 64, 2, 2), (32, 64, 64, 2, 2), (32, 32, 64, 2, 2), (16, 64, 64, 1, 4),
+    (64, 16, 64, 4, 1), (16, 32, 64, 1, 2), (32, 16, 64, 2, 1), (16, 16, 64, 1, 1),
 )  # fmt: skip
-# Elements after each row of a tile, so that eight rows of a fragment lie in all banks.
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_STAGES = (4, 3, 2)
+# Elements after each row of a tile: eight rows of a fragment then lie in all banks.
 _PAD = 8
-_SPLITS = (1, 2, 4, 8, 16)
-_LAUNCH_US = 2.0
-_COLD_US = 1.5
-# What a split's second kernel costs beside reading the parts.
-_REDUCE_US = 2.0
-# Clocks from a global load to its use, and of a step's barrier and branches.
-_GLOBAL_LATENCY, _STEP = 800.0, 60.0
-# Bytes that shared memory passes in a clock.
-_SHARED_BYTES = 128
-# What WMMA reaches of the tensor cores' rate: Hopper gives it all to wgmma alone.
-_SHARE = {"sm_90a": 0.6}
-_OTHER_SHARE = 0.85
-# The L2's bandwidth beside the memory's, and the share of the memory's that a kernel sees.
-_L2_FACTOR = 2.2
-_MEMORY_SHARE = 0.9
-# Warps of an SM that keep its four tensor cores busy.
-_BUSY_WARPS = 8.0
 
 
 def default(gemm: Gemm, device: Device, regime: str) -> Config:
-    """The best-predicted of a list of cuts that passes every rule. Raises Unsupported where none does."""
+    """The best-estimated cut that passes every rule. Raises Unsupported where none does."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
-    load = loads(gemm)[0]
-    given = _Given.of(gemm, device, regime, load)
-    found: list[tuple[float, int, tuple[int, int, int, int, int, int, int]]] = []
-    for tile_m, tile_n, tile_k, warps_m, warps_n, stages in _SHAPES:
+    repacked_bytes, nbytes = _repacked_bytes(gemm, loads(gemm)[0]), gemm.nbytes
+    found = []
+    for number, (tile_m, tile_n, tile_k, warps_m, warps_n) in enumerate(_CUTS):
         if tile_m not in choices["tile_m"] or tile_n not in choices["tile_n"]:
             continue
+        warp_m, warp_n = tile_m // warps_m, tile_n // warps_n
+        stage = (tile_m + tile_n) * (tile_k + _PAD) * ELEMENT_BYTES
+        stages = next((s for s in _STAGES if s * stage <= device.limits.shared_per_block), 0)
+        need = registers_of(warp_m, warp_n, gemm.acc, 2)
+        resident = occupancy(device.limits, warps_m * warps_n * WARP, need, stages * stage)
+        if not resident:
+            continue
+        blocks = -(-gemm.m_max // tile_m) * -(-gemm.n // tile_n) * gemm.batch
         for split in _SPLITS:
-            if split not in choices["split"]:
-                break
-            cut = (tile_m, tile_n, tile_k, warps_m, warps_n, stages, split)
-            found.append((_time_us(given, *cut, _PAD), len(found), cut))
-            if given.blocks(tile_m, tile_n) * split >= 2 * device.units:
-                break
-    for _, _, cut in sorted(found):
-        config = _config(gemm, load, *cut)
-        if all(rule.check(gemm, config, device) is None for rule in RULES):
-            return config
-    raise Unsupported(f"wmma has no default for {gemm} on {device.name}: every cut of its list breaks a rule")
+            if split == 1 or (split in choices["split"] and blocks * split <= 2 * resident * device.units):
+                cut = Cut(
+                    tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident, _efficiency(warp_m, warp_n, 2),
+                    repacked_bytes,
+                )  # fmt: skip
+                found.append((estimate_us(gemm, cut, device, regime, nbytes), number, split))
+    for _, number, split in sorted(found):
+        for stages in _STAGES:
+            config = _config(gemm, number, split, stages, choices)
+            if config is not None and all(rule.check(gemm, config, device) is None for rule in RULES):
+                return config
+    raise Unsupported(f"wmma has no default for {gemm} on {device.name}: every cut of its table breaks a rule")
 
 
 def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
-    """A rough time: the longest of tensor cores, shared memory, copies' latency, L2 and memory; launches."""
-    names = ("tile_m", "tile_n", "tile_k", "warps_m", "warps_n", "stages", "split", "pad")
-    return _time_us(_Given.of(gemm, device, regime, config["load"]), *(config[name] for name in names))
+    """The time that the analytic model gives a config."""
+    cut = tiling(gemm, config)
+    need = min(registers_of(cut.warp_m, cut.warp_n, gemm.acc, cut.sets), device.limits.registers_per_thread)
+    numbers = Cut(
+        cut.tile_m, cut.tile_n, cut.tile_k, cut.warps_m, cut.warps_n, cut.stages, cut.split,
+        max(1, occupancy(device.limits, cut.threads, need, cut.shared_bytes)),
+        _efficiency(cut.warp_m, cut.warp_n, cut.sets), _repacked_bytes(gemm, config["load"]),
+    )  # fmt: skip
+    return estimate_us(gemm, numbers, device, regime, gemm.nbytes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """What the model takes of problem and device, as numbers: rates in a clock of an SM, or of the device in a second."""
-
-    m: int
-    n: int
-    k: int
-    batch: int
-    units: int
-    limits: Limits
-    clock_hz: float
-    flops_per_clock: float
-    bandwidth: float
-    memory_us: float
-    fixed_us: float
-    sum_registers: int
-
-    @classmethod
-    def of(cls, gemm: Gemm, device: Device, regime: str, load: str) -> _Given:
-        clock_hz = (device.clock_mhz or 1500) * 1e6
-        rates = dict(device.peak_tflops)
-        rate = rates.get("f16_acc16" if gemm.acc == "f16" else gemm.dtype, 100.0) * 1e12
-        bandwidth = (device.peak_gbps or 500.0) * 1e9
-        fixed = _LAUNCH_US + (_COLD_US if regime == "isolated" else 0.0)
-        for operand in OPERANDS:
-            if load == REPACK and copy_width(gemm, operand) < RUN:
-                fixed += _LAUNCH_US + 1e6 * 2 * gemm.span(operand) * ELEMENT_BYTES / bandwidth
-        return cls(
-            gemm.m_max, gemm.n, gemm.k, gemm.batch, device.units, device.limits, clock_hz,
-            rate / clock_hz / device.units * _SHARE.get(device.arch, _OTHER_SHARE), bandwidth,
-            1e6 * gemm.nbytes / (bandwidth * _MEMORY_SHARE), fixed, SUM_REGISTERS[gemm.acc],
-        )  # fmt: skip
-
-    def blocks(self, tile_m: int, tile_n: int) -> int:
-        return -(-self.m // tile_m) * -(-self.n // tile_n) * self.batch
+def _efficiency(warp_m: int, warp_n: int, sets: int) -> float:
+    """The share of mma.sync's rate: factors, whose loads come between, are read again the less the larger a warp's tile."""
+    products, factors = 2 * warp_m * warp_n / FRAGMENT**2, (warp_m + warp_n) / FRAGMENT
+    return products / (products + factors * (1.0 if sets == 1 else 0.5))
 
 
-def _time_us(
-    given: _Given, tile_m: int, tile_n: int, tile_k: int, warps_m: int, warps_n: int, stages: int, split: int, pad: int
-) -> float:
-    warps = warps_m * warps_n
-    fragments_m, fragments_n = max(1, tile_m // warps_m // FRAGMENT), max(1, tile_n // warps_n // FRAGMENT)
-    tile_bytes = (tile_m + tile_n) * (tile_k + pad) * ELEMENT_BYTES
-    registers = registers_of(fragments_m, fragments_n, given.sum_registers, 1)
-    count = given.blocks(tile_m, tile_n) * split
-    steps = math.ceil(math.ceil(given.k / tile_k) / split)
-    rounds = -(-count // given.units)  # blocks that the busiest SM runs
-    together = min(max(1, occupancy(given.limits, warps * WARP, min(registers, 255), stages * tile_bytes)), rounds)
-    busy = min(1.0, together * warps / _BUSY_WARPS)
-    multiplied = 2 * tile_m * tile_n * tile_k / (given.flops_per_clock * busy)
-    # Fragments are read by every warp, tiles written once.
-    read = warps * (fragments_m + fragments_n) * FRAGMENT * tile_k * ELEMENT_BYTES
-    step = max(multiplied, (read + tile_bytes) / _SHARED_BYTES) + _STEP / together
-    working = rounds * steps * step
-    waiting = -(-rounds // together) * (steps / (stages - 1) + 2) * _GLOBAL_LATENCY
-    l2_us = 1e6 * count * (tile_m + tile_n) * steps * tile_k * ELEMENT_BYTES / (given.bandwidth * _L2_FACTOR)
-    extra = given.fixed_us
-    if split > 1:
-        # Parts are written and read once each, mostly in L2.
-        parts = split * given.batch * given.m * given.n * 4
-        extra += _REDUCE_US + 1e6 * 2 * parts / (given.bandwidth * _L2_FACTOR)
-    return extra + max(1e6 * max(working, waiting) / given.clock_hz, l2_us, given.memory_us)
+def _repacked_bytes(gemm: Gemm, load: str) -> int:
+    if load != REPACK:
+        return 0
+    items = (repacked(gemm, operand) for operand in OPERANDS)
+    return sum(evaluate(item.nbytes, gemm.m_max) for item in items if item)
 
 
 def _config(
-    gemm: Gemm, load: str, tile_m: int, tile_n: int, tile_k: int, warps_m: int, warps_n: int, stages: int, split: int
-) -> Config:
+    gemm: Gemm, number: int, split: int, stages: int, choices: Mapping[str, tuple[object, ...]]
+) -> Config | None:
+    tile_m, tile_n, tile_k, warps_m, warps_n = _CUTS[number]
+    tile_k = next((k for k in (tile_k, 32, 16) if k in choices["tile_k"]), FRAGMENT)
     columns = -(-gemm.n // tile_n)
+    if stages not in choices["stages"]:
+        return None
     return Config(
         "wmma",
         (
@@ -150,11 +103,10 @@ def _config(
             ("warps_m", warps_m),
             ("warps_n", warps_n),
             ("stages", stages),
-            ("sets", 1),
+            ("registers", 2 if tile_k > FRAGMENT else 1),
             ("pad", _PAD),
-            ("load", load),
+            ("load", loads(gemm)[0]),
             ("split", split),
-            ("raster", next(r for r in (8, 4, 2, 16, 1) if columns % r == 0)),
-            ("resident", 0),
+            ("raster", next(r for r in (4, 8, 2, 1) if columns % r == 0 and r in choices["raster"])),
         ),
     )

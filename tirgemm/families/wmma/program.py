@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tirgemm.families.base import Program
 from tirgemm.families.tensorcore import program as assembled
@@ -12,13 +12,11 @@ from tirgemm.families.tensorcore.pipeline import pipelined
 from tirgemm.families.wmma.fragments import with_fragments
 from tirgemm.families.wmma.schedule import scheduled
 from tirgemm.families.wmma.staged import SYMBOL
-from tirgemm.families.wmma.tiling import WmmaTiling
+from tirgemm.families.wmma.tile import WmmaTiling
 from tirgemm.hardware import WARP
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
-
-_RESIDENT = "tirx.launch_bounds_min_blocks_per_sm"
 
 
 def program(tiling: WmmaTiling) -> Program:
@@ -30,21 +28,7 @@ def kernel(tiling: WmmaTiling) -> PrimFunc:
     """The kernel that multiplies: its schedule, then instructions, then the pipeline."""
     func, stage = scheduled(tiling).mod[SYMBOL], Stage(tiling)
     func = exchanged(func, copies(func, stage))
-    return bounded(pipelined(with_fragments(func, stage, tiling)), tiling.resident)
-
-
-def bounded(func: PrimFunc, resident: int) -> PrimFunc:
-    """``func`` for at least ``resident`` blocks an SM: what a thread may take of its registers."""
-    from tvm import tirx
-    from tvm_ffi.structural import structural_map
-
-    def with_bound(loop: Any) -> Any:
-        if loop.thread_binding is None or loop.thread_binding.thread_tag != "blockIdx.x":
-            return loop
-        body = tirx.AttrStmt(tirx.IntImm("int32", 0), _RESIDENT, tirx.IntImm("int32", resident), loop.body)
-        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)
-
-    return func.with_body(structural_map(func.body, (tirx.For, with_bound))) if resident else func
+    return pipelined(with_fragments(func, stage, tiling))
 
 
 def meaning(tiling: WmmaTiling) -> Program:

@@ -2,132 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
-from tirgemm.families.wmma.tiling import FRAGMENT, WmmaTiling, tiling
+from tirgemm.families.tensorcore import rules
+from tirgemm.families.tensorcore.names import LINE
+from tirgemm.families.wmma.space import TILES_M, TILES_N, tiling
+from tirgemm.families.wmma.tile import FRAGMENT, WmmaTiling, registers_of
 from tirgemm.gemm import Gemm
-from tirgemm.hardware import WARP, occupancy
 
-MAX_GRID = (2**31 - 1, 65535, 65535)
-# Tiles of this many outputs or fewer may leave SMs idle: nothing smaller would be better.
-_SMALL_TILE = 32 * 32
-_MAX_WORKSPACE_BYTES = 2**30
-_REGISTER_SLACK = 8
-_FLOAT_BYTES = 4
+Check = Callable[[Gemm, Config, Device], str | None]
 
 
-def _warps(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
-    for axis in ("m", "n"):
-        warps, tile = config[f"warps_{axis}"], config[f"tile_{axis}"]
-        if tile % (warps * FRAGMENT):
-            return f"warps_{axis}={warps} do not share tile_{axis}={tile} in whole fragments of {FRAGMENT}"
-    return None
+def _of_tiling(check: Callable[[WmmaTiling], str | None]) -> Check:
+    return lambda gemm, config, _: check(tiling(gemm, config))
 
 
-def _sets(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
-    if config["sets"] == 2 and config["tile_k"] // FRAGMENT % 2:
-        return f"sets=2 takes turns at every {FRAGMENT} of k, of which tile_k={config['tile_k']} has an odd number"
-    return None
+def _of_device(check: Callable[[WmmaTiling, Device], str | None]) -> Check:
+    return lambda gemm, config, device: check(tiling(gemm, config), device)
 
 
-def _raster(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
-    columns = -(-gemm.n // config["tile_n"])
-    if columns % config["raster"] == 0:
+def _fragments(cut: WmmaTiling) -> str | None:
+    if cut.sets == 1 or cut.tile_k > FRAGMENT:
         return None
-    return f"raster={config['raster']} does not divide the {columns} blocks along n"
+    return f"registers=2 loads the second {FRAGMENT} of k while the first is multiplied; tile_k={cut.tile_k} has one"
 
 
-def _split(gemm: Gemm, config: Config, device: Device) -> str | None:
-    split = config["split"]
-    if split == 1:
+def _load(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+    return rules.load(tiling(gemm, config), config["load"])
+
+
+def _registers(cut: WmmaTiling, device: Device) -> str | None:
+    return rules.registers(cut, registers_of(cut.warp_m, cut.warp_n, cut.gemm.acc, cut.sets), device)
+
+
+def _filled(cut: WmmaTiling, device: Device) -> str | None:
+    if cut.split == 1:
         return None
-    steps = -(-gemm.k // config["tile_k"])
-    part = -(-steps // split)
-    if (split - 1) * part >= steps:
-        return f"split={split} leaves a part of the {steps} steps of k without any"
-    cut = tiling(gemm, config)
-    size = evaluate(cut.partial_elements, gemm.m_max) * _FLOAT_BYTES
-    if size > _MAX_WORKSPACE_BYTES:
-        return f"the sums of split={split} parts take {size} bytes of workspace; the limit is {_MAX_WORKSPACE_BYTES}"
-    if evaluate(cut.blocks, gemm.m_max) // split >= 2 * device.units:
-        return f"there are two tiles for each of {device.units} SMs without cutting k in {split} parts"
-    return None
-
-
-def _copy(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
-    cut = tiling(gemm, config)
-    for side in cut.sides:
-        if not side.whole or not side.passes:
-            return f"{cut.threads} threads do not copy the {side.rows} rows of {side.operand}'s tile in whole turns"
-    return None
-
-
-def _shared(gemm: Gemm, config: Config, device: Device) -> str | None:
-    need, limit = tiling(gemm, config).shared_bytes, device.limits.shared_per_block
-    if need <= limit:
+    tiles = evaluate(cut.blocks, cut.gemm.m_max) // cut.split
+    if tiles < 2 * device.units:
         return None
-    return f"the tiles need {need} bytes of shared memory; a block of {device.arch} has {limit}"
-
-
-def _registers(gemm: Gemm, config: Config, device: Device) -> str | None:
-    cut = tiling(gemm, config)
-    room = _room(cut, device)
-    if cut.registers <= room:
-        return None
-    return f"a thread needs about {cut.registers} registers; {cut.threads} threads of {device.arch} have {room} each"
-
-
-def _resident(gemm: Gemm, config: Config, device: Device) -> str | None:
-    cut = tiling(gemm, config)
-    if not cut.resident:
-        return None
-    # The estimate is high rather than low: what is just over the bound may still fit it.
-    fit = occupancy(device.limits, cut.threads, max(1, cut.registers - _REGISTER_SLACK), cut.shared_bytes)
-    if cut.resident <= fit:
-        return None
-    return f"resident={cut.resident} blocks of {cut.threads} threads are more than the {fit} that an SM of {device.arch} holds"
-
-
-def _grid(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
-    extents = [evaluate(extent, gemm.m_max) for extent in tiling(gemm, config).grid]
-    for axis, extent, limit in zip("xyz", extents, MAX_GRID, strict=True):
-        if extent > limit:
-            return f"the grid has {extent} blocks along {axis}; the driver takes at most {limit}"
-    return None
-
-
-def _waves(gemm: Gemm, config: Config, device: Device) -> str | None:
-    if config["tile_m"] * config["tile_n"] <= _SMALL_TILE:
-        return None
-    count = evaluate(tiling(gemm, config).blocks, gemm.m_max)
-    if 2 * count >= device.units or 2 * _blocks_of_half(gemm, config) <= 3 * count:
-        return None
-    return f"{count} blocks keep fewer than half of {device.units} SMs busy; smaller tiles would be more"
-
-
-def _blocks_of_half(gemm: Gemm, config: Config) -> int:
-    """Blocks of the grid with the longer side of the tile halved."""
-    m, n = config["tile_m"], config["tile_n"]
-    changed = {"tile_m": m // 2} if m >= n else {"tile_n": n // 2}
-    return evaluate(tiling(gemm, config.with_(**changed)).blocks, gemm.m_max)
-
-
-def _room(cut: WmmaTiling, device: Device) -> int:
-    """Registers that a thread may take so that one block fits an SM: whole units of eight."""
-    return min(device.limits.registers_per_thread, device.limits.registers_per_sm // max(cut.threads, WARP) // 8 * 8)
+    return f"{tiles} tiles are two or more for each of {device.units} SMs: split={cut.split} would only add its parts"
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("warps", _warps),
-    Rule("sets", _sets),
-    Rule("raster", _raster),
-    Rule("copy", _copy),
-    Rule("shared", _shared),
-    Rule("registers", _registers),
-    Rule("resident", _resident),
-    Rule("split", _split),
-    Rule("grid", _grid),
-    Rule("waves", _waves),
+    Rule("warps", _of_tiling(lambda cut: rules.warps(cut, FRAGMENT, FRAGMENT))),
+    Rule("fragments", _of_tiling(_fragments)),
+    Rule("tile", _of_tiling(lambda cut: rules.tile(cut, TILES_M, TILES_N))),
+    Rule("load", _load),
+    Rule("copy", _of_tiling(lambda cut: rules.copy(cut, LINE))),
+    Rule("raster", _of_tiling(rules.raster)),
+    Rule("stages", _of_tiling(rules.stages)),
+    Rule("split", _of_tiling(rules.split)),
+    Rule("filled", _of_device(_filled)),
+    Rule("shared", _of_device(rules.shared)),
+    Rule("registers", _of_device(_registers)),
+    Rule("grid", _of_tiling(rules.grid)),
+    Rule("waves", _of_device(rules.waves)),
 )

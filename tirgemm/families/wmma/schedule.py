@@ -16,7 +16,7 @@ from tirgemm.families.tensorcore.schedule import (
 )
 from tirgemm.families.tensorcore.tiling import RUN
 from tirgemm.families.wmma.staged import SYMBOL, StagedWmma
-from tirgemm.families.wmma.tiling import FRAGMENT, STAGED_PAD, WmmaTiling
+from tirgemm.families.wmma.tile import FRAGMENT, STAGED_PAD, WmmaTiling
 from tirgemm.hardware import WARP
 
 if TYPE_CHECKING:

@@ -2,51 +2,79 @@
 
 from __future__ import annotations
 
-from tirgemm.config import Knob, Space, Value
-from tirgemm.families.tensorcore.names import COPY, REPACK
-from tirgemm.families.tensorcore.tiling import OPERANDS, RUN, copy_width
-from tirgemm.gemm import Gemm
+from dataclasses import replace
+from functools import lru_cache
 
-_TILES = (16, 32, 64, 128, 256)
-_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
-# Steps of k below which cutting k is not offered: a part has at least two of the shortest.
-_LEAST_PART = 64
+from tirgemm.config import Config, Knob, Space, Value
+from tirgemm.families.tensorcore.names import LINE, NONE, PADDED, STAGED
+from tirgemm.families.tensorcore.rules import LEAST_STEPS
+from tirgemm.families.tensorcore.tiling import RUN, RUN_BYTES, Side, loads, output_width, side
+from tirgemm.families.wmma.tile import FRAGMENT, WmmaTiling
+from tirgemm.gemm import Gemm, Operand
+from tirgemm.hardware import WARP
+from tirgemm.layouts import Layout
+
+TILES_M = (16, 32, 64, 128, 256)
+TILES_N = (16, 32, 64, 128, 256)
+TILES_K = (16, 32, 64)
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 def space(gemm: Gemm) -> Space:
     """Every knob with its choices, simplest first.
 
-    tile_m, tile_n, tile_k: outputs of a block and its step in k. warps_m, warps_n: warps that share the tile. stages:
-    steps of k in shared memory. sets: fragments of the next 16 of k are loaded while products are computed, or not.
-    pad: elements after each row of a shared tile. load: how operands reach it: as they lie, or after a pass that aligns
-    their rows. split: parts of k that blocks of their own sum. raster: blocks along n that are neighbours in time.
-    resident: blocks that an SM must hold, which bounds a thread's registers; 0 leaves them to the compiler.
+    tile_m, tile_n, tile_k: outputs of a thread block and its step in k. warps_m, warps_n: warps of a block. stages:
+    tiles of both operands in flight. registers: sets of fragments, two to load one while the other is multiplied. pad:
+    elements after each row of a shared tile. load: operands are copied as they lie, or after a pass that aligns their
+    rows. split: parts of k, added by a second kernel. raster: blocks along n that are neighbours in time.
     """
+    steps, columns = -(-gemm.k // FRAGMENT), -(-gemm.n // TILES_N[0])
     knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
-        ("tile_m", _up_to(gemm.m_max)),
-        ("tile_n", _up_to(gemm.n)),
-        ("tile_k", (16, 32, 64)),
+        ("tile_m", _up_to(gemm.m_max, TILES_M)),
+        ("tile_n", _up_to(gemm.n, TILES_N)),
+        ("tile_k", _up_to(gemm.k, TILES_K)),
         ("warps_m", (1, 2, 4)),
         ("warps_n", (1, 2, 4)),
-        ("stages", (2, 3, 4)),
-        ("sets", (1, 2)),
+        ("stages", tuple(s for s in (2, 3, 4) if s == 2 or s <= steps + 1)),
+        ("registers", (1, 2) if gemm.k > TILES_K[0] else (1,)),
         ("pad", (0, 8, 16)),
         ("load", loads(gemm)),
-        ("split", tuple(s for s in _SPLITS if s == 1 or gemm.k >= s * _LEAST_PART)),
-        ("raster", (1, 2, 4, 8, 16)),
-        ("resident", (0, 1, 2, 3)),
+        ("split", tuple(s for s in _SPLITS if s == 1 or steps // s >= LEAST_STEPS)),
+        ("raster", tuple(r for r in (1, 2, 4, 8, 16) if r <= columns)),
     )
     return Space("wmma", tuple(Knob(name, choices) for name, choices in knobs))
 
 
-def loads(gemm: Gemm) -> tuple[str, ...]:
-    """The ways to load that a problem has: only rows that 16-byte copies do not suit are worth copying first."""
-    widths = [copy_width(gemm, operand) for operand in OPERANDS]
-    if min(widths) == 1:
-        return (REPACK,)
-    return (COPY,) if min(widths) == RUN else (COPY, REPACK)
+@lru_cache(maxsize=1024)
+def tiling(gemm: Gemm, config: Config) -> WmmaTiling:
+    """The cut that ``config`` means for ``gemm``. Defined for every point of the space, valid or not."""
+    return WmmaTiling(
+        gemm=gemm,
+        tile_m=config["tile_m"],
+        tile_n=config["tile_n"],
+        tile_k=config["tile_k"],
+        warps_m=config["warps_m"],
+        warps_n=config["warps_n"],
+        stages=config["stages"],
+        split=config["split"],
+        raster=config["raster"],
+        shared=PADDED if config["pad"] else NONE,
+        epilogue=STAGED,
+        resident=0,
+        a=_padded(gemm, "a", config["tile_m"], config),
+        b=_padded(gemm, "b", config["tile_n"], config),
+        width_d=output_width(gemm),
+        sets=config["registers"],
+    )
 
 
-def _up_to(size: int) -> tuple[int, ...]:
-    """Tiles that a dimension of ``size`` can use: none more than twice too large, the smallest always."""
-    return tuple(t for t in _TILES if t < 2 * size or t == _TILES[0])
+def _padded(gemm: Gemm, operand: Operand, extent: int, config: Config) -> Side:
+    """The tile of an operand with ``pad`` elements after each row."""
+    threads = config["warps_m"] * config["warps_n"] * WARP
+    plain = side(gemm, operand, extent, config["tile_k"], threads, NONE, LINE, config["load"])
+    return replace(plain, layout=Layout.padded(plain.rows, plain.runs, RUN_BYTES, config["pad"] // RUN))
+
+
+def _up_to(size: int, tiles: tuple[int, ...]) -> tuple[int, ...]:
+    """Tiles that a dimension of ``size`` can use: up to the first that holds all of it."""
+    return tuple(t for i, t in enumerate(tiles) if i == 0 or tiles[i - 1] < size)

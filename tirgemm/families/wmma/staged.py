@@ -6,7 +6,7 @@ from typing import Any
 
 from tirgemm.families.tensorcore.staged import StagedGemm
 from tirgemm.families.tensorcore.tiling import RUN
-from tirgemm.families.wmma.tiling import FRAGMENT, WmmaTiling
+from tirgemm.families.wmma.tile import FRAGMENT, WmmaTiling
 
 SYMBOL = "wmma_gemm"
 _RUNS = FRAGMENT // RUN
