@@ -28,6 +28,8 @@ _WEAKER: tuple[tuple[str, str], ...] = (
     (r"(wgmma\.wait_group\.sync\.aligned) 1", r"\1 4"),
     (r"(cp\.async(?:\.bulk)?\.wait_group(?:\.read)?) 0", r"\1 1"),
     (r"(cp\.async(?:\.bulk)?\.wait_group(?:\.read)?) 1", r"\1 3"),
+    (r"(cp\.async\.wait_group) 2", r"\1 3"),
+    (r"(cp\.async\.wait_group) 3", r"\1 4"),
     (r"st\.release\.gpu", "st.relaxed.gpu"),
     (r"ld\.acquire\.gpu", "ld.relaxed.gpu"),
     (r"fence\.acq_rel\.gpu", "fence.acq_rel.cta"),
@@ -39,6 +41,7 @@ _PARTS = (
     ("setmaxnreg.dec", "producer"),
     ("setmaxnreg.inc", "consumer"),
     ("wgmma.wait_group.sync.aligned 0", "epilogue"),
+    ("mma.sync.aligned", "steps"),
 )
 _INSTRUCTION = re.compile(
     r'"(?:\{[^"]*?)?((?:mbarrier|cp\.async|fence|bar|wgmma|ld\.|st\.|red\.|membar|griddep)[^"%\[;]*)'
@@ -52,9 +55,10 @@ DELAY, LATE, LIMIT, DROP, WEAKEN = "delay", "late", "limit", "drop", "weaken"
 OUTSIDE, RACE = "outside", "race"
 # Planted behind the declaration of shared memory: a write behind its end, and writes of all warps to the same words.
 _PLANTED = {
-    OUTSIDE: "if (blockIdx.x == 0 && threadIdx.x == 0) ((volatile int*)_ptr)[60000] = 1;",
-    RACE: "((volatile int*)_ptr)[threadIdx.x % 32] = (int)threadIdx.x;",
+    OUTSIDE: "if (blockIdx.x == 0 && threadIdx.x == 0) ((volatile int*)NAME)[60000] = 1;",
+    RACE: "((volatile int*)NAME)[threadIdx.x % 32] = (int)threadIdx.x;",
 }
+_SHARED = re.compile(r"extern __shared__ .*?(\w+)\[\];")
 
 # A wait that ends: what never comes is a trap, which the host sees as a failed launch. In assembly, as little as TVM's own
 # wait: with more registers in it ptxas serialises the wgmmas around it.
@@ -196,8 +200,8 @@ def altered(source: str, alteration: str) -> str:
                 else:
                     extra += _weaken(lines, number, known, alteration)
         elif name in _PLANTED:
-            place = next(number for number, line in enumerate(lines) if "extern __shared__" in line)
-            lines[place] += " " + _PLANTED[name]
+            place, declared = next((n, found) for n, line in enumerate(lines) if (found := _SHARED.search(line)))
+            lines[place] += " " + _PLANTED[name].replace("NAME", declared[1])
         elif word not in (DELAY, LATE, LIMIT):
             known_words = f"{DELAY}, {LATE}, {LIMIT}, {DROP}:LINES, {WEAKEN}:LINE, {OUTSIDE}, {RACE}"
             raise InvalidRequest(f"alteration {alteration!r}: {word!r} is none of {known_words}")

@@ -60,21 +60,24 @@ def classes(cases: Sequence[Case]) -> Callable[[Case], frozenset[Feature]]:
 def paths(case: Case) -> frozenset[Feature]:
     """The knobs that choose code rather than sizes, and what they are combined with: a kernel's ways through its source.
 
-    Knobs whose values are words, sharing in a cluster, and whether k is split; together with the operands' layout where
-    they say how operands are loaded, and with the output's size where they say how D is stored.
+    Knobs whose values are words, sharing in a cluster, sets of registers, and whether k is split; together with the
+    operands' layout where they say how operands are loaded or lie in shared memory, and with the output's size where
+    they say how D is stored.
     """
     gemm, config = case.gemm, case.config
     words: dict[str, object] = {name: value for name, value in config.knobs if isinstance(value, str)}
     several = {
         name: value > 1
         for name, value in config.knobs
-        if name.startswith(("cluster", "split")) and isinstance(value, int)
+        if name.startswith(("cluster", "split", "registers")) and isinstance(value, int)
     }
     if "reduction" in words and not several.get("split", False):
         del words["reduction"]
     found: set[Feature] = {*words.items(), *several.items()}
     found.add(("schedule, cluster", (words.get("schedule"), any(v for n, v in several.items() if n != "split"))))
     found.add(("load, layout", (words.get("load"), gemm.layout)))
+    if "shared" in words:
+        found.add(("shared, layout", (words["shared"], gemm.layout)))
     found.add(("epilogue, schedule", (words.get("epilogue"), words.get("schedule"))))
     found.add(("acc, dtype", (gemm.acc, gemm.dtype)))
     found.add(("range", gemm.m_min < gemm.m_max))

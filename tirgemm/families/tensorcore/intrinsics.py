@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
-# cp.async of 16 bytes passes L1 by; narrower ones cannot. Bytes beyond ``count`` are zero.
+# cp.async of 16 bytes passes L1 by; narrower ones cannot. L2 fetches whole lines: the next step needs the other half of a
+# line of which this one needs half. Bytes beyond ``count`` are zero.
 _CP_ASYNC = """
 __forceinline__ __device__ void tirgemm_cp_async_{n}(void* to, const void* from) {{
   unsigned address = __cvta_generic_to_shared(to);
-  asm volatile("cp.async.{cache}.shared.global [%0], [%1], {n};" :: "r"(address), "l"(from));
+  asm volatile("cp.async.{cache}.shared.global.L2::128B [%0], [%1], {n};" :: "r"(address), "l"(from));
 }}
 """
 _CP_ASYNC_ZFILL = """
 __forceinline__ __device__ void tirgemm_cp_async_{n}_zfill(void* to, const void* from, int count) {{
   unsigned address = __cvta_generic_to_shared(to);
-  asm volatile("cp.async.{cache}.shared.global [%0], [%1], {n}, %2;" :: "r"(address), "l"(from), "r"(count));
+  asm volatile("cp.async.{cache}.shared.global.L2::128B [%0], [%1], {n}, %2;" :: "r"(address), "l"(from), "r"(count));
 }}
 """
 

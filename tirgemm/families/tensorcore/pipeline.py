@@ -29,10 +29,14 @@ if TYPE_CHECKING:
 # Marks the loops: over steps, with the stages; over 16 of k of a step, with the sets of registers.
 STEPS, INNER = "tirgemm_stages", "tirgemm_registers"
 _COMMIT = """
-__forceinline__ __device__ void tirgemm_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__forceinline__ __device__ void tirgemm_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 """
 _WAIT = """
-__forceinline__ __device__ void tirgemm_wait_{n}() {{ asm volatile("cp.async.wait_group {n};" ::: "memory"); }}
+__forceinline__ __device__ void tirgemm_wait_{n}() {{
+  asm volatile("cp.async.wait_group {n};" ::: "memory");
+}}
 """
 
 
