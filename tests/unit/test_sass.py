@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
+from math import prod
 
 import pytest
 
 from tirgemm.analysis.disassembler import disassembly
 from tirgemm.analysis.memory_access import Address, MemoryAccess, parse_address
 from tirgemm.analysis.sass import Function, disassemble, parse
+from tirgemm.analysis.trips import trip_counts
 from tirgemm.errors import AnalysisFailed
+from tirgemm.expr import evaluate
 from tirgemm.families import family_named
+from tirgemm.families.simt import ladder
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.compile import Binary, build
 from tirgemm.tuning.compile.nvrtc import compile_source
 
+H200 = named_device("sm_90a")
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a")
 
 
@@ -90,7 +95,8 @@ def test_every_kind_of_access_is_told_with_space_and_width(arch: str) -> None:
 
 
 def test_main_loop_of_simt_is_one_loop_with_the_wide_loads() -> None:
-    (function,) = code("simt", "4096x4096x4096:f32:nn")
+    gemm = Gemm.parse("4096x4096x4096:f32:nn")
+    (function,) = disassemble(build(gemm, ladder.config("warp_tile", gemm, H200), H200).data)
     (loop,) = function.loops
     inside = Counter(i.name for i in function.executed if i.loops == (loop.index,))
     assert inside["LDS.128"] * 16 == inside["FFMA"] > 0
@@ -103,8 +109,25 @@ def test_main_loop_of_simt_is_one_loop_with_the_wide_loads() -> None:
     assert function.units({loop.index: turns})["fp32"] >= mix["FFMA"]
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("family", ["wmma", "mma"])
+def test_tensor_core_kernels_copy_asynchronously_and_load_matrices(family: str, arch: str) -> None:
+    gemm, device = Gemm.parse("1024x1024x512:f16:nt"), named_device(arch)
+    binary = build(gemm, family_named(family).default(gemm, device, "sustained"), device)
+    (launch,), (function,) = binary.launch.kernels, disassemble(binary.data)
+    assert function.unknown == ()
+    copies = [i.memory for i in function.memory if i.opcode == "LDGSTS"]
+    assert copies
+    assert all(m and (m.width, m.bypass, m.source_space) == (16, True, "global") for m in copies)
+    assert {m.width for i in function.memory if i.opcode == "LDSM" and (m := i.memory)} == {16}
+    mix = function.mix(trip_counts(function))
+    products = sum(count for name, count in mix.items() if name.startswith("HMMA.16816"))
+    warps = prod(launch.block) // 32 * prod(evaluate(extent, 1) for extent in launch.grid)
+    assert products * warps * 16 * 8 * 16 == 1024 * 1024 * 512
+
+
 def test_mix_without_trip_counts_is_what_stands_in_the_code() -> None:
-    (function,) = code("simt", "4096x4096x4096:f32:nn")
+    (function,) = code("simt", "1024x1024x1024:f16:nt")
     assert function.mix() == Counter(i.name for i in function.executed)
     with pytest.raises(AnalysisFailed, match=r"the loop at 0x\w+ \(number 0\) has no trip count"):
         function.mix({})
