@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tirgemm.analysis.expressions import Expr, add, const, make, scale, symbol, unknown
+from tirgemm.analysis import inline_source
+from tirgemm.analysis.expressions import LANE, Expr, add, const, make, scale, symbol, unknown
 from tirgemm.analysis.sites import Space
 
 _PTX_TYPES = {"b8": 1, "u8": 1, "b16": 2, "f16": 2, "bf16": 2, "u16": 2, "b32": 4, "f32": 4, "u32": 4, "s32": 4, "f16x2": 4, "bf16x2": 4, "b64": 8, "u64": 8, "f64": 8, "s64": 8, "b128": 16}  # fmt: skip
@@ -72,12 +73,44 @@ def function_value(walker: Any, call: Any) -> tuple[Expr, Any]:
 
 
 def _function(walker: Any, call: Any) -> None:
-    name = str(call.args[0].value)
-    if name in _STORES:
-        address, buffer = walker.pointing(call.args[1])
-        walker.site(buffer, address, "store", "global", _STORES[name])
-    elif name not in (*_SAME, *_ZERO):
-        walker.unmodelled(name, "a function of inline source; what it does to memory is not counted")
+    """A function of inline source: what the instructions in it do, or an unknown."""
+    name, *arguments = call.args
+    label, source = str(name.value), str(arguments[-1].value) if type(arguments[-1]).__name__ == "StringImm" else ""
+    if label in _STORES:
+        address, buffer = walker.pointing(arguments[0])
+        walker.site(buffer, address, "store", "global", _STORES[label])
+        return
+    pointed = [walker.pointing(a) for a in arguments if type(a).__name__ != "StringImm"]
+    memory = {n for n, (_, b) in enumerate(pointed) if b is not None and walker.space_of(b) is not None}
+    if label in (*_SAME, *_ZERO) or not memory:
+        return
+    found = inline_source.function(label, source)
+    taken = {n for i in found.instructions for n in (i.pointer, i.source)} if found is not None else set()
+    if found is None or found.unknown or memory - taken:
+        what = f" ({', '.join(found.unknown)})" if found is not None and found.unknown else ""
+        walker.unmodelled(label, f"a function of inline source{what}; what it does to memory is not counted")
+        return
+    for one in found.instructions:
+        _inline(walker, one, pointed)
+
+
+def _inline(walker: Any, one: inline_source.Instruction, pointed: list[tuple[Expr, Any]]) -> None:
+    address, buffer = pointed[one.pointer]
+    others = [b for n, (_, b) in enumerate(pointed) if b is not None and n != one.pointer]
+    if one.op in ("ldmatrix", "stmatrix"):
+        for other in others:
+            walker.provenance.move(*((other, [buffer]) if one.op == "ldmatrix" else (buffer, [other])))
+        _rows(walker, buffer, address, one.op, one.matrices, one.transposed)
+    elif one.op == "copy":
+        origin, memory = pointed[one.source]
+        walker.provenance.move(buffer, [memory])
+        reads = (make("lt", const(0), pointed[one.size][0]),) if one.size >= 0 else ()
+        walker.site(memory, origin, "copy", "global", one.width, guards=reads)
+        walker.site(buffer, address, "copy", "shared", one.width, owner=memory, source=origin)
+    else:
+        for other in others:
+            walker.provenance.move(*((other, [buffer]) if one.op == "load" else (buffer, [other])))
+        walker.site(buffer, address, one.op, one.space, one.width)
 
 
 def _is_pure(call: Any) -> bool:
@@ -158,7 +191,7 @@ def _legacy_ldmatrix(walker: Any, call: Any) -> None:
 
 
 def _rows(walker: Any, buffer: Any, address: Expr, op: str, count: int, transposed: bool) -> None:
-    named = () if count == 4 else (make("lt", symbol("lane"), const(8 * count)),)
+    named = () if count == 4 else (make("lt", symbol(LANE), const(8 * count)),)
     walker.site(buffer, address, op, "shared", 16, guards=named, matrices=count, transposed=transposed)
 
 
@@ -173,7 +206,7 @@ def _copy_raw(walker: Any, call: Any) -> None:
     width = int(size.value)
     holds = tuple(walker.integer(p) for p in predicate)
     walker.site(memory, origin, "copy", "global", width, guards=holds)
-    walker.site(into, target, "copy", "shared", width, guards=holds, source=origin)
+    walker.site(into, target, "copy", "shared", width, owner=memory, guards=holds, source=origin)
     for condition in holds:
         walker.site(into, target, "store", "shared", width, guards=(make("not", condition),), detail="zeros")
 
@@ -186,7 +219,7 @@ def _copy(walker: Any, call: Any) -> None:
     reads = (make("lt", const(0), walker.integer(more[0])),) if "src_size" in str(call.op.name) else ()
     width = int(size.value)
     walker.site(memory, origin, "copy", "global", width, guards=reads)
-    walker.site(into, target, "copy", "shared", width, source=origin)
+    walker.site(into, target, "copy", "shared", width, owner=memory, source=origin)
 
 
 def _bulk(walker: Any, call: Any) -> None:
@@ -238,18 +271,40 @@ def _map_address(walker: Any, call: Any) -> None:
 
 
 def _fragment(walker: Any, call: Any) -> None:
-    """wmma loads and stores: 16 x 16 elements by a warp."""
+    """wmma loads and stores of 16 x 16 elements: ldmatrix.x4, and four stores of two elements a lane.
+
+    Seen in the machine code of sm_80 to sm_90a. Which matrix of the four comes first does not change what is counted.
+    """
     fragment, m, n, k, _, pointer, stride, layout = call.args
-    address, buffer = walker.pointing(pointer)
     load = "load_matrix" in str(call.op.name)
+    address, buffer = walker.pointing(pointer)
     _, registers = walker.pointing(fragment)
+    walker.provenance.move(*((registers, [buffer]) if load else (buffer, [registers])))
+    size, scope = _element(str(registers.dtype)), str(registers.scope())
+    sizes = tuple(int(walker.integer(x).value) for x in (m, n, k))
+    row = str(layout.value) == "row_major"
+    if sizes != (16, 16, 16) or walker.space_of(buffer) != "shared" or (load and size != 2) or not (load or row):
+        walker.unmodelled(
+            f"{_short(call)} of {'x'.join(map(str, sizes))} {registers.dtype}",
+            "a fragment that this analysis does not know the instructions of; it is not counted",
+        )
+        return
+    pitch, lane = walker.integer(stride), symbol(LANE)
     if load:
-        walker.provenance.move(registers, [buffer])
-    else:
-        walker.provenance.move(buffer, [registers])
-    shape = tuple(int(walker.integer(x).value) for x in (m, n, k))
-    scope = str(registers.scope()) if registers is not None else ""
-    walker.fragment(buffer, address, shape, walker.integer(stride), str(layout.value), scope, load)
+        named = make("mul", make("and", lane, const(15)), pitch)
+        column = scale(make("shr", lane, const(4)), 8)
+        at = add(address, scale(add(named, column), size))
+        _rows(walker, buffer, at, "ldmatrix", 4, row == scope.endswith("matrix_b"))
+        return
+    named = make("mul", make("shr", lane, const(2)), pitch)
+    first = add(address, scale(add(named, scale(make("and", lane, const(3)), 2)), size))
+    for down, across in ((0, 0), (1, 0), (0, 1), (1, 1)):
+        at = add(first, scale(add(scale(pitch, 8 * down), 8 * across), size))
+        walker.site(buffer, at, "store", "shared", 2 * size)
+
+
+def _short(call: Any) -> str:
+    return str(call.op.name).removeprefix("tirx.")
 
 
 def _atomic(walker: Any, call: Any) -> None:

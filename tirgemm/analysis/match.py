@@ -140,7 +140,9 @@ class _Match:
         if op in ("matrix", "bulk"):
             self.tiles(bucket)
             return
-        sides = [w for w in bucket.accesses if not (op == "copy" and w.access.first.space == "global")]
+        sides = [
+            w for w in bucket.accesses if not (op == "copy" and w.access.first.space == "global")
+        ] or bucket.accesses
         written: Counter[int] = Counter()
         distinct: Counter[int] = Counter()
         for one in sides:

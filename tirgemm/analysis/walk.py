@@ -226,12 +226,13 @@ class _Walker(Values):
                 self.site(buffer, add(address, scale(stride, lane * size)), op, space, size)
 
     def site(self, buffer: Any, address: Expr, op: Op, space: Space, width: int, **more: Any) -> None:
-        """Add an access; a width of more than an instruction moves is split by the caller."""
+        """Add an access of one instruction; ``owner``: whose data it moves where that is not all that is in the buffer."""
         self.count += 1
         guards = (*self.guards, *more.pop("guards", ()))
+        owner = more.pop("owner", buffer)
         name = str(buffer.name) if buffer is not None else ""
         made = Site(self.count, name, "", space, op, width, address, guards, **more)
-        self.provenance.touch(made, buffer)
+        self.provenance.touch(made, owner)
         self.out.append(made)
 
     def unmodelled(self, name: str, reason: str) -> None:
