@@ -23,8 +23,14 @@ def disassembly(cubin: bytes) -> str:
     with tempfile.TemporaryDirectory(prefix="tirgemm-sass-") as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
-        command = [nvdisasm(), "-c", "-g", str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS, errors="replace")
+        # Some versions refuse to print lines that are not there.
+        for lines in (["-g"], []):
+            command = [nvdisasm(), "-c", *lines, str(file)]
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=_SECONDS, errors="replace"
+            )
+            if not done.returncode:
+                break
     if done.returncode:
         raise AnalysisFailed(f"nvdisasm does not read {len(cubin)} bytes as a cubin: {done.stderr.strip()[-400:]}")
     return done.stdout
