@@ -10,7 +10,7 @@ from functools import lru_cache
 from tirgemm.analysis.control_flow import Block, Flow, Loop, blocks_of, natural_loops, nest_of, reachable
 from tirgemm.analysis.disassembler import disassembly
 from tirgemm.analysis.memory_access import MemoryAccess, memory_access
-from tirgemm.analysis.opcodes import UNKNOWN, unit_of
+from tirgemm.analysis.opcodes import TEXTURE, UNKNOWN, unit_of
 from tirgemm.errors import AnalysisFailed
 
 
@@ -87,8 +87,8 @@ class Function:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The names of opcodes that this analysis does not know, sorted."""
-        return tuple(sorted({i.opcode for i in self.executed if i.unit == UNKNOWN}))
+        """The names of opcodes that this analysis does not know, and of textures' and surfaces', sorted."""
+        return tuple(sorted({i.opcode for i in self.executed if i.unit in (UNKNOWN, TEXTURE)}))
 
     def waits(self, loop: Loop) -> bool:
         """Whether ``loop`` only waits for an mbarrier: how often it turns is nobody's to know, and it moves no data."""
