@@ -17,7 +17,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from benchmarks.counted import ncu
 from benchmarks.counted.calls import END
 from benchmarks.counted.cases import Case, cases
 from benchmarks.counted.document import Kernel, documented, summary
-from benchmarks.counted.metrics import base_names, chosen
+from benchmarks.counted.metrics import base_names, candidates, chosen
 from benchmarks.counted.predictions import predicted
 from service.results import dump, environment
 from tirgemm.artifact import Signer, pack
@@ -58,7 +58,7 @@ def main() -> int:
         attribute([k for k in kernels if not k.message], launches)
     elif device.present:
         options.out.with_suffix(".metrics.txt").write_text("\n".join(sorted(filter(_OF_MEMORY.search, known))))
-        count(kernels, device, metrics, options.out.with_suffix(".ncu"), deadline)
+        count(kernels, device, candidates(known), options.out.with_suffix(".ncu"), deadline)
     document = documented(kernels, metrics, environment(device, ROOT, options.commit))
     options.out.write_text(dump(document))
     for line in summary(document):
@@ -90,10 +90,9 @@ def prepare(case: Case, device: Device) -> Kernel:
     return made
 
 
-def count(kernels: Sequence[Kernel], device: Device, metrics: Mapping[str, str], logs: Path, deadline: float) -> None:
+def count(kernels: Sequence[Kernel], device: Device, metrics: Sequence[str], logs: Path, deadline: float) -> None:
     """Profile what was built, AT_ONCE in a process; a case at which a process ends is left out of the next."""
     signer = Signer.generate()
-    wanted = sorted({part for metric in metrics.values() for part in metric.split("+")})
     waiting = [kernel for kernel in kernels if not kernel.message]
     with tempfile.TemporaryDirectory(prefix="tirgemm-counted-") as folder:
         turn = 0
@@ -109,7 +108,7 @@ def count(kernels: Sequence[Kernel], device: Device, metrics: Mapping[str, str],
             log = logs.with_name(f"{logs.name}.{turn}.csv")
             turn += 1
             try:
-                output, launches = ncu.profile(command, wanted, log, left, _environment())
+                output, launches = ncu.profile(command, metrics, log, left, _environment())
                 ended = [line.removeprefix(END).strip() for line in output.splitlines() if line.startswith(END)]
                 done = [kernel for kernel in now if kernel.case.name in ended]
                 attribute(done, launches)

@@ -126,6 +126,15 @@ def chosen(available: AbstractSet[str]) -> dict[str, str]:
     return found
 
 
+def candidates(available: AbstractSet[str]) -> list[str]:
+    """Every metric that could count something here, also those that are not chosen: the profiler's log keeps them, so that
+    another choice needs no new run.
+    """
+    parts = {part for counter in COUNTERS for metric in counter.metrics for part in metric.split("+")}
+    found = {part for part in parts if part.partition(".")[0] in available}
+    return sorted(found or {part for metric in chosen(available).values() for part in metric.split("+")})
+
+
 def right(counter: Counter, predicted: float, counted: float, requests: float | None) -> bool:
     """Whether ``predicted`` is right about ``counted``; ``requests``: what was counted of ``counter.requests``."""
     if counter.test == "at_most":

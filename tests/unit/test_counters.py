@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from benchmarks import check, counters
-from benchmarks.counted import document, metrics, ncu
+from benchmarks.counted import calls, document, metrics, ncu
 from benchmarks.counted.cases import Case, cases
 from benchmarks.counted.document import Kernel
 from benchmarks.counted.metrics import BY_NAME, COUNTERS, chosen, compared, right, value
@@ -94,6 +98,15 @@ def test_without_a_list_the_common_metrics_are_asked_for() -> None:
     assert asked["shared_load_wavefronts"] == LOADS
     assert asked["occupancy_percent"] == OCCUPANCY
     assert not any("ldsm" in metric or "ldgsts" in metric for metric in asked.values())
+    assert metrics.candidates(frozenset()) == sorted(asked.values())
+
+
+def test_every_metric_that_may_serve_is_profiled() -> None:
+    names = {
+        "sm__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld", "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld",
+        "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access", "dram__bytes",
+    }  # fmt: skip
+    assert metrics.candidates(names) == sorted(f"{name}.sum" for name in names - {"dram__bytes"})
 
 
 # -- right and wrong -------------------------------------------------------------------------------
@@ -227,7 +240,7 @@ def test_every_kernel_is_counted_though_one_breaks_its_process(fake_ncu: Path, m
     monkeypatch.setattr(counters, "AT_ONCE", 3)
     names = ("a", "bad", "b", "c", "d", "e")
     kernels = [kernel(name, "simt_gemm_kernel") for name in names]
-    asked = {"shared_loads": "smsp__inst_executed_op_shared_ld.sum", "occupancy_percent": OCCUPANCY}
+    asked = ["smsp__inst_executed_op_shared_ld.sum", OCCUPANCY]
     monkeypatch.setattr(counters, "_packed", packed_as_text)
     counters.count(kernels, H200, asked, fake_ncu / "counters.ncu", time.monotonic() + 60)
     assert {k.case.name: k.status for k in kernels} == dict.fromkeys(names, "counted") | {"bad": "failed"}
@@ -244,7 +257,7 @@ def packed_as_text(made: Kernel, _device: object, _signer: object, folder: Path)
 
 def test_nothing_is_begun_after_the_deadline(fake_ncu: Path) -> None:
     kernels = [kernel("a", "simt_gemm_kernel")]
-    counters.count(kernels, H200, {}, fake_ncu / "x", time.monotonic() - 1)
+    counters.count(kernels, H200, [], fake_ncu / "x", time.monotonic() - 1)
     assert kernels[0].message == "not reached in time"
 
 
@@ -272,6 +285,43 @@ def test_run_writes_a_file_that_checks(words: str, tmp_path: Path, monkeypatch: 
     assert [row["counter"] for row in judged] == ["occupancy_percent"] * len(symbols) * bool(words)
     (sentence,) = check.problems(out)
     assert sentence == f"it counts {2 if words else 0} kernels; at least 24 are asked for"
+
+
+def test_call_gives_tensors_in_call_order_and_random_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    gemm = Gemm.parse("1..5x6x7:bf16:tn:alpha:beta:bias:lda=9:batch=2")
+    kept: list[object] = []
+    copied: list[tuple[int, int]] = []
+    given: list[Any] = []
+
+    class HostMemory:
+        def __init__(self, nbytes: int) -> None:
+            self.buffer = (ctypes.c_char * nbytes)()
+            self.address = ctypes.addressof(self.buffer)
+            kept.append(self)
+
+    class HostGpu:
+        ordinal, stream = 0, 0
+
+        def to_device(self, address: int, array: npt.NDArray[np.uint16]) -> None:
+            assert len(np.unique(array)) > 1
+            copied.append((address, array.nbytes))
+
+        def synchronize(self) -> None: ...
+
+    class Loaded:
+        def __init__(self) -> None:
+            self.gemm = gemm
+
+        def raw(self, *arguments: object) -> None:
+            given.extend(arguments)
+
+    monkeypatch.setattr(calls, "Memory", HostMemory)
+    calls.call(HostGpu(), Loaded())  # type: ignore[arg-type]
+    *tensors, alpha, beta = given
+    assert [tuple(t.shape) for t in tensors] == [(2, 7, 5), (2, 7, 6), (2, 5, 6), (6,), (2, 5, 6)]
+    assert [t.strides[-2] for t in tensors if len(t.shape) == 3] == [9, 6, 6, 6]
+    assert [nbytes for _, nbytes in copied] == [2 * n for n in (63 + 6 * 9 + 5, 84, 60, 6, 60)]
+    assert (alpha, beta) != (1.0, 0.0)
 
 
 def test_file_with_a_judgement_that_does_not_follow_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
