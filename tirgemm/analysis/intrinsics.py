@@ -154,6 +154,7 @@ def _exchange(walker: Any, buffer: Any, values: list[Any], load: bool) -> None:
             source = walker.pointing(value)[1]
         if load and source is not None:
             walker.provenance.move(source, [buffer])
+            walker.filled(value, buffer)
         elif not load:
             walker.provenance.flow(buffer, value)
 

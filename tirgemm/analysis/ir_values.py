@@ -41,6 +41,7 @@ class Values:
         self.maps: dict[Any, str] = {}
         self.numbers: dict[Any, int] = {}
         self.pointees: dict[str, Any] = {}
+        self.bases: dict[Any, Expr] = {}
         for param in function.params:
             name = str(param.name)
             if name in sizes:
@@ -147,7 +148,8 @@ class Values:
                 index = make("mul", index, self.integer(extent))
             index = make("add", index, self.integer(at))
         offset = self.integer(buffer.elem_offset) if buffer.elem_offset is not None else const(0)
-        return scale(make("add", index, offset), element_bytes(buffer.dtype))
+        place = scale(make("add", index, offset), element_bytes(buffer.dtype))
+        return add(place, self.bases[buffer]) if buffer in self.bases else place
 
     # The launch
 
@@ -192,7 +194,8 @@ def element_bytes(dtype: Any) -> int:
 
 
 def operator(node: Any) -> str:
-    name = str(getattr(node.op, "name", node.op))
+    op = getattr(node, "op", None)
+    name = str(getattr(op, "name", op))
     for prefix in ("tirx.", "prim."):
         name = name.removeprefix(prefix)
     return name

@@ -16,9 +16,11 @@ from tirgemm.analysis import banks
 from tirgemm.analysis.banks import BankModel, bank_model
 from tirgemm.analysis.counting import Counter, Kind, Tally
 from tirgemm.analysis.evaluate import Extents, run
+from tirgemm.analysis.expressions import LANE, WARP
 from tirgemm.analysis.groups import Access, accesses_of
 from tirgemm.analysis.match import Code, Matching, match
-from tirgemm.analysis.patterns import Requests
+from tirgemm.analysis.patterns import LANES, Requests
+from tirgemm.analysis.pools import operands
 from tirgemm.analysis.sass import Function, disassemble
 from tirgemm.analysis.sites import LSU, Loop, Site, Unknown
 from tirgemm.analysis.walk import walk
@@ -238,8 +240,14 @@ def analyse_kernel(
 
     run(tree.body, Extents(grid, prod(kernel.block)), report, fail)
     tiles = {p.name: p for p in kernel.params if isinstance(p, TensorMap)}
+    values = {f"blockIdx.{axis}": e for axis, e in zip("xyz", grid, strict=True)}
+    tensors = operands(accesses, {**values, LANE: LANES, WARP: -(-prod(kernel.block) // LANES)})
     reports = tuple(
-        _report(access, tallies[access], matching, failed.get(access, ""), model, tiles) for access in accesses
+        replace(
+            _report(access, tallies[access], matching, failed.get(access, ""), model, tiles),
+            operand=tensors.get(access, access.first.operand),
+        )
+        for access in accesses
     )
     named = [Unknown(f"{a.op} of {a.operand or a.buffer}", a.unknown) for a in reports if a.unknown]
     return KernelAnalysis(kernel.symbol, code is not None, reports, (*tree.unknown, *named, *matching.unmatched))

@@ -187,10 +187,11 @@ class _Match:
         if widths is None:
             return False
         for access in (w.access for w in bucket.accesses):
-            size, left = access.first.width, _distinct(access) / len(access.sites)
+            size = access.first.width
             for site in access.sites:
-                self.uses[site] = {widths[site]: left * size / widths[site]}
-            wider = sorted({widths[s] for s in access.sites})
+                # Of equal sites one stands for all.
+                self.uses[site] = {widths[site]: size / widths[site]} if site in widths else {}
+            wider = sorted({widths[s] for s in access.sites if s in widths})
             words = AS_WRITTEN if wider == [size] else f"merged to {_listed(wider)} bytes"
             self.fate(access, bucket, words)
         return True

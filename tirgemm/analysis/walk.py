@@ -93,7 +93,15 @@ class _Walker(Values):
         pass
 
     def on_DeclBuffer(self, node: Any) -> None:
-        self.provenance.alias(node.buffer, self.maps.get(node.data))
+        offset, base = (const(0), node.data) if node.data is None else self.pointing(node.data)
+        tensor = self.maps.get(base) or self.provenance.tensors.get(base)
+        self.provenance.alias(node.buffer, tensor)
+        if offset.kind != "const" or offset.value:
+            self.bases[node.buffer] = offset
+        if base is not None and tensor is None and space_of(node.buffer) is None:
+            # Another view of the same registers.
+            self.provenance.move(node.buffer, [base])
+            self.provenance.move(base, [node.buffer])
 
     def on_AssertStmt(self, node: Any) -> None:
         pass
@@ -126,7 +134,25 @@ class _Walker(Values):
 
     def on_While(self, node: Any) -> None:
         self.loads(node.condition)
-        self.out.append(While(self.integer(node.condition), self.block(node.body)))
+        condition = self.integer(node.condition)
+        before = self.before_break(node.body)
+        if before is None:
+            self.out.append(While(condition, self.block(node.body)))
+            return
+        with self.inside() as body:
+            for statement in before:
+                self.statement(statement)
+        # It runs once.
+        self.out.append(If(condition, tuple(body), ()))
+
+    def before_break(self, body: Any) -> list[Any] | None:
+        """The statements of a loop before the one that always leaves it, None where there is none."""
+        found: list[Any] = []
+        for statement in _flat(body):
+            if type(statement).__name__ == "Evaluate" and operator(statement.value) == "break_loop":
+                return found
+            found.append(statement)
+        return None
 
     def on_IfThenElse(self, node: Any) -> None:
         self.loads(node.condition)
@@ -206,6 +232,14 @@ class _Walker(Values):
             self.pointees[name] = pointee
         self.out.append(Assign(name, held))
 
+    def filled(self, target: Any, buffer: Any) -> None:
+        """An instruction has put data of ``buffer`` into a register: what it is, nobody knows."""
+        if type(target).__name__ == "TensorLoad" and INTEGER.fullmatch(str(target.source.dtype)):
+            index = self.place(target.source, target.indices)
+            if index.kind == "const":
+                reason = f"a value read from {buffer.name}" if buffer is not None else "a value read from memory"
+                self.out.append(Assign(self.register_name(target.source, index), unknown(reason)))
+
     # Sites
 
     def elements(self, buffer: Any, indices: Any, op: Op, space: Space) -> None:
@@ -237,3 +271,11 @@ class _Walker(Values):
 
     def unmodelled(self, name: str, reason: str) -> None:
         self.unknown.setdefault(name, Unknown(name, reason))
+
+
+def _flat(body: Any) -> Iterator[Any]:
+    if type(body).__name__ == "SeqStmt":
+        for statement in body.seq:
+            yield from _flat(statement)
+    else:
+        yield body
