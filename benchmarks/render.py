@@ -3,7 +3,7 @@
 ``<!-- results:NAME -->`` to ``<!-- /results:NAME -->`` holds the tables of a suite, one for each device and regime that has
 a results file, or with the name ``DEVICE/SUITE.REGIME`` the one of ``benchmarks/results/DEVICE/SUITE.REGIME.json``.
 ``DEVICE/summary``, ``worst``, ``shapes``, ``bandwidth``, ``behind`` and ``knobs`` are tables over all suites of a device's folder.
-``banks/NAME`` is a table of bank_tables.py, which is computed and not measured.
+``banks/NAME`` is a table of bank_tables.py, which is computed and not measured, ``ladder/NAME`` one of ladder_tables.py.
 
 usage: render.py [--check] [FILE.md...]     default: README.md and docs; --check only says what would change
 """
@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.bank_tables import TABLES as BANK_TABLES  # noqa: E402 - found by the line above
+from benchmarks.ladder_tables import TABLES as LADDER_TABLES  # noqa: E402
 from benchmarks.suite_tables import TABLES  # noqa: E402
 from service.results import load  # noqa: E402
 
@@ -65,6 +66,8 @@ def rendered(text: str, results: Path = RESULTS, suites: Path = SUITES) -> str:
         device, _, table = block["name"].rpartition("/")
         if device == "banks":
             return f"{block[1]}\n{_of_banks(table)}\n\n{block[3]}"
+        if device == "ladder":
+            return f"{block[1]}\n{_of_ladder(table, results, suites)}\n\n{block[3]}"
         if device and table in TABLES:
             return f"{block[1]}\n{_over_suites(table, results / device, suites)}\n\n{block[3]}"
         tables = [_table_of(path, suites) for path in _files(block["name"], results, suites)]
@@ -89,6 +92,14 @@ def _of_banks(table: str) -> str:
     if table not in BANK_TABLES:
         raise MarkerError(f"marker banks/{table} names no table of bank_tables.py, which has {', '.join(BANK_TABLES)}")
     return BANK_TABLES[table]()
+
+
+def _of_ladder(table: str, results: Path, suites: Path) -> str:
+    if table not in LADDER_TABLES:
+        raise MarkerError(
+            f"marker ladder/{table} names no table of ladder_tables.py, which has {', '.join(LADDER_TABLES)}"
+        )
+    return LADDER_TABLES[table](results, suites)
 
 
 def _over_suites(table: str, folder: Path, suites: Path) -> str:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The GPU tests and measurements on a host that has a GPU, PyTorch and g++ but no network: nothing is installed.
 #   PYTHONPATH=SITE:. scripts/gpu_host.sh OUT [STEP ...]      steps: build tests flow bench hopper cpu calls space search suites
-#                                                                verify sanitize mutants counters probe
+#                                                                verify sanitize mutants counters probe sgemm ladder
 # SITE holds TVM and the other Python packages that the host lacks. Everything is written under OUT.
 # search and suites go on from the files of BEFORE (default: benchmarks/results/nvidia-h200), for SECONDS_SEARCH and
 # SECONDS_SUITES, over SUITES; SEARCH and BENCH are more options for them.
@@ -36,7 +36,8 @@ for step in "${steps[@]}"; do
     space) run timeout 400 python3 benchmarks/record_space.py 1024x1024x1024:f32:nn --device cuda:0 --family simt --seconds 330 \
              --knob block_m=32,64,128 --knob block_n=32,64,128 --knob block_k=8,16 --knob thread_m=4,8 --knob thread_n=4,8 \
              --knob lanes_n=8,16 --knob piece=4 --knob vector=4 --knob pad=0,4 --knob unroll=8,16 \
-             --knob pipeline=register,async3 --knob raster=8 --knob resident=0,2 --out "$out/h200_simt.space.json.gz" ;;
+             --knob pipeline=register,async3 --knob raster=8 --knob resident=0,2 --knob reads=fragments \
+             --knob lane_order=row --knob grid=line --knob barriers=2 --out "$out/h200_simt.space.json.gz" ;;
     search)
       kept configs.json.gz
       limit=${SECONDS_SEARCH:-480}
@@ -66,6 +67,18 @@ for step in "${steps[@]}"; do
                 --out "$out/counters.json" ${COUNTERS:-} "${commit[@]}" ;;
     probe) run timeout 200 python3 -m benchmarks.bank_probe --device "${DEVICE:-cuda:0}" --seconds 160 \
              --out "$out/banks.counters.json" "${commit[@]}" ;;
+    sgemm)  # the fastest simt configs of large fp32 problems, for SECONDS_SGEMM
+      kept sgemm.configs.json.gz
+      limit=${SECONDS_SGEMM:-75}
+      run timeout $((limit + 60)) python3 benchmarks/search_configs.py sgemm --device "${DEVICE:-cuda:0}" --family simt \
+        --regime sustained --seconds "$limit" --first 10 --batch 12 --out "$out/sgemm.configs.json.gz" "${commit[@]}" ;;
+    ladder)  # every rung; with the configs that sgemm found one more
+      kept sgemm.configs.json.gz
+      found=(); [[ -e $out/sgemm.configs.json.gz ]] && found=(--configs "$out/sgemm.configs.json.gz")
+      # shellcheck disable=SC2086 - options
+      run timeout "${SECONDS_LADDER:-480}" $cli ladder --suite ladder --device "${DEVICE:-cuda:0}" "${found[@]}" \
+        --data "$out/data" --out "$out/ladder.sustained.json" --html "$out/ladder.html" --resume ${LADDER:-} "${commit[@]}"
+      run python3 benchmarks/check.py "$out/ladder.sustained.json" ;;
     *) echo "unknown step $step"; exit 2 ;;
   esac
 done

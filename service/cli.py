@@ -1,4 +1,4 @@
-"""The console script: the client's commands, and tune, export, serve, worker, bench and db, each loaded when it is used.
+"""The console script: the client's commands, and tune, explain, export, serve, worker, bench and db, each loaded when it is used.
 
 A command whose extra is not installed is listed all the same and says what to install.
 """
@@ -34,10 +34,17 @@ class Command:
 
 COMMANDS = (
     Command("tune", "service.commands.tune:tune", ("tune",), "Tune GEMM on a device of this machine."),
+    Command(
+        "explain",
+        "service.commands.explain:explain",
+        ("tune",),
+        "Tell why a kernel is as fast as it is, without a GPU.",
+    ),
     Command("export", "service.commands.export:export", ("client",), "Write a kernel as a single-file library."),
     Command("serve", "service.commands.serve:serve", ("tune", "service"), "Run the service, with a worker beside it."),
     Command("worker", "service.commands.worker:worker", ("tune", "service"), "Run a worker of a service."),
     Command("bench", "service.commands.bench:bench", ("tune",), "Measure a suite of shapes into a results file."),
+    Command("ladder", "service.commands.ladder:ladder", ("tune",), "Measure the simt ladder, rung by rung."),
     Command("db", "service.commands.db:app", ("tune",), "Inspect, export, import and merge the tuning database."),
 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tirgemm.analysis.banks import analyze
@@ -165,3 +167,14 @@ def test_the_last_rung_is_the_familys_default() -> None:
     config = ladder.config("default", _GEMM, _H200)
     assert config == _SIMT.default(_GEMM, _H200, "sustained")
     assert isinstance(config, Config)
+
+
+def test_every_point_of_the_space_has_an_estimate_valid_or_not() -> None:
+    """A search asks for it before it asks the rules."""
+    rng = random.Random(0)
+    for text in ("4096x4096x4096:f32:nn", "33x65x70:f16:tt:acc=f16", "1..100x40x40:bf16:nt"):
+        gemm = Gemm.parse(text)
+        space = _SIMT.space(gemm, _H200)
+        for _ in range(400):
+            config = space.at(rng.randrange(space.size))
+            assert _SIMT.predict_us(gemm, config, _H200, "sustained") > 0

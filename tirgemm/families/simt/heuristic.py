@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
@@ -58,11 +59,16 @@ def default(gemm: Gemm, device: Device, regime: str) -> Config:
 
 
 def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
-    """A rough time: the longest of issue slots, shared copies' latency, L2 and memory, and a launch."""
+    """A rough time: the longest of issue slots, shared copies' latency, L2 and memory, and a launch.
+
+    A block without threads, which no rule passes, takes for ever.
+    """
     cut = tiling(gemm, config)
+    if not cut.threads:
+        return math.inf
     count = evaluate(blocks(gemm, cut.block_m, cut.block_n), gemm.m_max)
     steps = -(-gemm.k // cut.block_k)
-    resident = max(1, occupancy(device.limits, max(cut.threads, 1), min(cut.registers, 255), cut.shared_bytes))
+    resident = max(1, occupancy(device.limits, cut.threads, min(cut.registers, 255), cut.shared_bytes))
     rounds = -(-count // device.units)  # blocks that the busiest SM runs
     together = min(resident, rounds)
 

@@ -77,6 +77,9 @@ RUNGS: tuple[Rung, ...] = (
     _rung(DEFAULT, "combined", "the config that the family chooses without tuning"),
 )  # fmt: skip
 
+# One more where a search has been over the problem: its config is the search's, not the ladder's.
+TUNED = Rung("tuned", DEFAULT, "the fastest config that a search of the space found")
+
 _BY_NAME = {rung.name: rung for rung in RUNGS}
 
 

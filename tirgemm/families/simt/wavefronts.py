@@ -22,7 +22,7 @@ def lane_place(lane: int, lanes_n: int, order: str) -> tuple[int, int]:
     if order == "row":
         return divmod(lane, lanes_n)
     lanes_m = WARP // lanes_n
-    middle, inner_m = min(2, lanes_n // 2), min(4, lanes_m)
+    middle, inner_m = max(1, min(2, lanes_n // 2)), min(4, lanes_m)
     rest, low_n = divmod(lane, 2)
     rest, low_m = divmod(rest, inner_m)
     rest, mid_n = divmod(rest, middle)

@@ -1,0 +1,206 @@
+"""``tirgemm ladder``: every rung of the simt family measured beside cuBLAS, drawn as a tree with bars."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.commands.tune import Data, LockDir, Url
+from service.data_dir import open_store, signer
+from tirgemm import _console as console
+from tirgemm._console import Json
+from tirgemm.cli import Regime
+
+if TYPE_CHECKING:
+    from service.ladder_report import Entry
+    from service.results import ResultsFile, Row
+    from tirgemm.device import Device
+    from tirgemm.gemm import Gemm
+
+    Ladder = tuple[Gemm, list[Entry], dict[str, float]]
+
+
+def ladder(
+    m: Annotated[int | None, typer.Argument(metavar="M", help="Rows of D.")] = None,
+    n: Annotated[int | None, typer.Argument(metavar="N", help="Columns of D.")] = None,
+    k: Annotated[int | None, typer.Argument(metavar="K", help="Elements of a sum.")] = None,
+    dtype: Annotated[str, typer.Option(help="f32, f16 or bf16.")] = "f32",
+    layout: Annotated[str, typer.Option(help="nn, nt, tn or tt.")] = "nn",
+    alpha_beta: Annotated[
+        bool, typer.Option("--alpha-beta", help="D = alpha A B + beta C, as in the articles.")
+    ] = False,
+    suite: Annotated[str | None, typer.Option(help="The problems of a suite instead, into its results file.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cuda, cuda:1; with --dry-run sm_80 and so on too; default: the first GPU.")
+    ] = None,
+    regime: Regime = "sustained",
+    baselines: Annotated[
+        str | None, typer.Option(help="Names with commas, or none; default: cuBLAS through PyTorch and cuBLASLt.")
+    ] = None,
+    configs: Annotated[
+        Path | None, typer.Option(help="A file of search_configs.py: its best config is one more rung, tuned.")
+    ] = None,
+    measure: Annotated[float, typer.Option(help="Seconds that a problem is measured for; slow rungs take longer.")] = 1.0,
+    limit: Annotated[float, typer.Option(help="Seconds that a rung's launches may take; a slower one is left out.")] = 180.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Measure nothing: the tree, what changes and what a rung loads.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    commit: Annotated[
+        str | None, typer.Option(help="The program's commit, where this copy of it has no history.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the problems that the file has.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one HTML page here.")] = None,
+    out: Annotated[Path | None, typer.Option("--output", "--out", "-o", help="Write a results file here.")] = None,
+    data: Data = None,
+    db: Url = None,
+    lock_dir: LockDir = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Measure every rung of the simt ladder for A of M x K and B of K x N, beside cuBLAS, each verified first."""
+    from service.ladder_report import described
+    from service.ladder_view import view
+    from tirgemm.tuning.measured_configs import MeasuredConfigs
+
+    gemms = _problems(m, n, k, dtype, layout, alpha_beta, suite)
+    target = _target(device, dry_run)
+    if dry_run:
+        ladders: list[Ladder] = [(gemm, described(gemm, target), {}) for gemm in gemms]
+        place = f"not measured; configs for {target.name} ({target.model})"
+    else:
+        known = MeasuredConfigs.load(configs) if configs is not None else None
+        file = _file(target, suite, regime, commit, out, resume)
+        names = (
+            None if baselines is None else [name for part in baselines.split(",") if (name := part.strip()) != "none"]
+        )
+        with open_store(data, db) as store:
+            rows = _measured(
+                gemms, target, regime, file, store, signer(data), lock_dir,
+                baselines=names, seconds=measure, limit_s=limit, seed=seed, configs=known,
+            )  # fmt: skip
+        if file is not None and suite is not None:
+            _arrange(file, gemms)
+        ladders = [_ladder(gemm, rows) for gemm in gemms]
+        place = f"{target.model}, {regime}"
+    if html is not None:
+        from service.ladder_page import page
+
+        html.write_text(page(ladders, place), encoding="utf-8")
+    document = {
+        "device": target.to_json(),
+        "regime": None if dry_run else regime,
+        "ladders": [
+            {"gemm": str(gemm), "baselines_tflops": theirs, "rungs": [entry.to_json() for entry in entries]}
+            for gemm, entries, theirs in ladders
+        ],
+    }
+
+    def show() -> None:
+        console.out.print(place)
+        for gemm, entries, theirs in ladders:
+            console.out.print(view(gemm, entries, theirs), soft_wrap=False)
+        if html is not None:
+            console.out.print(f"written: {html}")
+
+    console.emit(as_json, document, show)
+
+
+def _problems(
+    m: int | None, n: int | None, k: int | None, dtype: str, layout: str, alpha_beta: bool, suite: str | None
+) -> list[Gemm]:
+    """Raises InvalidRequest, InvalidGemm."""
+    from service.suites import Suite, find_suite
+    from tirgemm.errors import InvalidRequest
+    from tirgemm.gemm import Gemm
+
+    if suite is not None:
+        if m is not None:
+            raise InvalidRequest(f"M N K and --suite {suite} are both given; give one of them")
+        return list(Suite.read(find_suite(suite)).gemms)
+    if m is None or n is None or k is None:
+        raise InvalidRequest("give M, N and K, or --suite")
+    return [Gemm(m=m, n=n, k=k, dtype=dtype, layout=layout, alpha=alpha_beta, beta=alpha_beta)]
+
+
+def _target(name: str | None, dry_run: bool) -> Device:
+    """The GPU; for a dry run any architecture, by default the first GPU or an H200. Raises Unsupported."""
+    from tirgemm.detect import device as detect
+    from tirgemm.errors import Unsupported
+    from tirgemm.hardware import named_device
+
+    if dry_run and name is None and detect(None).kind != "cuda":
+        return named_device("sm_90a")
+    target = detect(name)
+    if target.kind != "cuda":
+        raise Unsupported(
+            f"the ladder's kernels run on NVIDIA GPUs, not on {target.kind} {target.model}; --dry-run shows it without"
+        )
+    if not dry_run and not target.present:
+        raise Unsupported(f"device {target.name} is only named; nothing can be measured on it: use --dry-run")
+    return target
+
+
+def _file(
+    target: Device, suite: str | None, regime: str, commit: str | None, out: Path | None, resume: bool
+) -> ResultsFile | None:
+    from service.results import ResultsFile, device_folder, environment
+    from service.suites import benchmarks_folder
+
+    home = benchmarks_folder()
+    if out is None and suite is None:
+        return None
+    folder = home / "results" / device_folder(target) if home else Path()
+    name = Path(suite).stem if suite is not None else "ladder"
+    about = environment(target, home.parent if home else None, commit)
+    return ResultsFile(out or folder / f"{name}.{regime}.json", name, regime, about, resume=resume)
+
+
+def _measured(
+    gemms: list[Gemm], target: Device, regime: str, file: ResultsFile | None, store: Any, signed_by: Any,
+    lock_dir: Path | None, **options: Any,
+) -> list[Row]:  # fmt: skip
+    """The rows of every problem; those of a file that is resumed are kept."""
+    from service.ladder import LadderRun
+    from tirgemm.families.simt.ladder import RUNGS, TUNED
+    from tirgemm.tuning.workbench import Workbench
+
+    rows: list[Row] = list(file.rows) if file is not None else []
+    with (
+        Workbench(target, store, signed_by, lock_dir=lock_dir, timeout_s=max(60.0, options["limit_s"])) as workbench,
+        console.err.status("", spinner="line") as status,
+    ):
+        runner = LadderRun(workbench, **options)
+        for gemm in gemms:
+            wanted = {rung.name for rung in (RUNGS if options["configs"] is None else (*RUNGS, TUNED))}
+            if wanted <= {row["variant"] for row in rows if row["gemm"] == str(gemm)}:
+                continue
+            found = runner.measure(gemm, regime, rows, status.update)
+            rows = [row for row in rows if row["gemm"] != str(gemm)] + found
+            if file is not None:
+                file.put(*found)
+    return rows
+
+
+def _arrange(file: ResultsFile, gemms: list[Gemm]) -> None:
+    from tirgemm.families.simt.ladder import RUNGS, TUNED
+
+    file.arrange(gemms, [rung.name for rung in (*RUNGS, TUNED)])
+
+
+def _ladder(gemm: Gemm, rows: list[Row]) -> Ladder:
+    """The entries of a problem, and the baselines' TFLOP/s from the medians of the same run."""
+    from service.ladder_report import reported
+
+    entries = reported(rows, gemm)
+    mine = [row for row in rows if row["gemm"] == str(gemm) and row["status"] == "measured"]
+    rungs = {entry.step.name for entry in entries}
+    theirs = {
+        name: gemm.flops / statistics.median(found["samples_us"]) / 1e6
+        for row in mine[:1]
+        for name, found in row["baselines"].items()
+        if name not in rungs
+    }
+    return gemm, entries, theirs
