@@ -105,6 +105,7 @@ inline int max(int a, int b) { return a > b ? a : b; }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline float __bfloat162float(nv_bfloat16 value) { return value; }
 inline nv_bfloat16 __float2bfloat16(float value) { return nv_bfloat16(value); }
+inline nv_bfloat16 __float2bfloat16_rn(float value) { return nv_bfloat16(value); }
 
 struct Index { int x = 0, y = 0, z = 0; };
 static Index threadIdx, blockIdx;

@@ -96,11 +96,12 @@ def _config(
             ("warps_n", warps_n),
             ("stages", stages),
             ("registers", 2 if tile_k > 16 else 1),
+            ("resident", 1),
             ("shared", PERMUTED),
             ("copy", LINE),
             ("load", loads(gemm)[0]),
             ("epilogue", DIRECT),
             ("split", split),
-            ("raster", next(r for r in (4, 8, 2, 1) if columns % r == 0 and r in choices["raster"])),
+            ("raster", next(r for r in (4, 8, 6, 3, 2, 1) if columns % r == 0 and r in choices["raster"])),
         ),
     )

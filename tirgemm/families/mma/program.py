@@ -11,6 +11,7 @@ from tirgemm.families.tensorcore import program as assembled
 from tirgemm.families.tensorcore.copies import Stage, copies
 from tirgemm.families.tensorcore.intrinsics import exchanged
 from tirgemm.families.tensorcore.pipeline import pipelined
+from tirgemm.families.tensorcore.registers import bounded
 from tirgemm.families.tensorcore.tiling import Tiling
 from tirgemm.hardware import WARP
 
@@ -29,7 +30,7 @@ def kernel(tiling: Tiling, registers: int) -> PrimFunc:
     lane = sch.get(nest.thread).loop_var % WARP
     func, stage = sch.mod[SYMBOL], Stage(tiling)
     func = exchanged(func, copies(func, stage))
-    return pipelined(with_instructions(func, stage, lane, registers))
+    return bounded(pipelined(with_instructions(func, stage, lane, registers)), tiling.resident)
 
 
 def spelled_out(tiling: Tiling, registers: int) -> PrimFunc:

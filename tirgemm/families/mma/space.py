@@ -22,6 +22,7 @@ def space(gemm: Gemm) -> Space:
 
     tile_m, tile_n, tile_k: outputs of a thread block and its step in k. warps_m, warps_n: warps of a block. stages:
     tiles of both operands in flight. registers: sets of fragments, two to load one while the other is multiplied.
+    resident: blocks that an SM must hold, which bounds a thread's registers.
     shared: rows of a tile one after the other, padded by 16 bytes, or with their runs permuted. copy: neighbouring
     threads copy whole lines of 128 bytes, or halves. load: operands are copied as they lie, or after a pass that aligns
     their rows. epilogue: D leaves from the registers. split: parts of k, added by a
@@ -37,12 +38,13 @@ def space(gemm: Gemm) -> Space:
         ("warps_n", (1, 2, 4, 8) if gemm.n > 64 else (1, 2, 4)),
         ("stages", tuple(s for s in (2, 3, 4, 5) if s == 2 or s <= steps + 1)),
         ("registers", (1, 2) if gemm.k > TILES_K[0] else (1,)),
+        ("resident", (1, 2, 3, 4)),
         ("shared", (NONE, PADDED, PERMUTED)),
         ("copy", (LINE, HALF)),
         ("load", loads(gemm)),
         ("epilogue", (DIRECT,)),
         ("split", tuple(s for s in _SPLITS if s == 1 or steps // s >= LEAST_STEPS)),
-        ("raster", tuple(r for r in (1, 2, 4, 8, 16) if r <= columns)),
+        ("raster", tuple(r for r in (1, 2, 3, 4, 6, 8, 16) if r <= columns)),
     )
     return Space("mma", tuple(Knob(name, choices) for name, choices in knobs))
 
@@ -64,7 +66,7 @@ def tiling(gemm: Gemm, config: Config) -> Tiling:
         raster=config["raster"],
         shared=config["shared"],
         epilogue=config["epilogue"],
-        resident=0,
+        resident=config["resident"],
         a=side(gemm, "a", config["tile_m"], config["tile_k"], threads, *knobs),
         b=side(gemm, "b", config["tile_n"], config["tile_k"], threads, *knobs),
         width_d=output_width(gemm),

@@ -1,0 +1,87 @@
+"""Kernels of mma compile for every architecture without spilling, with the instructions and waits that they are meant to have."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+
+import pytest
+
+from tirgemm.config import Config, Value
+from tirgemm.families.mma import Mma, tiling
+from tirgemm.families.mma.tile import registers_of
+from tirgemm.gemm import LAYOUTS, Gemm
+from tirgemm.hardware import ARCHITECTURES, named_device
+from tirgemm.tuning.compile import Binary, compile_program
+
+_FAMILY = Mma()
+_SHARED = ("none", "padded", "permuted")
+# How operands lie -> the width in bytes of their copies, and the knob that says so.
+_LOADS = {"": 16, ":align=8": 8, ":align=4": 4, ":align=2": 16}
+_SIZES = ("1000x1048x1096", "1..900x1048x1031")
+
+
+def _cases() -> list[tuple[str, str, str]]:
+    """Every layout of operands with every layout of shared memory, and with every way to load; architectures in turn."""
+    archs = tuple(ARCHITECTURES)
+    found = []
+    for number, (layout, shared) in enumerate(product(LAYOUTS, _SHARED)):
+        alignment = tuple(_LOADS)[(number + number // 4) % 4]
+        m, k = (":lda=1104", ":ldb=1104") if number % 2 else ("", "")
+        text = f"{_SIZES[number % 2]}:{'bf16' if number % 3 == 0 else 'f16'}:{layout}{m}{k}{alignment}"
+        found.append((text, shared, archs[number % 4]))
+    return found
+
+
+def _compiled(gemm: Gemm, arch: str, **changes: Value) -> tuple[Config, Binary]:
+    device = named_device(arch)
+    config = _FAMILY.default(gemm, device, "sustained").with_(**changes)
+    return config, compile_program(_FAMILY.instantiate(gemm, config, device), device)
+
+
+@pytest.mark.parametrize(("text", "shared", "arch"), _cases())
+def test_every_layout_and_load_compiles_without_a_spill(text: str, shared: str, arch: str) -> None:
+    gemm = Gemm.parse(text)
+    load = "repack" if gemm.align == 2 else "copy"
+    config, binary = _compiled(gemm, arch, shared=shared, load=load)
+    assert (binary.resources["spill_bytes"], binary.resources["stack_bytes"]) == (0, 0), config
+    assert binary.resources["shared_bytes"] == tiling(gemm, config).shared_bytes
+    source = binary.sources["kernel.cu"]
+    width = _LOADS[f":align={gemm.align}" if gemm.align < 16 else ""]
+    assert set(re.findall(r"tirgemm_cp_async_(\d+)", source)) == {str(width)}
+    # k-contiguous operands are read as they lie, the others turned.
+    plain, turned = len(re.findall(r"ldmatrix_x4\(\(&", source)), len(re.findall(r"ldmatrix_x4_trans\(\(&", source))
+    assert (plain > 0) == (not gemm.trans_a or gemm.trans_b)
+    assert (turned > 0) == (gemm.trans_a or not gemm.trans_b)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("acc", ["f32", "f16"])
+def test_the_largest_tile_stays_within_a_threads_registers(arch: str, acc: str) -> None:
+    gemm = Gemm.parse(f"4096x4096x4096:f16:nt:acc={acc}")
+    tile: dict[str, Value] = {"tile_m": 128, "tile_n": 256, "warps_m": 2, "warps_n": 4, "stages": 3, "registers": 2}
+    config, binary = _compiled(gemm, arch, tile_k=32, **tile)
+    assert binary.resources["spill_bytes"] == 0
+    assert binary.resources["registers"] <= 255
+    assert registers_of(tiling(gemm, config), 2) <= 255
+
+
+def test_a_step_has_one_barrier_and_the_fewest_loads_of_fragments() -> None:
+    gemm = Gemm.parse("4096x4096x4096:f16:nt")
+    knobs: dict[str, Value] = {"tile_m": 128, "tile_n": 256, "tile_k": 32, "warps_m": 2, "warps_n": 4, "stages": 4}
+    _, binary = _compiled(gemm, "sm_90a", **knobs)
+    source = binary.sources["kernel.cu"]
+    loop = source[source.index("< 128; ++") :]
+    loop = loop[: loop.index("\n  }\n")]
+    assert loop.count("__syncthreads();") == loop.count("tirgemm_wait_2();") == loop.count("tirgemm_commit();") == 1
+    # Four of A and four of B for each 16 of k.
+    assert len(re.findall(r"< 4; \+\+\w+\) \{\n\s+tirgemm_ldmatrix_x4\(", loop)) == 4
+
+
+def test_no_instruction_is_left_out_of_the_products() -> None:
+    gemm = Gemm.parse("1024x1024x1024:f16:nt")
+    _, binary = _compiled(gemm, "sm_80", tile_m=64, tile_n=64, tile_k=64, warps_m=2, warps_n=2, registers=1)
+    source = binary.sources["kernel.cu"]
+    # Four times 16 of k, each a loop of 2 by 4 instructions for a warp of 32 x 32.
+    assert len(re.findall(r"tirgemm_mma_f32_f16\(\(&", source)) == 4
+    assert "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in source
