@@ -3,35 +3,41 @@
     python -m benchmarks.counters --device cuda:0 --seconds 400 --out benchmarks/results/nvidia-h200/counters.json
 
 Kernels are built and predicted first, in many processes; then Nsight Compute profiles each once, many in one process.
-``--log FILE`` takes the counts from an earlier run's log of the profiler in place of a new run. On a named device
-(``--device sm_90a``) kernels are built and predicted only. The exit code is 1 where a prediction is wrong or a case is
-missing.
+Beside the results lie the profiler's logs (``counters.ncu.N.csv``), the device's metrics and the cubins: ``--again FOLDER``
+predicts anew for those and compares with those, anywhere. On a named device (``--device sm_90a``) kernels are built and
+predicted only. The exit code is 1 where a prediction is wrong or a case is missing.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import re
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.counted import ncu
 from benchmarks.counted.calls import END
 from benchmarks.counted.cases import Case, cases
-from benchmarks.counted.document import Kernel, documented, summary
+from benchmarks.counted.document import COUNTED, Kernel, documented, summary
 from benchmarks.counted.metrics import base_names, candidates, chosen
 from benchmarks.counted.predictions import predicted
 from service.results import dump, environment
 from tirgemm.artifact import Signer, pack
+from tirgemm.config import Config
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, MeasurementFailed, TirgemmError
+from tirgemm.hardware import named_device
 from tirgemm.tuning.compile import build
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,53 +47,87 @@ AT_ONCE = 16
 # What is kept of the list of the device's metrics, to choose others from.
 _OF_MEMORY = re.compile(r"shared|ldsm|ldgsts|op_(ld|st)|pipe_lsu|inst_executed_op")
 
+# A case, the device, and of an earlier run the config and the cubin.
+Wanted = tuple[Case, Device, Config | None, bytes | None]
+
 
 def main() -> int:
     options = _options()
-    device = detect_device(options.device)
     deadline = time.monotonic() + options.seconds
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    wanted = [case for case in cases() if not options.case or any(case.name.startswith(p) for p in options.case)]
-    kernels = prepared(wanted, device, options.processes)
-    print(f"{len(kernels)} cases, {sum(not k.message for k in kernels)} built and predicted", flush=True)
-    known = ncu.available(CHIPS[device.arch]) if device.present and not options.log else frozenset()
-    metrics = chosen(known) if device.present else {}
-    if options.log:
-        launches = [launch for log in options.log for launch in ncu.read(log.read_text(errors="replace"))]
-        metrics = chosen({base for launch in launches for name in launch.metrics for base in base_names(name)})
-        attribute([k for k in kernels if not k.message], launches)
-    elif device.present:
-        options.out.with_suffix(".metrics.txt").write_text("\n".join(sorted(filter(_OF_MEMORY.search, known))))
-        count(kernels, device, candidates(known), options.out.with_suffix(".ncu"), deadline)
-    document = documented(kernels, metrics, environment(device, ROOT, options.commit))
+    if options.again:
+        device, kernels, metrics, about = repeated(options.again, options.processes)
+    else:
+        device = detect_device(options.device)
+        wanted = [case for case in cases() if not options.case or any(case.name.startswith(p) for p in options.case)]
+        kernels = prepared([(case, device, None, None) for case in wanted], options.processes)
+        print(f"{len(kernels)} cases, {sum(not k.message for k in kernels)} built and predicted", flush=True)
+        metrics, about = {}, environment(device, ROOT, options.commit)
+        if device.present:
+            known = ncu.available(CHIPS[device.arch])
+            metrics = chosen(known)
+            options.out.with_suffix(".metrics.txt").write_text("\n".join(sorted(filter(_OF_MEMORY.search, known))))
+            keep(kernels, options.out.with_suffix(".cubins.zip"))
+            count(kernels, device, candidates(known), options.out.with_suffix(".ncu"), deadline)
+    document = documented(kernels, metrics, about)
     options.out.write_text(dump(document))
     for line in summary(document):
         print(line)
     return int(any(row.get("right") is False for row in document["rows"]) or any(k.message for k in kernels))
 
 
-def prepared(wanted: Sequence[Case], device: Device, processes: int | None = None) -> list[Kernel]:
+def prepared(wanted: Sequence[Wanted], processes: int | None = None) -> list[Kernel]:
     """Every case built and predicted; what fails says so in ``message``."""
     # Spawned: TVM's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     count = min(len(wanted), processes or len(os.sched_getaffinity(0)))
     with ProcessPoolExecutor(max(1, count), mp_context=context) as pool:
-        return list(pool.map(prepare, wanted, [device] * len(wanted)))
+        return list(pool.map(prepare, wanted))
 
 
-def prepare(case: Case, device: Device) -> Kernel:
-    """One case built and predicted."""
+def prepare(wanted: Wanted) -> Kernel:
+    """One case built and predicted; of an earlier run with its config and for its cubin."""
+    case, device, config, cubin = wanted
     made = Kernel(case)
     try:
-        config = case.config(device)
+        config = config or case.config(device)
         made.config = dict(config.knobs)
-        made.binary = build(case.gemm, config, device)
+        binary = build(case.gemm, config, device)
+        made.binary = replace(binary, data=cubin) if cubin is not None else binary
         made.predictions = predicted(case.gemm, config, device, made.binary.data)
     except TirgemmError as error:
         made.message = f"{error.code}: {error}"[:600]
     except Exception as error:  # a fault in one kernel's analysis, or TVM's own errors, must not cost the others
         made.message = f"{type(error).__name__}: {error}"[:600]
     return made
+
+
+def keep(kernels: Sequence[Kernel], file: Path) -> None:
+    """The cubins by name, for ``repeated``."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as kept:
+        for kernel in kernels:
+            if kernel.binary is not None:
+                kept.writestr(kernel.case.name, kernel.binary.data)
+
+
+def repeated(folder: Path, processes: int | None = None) -> tuple[Device, list[Kernel], dict[str, str], dict[str, Any]]:
+    """An earlier run's device, its counted cases predicted anew, its metrics and its environment."""
+    (results,) = (path for path in folder.glob("*.json") if path.with_suffix(".cubins.zip").exists())
+    earlier = json.loads(results.read_text())
+    arch = earlier["environment"]["device_key"].split(":")[1]
+    device, named = named_device(arch), {case.name: case for case in cases()}
+    counted = [case for case in earlier["cases"] if case["status"] == COUNTED and case["name"] in named]
+    with zipfile.ZipFile(results.with_suffix(".cubins.zip")) as kept:
+        wanted: list[Wanted] = [
+            (named[c["name"]], device, Config(c["family"], tuple(c["config"].items())), kept.read(c["name"]))
+            for c in counted
+        ]
+    kernels = prepared(wanted, processes)
+    logs = sorted(folder.glob(f"{results.stem}.ncu.*.csv"), key=lambda path: int(path.suffixes[-2][1:]))
+    launches = [launch for log in logs for launch in ncu.read(log.read_text(errors="replace"))]
+    attribute(kernels, launches)
+    seen = {base for launch in launches for name in launch.metrics for base in base_names(name)}
+    return device, kernels, chosen(seen), earlier["environment"]
 
 
 def count(kernels: Sequence[Kernel], device: Device, metrics: Sequence[str], logs: Path, deadline: float) -> None:
@@ -170,7 +210,7 @@ def _options() -> argparse.Namespace:
     made.add_argument("--seconds", type=float, default=400.0, help="begin nothing after so many")
     made.add_argument("--processes", type=int, default=None, help="build processes (default: one a hardware thread)")
     made.add_argument("--case", action="append", help="only cases whose name begins so (again for more)")
-    made.add_argument("--log", type=Path, nargs="+", help="an earlier run's logs of the profiler, over the same cases")
+    made.add_argument("--again", type=Path, metavar="FOLDER", help="an earlier run's files, to compare with once more")
     made.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
     made.add_argument("--out", type=Path, required=True, help="the results file")
     return made.parse_args()

@@ -261,30 +261,41 @@ def test_nothing_is_begun_after_the_deadline(fake_ncu: Path) -> None:
     assert kernels[0].message == "not reached in time"
 
 
-@pytest.mark.parametrize("words", ["--log", ""])
-def test_run_writes_a_file_that_checks(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two small kernels built and predicted for a named device; with a log, compared with it."""
+def test_run_writes_a_file_that_checks_and_that_can_be_judged_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two small kernels built and predicted for a named device, then compared with the log of a run that never was."""
     wanted = (
         Case("small.simt", Gemm.parse("64x64x64:f16:nt"), "simt"),
         Case("small.wgmma", Gemm.parse("256x256x128:f16:nt"), "wgmma"),
     )
     monkeypatch.setattr(counters, "cases", lambda: wanted)
-    kernels = [counters.prepare(case, H200) for case in wanted]
-    monkeypatch.setattr(counters, "prepared", lambda *_: kernels)
-    assert [k.message for k in kernels] == ["", ""]
-    log, out = tmp_path / "ncu.csv", tmp_path / "counters.json"
-    symbols = [launch.symbol for k in kernels if k.binary for launch in k.binary.launch.kernels]
-    head = f'"ID","Kernel Name","Grid Size","Block Size","{OCCUPANCY}"\n'
-    log.write_text(head + "".join(f'"{i}","{s}","(1,1,1)","(1,1,1)","1"\n' for i, s in enumerate(symbols)))
-    arguments = ["counters", "--device", "sm_90a", "--out", str(out), *([words, str(log)] if words else [])]
-    monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.setattr(counters, "prepared", lambda wanted, _: [counters.prepare(one) for one in wanted])
+    out = tmp_path / "run" / "counters.json"
+    monkeypatch.setattr(sys, "argv", ["counters", "--device", "sm_90a", "--out", str(out)])
     assert counters.main() == 0
     found = json.loads(out.read_text())
-    assert [case["status"] for case in found["cases"]] == ["counted" if words else "predicted"] * 2
-    judged = [row for row in found["rows"] if "right" in row]
-    assert [row["counter"] for row in judged] == ["occupancy_percent"] * len(symbols) * bool(words)
-    (sentence,) = check.problems(out)
-    assert sentence == f"it counts {2 if words else 0} kernels; at least 24 are asked for"
+    assert [case["status"] for case in found["cases"]] == ["predicted"] * 2
+    assert not any("right" in row for row in found["rows"])
+    assert list(check.problems(out)) == ["it counts 0 kernels; at least 24 are asked for"]
+
+    kernels = [counters.prepare((case, H200, None, None)) for case in wanted]
+    counters.keep(kernels, out.with_suffix(".cubins.zip"))
+    for number, made in enumerate(kernels):
+        assert made.binary
+        head = f'"ID","Kernel Name","Grid Size","Block Size","{OCCUPANCY}"\n'
+        lines = [f'"{i}","{k.symbol}","(1,1,1)","(1,1,1)","1"\n' for i, k in enumerate(made.binary.launch.kernels)]
+        out.with_suffix(f".ncu.{number}.csv").write_text(head + "".join(lines))
+    out.write_text(json.dumps(found | {"cases": [case | {"status": "counted"} for case in found["cases"]]}))
+    again = tmp_path / "again.json"
+    monkeypatch.setattr(sys, "argv", ["counters", "--again", str(out.parent), "--out", str(again)])
+    assert counters.main() == 0
+    judged = [row for row in json.loads(again.read_text())["rows"] if "right" in row]
+    assert [(row["counter"], row["kernel"]) for row in judged] == [
+        ("occupancy_percent", "small.simt"), ("occupancy_percent", "small.wgmma"),
+    ]  # fmt: skip
+    assert json.loads(again.read_text())["environment"] == found["environment"]
+    assert list(check.problems(again)) == ["it counts 2 kernels; at least 24 are asked for"]
 
 
 def test_call_gives_tensors_in_call_order_and_random_operands(monkeypatch: pytest.MonkeyPatch) -> None:
