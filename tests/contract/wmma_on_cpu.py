@@ -9,6 +9,7 @@ from tirgemm.launch import Launch
 
 # A fragment is 16 x 16 floats of every lane: which lane holds which element is the hardware's business.
 _FRAGMENTS = """
+#define make_half2(x, y) (half2{x, y})
 namespace nvcuda { namespace wmma {
 struct row_major; struct col_major; struct matrix_a; struct matrix_b; struct accumulator;
 enum layout_t { mem_row_major, mem_col_major };
@@ -35,7 +36,8 @@ inline void mma_sync(fragment<accumulator, 16, 16, 16, S>& d, const fragment<mat
 template <typename T>
 inline void store_matrix_sync(T* p, const fragment<accumulator, 16, 16, 16, T>& f, unsigned ld, layout_t) {
   if ((size_t)p % 32 || ld * sizeof(T) % 16) abort();
-  for (int i = 0; i < 16; i++) for (int j = 0; j < 16; j++) p[i * ld + j] = (T)f.x[i][j];
+  // A lane stores its part alone, so that who reads must wait for the others.
+  for (int e = threadIdx.x & 31; e < 256; e += 32) p[e / 16 * ld + e % 16] = (T)f.x[e / 16][e % 16];
 }
 }}
 """
