@@ -1,0 +1,210 @@
+"""What the analysis counts of kernels whose conflicts and sectors are known, and what it says of what it cannot count."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from tests.unit import handmade
+from tirgemm.analysis.kernel import AccessReport, KernelAnalysis, analyse
+from tirgemm.errors import AnalysisFailed, InvalidRequest, Unsupported
+from tirgemm.families import FAMILIES
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.tuning.compile import cuda
+from tirgemm.tuning.explain import memory_of, memory_of_program
+
+_H200 = named_device("sm_90a")
+_GEMM = Gemm.parse("64x64x64:f32:nn")
+_SYNC = 'T.evaluate(T.tvm_storage_sync("shared"))'
+
+
+def analysed(body: str, *, compiled: bool = False, **kernel: object) -> KernelAnalysis:
+    (found,) = memory_of_program(handmade.program(body, **kernel), _GEMM, _H200, compiled=compiled)  # type: ignore[arg-type]
+    return found
+
+
+def shared(analysis: KernelAnalysis, op: str) -> AccessReport:
+    (found,) = [a for a in analysis.accesses if a.space == "shared" and a.op == op]
+    return found
+
+
+# Two blocks of two warps: four requests.
+@pytest.mark.parametrize(
+    ("index", "wavefronts", "conflicts"),
+    [
+        ("tx", 1, 0),
+        ("tx * 2", 2, 1),
+        ("tx * 4", 4, 3),
+        ("tx % 32 * 32", 32, 31),
+        ("tx % 32 * 33", 1, 0),
+        ("tx // 32", 1, 0),
+        ("tx % 32 // 8 * 32", 4, 3),
+        ("(tx % 32) * 4 + (tx % 32) // 8", 1, 0),
+    ],
+)
+def test_planted_conflicts_of_loads_are_counted(index: str, wavefronts: int, conflicts: int) -> None:
+    report = shared(analysed(f"s[tx] = a[tx]\n{_SYNC}\nd[bx * 64 + tx] = s[{index}]"), "load")
+    assert (report.requests, report.wavefronts, report.conflicts) == (4, 4 * wavefronts, 4 * conflicts)
+
+
+@pytest.mark.parametrize(
+    ("store", "width", "wavefronts", "fewest"),
+    [
+        ("s[tx * 2] = a[tx]", 4, 2, 1),
+        ("s[tx % 32 * 32 + tx // 32] = a[tx]", 4, 32, 1),
+        ("for i in T.vectorized(4):\n    s[tx * 4 + i] = a[tx * 4 + i]", 16, 4, 4),
+        ("for i in T.vectorized(4):\n    s[tx * 8 + i] = a[tx * 4 + i]", 16, 8, 4),
+        ("for i in T.vectorized(2):\n    s[tx * 2 + i] = a[tx * 2 + i]", 8, 2, 2),
+        ("for i in T.vectorized(2):\n    s[tx * 4 + i] = a[tx * 2 + i]", 8, 4, 2),
+    ],
+)
+def test_planted_conflicts_of_stores_are_counted(store: str, width: int, wavefronts: int, fewest: int) -> None:
+    report = shared(analysed(f"{store}\n{_SYNC}\nd[tx] = s[0]"), "store")
+    assert (report.width, report.requests) == (width, 4)
+    assert (report.wavefronts, report.fewest_wavefronts) == (4 * wavefronts, 4 * fewest)
+
+
+def test_a_vector_with_gaps_is_stored_element_by_element() -> None:
+    report = shared(
+        analysed(f"for i in T.vectorized(4):\n    s[tx + i * 64] = a[tx * 4 + i]\n{_SYNC}\nd[tx] = s[0]"), "store"
+    )
+    assert (report.width, report.copies, report.requests, report.conflicts) == (4, 4, 16, 0)
+
+
+@pytest.mark.parametrize(
+    ("index", "sectors", "efficiency"),
+    [
+        ("bx * 64 + tx", 4, 1.0),
+        ("tx * 2", 8, 0.5),
+        ("tx * 8", 32, 0.125),
+        ("bx * 64 + tx + 1", 5, 0.8),
+        ("0", 1, 0.125),
+    ],
+)
+def test_sectors_of_global_loads_are_counted(index: str, sectors: int, efficiency: float) -> None:
+    (report,) = [a for a in analysed(f"d[bx * 64 + tx] = a[{index}]").accesses if a.op == "load"]
+    assert (report.requests, report.sectors) == (4, 4 * sectors)
+    assert report.efficiency == pytest.approx(efficiency)
+    assert report.operand == "a"
+
+
+def test_loops_edges_and_empty_warps_count_as_they_run() -> None:
+    """The second warp of the last block has no lane inside, and of the one before eight: 8 turns of 3 + 1 requests."""
+    body = (
+        "for i in range(8):\n    if bx * 64 + tx < 72:\n        d[bx * 64 + tx + i * 128] = a[bx * 64 + tx + i * 128]"
+    )
+    analysis = analysed(body)
+    assert [(a.op, a.requests, a.lanes) for a in analysis.accesses] == [("load", 24, 576), ("store", 24, 576)]
+    assert [a.sectors for a in analysis.accesses] == [8 * 9] * 2
+
+
+def test_a_register_that_counts_tiles_is_followed() -> None:
+    """Blocks take turns at 5 tiles of 64, with a register that says which."""
+    body = (
+        'tile = T.sblock_alloc_buffer((1,), "int32", scope="local")\n'
+        "tile[0] = bx\nwhile tile[0] < 5:\n    d[tile[0] * 64 + tx] = a[tile[0] * 64 + tx]\n    tile[0] = tile[0] + 2"
+    )
+    analysis = analysed(body)
+    assert not analysis.unknown
+    assert [(a.op, a.requests, a.sectors) for a in analysis.accesses] == [("load", 10, 40), ("store", 10, 40)]
+
+
+def test_what_the_compiler_merged_is_counted_as_it_runs() -> None:
+    body = f"s[tx * 4] = a[tx]\n{_SYNC}\nd[bx * 64 + tx] = s[tx * 4] + s[tx * 4 + 1] + s[tx * 4 + 2] + s[tx * 4 + 3]"
+    written, compiled = (shared(analysed(body, compiled=c), "load") for c in (False, True))
+    assert (written.width, written.copies, written.requests, written.conflicts, written.fate) == (4, 4, 16, 48, "")
+    assert (compiled.width, compiled.requests, compiled.conflicts) == (16, 4, 0)
+    assert compiled.fate == "merged to 16 bytes"
+    assert [(c.name, c.count) for c in compiled.code] == [("LDS.128", 1)]
+
+
+def test_equal_loads_count_once_when_compiled() -> None:
+    body = f"s[tx * 2] = a[tx]\n{_SYNC}\nd[bx * 64 + tx] = s[tx * 2] * s[tx * 2]"
+    written, compiled = (shared(analysed(body, compiled=c), "load") for c in (False, True))
+    assert (written.requests, compiled.requests) == (8, 4)
+    assert "1 of 2 equal loads removed" in compiled.fate
+
+
+def test_reports_say_whether_machine_code_was_read() -> None:
+    body = "d[bx * 64 + tx] = a[bx * 64 + tx]"
+    assert not analysed(body).compiled
+    compiled = analysed(body, compiled=True)
+    assert compiled.compiled
+    assert [a.fate for a in compiled.accesses] == ["as written"] * 2
+    assert json.loads(json.dumps(compiled.to_json()))["totals"]["global_loads"]["sectors"] == 16
+
+
+def test_the_example_shows_lanes_phases_and_banks() -> None:
+    example = shared(analysed(f"s[tx * 2] = a[tx]\n{_SYNC}\nd[tx] = s[0]"), "store").example
+    assert example is not None
+    assert example.addresses == tuple(range(0, 256, 8))
+    ((lanes, banks, passes),) = example.phases
+    assert (len(lanes), passes) == (32, 2)
+    assert banks[1] == banks[17] == (2,)
+
+
+def test_data_dependent_addresses_are_named() -> None:
+    analysis = analysed("d[bx * 64 + tx] = d[a[bx * 64 + tx]]", dtype="int32")
+    gather = [a for a in analysis.accesses if a.unknown]
+    assert [(a.operand, a.op, a.requests) for a in gather] == [("d", "load", 0)]
+    assert "a value read from a" in gather[0].unknown
+    assert any("load of d" in str(u) for u in analysis.unknown)
+
+
+def test_data_dependent_conditions_are_named() -> None:
+    analysis = analysed("if a[tx] > 0:\n    d[tx] = 1", dtype="int32")
+    assert any("store of d" in str(u) and "a condition depends on" in str(u) for u in analysis.unknown)
+
+
+def test_unknown_instructions_are_named() -> None:
+    analysis = analysed('d[tx] = a[tx]\nT.evaluate(T.call_extern("int32", "scatter_them", T.address_of(d[tx])))')
+    assert [u.name for u in analysis.unknown] == ["scatter_them"]
+
+
+def test_machine_code_without_an_access_and_the_reverse_are_named() -> None:
+    """The IR of one kernel with the machine code of another."""
+    one = handmade.program(f"s[tx] = a[tx]\n{_SYNC}\nd[tx] = s[tx]")
+    other = handmade.program("for i in T.vectorized(2):\n    d[tx * 2 + i] = a[tx * 2 + i]")
+    _, source = cuda.lower(other, "sm_90a")
+    host, module, _ = cuda.lower_all(one, "sm_90a")
+    from tirgemm.tuning.compile.nvrtc import compile_source
+
+    cubin = compile_source(source, "sm_90a").data
+    (analysis,) = analyse(module, cuda.checked_launch(one, host), _GEMM, _H200, cubin)
+    said = "\n".join(map(str, analysis.unknown))
+    assert "store of a: no store of shared" in said
+    assert "LDG.E.64.CONSTANT: 1 of these match no access of that width" in said
+
+
+def test_bad_requests_are_refused_by_name() -> None:
+    config = FAMILIES["simt"].default(_GEMM, _H200, "sustained")
+    with pytest.raises(Unsupported, match="cpu"):
+        memory_of(_GEMM, config, named_device("sm_90a").with_(kind="cpu"))
+    with pytest.raises(Unsupported, match=r"wgmma does not write 64x64x64:f32:nn"):
+        memory_of(_GEMM, config.__class__("wgmma", ()), _H200)
+    program = FAMILIES["simt"].instantiate(_GEMM, config, _H200)
+    host, module, _ = cuda.lower_all(program, "sm_90a")
+    launch = cuda.checked_launch(program, host)
+    with pytest.raises(InvalidRequest, match="m is 65"):
+        analyse(module, launch, _GEMM, _H200, m=65)
+    with pytest.raises(InvalidRequest, match="sm_61"):
+        analyse(module, launch, _GEMM, _H200.with_(arch="sm_61"))
+    with pytest.raises(AnalysisFailed, match="cubin"):
+        analyse(module, launch, _GEMM, _H200, b"not a cubin")
+
+
+def test_a_kernel_takes_under_two_seconds() -> None:
+    """Without TVM's import and the compiler; CPU time, as other tests may run."""
+    gemm = Gemm.parse("4096x4096x4096:f32:nn")
+    program = FAMILIES["simt"].instantiate(gemm, FAMILIES["simt"].default(gemm, _H200, "sustained"), _H200)
+    host, module, source = cuda.lower_all(program, "sm_90a")
+    from tirgemm.tuning.compile.nvrtc import compile_source
+
+    cubin, launch = compile_source(source, "sm_90a").data, cuda.checked_launch(program, host)
+    start = time.process_time()
+    (analysis,) = analyse(module, launch, gemm, _H200, cubin)
+    assert time.process_time() - start < 2
+    assert not analysis.unknown
