@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tirgemm.analysis import inline_source
+from tirgemm.analysis import core_matrix, inline_source
 from tirgemm.analysis.expressions import LANE, Expr, add, const, make, scale, symbol, unknown
 from tirgemm.analysis.sites import Space
 
@@ -34,7 +34,6 @@ _PURE = 1
 # Functions of inline source: those that the families write.
 _STORES = {"tirgemm_store_word": 16}
 _SAME, _ZERO = ("tirgemm_opaque",), ("tirgemm_phase",)
-_SWIZZLES = {0: "no swizzle", 1: "32-byte swizzle", 2: "64-byte swizzle", 3: "128-byte swizzle"}
 
 Visit = Callable[[Any, Any], None]
 
@@ -249,7 +248,7 @@ def _wgmma(walker: Any, call: Any) -> None:
             continue
         address, buffer = walker.pointing(operand)
         if buffer is not None:
-            swizzle = walker.descriptors.get(buffer, "unknown swizzle")
+            swizzle = walker.descriptors.get(buffer, "of a descriptor that this analysis cannot tell")
             walker.site(buffer, address, "matrix", "shared", 0, detail=f"wgmma {shape}, {swizzle}")
 
 
@@ -261,9 +260,7 @@ def _descriptor(walker: Any, call: Any) -> None:
     _, buffer = walker.pointing(source)
     walker.pointees[walker.register_name(load.source, index)] = buffer
     number = walker.integer(swizzle)
-    walker.descriptors[buffer] = (
-        _SWIZZLES.get(int(number.value), "unknown swizzle") if number.kind == "const" else "unknown swizzle"
-    )
+    walker.descriptors[buffer] = core_matrix.described(int(number.value) if number.kind == "const" else -1)
 
 
 def _map_address(walker: Any, call: Any) -> None:

@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tirgemm import expr
-from tirgemm.analysis import banks
+from tirgemm.analysis import banks, core_matrix
 from tirgemm.analysis.banks import BankModel, bank_model
 from tirgemm.analysis.counting import Counter, Kind, Tally
 from tirgemm.analysis.evaluate import Extents, run
@@ -32,8 +32,6 @@ from tirgemm.launch import KernelLaunch, Launch, Pointer, Size, TensorMap
 if TYPE_CHECKING:
     from tvm import IRModule
     from tvm.tirx import PrimFunc
-
-_SWIZZLE = {0: "no swizzle", 1: "32-byte swizzle", 2: "64-byte swizzle", 3: "128-byte swizzle"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +321,7 @@ def _detail(site: Site, tiles: Mapping[str, TensorMap]) -> str:
     tile = tile or (tiles.get(site.operand) if site.op == "bulk" else None)
     if tile is None:
         return site.detail
-    return f"{site.detail}, boxes of {' x '.join(map(str, tile.box))}, {_SWIZZLE.get(tile.swizzle, 'unknown swizzle')}"
+    return f"{site.detail}, boxes of {' x '.join(map(str, tile.box))}, {core_matrix.described(tile.swizzle)}"
 
 
 def _loop_name(loop: Any) -> str:

@@ -91,10 +91,8 @@ class _Match:
         for bucket in buckets.values():
             if bucket.accesses and bucket.instructions:
                 self.settle(bucket)
-        for key, bucket in buckets.items():
-            if bucket.accesses and not bucket.instructions:
-                self.moved(key, bucket, spare)
-        for (_, space, op, tensor), bucket in spare.items():
+        found = self.moved(buckets, spare)
+        for (_, space, op, tensor), bucket in ((k, b) for k, b in spare.items() if k not in found):
             names = Counter(i.name for i in bucket.instructions)
             for name, count in names.items():
                 where = (
@@ -219,21 +217,28 @@ class _Match:
         for access in (w.access for w in bucket.accesses):
             self.fate(access, bucket, AS_WRITTEN, own=len(access.sites))
 
-    def moved(self, key: Key, bucket: _Bucket, spare: dict[Key, _Bucket]) -> None:
-        """Accesses without instructions in their loop: perhaps they stand before it."""
-        loop, space, op, tensor = key
-        for access in (w.access for w in bucket.accesses):
-            around = [None, *access.loops]
-            outer = around[: around.index(loop)] if loop is not None else []
-            for place in reversed(outer):
-                there = spare.get((place, space, op, tensor))
-                if there is not None and any(_width(i) == access.first.width for i in there.instructions):
-                    turns = _turns(access.loops, place)
-                    self.fate(access, there, "hoisted out of a loop", 1 / turns if turns else 1.0)
-                    spare.pop((place, space, op, tensor), None)
-                    break
-            else:
-                self.miss(access, f"no {op} of {tensor or space} is in its loop of the machine code")
+    def moved(self, buckets: dict[Key, _Bucket], spare: dict[Key, _Bucket]) -> set[Key]:
+        """Look for accesses without instructions in their loop before it: where they are found."""
+        hoisted: dict[Key, list[tuple[Access, int]]] = {}
+        for (loop, space, op, tensor), bucket in buckets.items():
+            for access in (w.access for w in bucket.accesses if not bucket.instructions):
+                around = [None, *access.loops]
+                outer = around[: around.index(loop)] if loop is not None else []
+                keys = [(place, space, op, tensor) for place in reversed(outer)]
+                width = access.first.width
+                key = next(
+                    (k for k in keys if k in spare and any(_width(i) == width for i in spare[k].instructions)), None
+                )
+                if key is None:
+                    self.miss(access, f"no {op} of {tensor or space} is in its loop of the machine code")
+                else:
+                    hoisted.setdefault(key, []).append((access, _turns(access.loops, key[0])))
+        for key, accesses in hoisted.items():
+            # Several sites may have become one instruction.
+            left = min(1.0, len(spare[key].instructions) / sum(len(access.sites) for access, _ in accesses))
+            for access, turns in accesses:
+                self.fate(access, spare[key], "hoisted out of a loop", left / turns if turns else left)
+        return set(hoisted)
 
     def fate(self, access: Access, bucket: _Bucket, words: str, share: float = 1.0, own: int = 0) -> None:
         """Note what became of an access; ``own``: how many of the bucket's instructions are its, 0 where not known."""
