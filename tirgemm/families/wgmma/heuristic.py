@@ -108,7 +108,7 @@ def _config(gemm: Gemm, device: Device, name: Name, stages: int) -> Config:
     rows, columns = (gemm.n, gemm.m_max) if swap else (gemm.m_max, gemm.n)
     # Tiles that share a part of the larger operand run together, lest it is read once for each.
     high, wide = -(-rows // (tile_m * cluster_m)), -(-columns // (tile_n * cluster_n))
-    group = 1 if wide <= _FEW_TILES else next((g for g, least in ((8, 8), (4, 2)) if high >= least), 1)
+    group = 1 if 1 < wide <= _FEW_TILES else next((g for g, least in ((8, 8), (4, 2)) if high >= least), 1)
     epilogue = DIRECT if reduction == KERNEL and split > 1 else epilogues(gemm)[0]
     return Plan(
         gemm, device.units, tile_m, tile_n, tile_k, stages, schedule, resident, cluster_m, cluster_n, swap, split,
