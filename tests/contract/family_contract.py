@@ -23,6 +23,35 @@ from tirgemm.launch import Launch, Pointer, Scalar, Size, TensorMap, scalar_args
 
 # Draws per choice before a knob's choice counts as never valid.
 _DRAWS = 4000
+_SIZES = (
+    1,
+    2,
+    7,
+    8,
+    9,
+    15,
+    16,
+    17,
+    31,
+    33,
+    40,
+    63,
+    64,
+    65,
+    72,
+    96,
+    127,
+    129,
+    136,
+    255,
+    257,
+    300,
+    511,
+    513,
+    1024,
+    4096,
+    5000,
+)
 
 
 class FamilyContract:
@@ -78,6 +107,18 @@ class FamilyContract:
             config = self.default(gemm, regime)
             self.family.space(gemm, self.device).check(config)
             assert rejected(self.family, gemm, config, self.device) is None, f"{gemm}: {config}"
+
+    def test_defaults_of_sizes_around_every_tile_are_in_the_space_and_pass_every_rule(self) -> None:
+        rng = random.Random(7)
+        dtypes = sorted({gemm.dtype for gemm in self.parsed()})
+        for _ in range(300):
+            m, n, k = (rng.choice(_SIZES) for _ in range(3))
+            layout, batch = rng.choice(("nn", "nt", "tn", "tt")), rng.choice((1, 1, 3))
+            gemm = Gemm.parse(f"{m}x{n}x{k}:{rng.choice(dtypes)}:{layout}:batch={batch}")
+            if self.family.supports(gemm, self.device) is None:
+                config = self.default(gemm, rng.choice(REGIMES))
+                self.family.space(gemm, self.device).check(config)
+                assert rejected(self.family, gemm, config, self.device) is None, f"{gemm}: {config}"
 
     def test_default_is_pure_and_takes_less_than_a_millisecond(self) -> None:
         for gemm in self.parsed():

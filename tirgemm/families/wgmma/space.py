@@ -53,7 +53,9 @@ def space(gemm: Gemm, device: Device) -> Space:
     """
     wide, high = max(gemm.n, gemm.m_max), min(gemm.n, gemm.m_max)
     tiles_m, tiles_n = -(-gemm.m_max // TILES_M[0]), -(-gemm.n // TILES_M[0])
-    most = -(-wide // TILES_M[0]) * -(-high // TILES_N[0]) * gemm.batch
+    most = gemm.batch * max(
+        -(-wide // TILES_M[0]) * -(-high // TILES_N[0]), -(-wide // TILES_N[0]) * -(-high // TILES_M[0])
+    )
     steps = -(-gemm.k // TILES_K[0])
     several = most > device.units
     schedules = (COOPERATIVE, PINGPONG, STREAM) if several else (COOPERATIVE, STREAM) if steps > 1 else (COOPERATIVE,)
@@ -65,8 +67,8 @@ def space(gemm: Gemm, device: Device) -> Space:
         ("stages", tuple(s for s in _STAGES if several or s <= max(2, steps))),
         ("schedule", schedules),
         ("resident", (1, 2) if several else (1,)),
-        ("cluster_m", (1, 2) if tiles_m > 1 or tiles_n > 1 else (1,)),
-        ("cluster_n", (1, 2) if tiles_m > 1 or tiles_n > 1 else (1,)),
+        ("cluster_m", (1, 2) if most > 1 else (1,)),
+        ("cluster_n", (1, 2) if most > 1 else (1,)),
         ("swap", (0, 1)),
         ("split", splits),
         ("reduction", (CLUSTER, MEMORY, KERNEL) if len(splits) > 1 else (CLUSTER,)),
