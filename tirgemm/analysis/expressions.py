@@ -143,7 +143,20 @@ def make(kind: str, *args: Expr) -> Expr:
         return b if a.value else a
     if kind == "both" and b.kind == "const":
         return a if b.value else b
-    return _of_thread(kind, args) or _interned(kind, args)
+    return _chosen(kind, args) or _of_thread(kind, args) or _interned(kind, args)
+
+
+def _chosen(kind: str, args: tuple[Expr, ...]) -> Expr | None:
+    """What a comparison of a number with one of two numbers says of the choice between them."""
+    if kind not in COMPARISONS:
+        return None
+    for at, other in ((0, 1), (1, 0)):
+        choice, number = args[at], args[other]
+        if choice.kind == "select" and all(a.kind == "const" for a in (number, *choice.args[1:])):
+            pairs = [(value, number) if at == 0 else (number, value) for value in choice.args[1:]]
+            yes, no = (bool(make(kind, *pair).value) for pair in pairs)
+            return const(yes) if yes == no else choice.args[0] if yes else make("not", choice.args[0])
+    return None
 
 
 def add(a: Expr, b: Expr | int) -> Expr:

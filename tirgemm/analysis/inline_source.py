@@ -14,8 +14,10 @@ _SIGNATURE = r"\b{name}\s*\(([^)]*)\)\s*\{{"
 _ASM = re.compile(r"\basm\s*(?:volatile)?\s*\((.*?)\)\s*;", re.DOTALL)
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _OPERAND = re.compile(r'"[=+&]*\w+"\s*\((?:\(\w+\)\s*)?([^()]*(?:\([^()]*\))?[^()]*)\)')
-_ALIAS = re.compile(r"(\w+)\s*=\s*(?:\([^()]*\)\s*)*(?:__cvta_generic_to_shared\()?\s*(\w+)\s*\)?\s*;")
-_CONVERTED = re.compile(r"__cvta_generic_to_shared\(\s*(\w+)\s*\)")
+_DEFINITION = re.compile(r"(\w+)\s*=\s*([^;=]+);")
+_CAST = re.compile(r"^\((?:const\s+)?\w+[\s*]*\)\s*(?=[\w(])|^(?:reinterpret_cast|static_cast)<[^>]*>\s*")
+_CONVERTED = re.compile(r"^__cvta_generic_to_shared\s*(?=\()")
+_CHOICE = re.compile(r"^(\w+)\s*\?\s*(\w+)\s*:\s*(\w+)$")
 _LDMATRIX = re.compile(r"(ld|st)matrix\S*?\.x([124])(\.trans)?\S*\.b16")
 _COPY = re.compile(r"cp\.async\.c[ag]\S*\s*\[%(\d+)\],\s*\[%(\d+)\],\s*(\d+)(?:,\s*%(\d+))?")
 _PLAIN = re.compile(r"\b(ld|st)\.(?:\w+\.)*?(shared|global)\S*?(?:\.(v[24]))?\.([bfsu]\d+)\b")
@@ -23,16 +25,33 @@ _ADDRESS = re.compile(r"\[%(\d+)(?:\s*\+\s*(\d+))?\]")
 
 
 @dataclass(frozen=True, slots=True)
+class Term:
+    """A value in a function: the parameter at ``place``, the ``number``, or of ``choice`` (condition, yes, no) one."""
+
+    place: int = -1
+    number: int = 0
+    choice: tuple[Term, ...] = ()
+
+    @property
+    def places(self) -> frozenset[int]:
+        """The parameters of which it is made."""
+        mine = frozenset((self.place,)) if self.place >= 0 else frozenset()
+        return mine.union(*(term.places for term in self.choice))
+
+
+@dataclass(frozen=True, slots=True)
 class Instruction:
-    """One access of a function: ``pointer`` and ``source`` are positions of parameters, ``size`` that of the bytes that a
-    copy reads (-1: all). ``op`` and ``space`` as of sites; of a copy ``space`` is where it writes."""
+    """One access of a function: its address, of a copy the address that it reads and how many bytes of it (None: all).
+
+    ``op`` and ``space`` as of sites; of a copy ``space`` is where it writes.
+    """
 
     op: str
     space: str
     width: int
-    pointer: int
-    source: int = -1
-    size: int = -1
+    pointer: Term
+    source: Term | None = None
+    size: Term | None = None
     matrices: int = 0
     transposed: bool = False
 
@@ -53,12 +72,12 @@ def function(name: str, source: str) -> Function | None:
         return None
     parameters = [p.split("=")[0].strip().split()[-1].lstrip("*&") for p in found[1].split(",") if p.strip()]
     body = _body(source, found.end())
-    aliases = dict(_ALIAS.findall(body))
+    local = dict(_DEFINITION.findall(body))
     instructions: list[Instruction] = []
     unknown: list[str] = []
     for statement in _ASM.findall(_joined(body)):
         text, *rest = _parts(statement)
-        operands = [_position(o, parameters, aliases) for part in rest for o in _OPERAND.findall(part)]
+        operands = [_term(o, parameters, local) for part in rest for o in _OPERAND.findall(part)]
         for line in filter(None, (x.strip() for x in re.split(r";|\\n", text))):
             made = _instruction(line, operands)
             if made is not None:
@@ -89,36 +108,42 @@ def _parts(statement: str) -> list[str]:
     return [text[1], *statement.strip()[text.end() :].split(":")[1:3]]
 
 
-def _position(operand: str, parameters: list[str], aliases: dict[str, str]) -> int:
-    """The parameter that an operand is, -1 for what is none."""
-    converted = _CONVERTED.search(operand)
-    name = converted[1] if converted else operand.strip()
-    for _ in range(4):
-        if name in parameters:
-            return parameters.index(name)
-        name = aliases.get(name, "")
-    return -1
-
-
-def _instruction(line: str, operands: list[int]) -> Instruction | None:
-    def operand(number: str) -> int:
-        return operands[int(number)] if int(number) < len(operands) else -1
-
-    if found := _COPY.search(line):
-        size = operand(found[4]) if found[4] else -1
-        return _known(Instruction("copy", "shared", int(found[3]), operand(found[1]), operand(found[2]), size))
-    address = _ADDRESS.search(line)
-    if address is None or address[2]:
-        return None
-    if found := _LDMATRIX.search(line):
-        op = "ldmatrix" if found[1] == "ld" else "stmatrix"
-        return _known(Instruction(op, "shared", 16, operand(address[1]), -1, -1, int(found[2]), bool(found[3])))
-    if found := _PLAIN.search(line):
-        width = int(found[3][1:] if found[3] else 1) * int(found[4][1:]) // 8
-        return _known(Instruction("load" if found[1] == "ld" else "store", found[2], width, operand(address[1])))
+def _term(text: str, parameters: list[str], local: dict[str, str], depth: int = 8) -> Term | None:
+    """What an operand is, None where that is more than names, numbers, casts and choices."""
+    text = text.strip()
+    while found := _CAST.match(text) or _CONVERTED.match(text):
+        text = text[found.end() :].strip()
+    while text.startswith("(") and text.endswith(")"):
+        text = text[1:-1].strip()
+    if text in parameters:
+        return Term(parameters.index(text))
+    if re.fullmatch(r"\d+u?", text):
+        return Term(number=int(text.rstrip("u")))
+    if depth and text in local:
+        return _term(local[text], parameters, local, depth - 1)
+    if found := _CHOICE.match(text):
+        parts = [_term(part, parameters, local, depth - 1) for part in found.groups()]
+        return Term(choice=tuple(p for p in parts if p)) if depth and all(parts) else None
     return None
 
 
-def _known(instruction: Instruction) -> Instruction | None:
-    copy_without_source = instruction.op == "copy" and instruction.source < 0
-    return None if instruction.pointer < 0 or copy_without_source else instruction
+def _instruction(line: str, operands: list[Term | None]) -> Instruction | None:
+    def operand(number: str) -> Term | None:
+        return operands[int(number)] if int(number) < len(operands) else None
+
+    if found := _COPY.search(line):
+        to, source, size = operand(found[1]), operand(found[2]), operand(found[4]) if found[4] else None
+        if to is None or source is None or (found[4] and size is None):
+            return None
+        return Instruction("copy", "shared", int(found[3]), to, source, size)
+    address = _ADDRESS.search(line)
+    pointer = operand(address[1]) if address is not None and not address[2] else None
+    if pointer is None:
+        return None
+    if found := _LDMATRIX.search(line):
+        op = "ldmatrix" if found[1] == "ld" else "stmatrix"
+        return Instruction(op, "shared", 16, pointer, matrices=int(found[2]), transposed=bool(found[3]))
+    if found := _PLAIN.search(line):
+        width = int(found[3][1:] if found[3] else 1) * int(found[4][1:]) // 8
+        return Instruction("load" if found[1] == "ld" else "store", found[2], width, pointer)
+    return None

@@ -84,7 +84,7 @@ def _function(walker: Any, call: Any) -> None:
     if label in (*_SAME, *_ZERO) or not memory:
         return
     found = inline_source.function(label, source)
-    taken = {n for i in found.instructions for n in (i.pointer, i.source)} if found is not None else set()
+    taken = {n for i in found.instructions for t in (i.pointer, i.source) if t for n in t.places} if found else set()
     if found is None or found.unknown or memory - taken:
         what = f" ({', '.join(found.unknown)})" if found is not None and found.unknown else ""
         walker.unmodelled(label, f"a function of inline source{what}; what it does to memory is not counted")
@@ -94,22 +94,30 @@ def _function(walker: Any, call: Any) -> None:
 
 
 def _inline(walker: Any, one: inline_source.Instruction, pointed: list[tuple[Expr, Any]]) -> None:
-    address, buffer = pointed[one.pointer]
-    others = [b for n, (_, b) in enumerate(pointed) if b is not None and n != one.pointer]
+    address, buffer = _meant(one.pointer, pointed)
+    others = [b for n, (_, b) in enumerate(pointed) if b is not None and n not in one.pointer.places]
     if one.op in ("ldmatrix", "stmatrix"):
         for other in others:
             walker.provenance.move(*((other, [buffer]) if one.op == "ldmatrix" else (buffer, [other])))
         _rows(walker, buffer, address, one.op, one.matrices, one.transposed)
-    elif one.op == "copy":
-        origin, memory = pointed[one.source]
+    elif one.source is not None:
+        origin, memory = _meant(one.source, pointed)
         walker.provenance.move(buffer, [memory])
-        reads = (make("lt", const(0), pointed[one.size][0]),) if one.size >= 0 else ()
+        reads = () if one.size is None else (make("lt", const(0), _meant(one.size, pointed)[0]),)
         walker.site(memory, origin, "copy", "global", one.width, guards=reads)
         walker.site(buffer, address, "copy", "shared", one.width, owner=memory, source=origin)
     else:
         for other in others:
             walker.provenance.move(*((other, [buffer]) if one.op == "load" else (buffer, [other])))
         walker.site(buffer, address, one.op, one.space, one.width)
+
+
+def _meant(term: inline_source.Term, pointed: list[tuple[Expr, Any]]) -> tuple[Expr, Any]:
+    """What a term of a function is for the arguments of a call."""
+    if term.choice:
+        condition, yes, no = (_meant(part, pointed) for part in term.choice)
+        return make("select", condition[0], yes[0], no[0]), yes[1] if yes[1] is not None else no[1]
+    return pointed[term.place] if term.place >= 0 else (const(term.number), None)
 
 
 def _is_pure(call: Any) -> bool:

@@ -108,7 +108,7 @@ class _Match:
             site = access.first
             loop, unrolled = self.regions.access(access)
             space: str = "shared" if site.op == "copy" else site.space
-            key: Key = (loop, space, site.op, site.operand if (space, site.op) in apart else "")
+            key: Key = (loop, space, site.instruction, site.operand if (space, site.instruction) in apart else "")
             found.setdefault(key, _Bucket()).accesses.append(Written(access, unrolled))
         for instruction in self.function.memory:
             kind = kind_of(instruction)

@@ -15,19 +15,21 @@ from tirgemm.analysis.sass import Function, Instruction
 from tirgemm.analysis.sites import Loop, While
 
 Kind = tuple[str, str]
-"""Space and operation."""
+"""Space and instruction (``Site.instruction``)."""
 Label = tuple[str, str, str]
 """Space, operation and, where that is known of all such instructions, the tensor."""
 _IGNORED = ("barrier", "prefetch")
 
 
 def kind_of(instruction: Instruction) -> Kind | None:
-    """Space and operation of a memory instruction, as sites have them; None for what no site is (constants, barriers)."""
+    """Space and instruction of a memory instruction, as sites have them; None for what no site is (constants, barriers)."""
     memory = instruction.memory
     if memory is None or memory.space == "constant" or memory.kind in _IGNORED:
         return None
-    op = {"load": "ldmatrix", "store": "stmatrix"}.get(memory.kind, memory.kind) if memory.matrices else memory.kind
-    return memory.space, op
+    if memory.matrices:
+        op = "ldmatrix" if memory.kind == "load" else "stmatrix"
+        return memory.space, f"{op}.x{memory.matrices}{'.trans' if memory.transposed else ''}"
+    return memory.space, memory.kind
 
 
 @dataclass(eq=False, slots=True)
@@ -77,7 +79,7 @@ def _written(accesses: Sequence[Access], known: Container[Kind]) -> Node:
     root = Node(None)
     nodes: dict[Loop | While | None, Node] = {None: root}
     for access in accesses:
-        kind = access.first.space, access.first.op
+        kind = access.first.space, access.first.instruction
         label = (*kind, access.first.operand if kind in known else "")
         times, around = len(access.sites), [None, *access.loops]
         for outer, loop in zip(around, access.loops, strict=False):

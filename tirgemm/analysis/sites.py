@@ -45,6 +45,11 @@ class Site:
     detail: str = ""
 
     @property
+    def instruction(self) -> str:
+        """The operation with what else tells one instruction from another: ``ldmatrix.x4.trans``."""
+        return f"{self.op}.x{self.matrices}{'.trans' if self.transposed else ''}" if self.matrices else self.op
+
+    @property
     def reads(self) -> bool:
         """Whether memory of ``space`` is read: by loads, and by the global side of a copy."""
         return self.op in ("load", "ldmatrix", "matrix") or (self.op in ("copy", "bulk") and self.space == "global")
