@@ -261,7 +261,7 @@ def test_every_shell_command_parses() -> None:
         command, arguments = commands()[head], words[len(head.split()) :]
         arguments = [argument.replace("...", "AAAA") for argument in arguments]
         context = command.make_context(head, arguments)
-        if "gemm" in context.params:
+        if context.params.get("gemm"):
             Gemm.parse(context.params["gemm"])
 
 

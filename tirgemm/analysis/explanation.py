@@ -35,12 +35,13 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """``operand``'s rows (lines of its contiguous dimension) begin at multiples of ``nbytes`` bytes, at most a line;
-    they lie ``pitch_bytes`` apart."""
+    """``operand``'s rows lie ``pitch_bytes`` apart, and so begin at multiples of ``nbytes`` (at most a line) beyond its base
+    address; the problem promises that this one is a multiple of ``base_bytes``."""
 
     operand: str
     nbytes: int
     pitch_bytes: int
+    base_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +284,7 @@ def _alignments(gemm: Gemm, m: int) -> tuple[Alignment, ...]:
     found = []
     for operand in operands:
         pitch = expr.evaluate(gemm.leading(operand), m) * DTYPE_BYTES[gemm.operand_dtype(operand)]
-        found.append(Alignment(operand, min(_LINE_BYTES, pitch & -pitch, gemm.align), pitch))
+        found.append(Alignment(operand, min(_LINE_BYTES, pitch & -pitch), pitch, gemm.align))
     return tuple(found)
 
 

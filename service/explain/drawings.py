@@ -1,0 +1,127 @@
+"""The pictures of a page: what each shows in a sentence, and its SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from service.explain.memory import buffer_name, operation
+from service.explain.wording import wave_items
+from tirgemm.analysis import banks
+from tirgemm.analysis.access_patterns import Pattern
+from tirgemm.analysis.charts import roofline_picture, waves_picture
+from tirgemm.analysis.counting import Kind
+from tirgemm.analysis.explanation import Explanation
+from tirgemm.analysis.kernel import AccessReport
+from tirgemm.analysis.pictures import bank_picture, copy_picture, tile_picture
+from tirgemm.analysis.proof import solve, unserved
+from tirgemm.analysis.shared_tile import shared_tile
+from tirgemm.errors import InvalidRequest
+from tirgemm.layouts import Layout
+
+_MOST_REQUESTS = 4
+_MOST_PATTERNS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A picture under a ``title``, with a sentence of what it shows."""
+
+    title: str
+    words: str
+    svg: str
+
+
+def drawings(found: Explanation) -> tuple[Drawing, ...]:
+    """Roofline, waves, banks, the shared tile and its copy, as far as the kernel has them."""
+    return (*_roofline(found), *_waves(found), *_banks(found), *_tile(found))
+
+
+def _roofline(found: Explanation) -> Iterator[Drawing]:
+    known = found.roofline
+    slopes = [c for c in known.ceilings if c.name != "compute"] if known else []
+    if known is None or not slopes:
+        return
+    reached = known.tflops or known.flops / known.bound.us / 1e6
+    told = "the kernel" if known.tflops else "what the ceilings allow"
+    points = [(f"{told}: {c.name}", known.intensity[c.name], reached) for c in slopes]
+    svg = roofline_picture(
+        [(known.peak, known.ceiling("compute").rate)], [(c.name, c.rate) for c in slopes], points, "Roofline"
+    )
+    how = "as measured" if known.tflops else "at the speed of the ceiling that binds, for it is not measured"
+    yield Drawing("Roofline", f"A dot for each level of memory, at the kernel's FLOP a byte of it, {how}.", svg)
+
+
+def _waves(found: Explanation) -> Iterator[Drawing]:
+    waves = found.main.waves
+    if waves is None or (found.cut is not None and found.cut.even):
+        return
+    svg = waves_picture(waves.items, waves.slots, what=wave_items(found, found.main), units=waves.units)
+    yield Drawing("Waves over the SMs", "A bar a wave; what the last one leaves idle is hollow.", svg)
+
+
+def _banks(found: Explanation) -> Iterator[Drawing]:
+    """The worst request of what conflicts, else of what loads and stores most; each kind once."""
+    shown: dict[tuple[str, str], AccessReport] = {}
+    for access in found.main.memory.accesses:
+        if access.space == "shared" and access.op not in ("bulk", "matrix") and access.example is not None:
+            key = buffer_name(access), operation(access)
+            known = shown.get(key)
+            if known is None or (access.conflicts, access.requests) > (known.conflicts, known.requests):
+                shown[key] = access
+    order = sorted(shown.values(), key=lambda a: (-a.conflicts, -a.requests))
+    for access in order[:_MOST_REQUESTS]:
+        assert access.example is not None
+        try:
+            kind = Kind("shared", access.op, access.width, access.matrices, access.transposed).access
+        except InvalidRequest:
+            continue
+        addresses = [0 if address is None else address for address in access.example.addresses]
+        active = [address is not None for address in access.example.addresses]
+        report = banks.analyze(addresses, kind, active, found.device.arch)
+        words = "The request that costs most: " if access.conflicts else "One request: "
+        yield Drawing(
+            f"Banks: {operation(access)} of {buffer_name(access)}",
+            f"{words}a row for each wavefront, by the phases in which lanes are served, and in each bank's column the lanes.",
+            bank_picture(report),
+        )
+
+
+def _tile(found: Explanation) -> Iterator[Drawing]:
+    tile = shared_tile(found.gemm, found.config, found.device)
+    if tile is None:
+        return
+    mine = [a for a in found.main.memory.accesses if a.operand == "a"]
+    patterns = tile.patterns(mine)
+    layouts = _layouts(tile.layout, list(patterns.values()), found.device.arch)
+    own = f"The kernel has {tile.layout}."
+    words = "The tile of A in shared memory, each 16 bytes by the first of their banks: as it would lie in plain rows, padded, and permuted."
+    shown: Sequence[tuple[str, Pattern | None]] = [*patterns.items()][:_MOST_PATTERNS]
+    for name, pattern in shown or (("", None),):
+        fitting = {each: layout for each, layout in layouts.items() if pattern is None or _serves(layout, pattern)}
+        title = f"The shared tile of A{f', {name}' if name else ''}"
+        yield Drawing(title, f"{words} {own}", tile_picture(fitting, pattern, arch=found.device.arch, title=title))
+    if tile.copy is not None:
+        yield Drawing(
+            "The copy of A",
+            "The thread-value map of the copy from global memory: which thread has which values of the tile.",
+            copy_picture(tile.copy, "Which thread copies which values of A"),
+        )
+
+
+def _layouts(own: Layout, patterns: list[Pattern], arch: str) -> dict[str, Layout]:
+    """The tile in plain, padded and permuted rows: the kernel's where it has such, else what serves its requests."""
+    plain = own.with_(stride=own.columns, permutation=None)
+    found = {"plain rows": plain}
+    solved = solve(plain, patterns, arch) if patterns else None
+    padded = own if own.pad else solved.padded if solved else None
+    permuted = own if own.permutation is not None else solved.permuted if solved else None
+    if padded is not None and padded != plain:
+        found["padded"] = padded
+    if permuted is not None:
+        found["permuted"] = permuted
+    return {f"{name}, as here" if layout == own else name: layout for name, layout in found.items()}
+
+
+def _serves(layout: Layout, pattern: Pattern) -> bool:
+    return unserved(layout, pattern) is None

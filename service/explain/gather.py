@@ -1,0 +1,97 @@
+"""What is explained: a config of a problem, or a kernel of the store with what it was chosen from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tirgemm.analysis.explanation import Explanation
+from tirgemm.artifact import Package, Trust, read
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.errors import ArtifactError, InvalidRequest, StoreError
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.explain import Time, explain
+from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord
+from tirgemm.tuning.rivals import Rivals, rivals_of
+from tirgemm.tuning.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """An explanation; of a kernel of the store its id and its ``rivals`` too."""
+
+    explanation: Explanation
+    kernel_id: str | None = None
+    rivals: Rivals | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as JSON has it."""
+        rivals = self.rivals.to_json() if self.rivals else None
+        return {"kernel": self.kernel_id} | self.explanation.to_json() | {"rivals": rivals}
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """All that the store knows of a kernel and that explaining it takes: a value that another process can be sent."""
+
+    record: KernelRecord
+    candidates: tuple[Candidate, ...]
+    artifact: bytes | None
+    keys: tuple[str, ...]
+
+    @classmethod
+    def of(cls, store: Store, record: KernelRecord, keys: Sequence[str] = ()) -> Stored:
+        """``keys``: whose signature makes the stored artifact believable; the user's trust file counts too."""
+        try:
+            artifact = store.get_blob(record.artifact_sha256)
+        except StoreError:
+            artifact = None
+        # Traces are long and say nothing here.
+        found = store.candidates(record.gemm, record.device.key, record.regime)
+        return cls(record, tuple(c.with_(trace=None) for c in found), artifact, tuple(keys))
+
+    def package(self) -> Package | None:
+        """The verified artifact; None where it is not stored, or signed by someone else."""
+        if self.artifact is None:
+            return None
+        try:
+            return read(self.artifact, Trust.of(*self.keys, *Trust.default().keys))
+        except ArtifactError:
+            return None
+
+
+def of_kernel(store: Store, kernel_id: str, keys: Sequence[str] = ()) -> Stored:
+    """The kernel ``kernel_id`` of ``store``. Raises InvalidRequest where there is none."""
+    record = store.kernel_by_id(kernel_id)
+    if record is None:
+        newest = ", ".join(known.id for known in store.kernels(limit=3))
+        raise InvalidRequest(
+            f"there is no kernel {kernel_id!r:.80}; {f'the newest are {newest}' if newest else 'the store has none'}"
+        )
+    return Stored.of(store, record, keys)
+
+
+def explained(stored: Stored) -> Report:
+    """The report of a kernel. Raises what ``explain`` raises."""
+    record = stored.record
+    found = explain(
+        record.gemm, record.config, record.device, package=stored.package(), time=time_of(record)
+    )  # fmt: skip
+    return Report(found, record.id, rivals_of(record, stored.candidates))
+
+
+def time_of(record: KernelRecord) -> Time | None:
+    """The kernel's measured time in its regime."""
+    us = record.timings.get(record.regime, {}).get("median_us")
+    return Time(float(us), f"the {record.role} kernel's median, {record.regime}") if us else None
+
+
+def recorded_time(store: Store, gemm: Gemm, config: Config, device: Device, regime: str) -> Time | None:
+    """The last measured time of a config in ``regime``, as ``store`` has it."""
+    found = store.candidate(CandidateKey(gemm, device.key, regime, config.digest))
+    if found is None or not found.sample_sets:
+        return None
+    mine = [samples for samples in found.sample_sets if samples.reason != "other_regime"]
+    return Time(mine[-1].median_us, f"recorded here, {regime}, {mine[-1].reason}") if mine else None

@@ -1,0 +1,182 @@
+"""What a kernel does to memory, in tables: shared memory, global memory, tiles that TMA and wgmma move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from service.explain.reasons import why_sectors
+from service.explain.tables import Cell, Section, Tone, count, listed, row, share, size, table
+from tirgemm.analysis.clash import clash_of
+from tirgemm.analysis.explanation import Explanation, KernelExplanation
+from tirgemm.analysis.kernel import AccessReport
+from tirgemm.analysis.match import AS_WRITTEN as _AS_WRITTEN
+
+LSU_SPACES = ("shared", "distributed")
+_TILES = ("bulk", "matrix")
+_SECTOR = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Accesses of one buffer that do the same, in the loop and around it."""
+
+    accesses: tuple[AccessReport, ...]
+
+    @property
+    def first(self) -> AccessReport:
+        return self.accesses[0]
+
+    @property
+    def worst(self) -> AccessReport:
+        """The one with most conflicts, or most sectors beyond the fewest."""
+        return max(self.accesses, key=lambda a: (a.conflicts, a.sectors - a.fewest_sectors))
+
+    def total(self, name: str) -> int:
+        return sum(getattr(access, name) for access in self.accesses)
+
+    @property
+    def codes(self) -> Cell:
+        counts: dict[str, int] = {}
+        for code in (code for access in self.accesses for code in access.code):
+            counts[code.name] = counts.get(code.name, 0) + code.count
+        return Cell(", ".join(f"{number} {name}" for name, number in counts.items()), "soft")
+
+    @property
+    def fate(self) -> Cell:
+        access = self.first
+        if access.unknown:
+            return Cell(f"not counted: {access.unknown}", "bad")
+        sampled = ", from a part of the iterations" if any(a.sampled for a in self.accesses) else ""
+        told = "" if access.fate == _AS_WRITTEN else access.fate
+        return Cell(f"{told}{sampled}".removeprefix(", "), "soft")
+
+
+def _grouped(accesses: Iterable[AccessReport]) -> list[_Group]:
+    found: dict[object, list[AccessReport]] = {}
+    for a in accesses:
+        key = (a.buffer, a.operand, a.space, a.op, a.width, a.matrices, a.transposed, a.detail, a.fate, a.unknown)
+        found.setdefault(key, []).append(a)
+    return [_Group(tuple(same)) for same in found.values()]
+
+
+def shared(kernel: KernelExplanation, named: str = "") -> Section:
+    """Accesses of shared memory by the load/store unit, with the two lanes that collide where some do."""
+    rows: list[tuple[Cell, ...]] = []
+    notes: list[str] = []
+    for group in _grouped(a for a in kernel.memory.accesses if a.space in LSU_SPACES and a.op not in _TILES):
+        access, clash = group.first, None
+        if group.worst.conflicts and group.worst.example:
+            clash = clash_of(group.worst.example)
+        if clash is not None:
+            notes.append(f"[{len(notes) + 1}] {plural(access)} of {buffer_name(access)}: {clash}.")
+        requests, wavefronts = group.total("requests"), group.total("wavefronts")
+        rows.append(
+            row(
+                buffer_name(access),
+                operation(access),
+                count(requests),
+                count(wavefronts),
+                f"{wavefronts / requests:.3g}" if requests else "",
+                _verdict(group, f" [{len(notes)}]" if clash else ""),
+                group.codes,
+                group.fate,
+            )
+        )
+    heads = (
+        "buffer", "access", ">requests", ">wavefronts", ">a request", ">conflicts", "machine code",
+        "what the compiler did",
+    )  # fmt: skip
+    return table(f"Shared memory{named}", heads, rows, notes=notes)
+
+
+def _verdict(group: _Group, note: str) -> Cell:
+    if group.first.unknown:
+        return Cell("unknown", "bad")
+    if not group.total("requests"):
+        return Cell("never runs", "soft")
+    conflicts = group.total("conflicts")
+    return Cell(f"{count(conflicts)}{note}", "bad") if conflicts else Cell("free", "good")
+
+
+def global_memory(found: Explanation, kernel: KernelExplanation, named: str = "") -> Section:
+    """Accesses of global memory by the load/store unit: sectors, and how much of them is used."""
+    rows: list[tuple[Cell, ...]] = []
+    notes: list[str] = []
+    groups = _grouped(a for a in kernel.memory.accesses if a.space == "global" and a.op not in _TILES)
+    for group in groups:
+        access, requests, sectors = group.first, group.total("requests"), group.total("sectors")
+        fewest, used = group.total("fewest_sectors"), group.total("used_bytes")
+        mark = ""
+        if sectors > fewest and (why := why_sectors(group.worst)):
+            notes.append(f"[{len(notes) + 1}] {plural(access)} of {access.operand}: {why}.")
+            mark = f" [{len(notes)}]"
+        tone: Tone = "soft" if access.unknown else "good" if sectors == fewest else "bad"
+        rows.append(
+            row(
+                access.operand or access.buffer,
+                operation(access),
+                count(requests),
+                f"{sectors / requests:.3g}" if requests else "",
+                f"{fewest / requests:.3g}" if requests else "",
+                Cell(f"{share(used / (_SECTOR * sectors)) if sectors else ''}{mark}", tone),
+                size(_SECTOR * sectors),
+                group.codes,
+                group.fate,
+            )
+        )
+    heads = (
+        "operand", "access", ">requests", ">sectors a request", ">fewest", ">used", ">moved", "machine code",
+        "what the compiler did",
+    )  # fmt: skip
+    if rows:
+        notes += _alignment_words(found, {group.first.operand for group in groups})
+    return table(f"Global memory{named}", heads, rows, notes=notes)
+
+
+def _alignment_words(found: Explanation, touched: set[str]) -> Iterator[str]:
+    mine = [a for a in found.alignments if a.operand in touched]
+    for each in mine:
+        if each.nbytes < _SECTOR:
+            yield (
+                f"Rows of {each.operand} lie {count(each.pitch_bytes)} bytes apart: they begin at multiples of "
+                f"{each.nbytes}, within sectors of {_SECTOR} bytes."
+            )
+    good = [each.operand for each in mine if each.nbytes >= _SECTOR]
+    if good:
+        yield f"Every row of {listed(good)} begins a sector where its base address does."
+
+
+def tiles(kernel: KernelExplanation, named: str = "") -> Section:
+    """What TMA and wgmma move past the load/store unit."""
+    rows = [
+        row(buffer_name(g.first), g.first.detail, count(g.total("requests")), g.codes, g.fate)
+        for g in _grouped(a for a in kernel.memory.accesses if a.op in _TILES)
+    ]
+    notes = (
+        "These move whole tiles past the load/store unit: no bank counter counts them, and the swizzle spreads the rows of "
+        "a tile over the banks. An instruction of a warpgroup counts once a warp.",
+    )
+    heads = ("buffer", "access", ">warp instructions", "machine code", "what the compiler did")
+    return table(f"TMA and wgmma{named}", heads, rows, notes=notes if rows else ())
+
+
+def buffer_name(access: AccessReport) -> str:
+    """The buffer without the scope that TVM appends to its name, and whose data it holds."""
+    name = access.buffer.removesuffix(".dyn").removesuffix("_shared")
+    owned = not access.operand or name.startswith(access.operand)
+    return name if owned else f"{name} of {access.operand}"
+
+
+def operation(access: AccessReport) -> str:
+    """What is done, in how many bytes a lane."""
+    if access.matrices:
+        words = f"{access.op}.x{access.matrices}{'.trans' if access.transposed else ''}"
+    else:
+        words = f"{'cp.async' if access.op == 'copy' else access.op}, {access.width} bytes"
+    return f"{words} to a peer" if access.space == "distributed" else words
+
+
+def plural(access: AccessReport) -> str:
+    """Several of its operation."""
+    return {"copy": "copies", "ldmatrix": "ldmatrix", "stmatrix": "stmatrix"}.get(access.op, f"{access.op}s")

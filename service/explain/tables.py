@@ -1,0 +1,94 @@
+"""A table as data, so that a terminal and a page show the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Tone = Literal["plain", "good", "bad", "soft", "strong"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The words of a cell, and how they are meant."""
+
+    text: str
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading with lines of words, a table and notes below it; any of them may be empty.
+
+    ``heads`` are the columns' names; one that begins with ``>`` is of numbers, set to the right.
+    """
+
+    title: str
+    lines: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ()
+    rows: tuple[tuple[Cell, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[tuple[str, bool], ...]:
+        """Every column's name and whether it is of numbers."""
+        return tuple((head.removeprefix(">"), head.startswith(">")) for head in self.heads)
+
+
+def table(
+    title: str,
+    heads: tuple[str, ...],
+    rows: Iterable[tuple[Cell, ...]],
+    lines: Iterable[str] = (),
+    notes: Iterable[str] = (),
+) -> Section:
+    """A section of rows, without the columns in which no row says anything."""
+    kept = tuple(rows)
+    used = [number for number in range(len(heads)) if any(cells[number].text for cells in kept)]
+    return Section(
+        title,
+        tuple(lines),
+        tuple(heads[number] for number in used),
+        tuple(tuple(cells[number] for number in used) for cells in kept),
+        tuple(notes),
+    )
+
+
+def row(*cells: str | Cell) -> tuple[Cell, ...]:
+    """A row of cells, plain where they are only words."""
+    return tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in cells)
+
+
+def count(number: float) -> str:
+    """A count with thousands apart."""
+    return f"{number:,.0f}"
+
+
+def size(nbytes: float) -> str:
+    """Bytes in the unit that reads best, in powers of ten as rates are."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if nbytes >= factor:
+            return f"{nbytes / factor:.3g} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def rate(gbps: float) -> str:
+    """A bandwidth given in GB/s."""
+    return f"{gbps / 1e3:.3g} TB/s" if gbps >= 1e3 else f"{gbps:.3g} GB/s"
+
+
+def duration(us: float) -> str:
+    """Microseconds to four digits."""
+    return f"{us:,.0f} us" if us >= 1000 else f"{us:.4g} us"
+
+
+def share(part: float) -> str:
+    """A share in percent, with digits where it is small."""
+    return f"{100 * part:.0f} %" if part >= 0.1 or part == 0 else f"{100 * part:.2g} %"
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words with commas, and an *and* before the last."""
+    *before, last = [*words] or [""]
+    return f"{', '.join(before)} and {last}" if before else last
