@@ -107,9 +107,8 @@ def _helper(found: re.Match[str]) -> str:
     name, parameters = found[1], found[2]
     if wait := re.fullmatch(r"tirgemm_wait_(\d+)", name):
         return f"inline void {name}() {{ cp_async_wait({wait[1]}); }}"
-    if copy := re.fullmatch(r"tirgemm_cp_async_(\d+)(_zfill)?", name):
-        count = "count" if copy[2] else copy[1]
-        return f"inline void {name}({parameters}) {{ copy_part<{copy[1]}>(to, from, {count}); }}"
+    if copy := re.fullmatch(r"tirgemm_cp_async_(\d+)(_or_zero)?", name):
+        return f"inline void {name}({parameters}) {{ copy_or_zero(to, from, {copy[1]}, {'inside' if copy[2] else 'true'}); }}"
     return ""
 
 

@@ -182,10 +182,9 @@ inline void cp_async_wait(size_t pending) {
 
 inline void tirgemm_commit() { cp_async_commit(); }
 
-template <int bytes>
-inline void copy_part(void* to, const void* from, int count) {
-  memset((char*)to + count, 0, bytes - count);
-  if (count) cp_async(to, from, count);
+inline void copy_or_zero(void* to, const void* from, size_t bytes, bool inside) {
+  if (inside) cp_async(to, from, bytes);
+  else memset(to, 0, bytes);
 }
 
 // What the lanes of a warp show each other.

@@ -29,7 +29,7 @@ _CASES: dict[str, dict[str, Value]] = {
     "72x80x72:bf16:tn:out=f32": {"shared": "none", "registers": 1},
     "72x80x104:f16:tt:acc=f16": {"tile_n": 32, "warps_n": 1, "stages": 2},
     "70x84x76:f16:nn:align=8:beta:bias": {"tile_k": 16, "registers": 1, "stages": 5},
-    "40x130x77:f16:nt:lda=80:ldb=82:batch=2": {"raster": 3, "shared": "padded"},
+    "40x130x78:f16:nt:lda=80:ldb=82:batch=2": {"raster": 3, "shared": "padded"},
     "1..70x66x300:f16:tn:lda=72:ldb=66:alpha": {"split": 3, "stages": 2, "copy": "half"},
     "33x35x141:f16:nt": {"load": "repack", "split": 2, "shared": "none", "registers": 1},
     "1..33x35x77:bf16:tn:act=silu": {"load": "repack"},

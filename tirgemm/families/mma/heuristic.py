@@ -13,8 +13,7 @@ from tirgemm.families.mma.space import space, tiling
 from tirgemm.families.mma.tile import registers_of
 from tirgemm.families.tensorcore.estimate import Cut, estimate_us
 from tirgemm.families.tensorcore.names import DIRECT, LINE, PERMUTED, REPACK
-from tirgemm.families.tensorcore.tiling import OPERANDS, loads
-from tirgemm.families.wgmma.repacking import repacked
+from tirgemm.families.tensorcore.tiling import OPERANDS, loads, repacked
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import occupancy
 

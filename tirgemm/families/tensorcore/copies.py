@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tirgemm import expr
 from tirgemm.expr import Dim
 from tirgemm.families.tensorcore.intrinsics import Exchange, address, cp_async, region, variables, with_body
 from tirgemm.families.tensorcore.schedule import SHARED
@@ -62,21 +63,19 @@ def _copy(stage: Stage, side: Side, m: Any, block: Any) -> Any:
         made = evaluate_symbolic(value, None if m is None else m.astype(dtype))
         return tirx.const(made, dtype) if isinstance(made, int) else made
 
-    index = [x, p] if side.k_major else [p, x]
-    limits = [(x, size, side.extent), (p, gemm.k, side.depth * tiling.split)]
-    (r, r_size, r_block), (c, c_size, c_block) = limits if side.k_major else reversed(limits)
-    count: Any = None
-    if not (isinstance(c_size, int) and c_size % c_block == 0):
-        left = symbol(c_size) - c
-        if isinstance(c_size, int) and c_size % side.width == 0:
-            count = tirx.Select(left > 0, tirx.const(side.width, dtype), tirx.const(0, dtype))
-        else:
-            count = tirx.max(tirx.min(left, tirx.const(side.width, dtype)), tirx.const(0, dtype))
-    if not (isinstance(r_size, int) and r_size % r_block == 0):
-        whole = tirx.const(side.width, dtype) if count is None else count
-        count = tirx.Select(r < symbol(r_size), whole, tirx.const(0, dtype))
-    if count is not None:
-        count = (count * ELEMENT_BYTES).astype("int32")
-    origin = address(source, [z, *index] if gemm.batch > 1 else index)
-    body = cp_async(side.width * ELEMENT_BYTES, stage.at(side, step, row, place, start), origin, count)
+    own_limit = (x, size, side.extent)
+    deep_limit = (p, gemm.k, side.depth * tiling.split)
+    rows, (column_at, columns, column_block) = (own_limit, deep_limit) if side.k_major else (deep_limit, own_limit)
+    if side.source:
+        # Rows of a copy with aligned rows go on with zeros to the end of a run.
+        columns = expr.make("mul", expr.ceildiv(columns, RUN), RUN)
+    limits = (rows, (column_at, columns, column_block))
+    inside = [
+        index < symbol(limit) for index, limit, unit in limits if not (isinstance(limit, int) and limit % unit == 0)
+    ]
+    at = [z, rows[0], column_at] if gemm.batch > 1 else [rows[0], column_at]
+    certain = tirx.all(*inside) if len(inside) > 1 else inside[0] if inside else None
+    origin, start_of_all = address(source, at), address(source, [0] * len(at))
+    target = stage.at(side, step, row, place, start)
+    body = cp_async(side.width * ELEMENT_BYTES, target, origin, certain, start_of_all)
     return with_body(block, body, list(block.reads), [region(stage.buffer)])

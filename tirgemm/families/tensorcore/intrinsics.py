@@ -13,17 +13,19 @@ if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
 # cp.async of 16 bytes passes L1 by; narrower ones cannot. L2 fetches whole lines: the next step needs the other half of a
-# line of which this one needs half. Bytes beyond ``count`` are zero.
+# line of which this one needs half. A copy of nothing writes zeros, and has an address of which all could be read.
 _CP_ASYNC = """
 __forceinline__ __device__ void tirgemm_cp_async_{n}(void* to, const void* from) {{
   unsigned address = __cvta_generic_to_shared(to);
   asm volatile("cp.async.{cache}.shared.global.L2::128B [%0], [%1], {n};" :: "r"(address), "l"(from));
 }}
 """
-_CP_ASYNC_ZFILL = """
-__forceinline__ __device__ void tirgemm_cp_async_{n}_zfill(void* to, const void* from, int count) {{
+_CP_ASYNC_OR_ZERO = """
+__forceinline__ __device__ void tirgemm_cp_async_{n}_or_zero(void* to, const void* from, const void* start, bool inside) {{
   unsigned address = __cvta_generic_to_shared(to);
-  asm volatile("cp.async.{cache}.shared.global.L2::128B [%0], [%1], {n}, %2;" :: "r"(address), "l"(from), "r"(count));
+  const void* source = inside ? from : start;
+  int count = inside ? {n} : 0;
+  asm volatile("cp.async.{cache}.shared.global.L2::128B [%0], [%1], {n}, %2;" :: "r"(address), "l"(source), "r"(count));
 }}
 """
 
@@ -89,12 +91,16 @@ def address(buffer: Any, indices: list[Any]) -> Any:
     return tir.address_of(buffer[tuple(indices)])
 
 
-def cp_async(nbytes: int, to: Any, source: Any, count: Any | None) -> Any:
-    """The statement that copies ``nbytes`` (4, 8 or 16), of which ``count`` exist where it is given."""
+def cp_async(nbytes: int, to: Any, source: Any, inside: Any | None, start: Any) -> Any:
+    """The statement that copies ``nbytes`` (4, 8 or 16), or writes zeros where ``inside`` is false.
+
+    ``start`` is where the operand starts. Without a condition everything is copied.
+    """
     words = {"n": nbytes, "cache": "cg" if nbytes == 16 else "ca"}
-    if count is None:
+    if inside is None:
         return call(f"tirgemm_cp_async_{nbytes}", _CP_ASYNC.format(**words), to, source)
-    return call(f"tirgemm_cp_async_{nbytes}_zfill", _CP_ASYNC_ZFILL.format(**words), to, source, count)
+    text = _CP_ASYNC_OR_ZERO.format(**words)
+    return call(f"tirgemm_cp_async_{nbytes}_or_zero", text, to, source, start, inside)
 
 
 def variables(block: Any) -> list[Any]:

@@ -13,10 +13,9 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidGemm
 from tirgemm.expr import Dim
 from tirgemm.families.simt.rules import MAX_GRID
-from tirgemm.families.simt.tiling import store_width
+from tirgemm.families.simt.tiling import store_width, widest
 from tirgemm.families.tensorcore.names import COPY, HALF, PADDED, PERMUTED, REPACK, STAGED
-from tirgemm.families.wgmma.alignment import divides
-from tirgemm.families.wgmma.repacking import Repacked, repacked
+from tirgemm.families.wgmma.repacking import MAX_COPY_BYTES, Repacked
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Range
 from tirgemm.hardware import ARCHITECTURES, WARP
 from tirgemm.layouts import Layout, Swizzle, TiledCopy
@@ -214,12 +213,36 @@ def shared_layout(kind: str, rows: int, runs: int, pad: int = 1) -> Layout:
 
 
 def copy_width(gemm: Gemm, operand: Operand) -> int:
-    """Elements of the widest cp.async that suits base, rows and matrices of A or B: 8, 4 or 2; 1 where none does."""
-    places: list[Dim] = [gemm.leading(operand), *([gemm.batch_stride(operand)] if gemm.batch > 1 else [])]
-    for width in (8, 4, LEAST_WIDTH):
-        if gemm.align % (width * ELEMENT_BYTES) == 0 and all(divides(width, place) for place in places):
-            return width
-    return 1
+    """Elements of the widest cp.async that suits base, rows and matrices of A or B and divides its rows: 8, 4, 2 or 1.
+
+    Rows are whole copies: compute-sanitizer calls one of which fewer bytes are asked for an invalid read where the rest
+    lies behind the operand.
+    """
+    return widest(gemm, operand)
+
+
+def repacked(gemm: Gemm, operand: Operand) -> Repacked | None:
+    """The copy of A or B whose rows are whole runs, or None where 16 bytes are copied of the operand itself.
+
+    Raises InvalidGemm where it takes more than 16 GiB.
+    """
+    if copy_width(gemm, operand) == RUN:
+        return None
+    rows, columns = gemm.matrix(operand)
+    source_ld = gemm.leading(operand)
+    source_stride: Dim = gemm.batch_stride(operand) if gemm.batch > 1 else 0
+    # Rows start on lines of L2.
+    unit = LINE_BYTES // ELEMENT_BYTES if expr.evaluate(columns, gemm.m_max) * ELEMENT_BYTES >= LINE_BYTES else RUN
+    ld = expr.make("mul", expr.ceildiv(columns, unit), unit)
+    stride = expr.make("mul", rows, ld)
+    elements = expr.make("mul", stride, gemm.batch)
+    nbytes = ELEMENT_BYTES * expr.evaluate(elements, gemm.m_max)
+    if nbytes > MAX_COPY_BYTES:
+        raise InvalidGemm(
+            f"a copy of {operand.upper()} with aligned rows takes {nbytes} bytes; the limit is {MAX_COPY_BYTES}"
+        )
+    width = copy_width(gemm, operand)
+    return Repacked(operand, rows, columns, gemm.batch, source_ld, source_stride, ld, stride, elements, width, width)
 
 
 def side(
