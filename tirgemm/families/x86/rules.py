@@ -7,7 +7,7 @@ from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
 from tirgemm.families.x86.layout import CHUNK, Tiling
-from tirgemm.families.x86.space import registers
+from tirgemm.families.x86.space import VECTORS, registers
 from tirgemm.gemm import Gemm
 
 # Fused multiply-adds that must be in flight: two a cycle, four cycles each, on every x86 core since Skylake and Zen.
@@ -29,7 +29,9 @@ def _registers(_gemm: Gemm, config: Config, device: Device) -> str | None:
 def _in_flight(gemm: Gemm, config: Config, _device: Device) -> str | None:
     tile_m, vectors, lanes = config["tile_m"], config["vectors"], config["lanes"]
     sums = tile_m * vectors
-    covers = tile_m >= gemm.m_max and (vectors == 4 or vectors * lanes >= gemm.n)
+    # Nothing wider: it would reach beyond n, or pad too much.
+    widest = vectors == max(VECTORS) or vectors * lanes >= gemm.n or _wasteful(gemm, (vectors + 1) * lanes, lanes)
+    covers = tile_m >= gemm.m_max and widest
     if sums < _IN_FLIGHT and not covers:
         return f"a tile of {tile_m} rows by {vectors} vectors has {sums} independent sums; {_IN_FLIGHT} hide the latency of an FMA"
     return None
@@ -44,10 +46,15 @@ def _code(_gemm: Gemm, config: Config, _device: Device) -> str | None:
 
 def _padding(gemm: Gemm, config: Config, _device: Device) -> str | None:
     tile_n, lanes = config["vectors"] * config["lanes"], config["lanes"]
-    padded = -(-gemm.n // tile_n) * tile_n
-    if padded - gemm.n >= max(lanes, gemm.n // 4):
+    if _wasteful(gemm, tile_n, lanes):
+        padded = -(-gemm.n // tile_n) * tile_n
         return f"tiles of {tile_n} columns pad n = {gemm.n} to {padded}; fewer vectors compute less for nothing"
     return None
+
+
+def _wasteful(gemm: Gemm, tile_n: int, lanes: int) -> bool:
+    """Whether tiles so wide pad the columns by a vector and a quarter of them, or more."""
+    return -(-gemm.n // tile_n) * tile_n - gemm.n >= max(lanes, gemm.n // 4)
 
 
 def _padding_rows(gemm: Gemm, config: Config, _device: Device) -> str | None:
