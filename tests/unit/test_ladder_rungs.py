@@ -13,6 +13,7 @@ from tirgemm.families import FAMILIES
 from tirgemm.families.base import rejected
 from tirgemm.families.simt import ladder
 from tirgemm.families.simt.loads import loads_per_fma
+from tirgemm.families.simt.space import ladder_space
 from tirgemm.families.simt.tiling import Tiling, tiling
 from tirgemm.families.simt.wavefronts import fragment_wavefronts, lane_place
 from tirgemm.gemm import Gemm
@@ -53,7 +54,7 @@ def test_every_rung_is_a_valid_config_that_differs_from_its_parent(arch: str, te
     gemm, device = Gemm.parse(text), named_device(arch)
     for rung in ladder.RUNGS:
         config = ladder.config(rung.name, gemm, device)
-        _SIMT.space(gemm, device).check(config)
+        ladder_space(gemm).check(config)
         assert rejected(_SIMT, gemm, config, device) is None
         if rung.parent:
             assert ladder.changes(rung.name, gemm, device)
@@ -174,7 +175,7 @@ def test_every_point_of_the_space_has_an_estimate_valid_or_not() -> None:
     rng = random.Random(0)
     for text in ("4096x4096x4096:f32:nn", "33x65x70:f16:tt:acc=f16", "1..100x40x40:bf16:nt"):
         gemm = Gemm.parse(text)
-        space = _SIMT.space(gemm, _H200)
+        space = ladder_space(gemm)
         for _ in range(400):
             config = space.at(rng.randrange(space.size))
             assert _SIMT.predict_us(gemm, config, _H200, "sustained") > 0

@@ -92,6 +92,11 @@ def rejected(family: Family, gemm: Gemm, config: Config, device: Device) -> tupl
 def require_valid(family: Family, gemm: Gemm, config: Config, device: Device) -> None:
     """Raise InvalidConfig unless ``config`` is in the space and passes every rule: the first line of ``instantiate``."""
     family.space(gemm, device).check(config)
+    require_rules(family, gemm, config, device)
+
+
+def require_rules(family: Family, gemm: Gemm, config: Config, device: Device) -> None:
+    """Raise InvalidConfig with the first rule that rejects ``config``."""
     found = rejected(family, gemm, config, device)
     if found is not None:
         raise InvalidConfig(f"{config} for {gemm} on {device.name}: rule {found[0]}: {found[1]}")

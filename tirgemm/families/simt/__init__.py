@@ -10,10 +10,10 @@ from __future__ import annotations
 from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
-from tirgemm.families.base import Program, Rule, require_valid
+from tirgemm.families.base import Program, Rule, require_rules
 from tirgemm.families.simt import heuristic
 from tirgemm.families.simt.rules import MAX_GRID, RULES
-from tirgemm.families.simt.space import space
+from tirgemm.families.simt.space import ladder_space, space
 from tirgemm.families.simt.tiling import blocks, tiling
 from tirgemm.gemm import Gemm, Range
 from tirgemm.hardware import ARCHITECTURES
@@ -56,7 +56,9 @@ class Simt:
         return heuristic.predict_us(gemm, config, device, regime)
 
     def instantiate(self, gemm: Gemm, config: Config, device: Device) -> Program:
+        """The program of a config, which may be a rung's: its choices are those of ``ladder_space``."""
         from tirgemm.families.simt.program import program
 
-        require_valid(self, gemm, config, device)
+        ladder_space(gemm).check(config)
+        require_rules(self, gemm, config, device)
         return program(gemm, tiling(gemm, config))

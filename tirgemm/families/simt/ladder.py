@@ -13,7 +13,7 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.families.simt import heuristic
 from tirgemm.families.simt.rules import RULES
-from tirgemm.families.simt.space import space
+from tirgemm.families.simt.space import ladder_space
 from tirgemm.gemm import Gemm
 
 DEFAULT = "default"
@@ -112,7 +112,7 @@ def config(name: str, gemm: Gemm, device: Device, regime: str = "sustained") -> 
     knobs: dict[str, Value] = {}
     for found in line(name):
         knobs.update(found.knobs)
-    choices = {knob.name: knob.choices for knob in space(gemm).knobs}
+    choices = {knob.name: knob.choices for knob in ladder_space(gemm).knobs}
     for knob in ("vector", "raster", "pad"):
         knobs[knob] = _fitting(gemm, knob, knobs, choices[knob])
     outside = [knob for knob, value in knobs.items() if value not in choices[knob]]

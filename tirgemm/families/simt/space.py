@@ -7,7 +7,6 @@ from tirgemm.families.simt.tiling import GRIDS, LANE_ORDERS, PIPELINES, READS, t
 from tirgemm.gemm import Gemm, Range
 
 _BLOCKS = (8, 16, 32, 64, 128, 256)
-_LADDER_BLOCK = 32
 _THREAD_TILES = (1, 2, 4, 8, 16)
 
 
@@ -22,7 +21,8 @@ def space(gemm: Gemm) -> Space:
     resident: blocks that an SM must hold, which bounds a thread's registers; 0 leaves them to the compiler. reads,
     lane_order, grid: see ``tiling``. barriers: of a step of k where shared memory holds two tiles or more.
 
-    A config from before reads, lane_order, grid and barriers is the one with the first choice of each.
+    A config from before reads, lane_order, grid and barriers is the one with the first choice of each. Choices that only
+    a rung of the ladder makes are not among these but in ``ladder_space``: no search need try them.
     """
     turned = transposes(gemm, "a") or transposes(gemm, "b")
     vectors = tuple(v for v in (1, 2, 4, 8) if v <= max(widest(gemm, "a"), widest(gemm, "b")))
@@ -34,7 +34,7 @@ def space(gemm: Gemm) -> Space:
         ("block_k", (8, 16, 32)),
         ("thread_m", _THREAD_TILES),
         ("thread_n", _THREAD_TILES),
-        ("lanes_n", (8, 4, 16, 32, 2, 1)),
+        ("lanes_n", (8, 4, 16, 32, 2)),
         ("piece", (16, 8, 4, 2, 1)),
         ("vector", vectors),
         ("pad", (0, 4, 8) if turned else (0,)),
@@ -42,14 +42,25 @@ def space(gemm: Gemm) -> Space:
         ("pipeline", pipelines),
         ("raster", (1, 2, 4, 8, 16)),
         ("resident", (0, 1, 2, 3, 4)),
-        # Without wide accesses a kernel is a rung of the ladder, whose blocks are 32 x 32 and larger.
-        ("reads", READS if min(_up_to(gemm.m_max)[-1], _up_to(gemm.n)[-1]) >= _LADDER_BLOCK else READS[:1]),
+        ("reads", READS[:1]),
         ("lane_order", LANE_ORDERS),
         # Nothing may divide by a size in m: a range's blocks are a plane.
-        ("grid", GRIDS[1:] if isinstance(gemm.m, Range) else GRIDS),
+        ("grid", GRIDS[1:] if isinstance(gemm.m, Range) else GRIDS[:1]),
         ("barriers", (2, 1)),
     )
     return Space("simt", tuple(Knob(name, choices) for name, choices in knobs))
+
+
+def ladder_space(gemm: Gemm) -> Space:
+    """The space with the choices that only rungs make: what ``instantiate`` takes."""
+    rungs: dict[str, tuple[Value, ...]] = {"lanes_n": (1,), "reads": READS[1:], "grid": GRIDS}
+    knobs = tuple(
+        Knob(knob.name, tuple(dict.fromkeys((*knob.choices, *rungs.get(knob.name, ())))))
+        if knob.name != "grid" or not isinstance(gemm.m, Range)
+        else knob
+        for knob in space(gemm).knobs
+    )
+    return Space("simt", knobs)
 
 
 def _up_to(size: int) -> tuple[int, ...]:
