@@ -30,11 +30,11 @@ def _program(gemm: Gemm, **changes: object) -> Program:
     ("text", "stages", "registers"),
     [
         ("40x72x150:f16:nt:ldb=152:lda=152:beta", 2, 1),
-        ("1..35x65x100:f16:nn:ldb=72:bias:alpha", 3, 1),
+        ("1..35x66x100:f16:nn:ldb=72:bias:alpha", 3, 1),
         ("40x70x100:f16:tn:acc=f16:align=4", 4, 1),
         ("40x70x100:f16:tt:align=4", 2, 2),
         ("40x72x150:f16:nt:ldb=152:lda=152:beta", 3, 2),
-        ("1..35x65x100:f16:nn:ldb=72:bias:alpha", 4, 2),
+        ("1..35x66x100:f16:nn:ldb=72:bias:alpha", 4, 2),
     ],
 )
 def test_result_does_not_depend_on_the_order_of_threads(text: str, stages: int, registers: int, tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ ARCHS = tuple(ARCHITECTURES)
 # Rows of both operands by the widest copy that suits them: 16, 8 and 4 bytes; at 2 they are copied to aligned rows.
 PATHS = {
     16: "4000x4000x1000:{dtype}:{layout}",
-    8: "4000x4000x1000:{dtype}:{layout}:lda=4004:ldb=4004",
-    4: "4001x4003x1002:{dtype}:{layout}:lda=4006:ldb=4006",
+    8: "4004x4004x1004:{dtype}:{layout}:lda=4004:ldb=4004",
+    4: "4002x4006x1002:{dtype}:{layout}",
     2: "4001x4003x1005:{dtype}:{layout}",
 }
 TILES = (

@@ -12,7 +12,7 @@ from tirgemm.families.wmma import Wmma
 from tirgemm.families.x86 import X86
 from tirgemm.gemm import Gemm
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (X86(), Simt(), Wmma(), Mma(), Wgmma())}
+FAMILIES: dict[str, Family] = {family.name: family for family in (X86(), Simt(), Mma(), Wmma(), Wgmma())}
 
 __all__ = [
     "FAMILIES", "Family", "Program", "Rule", "family_named", "rejected", "require_valid", "supporting",
