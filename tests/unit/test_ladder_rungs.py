@@ -18,6 +18,7 @@ from tirgemm.families.simt.tiling import Tiling, tiling
 from tirgemm.families.simt.wavefronts import fragment_wavefronts, lane_place
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import ARCHITECTURES, named_device
+from tirgemm.tuning.candidates import Candidates
 
 _SIMT = FAMILIES["simt"]
 _H200 = named_device("sm_90a")
@@ -179,3 +180,19 @@ def test_every_point_of_the_space_has_an_estimate_valid_or_not() -> None:
         for _ in range(400):
             config = space.at(rng.randrange(space.size))
             assert _SIMT.predict_us(gemm, config, _H200, "sustained") > 0
+
+
+def test_a_search_over_suites_begins_with_the_default_and_with_other_ways_to_cut_the_work() -> None:
+    gemm = Gemm.parse("4096x4096x4096:f32:nn")
+    candidates = Candidates(gemm, _SIMT, _H200, "sustained")
+    first = candidates.first(10)
+    assert first[0] == _SIMT.default(gemm, _H200, "sustained")
+    assert (
+        len({(config["block_m"], config["block_n"], config["thread_m"], config["thread_n"]) for config in first}) == 10
+    )
+    known = {config: candidates.estimate(config) * (1 + number / 100) for number, config in enumerate(first)}
+    later = candidates.next(12, known)
+    assert len(later) == 12
+    assert not set(later) & set(first)
+    for config in (*first, *later):
+        assert rejected(_SIMT, gemm, config, _H200) is None
