@@ -18,7 +18,7 @@ from tirgemm.families.simt.tiling import Tiling, tiling
 from tirgemm.families.simt.wavefronts import fragment_wavefronts, lane_place
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import ARCHITECTURES, named_device
-from tirgemm.tuning.candidates import Candidates
+from tirgemm.tuning.candidates import Candidates, group
 
 _SIMT = FAMILIES["simt"]
 _H200 = named_device("sm_90a")
