@@ -187,9 +187,7 @@ def test_a_search_over_suites_begins_with_the_default_and_with_other_ways_to_cut
     candidates = Candidates(gemm, _SIMT, _H200, "sustained")
     first = candidates.first(10)
     assert first[0] == _SIMT.default(gemm, _H200, "sustained")
-    assert (
-        len({(config["block_m"], config["block_n"], config["thread_m"], config["thread_n"]) for config in first}) == 10
-    )
+    assert len({group(config) for config in first}) == 10
     known = {config: candidates.estimate(config) * (1 + number / 100) for number, config in enumerate(first)}
     later = candidates.next(12, known)
     assert len(later) == 12
