@@ -18,6 +18,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from benchmarks import mma_ceiling  # noqa: E402 - found by the line above
 from benchmarks.counted import document as counted  # noqa: E402 - found by the line above
 from benchmarks.verification import evidence  # noqa: E402
 from tirgemm import Config, Gemm, TirgemmError  # noqa: E402
@@ -58,6 +59,8 @@ def problems(path: Path, suites: Path = HERE / "suites") -> list[str]:
             return list(_calls(document))
         if document["suite"] == "counters":
             return list(counted.problems(document))
+        if document["suite"] == mma_ceiling.SUITE:
+            return [*_environment(document), *mma_ceiling.problems(document)]
         suite = json.loads((suites / f"{document['suite']}.json").read_text())
         return [
             *_head(path, document), *_complete(document, suite), *_rows(document), *_streams(document),
@@ -71,6 +74,10 @@ def _head(path: Path, document: dict[str, Any]) -> Iterator[str]:
     name = f"{document['suite']}.{document['regime']}.json"
     if path.name not in (name, f"{name}.gz"):
         yield f"its suite and regime make the name {name}"
+    yield from _environment(document)
+
+
+def _environment(document: dict[str, Any]) -> Iterator[str]:
     for field in ENVIRONMENT:
         if field not in document["environment"]:
             yield f"environment lacks {field}"
@@ -125,9 +132,7 @@ def _pairs(document: dict[str, Any]) -> Iterator[str]:
 
 def _calls(document: dict[str, Any]) -> Iterator[str]:
     """The file of call_overhead.py: one row a way of calling."""
-    for field in ENVIRONMENT:
-        if field not in document["environment"]:
-            yield f"environment lacks {field}"
+    yield from _environment(document)
     for row in document["rows"]:
         if not math.isclose(row["median_us"], statistics.median(row["samples_us"]), rel_tol=1e-9):
             yield f"{row['way']}: median_us is {row['median_us']}, of the samples {statistics.median(row['samples_us'])}"

@@ -18,6 +18,8 @@ _SOURCES = (
     "tirgemm/families/base.py", "tirgemm/tuning/compile", "tirgemm/tuning/verify", "tirgemm/workload.py",
     "benchmarks/verification",
 )  # fmt: skip
+# What families share beside their own folders.
+_SHARED_BY = {"mma": ("tirgemm/families/tensorcore",), "wmma": ("tirgemm/families/tensorcore",)}
 HEAD = ("format", "kind", "family", "environment", "sources_sha256", "summary", "rows")
 
 Row = dict[str, Any]
@@ -78,7 +80,7 @@ def problems(document: dict[str, Any]) -> list[str]:
 def sources_sha256(family: str) -> str:
     """Over every source text that a row about ``family`` depends on."""
     digest = hashlib.sha256()
-    for name in (*_SOURCES, f"tirgemm/families/{family}"):
+    for name in (*_SOURCES, f"tirgemm/families/{family}", *_SHARED_BY.get(family, ())):
         place = ROOT / name
         files = sorted(place.rglob("*")) if place.is_dir() else [place]
         for file in files:

@@ -101,6 +101,6 @@ def _config(
             ("load", loads(gemm)[0]),
             ("epilogue", DIRECT),
             ("split", split),
-            ("raster", next(r for r in (4, 8, 6, 3, 2, 1) if columns % r == 0 and r in choices["raster"])),
+            ("raster", next(r for r in (4, 8, 3, 2, 1) if columns % r == 0 and r in choices["raster"])),
         ),
     )

@@ -29,10 +29,11 @@ def space(gemm: Gemm) -> Space:
     second kernel. raster: blocks along n that are neighbours in time.
     """
     steps = -(-gemm.k // MMA_K)
-    columns = -(-gemm.n // TILES_N[0])
+    tiles_n = _up_to(gemm.n, TILES_N)
+    columns = [-(-gemm.n // tile) for tile in tiles_n]
     knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
         ("tile_m", _up_to(gemm.m_max, TILES_M)),
-        ("tile_n", _up_to(gemm.n, TILES_N)),
+        ("tile_n", tiles_n),
         ("tile_k", _up_to(gemm.k, TILES_K)),
         ("warps_m", (1, 2, 4, 8) if gemm.m_max > 64 else (1, 2, 4)),
         ("warps_n", (1, 2, 4, 8) if gemm.n > 64 else (1, 2, 4)),
@@ -44,7 +45,7 @@ def space(gemm: Gemm) -> Space:
         ("load", loads(gemm)),
         ("epilogue", (DIRECT,)),
         ("split", tuple(s for s in _SPLITS if s == 1 or steps // s >= LEAST_STEPS)),
-        ("raster", tuple(r for r in (1, 2, 3, 4, 6, 8, 16) if r <= columns)),
+        ("raster", tuple(r for r in (1, 2, 3, 4, 8, 16) if any(count % r == 0 for count in columns))),
     )
     return Space("mma", tuple(Knob(name, choices) for name, choices in knobs))
 
