@@ -96,7 +96,8 @@ def _pipeline(loop: Any) -> Any:
             body += load(step + one if k == last else step, number((k + 1) % int(deep), inner.loop_var))
             body += following if k == 0 else []
             body += multiply(number(k, inner.loop_var))
-    over = tirx.For(step, loop.min, steps, loop.kind, tirx.SeqStmt(body))
+    # A few steps written out would take more registers than a thread has.
+    over = tirx.For(step, loop.min, steps, loop.kind, tirx.SeqStmt(body), None, {"disable_unroll": True})
     return tirx.SeqStmt([*start, over])
 
 
