@@ -3,7 +3,8 @@
 ``<!-- results:NAME -->`` to ``<!-- /results:NAME -->`` holds the tables of a suite, one for each device and regime that has
 a results file, or with the name ``DEVICE/SUITE.REGIME`` the one of ``benchmarks/results/DEVICE/SUITE.REGIME.json``.
 ``DEVICE/summary``, ``worst``, ``shapes``, ``bandwidth``, ``behind`` and ``knobs`` are tables over all suites of a device's folder.
-``banks/NAME`` is a table of bank_tables.py, which is computed and not measured, ``ladder/NAME`` one of ladder_tables.py.
+``banks/NAME`` is a table of bank_tables.py, which is computed and not measured, ``ladder/NAME`` one of ladder_tables.py,
+``tensorcore/NAME`` one of tensorcore_tables.py.
 
 usage: render.py [--check] [FILE.md...]     default: README.md and docs; --check only says what would change
 """
@@ -23,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.bank_tables import TABLES as BANK_TABLES  # noqa: E402 - found by the line above
 from benchmarks.ladder_tables import TABLES as LADDER_TABLES  # noqa: E402
 from benchmarks.suite_tables import TABLES  # noqa: E402
+from benchmarks.tensorcore_tables import TABLES as TENSORCORE_TABLES  # noqa: E402
 from service.results import load  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -68,6 +70,8 @@ def rendered(text: str, results: Path = RESULTS, suites: Path = SUITES) -> str:
             return f"{block[1]}\n{_of_banks(table)}\n\n{block[3]}"
         if device == "ladder":
             return f"{block[1]}\n{_of_ladder(table, results, suites)}\n\n{block[3]}"
+        if device == "tensorcore":
+            return f"{block[1]}\n{_of_tensorcore(table, results)}\n\n{block[3]}"
         if device and table in TABLES:
             return f"{block[1]}\n{_over_suites(table, results / device, suites)}\n\n{block[3]}"
         tables = [_table_of(path, suites) for path in _files(block["name"], results, suites)]
@@ -100,6 +104,14 @@ def _of_ladder(table: str, results: Path, suites: Path) -> str:
             f"marker ladder/{table} names no table of ladder_tables.py, which has {', '.join(LADDER_TABLES)}"
         )
     return LADDER_TABLES[table](results, suites)
+
+
+def _of_tensorcore(table: str, results: Path) -> str:
+    if table not in TENSORCORE_TABLES:
+        raise MarkerError(
+            f"marker tensorcore/{table} names no table of tensorcore_tables.py, which has {', '.join(TENSORCORE_TABLES)}"
+        )
+    return TENSORCORE_TABLES[table](results)
 
 
 def _over_suites(table: str, folder: Path, suites: Path) -> str:

@@ -1,0 +1,190 @@
+"""Measure what each step from plain WMMA fragments to mma.sync on permuted tiles gains, one change at a time.
+
+    python benchmarks/tensorcore_steps.py --device cuda:0 --out benchmarks/results/nvidia-h200/tensorcore_steps.sustained.json
+
+Every step of a problem is verified, then all of them run interleaved with the baselines on the same operands; a row's
+baselines have its parent's samples too, by the parent's name. On a device that is only named steps are built. The exit
+code is 1 where a step failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from service import results  # noqa: E402 - found by the line above
+from service.contest import Contest, Entrant  # noqa: E402
+from service.suites import Suite  # noqa: E402
+from tirgemm.config import Config, Value  # noqa: E402
+from tirgemm.detect import device as detect_device  # noqa: E402
+from tirgemm.device import Device  # noqa: E402
+from tirgemm.errors import TirgemmError  # noqa: E402
+from tirgemm.families import family_named  # noqa: E402
+from tirgemm.gemm import Gemm  # noqa: E402
+from tirgemm.tuning.memory_store import MemoryStore  # noqa: E402
+from tirgemm.tuning.records import SampleSet  # noqa: E402
+from tirgemm.tuning.workbench import Workbench  # noqa: E402
+
+if TYPE_CHECKING:
+    from tirgemm.tuning.compile import Binary
+
+SUITE = ROOT / "benchmarks" / "suites" / "tensorcore_steps.json"
+MIN_SAMPLES = 24
+_CONDITIONS = ("at", "shared", "operand_sets", "temperature_c", "absent")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A kernel of ``family``: its parent's with ``knobs`` changed, which ``changed`` says in words."""
+
+    name: str
+    parent: str | None
+    family: str
+    changed: str
+    knobs: tuple[tuple[str, Value], ...]
+
+
+def _step(name: str, parent: str | None, family: str, changed: str, **knobs: Value) -> Step:
+    return Step(name, parent, family, changed, tuple(knobs.items()))
+
+
+STEPS = (
+    _step(
+        "wmma", None, "wmma", "fragments of 16x16x16 from unpadded rows, a block of 128x256, two stages",
+        tile_m=128, tile_n=256, tile_k=32, warps_m=2, warps_n=4, stages=2, registers=1, pad=0, split=1, raster=1,
+    ),
+    _step("wmma_padded", "wmma", "wmma", "8 elements after each row of a shared tile", pad=8),
+    _step("wmma_pad16", "wmma", "wmma", "16 elements after each row", pad=16),
+    _step("wmma_stages", "wmma_padded", "wmma", "four stages in shared memory", stages=4),
+    _step("wmma_registers", "wmma_stages", "wmma", "fragments of the next 16 of k are loaded meanwhile", registers=2),
+    _step("wmma_raster", "wmma_registers", "wmma", "4 columns of blocks are neighbours in time", raster=4),
+    _step(
+        "mma_padded", "wmma_raster", "mma", "ldmatrix and m16n8k16 in place of WMMA; sums stay in registers",
+        shared="padded", copy="line",
+    ),
+    _step("mma_none", "mma_padded", "mma", "unpadded rows again", shared="none"),
+    _step("mma_permuted", "mma_padded", "mma", "rows unpadded, their runs permuted", shared="permuted"),
+    _step("mma_lines", "mma_permuted", "mma", "64 of k a step, so that rows of k are lines; three stages", tile_k=64, stages=3),
+    _step("mma_half_lines", "mma_lines", "mma", "neighbouring threads copy halves of lines", copy="half"),
+)  # fmt: skip
+_BY_NAME = {step.name: step for step in STEPS}
+
+
+def config(name: str, gemm: Gemm, device: Device) -> Config:
+    """The config of a step: the family's default with every knob that the step and those before it set."""
+    chain: list[Step] = []
+    step: Step | None = _BY_NAME[name]
+    while step is not None:
+        chain.append(step)
+        step = _BY_NAME[step.parent] if step.parent else None
+    made = family_named(chain[0].family).default(gemm, device, "sustained")
+    known = {knob for knob, _ in made.knobs}
+    for one in reversed(chain):
+        made = made.with_(**{knob: value for knob, value in one.knobs if knob in known})
+    return made
+
+
+def main(arguments: list[str]) -> int:
+    options = _parser().parse_args(arguments)
+    device = detect_device(options.device)
+    gemms = [Gemm.parse(text) for text in options.gemm] or list(Suite.read(SUITE).gemms)
+    about = results.environment(device, ROOT, options.commit)
+    file = results.ResultsFile(options.out, "tensorcore_steps", options.regime, about, resume=options.resume)
+    failed = 0
+    with Workbench(device, MemoryStore(), lock_dir=options.lock_dir, processes=options.processes) as bench:
+        for gemm in gemms:
+            rows = _rows(bench, gemm, options.regime, options.seconds) if device.present else _built(bench, gemm)
+            failed += sum(row["status"] != "measured" for row in rows) if device.present else 0
+            if device.present:
+                file.put(*rows)
+    return 1 if failed else 0
+
+
+def _built(bench: Workbench, gemm: Gemm) -> list[results.Row]:
+    """Build every step and say what it takes. Raises BuildFailed, InvalidConfig."""
+    builds = {step.name: bench.build(gemm, config(step.name, gemm, bench.device)) for step in STEPS}
+    for name, build in builds.items():
+        print(f"{gemm} {name}: {build.result().resources}", flush=True)
+    return []
+
+
+def _rows(bench: Workbench, gemm: Gemm, regime: str, seconds: float) -> list[results.Row]:
+    assert bench.measurer is not None
+    contest = Contest(bench.measurer, bench.measurer.baselines(), seconds)
+    configs = {step.name: config(step.name, gemm, bench.device) for step in STEPS}
+    builds = {name: bench.build(gemm, made) for name, made in configs.items()}
+    rows: dict[str, results.Row] = {}
+    entrants: dict[str, Entrant] = {}
+    binaries: dict[str, Binary] = {}
+    errors: dict[str, float] = {}
+    for name, made in configs.items():
+        try:
+            binaries[name] = builds[name].result()
+            entrant = Entrant(made, bench.package(gemm, made, binaries[name]))
+            errors[name] = contest.verify(entrant)
+            entrants[name] = entrant
+        except TirgemmError as error:
+            rows[name] = results.unmeasured_row(gemm, made, name, "build_failed", str(error))
+    samples = _together(bench, entrants, regime, seconds)
+    for step in STEPS:
+        if step.name in samples:
+            rows[step.name] = _row(gemm, step, entrants[step.name], samples, binaries[step.name], errors[step.name])
+            print(f"{gemm} {step.name}: {rows[step.name]['tflops']:.0f} TFLOP/s", flush=True)
+    return [rows[step.name] for step in STEPS]
+
+
+def _together(bench: Workbench, entrants: dict[str, Entrant], regime: str, seconds: float) -> dict[str, SampleSet]:
+    """Samples by step, from one interleaved run; beside each stand the baselines'."""
+    if not entrants:
+        return {}
+    assert bench.measurer is not None
+    baselines = bench.measurer.baselines()
+    (first, entrant), *rest = entrants.items()
+    run = bench.measurer.time(
+        entrant.package, regime, against={name: other.package for name, other in rest}, baselines=baselines,
+        min_samples=MIN_SAMPLES, budget_s=seconds, shared=True,
+    )  # fmt: skip
+    beside = {name: run.baselines[name] for name in baselines if name in run.baselines}
+    found = {first: run.samples_us} | {name: run.baselines[name] for name, _ in rest}
+    return {name: SampleSet(taken, run.reason, beside, run.conditions) for name, taken in found.items()}
+
+
+def _row(
+    gemm: Gemm, step: Step, entrant: Entrant, samples: dict[str, SampleSet], binary: Binary, error: float
+) -> results.Row:
+    ours = samples[step.name]
+    beside = dict(ours.baselines)
+    if step.parent in samples:
+        beside[step.parent] = samples[step.parent].samples_us
+    conditions: dict[str, Any] = {name: ours.conditions[name] for name in _CONDITIONS if name in ours.conditions}
+    conditions |= {name: binary.resources[name] for name in ("registers", "spill_bytes", "shared_bytes")}
+    return results.measured_row(
+        gemm, entrant.config, step.name, SampleSet(ours.samples_us, ours.reason, beside, ours.conditions), error=error,
+        artifact_sha256=entrant.sha256, workspace_bytes=binary.launch.workspace_bytes(gemm.m_max), conditions=conditions,
+    )  # fmt: skip
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("gemm", nargs="*", help="problems (default: the suite tensorcore_steps)")
+    made.add_argument(
+        "--device", default=None, help="cuda:0, or an architecture to build only (default: the first GPU)"
+    )
+    made.add_argument("--regime", default="sustained", choices=("sustained", "isolated"))
+    made.add_argument("--seconds", type=float, default=4.0, help="about how long a problem's interleaved run takes")
+    made.add_argument("--processes", type=int, default=None, help="build processes (default: one a hardware thread)")
+    made.add_argument("--lock-dir", type=Path, default=None)
+    made.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
+    made.add_argument("--resume", action="store_true", help="keep the rows of an earlier run on the same machine")
+    made.add_argument("--out", type=Path, required=True, help="the results file")
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,59 @@
+"""The table of the steps from WMMA to mma.sync (``tensorcore_steps.py``), for the markers of render.py.
+
+``TABLES`` maps the name after ``tensorcore/`` to the function that writes the Markdown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.tensorcore_steps import STEPS
+from service.results import Document, Row, load
+from tirgemm.tuning.selection import ratio_low
+
+_BASELINES = ("torch.matmul", "cublaslt_best", "triton", "cutlass")
+_NOT_YET = "Not measured yet: `python benchmarks/tensorcore_steps.py` writes `benchmarks/results/DEVICE/tensorcore_steps.sustained.json` on a GPU."
+
+
+def steps(results: Path) -> str:
+    """Every step of every problem of every device's file: TFLOP/s, what it gains over its parent, shares of baselines."""
+    found = sorted([*results.glob("*/tensorcore_steps.*.json"), *results.glob("*/tensorcore_steps.*.json.gz")])
+    return "\n\n".join(_document(load(path)) for path in found) or _NOT_YET
+
+
+def _document(document: Document) -> str:
+    about = document["environment"]
+    parts = [f"{about['device']}, {document['regime']}, {about['date'][:10]}:"]
+    for gemm in dict.fromkeys(row["gemm"] for row in document["rows"]):
+        rows = {row["variant"]: row for row in document["rows"] if row["gemm"] == gemm}
+        parts.append(_table(gemm, rows))
+    return "\n\n".join(parts)
+
+
+def _table(gemm: str, rows: dict[str, Row]) -> str:
+    present = [name for name in _BASELINES if any(name in row["baselines"] for row in rows.values())]
+    head = [f"`{gemm}`", "parent", "changed", "TFLOP/s", "× parent", "at least", *(f"× {name}" for name in present)]
+    lines = [_line(head), _line(["---"] * 3 + ["---:"] * (len(head) - 3))]
+    for step in STEPS:
+        if (row := rows.get(step.name)) is None:
+            continue
+        parent = f"`{step.parent}`" if step.parent else ""
+        if row["status"] != "measured":
+            lines.append(
+                _line([f"`{step.name}`", parent, f"{row['status']}: {row['message']}", *[""] * (len(head) - 3)])
+            )
+            continue
+        mine = row["baselines"].get(step.parent) if step.parent else None
+        gain = f"{mine['ratio']:.3f}" if mine else ""
+        low = f"{ratio_low(tuple(mine['samples_us']), tuple(row['samples_us'])):.3f}" if mine else ""
+        shares = [f"{row['baselines'][name]['ratio']:.3f}" if name in row["baselines"] else "" for name in present]
+        lines.append(_line([f"`{step.name}`", parent, step.changed, f"{row['tflops']:.0f}", gain, low, *shares]))
+    return "\n".join(lines)
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+TABLES: dict[str, Callable[[Path], str]] = {"steps": steps}

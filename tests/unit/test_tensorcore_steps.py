@@ -1,0 +1,93 @@
+"""The steps from WMMA to mma.sync: each one change from its parent, each valid where the goals are set, told in a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.tensorcore_steps import STEPS, SUITE, Step, config
+from benchmarks.tensorcore_tables import TABLES
+from service import results
+from service.suites import Suite
+from tirgemm.families import family_named
+from tirgemm.families.base import rejected
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.tuning.compile import cuda
+from tirgemm.tuning.records import SampleSet
+
+H200 = named_device("sm_90a")
+GEMMS = Suite.read(SUITE).gemms
+BY_NAME = {step.name: step for step in STEPS}
+CHILDREN = [step for step in STEPS if step.parent]
+
+
+def test_steps_are_a_tree_whose_parents_come_first() -> None:
+    names = [step.name for step in STEPS]
+    assert len(set(names)) == len(names)
+    for number, step in enumerate(STEPS):
+        assert (step.parent is None) == (number == 0)
+        assert step.parent in {None, *names[:number]}
+
+
+@pytest.mark.parametrize("gemm", GEMMS, ids=str)
+def test_every_step_is_a_config_of_its_family_on_the_h200(gemm: Gemm) -> None:
+    for step in STEPS:
+        made = config(step.name, gemm, H200)
+        assert made.family == step.family
+        found = family_named(step.family)
+        found.space(gemm, H200).check(made)
+        assert rejected(found, gemm, made, H200) is None, step.name
+
+
+@pytest.mark.parametrize("step", CHILDREN, ids=lambda step: step.name)
+def test_a_step_changes_what_it_says_and_the_source_with_it(step: Step) -> None:
+    gemm = GEMMS[0]
+    assert step.parent is not None
+    mine, before = config(step.name, gemm, H200), config(step.parent, gemm, H200)
+    if mine.family == before.family:
+        changed = {name: value for name, value in mine.knobs if before[name] != value}
+        assert changed == dict(step.knobs)
+    else:
+        shared = {name for name, _ in mine.knobs} & {name for name, _ in before.knobs} - {"epilogue"}
+        assert all(mine[name] == before[name] for name in shared)
+    sources = [
+        cuda.lower(family_named(one.family).instantiate(gemm, one, H200), H200.arch)[1] for one in (mine, before)
+    ]
+    assert sources[0] != sources[1]
+
+
+def test_the_table_shows_gains_shares_and_failures(tmp_path: Path) -> None:
+    gemm = GEMMS[0]
+    path = tmp_path / "nvidia-h200" / "tensorcore_steps.sustained.json"
+    about = {"device": "NVIDIA H200", "date": "2026-01-02T03:04:05"}
+    file = results.ResultsFile(path, "tensorcore_steps", "sustained", about, resume=False)
+    assert "Not measured yet" in TABLES["steps"](tmp_path)
+    times = {"wmma": 800.0, "wmma_padded": 500.0}
+    for name, us in times.items():
+        beside = {"torch.matmul": (200.0,) * 24, **({"wmma": (800.0,) * 24} if name != "wmma" else {})}
+        samples = SampleSet((us,) * 24, "selection", beside, {})
+        file.put(
+            results.measured_row(
+                gemm, config(name, gemm, H200), name, samples, error=0.1, workspace_bytes=0, artifact_sha256="0" * 64
+            )
+        )
+    file.put(results.unmeasured_row(gemm, config("wmma_pad16", gemm, H200), "wmma_pad16", "build_failed", "no"))
+    table = TABLES["steps"](tmp_path)
+    assert "NVIDIA H200, sustained, 2026-01-02:" in table
+    rows = {
+        line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]]
+        for line in table.splitlines()
+        if "|" in line
+    }
+    assert rows["`wmma`"][2:] == [f"{gemm.flops / 800e6:.0f}", "", "", "0.250"]
+    assert rows["`wmma_padded`"] == [
+        "`wmma`",
+        BY_NAME["wmma_padded"].changed,
+        f"{gemm.flops / 500e6:.0f}",
+        "1.600",
+        "1.600",
+        "0.400",
+    ]
+    assert rows["`wmma_pad16`"][1] == "build_failed: no"
