@@ -38,8 +38,12 @@ from tirgemm.artifact import Trust, read
 from tirgemm.artifact.sign import Signer
 from tirgemm.detect import device as detect
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-FILES = (DOCS / "api.md", DOCS / "artifact.md")
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from scripts.stored_kernel import gpu_kernel  # noqa: E402 - found by the line above
+
+FILES = (ROOT / "docs" / "api.md", ROOT / "docs" / "artifact.md")
 BLOCK = re.compile(r"(<!-- example:([a-z-]+) -->\n)(.*?)(<!-- /example:\2 -->)", re.DOTALL)
 GEMM = "129x67x31:f16:nt"
 # One kernel for every m of a range, so that the Launch has expressions in m to show.
@@ -51,6 +55,7 @@ SHOWN_HEADERS = (
 )  # fmt: skip
 # Members whose own members depend on the machine, the family and the search.
 FREE = {"pruned", "statuses", "space", "config", "knobs", "environment", "conditions", "baselines", "peak_tflops"}
+EXPLAINED_ELSEWHERE = ("kernels.0.memory.accesses", "kernels.0.opcodes", "kernels.0.occupancy.limits")
 WIDTH = 110
 # Stands for what another example shows, or what is binary; agrees with anything.
 ELIDED = "…"
@@ -120,6 +125,9 @@ def untuned(recorder: Recorder, state: ServiceState) -> None:
     record("invalid-request", "POST", "/v1/kernels", {"gemm": GEMM, "budget": {"trials": 0}})
     record("device-unavailable", "POST", "/v1/kernels", {"gemm": GEMM, "device": "sm_80"})
     record("method-not-allowed", "PUT", "/v1/jobs")
+    explained = gpu_kernel(state.store, GEMM).id
+    record("explain", "GET", f"/v1/kernels/{explained}/explain", elide=EXPLAINED_ELSEWHERE)
+    record("explain-page", "GET", f"/v1/kernels/{explained}/explain", headers={"Accept": "text/html"})
     asked = {"gemm": "131x67x31:f16:nt", "budget": BUDGET}
     job = record("building", "POST", "/v1/kernels", asked, {"Prefer": "wait=0"}).json()["job"]["id"]
     record("jobs", "GET", "/v1/jobs?status=queued&limit=1")
@@ -182,6 +190,7 @@ def _serving(data: Path) -> Iterator[tuple[httpx.Client, ServiceState]]:
         state.stopping.set()
         server.should_exit = True
         thread.join(10)
+        state.explainer.close()
         state.database.close()
 
 

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 
 from service import problems
 from service.body_limit import BodyLimit
-from service.routes import artifacts, info, jobs, kernels
+from service.routes import artifacts, explain, info, jobs, kernels
 from service.settings import MAX_BODY_BYTES
 from service.state import ServiceState
 from tirgemm import __version__
@@ -43,7 +43,7 @@ def create_app(state: ServiceState) -> FastAPI:
     app.state.service = state
     app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES)
     problems.install(app)
-    for module in (kernels, jobs, artifacts, info):
+    for module in (kernels, explain, jobs, artifacts, info):
         app.include_router(module.router)
 
     return app

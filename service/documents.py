@@ -120,8 +120,57 @@ class KernelDocument(BaseModel):
             artifact=artifact,
             trials=record.trials,
             created_at=record.created_at,
-            links={"self": f"/v1/kernels/{record.id}", "artifact": artifact.url},
+            links=_kernel_links(record),
         )
+
+
+def _kernel_links(record: KernelRecord) -> dict[str, str]:
+    own = f"/v1/kernels/{record.id}"
+    links = {"self": own, "artifact": f"/v1/artifacts/{record.artifact_sha256}"}
+    # What is explained are GPU kernels.
+    return links | ({"explain": f"{own}/explain"} if record.device.kind == "cuda" else {})
+
+
+class ExplainedDevice(BaseModel):
+    """The device that a kernel is explained on."""
+
+    key: str
+    name: str
+    model: str
+    arch: str
+    units: int
+
+
+class Unexplained(BaseModel):
+    """Something that is in no figure: its name, and in a sentence why."""
+
+    name: str
+    reason: str
+
+
+class ExplanationDocument(BaseModel):
+    """Why a kernel is as fast as it is. ``kernels``: every launch with ``memory``, ``resources``, ``occupancy``, ``waves``
+    and ``opcodes``; ``rivals``: what it was chosen from."""
+
+    kernel: str | None
+    gemm: str
+    m: int
+    device: ExplainedDevice
+    family: str
+    config: dict[str, Any]
+    config_hash: str
+    default: bool
+    compiled: bool
+    code: str
+    main: str
+    kernels: list[dict[str, Any]]
+    alignments: list[dict[str, Any]]
+    cut: dict[str, Any] | None
+    coverage: dict[str, Any] | None
+    roofline: dict[str, Any] | None
+    timed: str
+    unknown: list[Unexplained]
+    rivals: dict[str, Any] | None
 
 
 class JobError(BaseModel):

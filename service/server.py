@@ -47,6 +47,7 @@ def run_server(settings: Settings, announce: Announce) -> None:
         listener = stack.enter_context(_listen(settings.host, settings.port))
         state = ServiceState.open(settings)
         stack.callback(state.database.close)
+        stack.callback(state.explainer.close)
         server = _Server(state)
         # Until Uvicorn takes the signals, and when it raises them again after its end: what is open is closed either way.
         for number in (signal.SIGTERM, signal.SIGINT):

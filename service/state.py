@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from service import data_dir
+from service.explainer import Explainer
 from service.settings import Settings
 from tirgemm.artifact.sign import Signer
 from tuning_db import Database, JobQueue, SqlStore
@@ -21,7 +22,8 @@ def open_database(settings: Settings) -> Database:
 
 @dataclass
 class ServiceState:
-    """The open parts of one service; ``stopping`` ends the event streams so that the server can shut down."""
+    """The open parts of one service; ``stopping`` ends the event streams so that the server can shut down; ``explainer`` has a
+    process of its own, to be closed with the database."""
 
     settings: Settings
     database: Database
@@ -29,6 +31,7 @@ class ServiceState:
     queue: JobQueue
     public_key: str
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    explainer: Explainer = field(default_factory=Explainer)
 
     @classmethod
     def open(cls, settings: Settings) -> ServiceState:

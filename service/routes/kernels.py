@@ -19,6 +19,7 @@ from service.routes.jobs import job_document
 from service.state import ServiceState, State
 from tirgemm.errors import TirgemmError
 from tirgemm.gemm import Gemm
+from tirgemm.tuning.records import KernelRecord
 
 router = APIRouter(prefix="/v1/kernels", tags=["kernels"])
 
@@ -105,10 +106,15 @@ def get_kernels(
 @router.get("/{kernel_id}")
 def get_kernel(kernel_id: str, state: State) -> KernelDocument:
     """One kernel."""
+    return KernelDocument.of(kernel_record(state, kernel_id))
+
+
+def kernel_record(state: ServiceState, kernel_id: str) -> KernelRecord:
+    """The kernel of an id that a client sent. Raises Problem."""
     record = state.store.kernel_by_id(kernel_id) if re.fullmatch(r"[0-9a-f]{1,32}", kernel_id) else None
     if record is None:
         raise Problem(404, f"there is no kernel {kernel_id[:64]!r}; GET /v1/kernels lists them", "kernel_not_found")
-    return KernelDocument.of(record)
+    return record
 
 
 def _text(value: str | None) -> str | None:

@@ -179,6 +179,7 @@ def serving(data: Path, **options: Any) -> Iterator[Service]:
     server.should_exit = True
     thread.join(10)
     listener.close()
+    state.explainer.close()
     database.close()
 
 

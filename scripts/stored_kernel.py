@@ -1,0 +1,24 @@
+"""A GPU kernel in a store on a machine without a GPU, for the examples of the documentation."""
+
+from __future__ import annotations
+
+import hashlib
+
+from tirgemm.families import family_named
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning.store import Store
+
+
+def gpu_kernel(store: Store, gemm: str, arch: str = "sm_80") -> KernelRecord:
+    """The default of ``simt`` for the device that ``arch`` stands for, stored as a worker's cross-compiled build is."""
+    problem, device = Gemm.parse(gemm), named_device(arch)
+    config = family_named("simt").default(problem, device, "sustained")
+    blob = b"an artifact"
+    return store.put_kernel(
+        KernelRecord(
+            problem, device, "sustained", "unverified", config, hashlib.sha256(blob + b"kernel").hexdigest(),
+            store.put_blob(blob), len(blob), None, {}, created_at="2026-08-01T12:00:00Z",
+        )
+    )  # fmt: skip

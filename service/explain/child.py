@@ -1,0 +1,37 @@
+"""The explaining process of a service: ``python -m service.explain.child``. Imports TVM once, then explains what it is sent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from tirgemm.errors import AnalysisFailed, TirgemmError
+from tirgemm.tuning.child_process import Channel, serve, without_torch
+
+# Jobs come before explanations.
+_NICE = 5
+
+
+def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Any], tuple[dict[str, Any], str]]:
+    del arguments
+    os.nice(_NICE)
+    without_torch()
+    from service.explain.gather import explained
+    from service.explain.page import page
+
+    def handle(stored: Any) -> tuple[dict[str, Any], str]:
+        channel.alive()
+        try:
+            report = explained(stored)
+            return report.to_json(), page(report)
+        except TirgemmError:
+            raise
+        except Exception as error:  # a fault here must not end the process without a word
+            raise AnalysisFailed(f"{stored.record.config}: {type(error).__name__}: {error}"[:2000]) from error
+
+    return handle
+
+
+if __name__ == "__main__":
+    serve(_prepare)

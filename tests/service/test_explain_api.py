@@ -1,0 +1,152 @@
+"""GET /v1/kernels/{kernel_id}/explain: the document, the page, and what cannot be explained."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from typing import Any
+
+import pytest
+
+from scripts.stored_kernel import gpu_kernel
+from service.documents import ExplanationDocument
+from service.explain.gather import Stored
+from service.explainer import Explainer
+from tests.service.support import CPU, Service, kernel_record
+from tirgemm.artifact import Signer, pack
+from tirgemm.config import Config
+from tirgemm.errors import Cancelled
+from tirgemm.families import family_named
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.tuning.compile import build
+from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.store import Store
+from tuning_db import JobRequest
+
+SMALL = "129x67x31:f16:nt"
+
+
+def tuned_kernel(store: Store, signer: Signer) -> tuple[KernelRecord, Config]:
+    """A kernel with its real artifact, and what it was chosen from: a runner-up, a pruned and a failed candidate."""
+    gemm, device = Gemm.parse(SMALL), named_device("sm_80")
+    family = family_named("simt")
+    config = family.default(gemm, device, "sustained")
+    other = config.with_(raster=2) if config["raster"] == 1 else config.with_(raster=1)
+    binary = build(gemm, config, device)
+    data = pack(
+        gemm=gemm, config=config, device=device, launch=binary.launch, binary=binary.data, binary_format="cubin",
+        sources=binary.sources, flags=binary.flags, certificate=None, timings={}, signer=signer,
+    )  # fmt: skip
+
+    def candidate(chosen: Config, status: Status, us: tuple[float, ...] = (), **more: Any) -> None:
+        sets = tuple(SampleSet((each,), reason) for each, reason in zip(us, ("search", "selection"), strict=False))  # type: ignore[arg-type]
+        store.add_candidate(Candidate(gemm, device.key, "sustained", chosen, status, sample_sets=sets, **more))
+
+    candidate(config, Status.MEASURED, (9.0, 8.0))
+    candidate(other, Status.MEASURED, (9.5, 8.5))
+    candidate(config.with_(unroll=1), Status.MEASURED, (7.0,))
+    candidate(config.with_(pad=0), Status.BUILD_FAILED, message="ptxas: no")
+    candidate(config.with_(block_k=8), Status.PRUNED, rule="waves", message="27 blocks <keep> few SMs busy")
+    timings = {
+        "sustained": {"median_us": 8.0}, "selection": {"reason": "1.2 times as fast as the default"},
+        "search": {"pruned": {"waves": 41, "threads": 7}},
+    }  # fmt: skip
+    record = KernelRecord(
+        gemm, device, "sustained", "tuned", config, hashlib.sha256(b"kernel").hexdigest(), store.put_blob(data),
+        len(data), None, timings, trials=4,
+    )  # fmt: skip
+    return store.put_kernel(record), other
+
+
+def test_a_stored_kernel_is_explained_with_what_it_was_chosen_from(service: Service) -> None:
+    signer = Signer.generate()
+    service.state.public_key = signer.public
+    record, other = tuned_kernel(service.store, signer)
+    links = service.http.get(f"/v1/kernels/{record.id}").json()["links"]
+    answer = service.http.get(links["explain"])
+    assert answer.status_code == 200
+    found = answer.json()
+    ExplanationDocument.model_validate(found)
+    assert (found["kernel"], found["gemm"], found["family"]) == (record.id, SMALL, "simt")
+    assert found["code"] == "the machine code that is served"
+    assert found["compiled"] is True
+    assert found["unknown"] == []
+    assert found["roofline"]["time_us"] == 8.0
+    assert found["roofline"]["share"] == pytest.approx(max(c["us"] for c in found["roofline"]["ceilings"]) / 8.0)
+    rivals = found["rivals"]
+    assert rivals["statuses"] == {"measured": 3, "build_failed": 1, "pruned": 1}
+    assert [(p["rule"], p["count"], p["sentence"]) for p in rivals["pruned"]] == [
+        ("waves", 41, "27 blocks <keep> few SMs busy"), ("threads", 7, ""),
+    ]  # fmt: skip
+    runner_up = rivals["runner_up"]
+    assert (runner_up["us"], runner_up["kernel_us"], runner_up["reason"]) == (8.5, 8.0, "selection")
+    assert runner_up["config"] == dict(other.knobs), "one that was only searched is not compared with a selection"
+    assert [d["knob"] for d in runner_up["differences"]] == ["raster"]
+    assert rivals["failures"][0]["message"] == "ptxas: no"
+
+    page = service.http.get(links["explain"], params={"format": "html"})
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "27 blocks &lt;keep&gt; few SMs busy" in page.text
+    assert not re.search(r"<script|<link|@import|\bsrc=|url\(", page.text)
+
+
+def test_the_page_is_for_browsers_and_the_document_for_programs(service: Service) -> None:
+    path = f"/v1/kernels/{gpu_kernel(service.store, SMALL).id}/explain"
+    browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+    for accept, format_, html in (
+        ("*/*", None, False), (browser, None, True), (browser, "json", False), ("application/json", "html", True),
+        ("application/json, text/html", None, False),
+    ):  # fmt: skip
+        answer = service.http.get(
+            path, params={"format": format_} if format_ else {}, headers={"Accept": accept}
+        )  # fmt: skip
+        assert answer.headers["content-type"].startswith("text/html" if html else "application/json"), (accept, format_)
+        assert answer.headers["vary"] == "Accept"
+    assert answer.json()["code"] == "compiled here", "its artifact is no artifact of ours"
+    assert service.http.get(path, params={"format": "pdf"}).json()["code"] == "invalid_request"
+
+
+def test_what_cannot_be_explained_is_a_problem_that_says_why(service: Service) -> None:
+    missing = service.http.get("/v1/kernels/0123456789abcdef/explain")
+    assert (missing.status_code, missing.json()["code"]) == (404, "kernel_not_found")
+    cpu = kernel_record(service.store, JobRequest(Gemm.parse(SMALL), CPU, "sustained"))
+    assert "explain" not in service.http.get(f"/v1/kernels/{cpu.id}").json()["links"]
+    answer = service.http.get(f"/v1/kernels/{cpu.id}/explain")
+    assert (answer.status_code, answer.json()["code"]) == (422, "unsupported")
+    assert CPU.model in answer.json()["detail"]
+    old = gpu_kernel(service.store, SMALL)
+    gone = service.store.put_kernel(
+        KernelRecord(
+            old.gemm, old.device, old.regime, "tuned", Config("simt", (("tile", 3),)), old.kernel_sha256,
+            old.artifact_sha256, old.artifact_bytes, None, {},
+        )
+    )  # fmt: skip
+    answer = service.http.get(f"/v1/kernels/{gone.id}/explain")
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_config")
+    assert "tile" in answer.json()["detail"]
+
+
+def test_a_process_that_ends_is_told_and_replaced_and_an_end_cancels(service: Service) -> None:
+    stored = Stored.of(service.store, gpu_kernel(service.store, SMALL))
+    explainer = Explainer()
+
+    async def twice() -> tuple[Any, Any]:
+        first = await explainer.answer(stored)
+        assert explainer._child is not None
+        explainer._child.kill()
+        assert await explainer.answer(stored) is first, "it is kept"
+        explainer._known.clear()
+        return first, await explainer.answer(stored)
+
+    try:
+        first, again = asyncio.run(twice())
+        assert first == again
+        explainer._known.clear()
+        explainer.close()
+        with pytest.raises(Cancelled):
+            asyncio.run(explainer.answer(stored))
+    finally:
+        explainer.close()
