@@ -7,6 +7,7 @@ import operator
 from typing import TYPE_CHECKING
 
 from tirgemm.expr import Dim
+from tirgemm.families.tensorcore.registers import bounded
 from tirgemm.families.tensorcore.staged import Writer
 from tirgemm.families.tensorcore.tiling import Tiling
 from tirgemm.hardware import WARP
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _MOST_THREADS = 256
 _WIDTH = 4
+# Blocks that an SM holds: with the most threads each has 128 registers.
+_RESIDENT = 2
 
 
 def reduce_threads(tiling: Tiling) -> int:
@@ -50,7 +53,8 @@ def reduce_kernel(tiling: Tiling, symbol: str) -> PrimFunc:
         sch.vectorize(e)
     else:
         sch.unroll(e)
-    return sch.mod[symbol]
+    # Told nothing, ptxas makes do with 32 registers for the sake of occupancy, and spills; all parts are loaded at once.
+    return bounded(sch.mod[symbol], _RESIDENT)
 
 
 class _Reduce(Writer):
