@@ -6,14 +6,12 @@ from collections.abc import Callable
 
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
 from tirgemm.families.mma.space import TILES_M, TILES_N, tiling
 from tirgemm.families.mma.tile import MMA_M, PAIR_N, registers_of
 from tirgemm.families.tensorcore import rules
 from tirgemm.families.tensorcore.tiling import MMA_K, Tiling
 from tirgemm.gemm import Gemm
-from tirgemm.hardware import occupancy
 
 Check = Callable[[Gemm, Config, Device], str | None]
 
@@ -47,15 +45,7 @@ def _registers(gemm: Gemm, config: Config, device: Device) -> str | None:
 
 def _resident(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = tiling(gemm, config)
-    if cut.resident == 1:
-        return None
-    fit = occupancy(device.limits, cut.threads, registers_of(cut, config["registers"]), cut.shared_bytes)
-    if cut.resident > fit:
-        return f"resident={cut.resident} blocks of {cut.threads} threads are more than the {fit} that an SM of {device.arch} holds"
-    blocks = evaluate(cut.blocks, gemm.m_max)
-    if blocks <= device.units * (cut.resident - 1):
-        return f"{blocks} blocks on {device.units} SMs are never {cut.resident} on one"
-    return None
+    return rules.resident(cut, registers_of(cut, config["registers"]), device)
 
 
 def _waves(gemm: Gemm, config: Config, device: Device) -> str | None:

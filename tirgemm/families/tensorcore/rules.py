@@ -133,3 +133,16 @@ def registers(cut: Tiling, need: int, device: Device) -> str | None:
     if not occupancy(device.limits, cut.threads, need, cut.shared_bytes):
         return f"{cut.threads} threads of about {need} registers do not fit an SM of {device.arch}"
     return None
+
+
+def resident(cut: Tiling, need: int, device: Device) -> str | None:
+    """Blocks that an SM must hold have to fit it, and to exist."""
+    if cut.resident == 1:
+        return None
+    fit = occupancy(device.limits, cut.threads, need, cut.shared_bytes)
+    if cut.resident > fit:
+        return f"resident={cut.resident} blocks of {cut.threads} threads are more than the {fit} that an SM of {device.arch} holds"
+    blocks = evaluate(cut.blocks, cut.gemm.m_max)
+    if blocks <= device.units * (cut.resident - 1):
+        return f"{blocks} blocks on {device.units} SMs are never {cut.resident} on one"
+    return None

@@ -27,6 +27,7 @@ _CUTS = (
 )  # fmt: skip
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _STAGES = (4, 3, 2)
+_MOST_RESIDENT = 4
 # Elements after each row of a tile: eight rows of a fragment then lie in all banks.
 _PAD = 8
 # Places of 16 bytes in a line of all banks.
@@ -57,10 +58,11 @@ def default(gemm: Gemm, device: Device, regime: str) -> Config:
                     tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident,
                     _efficiency(gemm, (tile_m, tile_n, tile_k), (warps_m, warps_n), 2, _PAD), repacked_bytes,
                 )  # fmt: skip
-                found.append((estimate_us(gemm, cut, device, regime, nbytes), number, split))
-    for _, number, split in sorted(found):
+                room = min(resident, -(-blocks * split // device.units), _MOST_RESIDENT)
+                found.append((estimate_us(gemm, cut, device, regime, nbytes), number, split, room))
+    for _, number, split, room in sorted(found):
         for stages in _STAGES:
-            config = _config(gemm, number, split, stages, choices)
+            config = _config(gemm, number, split, stages, room, choices)
             if config is not None and all(rule.check(gemm, config, device) is None for rule in RULES):
                 return config
     raise Unsupported(f"wmma has no default for {gemm} on {device.name}: every cut of its table breaks a rule")
@@ -99,7 +101,7 @@ def _repacked_bytes(gemm: Gemm, load: str) -> int:
 
 
 def _config(
-    gemm: Gemm, number: int, split: int, stages: int, choices: Mapping[str, tuple[object, ...]]
+    gemm: Gemm, number: int, split: int, stages: int, resident: int, choices: Mapping[str, tuple[object, ...]]
 ) -> Config | None:
     tile_m, tile_n, tile_k, warps_m, warps_n = _CUTS[number]
     tile_k = next((k for k in (tile_k, 32, 16) if k in choices["tile_k"]), FRAGMENT)
@@ -116,6 +118,7 @@ def _config(
             ("warps_n", warps_n),
             ("stages", stages),
             ("registers", 2 if tile_k > FRAGMENT else 1),
+            ("resident", resident),
             ("pad", _PAD),
             ("load", loads(gemm)[0]),
             ("split", split),

@@ -9,6 +9,7 @@ from tirgemm.families.tensorcore import program as assembled
 from tirgemm.families.tensorcore.copies import Stage, copies
 from tirgemm.families.tensorcore.intrinsics import exchanged
 from tirgemm.families.tensorcore.pipeline import pipelined
+from tirgemm.families.tensorcore.registers import bounded
 from tirgemm.families.wmma.fragments import with_fragments
 from tirgemm.families.wmma.schedule import scheduled
 from tirgemm.families.wmma.staged import SYMBOL
@@ -28,7 +29,7 @@ def kernel(tiling: WmmaTiling) -> PrimFunc:
     """The kernel that multiplies: its schedule, then instructions, then the pipeline."""
     func, stage = scheduled(tiling).mod[SYMBOL], Stage(tiling)
     func = exchanged(func, copies(func, stage))
-    return pipelined(with_fragments(func, stage, tiling))
+    return bounded(pipelined(with_fragments(func, stage, tiling)), tiling.resident)
 
 
 def meaning(tiling: WmmaTiling) -> Program:

@@ -35,8 +35,8 @@ def _load(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: AR
     return rules.load(tiling(gemm, config), config["load"])
 
 
-def _registers(cut: WmmaTiling, device: Device) -> str | None:
-    return rules.registers(cut, registers_of(cut.warp_m, cut.warp_n, cut.gemm.acc, cut.sets), device)
+def _need(cut: WmmaTiling) -> int:
+    return registers_of(cut.warp_m, cut.warp_n, cut.gemm.acc, cut.sets)
 
 
 def _filled(cut: WmmaTiling, device: Device) -> str | None:
@@ -59,7 +59,8 @@ RULES: tuple[Rule, ...] = (
     Rule("split", _of_tiling(rules.split)),
     Rule("filled", _of_device(_filled)),
     Rule("shared", _of_device(rules.shared)),
-    Rule("registers", _of_device(_registers)),
+    Rule("registers", _of_device(lambda cut, device: rules.registers(cut, _need(cut), device))),
+    Rule("resident", _of_device(lambda cut, device: rules.resident(cut, _need(cut), device))),
     Rule("grid", _of_tiling(rules.grid)),
     Rule("waves", _of_device(rules.waves)),
 )

@@ -24,9 +24,9 @@ def space(gemm: Gemm) -> Space:
     """Every knob with its choices, simplest first.
 
     tile_m, tile_n, tile_k: outputs of a thread block and its step in k. warps_m, warps_n: warps of a block. stages:
-    tiles of both operands in flight. registers: sets of fragments, two to load one while the other is multiplied. pad:
-    elements after each row of a shared tile. load: operands are copied as they lie, or after a pass that aligns their
-    rows. split: parts of k, added by a second kernel. raster: blocks along n that are neighbours in time.
+    tiles of both operands in flight. registers: sets of fragments, two to load one while the other is multiplied.
+    resident: blocks that an SM must hold, which bounds a thread's registers. pad: elements after each row of a shared
+    tile. load: operands are copied as they lie, or after a pass that aligns their rows. split: parts of k, added by a second kernel. raster: blocks along n that are neighbours in time.
     """
     steps, columns = -(-gemm.k // FRAGMENT), -(-gemm.n // TILES_N[0])
     knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
@@ -37,6 +37,7 @@ def space(gemm: Gemm) -> Space:
         ("warps_n", (1, 2, 4)),
         ("stages", tuple(s for s in (2, 3, 4) if s == 2 or s <= steps + 1)),
         ("registers", (1, 2) if gemm.k > TILES_K[0] else (1,)),
+        ("resident", (1, 2, 3, 4)),
         ("pad", (0, 8, 16)),
         ("load", loads(gemm)),
         ("split", tuple(s for s in _SPLITS if s == 1 or steps // s >= LEAST_STEPS)),
@@ -60,7 +61,7 @@ def tiling(gemm: Gemm, config: Config) -> WmmaTiling:
         raster=config["raster"],
         shared=PADDED if config["pad"] else NONE,
         epilogue=STAGED,
-        resident=0,
+        resident=config["resident"],
         a=_padded(gemm, "a", config["tile_m"], config),
         b=_padded(gemm, "b", config["tile_n"], config),
         width_d=output_width(gemm),
