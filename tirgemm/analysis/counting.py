@@ -83,7 +83,7 @@ class Counter:
             found = self.served(kind, requests.addresses[chosen], requests.active[chosen], sources)
             self.known.update(zip(new, found, strict=True))
         table = np.array([self.known[key] for key in keys])
-        tally.requests += int(requests.weights.sum()) * share
+        tally.requests += float(requests.weights.sum()) * share
         tally.counts += requests.weights @ table * share
         cost = table[:, 0] - table[:, 1] if kind.space == "shared" else table[:, 2]
         at = int(np.argmax(cost))

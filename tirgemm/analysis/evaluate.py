@@ -8,16 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from tirgemm.analysis.expressions import LANE, WARP, DataDependent, Expr, Value, const, evaluate, make, symbol
 from tirgemm.analysis.patterns import LANES, Dimension, Integers, Requests, requests_of
-from tirgemm.analysis.registers import assigned, deciding, has_sites
-from tirgemm.analysis.sites import Assign, Block, If, Loop, Site, Statement, While
+from tirgemm.analysis.registers import assigned, deciding, has_sites, varying
+from tirgemm.analysis.sites import LSU, Assign, Block, If, Loop, Site, Statement, While, sites_of
 
 # Turns of one loop that are followed at most where each leaves its registers changed.
 MOST_TURNS = 1 << 16
+# Sites that are looked at in all turns of a loop, and of the turns the fewest and the most.
+MOST_LOOKS = 4000
+_FEWEST_TURNS, _MOST_TURNS = 9, 48
+# Lanes that are followed at most where each has registers of its own.
+MOST_LANES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +72,12 @@ class _Run:
     report: Report
     fail: Fail
     warps: tuple[Dimension, ...] = ()
-    snapshots: int = 0
+    sampled: bool = False
+    quiet: bool = False
+    scale: float = 1.0
     changes: dict[int, frozenset[str]] = field(default_factory=dict)
+    last: dict[Site, tuple[Any, Requests]] = field(default_factory=dict)
+    leaned: dict[Site, Site] = field(default_factory=dict)
 
     def start(self) -> None:
         grid, count = self.extents.grid, self.extents.warps
@@ -75,18 +85,30 @@ class _Run:
         values: dict[str, Value] = {f"blockIdx.{a}": v for a, v, e in zip("xyz", (x, y, z), grid, strict=True) if e > 1}
         size = int(np.prod(grid))
         if self.needed:
-            values = {name: np.repeat(value, count, axis=0) for name, value in values.items()}
-            values[WARP] = np.tile(np.arange(count), size)[:, None]
-            size *= count
+            blocks = self.chosen(size)
+            values = {name: np.repeat(value[blocks], count, axis=0) for name, value in values.items()}
+            values[WARP] = np.tile(np.arange(count), len(blocks))[:, None]
+            weights = np.repeat(_shares(size, len(blocks)), count)
         else:
             self.warps = (Dimension({WARP: np.arange(count)[:, None]}, np.ones(count, np.int64)),)
+            weights = np.ones(size, np.int64)
         # They move whole lines: any value will do.
         values.update({name: np.asarray(0) for name in assigned(self.body) - self.needed})
-        frame = _Frame(values, np.ones(size, np.int64))
+        frame = _Frame(values, weights)
         if self.extents.threads % LANES:
             thread = make("add", make("mul", symbol(WARP), const(LANES)), symbol(LANE))
             frame.conditions = (make("lt", thread, const(self.extents.threads)),)
         self.block(self.body, frame)
+
+    def chosen(self, blocks: int) -> Integers:
+        """The blocks to follow: all, unless every lane of them has registers of its own and they are very many."""
+        most = max(1, MOST_LANES // (self.extents.warps * LANES))
+        if blocks <= most or not varying(self.body) & self.needed:
+            return np.arange(blocks)
+        self.sampled = True
+        # At random: what is evenly spaced may fall in step with rows.
+        rest = np.random.default_rng(blocks).choice(np.arange(1, blocks), most - 1, replace=False)
+        return np.sort(np.append(rest, 0))
 
     def block(self, body: Block, frame: _Frame) -> None:
         for statement in body:
@@ -108,14 +130,36 @@ class _Run:
             self.turn(statement, frame)
 
     def site(self, site: Site, frame: _Frame) -> None:
+        if self.quiet:
+            return
         if frame.unknown:
             self.fail(site, frame.unknown)
             return
-        context = Dimension(frame.values, frame.weights)
+        lean = self.lean(site)
+        used = frozenset().union(*(e.symbols for e in (lean.address, *frame.conditions, *lean.guards)))
+        used |= lean.source.symbols if lean.source is not None else frozenset()
+        context = Dimension({name: v for name, v in frame.values.items() if name in used}, frame.weights)
+        # Turn after turn most sites see the same: blocks and warps of which they use nothing that has changed.
+        key = (site, frame.conditions, frame.loops, frame.weights.tobytes(), *_shown(context.values))
         try:
-            self.report(site, requests_of(site, frame.conditions, (context, *self.warps, *frame.loops)))
+            if key != self.last.get(site, (None,))[0]:
+                found = requests_of(lean, frame.conditions, (context, *self.warps, *frame.loops))
+                self.last[site] = key, found
+            found = self.last[site][1]
+            if self.sampled:
+                found = replace(found, weights=found.weights * self.scale, sampled=True)
+            self.report(site, found)
         except DataDependent as error:
             self.fail(site, str(error))
+
+    def lean(self, site: Site) -> Site:
+        """``site`` without an address where nothing is counted by it."""
+        if site.op in LSU:
+            return site
+        found = self.leaned.get(site)
+        if found is None:
+            found = self.leaned[site] = replace(site, address=const(0))
+        return found
 
     def assign(self, statement: Assign, frame: _Frame) -> None:
         try:
@@ -163,14 +207,14 @@ class _Run:
                 if branch and chosen.any():
                     self.part(branch, frame, chosen if not chosen.all() else None, (), "")
             return
+        if not condition.symbols & self.needed:
+            self.guarded(statement, condition, frame)
+            return
         # Registers in the condition may change inside: what it was now is kept.
-        self.snapshots += 1
-        name = f"%condition{self.snapshots}"
-        frame.values[name] = np.broadcast_to(value, (frame.size, LANES)) if len(value) > 1 else value.astype(np.int64)
-        frame.values[name] = np.asarray(frame.values[name], dtype=np.int64)
-        kept = make("ne", symbol(name), const(0)) if condition.symbols - {LANE} else condition
+        name = f"%condition{len(frame.conditions)}:{id(condition)}"
+        frame.values[name] = np.asarray(np.broadcast_to(value, (frame.size, LANES)), dtype=np.int64)
         try:
-            self.guarded(statement, kept, frame)
+            self.guarded(statement, make("ne", symbol(name), const(0)), frame)
         finally:
             frame.values.pop(name, None)
 
@@ -249,21 +293,51 @@ class _Run:
         return max(0, int(np.max(evaluate(extent, {**frame.values, **values}))))
 
     def turn(self, statement: While, frame: _Frame) -> None:
-        """Turn a loop until no block goes on."""
-        for _ in range(MOST_TURNS):
-            try:
-                value = evaluate(statement.condition, {**frame.values, LANE: np.arange(LANES)[None, :]})
-                flags = np.asarray(value, dtype=np.bool_) & np.asarray(
-                    True if (held := self.holding(frame)) is None else held
-                )
-            except DataDependent as error:
-                self.part(statement.body, frame, None, (), f"a loop's end depends on {error}")
+        """Turn a loop until no block goes on; of many turns those between the first and the last are looked at now and then."""
+        looks = min(max(MOST_LOOKS // max(1, len(sites_of(statement.body))), _FEWEST_TURNS), _MOST_TURNS)
+        for _ in range(looks // 3):
+            if not self.once(statement, frame):
                 return
-            if not flags.any():
-                return
-            flags = np.broadcast_to(flags, (frame.size, flags.shape[-1] if flags.ndim == 2 else 1))
-            self.choose(If(statement.condition, statement.body, ()), frame)
-        self.part(statement.body, frame, None, (), f"a loop turns more than {MOST_TURNS} times")
+        if self.quiet:
+            for _ in range(MOST_TURNS):
+                if not self.once(statement, frame):
+                    break
+            return
+        left = self.turns_left(statement, frame)
+        middle = max(0, left - max(2, looks // 6))
+        looked = {int(n) for n in np.linspace(0, middle, min(middle, looks // 2), endpoint=False)}
+        scale, sampled = self.scale, self.sampled
+        for number in range(left):
+            self.quiet = number < middle and number not in looked
+            if number < middle and len(looked) < middle:
+                self.scale, self.sampled = scale * middle / len(looked), True
+            else:
+                self.scale, self.sampled = scale, sampled
+            self.once(statement, frame)
+        self.quiet, self.scale, self.sampled = False, scale, sampled
+
+    def turns_left(self, statement: While, frame: _Frame) -> int:
+        """How many more turns there are."""
+        trial = replace(frame, values=dict(frame.values))
+        self.quiet = True
+        turns = 0
+        while turns < MOST_TURNS and self.once(statement, trial):
+            turns += 1
+        self.quiet = False
+        return turns
+
+    def once(self, statement: While, frame: _Frame) -> bool:
+        """One turn of a loop for the blocks that go on; whether there are any."""
+        try:
+            value = evaluate(statement.condition, {**frame.values, LANE: np.arange(LANES)[None, :]})
+            held = self.holding(frame)
+            if not np.any(np.asarray(value, dtype=np.bool_) & np.asarray(True if held is None else held)):
+                return False
+        except DataDependent as error:
+            self.part(statement.body, frame, None, (), f"a loop's end depends on {error}")
+            return False
+        self.choose(If(statement.condition, statement.body, ()), frame)
+        return True
 
     def changed(self, body: Block) -> frozenset[str]:
         found = self.changes.get(id(body))
@@ -275,4 +349,14 @@ class _Run:
         bodies: Sequence[Block] = (
             (statement.then, statement.otherwise) if isinstance(statement, If) else (statement.body,)
         )
-        return any(has_sites(b) or self.changed(b) for b in bodies)
+        return any((not self.quiet and has_sites(b)) or self.changed(b) for b in bodies)
+
+
+def _shares(total: int, parts: int) -> Integers:
+    """``total`` as so many numbers that differ by one at most."""
+    return np.full(parts, total // parts, np.int64) + (np.arange(parts) < total % parts)
+
+
+def _shown(values: Mapping[str, Value]) -> tuple[Any, ...]:
+    """Values as what can be compared."""
+    return tuple((name, v if isinstance(v, str) else np.asarray(v).tobytes()) for name, v in sorted(values.items()))

@@ -224,7 +224,7 @@ def analyse_kernel(
     def report(site: Site, requests: Requests) -> None:
         access = home[site]
         if site.op not in LSU:
-            tallies[access].requests += int(requests.weights.sum())
+            tallies[access].requests += float(requests.weights.sum())
             return
         kind = Kind.of(site)
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ class Requests:
 
     addresses: Integers
     active: Flags
-    weights: Integers
+    weights: NDArray[np.int64] | NDArray[np.floating[Any]]
     sources: Integers | None = None
     sampled: bool = False
 
@@ -221,8 +222,8 @@ class _Keys:
         if rows.ndim < 2 or rows.shape[0] == 1:
             return
         with np.errstate(over="ignore"):
-            words = _mixed(rows.astype(np.uint64))
-            word = words[:, 0] if rows.shape[1] == 1 else (words * _ODD[: rows.shape[1]]).sum(axis=1, dtype=np.uint64)
+            words = rows.astype(np.uint64)
+            word = _mixed(words[:, 0] if rows.shape[1] == 1 else words @ _ODD)
             self.hash = word if self.hash is None else _mixed(self.hash * np.uint64(0x9E3779B97F4A7C15) + word)
 
 

@@ -15,10 +15,10 @@ def deciding(body: Block) -> frozenset[str]:
     A term that moves an address by whole lines for all lanes alike changes nothing that is counted, so that the number
     of a pipeline's stage, for one, mostly drops out.
     """
-    varying = _varying(body)
+    lanes = varying(body)
     found: set[str] = set()
     while True:
-        more = set(_needed(body, (), frozenset(found), varying))
+        more = set(_needed(body, (), frozenset(found), lanes))
         if more <= found:
             return frozenset(found)
         found |= more
@@ -50,7 +50,7 @@ def _assignments(body: Block) -> Iterator[Assign]:
             yield from _assignments(statement.body)
 
 
-def _varying(body: Block) -> frozenset[str]:
+def varying(body: Block) -> frozenset[str]:
     """Registers whose lanes may hold different values."""
     found: set[str] = {LANE}
     while True:
