@@ -1,0 +1,61 @@
+"""Machine code of two rungs side by side: equal, the same opcodes in another order, or different; and its main loop."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from service.machine_code import DIFFERENT, EQUAL, SAME_OPCODES, Code, machine_code
+from tirgemm.families.simt import ladder
+from tirgemm.families.simt.loads import loads_per_fma
+from tirgemm.families.simt.tiling import tiling
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.tuning.compile import build
+
+GEMM, H200 = Gemm.parse("4096x4096x4096:f32:nn"), named_device("sm_90a")
+
+
+@cache
+def code(name: str) -> Code:
+    return machine_code(build(GEMM, ladder.config(name, GEMM, H200), H200).data)
+
+
+def made_up(*text: str, loop: tuple[tuple[str, int], ...] = (("FFMA", 8), ("LDS.128", 2), ("BRA", 1))) -> Code:
+    return Code(text, (("BRA", 1), ("FFMA", 8), ("LDS.128", 2)), loop)
+
+
+def test_equal_is_instruction_for_instruction() -> None:
+    one = made_up("FFMA R0", "LDS R1")
+    assert one.beside(made_up("FFMA R0", "LDS R1")) == EQUAL
+    assert one.beside(made_up("LDS R1", "FFMA R0")) == SAME_OPCODES
+    assert one.beside(made_up("FFMA R0", "LDS R1", loop=(("FFMA", 8), ("LDS.128", 1)))) == EQUAL
+    assert one.beside(made_up("LDS R1", "FFMA R0", loop=(("FFMA", 8), ("LDS.128", 1)))) == DIFFERENT
+
+
+def test_loads_and_share_are_of_the_main_loop() -> None:
+    one = made_up("x", loop=(("BRA", 1), ("FFMA", 8), ("LDG.E.128.CONSTANT", 1), ("LDGSTS.E", 1), ("LDS.128", 2)))
+    assert one.fmas == 8
+    assert one.fma_share == 8 / 13
+    assert (one.loads_per_fma("LDS"), one.loads_per_fma("LDG")) == (0.25, 0.25)
+    assert made_up("x", loop=()).fma_share == 0
+
+
+@pytest.mark.parametrize("name", ["naive", "coalesced", "float4", "zorder", "combined"])
+def test_what_is_written_in_wide_accesses_is_what_is_compiled(name: str) -> None:
+    """Where nothing is left to merge, the loop's loads for an FMA are those of the tiling."""
+    written = loads_per_fma(tiling(GEMM, ladder.config(name, GEMM, H200)))
+    assert code(name).loads_per_fma("LDS") == written.shared_instructions
+    assert code(name).loads_per_fma("LDG") == written.global_instructions
+
+
+def test_the_compiler_loads_less_where_the_rung_loads_one_at_a_time() -> None:
+    for name in ("shared_block", "inner_product", "tile_1d", "tile_2d", "register_cache"):
+        written = loads_per_fma(tiling(GEMM, ladder.config(name, GEMM, H200)))
+        assert code(name).loads_per_fma("LDS") < written.shared_instructions, name
+
+
+def test_rungs_that_move_addresses_have_code_of_their_own() -> None:
+    assert code("pad_store").beside(code("float4")) == DIFFERENT
+    assert code("float4").beside(code("float4")) == EQUAL
