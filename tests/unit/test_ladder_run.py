@@ -34,6 +34,9 @@ from tirgemm.tuning.measured_configs import MeasuredConfigs, Session
 from tirgemm.tuning.records import SampleSet, Status
 
 check: Any = script("benchmarks/check.py")
+render: Any = script("benchmarks/render.py")
+tables: Any = script("benchmarks/ladder_tables.py")
+ROOT = Path(__file__).resolve().parents[2]
 GEMM = Gemm.parse("4096x4096x4096:f32:nn")
 BIG = Gemm.parse("16384x16384x16384:f32:nn")
 H200 = named_device("sm_90a")
@@ -255,6 +258,45 @@ def test_the_page_is_whole_and_loads_nothing() -> None:
     assert "a &lt;GPU&gt;" in text
     assert text.count("<rect") == len(NAMES) + 1
     assert 'class="slower"' in text
+
+
+def results_of(folder: Path, *rows: list[dict[str, Any]]) -> tuple[Path, Path]:
+    """The folders of results and suites in which a device's ladder has these rows."""
+    suites, results = folder / "suites", folder / "results"
+    suites.mkdir()
+    (suites / "ladder.json").write_text(json.dumps({"name": "ladder", "source": "x", "gemms": [str(GEMM), str(BIG)]}))
+    file = ResultsFile(
+        results / "gpu" / "ladder.sustained.json", "ladder", "sustained", environment(H200, None), resume=False
+    )
+    for found in rows:
+        file.put(*found)
+    return results, suites
+
+
+def test_the_documents_tables_show_the_rows_or_say_that_there_are_none(tmp_path: Path) -> None:
+    for name in ("measured", "best", "compiled"):
+        assert tables.TABLES[name](tmp_path / "nothing", ROOT / "benchmarks" / "suites").startswith("Not measured yet")
+    rows = rows_of(MadeUp({"naive": 9000.0, "zorder": 1500.0, "default": 800.0, "torch.matmul": 900.0}))
+    for row in rows:
+        row["conditions"] |= {"fma_share": 0.9, "lds_per_fma": 0.0625, "ldg_per_fma": 0.003}
+        row["conditions"] |= {"code_beside_parent": "same opcodes"} if row["variant"] == "register_cache" else {}
+    known = rows_of(MadeUp({"naive": 9e6}), BIG, rows_of(MadeUp({"naive": 9e6})))
+    results, suites = results_of(tmp_path, rows, known)
+    text = tables.TABLES["measured"](results, suites)
+    assert "| `zorder` | `float4` | 1.504 |" in text
+    assert "| `naive` |  | skipped: a launch takes about" in text
+    (zorder, _) = [line for line in text.splitlines() if line.startswith("| `zorder`")]
+    assert zorder.endswith("| 0.667 | 0.667 | **no** |")
+    best = tables.TABLES["best"](results, suites).splitlines()
+    assert best[4].startswith(f"| `{GEMM}` | `default` |")
+    assert best[4].endswith("| 1.250 | 1.125 |")
+    compiled = tables.TABLES["compiled"](results, suites)
+    assert "| `register_cache` | 128 | 0.900 | 0.0625 | 0.003 | the parent's opcodes in another order |" in compiled
+
+
+def test_a_marker_that_names_no_table_is_told() -> None:
+    with pytest.raises(render.MarkerError, match="ladder/what names no table"):
+        render.rendered("<!-- results:ladder/what -->\n<!-- /results:ladder/what -->\n")
 
 
 # -- the command -------------------------------------------------------------------------------------
