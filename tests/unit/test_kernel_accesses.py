@@ -75,20 +75,21 @@ def test_a_vector_with_gaps_is_stored_element_by_element() -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "sectors", "efficiency"),
+    ("index", "sectors", "efficiency", "aligned"),
     [
-        ("bx * 64 + tx", 4, 1.0),
-        ("tx * 2", 8, 0.5),
-        ("tx * 8", 32, 0.125),
-        ("bx * 64 + tx + 1", 5, 0.8),
-        ("0", 1, 0.125),
+        ("bx * 64 + tx", 4, 1.0, 128),
+        ("tx * 2", 8, 0.5, 128),
+        ("tx * 8", 32, 0.125, 128),
+        ("bx * 64 + tx + 1", 5, 0.8, 4),
+        ("bx * 64 + tx + 8", 4, 1.0, 32),
+        ("0", 1, 0.125, 128),
     ],
 )
-def test_sectors_of_global_loads_are_counted(index: str, sectors: int, efficiency: float) -> None:
+def test_sectors_of_global_loads_are_counted(index: str, sectors: int, efficiency: float, aligned: int) -> None:
     (report,) = [a for a in analysed(f"d[bx * 64 + tx] = a[{index}]").accesses if a.op == "load"]
     assert (report.requests, report.sectors) == (4, 4 * sectors)
     assert report.efficiency == pytest.approx(efficiency)
-    assert report.operand == "a"
+    assert (report.operand, report.aligned_bytes) == ("a", aligned)
 
 
 def test_loops_edges_and_empty_warps_count_as_they_run() -> None:
@@ -99,6 +100,7 @@ def test_loops_edges_and_empty_warps_count_as_they_run() -> None:
     analysis = analysed(body)
     assert [(a.op, a.requests, a.lanes) for a in analysis.accesses] == [("load", 24, 576), ("store", 24, 576)]
     assert [a.sectors for a in analysis.accesses] == [8 * 9] * 2
+    assert [(a.loops, a.trips) for a in analysis.accesses] == [(("i",), (8,))] * 2
 
 
 def test_a_register_that_counts_tiles_is_followed() -> None:

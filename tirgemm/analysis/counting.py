@@ -43,11 +43,16 @@ class Kind:
 
 @dataclass(slots=True)
 class Tally:
-    """What was counted of one site so far. ``example``: the request that costs most: addresses, and the lanes active."""
+    """What was counted of one site so far.
+
+    ``aligned``: the largest power of two, at most a line, that divides every global request's first address.
+    ``example``: the request that costs most: addresses, and the lanes active.
+    """
 
     requests: float = 0.0
     counts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(len(COUNTS), np.float64))
     sampled: bool = False
+    aligned: int = LINE
     example: tuple[tuple[int, ...], tuple[bool, ...]] | None = None
     worst: int = -1
 
@@ -84,8 +89,9 @@ class Counter:
             self.known.update(zip(new, found, strict=True))
         table = np.array([self.known[key] for key in keys])
         tally.requests += float(requests.weights.sum()) * share
-        tally.counts += requests.weights @ table * share
+        tally.counts += requests.weights @ table[:, :-1] * share
         cost = table[:, 0] - table[:, 1] if kind.space == "shared" else table[:, 2]
+        tally.aligned = min(tally.aligned, int(table[:, -1].min()))
         at = int(np.argmax(cost))
         if int(cost[at]) > tally.worst:
             tally.worst = int(cost[at])
@@ -94,17 +100,17 @@ class Counter:
     def served(
         self, kind: Kind, addresses: NDArray[np.int64], active: NDArray[np.bool_], sources: NDArray[np.int64] | None
     ) -> NDArray[np.int64]:
-        """What each request costs: [request, COUNTS]."""
-        table = np.zeros((len(addresses), len(COUNTS)), np.int64)
+        """What each request costs: [request, COUNTS], and last the alignment of its first address."""
+        table = np.zeros((len(addresses), len(COUNTS) + 1), np.int64)
         table[:, 6] = active.sum(axis=1)
         if kind.space == "shared":
             report = banks.analyze(addresses, kind.access, active, self.model, sources)
             table[:, 0], table[:, 1] = report.wavefronts, report.fewest
-            table[:, 5] = active.sum(axis=1) * kind.width
+            table[:, 5], table[:, -1] = active.sum(axis=1) * kind.width, LINE
         else:
             lines = coalescing.analyze(addresses, kind.width, active)
             table[:, 2], table[:, 3], table[:, 4] = lines.sectors, lines.fewest_sectors, lines.lines
-            table[:, 5] = lines.used_bytes
+            table[:, 5], table[:, -1] = lines.used_bytes, lines.aligned_bytes
         return table
 
 

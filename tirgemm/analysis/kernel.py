@@ -50,9 +50,11 @@ class AccessReport:
     """One access over the whole grid.
 
     ``buffer``, ``operand`` (whose data), ``space``, ``op``, ``width`` (bytes a lane as the machine moves them),
-    ``loops`` around it (outermost first) and ``copies`` are the access's. ``requests`` are warp-wide ones with at least
+    ``loops`` around it (outermost first), their ``trips`` (None where blocks differ or registers decide) and ``copies``
+    in the IR are the access's. ``requests`` are warp-wide ones with at least
     one active lane; ``lanes`` counts active lanes. ``wavefronts`` and ``fewest_wavefronts`` are of shared memory,
-    ``sectors`` to ``used_bytes`` of global memory. ``sampled``: scaled up from a part of the iterations.
+    ``sectors`` to ``aligned_bytes`` of global memory; ``aligned_bytes`` is the largest power of two, at most 128, at which
+    every request begins, 0 in shared memory. ``sampled``: scaled up from a part of the iterations.
     ``fate``: what the compiler made of it, and ``code`` the instructions; both empty without machine code.
     ``unknown``: why it is not counted, if it is not.
     """
@@ -66,6 +68,7 @@ class AccessReport:
     transposed: bool
     detail: str
     loops: tuple[str, ...]
+    trips: tuple[int | None, ...]
     copies: int
     requests: int
     lanes: int
@@ -75,6 +78,7 @@ class AccessReport:
     fewest_sectors: int
     lines: int
     used_bytes: int
+    aligned_bytes: int
     sampled: bool
     example: Example | None
     fate: str
@@ -297,6 +301,7 @@ def _report(
         transposed=site.transposed,
         detail=_detail(site, tiles),
         loops=tuple(_loop_name(loop) for loop in access.loops),
+        trips=tuple(_trips(loop) for loop in access.loops),
         copies=len(access.sites),
         requests=round(tally.requests * fate.share),
         lanes=counted("lanes"),
@@ -306,6 +311,7 @@ def _report(
         fewest_sectors=counted("fewest_sectors"),
         lines=counted("lines"),
         used_bytes=counted("used_bytes"),
+        aligned_bytes=0 if shared or not tally.requests else tally.aligned,
         sampled=tally.sampled,
         example=_example(site, width, tally, model),
         fate=fate.words,
@@ -326,6 +332,10 @@ def _detail(site: Site, tiles: Mapping[str, TensorMap]) -> str:
 
 def _loop_name(loop: Any) -> str:
     return loop.variable.partition(":")[2] if isinstance(loop, Loop) else "while"
+
+
+def _trips(loop: Any) -> int | None:
+    return int(loop.extent.value) if isinstance(loop, Loop) and loop.extent.kind == "const" else None
 
 
 def _example(site: Site, width: int, tally: Tally, model: BankModel) -> Example | None:
