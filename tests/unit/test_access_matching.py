@@ -1,0 +1,105 @@
+"""What the compiler made of accesses: found on the ladder, whose lower rungs it changes most, and on kernels that spill."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+
+import pytest
+
+from tests.unit import handmade
+from tirgemm.analysis.kernel import KernelAnalysis, analyse
+from tirgemm.analysis.regions import kind_of
+from tirgemm.analysis.sass import disassemble
+from tirgemm.families import FAMILIES
+from tirgemm.families.simt import ladder
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.tuning.compile import cuda
+from tirgemm.tuning.compile.nvrtc import compile_source
+
+_H200 = named_device("sm_90a")
+_SQUARE = Gemm.parse("4096x4096x4096:f32:nn")
+
+
+@lru_cache(maxsize=32)
+def rung(name: str) -> tuple[KernelAnalysis, bytes]:
+    return built("simt", _SQUARE, ladder.config(name, _SQUARE, _H200))
+
+
+def built(family: str, gemm: Gemm, config: object) -> tuple[KernelAnalysis, bytes]:
+    program = FAMILIES[family].instantiate(gemm, config, _H200)  # type: ignore[arg-type]
+    host, module, source = cuda.lower_all(program, "sm_90a")
+    cubin = compile_source(source, "sm_90a").data
+    return analyse(module, cuda.checked_launch(program, host), gemm, _H200, cubin)[-1], cubin
+
+
+@pytest.mark.parametrize("name", ["naive", "shared_block", "inner_product", "tile_1d", "tile_2d", "float4", "zorder"])
+def test_every_instruction_is_one_accesss(name: str) -> None:
+    """Merged, repeated, removed or as written: all memory instructions are accounted for, and none twice."""
+    analysis, cubin = rung(name)
+    assert [str(u) for u in analysis.unknown] == []
+    (function,) = disassemble(cubin)
+    there = Counter(i.name for i in function.memory if kind_of(i) is not None)
+    told = Counter({code.name: 0 for access in analysis.accesses for code in access.code})
+    for access in analysis.accesses:
+        told.update({code.name: code.count for code in access.code})
+    assert told == there
+
+
+def test_scalar_loads_that_became_vectors_are_counted_as_vectors() -> None:
+    analysis, _ = rung("tile_2d")
+    for access in (a for a in analysis.accesses if a.space == "shared" and a.op == "load"):
+        assert access.width == 16
+        assert access.copies == 512
+        assert access.fate == "merged to 16 bytes, 448 of 512 equal loads removed"
+        # 16 instructions a warp and step of 8: 1024 blocks of 8 warps, 512 steps.
+        assert access.requests == 16 * 1024 * 8 * 512
+
+
+def test_what_is_loaded_twice_is_counted_twice() -> None:
+    """ptxas, short of registers, loads single elements of a vector again."""
+    analysis, cubin = rung("tile_1d")
+    (access,) = [a for a in analysis.accesses if a.buffer.startswith("a_tile") and a.op == "load"]
+    counts = {code.name: code.count for code in access.code}
+    (function,) = disassemble(cubin)
+    steps, warps = 512, 64 * 64 * 16
+    assert sum(counts.values()) * steps * warps == access.requests
+    assert "loaded again" in access.fate
+    assert set(counts) == {"LDS", "LDS.128"}
+    assert counts["LDS"] < sum(i.name == "LDS" for i in function.memory)
+
+
+def test_the_sgemm_articles_store_conflicts_are_the_transposed_tiles() -> None:
+    """134,217,728 loads and 16,777,216 conflicts in stores of 4096^3: its float4 kernel; BM + 4 removes them."""
+    float4, padded = rung("float4")[0], rung("pad_store")[0]
+    assert float4.shared_loads.requests == padded.shared_loads.requests == 134_217_728
+    assert (float4.shared_stores.conflicts, padded.shared_stores.conflicts) == (16_777_216, 0)
+    assert all(a.operand == "a" for a in float4.accesses if a.space == "shared" and a.op == "store" and a.conflicts)
+
+
+def test_coalescing_is_the_difference_between_the_first_rungs() -> None:
+    naive, coalesced = rung("naive")[0], rung("coalesced")[0]
+    assert naive.global_loads.requests == coalesced.global_loads.requests
+    (slow,) = [a for a in naive.accesses if a.op == "load" and a.operand == "a"]
+    (fast,) = [a for a in coalesced.accesses if a.op == "load" and a.operand == "b"]
+    assert slow.sectors_per_request > 16
+    assert fast.sectors_per_request == 4
+
+
+def test_local_memory_is_named() -> None:
+    """The machine code of a kernel that indexes an array of its own as it runs, under the IR of one that has none."""
+    program = handmade.program("d[bx * 64 + tx] = a[bx * 64 + tx]")
+    host, module, _ = cuda.lower_all(program, "sm_90a")
+    launch = cuda.checked_launch(program, host)
+    source = f"""
+extern "C" __global__ void {launch.kernels[0].symbol}(const float* __restrict__ a, float* __restrict__ d) {{
+    float mine[32];
+    for (int i = 0; i < 32; i++) mine[(i * 7) & 31] = a[i];
+    d[blockIdx.x * 64 + threadIdx.x] = mine[threadIdx.x & 31];
+}}
+"""
+    (analysis,) = analyse(module, launch, _SQUARE, _H200, compile_source(source, "sm_90a").data)
+    local = [u for u in analysis.unknown if u.name.split(".")[0] in ("LDL", "STL")]
+    assert {u.name.split(".")[0] for u in local} == {"LDL", "STL"}
+    assert all("local memory" in u.reason for u in local)
