@@ -3,14 +3,15 @@
     python benchmarks/tensorcore_steps.py --device cuda:0 --out benchmarks/results/nvidia-h200/tensorcore_steps.sustained.json
 
 Every step of a problem is verified, then all of them run interleaved with the baselines on the same operands; a row's
-baselines have its parent's samples too, by the parent's name. On a device that is only named steps are built. The exit
-code is 1 where a step failed.
+baselines have its parent's samples too, by the parent's name. The file is written after every problem; ``--resume`` goes on
+behind the last. On a device that is only named steps are built. The exit code is 1 where a step failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,9 +97,14 @@ def main(arguments: list[str]) -> int:
     gemms = [Gemm.parse(text) for text in options.gemm] or list(Suite.read(SUITE).gemms)
     about = results.environment(device, ROOT, options.commit)
     file = results.ResultsFile(options.out, "tensorcore_steps", options.regime, about, resume=options.resume)
-    failed = 0
+    failed, began = 0, time.monotonic()
     with Workbench(device, MemoryStore(), lock_dir=options.lock_dir, processes=options.processes) as bench:
         for gemm in gemms:
+            if time.monotonic() - began > options.limit:
+                print(f"{options.limit:g} s are over: {gemm} and what follows are not begun", flush=True)
+                return 1
+            if all(file.find(gemm, step.name) for step in STEPS):
+                continue
             rows = _rows(bench, gemm, options.regime, options.seconds) if device.present else _built(bench, gemm)
             failed += sum(row["status"] != "measured" for row in rows) if device.present else 0
             if device.present:
@@ -178,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--regime", default="sustained", choices=("sustained", "isolated"))
     made.add_argument("--seconds", type=float, default=4.0, help="about how long a problem's interleaved run takes")
+    made.add_argument("--limit", type=float, default=600.0, help="begin no problem after so many seconds")
     made.add_argument("--processes", type=int, default=None, help="build processes (default: one a hardware thread)")
     made.add_argument("--lock-dir", type=Path, default=None)
     made.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")

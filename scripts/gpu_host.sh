@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The GPU tests and measurements on a host that has a GPU, PyTorch and g++ but no network: nothing is installed.
 #   PYTHONPATH=SITE:. scripts/gpu_host.sh OUT [STEP ...]      steps: build tests flow bench hopper cpu calls space search suites
-#                                                                verify sanitize mutants counters probe sgemm ladder
+#                                                                verify sanitize mutants counters probe sgemm ladder steps
 # SITE holds TVM and the other Python packages that the host lacks. Everything is written under OUT.
 # search and suites go on from the files of BEFORE (default: benchmarks/results/nvidia-h200), for SECONDS_SEARCH and
 # SECONDS_SUITES, over SUITES; SEARCH and BENCH are more options for them.
@@ -79,6 +79,11 @@ for step in "${steps[@]}"; do
       run timeout "${SECONDS_LADDER:-480}" $cli ladder --suite ladder --device "${DEVICE:-cuda:0}" "${found[@]}" \
         --data "$out/data" --out "$out/ladder.sustained.json" --html "$out/ladder.html" --resume ${LADDER:-} "${commit[@]}"
       run python3 benchmarks/check.py "$out/ladder.sustained.json" ;;
+    steps)  # from WMMA to mma.sync on permuted tiles, one change at a time
+      kept tensorcore_steps.sustained.json
+      run timeout 420 python3 benchmarks/tensorcore_steps.py --device "${DEVICE:-cuda:0}" --limit "${SECONDS_STEPS:-300}" \
+        --resume --out "$out/tensorcore_steps.sustained.json" "${commit[@]}"
+      run python3 benchmarks/check.py "$out/tensorcore_steps.sustained.json" ;;
     *) echo "unknown step $step"; exit 2 ;;
   esac
 done

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from benchmarks import tensorcore_steps
 from benchmarks.tensorcore_steps import STEPS, SUITE, Step, config
 from benchmarks.tensorcore_tables import TABLES
 from service import results
 from service.suites import Suite
+from tirgemm.config import Config
+from tirgemm.errors import BuildFailed
 from tirgemm.families import family_named
 from tirgemm.families.base import rejected
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tirgemm.tuning.compile import cuda
+from tirgemm.launch import Launch
+from tirgemm.tuning.compile import Binary, cuda
 from tirgemm.tuning.records import SampleSet
 
 H200 = named_device("sm_90a")
@@ -91,3 +98,74 @@ def test_the_table_shows_gains_shares_and_failures(tmp_path: Path) -> None:
         "0.400",
     ]
     assert rows["`wmma_pad16`"][1] == "build_failed: no"
+
+
+class MadeUp:
+    """Workbench and measurer in one: a package is its step's name; each step is a tenth faster than the one before."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.device = H200.with_(uuid="GPU-1")
+        self.measurer = self
+        self.us = {step.name: 1000.0 * 0.9**number for number, step in enumerate(STEPS)}
+
+    def __enter__(self) -> MadeUp:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def baselines(self) -> tuple[str, ...]:
+        return ("torch.matmul", "cutlass")
+
+    def build(self, gemm: Gemm, made: Config) -> Future[Binary]:
+        future: Future[Binary] = Future()
+        if self._name(gemm, made) == "wmma_pad16":
+            future.set_exception(BuildFailed("NVRTC refuses it"))
+        else:
+            resources = {"registers": 128, "spill_bytes": 0, "shared_bytes": 1024}
+            future.set_result(Binary(b"", "cubin", Launch((), (), ()), {}, (), resources))
+        return future
+
+    def package(self, gemm: Gemm, made: Config, binary: Binary) -> bytes:
+        del binary
+        return self._name(gemm, made).encode()
+
+    def _name(self, gemm: Gemm, made: Config) -> str:
+        return next(step.name for step in STEPS if config(step.name, gemm, self.device) == made)
+
+    def verify(self, package: bytes, *, level: str, seed: int) -> Any:
+        del package, seed
+        return SimpleNamespace(passed=level == "candidate", error=0.5)
+
+    def time(self, package: bytes, regime: str, **options: Any) -> SampleSet:
+        assert options["shared"]
+        against = {name: (self.us[data.decode()],) * 24 for name, data in options["against"].items()}
+        beside = dict.fromkeys(options["baselines"], (400.0,) * 24)
+        return SampleSet(
+            (self.us[package.decode()],) * 24, "selection", against | beside, {"regime": regime, "at": "now"}
+        )
+
+
+def test_all_steps_are_measured_together_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = MadeUp()
+    monkeypatch.setattr(tensorcore_steps, "Workbench", lambda *_, **__: bench)
+    monkeypatch.setattr(tensorcore_steps, "detect_device", lambda _: bench.device)
+    path = tmp_path / "tensorcore_steps.sustained.json"
+    gemm = GEMMS[0]
+    arguments = [str(gemm), "--device", "cuda:0", "--out", str(path), "--resume"]
+    assert tensorcore_steps.main(arguments) == 1  # a step did not build
+    rows = {row["variant"]: row for row in results.load(path)["rows"]}
+    assert list(rows) == [step.name for step in STEPS]
+    assert rows["wmma_pad16"]["status"] == "build_failed"
+    for step in STEPS:
+        if step.name == "wmma_pad16":
+            continue
+        row = rows[step.name]
+        assert row["status"] == "measured"
+        assert row["config_hash"] == config(step.name, gemm, bench.device).digest
+        assert set(row["baselines"]) == {"torch.matmul", "cutlass", *([step.parent] if step.parent else [])}
+        if step.parent:
+            assert row["baselines"][step.parent]["median_us"] == pytest.approx(bench.us[step.parent], rel=1e-4)
+    # No time is left to begin another problem.
+    assert tensorcore_steps.main([str(GEMMS[1]), *arguments[1:], "--limit", "-1"]) == 1
+    assert len(results.load(path)["rows"]) == len(STEPS)
