@@ -91,7 +91,7 @@ def _tile(found: Explanation) -> Iterator[Drawing]:
     tile = shared_tile(found.gemm, found.config, found.device)
     if tile is None:
         return
-    mine = [a for a in found.main.memory.accesses if a.operand == "a"]
+    mine = [a for a in found.main.memory.accesses if a.operand.partition("_")[0] == "a"]
     patterns = tile.patterns(mine)
     layouts = _layouts(tile.layout, list(patterns.values()), found.device.arch)
     own = f"The kernel has {tile.layout}."

@@ -52,9 +52,9 @@ def _verdicts(found: Explanation, main: KernelExplanation) -> Iterator[str]:
         bound = found.roofline.bound
         name = _ceiling_name(bound.name, found.roofline.peak)
         known = found.roofline
-        part = (
-            f"; {duration(known.time_us)} measured, {share(known.share)} of it" if known.time_us and known.share else ""
-        )
+        part = ""
+        if known.time_us is not None and known.share is not None:
+            part = f"; measured {duration(known.time_us)}, so {share(known.share)} of it is reached"
         yield f"Bound by {name}, which takes at least {duration(bound.us)}{part}."
     loads = [a for a in main.memory.accesses if a.space in LSU_SPACES and a.wavefronts]
     bad = [a for a in loads if a.conflicts]
