@@ -95,7 +95,7 @@ def test_local_memory_is_named() -> None:
     source = f"""
 extern "C" __global__ void {launch.kernels[0].symbol}(const float* __restrict__ a, float* __restrict__ d) {{
     float mine[32];
-    for (int i = 0; i < 32; i++) mine[(i * 7) & 31] = a[i];
+    for (int i = 0; i < 32; i++) mine[(int)a[i] & 31] = a[i + 32];
     d[blockIdx.x * 64 + threadIdx.x] = mine[threadIdx.x & 31];
 }}
 """
