@@ -109,7 +109,7 @@ def _helper(found: re.Match[str]) -> str:
         return f"inline void {name}() {{ cp_async_wait({wait[1]}); }}"
     if copy := re.fullmatch(r"tirgemm_cp_async_(\d+)(_or_zero)?", name):
         return f"inline void {name}({parameters}) {{ copy_or_zero(to, from, {copy[1]}, {'inside' if copy[2] else 'true'}); }}"
-    return ""
+    return "" if "asm" in found[0] else found[0]
 
 
 def _async_copy(found: re.Match[str]) -> str:

@@ -154,6 +154,8 @@ inline void meet_warp() {
   swapcontext(&fiber.context, &scheduler);
 }
 
+inline void __syncwarp() { meet_warp(); }
+
 static bool ready(int thread) {
   const Fiber& fiber = fibers[thread];
   if (fiber.finished) return false;

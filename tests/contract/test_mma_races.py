@@ -24,14 +24,14 @@ _KNOBS: dict[str, Value] = {
 }  # fmt: skip
 # Every layout of operands with every layout of shared memory; k ends inside a step, rows and columns inside a tile.
 _CASES: dict[str, dict[str, Value]] = {
-    "72x80x104:f16:nt": {"tile_k": 64, "copy": "half"},
+    "72x80x104:f16:nt": {"tile_k": 64, "copy": "half", "epilogue": "staged"},
     "72x80x136:f16:nn": {"shared": "padded", "stages": 4},
     "72x80x72:bf16:tn:out=f32": {"shared": "none", "registers": 1},
-    "72x80x104:f16:tt:acc=f16": {"tile_n": 32, "warps_n": 1, "stages": 2},
-    "70x84x76:f16:nn:align=8:beta:bias": {"tile_k": 16, "registers": 1, "stages": 5},
+    "72x80x104:f16:tt:acc=f16": {"tile_n": 32, "warps_n": 1, "stages": 2, "epilogue": "staged"},
+    "70x84x76:f16:nn:align=8:beta:bias": {"tile_k": 16, "registers": 1, "stages": 5, "epilogue": "staged"},
     "40x130x78:f16:nt:lda=80:ldb=82:batch=2": {"raster": 3, "shared": "padded"},
     "1..70x66x300:f16:tn:lda=72:ldb=66:alpha": {"split": 3, "stages": 2, "copy": "half"},
-    "33x35x141:f16:nt": {"load": "repack", "split": 2, "shared": "none", "registers": 1},
+    "33x35x141:f16:nt": {"load": "repack", "split": 2, "shared": "none", "registers": 1, "epilogue": "staged"},
     "1..33x35x77:bf16:tn:act=silu": {"load": "repack"},
 }
 

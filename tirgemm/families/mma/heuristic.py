@@ -10,11 +10,11 @@ from tirgemm.errors import Unsupported
 from tirgemm.expr import evaluate
 from tirgemm.families.mma.rules import RULES
 from tirgemm.families.mma.space import space, tiling
-from tirgemm.families.mma.tile import registers_of
+from tirgemm.families.mma.tile import VECTOR, registers_of
 from tirgemm.families.tensorcore.estimate import Cut, estimate_us
-from tirgemm.families.tensorcore.names import DIRECT, LINE, PERMUTED, REPACK
-from tirgemm.families.tensorcore.tiling import OPERANDS, loads, repacked
-from tirgemm.gemm import Gemm
+from tirgemm.families.tensorcore.names import DIRECT, LINE, PERMUTED, REPACK, STAGED
+from tirgemm.families.tensorcore.tiling import OPERANDS, loads, output_width, repacked
+from tirgemm.gemm import DTYPE_BYTES, Gemm
 from tirgemm.hardware import occupancy
 
 # tile_m, tile_n, tile_k, warps_m, warps_n, stages, blocks that an SM holds; largest first: where the model calls two
@@ -83,6 +83,8 @@ def _config(
     tile_m, tile_n, tile_k, warps_m, warps_n, *_ = _CUTS[number]
     tile_k = next((k for k in (tile_k, 32, 16) if k in choices["tile_k"]), 16)
     columns = -(-gemm.n // tile_n)
+    # Half sectors are what leaves the registers otherwise.
+    whole = split > 1 or (DTYPE_BYTES[gemm.out] == 2 and output_width(gemm) == VECTOR)
     if stages not in choices["stages"]:
         return None
     return Config(
@@ -99,7 +101,7 @@ def _config(
             ("shared", PERMUTED),
             ("copy", LINE),
             ("load", loads(gemm)[0]),
-            ("epilogue", DIRECT),
+            ("epilogue", STAGED if whole else DIRECT),
             ("split", split),
             ("raster", next(r for r in (4, 8, 3, 2, 1) if columns % r == 0 and r in choices["raster"])),
         ),

@@ -8,9 +8,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tirgemm.families.mma.epilogue import Sums
 from tirgemm.families.mma.tile import MMA_N, PAIR_N, VALUES
 from tirgemm.families.tensorcore.copies import Stage
-from tirgemm.families.tensorcore.intrinsics import address, call, exchanged, region, variables, with_body, with_buffers
+from tirgemm.families.tensorcore.intrinsics import (
+    Exchange,
+    address,
+    call,
+    exchanged,
+    region,
+    variables,
+    with_body,
+    with_buffers,
+)
 from tirgemm.families.tensorcore.tiling import MMA_K, RUN, Side, Tiling
 from tirgemm.gemm import DTYPE_NAMES, Operand
 
@@ -48,17 +58,19 @@ __forceinline__ __device__ void tirgemm_mma_f16_f16(void* sums, const void* left
 """
 
 
-def with_instructions(func: PrimFunc, stage: Stage, lane: Any, sets: int) -> PrimFunc:
+def with_instructions(func: PrimFunc, stage: Stage, sums: Sums, lane: Any, sets: int) -> PrimFunc:
     """``func`` with ldmatrix and mma.sync for the blocks of fragments and products; ``lane`` is an expression."""
     tiling = stage.tiling
     registers = {side.operand: _Registers(tiling, side, sets) for side in tiling.sides}
-    blocks = {
+    blocks: dict[str, Exchange] = {
         f"{side.operand}_frag_o": partial(_load, stage, side, registers[side.operand], lane) for side in tiling.sides
     }
-    blocks["gemm_update_o"] = partial(_multiply, tiling, registers)
+    blocks["gemm_init"] = sums.filled
+    blocks["gemm_update_o"] = partial(_multiply, tiling, registers, sums)
+    blocks["epilogue"] = sums.finished
     func = exchanged(func, blocks)
     # The fragments are a thread's own now.
-    return exchanged(func, {"root": partial(_own, stage, registers)})
+    return exchanged(func, {"root": partial(_own, stage, registers, sums)})
 
 
 class _Registers:
@@ -101,19 +113,18 @@ def _load(stage: Stage, side: Side, registers: _Registers, lane: Any, block: Any
     return with_body(block, body, [region(stage.buffer)], [region(registers.buffer)])
 
 
-def _multiply(tiling: Tiling, registers: dict[Operand, _Registers], block: Any) -> Any:
-    *where, _, ki, i, j = variables(block)[:11]
+def _multiply(tiling: Tiling, registers: dict[Operand, _Registers], sums: Sums, block: Any) -> Any:
+    ki, i, j = variables(block)[8:11]
     pair, which = j // (PAIR_N // MMA_N), j % (PAIR_N // MMA_N)
-    left, right = registers["a"], registers["b"]
-    sums = block.writes[0].source
+    left, right, whole = registers["a"], registers["b"], region(sums.buffer)
     half = tiling.gemm.acc == "f16"
     name, text = ("tirgemm_mma_f16_f16", _MMA_F16) if half else (f"tirgemm_mma_f32_{tiling.gemm.dtype}", _MMA_F32)
     text = text if half else text.format(dtype=tiling.gemm.dtype)
-    target = address(sums, [*where, i, j, 0])
+    target = address(sums.buffer, [i, j, 0])
     body = call(name, text, target, left.at(ki, i), right.at(ki, pair, which * (VALUES // 2)))
-    return with_body(block, body, [*block.writes, region(left.buffer), region(right.buffer)], list(block.writes))
+    return with_body(block, body, [whole, region(left.buffer), region(right.buffer)], [whole])
 
 
-def _own(stage: Stage, registers: dict[Operand, _Registers], block: Any) -> Any:
-    gone = [*stage.replaced.values(), *(own.replaced for own in registers.values())]
-    return with_buffers(block, gone, [stage.buffer, *(own.buffer for own in registers.values())])
+def _own(stage: Stage, registers: dict[Operand, _Registers], sums: Sums, block: Any) -> Any:
+    gone = [*stage.replaced.values(), *(own.replaced for own in registers.values()), sums.replaced]
+    return with_buffers(block, gone, [stage.buffer, *(own.buffer for own in registers.values()), *sums.buffers])

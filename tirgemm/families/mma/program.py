@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tirgemm.families.base import Program
+from tirgemm.families.mma.epilogue import Sums, staged
 from tirgemm.families.mma.intrinsics import with_instructions
 from tirgemm.families.mma.schedule import SYMBOL, scheduled
 from tirgemm.families.tensorcore import program as assembled
 from tirgemm.families.tensorcore.copies import Stage, copies
 from tirgemm.families.tensorcore.intrinsics import exchanged
+from tirgemm.families.tensorcore.names import STAGED
 from tirgemm.families.tensorcore.pipeline import pipelined
 from tirgemm.families.tensorcore.registers import bounded
 from tirgemm.families.tensorcore.tiling import Tiling
@@ -27,10 +29,13 @@ def program(tiling: Tiling, registers: int) -> Program:
 def kernel(tiling: Tiling, registers: int) -> PrimFunc:
     """The kernel that multiplies: its schedule, then instructions, then the pipeline."""
     sch, nest = scheduled(tiling, registers)
-    lane = sch.get(nest.thread).loop_var % WARP
-    func, stage = sch.mod[SYMBOL], Stage(tiling)
+    thread = sch.get(nest.thread).loop_var
+    func, stage, sums = sch.mod[SYMBOL], Stage(tiling), Sums(tiling)
     func = exchanged(func, copies(func, stage))
-    return bounded(pipelined(with_instructions(func, stage, lane, registers)), tiling.resident)
+    func = pipelined(with_instructions(func, stage, sums, thread % WARP, registers))
+    if tiling.epilogue == STAGED:
+        func = staged(func, stage, sums, sch.get(nest.outputs).loop_var)
+    return bounded(func, tiling.resident)
 
 
 def spelled_out(tiling: Tiling, registers: int) -> PrimFunc:

@@ -8,10 +8,12 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families.base import Rule
 from tirgemm.families.mma.space import TILES_M, TILES_N, tiling
-from tirgemm.families.mma.tile import MMA_M, PAIR_N, registers_of
+from tirgemm.families.mma.tile import MMA_M, PAIR_N, VECTOR, registers_of
 from tirgemm.families.tensorcore import rules
+from tirgemm.families.tensorcore.names import STAGED
 from tirgemm.families.tensorcore.tiling import MMA_K, Tiling
 from tirgemm.gemm import Gemm
+from tirgemm.hardware import WARP
 
 Check = Callable[[Gemm, Config, Device], str | None]
 
@@ -48,12 +50,20 @@ def _resident(gemm: Gemm, config: Config, device: Device) -> str | None:
     return rules.resident(cut, registers_of(cut, config["registers"]), device)
 
 
+def _epilogue(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+    cut, most = tiling(gemm, config), WARP * VECTOR
+    if cut.epilogue != STAGED or cut.warp_n <= most:
+        return None
+    return f"epilogue={STAGED} gives each lane {VECTOR} outputs of a row; a warp's {cut.warp_n} columns are more than {most}"
+
+
 def _waves(gemm: Gemm, config: Config, device: Device) -> str | None:
     return rules.waves(tiling(gemm, config), device)
 
 
 RULES: tuple[Rule, ...] = (
     Rule("warps", _of_tiling(lambda cut: rules.warps(cut, MMA_M, PAIR_N))),
+    Rule("epilogue", _epilogue),
     Rule("fragments", _fragments),
     Rule("tile", _of_tiling(lambda cut: rules.tile(cut, TILES_M, TILES_N))),
     Rule("load", _load),

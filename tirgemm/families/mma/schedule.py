@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tirgemm.families.mma.epilogue import finish_rows
 from tirgemm.families.mma.staged import StagedMma
+from tirgemm.families.tensorcore.names import STAGED
 from tirgemm.families.tensorcore.pipeline import INNER, STEPS
 from tirgemm.families.tensorcore.schedule import GRID_LOOPS, copy_by_all_threads, place_on_grid, share_tile
 from tirgemm.families.tensorcore.tiling import Tiling
@@ -21,10 +23,10 @@ class Nest:
     """The loops of the ``gemm`` block once placed on the machine."""
 
     thread: Any
+    outputs: Any
+    """The loop over threads around the outputs that each finishes."""
     step: Any
     inner: Any
-    outer: int
-    """Loops around what a thread does: those of the grid, and the thread loop."""
 
 
 def scheduled(tiling: Tiling, registers: int) -> tuple[Schedule, Nest]:
@@ -34,33 +36,53 @@ def scheduled(tiling: Tiling, registers: int) -> tuple[Schedule, Nest]:
 
     sch = Schedule(IRModule({SYMBOL: StagedMma(tiling, SYMBOL).primfunc()}), debug_mask="none")
     sch.work_on(SYMBOL)
-    nest = place_on_machine(sch, tiling)
-    keep_sums_in_registers(sch, nest)
+    nest = place_with_rows(sch, tiling) if tiling.epilogue == STAGED else place_on_machine(sch, tiling)
+    sch.set_scope("gemm", 0, "local")
     load_fragments(sch, nest)
     for side in tiling.sides:
         share_tile(sch, side, nest.step)
         copy_by_all_threads(sch, side, (("threadIdx.x", tiling.threads),))
     mark_products(sch, nest)
     overlap(sch, nest, tiling, registers)
-    store_vectors(sch, nest, tiling)
     return sch, nest
 
 
 def place_on_machine(sch: Schedule, tiling: Tiling) -> Nest:
-    """Bind blocks to the grid, warps and lanes to threads."""
+    """Bind blocks to the grid, warps and lanes to threads, and finish outputs in the registers of their sums' threads."""
     block = sch.get_sblock("gemm")
     inner = sch.get_loops(block)[GRID_LOOPS:]
     grid = place_on_grid(sch, tiling, block, inner)
     wm, wn, lane, step, ki = inner[:5]
     thread = sch.fuse(wm, wn, lane)
     sch.bind(thread, "threadIdx.x")
-    return Nest(thread, step, ki, grid + 1)
+    finish_in_registers(sch, thread, grid + 1, tiling)
+    return Nest(thread, thread, step, ki)
 
 
-def keep_sums_in_registers(sch: Schedule, nest: Nest) -> None:
-    """Every thread accumulates its own sums and writes them itself."""
-    sch.reverse_compute_at(sch.get_sblock("epilogue"), nest.thread, preserve_unit_loops=True)
-    sch.set_scope("gemm", 0, "local")
+def place_with_rows(sch: Schedule, tiling: Tiling) -> Nest:
+    """As ``place_on_machine``, but finish outputs behind all sums of the block, by other threads than those of their sums."""
+    epilogue, block = sch.get_sblock("epilogue"), sch.get_sblock("gemm")
+    inner = sch.get_loops(epilogue)[GRID_LOOPS:]
+    grid = place_on_grid(sch, tiling, epilogue, inner)
+    wm, wn, lane, rows, turns, vector = inner
+    outputs = sch.fuse(wm, wn, lane)
+    sch.compute_at(block, sch.get_loops(epilogue)[grid - 1], preserve_unit_loops=True)
+    finish_rows(sch, outputs, rows, turns, vector, tiling)
+    wm, wn, lane, step, ki = sch.get_loops(block)[grid + GRID_LOOPS :][:5]
+    thread = sch.fuse(wm, wn, lane)
+    sch.bind(thread, "threadIdx.x")
+    return Nest(thread, outputs, step, ki)
+
+
+def finish_in_registers(sch: Schedule, thread: Any, outer: int, tiling: Tiling) -> None:
+    """Every thread finishes its own sums, two neighbours at once where D is aligned; ``outer`` loops are around that."""
+    epilogue = sch.get_sblock("epilogue")
+    sch.reverse_compute_at(epilogue, thread, preserve_unit_loops=True)
+    *_, last = sch.get_loops(epilogue)
+    _, vector = sch.split(last, [None, 2 if tiling.split > 1 else min(2, tiling.width_d)])
+    sch.vectorize(vector)
+    for loop in sch.get_loops(epilogue)[outer:-1]:
+        sch.unroll(loop)
 
 
 def load_fragments(sch: Schedule, nest: Nest) -> None:
@@ -85,14 +107,3 @@ def overlap(sch: Schedule, nest: Nest, tiling: Tiling, registers: int) -> None:
     """Mark the loops that ``pipelined`` overlaps: ``stages`` steps in flight, ``registers`` sets of fragments."""
     sch.annotate(nest.step, STEPS, tiling.stages)
     sch.annotate(nest.inner, INNER, registers)
-
-
-def store_vectors(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
-    """Write two neighbouring outputs at once, where they are aligned."""
-    epilogue = sch.get_sblock("epilogue")
-    *_, last = sch.get_loops(epilogue)
-    width = min(2, tiling.width_d)
-    _, vector = sch.split(last, [None, width])
-    sch.vectorize(vector)
-    for loop in sch.get_loops(epilogue)[nest.outer : -1]:
-        sch.unroll(loop)

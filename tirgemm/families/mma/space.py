@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tirgemm.config import Config, Knob, Space, Value
-from tirgemm.families.tensorcore.names import DIRECT, HALF, LINE, NONE, PADDED, PERMUTED
+from tirgemm.families.tensorcore.names import DIRECT, HALF, LINE, NONE, PADDED, PERMUTED, STAGED
 from tirgemm.families.tensorcore.rules import LEAST_STEPS
 from tirgemm.families.tensorcore.tiling import MMA_K, Tiling, loads, output_width, side
 from tirgemm.gemm import Gemm
@@ -25,7 +25,7 @@ def space(gemm: Gemm) -> Space:
     resident: blocks that an SM must hold, which bounds a thread's registers.
     shared: rows of a tile one after the other, padded by 16 bytes, or with their runs permuted. copy: neighbouring
     threads copy whole lines of 128 bytes, or halves. load: operands are copied as they lie, or after a pass that aligns
-    their rows. epilogue: D leaves from the registers. split: parts of k, added by a
+    their rows. epilogue: D leaves from the registers, or through shared memory by rows. split: parts of k, added by a
     second kernel. raster: blocks along n that are neighbours in time.
     """
     steps = -(-gemm.k // MMA_K)
@@ -43,7 +43,7 @@ def space(gemm: Gemm) -> Space:
         ("shared", (NONE, PADDED, PERMUTED)),
         ("copy", (LINE, HALF)),
         ("load", loads(gemm)),
-        ("epilogue", (DIRECT,)),
+        ("epilogue", (DIRECT, STAGED)),
         ("split", tuple(s for s in _SPLITS if s == 1 or steps // s >= LEAST_STEPS)),
         ("raster", tuple(r for r in (1, 2, 3, 4, 8, 16) if any(count % r == 0 for count in columns))),
     )

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tirgemm.families.mma.tile import MMA_M, MMA_N, PAIR_N, SUMS, VALUES
+from tirgemm.families.mma.tile import MMA_M, MMA_N, PAIR_N, SUMS, VALUES, VECTOR, rows_at_once
+from tirgemm.families.tensorcore.names import STAGED
 from tirgemm.families.tensorcore.staged import StagedGemm
 from tirgemm.families.tensorcore.tiling import MMA_K, RUN, Side
 from tirgemm.gemm import DTYPE_NAMES
@@ -27,11 +28,45 @@ class StagedMma(StagedGemm):
         t = self.tiling
         return (t.warps_m, t.warps_n, WARP, t.warp_m // MMA_M, t.warp_n // MMA_N, SUMS)
 
+    @property
+    def epilogue_loops(self) -> tuple[int, ...]:
+        """Where outputs leave through shared memory: warps, lanes, sixteen rows, turns of a warp over them, a vector."""
+        t = self.tiling
+        if t.epilogue != STAGED:
+            return self.sum_loops
+        rows = rows_at_once(t)
+        return (t.warps_m, t.warps_n, WARP, t.warp_m // MMA_M, MMA_M // rows, VECTOR)
+
     def place_of_sum(self, at: list[Any]) -> tuple[Any, Any]:
+        if self.tiling.epilogue == STAGED:
+            wm, wn = at[:2]
+            row, column = self._place_in_warp(at)
+            return wm * self.tiling.warp_m + row, wn * self.tiling.warp_n + column
         wm, wn, lane, i, j, c = at
         row = wm * self.tiling.warp_m + i * MMA_M + c // 2 * 8 + lane // 4
         column = wn * self.tiling.warp_n + j * MMA_N + lane % 4 * 2 + c % 2
         return row, column
+
+    def sum_of(self, at: list[Any]) -> list[Any]:
+        if self.tiling.epilogue != STAGED:
+            return at
+        wm, wn = at[:2]
+        row, column = self._place_in_warp(at)
+        lane = row % 8 * 4 + column % MMA_N // 2
+        return [wm, wn, lane, row // MMA_M, column // MMA_N, row % MMA_M // 8 * 2 + column % 2]
+
+    def sums_around(self, at: list[Any]) -> list[Any] | None:
+        if self.tiling.epilogue != STAGED:
+            return None
+        wm, wn, _, i, *_ = at
+        return [wm, wn, slice(0, WARP), i, slice(0, self.tiling.warp_n // MMA_N), slice(0, SUMS)]
+
+    def _place_in_warp(self, at: list[Any]) -> tuple[Any, Any]:
+        """Row and column of a staged output within its warp: lanes side by side along rows."""
+        _, _, lane, i, turn, v = at
+        rows = rows_at_once(self.tiling)
+        lanes = WARP // rows
+        return i * MMA_M + turn * rows + lane // lanes, lane % lanes * VECTOR + v
 
     def write_sums(self) -> None:
         t = self.tiling

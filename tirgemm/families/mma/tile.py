@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from tirgemm.families.tensorcore.tiling import Tiling
 from tirgemm.gemm import DTYPE_BYTES
+from tirgemm.hardware import WARP
 
 MMA_M, MMA_N = 16, 8
 # Columns of B that one ldmatrix.x4 reads: two instructions' worth.
 PAIR_N = 2 * MMA_N
 # Values of a lane: of a fragment of 16 by 16, and of the sums of one instruction.
 VALUES, SUMS = 8, 4
+# Outputs of a lane that leave through shared memory together.
+VECTOR = 4
 # Addresses, counters, and what the compiler keeps beside sums and fragments; found by compiling.
 _OTHERS = 48
+
+
+def rows_at_once(cut: Tiling) -> int:
+    """Rows of a warp's tile that its lanes cover with a vector of outputs each."""
+    return max(1, WARP * VECTOR // cut.warp_n)
 
 
 def registers_of(cut: Tiling, sets: int) -> int:

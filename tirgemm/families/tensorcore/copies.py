@@ -28,7 +28,8 @@ class Stage:
 
         self.tiling = tiling
         self.size = (tiling.a.nbytes + tiling.b.nbytes) // ELEMENT_BYTES
-        self.buffer = decl_buffer([tiling.stages * self.size], DTYPE_NAMES[tiling.gemm.dtype], "tiles", scope=SHARED)
+        elements = max(tiling.stages * self.size, -(-tiling.staged_bytes // ELEMENT_BYTES))
+        self.buffer = decl_buffer([elements], DTYPE_NAMES[tiling.gemm.dtype], "tiles", scope=SHARED)
         self.replaced: dict[str, Any] = {}
 
     def at(self, side: Side, step: Any, row: Any, place: Any, element: Any = 0) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tirgemm.expr import Dim
 from tirgemm.families.tensorcore.registers import bounded
 from tirgemm.families.tensorcore.staged import Writer
-from tirgemm.families.tensorcore.tiling import Tiling
+from tirgemm.families.tensorcore.tiling import PART_WIDTH, Tiling
 from tirgemm.hardware import WARP
 from tirgemm.workload import named
 
@@ -17,20 +17,19 @@ if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
 _MOST_THREADS = 256
-_WIDTH = 4
 # Blocks that an SM holds: with the most threads each has 128 registers.
 _RESIDENT = 2
 
 
 def reduce_threads(tiling: Tiling) -> int:
     """Threads along a row: as many as it has words of four outputs, in whole warps."""
-    words = tiling.partial_pitch // _WIDTH
+    words = tiling.partial_pitch // PART_WIDTH
     return min(_MOST_THREADS, -(-words // WARP) * WARP)
 
 
 def reduce_grid(tiling: Tiling) -> tuple[Dim, Dim, Dim]:
     """Rows, parts of rows, matrices."""
-    words = tiling.partial_pitch // _WIDTH
+    words = tiling.partial_pitch // PART_WIDTH
     return (tiling.gemm.m_dim, -(-words // reduce_threads(tiling)), tiling.gemm.batch)
 
 
@@ -49,7 +48,7 @@ def reduce_kernel(tiling: Tiling, symbol: str) -> PrimFunc:
     sch.set_scope(total, 0, "local")
     sch.compute_at(total, thread, preserve_unit_loops=True)
     sch.vectorize(sch.get_loops(total)[-1])
-    if tiling.width_d == _WIDTH:
+    if tiling.width_d == PART_WIDTH:
         sch.vectorize(e)
     else:
         sch.unroll(e)
@@ -66,17 +65,17 @@ class _Reduce(Writer):
         self.declare_partials()
         self.declare_outputs()
         self.declare_m()
-        words = self.dim(tiling.partial_pitch // _WIDTH)
-        shape = [self.dim(gemm.batch), self.dim(gemm.m_dim), words, self.dim(_WIDTH)]
+        words = self.dim(tiling.partial_pitch // PART_WIDTH)
+        shape = [self.dim(gemm.batch), self.dim(gemm.m_dim), words, self.dim(PART_WIDTH)]
         totals = named("totals", T.sblock_alloc_buffer(shape, "float32"))
         with T.grid(*shape) as loops, T.sblock("total"):
             z, i, word, e = at = T.axis.remap("SSSS", list(loops))
-            parts = [self.partials[part, z, i, word * _WIDTH + e] for part in range(tiling.split)]
+            parts = [self.partials[part, z, i, word * PART_WIDTH + e] for part in range(tiling.split)]
             T.buffer_store(totals, functools.reduce(operator.add, parts), list(at))
         with T.grid(*shape) as loops, T.sblock("epilogue"):
             z, i, word, e = T.axis.remap("SSSS", list(loops))
-            j = word * _WIDTH + e
-            inside = self.guard(j, gemm.n, _WIDTH)
+            j = word * PART_WIDTH + e
+            inside = self.guard(j, gemm.n, PART_WIDTH)
             if inside:
                 with T.If(self.every(inside)), T.Then():
                     self.finish(totals[z, i, word, e], z, i, j)

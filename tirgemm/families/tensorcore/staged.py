@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tirgemm import expr
 from tirgemm.expr import Dim
-from tirgemm.families.tensorcore.tiling import RUN, Side, Tiling
+from tirgemm.families.tensorcore.tiling import PART_WIDTH, RUN, Side, Tiling
 from tirgemm.gemm import DTYPE_NAMES, Operand, Range
 from tirgemm.workload import epilogue, evaluate_symbolic, index_dtype, named
 
@@ -148,9 +148,22 @@ class StagedGemm(Writer):
     def sum_loops(self) -> tuple[int, ...]:
         """Extents of the loops over the sums of a block; the sums are a tensor of that shape for each block."""
 
+    @property
+    def epilogue_loops(self) -> tuple[int, ...]:
+        """Extents of the loops over the outputs of a block."""
+        return self.sum_loops
+
     @abstractmethod
     def place_of_sum(self, at: list[Any]) -> tuple[Any, Any]:
-        """Row and column within the block of the sum at ``at`` of ``sum_loops``."""
+        """Row and column within the block of the output at ``at`` of ``epilogue_loops``."""
+
+    def sum_of(self, at: list[Any]) -> list[Any]:
+        """Where the sum of the output at ``at`` of ``epilogue_loops`` is, as indices of ``sum_loops``."""
+        return at
+
+    def sums_around(self, at: list[Any]) -> list[Any] | None:  # noqa: ARG002
+        """The sums, as indices and slices, that the schedule takes that output to need; None for its own alone."""
+        return None
 
     @abstractmethod
     def write_sums(self) -> None:
@@ -227,23 +240,33 @@ class StagedGemm(Writer):
 
     def _epilogue(self) -> None:
         T, tiling = self.tir, self.tiling
-        loops_over = [*self.outer, self.block_rows, self.block_columns, *(self.dim(d) for d in self.sum_loops)]
+        loops_over = [*self.outer, self.block_rows, self.block_columns, *(self.dim(d) for d in self.epilogue_loops)]
         with T.grid(*loops_over) as loops, T.sblock("epilogue"):
             at = list(T.axis.remap("S" * len(loops), list(loops)))
             row, column = self.place_of_sum(at[4:])
             i, j = at[2] * tiling.tile_m + row, at[3] * tiling.tile_n + column
-            # Whole vectors of D lie inside or outside.
-            width = tiling.width_d if tiling.split == 1 else 1
-            inside = [*self.guard(i, self.gemm.m_dim, tiling.tile_m), *self.guard(j, self.gemm.n, tiling.tile_n, width)]
+            # Whole vectors of D lie inside or outside; rows of parts are whole vectors.
+            columns, width = (self.gemm.n, tiling.width_d) if tiling.split == 1 else (tiling.partial_pitch, PART_WIDTH)
+            around = self.sums_around(at[4:])
+            if around is not None:
+                T.reads(self.sums[(*at[:4], *around)], *self._read(at[0], i, j))
+            inside = [*self.guard(i, self.gemm.m_dim, tiling.tile_m), *self.guard(j, columns, tiling.tile_n, width)]
             if inside:
                 with T.If(self.every(inside)), T.Then():
                     self._store(at, i, j)
             else:
                 self._store(at, i, j)
 
+    def _read(self, z: Any, i: Any, j: Any) -> list[Any]:
+        """What an output needs beside its sum."""
+        return [
+            *([self.c[self.place(z, i, j)]] if self.c is not None else []),
+            *([self.bias[j]] if self.bias is not None else []),
+        ]
+
     def _store(self, at: list[Any], i: Any, j: Any) -> None:
         z, part = at[:2]
-        total = self.sums[tuple(at)]
+        total = self.sums[(*at[:4], *self.sum_of(at[4:]))]
         if self.partials is not None:
             self.tir.buffer_store(self.partials, self.tir.cast(total, "float32"), [part, z, i, j])
             return

@@ -31,6 +31,10 @@ LEAST_WIDTH = 2
 # The largest tile of either family along m or n.
 LARGEST_TILE = 256
 OPERANDS: tuple[Operand, ...] = ("a", "b")
+# Rows of the parts of a split are multiples of so many sums.
+PART_WIDTH = 4
+# Rows of a warp that leave through shared memory together, and the unused sums behind each.
+STAGED_ROWS = 16
 _STAGED_PAD = 8
 
 
@@ -141,15 +145,15 @@ class Tiling:
 
     @property
     def staged_pitch(self) -> int:
-        """Elements from a row to the next of the sums in shared memory, where they leave that way."""
-        return self.tile_n + _STAGED_PAD
+        """Sums from a row to the next of a warp's part of shared memory, where they leave that way."""
+        return self.warp_n + _STAGED_PAD
 
     @property
     def staged_bytes(self) -> int:
-        """Bytes of the sums in shared memory, in the output's dtype or fp32 for a split's parts."""
+        """Bytes of the sums in shared memory, sixteen rows of every warp."""
         if self.epilogue != STAGED:
             return 0
-        return self.tile_m * self.staged_pitch * (4 if self.split > 1 else DTYPE_BYTES[self.gemm.out])
+        return self.threads // WARP * STAGED_ROWS * self.staged_pitch * DTYPE_BYTES[self.gemm.acc]
 
     @property
     def shared_bytes(self) -> int:
@@ -184,7 +188,7 @@ class Tiling:
     @property
     def partial_pitch(self) -> int:
         """Elements from a row to the next of the partial sums."""
-        return -(-self.gemm.n // 4) * 4
+        return -(-self.gemm.n // PART_WIDTH) * PART_WIDTH
 
     @property
     def partial_elements(self) -> Dim:
