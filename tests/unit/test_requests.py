@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tirgemm.analysis.banks import bank_model
@@ -43,10 +43,16 @@ def _sum(terms: list[Expr]) -> Expr:
 
 
 def _conditions() -> st.SearchStrategy[Expr]:
-    compare = st.builds(
-        lambda kind, a, n: make(kind, a, const(n)), st.sampled_from(["lt", "le", "eq", "ne"]), _expressions(),
-        st.integers(-5, 400),
-    )  # fmt: skip
+    kinds = st.sampled_from(["lt", "le", "eq", "ne"])
+    bound = st.builds(make, kinds, _expressions(), st.integers(-5, 400).map(const))
+    against = st.builds(
+        lambda kind, a, b, n: make(kind, make("sub", a, const(n)), b),
+        kinds,
+        _expressions(),
+        _expressions(),
+        st.integers(0, 60),
+    )
+    compare = st.one_of(bound, against)
     return st.one_of(
         compare,
         st.builds(lambda a, b: make("both", a, b), compare, compare),
@@ -86,6 +92,14 @@ def _one_by_one(address: Expr, condition: Expr, kind: Kind, threads: int) -> Tal
     return tally
 
 
+_ALWAYS = make("le", const(0), symbol(LANE))
+# Half a line from block to block: as many sectors, but not lines. Blocks behind the edge that others still reach.
+_HALF = make("add", symbol(LANE), make("mul", symbol("blockIdx.x"), const(16)))
+_EDGE = make("lt", make("mul", symbol("blockIdx.x"), const(40)), make("mul", symbol(LANE), const(7)))
+
+
+@example(address=_HALF, condition=_ALWAYS, threads=96, width=4, space="global", op="load")
+@example(address=symbol(LANE), condition=_EDGE, threads=96, width=4, space="global", op="load")
 @settings(max_examples=120, deadline=None)
 @given(
     address=_expressions(), condition=_conditions(), threads=st.sampled_from([96, 70]), width=st.sampled_from([4, 8, 16]),
