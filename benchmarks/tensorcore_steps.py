@@ -67,10 +67,11 @@ STEPS = (
     _step("wmma_raster", "wmma_registers", "wmma", "4 columns of blocks are neighbours in time", raster=4),
     _step(
         "mma_padded", "wmma_raster", "mma", "ldmatrix and m16n8k16 in place of WMMA; sums stay in registers",
-        shared="padded", copy="line",
+        shared="padded", copy="line", epilogue="direct",
     ),
     _step("mma_none", "mma_padded", "mma", "unpadded rows again", shared="none"),
     _step("mma_permuted", "mma_padded", "mma", "rows unpadded, their runs permuted", shared="permuted"),
+    _step("mma_staged", "mma_permuted", "mma", "outputs leave through shared memory, by rows", epilogue="staged"),
     _step("mma_lines", "mma_permuted", "mma", "64 of k a step, so that rows of k are lines; three stages", tile_k=64, stages=3),
     _step("mma_half_lines", "mma_lines", "mma", "neighbouring threads copy halves of lines", copy="half"),
 )  # fmt: skip
