@@ -36,6 +36,8 @@ _LAUNCH_US = 2.0
 _COLD_US = 1.5
 # Clocks from a global load to its use: what a step of k costs where nothing hides it.
 _GLOBAL_LATENCY = 700.0
+# Clocks from a barrier until every warp has its first fragments: lost where no other block of the SM computes meanwhile.
+_BARRIER_CLOCKS = 120.0
 # Instructions of a step of k beside its FMAs, fragments and copies: barriers, addresses, the branch.
 _STEP_SLOTS = 12
 # The L2's bandwidth beside the memory's, and the share of the memory's that a kernel sees.
@@ -89,6 +91,8 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
     clock_hz = (device.clock_mhz or 1500) * 1e6
     flops_per_clock = dict(device.peak_tflops).get("f32", 20.0) * 1e12 / clock_hz / device.units
     compute = rounds * 2 * cut.block_m * cut.block_n * steps * cut.block_k / (flops_per_clock * share * busy)
+    if together == 1:
+        compute += rounds * steps * _BARRIER_CLOCKS
     ahead = max(1, cut.buffers - 1) if cut.asynchronous else 1
     waiting = -(-rounds // together) * steps * _GLOBAL_LATENCY / ahead
 
