@@ -14,13 +14,14 @@ from tirgemm.analysis.counting import Kind
 from tirgemm.analysis.explanation import Explanation
 from tirgemm.analysis.kernel import AccessReport
 from tirgemm.analysis.pictures import bank_picture, copy_picture, tile_picture
-from tirgemm.analysis.proof import solve, unserved
+from tirgemm.analysis.proof import find_swizzle, smallest_pad, unserved
 from tirgemm.analysis.shared_tile import shared_tile
 from tirgemm.errors import InvalidRequest
 from tirgemm.layouts import Layout
 
 _MOST_REQUESTS = 4
 _MOST_PATTERNS = 2
+_UNIT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,13 @@ def _roofline(found: Explanation) -> Iterator[Drawing]:
     if known is None or not slopes:
         return
     reached = known.tflops or known.flops / known.bound.us / 1e6
-    told = "the kernel" if known.tflops else "what the ceilings allow"
-    points = [(f"{told}: {c.name}", known.intensity[c.name], reached) for c in slopes]
+    points = [(c.name, known.intensity[c.name], reached) for c in slopes]
     svg = roofline_picture(
         [(known.peak, known.ceiling("compute").rate)], [(c.name, c.rate) for c in slopes], points, "Roofline"
     )
     how = "as measured" if known.tflops else "at the speed of the ceiling that binds, for it is not measured"
-    yield Drawing("Roofline", f"A dot for each level of memory, at the kernel's FLOP a byte of it, {how}.", svg)
+    words = "The kernel as a dot for each level of memory: across, its FLOP for a byte of that level; up, its speed,"
+    yield Drawing("Roofline", f"{words} {how}.", svg)
 
 
 def _waves(found: Explanation) -> Iterator[Drawing]:
@@ -80,10 +81,12 @@ def _banks(found: Explanation) -> Iterator[Drawing]:
         active = [address is not None for address in access.example.addresses]
         report = banks.analyze(addresses, kind, active, found.device.arch)
         words = "The request that costs most: " if access.conflicts else "One request: "
+        title = f"Banks: {operation(access)} of {buffer_name(access)}"
+        counted = f"{report.total_wavefronts} wavefronts, {report.total_conflicts or 'none'} of them conflicts"
         yield Drawing(
-            f"Banks: {operation(access)} of {buffer_name(access)}",
+            title,
             f"{words}a row for each wavefront, by the phases in which lanes are served, and in each bank's column the lanes.",
-            bank_picture(report),
+            bank_picture(report, title=f"{title}: {counted}"),
         )
 
 
@@ -93,7 +96,7 @@ def _tile(found: Explanation) -> Iterator[Drawing]:
         return
     mine = [a for a in found.main.memory.accesses if a.operand.partition("_")[0] == "a"]
     patterns = tile.patterns(mine)
-    layouts = _layouts(tile.layout, list(patterns.values()), found.device.arch)
+    layouts = _layouts(tile.layout, [*patterns.values()], found.device.arch)
     own = f"The kernel has {tile.layout}."
     words = "The tile of A in shared memory, each 16 bytes by the first of their banks: as it would lie in plain rows, padded, and permuted."
     shown: Sequence[tuple[str, Pattern | None]] = [*patterns.items()][:_MOST_PATTERNS]
@@ -109,17 +112,22 @@ def _tile(found: Explanation) -> Iterator[Drawing]:
         )
 
 
-def _layouts(own: Layout, patterns: list[Pattern], arch: str) -> dict[str, Layout]:
-    """The tile in plain, padded and permuted rows: the kernel's where it has such, else what serves its requests."""
+def _layouts(own: Layout, patterns: Sequence[Pattern], arch: str) -> dict[str, Layout]:
+    """The tile in plain, padded and permuted rows: the kernel's own where it has such, else what serves its requests.
+
+    Where no pad serves loads and stores, the one that serves the loads, as is usual; without either, 16 bytes.
+    """
     plain = own.with_(stride=own.columns, permutation=None)
-    found = {"plain rows": plain}
-    solved = solve(plain, patterns, arch) if patterns else None
-    padded = own if own.pad else solved.padded if solved else None
-    permuted = own if own.permutation is not None else solved.permuted if solved else None
-    if padded is not None and padded != plain:
-        found["padded"] = padded
-    if permuted is not None:
-        found["permuted"] = permuted
+    loads = [pattern for pattern in patterns if pattern.access.reads]
+    found = {"plain rows": plain, "padded": own, "permuted": own}
+    if not own.pad:
+        served = smallest_pad(plain, patterns, arch) or smallest_pad(plain, loads, arch)
+        usual = plain.with_(stride=plain.columns + max(1, _UNIT // plain.element_bytes))
+        found["padded"] = served if served is not None and served.pad else usual
+    if own.permutation is None:
+        permuted = find_swizzle(plain, patterns, arch) if patterns else None
+        found = {name: layout for name, layout in found.items() if name != "permuted"}
+        found |= {"permuted": permuted} if permuted is not None else {}
     return {f"{name}, as here" if layout == own else name: layout for name, layout in found.items()}
 
 

@@ -9,13 +9,16 @@ from tirgemm.analysis.kernel import AccessReport
 
 
 def why_sectors(access: AccessReport) -> str:
-    """In a sentence without its end; empty where no request is at hand."""
+    """In a sentence without its end; empty where the request that is at hand does not show it."""
     if access.example is None:
         return ""
     starts = sorted({address for address in access.example.addresses if address is not None})
     runs = _runs(starts, access.width)
     if len(runs) == 1:
         first, length = runs[0]
+        # The request that moves most need not be one that wastes some.
+        if first % SECTOR_BYTES == 0:
+            return ""
         return f"its {length} bytes lie together, but begin {first % SECTOR_BYTES} bytes into a sector"
     lengths = {length for _, length in runs}
     long = f"{min(lengths)}" if len(lengths) == 1 else f"{min(lengths)} to {max(lengths)}"

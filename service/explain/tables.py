@@ -73,6 +73,14 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.0f} B"
 
 
+def flops(number: float) -> str:
+    """Floating-point operations in the unit that reads best."""
+    for unit, factor in (("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6)):
+        if number >= factor:
+            return f"{number / factor:,.4g} {unit}"
+    return f"{number:,.0f} FLOP"
+
+
 def rate(gbps: float) -> str:
     """A bandwidth given in GB/s."""
     return f"{gbps / 1e3:.3g} TB/s" if gbps >= 1e3 else f"{gbps:.3g} GB/s"

@@ -32,7 +32,9 @@ def show(sections: Iterable[Section], console: Console | None = None) -> None:
             console.print(_table(section))
         for note in section.notes:
             console.print(Padding(Text(note), _INDENT))
-        console.print()
+        # A table ends with an empty line of its own.
+        if section.notes or not section.rows:
+            console.print()
 
 
 def _lines(lines: tuple[str, ...]) -> Table:

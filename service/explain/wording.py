@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from service.explain.gather import Report
 from service.explain.memory import LSU_SPACES, buffer_name, global_memory, plural, shared, tiles
 from service.explain.rivals import rivals
-from service.explain.tables import Cell, Section, Tone, count, duration, listed, rate, row, share, size, table
+from service.explain.tables import Cell, Section, Tone, count, duration, flops, listed, rate, row, share, size, table
 from tirgemm.analysis.explanation import Explanation, KernelExplanation
 from tirgemm.analysis.opcode_mix import OpcodeMix
 
@@ -185,7 +185,7 @@ def roofline(found: Explanation) -> Section:
         binds = ceiling.name == known.bound.name
         tone: Tone = "strong" if binds else "plain"
         arithmetic = ceiling.unit == "TFLOP/s"
-        work = f"{ceiling.amount / 1e9:,.4g} GFLOP" if arithmetic else size(ceiling.amount)
+        work = flops(ceiling.amount) if arithmetic else size(ceiling.amount)
         speed = f"{ceiling.rate:,.4g} TFLOP/s" if arithmetic else rate(ceiling.rate)
         intensity = known.intensity.get(ceiling.name)
         rows.append(

@@ -158,6 +158,7 @@ def test_why_sectors_are_wasted_is_told_from_the_addresses() -> None:
     assert why_sectors(access_at([12 + 2 * lane for lane in range(32)], 2)) == (
         "its 64 bytes lie together, but begin 12 bytes into a sector"
     )
+    assert why_sectors(access_at([32 + 2 * lane for lane in range(32)], 2)) == "", "this one wastes nothing"
     strided = why_sectors(access_at([128 * lane for lane in range(32)], 4))
     assert strided == "its lanes touch 32 runs of 4 bytes, 128 bytes apart, and sectors have 32"
 
