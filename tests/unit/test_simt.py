@@ -215,7 +215,7 @@ def _main_loop(cubin: bytes, folder: Path) -> Counter[str]:
     return max(loops, key=lambda loop: loop["FFMA"])
 
 
-@pytest.mark.parametrize(("text", "share"), [("4096x4096x4096:f32:nn", 0.93), ("4096x4096x4096:f16:nt", 0.92)])
+@pytest.mark.parametrize(("text", "share"), [("4096x4096x4096:f32:nn", 0.93), ("4096x4096x4096:f16:nt", 0.91)])
 def test_main_loop_is_mostly_fmas_from_wide_loads(text: str, share: float, tmp_path: Path) -> None:
     gemm = Gemm.parse(text)
     config = _SIMT.default(gemm, _H200, "sustained")
