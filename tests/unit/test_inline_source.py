@@ -56,6 +56,14 @@ def test_an_instruction_is_read_with_its_operands(body: str, instruction: Instru
     assert read("void* to, const void* from, int count", body) == Function((instruction,))
 
 
+def test_plain_accesses_are_read() -> None:
+    found = read("void* to, const void* from", "*(float2*)to = *(const float2*)from;")
+    assert found.instructions == (Instruction("store", "", 8, _TO), Instruction("load", "", 8, _FROM))
+    found = read("void* to, unsigned x", "*reinterpret_cast<uint4*>(to) = make_uint4(x, x, x, x);")
+    assert found.instructions == (Instruction("store", "", 16, _TO),)
+    assert read("void* to", "*(matrix*)to = 0;").unknown == ("*(matrix*)to",)
+
+
 def test_instructions_without_addresses_touch_nothing() -> None:
     assert read("int x", 'asm volatile("" : "+r"(x)); asm volatile("bar.sync 0;");') == Function(())
 

@@ -269,6 +269,14 @@ def conjuncts(expr: Expr) -> Iterator[Expr]:
         yield expr
 
 
+def under(expr: Expr, conditions: tuple[Expr, ...]) -> Expr:
+    """What ``expr`` is where ``conditions`` hold: a choice by one of them is made."""
+    known = {c for condition in conditions for c in conjuncts(condition)}
+    while expr.kind == "select" and set(conjuncts(expr.args[0])) <= known:
+        expr = expr.args[1]
+    return expr
+
+
 def maximal(expr: Expr, inside: Callable[[frozenset[str]], bool]) -> Iterator[Expr]:
     """The largest parts of ``expr`` whose symbols satisfy ``inside``, constants left out."""
     if not expr.symbols:

@@ -1,7 +1,7 @@
 """What a function of inline source does to memory, from the PTX in it: the families wrap single instructions so.
 
-Read are ``asm`` statements whose operands are parameters, or parameters made addresses of shared memory. What a
-function does in C++ beyond that is not seen, so that a pointer that no understood instruction takes makes it unknown.
+Read are ``asm`` statements and plain ``*(type*)pointer``, of parameters or what is made of them by casts and choices. What
+a function does beyond that is not seen, so that a pointer that nothing understood takes makes it unknown.
 """
 
 from __future__ import annotations
@@ -21,6 +21,14 @@ _CHOICE = re.compile(r"^(\w+)\s*\?\s*(\w+)\s*:\s*(\w+)$")
 _LDMATRIX = re.compile(r"(ld|st)matrix\S*?\.x([124])(\.trans)?\S*\.b16")
 _COPY = re.compile(r"cp\.async\.c[ag]\S*\s*\[%(\d+)\],\s*\[%(\d+)\],\s*(\d+)(?:,\s*%(\d+))?")
 _PLAIN = re.compile(r"\b(ld|st)\.(?:\w+\.)*?(shared|global)\S*?(?:\.(v[24]))?\.([bfsu]\d+)\b")
+_DEREFERENCE = re.compile(
+    r"\*\s*(?:\(\s*(?:const\s+)?(\w+)\s*\*\s*\)\s*(\w+)|reinterpret_cast<\s*(?:const\s+)?(\w+)\s*\*\s*>\s*\(\s*(\w+)\s*\))"
+    r"(\s*=(?!=))?"
+)
+_TYPES = {
+    "char": 1, "half": 2, "short": 2, "float": 4, "int": 4, "unsigned": 4, "half2": 4, "float2": 8, "int2": 8, "uint2": 8,
+    "double": 8, "float4": 16, "int4": 16, "uint4": 16, "double2": 16,
+}  # fmt: skip
 _ADDRESS = re.compile(r"\[%(\d+)(?:\s*\+\s*(\d+))?\]")
 
 
@@ -43,7 +51,7 @@ class Term:
 class Instruction:
     """One access of a function: its address, of a copy the address that it reads and how many bytes of it (None: all).
 
-    ``op`` and ``space`` as of sites; of a copy ``space`` is where it writes.
+    ``op`` and ``space`` as of sites; of a copy ``space`` is where it writes, and empty where the pointer says it.
     """
 
     op: str
@@ -84,6 +92,12 @@ def function(name: str, source: str) -> Function | None:
                 instructions.append(made)
             elif "[" in line:
                 unknown.append(line.split()[0])
+    for one, given, other, another, stores in _DEREFERENCE.findall(body):
+        pointer, width = _term(given or another, parameters, local), _TYPES.get(one or other)
+        if pointer is not None and width is not None:
+            instructions.append(Instruction("store" if stores else "load", "", width, pointer))
+        else:
+            unknown.append(f"*({one or other}*){given or another}")
     return Function(tuple(instructions), tuple(unknown))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tirgemm.analysis import core_matrix, inline_source
-from tirgemm.analysis.expressions import LANE, Expr, add, const, make, scale, symbol, unknown
+from tirgemm.analysis.expressions import LANE, Expr, add, const, make, scale, symbol, under, unknown
 from tirgemm.analysis.sites import Space
 
 _PTX_TYPES = {"b8": 1, "u8": 1, "b16": 2, "f16": 2, "bf16": 2, "u16": 2, "b32": 4, "f32": 4, "u32": 4, "s32": 4, "f16x2": 4, "bf16x2": 4, "b64": 8, "u64": 8, "f64": 8, "s64": 8, "b128": 16}  # fmt: skip
@@ -31,8 +31,7 @@ _INERT = re.compile(
     r"buffer_data|address_of|reinterpret|ptr_byte_offset|if_then_else|likely|ret|call_pure_extern|assume|break|continue"
 )
 _PURE = 1
-# Functions of inline source: those that the families write.
-_STORES = {"tirgemm_store_word": 16}
+# Functions of inline source that compute: their argument, and zero for addresses as aligned as can be.
 _SAME, _ZERO = ("tirgemm_opaque",), ("tirgemm_phase",)
 
 Visit = Callable[[Any, Any], None]
@@ -75,10 +74,6 @@ def _function(walker: Any, call: Any) -> None:
     """A function of inline source: what the instructions in it do, or an unknown."""
     name, *arguments = call.args
     label, source = str(name.value), str(arguments[-1].value) if type(arguments[-1]).__name__ == "StringImm" else ""
-    if label in _STORES:
-        address, buffer = walker.pointing(arguments[0])
-        walker.site(buffer, address, "store", "global", _STORES[label])
-        return
     pointed = [walker.pointing(a) for a in arguments if type(a).__name__ != "StringImm"]
     memory = {n for n, (_, b) in enumerate(pointed) if b is not None and walker.space_of(b) is not None}
     if label in (*_SAME, *_ZERO) or not memory:
@@ -99,17 +94,22 @@ def _inline(walker: Any, one: inline_source.Instruction, pointed: list[tuple[Exp
     if one.op in ("ldmatrix", "stmatrix"):
         for other in others:
             walker.provenance.move(*((other, [buffer]) if one.op == "ldmatrix" else (buffer, [other])))
-        _rows(walker, buffer, address, one.op, one.matrices, one.transposed)
+        given = others if one.op == "stmatrix" else ()
+        _rows(walker, buffer, address, one.op, one.matrices, one.transposed, owners=given)
     elif one.source is not None:
         origin, memory = _meant(one.source, pointed)
         walker.provenance.move(buffer, [memory])
         reads = () if one.size is None else (make("lt", const(0), _meant(one.size, pointed)[0]),)
         walker.site(memory, origin, "copy", "global", one.width, guards=reads)
-        walker.site(buffer, address, "copy", "shared", one.width, owner=memory, source=origin)
+        # Lanes that read nothing have no source.
+        walker.site(buffer, address, "copy", "shared", one.width, owners=(memory,), source=under(origin, reads))
     else:
         for other in others:
             walker.provenance.move(*((other, [buffer]) if one.op == "load" else (buffer, [other])))
-        walker.site(buffer, address, one.op, one.space, one.width)
+        space = one.space or walker.space_of(buffer)
+        if space:
+            given = others if one.op == "store" and space == "shared" else ()
+            walker.site(buffer, address, one.op, space, one.width, owners=given)
 
 
 def _meant(term: inline_source.Term, pointed: list[tuple[Expr, Any]]) -> tuple[Expr, Any]:
@@ -198,9 +198,9 @@ def _legacy_ldmatrix(walker: Any, call: Any) -> None:
     _rows(walker, buffer, address, "ldmatrix", int(count.value), bool(int(transposed.value)))
 
 
-def _rows(walker: Any, buffer: Any, address: Expr, op: str, count: int, transposed: bool) -> None:
+def _rows(walker: Any, buffer: Any, address: Expr, op: str, count: int, transposed: bool, **more: Any) -> None:
     named = () if count == 4 else (make("lt", symbol(LANE), const(8 * count)),)
-    walker.site(buffer, address, op, "shared", 16, guards=named, matrices=count, transposed=transposed)
+    walker.site(buffer, address, op, "shared", 16, guards=named, matrices=count, transposed=transposed, **more)
 
 
 def _copy_raw(walker: Any, call: Any) -> None:
@@ -214,7 +214,7 @@ def _copy_raw(walker: Any, call: Any) -> None:
     width = int(size.value)
     holds = tuple(walker.integer(p) for p in predicate)
     walker.site(memory, origin, "copy", "global", width, guards=holds)
-    walker.site(into, target, "copy", "shared", width, owner=memory, guards=holds, source=origin)
+    walker.site(into, target, "copy", "shared", width, owners=(memory,), guards=holds, source=origin)
     for condition in holds:
         walker.site(into, target, "store", "shared", width, guards=(make("not", condition),), detail="zeros")
 
@@ -227,7 +227,7 @@ def _copy(walker: Any, call: Any) -> None:
     reads = (make("lt", const(0), walker.integer(more[0])),) if "src_size" in str(call.op.name) else ()
     width = int(size.value)
     walker.site(memory, origin, "copy", "global", width, guards=reads)
-    walker.site(into, target, "copy", "shared", width, owner=memory, source=origin)
+    walker.site(into, target, "copy", "shared", width, owners=(memory,), source=origin)
 
 
 def _bulk(walker: Any, call: Any) -> None:

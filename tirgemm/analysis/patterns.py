@@ -22,7 +22,8 @@ LINE = 128
 LANES = 32
 # Requests of one site that are evaluated at most; beyond, dimensions are sampled evenly.
 MOST_REQUESTS = 1 << 16
-_FAR = 1 << 62
+# A prime: powers of two would cancel in hashes.
+_FAR = (1 << 62) - 57
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -148,15 +149,15 @@ class _Keys:
         self.memo: dict[int, Value] = {}
         self.hash: NDArray[np.uint64] | None = None
 
-    def address(self, expr: Expr, factor: int = 1) -> None:
-        """Values that shift an address by whole lines are equal."""
+    def address(self, expr: Expr, factor: int = 1, *, all_lanes: bool = True) -> None:
+        """Values that shift an address by whole lines are equal, where they shift it for all lanes."""
         _, atoms = linear(expr, factor)
         own = {a: f for a, f in atoms.items() if a.symbols & self.names}
         plain = {a: f for a, f in own.items() if self.separate(a)}
         if plain:
             shift = np.asarray(sum(self.value(a) * f for a, f in plain.items()))
             first = shift[..., :1] if shift.ndim else shift
-            self.add(first % LINE)
+            self.add(first % LINE if all_lanes else first)
             if shift.ndim and shift.shape[-1] > 1:
                 self.add(shift - first)
         for atom, count in own.items():
@@ -165,8 +166,8 @@ class _Keys:
             if atom.kind == "select":
                 for comparison in comparisons(atom.args[0]):
                     self.condition(comparison)
-                self.address(atom.args[1], count)
-                self.address(atom.args[2], count)
+                self.address(atom.args[1], count, all_lanes=False)
+                self.address(atom.args[2], count, all_lanes=False)
             else:
                 self.raw(atom)
 

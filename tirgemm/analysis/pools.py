@@ -26,22 +26,22 @@ def operands(accesses: Sequence[Access], launch: Mapping[str, int]) -> dict[Acce
     pools = {a.first.buffer for a in accesses if a.first.space == "shared" and "+" in a.first.operand}
     mine = [a for a in accesses if a.first.space == "shared" and a.first.buffer in pools]
     words = {access: _words(access, launch) for access in mine}
-    written: dict[tuple[str, str], list[NDArray[np.int64]]] = {}
-    for access, there in words.items():
-        site = access.first
-        if there is not None and not site.reads and site.operand and "+" not in site.operand:
-            written.setdefault((site.buffer, site.operand), []).append(there)
+    written = [
+        (access.first, there)
+        for access, there in words.items()
+        if there is not None and not access.first.reads and access.first.operand and "+" not in access.first.operand
+    ]
     found = {}
     for access, there in words.items():
         if "+" not in access.first.operand or there is None:
             continue
-        owners = {
-            operand
-            for (buffer, operand), others in written.items()
-            if buffer == access.first.buffer and any(np.intersect1d(there, other).size for other in others)
-        }
-        if len(owners) == 1:
-            found[access] = owners.pop()
+        mine = [w for w, at in written if w.buffer == access.first.buffer and np.intersect1d(there, at).size]
+        # Places are used again: what was written last before an access is what it reads.
+        before = [w for w in mine if w.order < access.first.order]
+        if before:
+            found[access] = max(before, key=lambda w: w.order).operand
+        elif len({w.operand for w in mine}) == 1:
+            found[access] = mine[0].operand
     return found
 
 

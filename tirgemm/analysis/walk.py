@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tirgemm.analysis import intrinsics
-from tirgemm.analysis.expressions import Expr, add, const, make, scale, symbol, unknown
+from tirgemm.analysis.expressions import Expr, add, const, make, scale, symbol, under, unknown
 from tirgemm.analysis.ir_values import INTEGER, Values, element_bytes, fixed, is_integer, operator, space_of
-from tirgemm.analysis.provenance import Provenance
+from tirgemm.analysis.provenance import Provenance, read_by
 from tirgemm.analysis.sites import Assign, Block, If, Loop, Op, Site, Space, Statement, Tree, Unknown, While
 
 if TYPE_CHECKING:
@@ -168,7 +168,9 @@ class _Walker(Values):
         space = space_of(node.buffer)
         self.provenance.flow(node.buffer, node.value)
         if space is not None:
-            self.elements(node.buffer, node.indices, "store", space)
+            # What a shared tile is given may be of one tensor where the memory holds several.
+            owners = read_by(node.value) if space == "shared" else ()
+            self.elements(node.buffer, node.indices, "store", space, owners=owners)
         elif INTEGER.fullmatch(str(node.buffer.dtype)):
             self.assign(node.buffer, node.indices, node.value)
 
@@ -242,7 +244,7 @@ class _Walker(Values):
 
     # Sites
 
-    def elements(self, buffer: Any, indices: Any, op: Op, space: Space) -> None:
+    def elements(self, buffer: Any, indices: Any, op: Op, space: Space, **more: Any) -> None:
         """The accesses that an indexed load or store is: one of a vector without gaps, else one an element."""
         size = element_bytes(buffer.dtype)
         *outer, last = indices
@@ -254,19 +256,20 @@ class _Walker(Values):
         if ramp and stride.kind == "const" and stride.value == 1:
             width = min(WIDEST, lanes * size)
             for start in range(0, lanes * size, width):
-                self.site(buffer, add(address, start), op, space, width)
+                self.site(buffer, add(address, start), op, space, width, **more)
         else:
             for lane in range(lanes):
-                self.site(buffer, add(address, scale(stride, lane * size)), op, space, size)
+                self.site(buffer, add(address, scale(stride, lane * size)), op, space, size, **more)
 
     def site(self, buffer: Any, address: Expr, op: Op, space: Space, width: int, **more: Any) -> None:
-        """Add an access of one instruction; ``owner``: whose data it moves where that is not all that is in the buffer."""
+        """Add an access of one instruction; ``owners``: whose data it moves, where that is not all that is in the buffer."""
         self.count += 1
         guards = (*self.guards, *more.pop("guards", ()))
-        owner = more.pop("owner", buffer)
+        address = under(address, guards)
+        owners = more.pop("owners", ())
         name = str(buffer.name) if buffer is not None else ""
         made = Site(self.count, name, "", space, op, width, address, guards, **more)
-        self.provenance.touch(made, owner)
+        self.provenance.touch(made, buffer, owners)
         self.out.append(made)
 
     def unmodelled(self, name: str, reason: str) -> None:
