@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,8 +84,15 @@ def explained(stored: Stored) -> Report:
 
 def time_of(record: KernelRecord) -> Time | None:
     """The kernel's measured time in its regime."""
-    us = record.timings.get(record.regime, {}).get("median_us")
-    return Time(float(us), f"the {record.role} kernel's median, {record.regime}") if us else None
+    timing = record.timings.get(record.regime, {})
+    if not timing.get("median_us"):
+        return None
+    taken = f"the {record.role} kernel's median, {record.regime}"
+    return Time(float(timing["median_us"]), taken, _clock(timing.get("conditions", {})))
+
+
+def _clock(conditions: Mapping[str, Any]) -> int | None:
+    return int(conditions["clock_mhz"]) if conditions.get("clock_mhz") else None
 
 
 def recorded_time(store: Store, gemm: Gemm, config: Config, device: Device, regime: str) -> Time | None:
@@ -94,4 +101,6 @@ def recorded_time(store: Store, gemm: Gemm, config: Config, device: Device, regi
     if found is None or not found.sample_sets:
         return None
     mine = [samples for samples in found.sample_sets if samples.reason != "other_regime"]
-    return Time(mine[-1].median_us, f"recorded here, {regime}, {mine[-1].reason}") if mine else None
+    if not mine:
+        return None
+    return Time(mine[-1].median_us, f"recorded here, {regime}, {mine[-1].reason}", _clock(mine[-1].conditions))

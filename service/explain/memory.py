@@ -117,6 +117,7 @@ def global_memory(found: Explanation, kernel: KernelExplanation, named: str = ""
                 access.operand or access.buffer,
                 operation(access),
                 count(requests),
+                str(min(a.aligned_bytes for a in group.accesses)) if requests else "",
                 f"{sectors / requests:.3g}" if requests else "",
                 f"{fewest / requests:.3g}" if requests else "",
                 Cell(f"{share(used / (_SECTOR * sectors)) if sectors else ''}{mark}", tone),
@@ -126,7 +127,7 @@ def global_memory(found: Explanation, kernel: KernelExplanation, named: str = ""
             )
         )
     heads = (
-        "operand", "access", ">requests", ">sectors a request", ">fewest", ">used", ">moved", "machine code",
+        "operand", "access", ">requests", ">aligned", ">sectors", ">fewest", ">used", ">moved", "machine code",
         "what the compiler did",
     )  # fmt: skip
     if rows:

@@ -201,6 +201,8 @@ def roofline(found: Explanation) -> Section:
         )
     heads = ("ceiling", ">rate", ">work", ">FLOP a byte", ">at least", ">reached", "")
     lines = [f"peak: {found.peak_formula}"]
+    if found.clock_mhz:
+        lines.append(f"clock: rates of the SMs are at the {count(found.clock_mhz)} MHz at which it was measured")
     if known.time_us:
         lines.append(f"measured: {duration(known.time_us)}, {known.tflops:.4g} TFLOP/s ({found.timed})")
     notes = []

@@ -73,6 +73,16 @@ def test_the_share_reached_is_of_the_ceiling_that_binds(compiled: Explanation) -
     assert any("(by hand)" in line for line in lines)
 
 
+def test_ceilings_of_a_measured_kernel_are_at_its_clock(compiled: Explanation) -> None:
+    half = explained(time=Time(4.0, "by hand", A100.clock_mhz // 2))
+    assert half.roofline is not None
+    assert compiled.roofline is not None
+    assert half.roofline.ceiling("compute").us == pytest.approx(2 * compiled.roofline.ceiling("compute").us)
+    assert half.roofline.ceiling("dram").us == compiled.roofline.ceiling("dram").us, "memory has a clock of its own"
+    lines = [line for part in sections(Report(half)) for line in part.lines]
+    assert "clock: rates of the SMs are at the 705 MHz at which it was measured" in lines
+
+
 def test_as_written_says_so_and_names_what_it_lacks() -> None:
     found = explained(compiled=False)
     assert (found.compiled, found.code) == (False, AS_WRITTEN)

@@ -94,7 +94,8 @@ class Explanation:
     """Why ``config`` of ``gemm`` is as fast as it is on ``device``; a range of m is taken at ``m``.
 
     ``compiled``: whether machine code was read; ``code``: where it is from, in words. ``time_us`` is measured, where it
-    is known, and ``timed``: by what. ``missing``: what could not be told, by name.
+    is known, and ``timed``: by what; ``clock_mhz``: the clock at which the ceilings are taken, the device's highest if
+    None. ``missing``: what could not be told, by name.
     """
 
     gemm: Gemm
@@ -111,6 +112,7 @@ class Explanation:
     roofline: Roofline | None
     peak_formula: str
     timed: str
+    clock_mhz: int | None
     missing: tuple[Unknown, ...]
 
     @property
@@ -143,7 +145,7 @@ class Explanation:
             "alignments": [asdict(each) for each in self.alignments],
             "cut": asdict(self.cut) if self.cut else None,
             "coverage": asdict(self.coverage) if self.coverage else None,
-            "roofline": _roofline(self.roofline, self.peak_formula),
+            "roofline": _roofline(self.roofline, self.peak_formula, self.clock_mhz),
             "timed": self.timed,
             "unknown": [asdict(each) for each in self.unknown],
         }  # fmt: skip
@@ -163,12 +165,13 @@ def explain_launch(
     missing: tuple[Unknown, ...] = (),
     time_us: float | None = None,
     timed: str = "",
+    clock_mhz: int | None = None,
     measured: Mapping[str, float] | None = None,
 ) -> Explanation:
     """The explanation of ``launch``; ``mod`` and ``launch`` as ``analyse`` takes them.
 
-    Without ``cubin``, or without a disassembler, it is as written; ``missing`` says why there is none. ``measured``: rates of ceilings (``roofline``). Raises
-    what ``analyse`` raises.
+    Without ``cubin``, or without a disassembler, it is as written; ``missing`` says why there is none. ``clock_mhz`` and
+    ``measured``: the clock and the rates of ceilings (``roofline``). Raises what ``analyse`` raises.
     """
     at = m or gemm.m_max
     lacking = list(missing)
@@ -189,7 +192,7 @@ def explain_launch(
     )
     made = Explanation(
         gemm, at, device, config, default, cubin is not None, code or AS_WRITTEN, kernels, _alignments(gemm, at), cut,
-        cut.covering(gemm, at) if cut else None, None, "", timed, tuple(lacking),
+        cut.covering(gemm, at) if cut else None, None, "", timed, clock_mhz, tuple(lacking),
     )  # fmt: skip
     made = _with_tiles(made)
     return _with_roofline(made, launch, functions, time_us, measured)
@@ -246,7 +249,7 @@ def _with_roofline(
         peak = peak_of(made.gemm, functions[symbol])
         known = roofline(
             made.gemm, made.device, peak, m=made.m, l2_bytes=_l2_bytes(made, launch), measured=measured,
-            shared_bytes=_shared_bytes(made), time_us=time_us,
+            shared_bytes=_shared_bytes(made), time_us=time_us, clock_mhz=made.clock_mhz,
         )  # fmt: skip
         return known, peak_formula(made.device, peak)
 
@@ -320,10 +323,10 @@ def _opcodes(found: OpcodeMix | None) -> dict[str, Any] | None:
     return asdict(found) | {name: dict(getattr(found, name)) for name in ("units", "loop_units", "loop_opcodes")}
 
 
-def _roofline(found: Roofline | None, formula: str) -> dict[str, Any] | None:
+def _roofline(found: Roofline | None, formula: str, clock_mhz: int | None) -> dict[str, Any] | None:
     if found is None:
         return None
     ceilings = [asdict(c) | {"us": c.us, "share": found.shares.get(c.name)} for c in found.ceilings]
     derived = {name: getattr(found, name) for name in ("intensity", "ridge", "tflops", "share")}
-    head = {"flops": found.flops, "peak": found.peak, "peak_formula": formula, "time_us": found.time_us}
-    return head | {"bound": found.bound.name, "ceilings": ceilings} | derived
+    head = {"flops": found.flops, "peak": found.peak, "peak_formula": formula, "clock_mhz": clock_mhz}
+    return head | {"time_us": found.time_us, "bound": found.bound.name, "ceilings": ceilings} | derived

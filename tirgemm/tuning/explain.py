@@ -25,10 +25,11 @@ _CHANGED = "compiled here: this version of tirgemm writes the config otherwise t
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """A measured time of a call in microseconds, and what it was ``taken`` in, in words."""
+    """A measured time of a call in microseconds, what it was ``taken`` in, in words, and the SM clock meanwhile, if known."""
 
     us: float
     taken: str
+    clock_mhz: int | None = None
 
 
 def explain(
@@ -63,7 +64,7 @@ def explain(
     return explain_launch(
         module, launch, gemm, config, device, cubin, m=m, code=code, missing=missing,
         default=config == family.default(gemm, device, "sustained"),
-        time_us=time.us if time else None, timed=time.taken if time else "",
+        time_us=time.us if time else None, timed=time.taken if time else "", clock_mhz=time.clock_mhz if time else None,
     )  # fmt: skip
 
 
