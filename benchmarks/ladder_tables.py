@@ -20,7 +20,7 @@ from tirgemm.hardware import named_device
 # The articles' own shape, whose configs are those of every problem of the suite.
 SHAPE = Gemm.parse("16384x16384x16384:f32:nn:alpha:beta")
 _NOT_YET = "Not measured yet: `tirgemm ladder --suite ladder` writes `benchmarks/results/DEVICE/ladder.sustained.json` on a GPU."
-_CODE = {"equal": "equal", "same opcodes": "the parent's opcodes in another order", "different": ""}
+_CODE = {"equal": "equal", "reordered": "the parent's instructions in another order", "different": ""}
 
 
 def loads(results: Path, suites: Path) -> str:

@@ -68,8 +68,8 @@ def figures(entry: Entry) -> str:
         words.append(f"{entry.gain:.3f} x {entry.step.rung.parent} (at least {entry.gain_low:.3f}{verdict})")
     if entry.code == "equal":
         words.append("the compiler did it: machine code equal to the parent's")
-    elif entry.code == "same opcodes":
-        words.append("the compiler did it: the parent's opcodes in another order")
+    elif entry.code == "reordered":
+        words.append("the compiler did it: the parent's instructions in another order")
     return ", ".join(words)
 
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 
 from tirgemm.analysis.sass import Function, Instruction, disassemble
 
-EQUAL, SAME_OPCODES, DIFFERENT = "equal", "same opcodes", "different"
+EQUAL, REORDERED, DIFFERENT = "equal", "reordered", "different"
+# Registers of every kind, and flags that say nothing of what is computed.
+_REGISTER = re.compile(r"\b(?:UR|UP|R|P|B|SB)\d+\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One kernel's machine code: its text, how often each opcode occurs, and the same of its main loop.
+    """One kernel's machine code: its text, one line an instruction, and how often each opcode occurs in its main loop.
 
     The main loop is the innermost one with the most FMAs; a kernel without a loop has none, and its whole text counts.
     """
 
     text: tuple[str, ...]
-    opcodes: tuple[tuple[str, int], ...]
     loop: tuple[tuple[str, int], ...]
 
     @property
@@ -37,22 +39,22 @@ class Code:
         found = sum(count for name, count in self.loop if name.split(".")[0].startswith(opcode))
         return found / self.fmas if self.fmas else 0.0
 
+    @property
+    def instructions(self) -> Counter[str]:
+        """How often each instruction occurs, whatever its place and its registers; immediates and offsets count."""
+        return Counter(_REGISTER.sub("_", line.partition(": ")[2]) for line in self.text)
+
     def beside(self, parent: Code) -> str:
-        """Equal instruction for instruction; the same opcodes in the main loop and overall, or different."""
+        """Equal line by line; the same instructions in another order or with other registers; or different."""
         if self.text == parent.text:
             return EQUAL
-        return SAME_OPCODES if (self.opcodes, self.loop) == (parent.opcodes, parent.loop) else DIFFERENT
+        return REORDERED if self.instructions == parent.instructions else DIFFERENT
 
 
 def machine_code(cubin: bytes) -> Code:
     """The code of a cubin of one kernel. Raises MissingExtra without nvdisasm, AnalysisFailed."""
     (function,) = disassemble(cubin)
-    executed = function.executed
-    return Code(
-        tuple(str(instruction) for instruction in function.instructions),
-        _counted(executed),
-        _counted(_main_loop(function)),
-    )
+    return Code(tuple(map(str, function.instructions)), _counted(_main_loop(function)))
 
 
 def _main_loop(function: Function) -> tuple[Instruction, ...]:
