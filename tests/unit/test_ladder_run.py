@@ -291,7 +291,9 @@ def test_the_documents_tables_show_the_rows_or_say_that_there_are_none(tmp_path:
     assert best[4].startswith(f"| `{GEMM}` | `default` |")
     assert best[4].endswith("| 1.250 | 1.125 |")
     compiled = tables.TABLES["compiled"](results, suites)
-    assert "| `register_cache` | 128 | 0.900 | 0.0625 | 0.003 | the parent's instructions in another order |" in compiled
+    assert (
+        "| `register_cache` | 128 | 0.900 | 0.0625 | 0.003 | the parent's instructions in another order |" in compiled
+    )
 
 
 def test_a_marker_that_names_no_table_is_told() -> None:
