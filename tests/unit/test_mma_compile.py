@@ -85,3 +85,11 @@ def test_no_instruction_is_left_out_of_the_products() -> None:
     # Four times 16 of k, each a loop of 2 by 4 instructions for a warp of 32 x 32.
     assert len(re.findall(r"tirgemm_mma_f32_f16\(\(&", source)) == 4
     assert "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in source
+
+
+@pytest.mark.parametrize("epilogue", ["direct", "staged"])
+def test_offsets_beyond_32_bits_compile(epilogue: str) -> None:
+    gemm = Gemm.parse("60000x60000x4104:f16:nn:batch=2:beta")
+    _, binary = _compiled(gemm, "sm_90a", epilogue=epilogue, load="copy")
+    assert binary.resources["spill_bytes"] == 0
+    assert "(int64_t)" in binary.sources["kernel.cu"]

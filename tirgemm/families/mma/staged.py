@@ -59,7 +59,9 @@ class StagedMma(StagedGemm):
         if self.tiling.epilogue != STAGED:
             return None
         wm, wn, _, i, *_ = at
-        return [wm, wn, slice(0, WARP), i, slice(0, self.tiling.warp_n // MMA_N), slice(0, SUMS)]
+        zero = self.dim(0)
+        lanes, columns, values = (slice(zero, self.dim(d)) for d in (WARP, self.tiling.warp_n // MMA_N, SUMS))
+        return [wm, wn, lanes, i, columns, values]
 
     def _place_in_warp(self, at: list[Any]) -> tuple[Any, Any]:
         """Row and column of a staged output within its warp: lanes side by side along rows."""
