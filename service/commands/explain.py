@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.commands.tune import Data, Url
-from service.data_dir import database_file, open_store, signer
+from service.data_dir import SIGNING_KEY, database_file, open_store
 from tirgemm import _console as console
 from tirgemm._console import Json
 from tirgemm.cli import Regime
@@ -71,13 +71,15 @@ def explain(
 
 def _kernel(kernel: str, data: Path | None, db: str | None) -> Report:
     from service.explain.gather import explained, of_kernel
+    from tirgemm.artifact import Signer
 
     if db is None and not database_file(data).exists():
         raise InvalidRequest(
             f"there is no kernel {kernel!r:.80}: {database_file(data)} is not there; name --data or --db"
         )
+    key = database_file(data).with_name(SIGNING_KEY)
     with open_store(data, db) as store:
-        stored = of_kernel(store, kernel, [signer(data).public])
+        stored = of_kernel(store, kernel, [Signer.load(key).public] if key.exists() else [])
     return explained(stored)
 
 

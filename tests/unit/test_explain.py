@@ -326,7 +326,7 @@ def test_the_command_prints_a_report_or_one_document_and_writes_the_page(
         (["--kernel", "ab"], "there is no kernel 'ab'"),
         (["0x1x1"], "gemm field m is 0"),
         (["64x64x64", "--device", "sm_70"], "device 'sm_70' is unknown"),
-        (["64x64x64", "--device", "cpu"], "device cpu is a cpu"),
+        (["64x64x64", "--device", "cpu"], "device cpu is no GPU"),
         (["64x64x64", "--device", "cpu", "--family", "x86"], "what is explained are GPU kernels"),
         (["64x64x64", "--device", "sm_80", "--family", "sim"], "family 'sim' is unknown; families are"),
         (["64x64x64", "--device", "sm_80", "--family", "x86"], "family x86 does not write 64x64x64:f16:nt for sm_80"),

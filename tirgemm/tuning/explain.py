@@ -81,8 +81,8 @@ def writing(gemm: Gemm, name: str, device: Device) -> Family:
     family = family_named(name)
     if device.kind != "cuda":
         raise Unsupported(
-            f"device {device.name} is a {device.kind} ({device.model}): what is explained are GPU kernels; name a device "
-            f"such as sm_90a"
+            f"device {device.name} is no GPU ({device.model}): what is explained are GPU kernels; name a device such as "
+            f"sm_90a"
         )
     reason = family.supports(gemm, device)
     if reason is not None:
