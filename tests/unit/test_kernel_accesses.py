@@ -130,6 +130,17 @@ def test_equal_loads_count_once_when_compiled() -> None:
     assert "1 of 2 equal loads removed" in compiled.fate
 
 
+def test_loads_of_which_a_part_is_not_used_are_narrowed() -> None:
+    body = (
+        'r = T.sblock_alloc_buffer((4,), "float32", scope="local")\n'
+        "for i in T.vectorized(4):\n    r[i] = a[bx * 256 + tx * 4 + i]\nd[bx * 64 + tx] = r[0] + r[1]"
+    )
+    (report,) = [a for a in analysed(body, compiled=True).accesses if a.op == "load"]
+    assert report.fate == "1 of 1 narrowed to 8 bytes: the rest is not used"
+    assert [c.name for c in report.code] == ["LDG.E.64.CONSTANT"]
+    assert (report.requests, report.unknown) == (4, "")
+
+
 def test_reports_say_whether_machine_code_was_read() -> None:
     body = "d[bx * 64 + tx] = a[bx * 64 + tx]"
     assert not analysed(body).compiled

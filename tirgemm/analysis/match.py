@@ -161,7 +161,7 @@ class _Match:
                 )
                 self.fate(access, bucket, words, left / all_of_them)
             return
-        if self.place(bucket, sides) or self.merge(bucket, found):
+        if self.place(bucket, sides) or self.merge(bucket, found) or self.narrow(bucket, found, written):
             return
         self.differing(bucket, found, written)
 
@@ -192,6 +192,19 @@ class _Match:
             wider = sorted({widths[s] for s in access.sites if s in widths})
             words = AS_WRITTEN if wider == [size] else f"merged to {_listed(wider)} bytes"
             self.fate(access, bucket, words)
+        return True
+
+    def narrow(self, bucket: _Bucket, found: Counter[int], written: Counter[int]) -> bool:
+        """Take loads of which a part is not used as narrowed: as many instructions as written, some of them narrower."""
+        narrower = {w: n for w, n in found.items() if w not in written}
+        if len(written) != 1 or found.total() != written.total() or not narrower or max(found) > max(written):
+            return False
+        if bucket.accesses[0].access.first.op != "load":
+            return False
+        told = ", ".join(f"{n} of {written.total()} narrowed to {w} bytes" for w, n in sorted(narrower.items()))
+        codes = _codes(bucket.instructions)
+        for access in (w.access for w in bucket.accesses):
+            self.fates[access] = Fate(f"{told}: the rest is not used", codes)
         return True
 
     def differing(self, bucket: _Bucket, found: Counter[int], written: Counter[int]) -> None:
