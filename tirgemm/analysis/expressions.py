@@ -50,8 +50,13 @@ _INFIX = {
 }  # fmt: skip
 
 
+def _floor(a: Value, b: Value) -> Value:
+    # Blocks that have nothing to do may divide by nothing.
+    return a // (b if isinstance(b, int) else np.where(np.asarray(b) == 0, 1, b))
+
+
 def _truncdiv(a: Value, b: Value) -> Value:
-    quotient = np.abs(a) // np.abs(b)
+    quotient = _floor(np.abs(a), np.abs(b) if not isinstance(b, int) else abs(b))
     return np.where((np.asarray(a) < 0) != (np.asarray(b) < 0), -quotient, quotient)
 
 
@@ -63,8 +68,8 @@ _OPERATIONS: dict[str, Callable[..., Value]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
-    "floordiv": lambda a, b: a // b,
-    "floormod": lambda a, b: a % b,
+    "floordiv": _floor,
+    "floormod": lambda a, b: a - _floor(a, b) * b,
     "truncdiv": _truncdiv,
     "truncmod": _truncmod,
     "and": lambda a, b: a & b,
@@ -85,6 +90,7 @@ _OPERATIONS: dict[str, Callable[..., Value]] = {
     "select": np.where,
     "u32": lambda a: a & 0xFFFFFFFF,
 }
+_DIVISIONS = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
 COMPARISONS = frozenset({"lt", "le", "eq", "ne"})
 
 # Nodes in use, by what they are: equal nodes are one object.
@@ -117,6 +123,8 @@ def _interned(kind: str, args: tuple[Expr, ...], value: Any = None) -> Expr:
 def make(kind: str, *args: Expr) -> Expr:
     """The node ``kind`` over ``args``, folded where that is plain; KeyError for an operation that is not modelled."""
     operation = _OPERATIONS[kind]
+    if kind in _DIVISIONS and args[1].kind == "const" and not args[1].value:
+        return unknown("a division by zero")
     if all(a.kind == "const" for a in args):
         return const(int(operation(*(a.value for a in args))))
     a, b = args[0], args[-1]

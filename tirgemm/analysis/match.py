@@ -92,13 +92,14 @@ class _Match:
             if bucket.accesses and bucket.instructions:
                 self.settle(bucket)
         found = self.moved(buckets, spare)
+        left: Counter[tuple[str, str]] = Counter()
         for (_, space, op, tensor), bucket in ((k, b) for k, b in spare.items() if k not in found):
-            names = Counter(i.name for i in bucket.instructions)
-            for name, count in names.items():
-                where = (
-                    f"{op} of {tensor or space}" if space != "local" else "local memory: spilled or indexed registers"
-                )
-                self.unmatched.append(Unknown(name, f"{count} of these ({where}) have no access in the IR"))
+            where = f"{op} of {tensor or space}" if space != "local" else "local memory: spilled or indexed registers"
+            left.update((i.name, where) for i in bucket.instructions)
+        self.unmatched += [
+            Unknown(name, f"{count} of these ({where}) have no access in the IR")
+            for (name, where), count in left.items()
+        ]
         return Matching(self.fates, self.uses, tuple(self.unmatched))
 
     def buckets(self) -> dict[Key, _Bucket]:
