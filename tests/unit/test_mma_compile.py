@@ -8,7 +8,8 @@ from itertools import product
 import pytest
 
 from tirgemm.config import Config, Value
-from tirgemm.families.mma import Mma, tiling
+from tirgemm.families.mma import Mma
+from tirgemm.families.mma.space import tiling
 from tirgemm.families.mma.tile import registers_of
 from tirgemm.gemm import LAYOUTS, Gemm
 from tirgemm.hardware import ARCHITECTURES, named_device

@@ -10,7 +10,8 @@ import pytest
 
 from tirgemm.config import Config
 from tirgemm.families.base import rejected
-from tirgemm.families.mma import Mma, tiling
+from tirgemm.families.mma import Mma
+from tirgemm.families.mma.space import tiling
 from tirgemm.families.tensorcore.tiling import copy_width, loads, repacked
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import ARCHITECTURES, named_device

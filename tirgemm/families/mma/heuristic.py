@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -13,43 +13,53 @@ from tirgemm.families.mma.space import space, tiling
 from tirgemm.families.mma.tile import VECTOR, registers_of
 from tirgemm.families.tensorcore.estimate import Cut, estimate_us
 from tirgemm.families.tensorcore.names import DIRECT, LINE, PERMUTED, REPACK, STAGED
-from tirgemm.families.tensorcore.tiling import OPERANDS, loads, output_width, repacked
+from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, OPERANDS, loads, output_width, repacked
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 from tirgemm.hardware import occupancy
 
 # tile_m, tile_n, tile_k, warps_m, warps_n, stages, blocks that an SM holds; largest first: where the model calls two
 # equal, data is reused more.
 _CUTS = (
-    (128, 256, 32, 2, 4, 4, 1), (256, 128, 32, 4, 2, 4, 1), (128, 128, 32, 2, 2, 4, 2), (128, 64, 32, 2, 2, 4, 3),
+    (128, 256, 64, 2, 4, 4, 1), (256, 128, 64, 4, 2, 4, 1), (128, 256, 32, 2, 4, 4, 1), (256, 128, 32, 4, 2, 4, 1),
+    (128, 128, 64, 2, 2, 3, 2), (128, 128, 32, 2, 2, 4, 2), (128, 64, 32, 2, 2, 4, 3),
     (64, 128, 32, 2, 2, 4, 3), (64, 64, 64, 2, 2, 4, 3), (64, 32, 64, 2, 2, 4, 4), (32, 64, 64, 2, 2, 4, 4),
     (32, 32, 64, 2, 2, 4, 6), (16, 64, 64, 1, 4, 4, 4), (64, 16, 64, 4, 1, 4, 4), (16, 32, 64, 1, 2, 4, 8),
     (32, 16, 64, 2, 1, 4, 8), (16, 16, 64, 1, 1, 4, 12),
 )  # fmt: skip
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-# Cuts that are looked at, best-estimated first.
-_STAGES = (4, 3, 2)
+# Stages that a cut has to do without, where with its own none passes every rule.
+_FEWER = (0, 1, 2)
 
 
 def default(gemm: Gemm, device: Device, regime: str) -> Config:
     """The best-estimated cut that passes every rule. Raises Unsupported where none does."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
-    bytes_ = _repacked_bytes(gemm, loads(gemm)[0])
-    found, nbytes = [], gemm.nbytes
-    for number, (tile_m, tile_n, tile_k, warps_m, warps_n, stages, resident) in enumerate(_CUTS):
-        if tile_m not in choices["tile_m"] or tile_n not in choices["tile_n"]:
+    for fewer in _FEWER:
+        for _, number, split in sorted(_estimates(gemm, device, regime, choices, fewer)):
+            config = _config(gemm, number, split, fewer, choices)
+            if all(rule.check(gemm, config, device) is None for rule in RULES):
+                return config
+    raise Unsupported(f"mma has no default for {gemm} on {device.name}: every cut of its table breaks a rule")
+
+
+def _estimates(
+    gemm: Gemm, device: Device, regime: str, choices: Mapping[str, tuple[object, ...]], fewer: int
+) -> Iterator[tuple[float, int, int]]:
+    """Microseconds, number in the table and split of every cut that shared memory holds with so many stages fewer."""
+    repacked_bytes, nbytes, limits = _repacked_bytes(gemm, loads(gemm)[0]), gemm.nbytes, device.limits
+    for number, (tile_m, tile_n, tile_k, warps_m, warps_n, stages, most) in enumerate(_CUTS):
+        stages -= fewer
+        shared = stages * (tile_m + tile_n) * tile_k * ELEMENT_BYTES
+        fits = stages > 1 and shared <= limits.shared_per_block
+        if not fits or tile_m not in choices["tile_m"] or tile_n not in choices["tile_n"]:
             continue
+        resident = min(most, limits.shared_per_sm // (shared + limits.shared_reserved_per_block))
         efficiency = _efficiency(tile_m // warps_m, tile_n // warps_n, 2)
         blocks = -(-gemm.m_max // tile_m) * -(-gemm.n // tile_n) * gemm.batch
         for split in _SPLITS:
             if split == 1 or (split in choices["split"] and blocks * split <= 2 * resident * device.units):
-                cut = Cut(tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident, efficiency, bytes_)
-                found.append((estimate_us(gemm, cut, device, regime, nbytes), number, split))
-    for _, number, split in sorted(found):
-        for stages in _STAGES:
-            config = _config(gemm, number, split, stages, choices)
-            if config is not None and all(rule.check(gemm, config, device) is None for rule in RULES):
-                return config
-    raise Unsupported(f"mma has no default for {gemm} on {device.name}: every cut of its table breaks a rule")
+                cut = Cut(tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident, efficiency, repacked_bytes)
+                yield estimate_us(gemm, cut, device, regime, nbytes), number, split
 
 
 def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
@@ -77,16 +87,14 @@ def _repacked_bytes(gemm: Gemm, load: str) -> int:
     return sum(evaluate(item.nbytes, gemm.m_max) for item in items if item)
 
 
-def _config(
-    gemm: Gemm, number: int, split: int, stages: int, choices: Mapping[str, tuple[object, ...]]
-) -> Config | None:
-    tile_m, tile_n, tile_k, warps_m, warps_n, *_ = _CUTS[number]
+def _config(gemm: Gemm, number: int, split: int, fewer: int, choices: Mapping[str, tuple[object, ...]]) -> Config:
+    tile_m, tile_n, tile_k, warps_m, warps_n, stages, _ = _CUTS[number]
     tile_k = next((k for k in (tile_k, 32, 16) if k in choices["tile_k"]), 16)
     columns = -(-gemm.n // tile_n)
     # Half sectors are what leaves the registers otherwise.
     whole = split > 1 or (DTYPE_BYTES[gemm.out] == 2 and output_width(gemm) == VECTOR)
-    if stages not in choices["stages"]:
-        return None
+    steps = -(-gemm.k // (tile_k * split))
+    stages = max(2, min(stages - fewer, steps + 1))
     return Config(
         "mma",
         (
