@@ -32,6 +32,8 @@ class Explainer:
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
+        # A request that was cancelled leaves its thread at work: the next one waits for it here.
+        self._using = threading.Lock()
         self._child: ChildProcess | None = None
         self._closing = threading.Event()
         self._known: OrderedDict[object, Answer] = OrderedDict()
@@ -48,22 +50,24 @@ class Explainer:
             return self._known[key]
 
     def _ask(self, stored: Stored) -> Answer:
-        if self._closing.is_set():
-            raise Cancelled("the service is shutting down")
-        if self._child is None or not self._child.alive:
-            self._child = ChildProcess(_MODULE)
-        try:
-            answer: Answer = self._child.request(
-                stored, timeout_s=_LONGEST_S, start_s=_START_S, cancel=self._closing
-            )  # fmt: skip
-        except ChildDied as error:
-            raise AnalysisFailed(f"explaining {stored.record.config} ended its process: {error}"[:2000]) from error
-        except ChildTimedOut as error:
-            raise AnalysisFailed(f"explaining {stored.record.config} took longer than {_LONGEST_S:g} s") from error
-        return answer
+        with self._using:
+            if self._closing.is_set():
+                raise Cancelled("the service is shutting down")
+            if self._child is None or not self._child.alive:
+                self._child = ChildProcess(_MODULE)
+            try:
+                answer: Answer = self._child.request(
+                    stored, timeout_s=_LONGEST_S, start_s=_START_S, cancel=self._closing
+                )  # fmt: skip
+            except ChildDied as error:
+                raise AnalysisFailed(f"explaining {stored.record.config} ended its process: {error}"[:2000]) from error
+            except ChildTimedOut as error:
+                raise AnalysisFailed(f"explaining {stored.record.config} took longer than {_LONGEST_S:g} s") from error
+            return answer
 
     def close(self) -> None:
         """End the process; a question that waits for it is cancelled."""
         self._closing.set()
-        if self._child is not None:
-            self._child.kill()
+        with self._using:
+            if self._child is not None:
+                self._child.kill()
