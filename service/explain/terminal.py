@@ -16,6 +16,7 @@ _STYLES: dict[Tone, str] = {"plain": "", "good": "green", "bad": "red", "soft": 
 # A file or a pipe has no width of its own.
 _WIDTH = 150
 _INDENT = (0, 0, 0, 2)
+_NARROW = 8
 
 
 def show(sections: Iterable[Section], console: Console | None = None) -> None:
@@ -52,8 +53,9 @@ def _table(section: Section) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for number, (name, right) in enumerate(section.columns):
         table.add_column(
-            name, justify="right" if right else "left", no_wrap=number == 0, min_width=_least(section, number)
-        )
+            name, justify="right" if right else "left", no_wrap=number == 0, overflow="fold",
+            min_width=_least(section, number),
+        )  # fmt: skip
     for cells in section.rows:
         table.add_row(*(Text(cell.text, style=_STYLES[cell.tone]) for cell in cells))
     return table
@@ -63,4 +65,4 @@ def _least(section: Section, number: int) -> int:
     """Columns of numbers are as wide as their longest word; others may wrap."""
     name, right = section.columns[number]
     words = [name, *(cells[number].text for cells in section.rows)] if right else []
-    return max((len(word) for text in words for word in text.split()), default=4)
+    return max((len(word) for text in words for word in text.split()), default=_NARROW)

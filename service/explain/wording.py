@@ -191,7 +191,7 @@ def roofline(found: Explanation) -> Section:
         rows.append(
             row(
                 Cell(_ceiling_name(ceiling.name, known.peak), tone),
-                f"{speed}{'' if ceiling.measured else ' nominal'}",
+                f"{speed}{' measured' if ceiling.measured else ''}",
                 work,
                 f"{intensity:,.4g}" if intensity else "",
                 Cell(duration(ceiling.us), tone),
@@ -201,8 +201,8 @@ def roofline(found: Explanation) -> Section:
         )
     heads = ("ceiling", ">rate", ">work", ">FLOP a byte", ">at least", ">reached", "")
     lines = [f"peak: {found.peak_formula}"]
-    if found.clock_mhz:
-        lines.append(f"clock: rates of the SMs are at the {count(found.clock_mhz)} MHz at which it was measured")
+    clock = f"the {count(found.clock_mhz)} MHz at which it was measured" if found.clock_mhz else "the highest clock"
+    lines.append(f"rates: nominal, of the SMs at {clock}")
     if known.time_us:
         lines.append(f"measured: {duration(known.time_us)}, {known.tflops:.4g} TFLOP/s ({found.timed})")
     notes = []

@@ -80,7 +80,7 @@ def test_ceilings_of_a_measured_kernel_are_at_its_clock(compiled: Explanation) -
     assert half.roofline.ceiling("compute").us == pytest.approx(2 * compiled.roofline.ceiling("compute").us)
     assert half.roofline.ceiling("dram").us == compiled.roofline.ceiling("dram").us, "memory has a clock of its own"
     lines = [line for part in sections(Report(half)) for line in part.lines]
-    assert "clock: rates of the SMs are at the 705 MHz at which it was measured" in lines
+    assert "rates: nominal, of the SMs at the 705 MHz at which it was measured" in lines
 
 
 def test_as_written_says_so_and_names_what_it_lacks() -> None:
