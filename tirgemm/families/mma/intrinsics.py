@@ -115,6 +115,8 @@ def _load(stage: Stage, side: Side, registers: _Registers, lane: Any, block: Any
 
 def _multiply(tiling: Tiling, registers: dict[Operand, _Registers], sums: Sums, block: Any) -> Any:
     ki, i, j = variables(block)[8:11]
+    # To and fro along a row of instructions, as CUTLASS does: what multiplied last multiplies first in the next row.
+    j = j + i % 2 * (tiling.warp_n // MMA_N - 1 - 2 * j)
     pair, which = j // (PAIR_N // MMA_N), j % (PAIR_N // MMA_N)
     left, right, whole = registers["a"], registers["b"], region(sums.buffer)
     half = tiling.gemm.acc == "f16"
