@@ -13,6 +13,7 @@ from tirgemm.analysis.banks import bank_model
 from tirgemm.analysis.counting import Counter, Kind, Tally
 from tirgemm.analysis.evaluate import Extents, run
 from tirgemm.analysis.expressions import LANE, WARP, DataDependent, Expr, const, evaluate, linear, make, symbol, unknown
+from tirgemm.analysis.lets import inlined
 from tirgemm.analysis.patterns import LANES, Requests
 from tirgemm.analysis.sites import Assign, Block, If, Loop, Site, While
 
@@ -160,6 +161,25 @@ def test_registers_turn_as_they_are_assigned() -> None:
     expected = sum(t % 5 != 0 for first in (3, 4) for t in range(first, 20, 2))
     assert tally.requests == expected
     assert tally["sectors"] == 4 * expected
+
+
+def test_names_keep_the_value_that_they_were_given() -> None:
+    """A name is put back only where its registers do not change while it is used."""
+    tile, name = symbol("tile%0[0]"), symbol("first%1")
+    place = make("add", make("mul", name, const(4)), make("mul", symbol(LANE), const(4)))
+    site = Site(1, "d", "", "global", "store", 4, place)
+    given = Assign("first%1", make("mul", tile, const(3)))
+    onwards = Assign("tile%0[0]", make("add", tile, const(1)))
+    started = Assign("tile%0[0]", const(5))
+    assert len(inlined((given, onwards, site))) == 3
+    put_back, _ = inlined((given, site, onwards))
+    assert isinstance(put_back, Site)
+    assert put_back.address.symbols == {"tile%0[0]", LANE}
+    for body in ((started, given, onwards, site), (started, given, site, onwards)):
+        seen: list[Requests] = []
+        for form in (body, inlined(body)):
+            run(form, Extents((1, 1, 1), 32), lambda _, r: seen.append(r), _never)  # noqa: B023
+        assert [r.addresses[0, 0] for r in seen] == [60, 60]
 
 
 def test_many_turns_are_counted_from_some() -> None:

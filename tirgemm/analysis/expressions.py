@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -235,7 +236,8 @@ def _evaluate(expr: Expr, environment: Mapping[str, Value], memo: dict[int, Valu
     return value
 
 
-def linear(expr: Expr, factor: int = 1) -> tuple[int, dict[Expr, int]]:
+@lru_cache(maxsize=1 << 13)
+def linear(expr: Expr, factor: int = 1) -> tuple[int, Mapping[Expr, int]]:
     """``factor * expr`` as a constant and the coefficients of its atoms: what is no sum, difference or multiple."""
     atoms: dict[Expr, int] = {}
     constant = _split(expr, factor, atoms)
@@ -257,6 +259,21 @@ def _split(expr: Expr, factor: int, atoms: dict[Expr, int]) -> int:
         return _split(expr.args[0], factor << int(expr.args[1].value), atoms)
     atoms[expr] = atoms.get(expr, 0) + factor
     return 0
+
+
+def substitute(expr: Expr, values: Mapping[str, Expr], memo: dict[Expr, Expr] | None = None) -> Expr:
+    """``expr`` with the symbols of ``values`` replaced; ``memo`` keeps what shared nodes became."""
+    memo = {} if memo is None else memo
+    if not expr.symbols & values.keys():
+        return expr
+    found = memo.get(expr)
+    if found is None:
+        if expr.kind == "symbol":
+            found = values[expr.value]
+        else:
+            found = make(expr.kind, *(substitute(a, values, memo) for a in expr.args))
+        memo[expr] = found
+    return found
 
 
 def comparisons(expr: Expr) -> Iterator[Expr]:

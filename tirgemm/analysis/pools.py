@@ -35,13 +35,13 @@ def operands(accesses: Sequence[Access], launch: Mapping[str, int]) -> dict[Acce
     for access, there in words.items():
         if "+" not in access.first.operand or there is None:
             continue
-        mine = [w for w, at in written if w.buffer == access.first.buffer and np.intersect1d(there, at).size]
+        writers = [w for w, at in written if w.buffer == access.first.buffer and np.intersect1d(there, at).size]
         # Places are used again: what was written last before an access is what it reads.
-        before = [w for w in mine if w.order < access.first.order]
+        before = [w for w in writers if w.order < access.first.order]
         if before:
             found[access] = max(before, key=lambda w: w.order).operand
-        elif len({w.operand for w in mine}) == 1:
-            found[access] = mine[0].operand
+        elif len({w.operand for w in writers}) == 1:
+            found[access] = writers[0].operand
     return found
 
 

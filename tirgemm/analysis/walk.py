@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tirgemm.analysis import intrinsics
 from tirgemm.analysis.expressions import Expr, add, const, make, scale, symbol, under, unknown
 from tirgemm.analysis.ir_values import INTEGER, Values, element_bytes, fixed, is_integer, operator, space_of
+from tirgemm.analysis.lets import inlined
 from tirgemm.analysis.provenance import Provenance, read_by
 from tirgemm.analysis.sites import Assign, Block, If, Loop, Op, Site, Space, Statement, Tree, Unknown, While
 
@@ -51,7 +52,7 @@ class _Walker(Values):
 
     def tree(self) -> Tree:
         body = self.block(self.function.body)
-        return Tree(self.symbol, self.provenance.named(body), tuple(self.unknown.values()))
+        return Tree(self.symbol, inlined(self.provenance.named(body)), tuple(self.unknown.values()))
 
     # Statements
 
