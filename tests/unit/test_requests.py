@@ -172,7 +172,7 @@ def test_names_keep_the_value_that_they_were_given() -> None:
     onwards = Assign("tile%0[0]", make("add", tile, const(1)))
     started = Assign("tile%0[0]", const(5))
     assert len(inlined((given, onwards, site))) == 3
-    put_back, _ = inlined((given, site, onwards))
+    (put_back,) = inlined((given, site))
     assert isinstance(put_back, Site)
     assert put_back.address.symbols == {"tile%0[0]", LANE}
     for body in ((started, given, onwards, site), (started, given, site, onwards)):
