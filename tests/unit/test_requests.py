@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 from tirgemm.analysis.banks import bank_model
 from tirgemm.analysis.counting import Counter, Kind, Tally
 from tirgemm.analysis.evaluate import Extents, run
-from tirgemm.analysis.expressions import LANE, WARP, DataDependent, Expr, const, evaluate, linear, make, symbol, unknown
+from tirgemm.analysis.expressions import (
+    LANE,
+    WARP,
+    DataDependent,
+    Expr,
+    const,
+    evaluate,
+    linear,
+    make,
+    symbol,
+    thread_index,
+    unknown,
+)
 from tirgemm.analysis.lets import inlined
 from tirgemm.analysis.patterns import LANES, Requests
 from tirgemm.analysis.sites import Assign, Block, If, Loop, Site, While
@@ -212,3 +224,24 @@ def test_equal_expressions_are_one() -> None:
     one = make("add", make("mul", symbol(LANE), const(4)), symbol(WARP))
     assert make("add", make("mul", symbol(LANE), const(4)), symbol(WARP)) is one
     assert linear(make("sub", make("shl", one, const(3)), const(5))) == (-5, {symbol(LANE): 32, symbol(WARP): 8})
+
+
+@pytest.mark.parametrize("extents", [(96, 1, 1), (16, 8, 1), (8, 4, 3), (32, 2, 2), (5, 7, 3), (1, 64, 1)])
+def test_threads_are_numbered_x_first(extents: tuple[int, int, int]) -> None:
+    threads = np.arange(int(np.prod(extents)))
+    x, y, _ = extents
+    expected = (threads % x, threads // x % y, threads // (x * y))
+    at = {WARP: threads // LANES, LANE: threads % LANES}
+    for axis in range(3):
+        found = evaluate(thread_index(extents, axis), at)
+        assert np.array_equal(np.broadcast_to(found, threads.shape), expected[axis])
+
+
+@pytest.mark.parametrize("kind", ["and", "floormod", "truncmod", "shr", "floordiv", "truncdiv"])
+@pytest.mark.parametrize("number", [1, 3, 4, 5, 7, 8, 31, 32, 63, 64, 95, 128])
+def test_what_is_left_of_a_threads_number_is_right(kind: str, number: int) -> None:
+    threads = np.arange(1024)
+    whole = make("add", make("mul", symbol(WARP), const(32)), symbol(LANE))
+    direct = evaluate(make(kind, symbol("thread"), const(number)), {"thread": threads})
+    found = evaluate(make(kind, whole, const(number)), {WARP: threads // LANES, LANE: threads % LANES})
+    assert np.array_equal(np.broadcast_to(found, threads.shape), np.broadcast_to(direct, threads.shape))
