@@ -30,6 +30,8 @@ struct alignas(8) int2 { int x, y; };
 struct alignas(16) int4 { int x, y, z, w; };
 struct alignas(8) uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(4) ushort2 { unsigned short x, y; };
+struct alignas(8) ushort4 { unsigned short x, y, z, w; };
 struct alignas(16) longlong4 { long long x, y, z, w; };
 struct alignas(16) ulonglong4 { unsigned long long x, y, z, w; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
@@ -69,6 +71,7 @@ struct half {
 };
 using __half = half;
 struct half2 { half x, y; };
+inline half2 make_half2(half x, half y) { return {x, y}; }
 using __half2 = half2;
 inline float __half2float(half value) { return value; }
 inline bool __hgt(half a, half b) { return (float)a > (float)b; }
