@@ -178,6 +178,18 @@ def test_padded_tiles_take_the_shared_memory_that_the_launch_says(pad: int) -> N
     assert cuda.checked_launch(program, host).kernels[0].shared_bytes == 2 * 32 * (8 + 16 + 2 * pad) * 4
 
 
+@pytest.mark.parametrize("barriers", [1, 2])
+def test_fragments_of_halves_are_read_no_wider_than_padded_rows_are_aligned(barriers: int) -> None:
+    """Rows of 256 + 4 halves are 8 bytes aligned: an access of 16 would be taken apart into calls with too many words."""
+    gemm = Gemm.parse("300x200x1000:f16:nt:acc=f16")
+    config = _SIMT.space(gemm, _H200).at(0).with_(
+        block_m=256, block_n=64, thread_m=16, thread_n=8, piece=16, vector=2, pad=4, pipeline="double", barriers=barriers,
+    )  # fmt: skip
+    widths = {pad: tiling(gemm, config.with_(pad=pad)).fragment_widths for pad in (0, 4, 8)}
+    assert widths == {0: (8, 8), 4: (4, 4), 8: (8, 8)}
+    build(gemm, config, _H200)
+
+
 def test_registers_are_estimated_close_enough_to_prune_by() -> None:
     gemm = Gemm.parse("4096x4096x4096:f32:nn")
     base = _SIMT.default(gemm, _H200, "sustained").with_(

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from tirgemm.families.simt.tiling import Tiling
 
-_SHARED_ACCESS_BYTES = 16
-
 
 @dataclass(frozen=True, slots=True)
 class Loads:
@@ -35,8 +33,8 @@ def loads_per_fma(cut: Tiling) -> Loads:
         read = (thread_m + (fmas if thread_n > 1 else 1)) / fmas
     if not cut.shares:
         return Loads(read, read, 0.0, 0.0)
-    wide = _SHARED_ACCESS_BYTES // cut.element_bytes if cut.reads == "fragments" else 1
-    vectors = cut.pieces_m * -(-cut.piece_m // wide) + cut.pieces_n * -(-cut.piece_n // wide)
+    width_a, width_b = cut.fragment_widths
+    vectors = thread_m // width_a + thread_n // width_b
     outputs = cut.block_m * cut.block_n
     return Loads(
         global_elements=(cut.block_m + cut.block_n) / outputs,

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from tvm import IRModule
     from tvm.s_tir import Schedule
 
-# Elements of one shared-memory access: 16 bytes.
-_SHARED_ACCESS_BYTES = 16
 _SHARED = "shared.dyn"
 _RESIDENT = "tirx.launch_bounds_min_blocks_per_sm"
 
@@ -104,13 +102,12 @@ def keep_sums_in_registers(sch: Schedule, nest: Nest) -> None:
 def load_fragments(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
     """Read each step's row of A and of B from shared memory once, then multiply from registers.
 
-    In accesses of 16 bytes where the tiles lie k-major, else one element at a time.
+    In accesses of up to 16 bytes where the tiles lie k-major, else one element at a time.
     """
-    for number, piece in enumerate((tiling.piece_m, tiling.piece_n)):
+    for number, width in enumerate(tiling.fragment_widths):
         fragment = sch.cache_read(sch.get_sblock("gemm"), number, "local")
         sch.compute_at(fragment, nest.k, preserve_unit_loops=True)
-        wide = _SHARED_ACCESS_BYTES // tiling.element_bytes if tiling.reads == "fragments" else 1
-        _, inner = sch.split(sch.get_loops(fragment)[-1], [None, min(piece, wide)])
+        _, inner = sch.split(sch.get_loops(fragment)[-1], [None, width])
         sch.vectorize(inner)
         for loop in sch.get_loops(fragment)[nest.outer + 2 : -1]:
             sch.unroll(loop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -84,6 +85,16 @@ class Tiling:
     def fragments(self) -> bool:
         """Whether each step's operands are read into registers before they are multiplied."""
         return self.reads in ("fragments", "scalars")
+
+    @property
+    def fragment_widths(self) -> tuple[int, int]:
+        """Elements of one access that fills a fragment, of A and of B: at most 16 bytes; they divide a tile's row.
+
+        So every access is aligned: a row of 128 halves with a pad of 4 leaves accesses of 8 bytes.
+        """
+        wide = _ACCESS_BYTES // self.element_bytes if self.reads == "fragments" else 1
+        row_a, row_b = self.block_m + self.pad_a, self.block_n + self.pad_b
+        return math.gcd(min(self.piece_m, wide), row_a), math.gcd(min(self.piece_n, wide), row_b)
 
     @property
     def shared_bytes(self) -> int:

@@ -34,10 +34,10 @@ def fragment_wavefronts(cut: Tiling) -> int:
     """Wavefronts that a warp's fragments of one step of k take, A and B together, where reads is "fragments"."""
     size = cut.element_bytes
     total = 0
-    for axis, pieces, piece in ((0, cut.pieces_m, cut.piece_m), (1, cut.pieces_n, cut.piece_n)):
-        width = min(piece, 16 // size)
+    pieces_a, pieces_b = (cut.pieces_m, cut.piece_m), (cut.pieces_n, cut.piece_n)
+    for axis, (pieces, piece), width in zip((0, 1), (pieces_a, pieces_b), cut.fragment_widths, strict=True):
         once = _access(cut.lanes_n, cut.lane_order, axis, piece * size, width * size)
-        total += pieces * -(-piece // width) * once
+        total += pieces * (piece // width) * once
     return total
 
 
