@@ -27,6 +27,8 @@ _CUTS = (
     (32, 16, 64, 2, 1, 4, 8), (16, 16, 64, 1, 1, 4, 12),
 )  # fmt: skip
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+# Columns of outputs that are neighbours in time: with as many rows a wave of blocks reads least of A and B.
+_RASTER_COLUMNS = 1024
 # Stages that a cut has to do without, where with its own none passes every rule.
 _FEWER = (0, 1, 2)
 
@@ -91,6 +93,7 @@ def _config(gemm: Gemm, number: int, split: int, fewer: int, choices: Mapping[st
     tile_m, tile_n, tile_k, warps_m, warps_n, stages, _ = _CUTS[number]
     tile_k = next((k for k in (tile_k, 32, 16) if k in choices["tile_k"]), 16)
     columns = -(-gemm.n // tile_n)
+    rasters = [r for r in (1, 2, 3, 4, 8, 16) if columns % r == 0 and r in choices["raster"]]
     # Half sectors are what leaves the registers otherwise.
     whole = split > 1 or (DTYPE_BYTES[gemm.out] == 2 and output_width(gemm) == VECTOR)
     steps = -(-gemm.k // (tile_k * split))
@@ -111,6 +114,6 @@ def _config(gemm: Gemm, number: int, split: int, fewer: int, choices: Mapping[st
             ("load", loads(gemm)[0]),
             ("epilogue", STAGED if whole else DIRECT),
             ("split", split),
-            ("raster", next(r for r in (4, 8, 3, 2, 1) if columns % r == 0 and r in choices["raster"])),
+            ("raster", min(rasters, key=lambda raster: abs(raster * tile_n - _RASTER_COLUMNS))),
         ),
     )
