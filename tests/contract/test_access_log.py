@@ -78,9 +78,7 @@ def test_a_wrong_address_would_show(tmp_path: Path) -> None:
     launch = cuda.checked_launch(program, host)
     sites = logged_sites(source, launch, Case.random(gemm, gemm.m_max, seed=5), tmp_path)
     changed = [
-        LoggedSite(s.memory, s.store, s.width, s.addresses * 32, s.active)
-        if s.memory == "shared" and s.store
-        else s
+        LoggedSite(s.memory, s.store, s.width, s.addresses * 32, s.active) if s.memory == "shared" and s.store else s
         for s in sites
     ]
     (analysis,) = analyse(module, launch, gemm, _DEVICE)
