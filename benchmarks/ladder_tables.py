@@ -20,7 +20,13 @@ from tirgemm.hardware import named_device
 # The articles' own shape, whose configs are those of every problem of the suite.
 SHAPE = Gemm.parse("16384x16384x16384:f32:nn:alpha:beta")
 _NOT_YET = "Not measured yet: `tirgemm ladder --suite ladder` writes `benchmarks/results/DEVICE/ladder.sustained.json` on a GPU."
-_CODE = {"equal": "equal", "reordered": "the parent's instructions in another order", "different": ""}
+# "same opcodes" is what an earlier version told apart.
+_CODE = {
+    "equal": "equal",
+    "same opcodes": "the parent's opcodes, as often",
+    "reordered": "the parent's instructions in another order",
+    "different": "",
+}
 
 
 def loads(results: Path, suites: Path) -> str:
@@ -61,8 +67,13 @@ def measured(results: Path, suites: Path) -> str:
         document = load(path)
         for text in suite["gemms"]:
             entries = reported(document["rows"], Gemm.parse(text))
-            if entries:
+            reasons = {
+                row["message"] for row in document["rows"] if row["gemm"] == text and row["status"] != "measured"
+            }
+            if any(row["status"] == "measured" for row in document["rows"] if row["gemm"] == text):
                 parts.append(f"{_place(document)}: `{text}`\n\n{_figures(entries)}")
+            elif entries:
+                parts.append(f"`{text}`: no rung was measured: {'; '.join(sorted(reasons))}.")
     return "\n\n".join(parts) or _NOT_YET
 
 

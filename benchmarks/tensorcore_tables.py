@@ -10,6 +10,8 @@ from pathlib import Path
 
 from benchmarks.tensorcore_steps import STEPS
 from service.results import Document, Row, load
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.measured_configs import MeasuredConfigs
 from tirgemm.tuning.selection import ratio_low
 
 _BASELINES = ("torch.matmul", "cublaslt_best", "triton", "cutlass")
@@ -56,4 +58,32 @@ def _line(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-TABLES: dict[str, Callable[[Path], str]] = {"steps": steps}
+def searched(results: Path) -> str:
+    """The fastest config of every problem that a search over ``mma`` or ``wmma`` measured, beside its reference."""
+    parts = []
+    for path in sorted([*results.glob("*/mma.configs.json.gz"), *results.glob("*/wmma.configs.json.gz")]):
+        found = MeasuredConfigs.load(path)
+        for session in found.sessions:
+            parts += _fastest(found, session.gemm, session.regime)
+    if not parts:
+        return "Not searched yet: `python benchmarks/search_configs.py tensorcore --family mma` on a GPU."
+    head = ["family", "problem", "regime", "configs", "us", "TFLOP/s", "× torch.matmul", "fastest"]
+    lines = [_line(head), _line(["---"] * 3 + ["---:"] * 4 + ["---"])]
+    return "\n".join([*lines, *dict.fromkeys(parts)])
+
+
+def _fastest(found: MeasuredConfigs, gemm: Gemm, regime: str) -> list[str]:
+    """One line; none where nothing was measured."""
+    times = {config: us for config, us in found.times(gemm, regime).items() if us}
+    reference = found.reference_us(gemm, regime)
+    if not times or not reference:
+        return []
+    best = min(times, key=lambda config: times[config])
+    knobs = ", ".join(f"{name}={value}" for name, value in best.knobs if name in _TELLING)
+    rate = gemm.flops / times[best] / 1e6
+    numbers = [str(len(times)), f"{times[best]:.1f}", f"{rate:.0f}", f"{reference / times[best]:.3f}"]
+    return [_line([f"`{best.family}`", f"`{gemm}`", regime, *numbers, f"`{knobs}`"])]
+
+
+_TELLING = ("tile_m", "tile_n", "tile_k", "warps_m", "warps_n", "stages", "shared", "pad")
+TABLES: dict[str, Callable[[Path], str]] = {"steps": steps, "searched": searched}

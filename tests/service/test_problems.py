@@ -160,7 +160,7 @@ def test_what_is_not_there_is_404(shared: Service, path: str) -> None:
 def test_openapi_describes_every_error_as_a_problem(shared: Service) -> None:
     schema = shared.http.get("/openapi.json").json()
     assert set(schema["paths"]) == {
-        "/v1/kernels", "/v1/kernels/{kernel_id}", "/v1/jobs", "/v1/jobs/{job_id}", "/v1/jobs/{job_id}/events",
+        "/v1/kernels", "/v1/kernels/{kernel_id}", "/v1/kernels/{kernel_id}/explain", "/v1/jobs", "/v1/jobs/{job_id}", "/v1/jobs/{job_id}/events",
         "/v1/artifacts/{sha256}", "/v1/keys", "/v1/meta", "/healthz", "/readyz",
     }  # fmt: skip
     assert not schema["components"]["schemas"].keys() & {"HTTPValidationError", "ValidationError"}
