@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -119,7 +120,6 @@ struct Copy { void* to; const void* from; size_t bytes; };
 
 struct Fiber {
   ucontext_t context;
-  std::vector<char> stack;
   std::vector<std::vector<Copy>> groups;  // committed, oldest first
   std::vector<Copy> open;
   int barriers = 0;   // of the block, reached so far
@@ -129,6 +129,8 @@ struct Fiber {
 };
 
 static std::vector<Fiber> fibers;
+static constexpr size_t stack_bytes = 256 * 1024;
+static std::vector<std::unique_ptr<char[]>> stacks;  // of the fibers, from block to block
 static ucontext_t scheduler;
 static int running;
 static bool eager;
@@ -246,13 +248,14 @@ static void enter() {
 static int run_block(int threads, const std::vector<int>& order) {
   memset(buf_dyn_shmem_ptr, 0xff, shared_capacity);  // NaN until written
   fibers = std::vector<Fiber>(threads);
-  for (Fiber& fiber : fibers) {
-    fiber.stack.resize(256 * 1024);
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.data();
-    fiber.context.uc_stack.ss_size = fiber.stack.size();
-    fiber.context.uc_link = &scheduler;
-    makecontext(&fiber.context, enter, 0);
+  while ((int)stacks.size() < threads) stacks.emplace_back(new char[stack_bytes]);
+  for (int thread = 0; thread < threads; thread++) {
+    ucontext_t& context = fibers[thread].context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stacks[thread].get();
+    context.uc_stack.ss_size = stack_bytes;
+    context.uc_link = &scheduler;
+    makecontext(&context, enter, 0);
   }
   barrier_arrivals.clear();
   meeting_arrivals.assign((threads + 31) / 32, {});
@@ -280,9 +283,12 @@ static int run_grid(const int* grid, int threads, unsigned seed, std::function<v
   for (int i = threads - 1; seed > 1 && i > 0; i--) std::swap(order[i], order[(seed = seed * 1664525u + 1013904223u) % (i + 1)]);
   eager = odd;
   body = std::move(kernel);
+  int failed = 0;
   for (blockIdx.z = 0; blockIdx.z < grid[2]; blockIdx.z++)
     for (blockIdx.y = 0; blockIdx.y < grid[1]; blockIdx.y++)
-      for (blockIdx.x = 0; blockIdx.x < grid[0]; blockIdx.x++)
-        if (run_block(threads, order)) return 1;
-  return 0;
+      for (blockIdx.x = 0; blockIdx.x < grid[0] && !failed; blockIdx.x++) failed = run_block(threads, order);
+  // The library stays loaded as long as the tests run.
+  std::vector<Fiber>().swap(fibers);
+  decltype(stacks)().swap(stacks);
+  return failed;
 }
