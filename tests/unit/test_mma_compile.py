@@ -14,6 +14,7 @@ from tirgemm.families.mma.tile import registers_of
 from tirgemm.gemm import LAYOUTS, Gemm
 from tirgemm.hardware import ARCHITECTURES, named_device
 from tirgemm.tuning.compile import Binary, compile_program
+from tirgemm.workload import index_dtype
 
 _FAMILY = Mma()
 _SHARED = ("none", "padded", "permuted")
@@ -93,4 +94,19 @@ def test_offsets_beyond_32_bits_compile(epilogue: str) -> None:
     gemm = Gemm.parse("60000x60000x4104:f16:nn:batch=2:beta")
     _, binary = _compiled(gemm, "sm_90a", epilogue=epilogue, load="copy")
     assert binary.resources["spill_bytes"] == 0
+    assert "(int64_t)" in binary.sources["kernel.cu"]
+
+
+@pytest.mark.parametrize(
+    ("text", "split"),
+    [
+        ("300000000x1x3:f16:nn", 1),  # a copy of A with rows of 8
+        ("1..300000000x1x3:f16:nn", 1),
+        ("1x1x2147483640:f16:nt", 3),  # three parts are whole tiles up to 2147483712
+    ],
+)
+def test_offsets_that_only_copies_and_parts_bring_beyond_32_bits_are_wide(text: str, split: int) -> None:
+    gemm = Gemm.parse(text)
+    assert index_dtype(gemm) == "int32"
+    _, binary = _compiled(gemm, "sm_90a", split=split)
     assert "(int64_t)" in binary.sources["kernel.cu"]

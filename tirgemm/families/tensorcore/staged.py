@@ -24,6 +24,14 @@ _INT32_MAX = 2**31 - 1
 PARTIALS = "partials"
 
 
+def _reach(tiling: Tiling) -> int:
+    """The largest of what is counted beside the problem's own elements: parts' sums, copies with aligned rows, whole tiles of k."""
+    made: list[Dim] = [side.source.elements for side in tiling.sides if side.source]
+    if tiling.split > 1:
+        made.append(tiling.partial_elements)
+    return max(expr.evaluate(dim, tiling.gemm.m_max) for dim in [*made, tiling.split * tiling.steps * tiling.tile_k])
+
+
 class Writer(ABC):
     """Writes a PrimFunc ``symbol`` of ``gemm`` under ``tiling``: parameters, and the expressions that blocks share."""
 
@@ -32,8 +40,7 @@ class Writer(ABC):
         from tvm.tirx.script import builder as tir
 
         self.tir, self.tirx, self.gemm, self.tiling, self.symbol = tir, tirx, tiling.gemm, tiling, symbol
-        elements = expr.evaluate(tiling.partial_elements, self.gemm.m_max) if tiling.split > 1 else 0
-        self.index = "int64" if elements > _INT32_MAX else index_dtype(self.gemm)
+        self.index = "int64" if _reach(tiling) > _INT32_MAX else index_dtype(self.gemm)
         self.m: Any = None
         self.c: Any = None
         self.bias: Any = None
