@@ -12,7 +12,8 @@ from tirgemm.config import Config
 from tirgemm.families.base import rejected
 from tirgemm.families.mma import Mma
 from tirgemm.families.mma.space import tiling
-from tirgemm.families.tensorcore.tiling import copy_width, loads, repacked
+from tirgemm.families.tensorcore.tiling import copy_width, loads, repacked, repacked_bytes
+from tirgemm.families.wmma import Wmma
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import ARCHITECTURES, named_device
 
@@ -62,6 +63,17 @@ def test_copies_are_as_wide_as_bases_rows_and_matrices_allow(
     assert (copy_width(gemm, "a"), copy_width(gemm, "b")) == widths
     assert loads(gemm) == ways
     assert [repacked(gemm, operand) is None for operand in ("a", "b")] == [width == 8 for width in widths]
+
+
+def test_estimates_count_copies_of_rows_that_end_within_a_run() -> None:
+    """Rows of 999 at distances of 1000: accesses of 16 bytes would read one element too many."""
+    gemm, whole = Gemm.parse("1000x1000x999:f16:nt:lda=1000:ldb=1000"), Gemm.parse("1000x1000x1000:f16:nt")
+    assert repacked_bytes(gemm, "copy") == 0
+    assert repacked_bytes(gemm, "repack") == 2 * 1000 * 1024 * 2
+    for family in (_FAMILY, Wmma()):
+        config = family.default(whole, _H200, "sustained")
+        copied = family.predict_us(gemm, config.with_(load="repack"), _H200, "sustained")
+        assert copied > family.predict_us(whole, config, _H200, "sustained") + 2  # microseconds of one more kernel
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

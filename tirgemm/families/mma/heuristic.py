@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
-from tirgemm.expr import evaluate
 from tirgemm.families.mma.rules import RULES
 from tirgemm.families.mma.space import space, tiling
 from tirgemm.families.mma.tile import VECTOR, registers_of
 from tirgemm.families.tensorcore.estimate import Cut, estimate_us
-from tirgemm.families.tensorcore.names import DIRECT, LINE, PERMUTED, REPACK, STAGED
-from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, OPERANDS, loads, output_width, repacked
+from tirgemm.families.tensorcore.names import DIRECT, LINE, PERMUTED, STAGED
+from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, loads, output_width, repacked_bytes
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 from tirgemm.hardware import occupancy
 
@@ -48,7 +47,7 @@ def _estimates(
     gemm: Gemm, device: Device, regime: str, choices: Mapping[str, tuple[object, ...]], fewer: int
 ) -> Iterator[tuple[float, int, int]]:
     """Microseconds, number in the table and split of every cut that shared memory holds with so many stages fewer."""
-    repacked_bytes, nbytes, limits = _repacked_bytes(gemm, loads(gemm)[0]), gemm.nbytes, device.limits
+    copied, nbytes, limits = repacked_bytes(gemm, loads(gemm)[0]), gemm.nbytes, device.limits
     for number, (tile_m, tile_n, tile_k, warps_m, warps_n, stages, most) in enumerate(_CUTS):
         stages -= fewer
         shared = stages * (tile_m + tile_n) * tile_k * ELEMENT_BYTES
@@ -60,7 +59,7 @@ def _estimates(
         blocks = -(-gemm.m_max // tile_m) * -(-gemm.n // tile_n) * gemm.batch
         for split in _SPLITS:
             if split == 1 or (split in choices["split"] and blocks * split <= 2 * resident * device.units):
-                cut = Cut(tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident, efficiency, repacked_bytes)
+                cut = Cut(tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident, efficiency, copied)
                 yield estimate_us(gemm, cut, device, regime, nbytes), number, split
 
 
@@ -71,7 +70,7 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
     resident = max(1, occupancy(device.limits, cut.threads, min(255, registers_of(cut, sets)), cut.shared_bytes))
     numbers = Cut(
         cut.tile_m, cut.tile_n, cut.tile_k, cut.warps_m, cut.warps_n, cut.stages, cut.split, resident,
-        _efficiency(cut.warp_m, cut.warp_n, sets), _repacked_bytes(gemm, config["load"]),
+        _efficiency(cut.warp_m, cut.warp_n, sets), repacked_bytes(gemm, config["load"]),
     )  # fmt: skip
     return estimate_us(gemm, numbers, device, regime, gemm.nbytes)
 
@@ -80,13 +79,6 @@ def _efficiency(warp_m: int, warp_n: int, sets: int) -> float:
     """The share of mma.sync's rate: fragments, whose loads come between, are read again the less the larger a warp's tile."""
     products, fragments = warp_m * warp_n / 128, (warp_m + warp_n) / 16
     return products / (products + fragments * (1.0 if sets == 1 else 0.5))
-
-
-def _repacked_bytes(gemm: Gemm, load: str) -> int:
-    if load != REPACK:
-        return 0
-    items = (repacked(gemm, operand) for operand in OPERANDS)
-    return sum(evaluate(item.nbytes, gemm.m_max) for item in items if item)
 
 
 def _config(gemm: Gemm, number: int, split: int, fewer: int, choices: Mapping[str, tuple[object, ...]]) -> Config:

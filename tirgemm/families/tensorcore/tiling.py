@@ -249,6 +249,14 @@ def repacked(gemm: Gemm, operand: Operand) -> Repacked | None:
     return Repacked(operand, rows, columns, gemm.batch, source_ld, source_stride, ld, stride, elements, width, width)
 
 
+def repacked_bytes(gemm: Gemm, load: str) -> int:
+    """Bytes of the copies of A and B that the knob ``load`` asks for, at the largest m."""
+    if load != REPACK:
+        return 0
+    items = (repacked(gemm, operand) for operand in OPERANDS)
+    return sum(expr.evaluate(item.nbytes, gemm.m_max) for item in items if item)
+
+
 def side(
     gemm: Gemm, operand: Operand, extent: int, depth: int, threads: int, shared: str, copy: str, load: str
 ) -> Side:

@@ -8,11 +8,8 @@ from collections.abc import Mapping
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
-from tirgemm.expr import evaluate
 from tirgemm.families.tensorcore.estimate import Cut, estimate_us
-from tirgemm.families.tensorcore.names import REPACK
-from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, OPERANDS, RUN, k_major, loads
-from tirgemm.families.wgmma.repacking import repacked
+from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, RUN, k_major, loads, repacked_bytes
 from tirgemm.families.wmma.rules import RULES
 from tirgemm.families.wmma.space import space, tiling
 from tirgemm.families.wmma.tile import FRAGMENT, registers_of
@@ -39,7 +36,7 @@ _SHARE = 0.95
 def default(gemm: Gemm, device: Device, regime: str) -> Config:
     """The best-estimated cut that passes every rule. Raises Unsupported where none does."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
-    repacked_bytes, nbytes = _repacked_bytes(gemm, loads(gemm)[0]), gemm.nbytes
+    copied, nbytes = repacked_bytes(gemm, loads(gemm)[0]), gemm.nbytes
     found = []
     for number, (tile_m, tile_n, tile_k, warps_m, warps_n) in enumerate(_CUTS):
         if tile_m not in choices["tile_m"] or tile_n not in choices["tile_n"]:
@@ -56,7 +53,7 @@ def default(gemm: Gemm, device: Device, regime: str) -> Config:
             if split == 1 or (split in choices["split"] and blocks * split <= 2 * resident * device.units):
                 cut = Cut(
                     tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident,
-                    _efficiency(gemm, (tile_m, tile_n, tile_k), (warps_m, warps_n), 2, _PAD), repacked_bytes,
+                    _efficiency(gemm, (tile_m, tile_n, tile_k), (warps_m, warps_n), 2, _PAD), copied,
                 )  # fmt: skip
                 room = min(resident, -(-blocks * split // device.units), _MOST_RESIDENT)
                 found.append((estimate_us(gemm, cut, device, regime, nbytes), number, split, room))
@@ -76,7 +73,7 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
         cut.tile_m, cut.tile_n, cut.tile_k, cut.warps_m, cut.warps_n, cut.stages, cut.split,
         max(1, occupancy(device.limits, cut.threads, need, cut.shared_bytes)),
         _efficiency(gemm, (cut.tile_m, cut.tile_n, cut.tile_k), (cut.warps_m, cut.warps_n), cut.sets, config["pad"]),
-        _repacked_bytes(gemm, config["load"]),
+        repacked_bytes(gemm, config["load"]),
     )  # fmt: skip
     return estimate_us(gemm, numbers, device, regime, gemm.nbytes)
 
@@ -91,13 +88,6 @@ def _efficiency(gemm: Gemm, tile: tuple[int, int, int], warps: tuple[int, int], 
     loads_a, loads_b = (math.gcd((row + pad) // RUN, _PLACES) for row in rows)
     products, factors = 2 * fragments_m * fragments_n, fragments_m * loads_a + fragments_n * loads_b
     return _SHARE * products / (products + factors * (1.0 if sets == 1 else 0.5))
-
-
-def _repacked_bytes(gemm: Gemm, load: str) -> int:
-    if load != REPACK:
-        return 0
-    items = (repacked(gemm, operand) for operand in OPERANDS)
-    return sum(evaluate(item.nbytes, gemm.m_max) for item in items if item)
 
 
 def _config(
