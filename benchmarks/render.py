@@ -22,11 +22,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.bank_tables import TABLES as BANK_TABLES  # noqa: E402 - found by the line above
+from benchmarks.evidence_tables import evidence, mutants  # noqa: E402
 from benchmarks.ladder_tables import TABLES as LADDER_TABLES  # noqa: E402
-from benchmarks.suite_tables import TABLES  # noqa: E402
+from benchmarks.suite_tables import TABLES as SUITE_TABLES  # noqa: E402
 from benchmarks.tensorcore_tables import TABLES as TENSORCORE_TABLES  # noqa: E402
 from service.results import load  # noqa: E402
 
+TABLES = SUITE_TABLES | {"evidence": evidence, "mutants": mutants}
 RESULTS = ROOT / "benchmarks" / "results"
 SUITES = ROOT / "benchmarks" / "suites"
 BLOCK = re.compile(r"(<!-- results:(?P<name>[\w./-]+) -->\n).*?(<!-- /results:(?P=name) -->)", re.DOTALL)
