@@ -40,7 +40,7 @@ Integers = NDArray[np.int64]
 _NAMES = {
     "load": ("shared_loads", "shared_load_wavefronts", "shared_load_conflicts"),
     "store": ("shared_stores", "shared_store_wavefronts", "shared_store_conflicts"),
-    "stmatrix": ("shared_stores", "shared_store_wavefronts", "shared_store_conflicts"),
+    "stmatrix": ("matrix_stores", "matrix_store_wavefronts", "matrix_store_conflicts"),
     "ldmatrix": ("matrix_loads", "matrix_load_wavefronts", "matrix_load_conflicts"),
     "cp.async": ("copies", "copy_wavefronts", "copy_conflicts"),
 }

@@ -36,14 +36,15 @@ from tirgemm.artifact import Signer, pack
 from tirgemm.config import Config
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
-from tirgemm.errors import BuildFailed, MeasurementFailed, TirgemmError
+from tirgemm.errors import BuildFailed, InvalidRequest, MeasurementFailed, TirgemmError
 from tirgemm.hardware import named_device
 from tirgemm.tuning.compile import build
 
 ROOT = Path(__file__).resolve().parents[1]
 CHIPS = {"sm_80": "ga100", "sm_86": "ga102", "sm_89": "ad102", "sm_90a": "gh100"}
-# Cases in one process of the profiler: its start costs seconds, and one that is killed tells nothing of what it had.
-AT_ONCE = 16
+# Cases in one process of the profiler, whose start costs seconds, and what it may take: what a limit can cost.
+AT_ONCE = 4
+GROUP_SECONDS = 90.0
 # What is kept of the list of the device's metrics, to choose others from.
 _OF_MEMORY = re.compile(r"shared|ldsm|ldgsts|op_(ld|st)|pipe_lsu|inst_executed_op")
 
@@ -112,7 +113,12 @@ def keep(kernels: Sequence[Kernel], file: Path) -> None:
 
 def repeated(folder: Path, processes: int | None = None) -> tuple[Device, list[Kernel], dict[str, str], dict[str, Any]]:
     """An earlier run's device, its counted cases predicted anew, its metrics and its environment."""
-    (results,) = (path for path in folder.glob("*.json") if path.with_suffix(".cubins.zip").exists())
+    found = [path for path in folder.glob("*.json") if path.with_suffix(".cubins.zip").exists()]
+    if len(found) != 1:
+        raise InvalidRequest(
+            f"{folder} has {len(found)} results files with a .cubins.zip beside them; --again takes one"
+        )
+    (results,) = found
     earlier = json.loads(results.read_text())
     arch = earlier["environment"]["device_key"].split(":")[1]
     device, named = named_device(arch), {case.name: case for case in cases()}
@@ -123,10 +129,12 @@ def repeated(folder: Path, processes: int | None = None) -> tuple[Device, list[K
             for c in counted
         ]
     kernels = prepared(wanted, processes)
-    logs = sorted(folder.glob(f"{results.stem}.ncu.*.csv"), key=lambda path: int(path.suffixes[-2][1:]))
-    launches = [launch for log in logs for launch in ncu.read(log.read_text(errors="replace"))]
-    attribute(kernels, launches)
-    seen = {base for launch in launches for name in launch.metrics for base in base_names(name)}
+    seen: set[str] = set()
+    for log in dict.fromkeys(case["log"] for case in counted):
+        launches = ncu.read((folder / log).read_text(errors="replace"))
+        of_log = [kernel for kernel, case in zip(kernels, counted, strict=True) if case["log"] == log]
+        attribute(of_log, launches, log)
+        seen |= {base for launch in launches for name in launch.metrics for base in base_names(name)}
     return device, kernels, chosen(seen), earlier["environment"]
 
 
@@ -148,23 +156,27 @@ def count(kernels: Sequence[Kernel], device: Device, metrics: Sequence[str], log
             log = logs.with_name(f"{logs.name}.{turn}.csv")
             turn += 1
             try:
-                output, launches = ncu.profile(command, metrics, log, left, _environment())
+                output, launches = ncu.profile(command, metrics, log, min(left, GROUP_SECONDS), _environment())
                 ended = [line.removeprefix(END).strip() for line in output.splitlines() if line.startswith(END)]
                 done = [kernel for kernel in now if kernel.case.name in ended]
-                attribute(done, launches)
+                attribute(done, launches, log.name)
             except MeasurementFailed as error:
                 for kernel in now:
-                    kernel.message = str(error)[:600]
+                    if not kernel.counts:
+                        kernel.message = str(error)[:600]
                 waiting = waiting[len(now) :]
                 continue
             if len(done) < len(now):
                 now[len(done)].message = f"its call did not end: {' / '.join(output.splitlines()[-4:])[:500]}"
             waiting = [kernel for kernel in waiting if kernel not in done and not kernel.message]
-            print(f"{sum(bool(k.counts) for k in kernels)} counted", flush=True)
+            after = f"{left - (deadline - time.monotonic()):.0f} s for {now[0].case.name} to {now[-1].case.name}"
+            print(f"{sum(bool(k.counts) for k in kernels)} counted, {after}", flush=True)
 
 
-def attribute(done: Sequence[Kernel], launches: Sequence[ncu.Launch]) -> None:
-    """Give the launches to the kernels, in order. Raises MeasurementFailed where their names do not agree."""
+def attribute(done: Sequence[Kernel], launches: Sequence[ncu.Launch], log: str) -> None:
+    """Give the launches of one log to its kernels, in order; a call that did not end may have left more of them.
+
+    Raises MeasurementFailed where their names do not agree."""
     rest = iter(launches)
     for kernel in done:
         assert kernel.binary is not None
@@ -177,7 +189,7 @@ def attribute(done: Sequence[Kernel], launches: Sequence[ncu.Launch]) -> None:
                     f"{expected.symbol} is launched"
                 )
             counts.append(found.metrics)
-        kernel.counts = tuple(counts)
+        kernel.counts, kernel.log = tuple(counts), log
 
 
 def _packed(kernel: Kernel, device: Device, signer: Signer, folder: Path) -> Path:

@@ -47,12 +47,13 @@ class Case:
 
 @cache
 def cases() -> tuple[Case, ...]:
-    """Every case of ``cases.json``, the ladder's rungs one by one."""
+    """Every case of ``cases.json`` in its order, the cheap ones first; ``rungs``: rungs of the ladder, or all of them."""
     found: list[Case] = []
     for entry in json.loads(FILE.read_text()):
         gemm, family = Gemm.parse(entry["gemm"]), entry["family"]
-        if entry.get("rungs"):
-            found += [Case(f"{family}.{r.name}", gemm, family, r.name) for r in ladder.RUNGS]
+        if "rungs" in entry:
+            rungs = [rung.name for rung in ladder.RUNGS] if entry["rungs"] == "all" else entry["rungs"]
+            found += [Case(f"{family}.{rung}{entry.get('suffix', '')}", gemm, family, rung) for rung in rungs]
         else:
             found.append(Case(entry["name"], gemm, family, knobs=tuple(entry.get("knobs", {}).items())))
     return tuple(found)

@@ -26,6 +26,7 @@ class Kernel:
     binary: Binary | None = None
     predictions: tuple[Prediction, ...] = ()
     counts: tuple[dict[str, float], ...] = ()
+    log: str = ""
     message: str = ""
 
     @property
@@ -50,6 +51,7 @@ def documented(kernels: Sequence[Kernel], metrics: Mapping[str, str], about: dic
             "unknown": sorted({word for p in k.predictions for word in p.unknown}),
         }
         | ({"binary_sha256": k.binary.binary_sha256} if k.binary else {})
+        | ({"log": k.log} if k.log else {})
         | ({"message": k.message} if k.message else {})
         for k in kernels
     ]  # fmt: skip

@@ -67,36 +67,50 @@ def _both(name: str) -> tuple[str, ...]:
     return (f"{name}_access.sum+{name}_bypass.sum",)
 
 
+def _copied(what: str) -> tuple[str, ...]:
+    """What cp.async reads of global memory; past L1 the H200 counts it by instruction alone."""
+    name = f"t_{what}_pipe_lsu_mem_global_op_ldgsts"
+    return (
+        *_counted(f"sm__sass_l1tex_{name}", f"smsp__sass_l1tex_{name}", f"l1tex__{name}"),
+        *_both(f"l1tex__{name}_cache"),
+    )
+
+
 COUNTERS: tuple[Counter, ...] = (
     # Instructions of a warp.
     Counter("shared_loads", _instructions("shared_ld")),
     Counter("shared_stores", _instructions("shared_st")),
     Counter("matrix_loads", _instructions("ldsm")),
+    Counter("matrix_stores", _instructions("shared_stsm")),
     Counter("copies", (*_instructions("ldgsts"), *_both("smsp__sass_inst_executed_op_ldgsts_cache"))),
     Counter("global_loads", _instructions("global_ld")),
     Counter("global_stores", _instructions("global_st")),
     Counter("shared_load_wavefronts", _wavefronts("ld")),
     Counter("shared_store_wavefronts", _wavefronts("st")),
     Counter("matrix_load_wavefronts", _wavefronts("ldsm")),
+    Counter("matrix_store_wavefronts", _wavefronts("stsm")),
     Counter("copy_wavefronts", _wavefronts("ldgsts")),
     Counter("shared_wavefronts", _counted("l1tex__data_pipe_lsu_wavefronts_mem_shared")),
     Counter("shared_load_conflicts", _shared("bank_conflicts", "ld"), "conflicts", "shared_loads"),
     Counter("shared_store_conflicts", _shared("bank_conflicts", "st"), "conflicts", "shared_stores"),
     Counter("matrix_load_conflicts", _shared("bank_conflicts", "ldsm"), "conflicts", "matrix_loads"),
+    Counter("matrix_store_conflicts", _shared("bank_conflicts", "stsm"), "conflicts", "matrix_stores"),
     Counter("copy_conflicts", _shared("bank_conflicts", "ldgsts"), "conflicts", "copies"),
     Counter("global_load_requests", _l1("requests", "ld")),
     Counter("global_load_sectors", _l1("sectors", "ld")),
     Counter("global_store_requests", _l1("requests", "st")),
     Counter("global_store_sectors", _l1("sectors", "st")),
-    Counter("copy_requests", (*_l1("requests", "ldgsts"), *_both("l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts_cache"))),
-    Counter("copy_sectors", (*_l1("sectors", "ldgsts"), *_both("l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache"))),
+    Counter("copy_requests", _copied("requests")),
+    Counter("copy_sectors", _copied("sectors")),
     # Resident warps in percent of what the SMs can hold: predicted is what fits.
     Counter("occupancy_percent", ("sm__warps_active.avg.pct_of_peak_sustained_active",), "at_most"),
 )  # fmt: skip
 BY_NAME = {counter.name: counter for counter in COUNTERS}
-# The L1's data stage counts ldmatrix among the loads; counted by instruction it is apart.
-_REQUESTS = ("shared_loads", "shared_stores", "matrix_loads", "copies")
-_LUMPED = {"shared_load_wavefronts": "matrix_load_wavefronts", "shared_load_conflicts": "matrix_load_conflicts"}
+_REQUESTS = ("shared_loads", "shared_stores", "matrix_loads", "matrix_stores", "copies")
+# The L1's data stage counts ldmatrix among the loads and stmatrix among the stores; counted by instruction they are apart.
+_LUMPED = {
+    f"shared_{op}_{what}": f"matrix_{op}_{what}" for op in ("load", "store") for what in ("wavefronts", "conflicts")
+}
 
 
 def base_names(metric: str) -> list[str]:
@@ -127,12 +141,15 @@ def chosen(available: AbstractSet[str]) -> dict[str, str]:
 
 
 def candidates(available: AbstractSet[str]) -> list[str]:
-    """Every metric that could count something here, also those that are not chosen: the profiler's log keeps them, so that
-    another choice needs no new run.
+    """What to profile: of each counter the best metric of the SM's and the best of the L1's, chosen or not. The profiler's log
+    keeps both, so that another choice needs no new run; more of the same would only be more passes.
     """
-    parts = {part for counter in COUNTERS for metric in counter.metrics for part in metric.split("+")}
-    found = {part for part in parts if part.partition(".")[0] in available}
-    return sorted(found or {part for metric in chosen(available).values() for part in metric.split("+")})
+    found: set[str] = set(chosen(available).values())
+    for counter in COUNTERS:
+        had = [metric for metric in counter.metrics if all(name in available for name in base_names(metric))]
+        for of_l1 in (False, True):
+            found |= set([metric for metric in had if metric.startswith("l1tex__") is of_l1][:1])
+    return sorted({part for metric in found for part in metric.split("+")})
 
 
 def right(counter: Counter, predicted: float, counted: float, requests: float | None) -> bool:
@@ -154,8 +171,11 @@ def compared(
     """
     predicted = dict(predicted)
     for whole, part in _LUMPED.items():
-        if metrics.get(whole, "").startswith("l1tex__") and part in predicted:
-            predicted[whole] = predicted.get(whole, 0.0) + predicted.pop(part)
+        alone = part in metrics
+        if part in predicted and metrics.get(whole, "").startswith("l1tex__") and (whole in counted or not alone):
+            predicted[whole] = predicted.get(whole, 0.0) + predicted[part]
+            if not alone:
+                del predicted[part]
     rows: list[dict[str, object]] = []
     for counter in COUNTERS:
         mine, theirs = predicted.get(counter.name), counted.get(counter.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import re
@@ -16,6 +17,8 @@ from tirgemm.errors import MeasurementFailed, MissingExtra
 
 _PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute", "/usr/local/bin")
 _QUERY_SECONDS = 90
+# Between one way of stopping the profiler and the next, less gentle one.
+_GRACE_SECONDS = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,8 @@ def profile(
 ) -> tuple[str, list[Launch]]:
     """What ``command`` prints, and the launches that were profiled before it ended or ``timeout_s`` was over.
 
-    Clocks are left as they are. ``log`` keeps ncu's own output. Raises MissingExtra without ncu, MeasurementFailed with
+    ncu writes its table when the command ends: over time the command is ended first, and ncu itself only when it does not
+    follow. Clocks are left as they are. ``log`` keeps ncu's own output. Raises MissingExtra without ncu, MeasurementFailed with
     its words where it profiled nothing.
     """
     full = [
@@ -75,14 +79,42 @@ def profile(
     try:
         output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
+        output = _stopped(process, command) + f"\n== stopped after {timeout_s:.0f} s"
     text = log.read_text(errors="replace") if log.exists() else ""
     launches = read(text)
     if not launches:
         words = [line for line in (text + output).splitlines() if line.strip()][-8:]
         raise MeasurementFailed(f"ncu profiled no kernel: {' / '.join(words)[:1500]}")
     return output, launches
+
+
+def _stopped(process: subprocess.Popen[str], command: Sequence[str]) -> str:
+    """End ncu so that it writes what it has; what was printed."""
+    for gentle, target in ((signal.SIGINT, command), (signal.SIGTERM, command), (signal.SIGINT, None)):
+        for pid in _below(process.pid, target) if target else [process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, gentle)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=_GRACE_SECONDS)[0]
+    os.killpg(process.pid, signal.SIGKILL)
+    return process.communicate()[0]
+
+
+def _below(root: int, command: Sequence[str]) -> list[int]:
+    """The processes that ``root`` started, itself or through others, with ``command`` as their command line."""
+    parents, lines = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            lines[int(folder.name)] = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    found = []
+    for pid in parents:
+        above = pid
+        while above not in (root, 0, 1) and above in parents:
+            above = parents[above]
+        if above == root and pid != root and lines[pid] == list(command):
+            found.append(pid)
+    return found
 
 
 def read(text: str) -> list[Launch]:

@@ -49,7 +49,8 @@ def memory_counters(analysis: KernelAnalysis) -> dict[str, float]:
     for name, wavefronts, conflicts, ops in (
         ("shared_loads", "shared_load_wavefronts", "shared_load_conflicts", ("load",)),
         ("matrix_loads", "matrix_load_wavefronts", "matrix_load_conflicts", ("ldmatrix",)),
-        ("shared_stores", "shared_store_wavefronts", "shared_store_conflicts", ("store", "stmatrix")),
+        ("shared_stores", "shared_store_wavefronts", "shared_store_conflicts", ("store",)),
+        ("matrix_stores", "matrix_store_wavefronts", "matrix_store_conflicts", ("stmatrix",)),
         ("copies", "copy_wavefronts", "copy_conflicts", ("copy",)),
     ):
         traffic = analysis.traffic("shared", *ops)

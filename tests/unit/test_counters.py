@@ -101,12 +101,13 @@ def test_without_a_list_the_common_metrics_are_asked_for() -> None:
     assert metrics.candidates(frozenset()) == sorted(asked.values())
 
 
-def test_every_metric_that_may_serve_is_profiled() -> None:
+def test_best_metric_of_the_sm_and_of_the_l1_are_profiled() -> None:
     names = {
         "sm__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld", "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld",
-        "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access", "dram__bytes",
     }  # fmt: skip
-    assert metrics.candidates(names) == sorted(f"{name}.sum" for name in names - {"dram__bytes"})
+    others = {"smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld", "dram__bytes"}
+    half = "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access"
+    assert metrics.candidates(names | others | {half}) == sorted(f"{name}.sum" for name in names)
 
 
 # -- right and wrong -------------------------------------------------------------------------------
@@ -154,6 +155,28 @@ def test_matrix_loads_are_loads_where_the_l1_counts() -> None:
     assert [row["right"] for row in rows] == [True, True]
 
 
+def test_matrix_conflicts_counted_by_instruction_stay_apart_and_join_the_l1s_loads() -> None:
+    by_l1 = {"shared_load_conflicts": CONFLICTS, "matrix_load_conflicts": "sm__sass_a_op_ldsm.sum"}
+    predicted = {"shared_load_conflicts": 3.0, "matrix_load_conflicts": 12.0}
+    rows = compared("k", predicted, {"shared_load_conflicts": 15.0, "matrix_load_conflicts": 12.0}, by_l1)
+    assert [(row["counter"], row["predicted"], row["right"]) for row in rows] == [
+        ("shared_load_conflicts", 15.0, True), ("matrix_load_conflicts", 12.0, True),
+    ]  # fmt: skip
+    (only,) = compared("k", {"matrix_load_conflicts": 12.0}, {"matrix_load_conflicts": 12.0}, by_l1)
+    assert (only["counter"], only["right"]) == ("matrix_load_conflicts", True)
+
+
+def test_stmatrix_is_counted_apart_from_stores_by_instruction_and_with_them_by_the_l1() -> None:
+    predicted = {"shared_store_wavefronts": 8.0, "matrix_store_wavefronts": 4.0}
+    l1 = {"shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"}
+    (lumped,) = compared("k", predicted, {"shared_store_wavefronts": 12.0}, l1)
+    assert (lumped["counter"], lumped["predicted"], lumped["right"]) == ("shared_store_wavefronts", 12.0, True)
+    sass = "sm__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{}"
+    apart = chosen({sass.format("st"), sass.format("stsm")})
+    rows = compared("k", predicted, {"shared_store_wavefronts": 8.0, "matrix_store_wavefronts": 4.0}, apart)
+    assert [row["right"] for row in rows] == [True, True]
+
+
 def test_names_of_counters_are_one_each_and_conflicts_name_requests() -> None:
     assert len(BY_NAME) == len(COUNTERS)
     assert all(counter.requests in BY_NAME for counter in COUNTERS if counter.test == "conflicts")
@@ -190,7 +213,8 @@ def kernel(name: str, *symbols: str) -> Kernel:
 
 def test_launches_belong_to_calls_by_order() -> None:
     one, two = kernel("one", "simt_gemm_kernel"), kernel("two", "wgmma_gemm_kernel", "wgmma_reduce_kernel")
-    counters.attribute([one, two], ncu.read(LOG))
+    counters.attribute([one, two], ncu.read(LOG), "x.csv")
+    assert (one.log, two.log) == ("x.csv", "x.csv")
     assert [len(k.counts) for k in (one, two)] == [1, 2]
     assert two.counts[1][OCCUPANCY] == 43.1
     rows = document.documented([one, two], {"occupancy_percent": OCCUPANCY}, {})["rows"]
@@ -199,9 +223,71 @@ def test_launches_belong_to_calls_by_order() -> None:
 
 def test_launch_of_another_kernel_is_an_error_by_name() -> None:
     with pytest.raises(MeasurementFailed, match="two: the profiler saw simt_gemm_kernel where wgmma_gemm_kernel"):
-        counters.attribute([kernel("two", "wgmma_gemm_kernel")], ncu.read(LOG))
+        counters.attribute([kernel("two", "wgmma_gemm_kernel")], ncu.read(LOG), "x.csv")
     with pytest.raises(MeasurementFailed, match="one: the profiler saw no more launches where simt_gemm_kernel"):
-        counters.attribute([kernel("one", "simt_gemm_kernel")], [])
+        counters.attribute([kernel("one", "simt_gemm_kernel")], [], "x.csv")
+
+
+# A profiler that pretends: as ncu it runs the command, and writes its table when that has ended.
+SLOW = """#!{python}
+import signal, subprocess, sys
+from pathlib import Path
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+arguments = sys.argv[1:]
+log, metrics = (arguments[arguments.index(name) + 1] for name in ("--log-file", "--metrics"))
+subprocess.call([sys.executable, "-c", "import subprocess, sys; subprocess.call(sys.argv[1:])", *arguments[-3:]])
+if "{table}":
+    Path(log).write_text(f'"ID","Kernel Name","Grid Size","Block Size","{{metrics}}"\\n"0","k","(1,1,1)","(1,1,1)","7"\\n')
+else:
+    signal.pause()
+"""
+STUBBORN = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+
+
+@pytest.mark.parametrize("ignores", ["", STUBBORN], ids=["interrupted", "terminated"])
+def test_profiler_over_time_writes_what_it_has(fake_ncu: Path, monkeypatch: pytest.MonkeyPatch, ignores: str) -> None:
+    (fake_ncu / "bin" / "ncu").write_text(SLOW.format(python=sys.executable, table="yes"))
+    monkeypatch.setattr(ncu, "_GRACE_SECONDS", 1.0)
+    command = [sys.executable, "-c", f"{ignores}print('== end k', flush=True); import time; time.sleep(60)"]
+    output, launches = ncu.profile(command, [OCCUPANCY], fake_ncu / "x.csv", 1.5, dict(os.environ))
+    assert [launch.metrics for launch in launches] == [{OCCUPANCY: 7.0}]
+    assert output.startswith("== end k\n")
+    assert output.endswith("== stopped after 2 s")
+
+
+def test_profiler_that_does_not_end_is_killed(fake_ncu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (fake_ncu / "bin" / "ncu").write_text(SLOW.format(python=sys.executable, table=""))
+    monkeypatch.setattr(ncu, "_GRACE_SECONDS", 0.3)
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    began = time.monotonic()
+    with pytest.raises(MeasurementFailed, match=r"ncu profiled no kernel: .*== stopped after 1 s"):
+        ncu.profile(command, [OCCUPANCY], fake_ncu / "x.csv", 1.0, dict(os.environ))
+    assert time.monotonic() - began < 20
+
+
+def test_limit_costs_only_the_case_it_meets(fake_ncu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of a group is cut off: the first keeps its counts, the next group is profiled."""
+    begin = '"ID","Kernel Name","Grid Size","Block Size","x__y"\n'
+    taken: list[float] = []
+
+    def profile(
+        command: list[str], _m: object, _log: Path, timeout_s: float, _e: object
+    ) -> tuple[str, list[ncu.Launch]]:
+        names = [Path(file).stem for file in command if file.endswith(".tirgemm")]
+        taken.append(timeout_s)
+        ended = names[:1] if len(taken) == 1 else names
+        rows = [f'"{i}","simt_gemm_kernel","(1)","(1)","{len(taken)}"\n' for i in range(len(ended))]
+        return "".join(f"== end {name}\n" for name in ended) + "== stopped after 90 s", ncu.read(begin + "".join(rows))
+
+    monkeypatch.setattr(ncu, "profile", profile)
+    monkeypatch.setattr(counters, "AT_ONCE", 2)
+    monkeypatch.setattr(counters, "_packed", packed_as_text)
+    kernels = [kernel(name, "simt_gemm_kernel") for name in ("a", "slow", "b", "c")]
+    counters.count(kernels, H200, [], fake_ncu / "x.ncu", time.monotonic() + 1000)
+    assert [k.status for k in kernels] == ["counted", "failed", "counted", "counted"]
+    assert "== stopped after 90 s" in kernels[1].message
+    assert [k.log for k in kernels] == ["x.ncu.0.csv", "", "x.ncu.1.csv", "x.ncu.1.csv"]
+    assert set(taken) == {counters.GROUP_SECONDS}
 
 
 # A profiler that pretends: it writes a table of one launch a package, and says that the calls began and ended.
@@ -286,7 +372,11 @@ def test_run_writes_a_file_that_checks_and_that_can_be_judged_again(
         head = f'"ID","Kernel Name","Grid Size","Block Size","{OCCUPANCY}"\n'
         lines = [f'"{i}","{k.symbol}","(1,1,1)","(1,1,1)","1"\n' for i, k in enumerate(made.binary.launch.kernels)]
         out.with_suffix(f".ncu.{number}.csv").write_text(head + "".join(lines))
-    out.write_text(json.dumps(found | {"cases": [case | {"status": "counted"} for case in found["cases"]]}))
+    # The first log has a launch more, of a case that did not end.
+    with out.with_suffix(".ncu.0.csv").open("a") as log:
+        log.write('"9","simt_gemm_kernel","(1,1,1)","(1,1,1)","1"\n')
+    counted = [c | {"status": "counted", "log": f"counters.ncu.{i}.csv"} for i, c in enumerate(found["cases"])]
+    out.write_text(json.dumps(found | {"cases": counted}))
     again = tmp_path / "again.json"
     monkeypatch.setattr(sys, "argv", ["counters", "--again", str(out.parent), "--out", str(again)])
     assert counters.main() == 0
