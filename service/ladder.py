@@ -6,6 +6,7 @@ its buffers lie. A rung whose launches would take too long is left out, with the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,9 @@ class LadderRun:
         self, workbench: Workbench, *, baselines: Iterable[str] | None = None, seconds: float = 1.0, limit_s: float = 180.0,
         seed: int = 0, configs: MeasuredConfigs | None = None,
     ) -> None:  # fmt: skip
+        for name, value in (("measuring a problem", seconds), ("a rung's launches", limit_s)):
+            if not 0 < value < math.inf:
+                raise InvalidRequest(f"seconds for {name} are {value:g}; they must be above 0 and finite")
         self.configs = configs
         self.workbench, self.seconds, self.limit_s, self.seed = workbench, seconds, limit_s, seed
         if workbench.measurer is None:

@@ -96,7 +96,7 @@ def steps(gemm: Gemm, device: Device, regime: str = "sustained") -> tuple[Step, 
             found.append(Step(rung, None, None, {}, str(error)))
             continue
         try:
-            knobs = ladder.changes(rung.name, gemm, device)
+            knobs = ladder.changes(rung.name, gemm, device, regime)
         except InvalidRequest:  # the parent's config does not suit the problem
             knobs = {}
         found.append(Step(rung, config, loads_per_fma(tiling(gemm, config)), knobs))
@@ -117,9 +117,9 @@ def tuned(gemm: Gemm, device: Device, regime: str, configs: MeasuredConfigs) -> 
     return Step(ladder.TUNED, valid[0], loads_per_fma(tiling(gemm, valid[0])), knobs)
 
 
-def described(gemm: Gemm, device: Device) -> list[Entry]:
+def described(gemm: Gemm, device: Device, regime: str = "sustained") -> list[Entry]:
     """The ladder without figures."""
-    return [Entry(step) for step in steps(gemm, device)]
+    return [Entry(step) for step in steps(gemm, device, regime)]
 
 
 def reported(rows: Iterable[Row], gemm: Gemm) -> list[Entry]:

@@ -66,9 +66,10 @@ def ladder(
     from tirgemm.tuning.measured_configs import MeasuredConfigs
 
     gemms = _problems(m, n, k, dtype, layout, alpha_beta, suite)
+    _require_known(regime, html)
     target = _target(device, dry_run)
     if dry_run:
-        ladders: list[Ladder] = [(gemm, described(gemm, target), {}) for gemm in gemms]
+        ladders: list[Ladder] = [(gemm, described(gemm, target, regime), {}) for gemm in gemms]
         place = f"not measured; configs for {target.name} ({target.model})"
     else:
         known = MeasuredConfigs.load(configs) if configs is not None else None
@@ -91,7 +92,7 @@ def ladder(
         html.write_text(page(ladders, place), encoding="utf-8")
     document = {
         "device": target.to_json(),
-        "regime": None if dry_run else regime,
+        "regime": regime,
         "ladders": [
             {"gemm": str(gemm), "baselines_tflops": theirs, "rungs": [entry.to_json() for entry in entries]}
             for gemm, entries, theirs in ladders
@@ -125,19 +126,29 @@ def _problems(
     return [Gemm(m=m, n=n, k=k, dtype=dtype, layout=layout, alpha=alpha_beta, beta=alpha_beta)]
 
 
+def _require_known(regime: str, html: Path | None) -> None:
+    """Raise InvalidRequest before anything is measured where the regime is unknown or the page has no folder."""
+    from tirgemm.errors import InvalidRequest
+    from tirgemm.gemm import REGIMES
+
+    if regime not in REGIMES:
+        raise InvalidRequest(f"regime is {regime!r}; it must be one of {', '.join(REGIMES)}")
+    if html is not None and not html.parent.is_dir():
+        raise InvalidRequest(f"--html is {html}; its folder {html.parent} does not exist: make it first")
+
+
 def _target(name: str | None, dry_run: bool) -> Device:
     """The GPU; for a dry run any architecture, by default the first GPU or an H200. Raises Unsupported."""
     from tirgemm.detect import device as detect
     from tirgemm.errors import Unsupported
-    from tirgemm.hardware import named_device
+    from tirgemm.hardware import ARCHITECTURES, named_device
 
     if dry_run and name is None and detect(None).kind != "cuda":
         return named_device("sm_90a")
     target = detect(name)
     if target.kind != "cuda":
-        raise Unsupported(
-            f"the ladder's kernels run on NVIDIA GPUs, not on {target.kind} {target.model}; --dry-run shows it without"
-        )
+        instead = f"name one of {', '.join(ARCHITECTURES)}" if dry_run else "--dry-run shows it without"
+        raise Unsupported(f"the ladder's kernels run on NVIDIA GPUs, not on {target.kind} {target.model}; {instead}")
     if not dry_run and not target.present:
         raise Unsupported(f"device {target.name} is only named; nothing can be measured on it: use --dry-run")
     return target

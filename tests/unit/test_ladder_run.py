@@ -175,9 +175,13 @@ def test_problems_that_rungs_do_not_take_are_rows_with_the_reason() -> None:
     assert "needs block_m=128" in rows["float4"]["message"]
 
 
-def test_unknown_baselines_and_devices_that_are_only_named_are_refused() -> None:
+def test_unknown_baselines_impossible_limits_and_devices_that_are_only_named_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="cutlass"):
         rows_of(MadeUp(), baselines=["cutlass"])
+    with pytest.raises(InvalidRequest, match="measuring a problem are -1; they must be above 0"):
+        rows_of(MadeUp(), seconds=-1.0)
+    with pytest.raises(InvalidRequest, match="a rung's launches are nan"):
+        rows_of(MadeUp(), limit_s=float("nan"))
     with pytest.raises(InvalidRequest, match="only named"):
         LadderRun(SimpleNamespace(device=H200, measurer=None))  # type: ignore[arg-type]
 
@@ -326,6 +330,9 @@ def test_a_dry_run_describes_the_ladder_without_a_gpu(capsys: pytest.CaptureFixt
         (["4096", "4096"], "give M, N and K, or --suite"),
         (["1", "2", "3", "--suite", "ladder"], "both given"),
         (["0", "2", "3", "--dry-run"], "m is 0"),
+        (["1", "2", "3", "--dry-run", "--device", "cpu"], "name one of sm_80"),
+        (["1", "2", "3", "--dry-run", "--regime", "warm"], "regime is 'warm'; it must be one of sustained, isolated"),
+        (["1", "2", "3", "--dry-run", "--html", "/nowhere/ladder.html"], "its folder /nowhere does not exist"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

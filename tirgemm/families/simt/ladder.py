@@ -129,12 +129,12 @@ def config(name: str, gemm: Gemm, device: Device, regime: str = "sustained") -> 
     return made
 
 
-def changes(name: str, gemm: Gemm, device: Device) -> dict[str, tuple[Value, Value]]:
+def changes(name: str, gemm: Gemm, device: Device, regime: str = "sustained") -> dict[str, tuple[Value, Value]]:
     """Knob -> (parent's value, the rung's), for those that differ. Raises as ``config``."""
     parent = rung(name).parent
     if parent is None:
         return {}
-    before, after = config(parent, gemm, device), config(name, gemm, device)
+    before, after = (config(found, gemm, device, regime) for found in (parent, name))
     return {knob: (before[knob], value) for knob, value in after.knobs if before[knob] != value}
 
 
