@@ -33,9 +33,10 @@ LARGEST_TILE = 256
 OPERANDS: tuple[Operand, ...] = ("a", "b")
 # Rows of the parts of a split are multiples of so many sums.
 PART_WIDTH = 4
-# Rows of a warp that leave through shared memory together, and the unused sums behind each.
+# Rows of a warp that leave through shared memory together, and the unused sums behind each: what an instruction's lanes
+# store at once then lies in all banks.
 STAGED_ROWS = 16
-_STAGED_PAD = 8
+STAGED_PAD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +146,8 @@ class Tiling:
 
     @property
     def staged_pitch(self) -> int:
-        """Sums from a row to the next of a warp's part of shared memory, where they leave that way."""
-        return self.warp_n + _STAGED_PAD
+        """Sums from a row to the next in a warp's part of shared memory, where they leave that way."""
+        return self.warp_n + STAGED_PAD
 
     @property
     def staged_bytes(self) -> int:

@@ -14,9 +14,9 @@ from tirgemm.families.tensorcore.schedule import (
     place_on_grid,
     share_tile,
 )
-from tirgemm.families.tensorcore.tiling import RUN
+from tirgemm.families.tensorcore.tiling import RUN, STAGED_PAD
 from tirgemm.families.wmma.staged import SYMBOL, StagedWmma
-from tirgemm.families.wmma.tile import FRAGMENT, STAGED_PAD, WmmaTiling
+from tirgemm.families.wmma.tile import FRAGMENT, WmmaTiling
 from tirgemm.hardware import WARP
 
 if TYPE_CHECKING:

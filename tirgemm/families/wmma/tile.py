@@ -10,8 +10,6 @@ from tirgemm.hardware import WARP
 
 # Rows, columns and depth of a fragment.
 FRAGMENT = 16
-# Elements after each row of the sums in shared memory: what one store of a fragment writes then lies in all banks.
-STAGED_PAD = 8
 # How many times larger a buffer may be than one that takes its place.
 _MOST_SHARED_BY = 16
 # Registers of a factor's fragment; what the compiler keeps beside sums and factors, found by compiling.
@@ -32,11 +30,6 @@ class WmmaTiling(Tiling):
     @property
     def fragments_n(self) -> int:
         return self.warp_n // FRAGMENT
-
-    @property
-    def staged_pitch(self) -> int:
-        """Elements from a row of a warp's sums to the next in shared memory."""
-        return self.warp_n + STAGED_PAD
 
     @property
     def staged_bytes(self) -> int:
