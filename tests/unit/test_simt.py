@@ -190,6 +190,40 @@ def test_fragments_of_halves_are_read_no_wider_than_padded_rows_are_aligned(barr
     build(gemm, config, _H200)
 
 
+def test_registers_are_not_bounded_where_no_loop_over_k_is_left() -> None:
+    """With a bound of 255 that it does not need this kernel took them all and spilled 24 bytes; without, it takes 79."""
+    text = "1308..2500x1000x16:bf16:nt:act=gelu:batch=3:lda=19:ldb=19:ldd=1008:align=8:alpha:beta"
+    gemm = Gemm.parse(text)
+    free = _SIMT.space(gemm, _H200).at(0).with_(
+        block_m=32, block_n=32, thread_m=16, thread_n=2, lanes_n=16, piece=16, pipeline="double", raster=4, lane_order="z",
+    )  # fmt: skip
+    config = free.with_(resident=2)
+    found = rejected(_SIMT, gemm, config, _H200)
+    assert found is not None
+    assert found[0] == "resident"
+    assert "320 registers with the sums, where resident=2 leaves 255" in found[1]
+    assert build(gemm, free, _H200).resources["spill_bytes"] == 0
+    for text in (
+        "1308..2500x1000x24:bf16:nt:beta",  # a loop is left
+        "1308..2500x1000x16:bf16:nt",  # neither C nor a bias is read
+    ):
+        assert rejected(_SIMT, Gemm.parse(text), config, _H200) is None
+
+
+@pytest.mark.parametrize("vector", [1, 2])
+def test_halves_that_are_loaded_one_at_a_time_count_as_a_register_each(vector: int) -> None:
+    """With a bound of 128 registers, which the estimate allowed, the kernel of single halves spilled 312 bytes."""
+    gemm = Gemm.parse("6000x2304x72:f16:tt:acc=f16")
+    config = _SIMT.space(gemm, _H200).at(0).with_(
+        block_m=256, block_n=128, block_k=32, thread_m=8, thread_n=16, lanes_n=4, piece=8, vector=vector, pad=8,
+        unroll=16, pipeline="double", resident=1, barriers=1,
+    )  # fmt: skip
+    real = build(gemm, config, _H200).resources["registers"]
+    assert 0.9 * real <= tiling(gemm, config).registers <= 1.4 * real
+    found = rejected(_SIMT, gemm, config.with_(resident=2), _H200)
+    assert (found[0] if found else None) == ("resident" if vector == 1 else None)
+
+
 def test_registers_are_estimated_close_enough_to_prune_by() -> None:
     gemm = Gemm.parse("4096x4096x4096:f32:nn")
     base = _SIMT.default(gemm, _H200, "sustained").with_(

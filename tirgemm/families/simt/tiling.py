@@ -118,7 +118,10 @@ class Tiling:
         thread_m, thread_n = self.pieces_m * self.piece_m, self.pieces_n * self.piece_n
         words = self.element_bytes / 4
         staged = -(-self.block_k * (self.block_m + self.block_n) // self.threads) if self.prefetches else 0
-        return round((thread_m * thread_n + 2 * (thread_m + thread_n) + staged) * words) + 24
+        # Halves that are loaded one at a time have a register each until they are stored.
+        single = (self.block_m if self.width_a == 1 else 0) + (self.block_n if self.width_b == 1 else 0)
+        unpacked = self.block_k * single // self.threads if self.prefetches else 0
+        return round((thread_m * thread_n + 2 * (thread_m + thread_n) + staged - unpacked) * words) + unpacked + 24
 
 
 def tiling(gemm: Gemm, config: Config) -> Tiling:
