@@ -12,6 +12,7 @@ from tests.contract.operands import Case
 from tirgemm.config import Config, Value
 from tirgemm.families.mma import program as programs
 from tirgemm.families.mma.space import tiling
+from tirgemm.families.tensorcore import staged
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import Launch
@@ -50,6 +51,17 @@ def test_result_does_not_depend_on_the_order_of_threads(text: str, tmp_path: Pat
     source, launch = _source(gemm, **_CASES[text])
     case = Case.random(gemm, gemm.m_max, seed=3)
     case.check(emulate(source, launch, case, tmp_path, orders=(0, 1, 6)))
+
+
+@pytest.mark.parametrize("text", ["1..33x35x77:bf16:tn:act=silu", "1..70x66x300:f16:tn:lda=72:ldb=66:alpha"])
+def test_result_is_the_same_with_offsets_of_64_bits(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a copy with aligned rows, or a split's parts, had more elements than int32 counts."""
+    monkeypatch.setattr(staged, "_reach", lambda _: 2**31)
+    gemm = Gemm.parse(text)
+    source, launch = _source(gemm, **_CASES[text])
+    assert "(int64_t)" in source
+    case = Case.random(gemm, gemm.m_max, seed=3)
+    case.check(emulate(source, launch, case, tmp_path))
 
 
 @pytest.mark.parametrize("registers", [1, 2])
