@@ -25,7 +25,7 @@ PARTIALS = "partials"
 
 
 def _reach(tiling: Tiling) -> int:
-    """The largest of what is counted beside the problem's own elements: parts' sums, copies with aligned rows, whole tiles of k."""
+    """The largest count beside the problem's own elements: sums of parts, copies with aligned rows, k in whole parts."""
     made: list[Dim] = [side.source.elements for side in tiling.sides if side.source]
     if tiling.split > 1:
         made.append(tiling.partial_elements)
