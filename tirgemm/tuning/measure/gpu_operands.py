@@ -37,10 +37,10 @@ def sets_that_fit(gemm: Gemm, contenders: int, gpu: Gpu, backend: CudaBackend) -
         budget = gpu.free_bytes() * 3 // 4
     affordable = budget // (contenders * one)
     if not affordable:
-        raise DoesNotFit(
-            f"timing {gemm} beside {contenders - 1} others needs {contenders * one:,} bytes; "
-            f"{gpu.device.name} has {budget:,} to spare: use fewer opponents"
-        )
+        need = f"{contenders * one:,} bytes of operands; {gpu.device.name} has {budget:,} to spare"
+        if contenders == 1:
+            raise DoesNotFit(f"timing {gemm} needs {need}: take a smaller problem")
+        raise DoesNotFit(f"timing {gemm} beside {contenders - 1} others needs {need}: use fewer opponents")
     return min(wanted, affordable)
 
 
