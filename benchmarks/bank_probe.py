@@ -34,7 +34,6 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path(__file__).with_suffix(".cu")
 REPEATS = 64
 MEMORY_BYTES = 1 << 20
-CHIPS = {"sm_80": "ga100", "sm_86": "ga102", "sm_89": "ad102", "sm_90a": "gh100"}
 Integers = NDArray[np.int64]
 
 _NAMES = {
@@ -223,7 +222,7 @@ def main() -> int:
     if options.log:
         launches = ncu.read(options.log.read_text(errors="replace"))
     else:
-        metrics = sorted({p for m in chosen(ncu.available(CHIPS[device.arch])).values() for p in m.split("+")})
+        metrics = sorted({p for m in chosen(ncu.available(device.arch)).values() for p in m.split("+")})
         command = [sys.executable, "-m", "benchmarks.bank_probe", "--launch", "--out", str(options.out)]
         command += ["--device", options.device] if options.device else []
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))

@@ -41,7 +41,6 @@ from tirgemm.hardware import named_device
 from tirgemm.tuning.compile import build
 
 ROOT = Path(__file__).resolve().parents[1]
-CHIPS = {"sm_80": "ga100", "sm_86": "ga102", "sm_89": "ad102", "sm_90a": "gh100"}
 # Cases in one process of the profiler, whose start costs seconds, and what it may take: what a limit can cost.
 AT_ONCE = 4
 GROUP_SECONDS = 90.0
@@ -65,7 +64,7 @@ def main() -> int:
         print(f"{len(kernels)} cases, {sum(not k.message for k in kernels)} built and predicted", flush=True)
         metrics, about = {}, environment(device, ROOT, options.commit)
         if device.present:
-            known = ncu.available(CHIPS[device.arch])
+            known = ncu.available(device.arch)
             metrics = chosen(known)
             options.out.with_suffix(".metrics.txt").write_text("\n".join(sorted(filter(_OF_MEMORY.search, known))))
             keep(kernels, options.out.with_suffix(".cubins.zip"))

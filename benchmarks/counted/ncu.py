@@ -16,6 +16,7 @@ from pathlib import Path
 from tirgemm.errors import MeasurementFailed, MissingExtra
 
 _PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute", "/usr/local/bin")
+_CHIPS = {"sm_80": "ga100", "sm_86": "ga102", "sm_89": "ad102", "sm_90a": "gh100"}
 _QUERY_SECONDS = 90
 # Between one way of stopping the profiler and the next, less gentle one.
 _GRACE_SECONDS = 8.0
@@ -39,9 +40,9 @@ def program() -> str:
     return found
 
 
-def available(chip: str) -> frozenset[str]:
-    """The base names of every metric that ncu has for ``chip`` (``gh100``); empty where it does not answer."""
-    command = [program(), "--query-metrics", "--chips", chip]
+def available(arch: str) -> frozenset[str]:
+    """The base names of every metric that ncu has for the chip of ``arch``; empty where it does not answer."""
+    command = [program(), "--query-metrics", "--chips", _CHIPS[arch]]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_QUERY_SECONDS)
     except subprocess.TimeoutExpired:

@@ -107,4 +107,4 @@ def _config(
     if not m and (db is not None or database_file(data).exists()):
         with open_store(data, db) as store:
             time = recorded_time(store, problem, config, target, regime)
-    return Report(explain(problem, config, target, compiled=not as_written, m=m, time=time))
+    return Report(explain(problem, config, target, compiled=not as_written, m=m, regime=regime, time=time))

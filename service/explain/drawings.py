@@ -57,7 +57,8 @@ def _waves(found: Explanation) -> Iterator[Drawing]:
     waves = found.main.waves
     if waves is None or (found.cut is not None and found.cut.even):
         return
-    svg = waves_picture(waves.items, waves.slots, what=wave_items(found, found.main), units=waves.units)
+    units = waves.units if waves.cluster == 1 else 0
+    svg = waves_picture(waves.items, waves.slots, what=wave_items(found, found.main), units=units)
     yield Drawing("Waves over the SMs", "A bar a wave; what the last one leaves idle is hollow.", svg)
 
 
@@ -82,7 +83,7 @@ def _banks(found: Explanation) -> Iterator[Drawing]:
         report = banks.analyze(addresses, kind, active, found.device.arch)
         words = "The request that costs most: " if access.conflicts else "One request: "
         title = f"Banks: {operation(access)} of {buffer_name(access)}"
-        counted = f"{report.total_wavefronts} wavefronts, {report.total_conflicts or 'none'} of them conflicts"
+        counted = f"{report.total_wavefronts} wavefront{'s' if report.total_wavefronts != 1 else ''}, {report.total_conflicts or 'none'} of them conflicts"
         yield Drawing(
             title,
             f"{words}a row for each wavefront, by the phases in which lanes are served, and in each bank's column the lanes.",

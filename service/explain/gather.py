@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tirgemm.analysis.explanation import Explanation
@@ -76,9 +76,13 @@ def of_kernel(store: Store, kernel_id: str, keys: Sequence[str] = ()) -> Stored:
 def explained(stored: Stored) -> Report:
     """The report of a kernel. Raises what ``explain`` raises."""
     record = stored.record
+    package = stored.package()
     found = explain(
-        record.gemm, record.config, record.device, package=stored.package(), time=time_of(record)
+        record.gemm, record.config, record.device, regime=record.regime, package=package, time=time_of(record)
     )  # fmt: skip
+    if package is None and found.compiled:
+        why = "not stored" if stored.artifact is None else "damaged or signed with a key that is not trusted here"
+        found = replace(found, code=f"{found.code}: the artifact is {why}")
     return Report(found, record.id, rivals_of(record, stored.candidates))
 
 

@@ -91,10 +91,11 @@ _LIMIT_NAMES = {
 
 
 def wave_items(found: Explanation, kernel: KernelExplanation) -> str:
-    """What the waves of ``kernel`` consist of: tiles where its blocks take one after the other."""
+    """What the waves of ``kernel`` consist of: tiles where its blocks take one after the other, by as many as a cluster has."""
+    cluster = kernel.waves.cluster if kernel.waves is not None else 1
     if found.cut is not None and found.cut.tiles is not None and kernel is found.main:
-        return "tiles"
-    return "clusters" if kernel.waves is not None and kernel.waves.cluster > 1 else "blocks"
+        return "tiles" if cluster == 1 else f"groups of {cluster} tiles"
+    return "clusters" if cluster > 1 else "blocks"
 
 
 def _wave_words(found: Explanation, kernel: KernelExplanation) -> str:
@@ -102,7 +103,7 @@ def _wave_words(found: Explanation, kernel: KernelExplanation) -> str:
     assert waves is not None
     what = wave_items(found, kernel)
     whole = f"{count(waves.items)} {what} over {waves.slots} at a time: {waves.waves:.2f} waves"
-    if what == "tiles" and found.cut is not None and found.cut.even:
+    if what.endswith("tiles") and found.cut is not None and found.cut.even:
         return f"{whole}, whose steps of k are dealt out evenly"
     if waves.turns == 1:
         return f"{whole}, {share(1 - waves.waves)} of the places empty" if waves.waves < 1 else f"{whole}, a full one"

@@ -93,6 +93,14 @@ def test_a_stored_kernel_is_explained_with_what_it_was_chosen_from(service: Serv
     assert not re.search(r"<script|<link|@import|\bsrc=|url\(", page.text)
 
 
+def test_code_of_an_artifact_that_is_not_trusted_is_not_read_and_that_is_said(service: Service) -> None:
+    record, _ = tuned_kernel(service.store, Signer.generate())
+    service.state.public_key = Signer.generate().public
+    found = service.http.get(f"/v1/kernels/{record.id}/explain").json()
+    assert found["code"] == "compiled here: the artifact is damaged or signed with a key that is not trusted here"
+    assert found["compiled"] is True
+
+
 def test_the_page_is_for_browsers_and_the_document_for_programs(service: Service) -> None:
     path = f"/v1/kernels/{gpu_kernel(service.store, SMALL).id}/explain"
     browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
@@ -105,7 +113,7 @@ def test_the_page_is_for_browsers_and_the_document_for_programs(service: Service
         )  # fmt: skip
         assert answer.headers["content-type"].startswith("text/html" if html else "application/json"), (accept, format_)
         assert answer.headers["vary"] == "Accept"
-    assert answer.json()["code"] == "compiled here", "its artifact is no artifact of ours"
+    assert answer.json()["code"].startswith("compiled here: the artifact is damaged"), "it is no artifact of ours"
     assert service.http.get(path, params={"format": "pdf"}).json()["code"] == "invalid_request"
 
 

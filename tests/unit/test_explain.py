@@ -129,6 +129,28 @@ def test_waves_of_a_persistent_kernel_are_of_its_tiles() -> None:
     assert traffic.amount == moved, "every tile of A and B once a tile of D, D once"
 
 
+def test_tiles_that_a_cluster_takes_together_are_counted_in_groups() -> None:
+    gemm = Gemm.parse("1024x1024x1024:f16:nt")
+    found = explained(gemm, "wgmma", "cluster_m=2")
+    assert found.main.waves is not None
+    assert found.cut is not None
+    assert found.main.waves.items * 2 == found.cut.tiles
+    words = f"{found.main.waves.items} groups of 2 tiles over {found.main.waves.slots} at a time"
+    assert any(words in note for note in sections(Report(found))[0].notes)
+    (waves,) = (drawing.svg for drawing in drawings(found) if drawing.title == "Waves over the SMs")
+    assert "groups of 2 tiles in 1 wave of" in waves
+    assert "at a time on each" not in waves, "slots are clusters here, not blocks of an SM"
+
+
+def test_a_default_is_the_one_of_its_regime(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = family_named("simt")
+    sustained = family.default(SMALL, A100, "sustained")
+    isolated = sustained.with_(pad=0)
+    monkeypatch.setattr(type(family), "default", lambda *a: isolated if a[-1] == "isolated" else sustained)
+    found = [explain(SMALL, isolated, A100, compiled=False, regime=regime) for regime in ("sustained", "isolated")]
+    assert [each.default for each in found] == [False, True]
+
+
 def test_a_range_is_explained_at_its_largest_or_where_told() -> None:
     ranged = Gemm.parse("1..513x67x31:f16:nt")
     config = chosen(ranged, A100, "simt")

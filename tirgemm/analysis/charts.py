@@ -47,7 +47,9 @@ def waves_picture(items: int, slots: int, *, what: str = "blocks", units: int = 
         shapes.append(text(left, y + 15, f"{units} SMs, {slots // units} at a time on each", "s"))
         y += 18
     idle = 1 - items / (turns * slots)
-    heading = title or f"{items} {what} in {turns} waves of {slots}: {idle:.1%} of the slots idle"
+    heading = (
+        title or f"{items} {what} in {turns} wave{'s' if turns > 1 else ''} of {slots}: {idle:.1%} of the slots idle"
+    )
     return picture(_WIDTH, y + 6, heading, shapes)
 
 

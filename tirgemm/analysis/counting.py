@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from tirgemm.analysis import banks, coalescing
 from tirgemm.analysis.banks import BankModel
 from tirgemm.analysis.patterns import LINE, Requests
-from tirgemm.analysis.shared_access import SharedAccess
+from tirgemm.analysis.shared_access import Operation, SharedAccess
 from tirgemm.analysis.sites import Site
 
 COUNTS = ("wavefronts", "fewest_wavefronts", "sectors", "fewest_sectors", "lines", "used_bytes", "lanes")
-_OPERATIONS = {"load": "load", "store": "store", "atomic": "store", "copy": "cp.async"}
+_OPERATIONS: dict[str, Operation] = {"load": "load", "store": "store", "atomic": "store", "copy": "cp.async"}
+_MATRICES: dict[str, Operation] = {"ldmatrix": "ldmatrix", "stmatrix": "stmatrix"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ class Kind:
     @property
     def access(self) -> SharedAccess:
         """Its shared-memory access. Raises InvalidRequest for a width that there is none of."""
-        if self.op in ("ldmatrix", "stmatrix"):
-            return SharedAccess(self.op, matrices=self.matrices, transposed=self.transposed)  # type: ignore[arg-type]
-        return SharedAccess(_OPERATIONS[self.op], self.width)  # type: ignore[arg-type]
+        if self.op in _MATRICES:
+            return SharedAccess(_MATRICES[self.op], matrices=self.matrices, transposed=self.transposed)
+        return SharedAccess(_OPERATIONS[self.op], self.width)
 
 
 @dataclass(slots=True)

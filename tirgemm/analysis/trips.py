@@ -155,7 +155,10 @@ def _start(function: Function, loop: Loop, counter: str, parents: Mapping[int, i
     entries = [b for b in function.blocks if loop.header in b.successors and b.index not in loop.blocks]
     if any(b.start > head.start for b in entries):
         return None
-    bank, number = re.fullmatch(r"(U?R)(\d+)", counter).groups()  # type: ignore[union-attr]
+    named = re.fullmatch(r"(U?R)(\d+)", counter)
+    if named is None:
+        return None
+    bank, number = named.groups()
     for at in range(head.start - 1, -1, -1):
         instruction = function.instructions[at]
         if instruction.block in loop.blocks:

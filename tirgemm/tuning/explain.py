@@ -39,13 +39,14 @@ def explain(
     *,
     compiled: bool = True,
     m: int = 0,
+    regime: str = "sustained",
     package: Package | None = None,
     time: Time | None = None,
 ) -> Explanation:
     """Why ``config`` of ``gemm`` is as fast as it is on ``device``, which need not be here.
 
     ``compiled`` false reports as written, without compiling; so does a machine without a compiler or a disassembler, and
-    says why. ``m``: what a range is taken to be, its largest by default. ``package``: the kernel's artifact, whose
+    says why. ``m``: what a range is taken to be, its largest by default. ``regime``: whose default the config may be. ``package``: the kernel's artifact, whose
     machine code is read where this version of the program writes the same source. Raises Unsupported for a CPU and for a
     gemm that the family does not write, InvalidConfig, InvalidRequest, BuildFailed, AnalysisFailed.
     """
@@ -63,7 +64,7 @@ def explain(
             missing = (Unknown("machine code", str(error)),)
     return explain_launch(
         module, launch, gemm, config, device, cubin, m=m, code=code, missing=missing,
-        default=config == family.default(gemm, device, "sustained"),
+        default=config == family.default(gemm, device, regime),
         time_us=time.us if time else None, timed=time.taken if time else "", clock_mhz=time.clock_mhz if time else None,
     )  # fmt: skip
 
