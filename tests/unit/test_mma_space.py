@@ -76,6 +76,21 @@ def test_estimates_count_copies_of_rows_that_end_within_a_run() -> None:
         assert copied > family.predict_us(whole, config, _H200, "sustained") + 2  # microseconds of one more kernel
 
 
+def test_too_much_shared_memory_is_blamed_on_what_takes_it() -> None:
+    gemm, device = Gemm.parse("4096x4096x4096:f16:nt"), named_device("sm_86")
+    small = {"tile_m": 256, "tile_n": 256, "tile_k": 16, "warps_m": 8, "warps_n": 2, "stages": 2, "registers": 1}
+    config = _FAMILY.default(gemm, device, "sustained").with_(**small)
+    rule = next(rule for rule in _FAMILY.rules if rule.name == "shared")
+    assert rule.check(gemm, config.with_(epilogue="direct"), device) is None
+    said = rule.check(gemm, config.with_(epilogue="staged"), device)
+    assert said == (
+        "2 stages of 32768 bytes, then the sums on their way to D, take 139264 bytes of shared memory; "
+        "a block of sm_86 has 101376"
+    )
+    said = rule.check(gemm, config.with_(epilogue="direct", tile_k=64, stages=4), device)
+    assert said == "4 stages take 262144 bytes of shared memory; a block of sm_86 has 101376"
+
+
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_large_squares_get_the_largest_tile_of_eight_warps_that_fits(arch: str) -> None:
     for text in ("8192x8192x8192:f16:nt", "8192x8192x8192:bf16:nn"):

@@ -71,7 +71,13 @@ def shared(cut: Tiling, device: Device) -> str | None:
     need, limit = cut.shared_bytes, device.limits.shared_per_block
     if need <= limit:
         return None
-    return f"{cut.stages} stages take {need} bytes of shared memory; a block of {device.arch} has {limit}"
+    stages = cut.stages * (cut.a.nbytes + cut.b.nbytes)
+    what = (
+        f"{cut.stages} stages"
+        if need == stages
+        else f"{cut.stages} stages of {stages} bytes, then the sums on their way to D,"
+    )
+    return f"{what} take {need} bytes of shared memory; a block of {device.arch} has {limit}"
 
 
 def stages(cut: Tiling) -> str | None:
