@@ -65,7 +65,6 @@ def tiling(gemm: Gemm, config: Config) -> Tiling:
         stages=config["stages"],
         split=config["split"],
         raster=config["raster"],
-        shared=config["shared"],
         epilogue=config["epilogue"],
         resident=config["resident"],
         a=side(gemm, "a", config["tile_m"], config["tile_k"], threads, *knobs),

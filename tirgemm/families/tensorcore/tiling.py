@@ -78,11 +78,6 @@ class Side:
         return self.across * RUN // self.width
 
     @property
-    def passes(self) -> int:
-        """Copies of a thread; the tile's size over that of one copy of all threads."""
-        return self.rows * self.runs * RUN // (self.threads * self.width)
-
-    @property
     def whole(self) -> bool:
         """Whether copies of all threads cover the tile without a rest."""
         down = self.threads // self.row_threads
@@ -114,7 +109,6 @@ class Tiling:
     stages: int
     split: int
     raster: int
-    shared: str
     epilogue: str
     resident: int
     a: Side

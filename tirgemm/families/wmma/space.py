@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tirgemm.config import Config, Knob, Space, Value
-from tirgemm.families.tensorcore.names import LINE, NONE, PADDED, STAGED
+from tirgemm.families.tensorcore.names import LINE, NONE, STAGED
 from tirgemm.families.tensorcore.rules import LEAST_STEPS
 from tirgemm.families.tensorcore.tiling import RUN, RUN_BYTES, Side, loads, output_width, side
 from tirgemm.families.wmma.tile import FRAGMENT, WmmaTiling
@@ -60,7 +60,6 @@ def tiling(gemm: Gemm, config: Config) -> WmmaTiling:
         stages=config["stages"],
         split=config["split"],
         raster=config["raster"],
-        shared=PADDED if config["pad"] else NONE,
         epilogue=STAGED,
         resident=config["resident"],
         a=_padded(gemm, "a", config["tile_m"], config),
