@@ -24,7 +24,7 @@ from tirgemm.analysis.clash import clash_of
 from tirgemm.analysis.explanation import AS_WRITTEN, Explanation
 from tirgemm.analysis.kernel import AccessReport, Example
 from tirgemm.config import Config
-from tirgemm.errors import InvalidConfig, MissingExtra
+from tirgemm.errors import BuildFailed, InvalidConfig, MissingExtra
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
@@ -140,6 +140,15 @@ def test_tiles_that_a_cluster_takes_together_are_counted_in_groups() -> None:
     (waves,) = (drawing.svg for drawing in drawings(found) if drawing.title == "Waves over the SMs")
     assert "groups of 2 tiles in 1 wave of" in waves
     assert "at a time on each" not in waves, "slots are clusters here, not blocks of an SM"
+
+
+def test_what_tvm_cannot_lower_is_said_by_config_and_problem() -> None:
+    """Vectors of halves beyond 2^31 elements: TVM's C++ gives up."""
+    gemm = Gemm.parse("100000x100000x100000:f16:nt")
+    with pytest.raises(
+        BuildFailed, match=r"simt.* for 100000x100000x100000:f16:nt was not lowered for sm_80: .*type_name"
+    ):
+        explained(gemm)
 
 
 def test_a_default_is_the_one_of_its_regime(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from tirgemm.analysis.sites import Unknown
 from tirgemm.artifact import Package
 from tirgemm.config import Config, Value
 from tirgemm.device import Device
-from tirgemm.errors import InvalidConfig, MissingExtra, Unsupported
+from tirgemm.errors import BuildFailed, InvalidConfig, MissingExtra, TirgemmError, Unsupported
 from tirgemm.families import Family, family_named, supporting
 from tirgemm.families.base import Program
 from tirgemm.families.tracing import quick_tracing
@@ -51,9 +51,15 @@ def explain(
     gemm that the family does not write, InvalidConfig, InvalidRequest, BuildFailed, AnalysisFailed.
     """
     family = writing(gemm, config.family, device)
-    with quick_tracing():
-        program = family.instantiate(gemm, config, device)
-    host, module, source = lower_all(program, device.arch)
+    try:
+        with quick_tracing():
+            program = family.instantiate(gemm, config, device)
+        host, module, source = lower_all(program, device.arch)
+    except TirgemmError:
+        raise
+    except Exception as error:  # TVM raises whatever its C++ raised
+        words = " / ".join(str(error).split("\n"))
+        raise BuildFailed(f"{config} for {gemm} was not lowered for {device.arch}: {words}"[:2000]) from error
     launch = checked_launch(program, host)
     cubin, code = None, AS_WRITTEN
     missing: tuple[Unknown, ...] = ()
