@@ -13,7 +13,7 @@ from tirgemm.families.mma.space import tiling
 from tirgemm.families.mma.tile import registers_of
 from tirgemm.gemm import LAYOUTS, Gemm
 from tirgemm.hardware import ARCHITECTURES, named_device
-from tirgemm.tuning.compile import Binary, compile_program
+from tirgemm.tuning.compile import Binary, compile_program, cuda
 from tirgemm.workload import index_dtype
 
 _FAMILY = Mma()
@@ -110,3 +110,20 @@ def test_offsets_that_only_copies_and_parts_bring_beyond_32_bits_are_wide(text: 
     assert index_dtype(gemm) == "int32"
     _, binary = _compiled(gemm, "sm_90a", split=split)
     assert "(int64_t)" in binary.sources["kernel.cu"]
+
+
+@pytest.mark.parametrize(("text", "way"), [("1024x1024x1024:f16:nt", "line"), ("1024x1024x1024:f16:tn", "half")])
+def test_threads_copy_what_the_copy_as_data_says(text: str, way: str) -> None:
+    """The first copies of the source write, thread by thread, the elements that ``Side.copy`` gives to that thread."""
+    gemm, device = Gemm.parse(text), named_device("sm_90a")
+    changes = {"tile_m": 128, "tile_n": 64, "tile_k": 64, "warps_m": 2, "warps_n": 2, "stages": 2, "resident": 1}
+    config = _FAMILY.default(gemm, device, "sustained").with_(**changes, shared="none", copy=way, epilogue="direct")
+    source, cut = cuda.lower(_FAMILY.instantiate(gemm, config, device), device.arch)[1], tiling(gemm, config)
+    places = re.findall(r"^ +tirgemm_cp_async_16\(\(&\(tiles_ptr\[(.*?)\]\)\)", source, re.MULTILINE)
+    for side, place, start in zip(cut.sides, places[:2], (0, cut.a.nbytes // 2), strict=True):
+        # C of non-negative integers without division is Python too; the first turn of the loop over turns.
+        python = re.sub(r"\bax\w+", "0", place.replace("((int)threadIdx.x)", "thread"))
+        written = [eval(python, {"thread": thread}) - start for thread in range(cut.threads)]
+        row, column = side.copy.elements()[:, 0].T
+        own, deep = (row, column) if side.k_major else (column, row)
+        assert written == (own * side.runs * 8 + deep).tolist()
