@@ -47,6 +47,20 @@ def test_every_instruction_is_one_accesss(name: str) -> None:
     assert told == there
 
 
+@pytest.mark.parametrize(("layout", "k", "stages"), [("nt", 128, 3), ("tn", 130, 4), ("nt", 192, 4)])
+def test_a_main_loop_that_no_longer_copies_is_not_taken_for_the_prologue_s(layout: str, k: int, stages: int) -> None:
+    """So few steps of k that all tiles are copied beforehand: the loop loads fragments alone, as a loop before it does."""
+    gemm = Gemm.parse(f"512x512x{k}:f16:{layout}")
+    config = FAMILIES["mma"].default(gemm, _H200, "sustained").with_(tile_m=64, tile_n=32, tile_k=64, stages=stages)
+    analysis, _ = built("mma", gemm, config)
+    loads = [access for access in analysis.accesses if access.op == "ldmatrix"]
+    assert analysis.unknown == ()
+    assert {access.fate for access in loads} == {"as written"}
+    # Per warp of a block 3 fragments of A and B for each step of 16, and those of the step after the last.
+    warps = 512 // 64 * (512 // 32) * 4
+    assert sum(access.requests for access in loads) == warps * 3 * (-(-k // 64) * 4 + 1)
+
+
 def test_scalar_loads_that_became_vectors_are_counted_as_vectors() -> None:
     analysis, _ = rung("tile_2d")
     for access in (a for a in analysis.accesses if a.space == "shared" and a.op == "load"):

@@ -18,6 +18,8 @@ Kind = tuple[str, str]
 """Space and instruction (``Site.instruction``)."""
 Label = tuple[str, str, str]
 """Space, operation and, where that is known of all such instructions, the tensor."""
+# What as many operations count for beside the kinds of them: less than a loop's depth does.
+_NEARER = 0.005
 _IGNORED = ("barrier", "prefetch")
 
 
@@ -118,15 +120,21 @@ def _compiled(function: Function, tensors: Mapping[int, str]) -> Node:
 
 
 def _pair(written: Node, compiled: Node, found: dict[int, Loop | While]) -> None:
-    """Give every loop in ``compiled`` the loop in ``written`` that is most like it; equals go in order."""
+    """Give every loop in ``compiled`` the loop in ``written`` that is most like it, of those alike the one that does as
+    many; equals go in order."""
     candidates = written.everything()
     used: set[int] = set()
     for inner in compiled.inside:
         scores = [
-            (_alike(node.content, inner.content) * 0.99**depth - (0.5 if n in used else 0.0), -n)
+            (
+                _alike(node.content, inner.content) * 0.99**depth
+                + _NEARER * _near(node.content, inner.content)
+                - (0.5 if n in used else 0.0),
+                -n,
+            )
             for n, (node, depth) in enumerate(candidates)
         ]
-        if not scores or max(scores)[0] <= -0.5:
+        if not scores or max(scores)[0] <= _NEARER - 0.5:
             continue
         chosen = -max(scores)[1]
         node = candidates[chosen][0]
@@ -143,6 +151,12 @@ def _alike(a: Counter[Label], b: Counter[Label]) -> float:
     """The cosine between two loops' operations, each count damped: unrolling changes how many there are, not which."""
     shared = sum(_damped(a[k]) * _damped(b[k]) for k in a.keys() & b.keys())
     return shared / (_length(a) * _length(b)) if shared else 0.0
+
+
+def _near(a: Counter[Label], b: Counter[Label]) -> float:
+    """How near two loops' numbers of operations are, as a share: tells a loop from another that does the same less often."""
+    less, more = sorted((a.total(), b.total()))
+    return less / more if more else 0.0
 
 
 def _length(content: Counter[Label]) -> float:
