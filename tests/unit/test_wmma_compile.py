@@ -13,7 +13,7 @@ from tirgemm.families.wmma.space import tiling
 from tirgemm.families.wmma.tile import WmmaTiling
 from tirgemm.gemm import LAYOUTS, Gemm
 from tirgemm.hardware import ARCHITECTURES, named_device
-from tirgemm.tuning.compile import cuda
+from tirgemm.tuning.compile import build, cuda
 from tirgemm.tuning.compile.fragments import with_fragments
 from tirgemm.tuning.compile.nvrtc import Cubin, compile_source
 
@@ -154,3 +154,12 @@ def test_default_for_large_problems_is_the_articles_tile_with_padded_rows_in_lon
         gemm = Gemm.parse(f"{size}x{size}x{size}:f16:nt")
         config = FAMILY.default(gemm, named_device("sm_90a"), "sustained")
         assert [config[name] for name in ("tile_m", "tile_n", "tile_k", "pad", "split")] == [128, 256, 64, 8, 1]
+
+
+@pytest.mark.parametrize("text", ["1..60000x60000x4104:f16:tn:batch=2:beta", "1..300000000x1x3:f16:nn"])
+def test_offsets_beyond_32_bits_compile(text: str) -> None:
+    """Of the operands, or only of the copy of A whose rows of 3 become rows of 8."""
+    gemm, device = Gemm.parse(text), named_device("sm_90a")
+    binary = build(gemm, FAMILY.default(gemm, device, "sustained"), device)
+    assert binary.resources["spill_bytes"] == 0
+    assert "(int64_t)" in binary.sources["kernel.cu"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tirgemm.families.mma.tile import MMA_M, MMA_N, SUMS, VECTOR, rows_at_once
 from tirgemm.families.tensorcore.copies import Stage
-from tirgemm.families.tensorcore.intrinsics import address, call, region, with_body
+from tirgemm.families.tensorcore.intrinsics import address, barrier, call, region, with_body
 from tirgemm.families.tensorcore.names import STAGED
 from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, STAGED_ROWS, Tiling
 from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES
@@ -109,7 +109,7 @@ def staged(func: PrimFunc, stage: Stage, sums: Sums, thread: Any) -> PrimFunc:
             meet = call("tirgemm_meet_warp", _MEET)
             body = tirx.SeqStmt([*stores(loop.loop_var), meet, loop.body, meet])
             return tirx.SeqStmt(
-                [_barrier(), tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.UNROLLED, body)]
+                [barrier(), tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.UNROLLED, body)]
             )
         return loop
 
@@ -124,13 +124,6 @@ def staged(func: PrimFunc, stage: Stage, sums: Sums, thread: Any) -> PrimFunc:
         return found
 
     return func.with_body(structural_map(func.body, (tirx.For, changed)))
-
-
-def _barrier() -> Any:
-    from tvm import tirx
-    from tvm.tirx.script import builder as tir
-
-    return tirx.Evaluate(tir.tvm_storage_sync("shared"))
 
 
 def _exchanged(block: Any, old: Any, new: Any, place: Any) -> Any:

@@ -91,6 +91,14 @@ def address(buffer: Any, indices: list[Any]) -> Any:
     return tir.address_of(buffer[tuple(indices)])
 
 
+def barrier() -> Any:
+    """The statement at which a block's threads wait for each other."""
+    from tvm import tirx
+    from tvm.tirx.script import builder as tir
+
+    return tirx.Evaluate(tir.tvm_storage_sync("shared"))
+
+
 def cp_async(nbytes: int, to: Any, source: Any, inside: Any | None, start: Any) -> Any:
     """The statement that copies ``nbytes`` (4, 8 or 16), or writes zeros where ``inside`` is false.
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tirgemm.families.tensorcore.intrinsics import call
+from tirgemm.families.tensorcore.intrinsics import barrier, call
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
@@ -72,7 +72,7 @@ def _pipeline(loop: Any) -> Any:
         return [_with(products, {inner.loop_var: k})]
 
     def wait() -> list[Any]:
-        return [call(f"tirgemm_wait_{stages - 2}", _WAIT.format(n=stages - 2)), _barrier()]
+        return [call(f"tirgemm_wait_{stages - 2}", _WAIT.format(n=stages - 2)), barrier()]
 
     def number(value: int, var: Any) -> Any:
         return tirx.const(value, var.ty.dtype)
@@ -99,13 +99,6 @@ def _pipeline(loop: Any) -> Any:
     # A few steps written out would take more registers than a thread has.
     over = tirx.For(step, loop.min, steps, loop.kind, tirx.SeqStmt(body), None, {"disable_unroll": True})
     return tirx.SeqStmt([*start, over])
-
-
-def _barrier() -> Any:
-    from tvm import tirx
-    from tvm.tirx.script import builder as tir
-
-    return tirx.Evaluate(tir.tvm_storage_sync("shared"))
 
 
 def _with(statement: Any, values: dict[Any, Any]) -> Any:
