@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 
     Ladder = tuple[Gemm, list[Entry], dict[str, float]]
 
+DTYPE, LAYOUT = "f32", "nn"
+
 
 def ladder(
     m: Annotated[int | None, typer.Argument(metavar="M", help="Rows of D.")] = None,
     n: Annotated[int | None, typer.Argument(metavar="N", help="Columns of D.")] = None,
     k: Annotated[int | None, typer.Argument(metavar="K", help="Elements of a sum.")] = None,
-    dtype: Annotated[str, typer.Option(help="f32, f16 or bf16.")] = "f32",
-    layout: Annotated[str, typer.Option(help="nn, nt, tn or tt.")] = "nn",
+    dtype: Annotated[str, typer.Option(help="f32, f16 or bf16.")] = DTYPE,
+    layout: Annotated[str, typer.Option(help="nn, nt, tn or tt.")] = LAYOUT,
     alpha_beta: Annotated[
         bool, typer.Option("--alpha-beta", help="D = alpha A B + beta C, as in the articles.")
     ] = False,
@@ -67,6 +69,11 @@ def ladder(
 
     gemms = _problems(m, n, k, dtype, layout, alpha_beta, suite)
     _require_known(regime, html)
+    if dry_run:
+        _require_unused("--dry-run measures nothing", ("--output", out), ("--configs", configs),
+                        ("--baselines", baselines), ("--resume", resume))  # fmt: skip
+    elif suite is None and out is None:
+        _require_unused("without --suite or --output there is no file to go on with", ("--resume", resume))
     target = _target(device, dry_run)
     if dry_run:
         ladders: list[Ladder] = [(gemm, described(gemm, target, regime), {}) for gemm in gemms]
@@ -120,10 +127,21 @@ def _problems(
     if suite is not None:
         if m is not None:
             raise InvalidRequest(f"M N K and --suite {suite} are both given; give one of them")
+        _require_unused(f"--suite {suite} has problems of its own", ("--alpha-beta", alpha_beta),
+                        ("--dtype", dtype != DTYPE), ("--layout", layout != LAYOUT))  # fmt: skip
         return list(Suite.read(find_suite(suite)).gemms)
     if m is None or n is None or k is None:
         raise InvalidRequest("give M, N and K, or --suite")
     return [Gemm(m=m, n=n, k=k, dtype=dtype, layout=layout, alpha=alpha_beta, beta=alpha_beta)]
+
+
+def _require_unused(why: str, *options: tuple[str, object]) -> None:
+    """Raise InvalidRequest for the first of these options that was given."""
+    from tirgemm.errors import InvalidRequest
+
+    for name, value in options:
+        if value:
+            raise InvalidRequest(f"{why}: leave out {name}")
 
 
 def _require_known(regime: str, html: Path | None) -> None:
@@ -186,7 +204,9 @@ def _measured(
         runner = LadderRun(workbench, **options)
         for gemm in gemms:
             wanted = {rung.name for rung in (RUNGS if options["configs"] is None else (*RUNGS, TUNED))}
-            if wanted <= {row["variant"] for row in rows if row["gemm"] == str(gemm)}:
+            known = [row for row in rows if row["gemm"] == str(gemm)]
+            measured = any(row["status"] == "measured" for row in known)
+            if measured and wanted <= {row["variant"] for row in known}:
                 continue
             found = runner.measure(gemm, regime, rows, status.update)
             rows = [row for row in rows if row["gemm"] != str(gemm)] + found

@@ -333,6 +333,10 @@ def test_a_dry_run_describes_the_ladder_without_a_gpu(capsys: pytest.CaptureFixt
         (["1", "2", "3", "--dry-run", "--device", "cpu"], "name one of sm_80"),
         (["1", "2", "3", "--dry-run", "--regime", "warm"], "regime is 'warm'; it must be one of sustained, isolated"),
         (["1", "2", "3", "--dry-run", "--html", "/nowhere/ladder.html"], "its folder /nowhere does not exist"),
+        (["1", "2", "3", "--dry-run", "--out", "x.json"], "--dry-run measures nothing: leave out --output"),
+        (["1", "2", "3", "--dry-run", "--baselines", "none"], "leave out --baselines"),
+        (["1", "2", "3", "--resume"], "there is no file to go on with: leave out --resume"),
+        (["--suite", "ladder", "--dtype", "f16", "--dry-run"], "has problems of its own: leave out --dtype"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -368,6 +372,13 @@ def test_a_suite_goes_into_a_results_file_that_can_be_resumed(
     assert cli.main(["ladder", *options, "--resume"]) == 0
     assert len(made_up.timed) == 2
     assert "torch.matmul" in capsys.readouterr().out
+    document = json.loads(file.read_text())
+    for row in document["rows"]:
+        if row["gemm"] == str(BIG):
+            row["status"] = "skipped"
+    file.write_text(json.dumps(document))
+    assert cli.main(["ladder", *options, "--resume"]) == 0
+    assert len(made_up.timed) == 3, "a problem of which nothing was measured is not done"
 
 
 class Opened:
