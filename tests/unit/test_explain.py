@@ -86,7 +86,7 @@ def test_ceilings_of_a_measured_kernel_are_at_its_clock(compiled: Explanation) -
 def test_as_written_says_so_and_names_what_it_lacks() -> None:
     found = explained(compiled=False)
     assert (found.compiled, found.code) == (False, AS_WRITTEN)
-    assert [each.name for each in found.unknown] == ["roofline"]
+    assert [each.name for each in found.unknown] == ["roofline", "occupancy and waves"]
     assert (found.main.occupancy, found.main.opcodes, found.main.resources) == (None, None, None)
     titles = [part.title for part in sections(Report(found))]
     assert "Shared memory" in titles

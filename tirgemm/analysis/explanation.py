@@ -243,6 +243,7 @@ def _with_roofline(
     symbol = made.main.symbol
     if symbol not in functions:
         missing.append(Unknown("roofline", "which unit does the arithmetic is read from the machine code"))
+        missing.append(Unknown("occupancy and waves", "registers are read from the machine code"))
         return replace(made, missing=tuple(missing))
 
     def lines() -> tuple[Roofline, str]:
