@@ -11,6 +11,7 @@ from tests.contract.access_log import LoggedSite, logged_sites
 from tests.contract.operands import Case
 from tirgemm.analysis import banks, coalescing
 from tirgemm.analysis.kernel import KernelAnalysis, analyse
+from tirgemm.config import Value
 from tirgemm.families import FAMILIES
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 from tirgemm.hardware import named_device
@@ -58,9 +59,9 @@ def _evaluated(analysis: KernelAnalysis) -> Counter[tuple[str, bool, str]]:
         ("1..37x50x36:f32:nn:batch=2", {}),
     ],
 )
-def test_requests_are_those_of_the_running_source(text: str, knobs: dict[str, object], tmp_path: Path) -> None:
+def test_requests_are_those_of_the_running_source(text: str, knobs: dict[str, Value], tmp_path: Path) -> None:
     gemm = Gemm.parse(text)
-    config = _FAMILY.default(gemm, _DEVICE, "sustained").with_(**knobs)  # type: ignore[arg-type]
+    config = _FAMILY.default(gemm, _DEVICE, "sustained").with_(**knobs)
     program = _FAMILY.instantiate(gemm, config, _DEVICE)
     host, module, source = cuda.lower_all(program, _DEVICE.arch)
     launch = cuda.checked_launch(program, host)

@@ -21,7 +21,7 @@ from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.compile import build
-from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.records import Candidate, KernelRecord, Reason, SampleSet, Status
 from tirgemm.tuning.store import Store
 from tuning_db import JobRequest
 
@@ -41,7 +41,8 @@ def tuned_kernel(store: Store, signer: Signer) -> tuple[KernelRecord, Config]:
     )  # fmt: skip
 
     def candidate(chosen: Config, status: Status, us: tuple[float, ...] = (), **more: Any) -> None:
-        sets = tuple(SampleSet((each,), reason) for each, reason in zip(us, ("search", "selection"), strict=False))  # type: ignore[arg-type]
+        reasons: tuple[Reason, ...] = ("search", "selection")
+        sets = tuple(SampleSet((each,), reason) for each, reason in zip(us, reasons, strict=False))
         store.add_candidate(Candidate(gemm, device.key, "sustained", chosen, status, sample_sets=sets, **more))
 
     candidate(config, Status.MEASURED, (9.0, 8.0))

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -244,10 +244,10 @@ def test_the_database_failing_for_a_moment_does_not_end_the_worker(
 ) -> None:
     real, failures = queue.claim, iter([StoreError("busy")])
 
-    def claim(*args: object, **keywords: object) -> Job | None:
+    def claim(owner: str, device_keys: Sequence[str], lease_s: float, *, unverified: bool = False) -> Job | None:
         for error in failures:
             raise error
-        return real(*args, **keywords)  # type: ignore[arg-type]
+        return real(owner, device_keys, lease_s, unverified=unverified)
 
     monkeypatch.setattr(queue, "claim", claim)
     engine.fallback_gate.set()

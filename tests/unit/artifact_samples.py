@@ -83,13 +83,13 @@ def shared_object(source: str, *defines: str) -> bytes:
 
 def rows_binary(gemm: Gemm) -> bytes:
     """A kernel for any ``gemm`` without activation or batch strides, one row a block."""
-    values = {
+    values: dict[str, Any] = {
         "F16": gemm.dtype == "f16", "BF16": gemm.dtype == "bf16", "N": gemm.n, "K": gemm.k, "BATCH": gemm.batch,
         "TA": gemm.trans_a, "TB": gemm.trans_b, "ALPHA": gemm.alpha, "BETA": gemm.beta, "BIAS": gemm.bias,
         "LDA": gemm.leading("a") if isinstance(gemm.leading("a"), int) else 0, "LDB": gemm.leading("b"),
         "STRIDE_B": gemm.batch_stride("b"), "LDC": gemm.leading("c"), "LDD": gemm.leading("d"),
     }  # fmt: skip
-    return shared_object(ROWS, *(f"-DGEMM_{name}={int(value)}" for name, value in values.items()))  # type: ignore[call-overload]
+    return shared_object(ROWS, *(f"-DGEMM_{name}={int(value)}" for name, value in values.items()))
 
 
 def rows_launch(gemm: Gemm, threads: int = 0) -> Launch:

@@ -11,6 +11,7 @@ from tests.unit import handmade
 from tirgemm.analysis.kernel import KernelAnalysis, analyse
 from tirgemm.analysis.regions import kind_of
 from tirgemm.analysis.sass import disassemble
+from tirgemm.config import Config
 from tirgemm.families import FAMILIES
 from tirgemm.families.simt import ladder
 from tirgemm.gemm import Gemm
@@ -27,8 +28,8 @@ def rung(name: str) -> tuple[KernelAnalysis, bytes]:
     return built("simt", _SQUARE, ladder.config(name, _SQUARE, _H200))
 
 
-def built(family: str, gemm: Gemm, config: object) -> tuple[KernelAnalysis, bytes]:
-    program = FAMILIES[family].instantiate(gemm, config, _H200)  # type: ignore[arg-type]
+def built(family: str, gemm: Gemm, config: Config) -> tuple[KernelAnalysis, bytes]:
+    program = FAMILIES[family].instantiate(gemm, config, _H200)
     host, module, source = cuda.lower_all(program, "sm_90a")
     cubin = compile_source(source, "sm_90a").data
     return analyse(module, cuda.checked_launch(program, host), gemm, _H200, cubin)[-1], cubin

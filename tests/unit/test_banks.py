@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 
 from tirgemm.analysis.banks import MODELS, BankModel, analyze, bank_model
 from tirgemm.analysis.shared_access import WIDTHS, SharedAccess
@@ -152,10 +155,10 @@ def test_known_patterns(access: str, addresses: np.ndarray, wavefronts: int, con
     ],
 )
 def test_128_bit_loads_are_served_as_ncu_counted_on_an_a100(
-    units: np.ndarray, active: object, wavefronts: int, conflicts: int
+    units: np.ndarray, active: ArrayLike, wavefronts: int, conflicts: int
 ) -> None:
     """The five cases of zhuanlan.zhihu.com/p/690052715, in units of 16 bytes."""
-    report = analyze(units * 16, "load.128", active, "sm_80")  # type: ignore[arg-type]
+    report = analyze(units * 16, "load.128", active, "sm_80")
     assert (report.total_wavefronts, report.total_conflicts) == (wavefronts, conflicts)
 
 
@@ -208,7 +211,7 @@ def test_the_text_of_an_access_round_trips(text: str) -> None:
         (lambda: analyze(LANES * 4, "ldmatrix.x3"), "3 matrices"),
         (lambda: analyze(LANES * 4, "atomic.32"), "is none of load.BITS"),
         (lambda: SharedAccess("load", 4, matrices=4), "no matrices"),
-        (lambda: SharedAccess("red", 4), "none of load, store"),  # type: ignore[arg-type]
+        (lambda: SharedAccess(cast(Any, "red"), 4), "none of load, store"),
         (lambda: analyze(LANES[:16] * 4, "load.32"), r"shape \(1, 16\)"),
         (lambda: analyze(LANES * 4 + 1, "load.32"), "address 1 of lane 0 in request 0 is not aligned"),
         (lambda: analyze(LANES * 4 - 8, "load.32"), "address -8 of lane 0 in request 0 is negative"),
@@ -216,6 +219,6 @@ def test_the_text_of_an_access_round_trips(text: str) -> None:
         (lambda: analyze(LANES * 4, "load.32", arch="sm_60"), "no bank model of architecture 'sm_60'"),
     ],
 )
-def test_bad_input_is_refused_by_name(call: object, reason: str) -> None:
+def test_bad_input_is_refused_by_name(call: Callable[[], object], reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
-        call()  # type: ignore[operator]
+        call()

@@ -44,9 +44,10 @@ class FakeMeasurer:
     wrong: str = ""
     error: float = 0.5
     raises: Exception | None = None
+    offered: tuple[str, ...] = ("numpy_f32",)
 
     def baselines(self) -> tuple[str, ...]:
-        return ("numpy_f32",)
+        return self.offered
 
     def stream(self) -> SampleSet:
         return SampleSet((0.5, 0.25, 0.25), "selection", {}, {"bytes": 1_000_000, "at": "2026-11-21"})
@@ -291,8 +292,7 @@ def test_a_best_config_that_fails_does_not_cost_the_default_its_row(
 
 
 def test_a_baseline_that_kills_the_run_is_left_out(tmp_path: Path, suite: Suite) -> None:
-    bench = FakeWorkbench(FakeMeasurer(dies_with="triton"))
-    bench.measurer.baselines = lambda: ("numpy_f32", "triton")  # type: ignore[method-assign]
+    bench = FakeWorkbench(FakeMeasurer(dies_with="triton", offered=("numpy_f32", "triton")))
     file = measured(tmp_path / "tiny.sustained.json", suite, bench)
     assert {row["status"] for row in file.rows} == {"measured"}
     assert {tuple(row["baselines"]) for row in file.rows} == {("numpy_f32",), ("default", "numpy_f32")}
@@ -306,8 +306,7 @@ def test_a_baseline_that_kills_the_run_is_left_out(tmp_path: Path, suite: Suite)
 
 
 def test_a_run_that_dies_once_is_tried_again_with_everything(tmp_path: Path, suite: Suite) -> None:
-    bench = FakeWorkbench(FakeMeasurer(dies_with="triton", deaths=1))
-    bench.measurer.baselines = lambda: ("numpy_f32", "triton")  # type: ignore[method-assign]
+    bench = FakeWorkbench(FakeMeasurer(dies_with="triton", deaths=1, offered=("numpy_f32", "triton")))
     file = measured(tmp_path / "tiny.sustained.json", suite, bench)
     assert {tuple(row["baselines"]) for row in file.rows} == {
         ("numpy_f32", "triton"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -92,6 +94,6 @@ def test_alignment_is_that_of_the_first_address() -> None:
         (lambda: analyze(LANES * 4, 4, [True] * 3), "an active mask of shape"),
     ],
 )
-def test_bad_input_is_refused_by_name(call: object, reason: str) -> None:
+def test_bad_input_is_refused_by_name(call: Callable[[], object], reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
-        call()  # type: ignore[operator]
+        call()

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.explain import Time, chosen, explain, with_knobs
 from tirgemm.tuning.memory_store import MemoryStore
-from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.records import Candidate, KernelRecord, Reason, SampleSet, Status
 from tirgemm.tuning.rivals import rivals_of
 
 SMALL = Gemm.parse("129x67x31:f16:nt")
@@ -274,7 +274,7 @@ def record(config: Config, timings: dict[str, Any]) -> KernelRecord:
 
 
 def measured(config: Config, **medians: float) -> Candidate:
-    sets = tuple(SampleSet((us,), reason) for reason, us in medians.items())  # type: ignore[arg-type]
+    sets = tuple(SampleSet((us,), cast(Reason, reason)) for reason, us in medians.items())
     return Candidate(SMALL, A100.key, "sustained", config, Status.MEASURED, sample_sets=sets)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 
@@ -21,8 +22,8 @@ _GEMM = Gemm.parse("64x64x64:f32:nn")
 _SYNC = 'T.evaluate(T.tvm_storage_sync("shared"))'
 
 
-def analysed(body: str, *, compiled: bool = False, **kernel: object) -> KernelAnalysis:
-    (found,) = memory_of_program(handmade.program(body, **kernel), _GEMM, _H200, compiled=compiled)  # type: ignore[arg-type]
+def analysed(body: str, *, compiled: bool = False, **kernel: Any) -> KernelAnalysis:
+    (found,) = memory_of_program(handmade.program(body, **kernel), _GEMM, _H200, compiled=compiled)
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
@@ -104,7 +104,7 @@ class MadeUp:
 def rows_of(
     made_up: MadeUp, gemm: Gemm = GEMM, known: list[dict[str, Any]] | None = None, **options: Any
 ) -> list[dict[str, Any]]:
-    run = LadderRun(made_up, seed=5, **options)  # type: ignore[arg-type]
+    run = LadderRun(cast(Any, made_up), seed=5, **options)
     return run.measure(gemm, "sustained", known or [])
 
 
@@ -183,7 +183,7 @@ def test_unknown_baselines_impossible_limits_and_devices_that_are_only_named_are
     with pytest.raises(InvalidRequest, match="a rung's launches are nan"):
         rows_of(MadeUp(), limit_s=float("nan"))
     with pytest.raises(InvalidRequest, match="only named"):
-        LadderRun(SimpleNamespace(device=H200, measurer=None))  # type: ignore[arg-type]
+        LadderRun(cast(Any, SimpleNamespace(device=H200, measurer=None)))
 
 
 def searched(*configs: Config) -> MeasuredConfigs:

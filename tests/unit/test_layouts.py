@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -187,9 +188,9 @@ def test_scaling_turns_a_swizzle_of_bytes_into_one_of_elements() -> None:
         (lambda: Layout.plain(8, 32, 2).byte_offset(0, [0, -1]), "column -1 is outside"),
     ],
 )
-def test_what_contradicts_itself_is_refused_with_the_reason(make: object, reason: str) -> None:
+def test_what_contradicts_itself_is_refused_with_the_reason(make: Callable[[], object], reason: str) -> None:
     with pytest.raises(InvalidConfig, match=reason):
-        make()  # type: ignore[operator]
+        make()
 
 
 # -- nested shapes and strides ---------------------------------------------------------------------------------------
@@ -261,6 +262,6 @@ def test_modes_that_run_on_are_joined() -> None:
         (lambda: Strided(4, 1).mode(0), "no modes"),
     ],
 )
-def test_nested_layouts_that_make_no_sense_are_refused(make: object, reason: str) -> None:
+def test_nested_layouts_that_make_no_sense_are_refused(make: Callable[[], object], reason: str) -> None:
     with pytest.raises(InvalidConfig, match=reason):
-        make()  # type: ignore[operator]
+        make()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -14,7 +15,9 @@ from tirgemm.tuning.measure.tensors import View
 def test_a_tensor_keeps_its_shape_when_its_view_is_gone() -> None:
     memory = np.arange(24, dtype=np.float32)
     tensors = [tvm_ffi.from_dlpack(View(memory.ctypes.data, "f32", (4, 6), (6, 1))) for _ in range(100)]
-    arrays = [np.from_dlpack(View(memory.ctypes.data, "f32", (3, 5), (8, 1))) for _ in range(100)]  # type: ignore[arg-type]
+    views: list[Any] = [View(memory.ctypes.data, "f32", (3, 5), (8, 1)) for _ in range(100)]
+    arrays = [np.from_dlpack(view) for view in views]
+    del views
     gc.collect()
     # What was freed is written over.
     rubbish = [np.full(200, -1, np.int64) for _ in range(1000)]

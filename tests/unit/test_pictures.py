@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from xml.etree import ElementTree
 
 import numpy as np
@@ -174,6 +175,6 @@ def test_ranges_of_lanes() -> None:
         (lambda: roofline_picture(ROOFS[0], ROOFS[1], [("x", 0.0, 1.0)]), "positive numbers"),
     ],
 )
-def test_pictures_of_nothing_are_refused(draw: object, reason: str) -> None:
+def test_pictures_of_nothing_are_refused(draw: Callable[[], object], reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
-        draw()  # type: ignore[operator]
+        draw()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -249,6 +251,6 @@ def test_reads_go_through_rows() -> None:
         ),
     ],
 )
-def test_patterns_that_make_no_sense_are_refused(make: object, reason: str) -> None:
+def test_patterns_that_make_no_sense_are_refused(make: Callable[[], object], reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
-        make()  # type: ignore[operator]
+        make()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -27,7 +28,7 @@ from tirgemm.analysis.expressions import (
 )
 from tirgemm.analysis.lets import inlined
 from tirgemm.analysis.patterns import LANES, Requests
-from tirgemm.analysis.sites import Assign, Block, If, Loop, Site, While
+from tirgemm.analysis.sites import Assign, Block, If, Loop, Site, Space, While
 
 _LEAVES = [symbol(name) for name in (LANE, WARP, "blockIdx.x", "loop%1:k", "loop%2:i")]
 _EXTENTS = {"blockIdx.x": 6, WARP: 3, "loop%1:k": 5, "loop%2:i": 4}
@@ -119,10 +120,10 @@ _EDGE = make("lt", make("mul", symbol("blockIdx.x"), const(40)), make("mul", sym
     space=st.sampled_from(["shared", "global"]), op=st.sampled_from(["load", "store"]),
 )  # fmt: skip
 def test_classes_count_as_every_request_does(
-    address: Expr, condition: Expr, threads: int, width: int, space: str, op: str
+    address: Expr, condition: Expr, threads: int, width: int, space: Space, op: str
 ) -> None:
     place = make("mul", address, const(width))
-    site = Site(1, "s", "", space, op, width, place)  # type: ignore[arg-type]
+    site = Site(1, "s", "", space, op, width, place)
     kind = Kind.of(site)
     mine = _tally(_body(site, condition), kind, Extents((6, 1, 1), threads))
     other = _one_by_one(place, condition, kind, threads)
@@ -214,8 +215,8 @@ def test_many_turns_are_counted_from_some() -> None:
 @pytest.mark.parametrize(
     "wrap", [lambda x: x, lambda x: make("add", x, symbol(LANE)), lambda x: make("mul", x, const(4))]
 )
-def test_unknown_values_stay_unknown(wrap: object) -> None:
-    value = wrap(unknown("what a stranger said"))  # type: ignore[operator]
+def test_unknown_values_stay_unknown(wrap: Callable[[Expr], Expr]) -> None:
+    value = wrap(unknown("what a stranger said"))
     with pytest.raises(DataDependent, match="what a stranger said"):
         evaluate(value, {LANE: np.arange(LANES)})
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -119,6 +121,6 @@ def test_requests_are_warps_in_order_of_steps_and_vectors() -> None:
         (lambda: TiledCopy.parse("(3,5) x (1,4)").requests(3, 20, 4), "15 threads are no whole warps"),
     ],
 )
-def test_copies_that_make_no_sense_are_refused(make: object, reason: str) -> None:
+def test_copies_that_make_no_sense_are_refused(make: Callable[[], object], reason: str) -> None:
     with pytest.raises(InvalidConfig, match=reason):
-        make()  # type: ignore[operator]
+        make()

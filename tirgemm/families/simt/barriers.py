@@ -32,11 +32,11 @@ def _pipeline() -> tuple[Any, Any, Any]:
 
     lower, finalize_host, finalize_device = tirx.get_tir_pipeline("s_tir")
 
-    @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
     def lower_with_one_barrier(mod: IRModule, _: Any) -> IRModule:
         return one_barrier(lower(mod))
 
-    return lower_with_one_barrier, finalize_host, finalize_device
+    made = tvm.transform.module_pass(lower_with_one_barrier, opt_level=0)
+    return made, finalize_host, finalize_device
 
 
 def one_barrier(mod: IRModule) -> IRModule:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +113,12 @@ class CutlassBaseline:
         tried = [template for template in TEMPLATES if template.shared_bytes <= room]
         built = libraries(self._arch, [macros(self._gemm, template) for template in tried])
         return [
-            Candidate(asdict(template), lambda i, found=found: self._call(found, sets[i]))  # type: ignore[misc]
+            Candidate(asdict(template), partial(self._called, found, sets))
             for template, found in zip(tried, built, strict=True)
         ]
+
+    def _called(self, found: Path | DoesNotCompile, sets: list[dict[str, View]], number: int) -> Call:
+        return self._call(found, sets[number])
 
     def _call(self, found: Path | DoesNotCompile, views: dict[str, View]) -> Call:
         if isinstance(found, DoesNotCompile):
