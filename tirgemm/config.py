@@ -120,3 +120,8 @@ def _position(knob: Knob, value: Value) -> int:
         if choice == value and type(choice) is type(value):
             return index
     return -1
+
+
+def up_to(size: int, choices: tuple[int, ...]) -> tuple[int, ...]:
+    """The ascending choices that an extent of ``size`` can tell apart: up to the first that holds all of it."""
+    return tuple(choice for i, choice in enumerate(choices) if i == 0 or choices[i - 1] < size)

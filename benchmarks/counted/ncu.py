@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.sessions import killed, started
 from tirgemm.errors import MeasurementFailed, MissingExtra
 
 _PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute", "/usr/local/bin")
@@ -68,15 +69,7 @@ def profile(
         program(), "--clock-control", "none", "--target-processes", "application-only", "--csv", "--page", "raw",
         "--print-units", "base", "--log-file", str(log), "--metrics", ",".join(metrics), *command,
     ]  # fmt: skip
-    process = subprocess.Popen(
-        full,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=environment,
-        start_new_session=True,
-    )
+    process = started(full, environment)
     try:
         output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -97,8 +90,7 @@ def _stopped(process: subprocess.Popen[str], command: Sequence[str]) -> str:
                 os.kill(pid, gentle)
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.communicate(timeout=_GRACE_SECONDS)[0]
-    os.killpg(process.pid, signal.SIGKILL)
-    return process.communicate()[0]
+    return killed(process)
 
 
 def _below(root: int, command: Sequence[str]) -> list[int]:

@@ -19,7 +19,8 @@ _SOURCES = (
     "benchmarks/verification",
 )  # fmt: skip
 # What families share beside their own folders.
-_SHARED_BY = {"mma": ("tirgemm/families/tensorcore",), "wmma": ("tirgemm/families/tensorcore",)}
+_STAGED, _TENSORCORE = "tirgemm/families/staged.py", "tirgemm/families/tensorcore"
+_SHARED_BY = {"simt": (_STAGED,), "mma": (_STAGED, _TENSORCORE), "wmma": (_STAGED, _TENSORCORE)}
 HEAD = ("format", "kind", "family", "environment", "sources_sha256", "summary", "rows")
 
 Row = dict[str, Any]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from benchmarks.sessions import killed, started
 from benchmarks.verification.evidence import ROOT
 from benchmarks.verification.sanitized_call import BEGIN, END
 from tirgemm.errors import MissingExtra
@@ -56,22 +56,12 @@ def check(tool: str, packages: list[Path], key: str, timeout_s: float) -> dict[s
         "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
         "PYTHONUNBUFFERED": "1",
     }
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=environment,
-        start_new_session=True,
-    )
+    process = started(command, environment)
     try:
         output, _ = process.communicate(timeout=timeout_s)
         late = False
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        late = True
+        output, late = killed(process), True
     return reports(output, [package.stem for package in packages], late=late)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -11,33 +11,13 @@ from tirgemm.families.mma.space import TILES_M, TILES_N, tiling
 from tirgemm.families.mma.tile import MMA_M, PAIR_N, VECTOR, registers_of
 from tirgemm.families.tensorcore import rules
 from tirgemm.families.tensorcore.names import STAGED
-from tirgemm.families.tensorcore.tiling import MMA_K, Tiling
+from tirgemm.families.tensorcore.tiling import MMA_K
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import WARP
-
-Check = Callable[[Gemm, Config, Device], str | None]
-
-
-def _of_tiling(check: Callable[[Tiling], str | None]) -> Check:
-    return lambda gemm, config, _: check(tiling(gemm, config))
-
-
-def _fragments(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
-    if config["registers"] == 1 or config["tile_k"] > MMA_K:
-        return None
-    return f"registers=2 loads the second {MMA_K} of k while the first is multiplied; tile_k={config['tile_k']} has one"
-
-
-def _load(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
-    return rules.load(tiling(gemm, config), config["load"])
 
 
 def _copy(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
     return rules.copy(tiling(gemm, config), config["copy"])
-
-
-def _shared(gemm: Gemm, config: Config, device: Device) -> str | None:
-    return rules.shared(tiling(gemm, config), device)
 
 
 def _registers(gemm: Gemm, config: Config, device: Device) -> str | None:
@@ -57,23 +37,21 @@ def _epilogue(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa
     return f"epilogue={STAGED} gives each lane {VECTOR} outputs of a row; a warp's {cut.warp_n} columns are more than {most}"
 
 
-def _waves(gemm: Gemm, config: Config, device: Device) -> str | None:
-    return rules.waves(tiling(gemm, config), device)
-
+_of_tiling, _of_device = partial(rules.of_tiling, tiling), partial(rules.of_device, tiling)
 
 RULES: tuple[Rule, ...] = (
     Rule("warps", _of_tiling(lambda cut: rules.warps(cut, MMA_M, PAIR_N))),
     Rule("epilogue", _epilogue),
-    Rule("fragments", _fragments),
+    Rule("fragments", rules.of_fragments(MMA_K)),
     Rule("tile", _of_tiling(lambda cut: rules.tile(cut, TILES_M, TILES_N))),
-    Rule("load", _load),
+    Rule("load", rules.of_load(tiling)),
     Rule("copy", _copy),
     Rule("raster", _of_tiling(rules.raster)),
     Rule("stages", _of_tiling(rules.stages)),
     Rule("split", _of_tiling(rules.split)),
-    Rule("shared", _shared),
+    Rule("shared", _of_device(rules.shared)),
     Rule("registers", _registers),
     Rule("resident", _resident),
     Rule("grid", _of_tiling(rules.grid)),
-    Rule("waves", _waves),
+    Rule("waves", _of_device(rules.waves)),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tirgemm.config import Config, Knob, Space, Value
+from tirgemm.config import Config, Knob, Space, Value, up_to
 from tirgemm.families.tensorcore.names import DIRECT, HALF, LINE, NONE, PADDED, PERMUTED, STAGED
 from tirgemm.families.tensorcore.rules import LEAST_STEPS
 from tirgemm.families.tensorcore.tiling import MMA_K, Tiling, loads, output_width, side
@@ -29,12 +29,12 @@ def space(gemm: Gemm) -> Space:
     second kernel. raster: blocks along n that are neighbours in time.
     """
     steps = -(-gemm.k // MMA_K)
-    tiles_n = _up_to(gemm.n, TILES_N)
+    tiles_n = up_to(gemm.n, TILES_N)
     columns = [-(-gemm.n // tile) for tile in tiles_n]
     knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
-        ("tile_m", _up_to(gemm.m_max, TILES_M)),
+        ("tile_m", up_to(gemm.m_max, TILES_M)),
         ("tile_n", tiles_n),
-        ("tile_k", _up_to(gemm.k, TILES_K)),
+        ("tile_k", up_to(gemm.k, TILES_K)),
         ("warps_m", (1, 2, 4, 8) if gemm.m_max > 64 else (1, 2, 4)),
         ("warps_n", (1, 2, 4, 8) if gemm.n > 64 else (1, 2, 4)),
         ("stages", tuple(s for s in (2, 3, 4, 5) if s == 2 or s <= steps + 1)),
@@ -71,8 +71,3 @@ def tiling(gemm: Gemm, config: Config) -> Tiling:
         b=side(gemm, "b", config["tile_n"], config["tile_k"], threads, *knobs),
         width_d=output_width(gemm),
     )
-
-
-def _up_to(size: int, tiles: tuple[int, ...]) -> tuple[int, ...]:
-    """Tiles that a dimension of ``size`` can use: up to the first that holds all of it."""
-    return tuple(t for i, t in enumerate(tiles) if i == 0 or tiles[i - 1] < size)

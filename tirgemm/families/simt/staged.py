@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tirgemm import expr
-from tirgemm.expr import Dim
 from tirgemm.families.simt.tiling import Tiling, transposes
-from tirgemm.gemm import DTYPE_NAMES, Gemm, Operand, Range
-from tirgemm.workload import epilogue, evaluate_symbolic, index_dtype
+from tirgemm.families.staged import StagedWriter
+from tirgemm.gemm import DTYPE_NAMES, Gemm, Operand
+from tirgemm.workload import index_dtype, named
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
@@ -37,40 +37,29 @@ def staged(gemm: Gemm, tiling: Tiling) -> PrimFunc:
         return builder.get()
 
 
-class _Writer:
+class _Writer(StagedWriter):
     """Writes the four blocks into the IRBuilder that is open."""
 
     def __init__(self, gemm: Gemm, tiling: Tiling) -> None:
-        from tvm import tirx
-        from tvm.tirx.script import builder as tir
-
-        self.tir, self.tirx, self.gemm, self.tiling = tir, tirx, gemm, tiling
-        self.index = index_dtype(gemm)
-        self.acc = DTYPE_NAMES[gemm.acc]
-        self.m: Any = None
+        super().__init__(gemm, index_dtype(gemm))
+        self.tiling, self.acc = tiling, DTYPE_NAMES[gemm.acc]
 
     def write(self) -> None:
         T, gemm, tiling = self.tir, self.gemm, self.tiling
-        self.m = T.int32() if isinstance(gemm.m, Range) else None
+        self.declare_size()
         self.a = T.arg("a", self.tensor("a"))
         self.b = T.arg("b", self.tensor("b"))
-        self.c = T.arg("c", self.tensor("c")) if gemm.beta else None
-        bias = T.buffer([self.dim(gemm.n)], DTYPE_NAMES[gemm.out], align=gemm.align)
-        self.bias = T.arg("bias", bias) if gemm.bias else None
-        self.d = T.arg("d", self.tensor("d"))
-        self.alpha = T.arg("alpha", T.float32()) if gemm.alpha else None
-        self.beta = T.arg("beta", T.float32()) if gemm.beta else None
-        if self.m is not None:
-            T.arg("m", self.m)
+        self.declare_outputs()
+        self.declare_m()
 
         self.batch = self.dim(gemm.batch)
         self.rows = [self.dim(d) for d in (expr.ceildiv(gemm.m_dim, tiling.block_m), *tiling.rows)]
         self.columns = [self.dim(d) for d in (expr.ceildiv(gemm.n, tiling.block_n), *tiling.columns)]
         self.depth = [self.dim(d) for d in (expr.ceildiv(gemm.k, tiling.block_k), tiling.block_k)]
         a_shape, b_shape = self.lying("a", self.depth, self.rows), self.lying("b", self.depth, self.columns)
-        self.a_tile = self.named("a_tile", T.sblock_alloc_buffer([self.batch, *a_shape], self.acc))
-        self.b_tile = self.named("b_tile", T.sblock_alloc_buffer([self.batch, *b_shape], self.acc))
-        self.sums = self.named("acc", T.sblock_alloc_buffer([self.batch, *self.rows, *self.columns], self.acc))
+        self.a_tile = named("a_tile", T.sblock_alloc_buffer([self.batch, *a_shape], self.acc))
+        self.b_tile = named("b_tile", T.sblock_alloc_buffer([self.batch, *b_shape], self.acc))
+        self.sums = named("acc", T.sblock_alloc_buffer([self.batch, *self.rows, *self.columns], self.acc))
         self.write_copy("a")
         self.write_copy("b")
         self.write_gemm()
@@ -123,27 +112,11 @@ class _Writer:
             ]
             if inside:
                 with T.If(self.every(inside)), T.Then():
-                    self.store(z, at, i, j)
+                    self.finish(self.sums[(z, *at)], z, i, j)
             else:
-                self.store(z, at, i, j)
-
-    def store(self, z: Any, at: list[Any], i: Any, j: Any) -> None:
-        c = self.c[self.place(z, i, j)] if self.c is not None else None
-        bias = self.bias[j] if self.bias is not None else None
-        value = epilogue(self.gemm, self.sums[(z, *at)], c, bias, self.alpha, self.beta)
-        self.tir.buffer_store(self.d, value, self.place(z, i, j))
+                self.finish(self.sums[(z, *at)], z, i, j)
 
     # -- expressions ---------------------------------------------------------------------------
-
-    def dim(self, value: Dim) -> Any:
-        if isinstance(value, int):
-            return value if self.index == "int32" else self.tir.int64(value)
-        return evaluate_symbolic(value, self.m if self.index == "int32" else self.tir.cast(self.m, "int64"))
-
-    def tensor(self, operand: Operand) -> Any:
-        gemm = self.gemm
-        shape, strides = ([self.dim(d) for d in dims] for dims in (gemm.shape(operand), gemm.strides(operand)))
-        return self.tir.buffer(shape, DTYPE_NAMES[gemm.operand_dtype(operand)], strides=strides, align=gemm.align)
 
     def lying(self, operand: Operand, depth: list[Any], extents: list[Any]) -> list[Any]:
         """Indices of a tile in the order of its memory: k-major, or within a step as the operand lies."""
@@ -151,31 +124,8 @@ class _Writer:
             return [*depth, *extents]
         return [depth[0], *extents, depth[1]]
 
-    def named(self, name: str, value: Any) -> Any:
-        from tvm.script.ir_builder import IRBuilder
-
-        IRBuilder.name(name, value)
-        return value
-
-    def place(self, z: Any, row: Any, column: Any) -> tuple[Any, ...]:
-        return (z, row, column) if self.gemm.batch > 1 else (row, column)
-
     def linear(self, at: list[Any], extents: list[Any]) -> Any:
         index = at[0]
         for inner, extent in zip(at[1:], extents[1:], strict=True):
             index = index * extent + inner
         return index
-
-    def guard(self, index: Any, size: Dim, block: int, width: int) -> list[Any]:
-        """The condition that ``index`` is inside, or nothing where whole blocks cover ``size`` exactly."""
-        if isinstance(size, int) and size % block == 0:
-            return []
-        if width == 1:
-            return [index < self.dim(size)]
-        return [self.tirx.floordiv(index, self.dim(width)) < self.dim(expr.make("floordiv", size, width))]
-
-    def every(self, conditions: list[Any]) -> Any:
-        return self.tirx.all(*conditions) if len(conditions) > 1 else conditions[0]
-
-    def zero(self, dtype: str) -> Any:
-        return self.tirx.const(0, dtype)

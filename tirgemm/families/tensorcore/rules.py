@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.simt.rules import MAX_GRID
@@ -9,7 +13,11 @@ from tirgemm.families.tensorcore.names import HALF, LINE, REPACK
 from tirgemm.families.tensorcore.reduce import reduce_grid
 from tirgemm.families.tensorcore.repack import repack_grid
 from tirgemm.families.tensorcore.tiling import LEAST_WIDTH, RUN_BYTES, Tiling, copy_width
+from tirgemm.gemm import Gemm
 from tirgemm.hardware import occupancy
+
+Check = Callable[[Gemm, Config, Device], "str | None"]
+Cut = TypeVar("Cut", bound=Tiling)
 
 # A part of a split with fewer steps than this is mostly prologue and epilogue.
 LEAST_STEPS = 2
@@ -17,6 +25,33 @@ _MAX_WARPS = 16
 _MAX_WORKSPACE_BYTES = 2**30
 # Blocks of this many outputs or fewer may leave SMs idle: nothing smaller would be better.
 _SMALL_TILE = 32 * 32
+
+
+def of_tiling(tiling: Callable[[Gemm, Config], Cut], check: Callable[[Cut], str | None]) -> Check:
+    """A rule's check from one of a tiling."""
+    return lambda gemm, config, _: check(tiling(gemm, config))
+
+
+def of_device(tiling: Callable[[Gemm, Config], Cut], check: Callable[[Cut, Device], str | None]) -> Check:
+    """The same from one of a tiling on a device."""
+    return lambda gemm, config, device: check(tiling(gemm, config), device)
+
+
+def of_load(tiling: Callable[[Gemm, Config], Cut]) -> Check:
+    return lambda gemm, config, _: load(tiling(gemm, config), config["load"])
+
+
+def of_fragments(step: int) -> Check:
+    """Two sets of fragments need two instructions' worth of k, ``step`` each, in a tile."""
+
+    def check(_: Gemm, config: Config, __: Device) -> str | None:
+        if config["registers"] == 1 or config["tile_k"] > step:
+            return None
+        return (
+            f"registers=2 loads the second {step} of k while the first is multiplied; tile_k={config['tile_k']} has one"
+        )
+
+    return check
 
 
 def warps(cut: Tiling, unit_m: int, unit_n: int) -> str | None:

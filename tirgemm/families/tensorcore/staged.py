@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from tirgemm import expr
 from tirgemm.expr import Dim
+from tirgemm.families.staged import StagedWriter
 from tirgemm.families.tensorcore.tiling import PART_WIDTH, RUN, Side, Tiling
-from tirgemm.gemm import DTYPE_NAMES, Operand, Range
-from tirgemm.workload import epilogue, evaluate_symbolic, index_dtype, named
+from tirgemm.gemm import DTYPE_NAMES
+from tirgemm.workload import index_dtype, named
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
@@ -32,21 +33,13 @@ def _reach(tiling: Tiling) -> int:
     return max(expr.evaluate(dim, tiling.gemm.m_max) for dim in [*made, tiling.split * tiling.steps * tiling.tile_k])
 
 
-class Writer(ABC):
-    """Writes a PrimFunc ``symbol`` of ``gemm`` under ``tiling``: parameters, and the expressions that blocks share."""
+class Writer(StagedWriter, ABC):
+    """Writes a PrimFunc ``symbol`` of ``gemm`` under ``tiling``."""
 
     def __init__(self, tiling: Tiling, symbol: str) -> None:
-        from tvm import tirx
-        from tvm.tirx.script import builder as tir
-
-        self.tir, self.tirx, self.gemm, self.tiling, self.symbol = tir, tirx, tiling.gemm, tiling, symbol
-        self.index = "int64" if _reach(tiling) > _INT32_MAX else index_dtype(self.gemm)
-        self.m: Any = None
-        self.c: Any = None
-        self.bias: Any = None
-        self.d: Any = None
-        self.alpha: Any = None
-        self.beta: Any = None
+        index = "int64" if _reach(tiling) > _INT32_MAX else index_dtype(tiling.gemm)
+        super().__init__(tiling.gemm, index)
+        self.tiling, self.symbol = tiling, symbol
         self.partials: Any = None
 
     def primfunc(self) -> PrimFunc:
@@ -63,68 +56,10 @@ class Writer(ABC):
     def write(self) -> None:
         """The parameters, then the blocks."""
 
-    # -- parameters ----------------------------------------------------------------------------------------------------
-
-    def declare_size(self) -> None:
-        """m as a symbol that shapes can mention; the parameter itself comes last."""
-        self.m = self.tir.int32() if isinstance(self.gemm.m, Range) else None
-
-    def declare_m(self) -> None:
-        if self.m is not None:
-            self.tir.arg("m", self.m)
-
     def declare_partials(self) -> None:
         shape = [self.tiling.split, self.gemm.batch, self.gemm.m_dim, self.tiling.partial_pitch]
         buffer = self.tir.buffer([self.dim(extent) for extent in shape], "float32", align=16)
         self.partials = self.tir.arg(PARTIALS, buffer)
-
-    def declare_outputs(self) -> None:
-        """What the epilogue takes: c, bias, d, the scalars."""
-        T, gemm = self.tir, self.gemm
-        self.c = T.arg("c", self.tensor("c")) if gemm.beta else None
-        bias = T.buffer([self.dim(gemm.n)], DTYPE_NAMES[gemm.out], align=gemm.align)
-        self.bias = T.arg("bias", bias) if gemm.bias else None
-        self.d = T.arg("d", self.tensor("d"))
-        self.alpha = T.arg("alpha", T.float32()) if gemm.alpha else None
-        self.beta = T.arg("beta", T.float32()) if gemm.beta else None
-
-    def tensor(self, operand: Operand) -> Any:
-        gemm = self.gemm
-        shape, strides = ([self.dim(d) for d in dims] for dims in (gemm.shape(operand), gemm.strides(operand)))
-        return self.tir.buffer(shape, DTYPE_NAMES[gemm.operand_dtype(operand)], strides=strides, align=gemm.align)
-
-    # -- statements ----------------------------------------------------------------------------------------------------
-
-    def finish(self, total: Any, z: Any, i: Any, j: Any) -> None:
-        """Store the output of a sum."""
-        c = self.c[self.place(z, i, j)] if self.c is not None else None
-        bias = self.bias[j] if self.bias is not None else None
-        value = epilogue(self.gemm, total, c, bias, self.alpha, self.beta)
-        self.tir.buffer_store(self.d, value, self.place(z, i, j))
-
-    # -- expressions ---------------------------------------------------------------------------------------------------
-
-    def dim(self, value: Dim) -> Any:
-        if isinstance(value, int):
-            return value if self.index == "int32" else self.tir.int64(value)
-        return evaluate_symbolic(value, self.m if self.index == "int32" else self.tir.cast(self.m, "int64"))
-
-    def place(self, z: Any, row: Any, column: Any) -> tuple[Any, ...]:
-        return (z, row, column) if self.gemm.batch > 1 else (row, column)
-
-    def guard(self, index: Any, size: Dim, block: int, width: int = 1) -> list[Any]:
-        """The condition that ``index`` is inside, or nothing where whole blocks cover ``size`` exactly."""
-        if isinstance(size, int) and size % block == 0:
-            return []
-        if width == 1:
-            return [index < self.dim(size)]
-        return [self.tirx.floordiv(index, self.dim(width)) < self.dim(expr.make("floordiv", size, width))]
-
-    def every(self, conditions: list[Any]) -> Any:
-        return self.tirx.all(*conditions) if len(conditions) > 1 else conditions[0]
-
-    def zero(self, dtype: str) -> Any:
-        return self.tirx.const(0, dtype)
 
 
 class StagedGemm(Writer):

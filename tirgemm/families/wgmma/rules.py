@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tirgemm.config import Config
+from tirgemm.config import Config, up_to
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
 from tirgemm.families.wgmma.alignment import loaded_by_tma, stored_by_tma
 from tirgemm.families.wgmma.names import CLUSTER, COPY, DIRECT, HILBERT, MAX_CLUSTER, MEMORY, REPACK, STAGED, TMA
 from tirgemm.families.wgmma.plan import MMA_M, Plan, plan
-from tirgemm.families.wgmma.space import LEAST_STEPS, TILES_M, TILES_N, useful_groups
+from tirgemm.families.wgmma.space import GROUPS, LEAST_STEPS, TILES_M, TILES_N
 from tirgemm.families.wgmma.tile import CORE_ROWS, MMA_K
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 
@@ -209,7 +209,7 @@ def _raster(gemm: Gemm, config: Config, device: Device) -> str | None:
             return f"squares of {cut.group} tiles a side do not fit into {rows} by {columns} tiles"
         return None
     along = columns if cut.order == "n" else rows
-    if cut.group not in useful_groups(along):
+    if cut.group not in up_to(along, GROUPS):
         return f"group={cut.group} is more than the {along} tiles along {cut.order}: a smaller group is the same order"
     if cut.order == "n" and along == 1:
         return "there is one tile along n, so that order=n is the same as order=m with group=1"

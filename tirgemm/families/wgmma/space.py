@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tirgemm.config import Knob, Space, Value
+from tirgemm.config import Knob, Space, Value, up_to
 from tirgemm.device import Device
 from tirgemm.families.wgmma.alignment import copy_bytes, loaded_by_tma, stored_by_tma
 from tirgemm.families.wgmma.names import (
@@ -61,9 +61,9 @@ def space(gemm: Gemm, device: Device) -> Space:
     schedules = (COOPERATIVE, PINGPONG, STREAM) if several else (COOPERATIVE, STREAM) if steps > 1 else (COOPERATIVE,)
     splits = tuple(s for s in _SPLITS if s == 1 or -(-steps // s) >= LEAST_STEPS)
     knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
-        ("tile_m", _up_to(wide, TILES_M)),
-        ("tile_n", _up_to(max(wide, MMA_K), TILES_N)),
-        ("tile_k", _up_to(gemm.k, TILES_K)),
+        ("tile_m", up_to(wide, TILES_M)),
+        ("tile_n", up_to(max(wide, MMA_K), TILES_N)),
+        ("tile_k", up_to(gemm.k, TILES_K)),
         ("stages", tuple(s for s in _STAGES if several or s <= max(2, steps))),
         ("schedule", schedules),
         ("resident", (1, 2) if several else (1,)),
@@ -75,21 +75,11 @@ def space(gemm: Gemm, device: Device) -> Space:
         ("load", loads(gemm)),
         ("epilogue", epilogues(gemm)),
         ("order", ("m", "n", HILBERT) if tiles_m > 1 and tiles_n > 1 else ("m",)),
-        ("group", useful_groups(max(tiles_m, tiles_n))),
+        ("group", up_to(max(tiles_m, tiles_n), GROUPS)),
         ("l2_promotion", (2, 3, 0)),
         ("eviction", (NORMAL, EVICT_FIRST, EVICT_LAST, EVICT_BOTH)),
     )
     return Space("wgmma", tuple(Knob(name, choices) for name, choices in knobs))
-
-
-def useful_groups(tiles: int) -> tuple[int, ...]:
-    """The groups of tiles that differ where there are so many tiles: up to the first that holds all of them."""
-    return tuple(group for i, group in enumerate(GROUPS) if i == 0 or GROUPS[i - 1] < tiles)
-
-
-def _up_to(size: int, tiles: tuple[int, ...]) -> tuple[int, ...]:
-    """Tiles that a dimension of ``size`` can use: up to the first that holds all of it."""
-    return tuple(t for i, t in enumerate(tiles) if i == 0 or tiles[i - 1] < size)
 
 
 def epilogues(gemm: Gemm) -> tuple[str, ...]:

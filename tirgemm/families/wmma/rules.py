@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
-from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
@@ -12,27 +11,6 @@ from tirgemm.families.tensorcore import rules
 from tirgemm.families.tensorcore.names import LINE
 from tirgemm.families.wmma.space import TILES_M, TILES_N, tiling
 from tirgemm.families.wmma.tile import FRAGMENT, WmmaTiling, registers_of
-from tirgemm.gemm import Gemm
-
-Check = Callable[[Gemm, Config, Device], str | None]
-
-
-def _of_tiling(check: Callable[[WmmaTiling], str | None]) -> Check:
-    return lambda gemm, config, _: check(tiling(gemm, config))
-
-
-def _of_device(check: Callable[[WmmaTiling, Device], str | None]) -> Check:
-    return lambda gemm, config, device: check(tiling(gemm, config), device)
-
-
-def _fragments(cut: WmmaTiling) -> str | None:
-    if cut.sets == 1 or cut.tile_k > FRAGMENT:
-        return None
-    return f"registers=2 loads the second {FRAGMENT} of k while the first is multiplied; tile_k={cut.tile_k} has one"
-
-
-def _load(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
-    return rules.load(tiling(gemm, config), config["load"])
 
 
 def _need(cut: WmmaTiling) -> int:
@@ -48,11 +26,13 @@ def _filled(cut: WmmaTiling, device: Device) -> str | None:
     return f"{tiles} tiles are two or more for each of {device.units} SMs: split={cut.split} would only add its parts"
 
 
+_of_tiling, _of_device = partial(rules.of_tiling, tiling), partial(rules.of_device, tiling)
+
 RULES: tuple[Rule, ...] = (
     Rule("warps", _of_tiling(lambda cut: rules.warps(cut, FRAGMENT, FRAGMENT))),
-    Rule("fragments", _of_tiling(_fragments)),
+    Rule("fragments", rules.of_fragments(FRAGMENT)),
     Rule("tile", _of_tiling(lambda cut: rules.tile(cut, TILES_M, TILES_N))),
-    Rule("load", _load),
+    Rule("load", rules.of_load(tiling)),
     Rule("copy", _of_tiling(lambda cut: rules.copy(cut, LINE))),
     Rule("raster", _of_tiling(rules.raster)),
     Rule("stages", _of_tiling(rules.stages)),

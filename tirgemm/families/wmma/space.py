@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from tirgemm.config import Config, Knob, Space, Value
+from tirgemm.config import Config, Knob, Space, Value, up_to
 from tirgemm.families.tensorcore.names import LINE, NONE, STAGED
 from tirgemm.families.tensorcore.rules import LEAST_STEPS
 from tirgemm.families.tensorcore.tiling import RUN, RUN_BYTES, Side, loads, output_width, side
@@ -31,9 +31,9 @@ def space(gemm: Gemm) -> Space:
     """
     steps, columns = -(-gemm.k // FRAGMENT), -(-gemm.n // TILES_N[0])
     knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
-        ("tile_m", _up_to(gemm.m_max, TILES_M)),
-        ("tile_n", _up_to(gemm.n, TILES_N)),
-        ("tile_k", _up_to(gemm.k, TILES_K)),
+        ("tile_m", up_to(gemm.m_max, TILES_M)),
+        ("tile_n", up_to(gemm.n, TILES_N)),
+        ("tile_k", up_to(gemm.k, TILES_K)),
         ("warps_m", (1, 2, 4)),
         ("warps_n", (1, 2, 4)),
         ("stages", tuple(s for s in (2, 3, 4) if s == 2 or s <= steps + 1)),
@@ -74,8 +74,3 @@ def _padded(gemm: Gemm, operand: Operand, extent: int, config: Config) -> Side:
     threads = config["warps_m"] * config["warps_n"] * WARP
     plain = side(gemm, operand, extent, config["tile_k"], threads, NONE, LINE, config["load"])
     return replace(plain, layout=Layout.padded(plain.rows, plain.runs, RUN_BYTES, config["pad"] // RUN))
-
-
-def _up_to(size: int, tiles: tuple[int, ...]) -> tuple[int, ...]:
-    """Tiles that a dimension of ``size`` can use: up to the first that holds all of it."""
-    return tuple(t for i, t in enumerate(tiles) if i == 0 or tiles[i - 1] < size)

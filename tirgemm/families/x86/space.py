@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tirgemm.config import Knob, Space
+from tirgemm.config import Knob, Space, up_to
 from tirgemm.device import Device
 from tirgemm.families.x86.layout import CHUNK
 from tirgemm.gemm import Gemm
@@ -35,25 +35,19 @@ def space(gemm: Gemm, device: Device) -> Space:
     return Space(
         "x86",
         (
-            Knob("tile_m", _covering(tuple(t for t in TILE_M if t + 2 <= registers(device)), gemm.m_max)),
-            Knob("vectors", _covering(VECTORS, -(-gemm.n // 8))),
+            Knob("tile_m", up_to(gemm.m_max, tuple(t for t in TILE_M if t + 2 <= registers(device)))),
+            Knob("vectors", up_to(-(-gemm.n // 8), VECTORS)),
             Knob("lanes", (16, 8) if has_avx512(device) else (8,)),
             Knob("pack_a", (True, False) if _direct_a(gemm) else (True,)),
             Knob("pack_b", (True, False) if _direct_b(gemm) else (True,)),
             Knob("unroll", UNROLL),
-            Knob("block_m", _covering(BLOCKS, gemm.m_max)),
-            Knob("block_n", _covering(BLOCKS, gemm.n)),
+            Knob("block_m", up_to(gemm.m_max, BLOCKS)),
+            Knob("block_n", up_to(gemm.n, BLOCKS)),
             Knob("block_k", (0, *(k for k in BLOCK_K if k < gemm.k))),
             Knob("order", ("rows", "columns")),
             Knob("threads", (0, 1) if device.units > 1 and gemm.flops < _SMALL_FLOPS else (0,)),
         ),
     )
-
-
-def _covering(choices: tuple[int, ...], extent: int) -> tuple[int, ...]:
-    """The choices up to the first that covers ``extent``: a larger one would do the same work on more padding."""
-    smaller = tuple(c for c in choices if c < extent)
-    return (*smaller, choices[len(smaller)]) if len(smaller) < len(choices) else choices
 
 
 def _direct_a(gemm: Gemm) -> bool:
