@@ -75,6 +75,9 @@ def test_every_rung_is_a_valid_config_that_differs_from_its_parent(arch: str, te
         ("zorder", {"lanes_n": (16, 4), "lane_order": ("row", "z")}),
         ("double_buffer", {"pipeline": ("none", "double"), "barriers": (2, 1)}),
         ("grid_shape", {"raster": (1, 8)}),
+        ("pad_zorder", {"pad": (0, 4), "lane_order": ("row", "z")}),
+        # The default for the H200 is the best combination but for its pieces, as docs/ladder.md tells it.
+        ("default", {"piece": (8, 4)}),
     ],
 )
 def test_a_rung_changes_one_thing(name: str, changed: dict[str, tuple[object, object]]) -> None:
@@ -84,6 +87,14 @@ def test_a_rung_changes_one_thing(name: str, changed: dict[str, tuple[object, ob
 def test_inner_product_is_tile_2d_in_the_other_loop_order() -> None:
     inner, outer = (ladder.config(name, _GEMM, _H200) for name in ("inner_product", "tile_2d"))
     assert inner.with_(reads="outer") == outer
+
+
+def test_combined_is_what_a_search_on_an_h200_found_fastest() -> None:
+    config = ladder.config("combined", Gemm.parse("4096x4096x4096:f32:nn"), _H200)
+    assert str(config) == (
+        "simt(block_m=128, block_n=128, block_k=16, thread_m=8, thread_n=16, lanes_n=8, piece=8, vector=4, pad=4, unroll=16, "
+        "pipeline=double, raster=8, resident=2, reads=fragments, lane_order=z, grid=line, barriers=1)"
+    )
 
 
 def test_grid_shape_is_the_question_that_the_article_leaves_open() -> None:
@@ -150,6 +161,8 @@ def test_numbers_too_wide_for_a_problem_become_the_nearest_that_fit() -> None:
     assert ladder.config("grid_shape", nine, device)["raster"] == 1
     turned = Gemm.parse("1024x1024x512:f32:tn")  # nothing is transposed, nothing is padded
     assert ladder.config("pad_store", turned, device)["pad"] == 0
+    ranged = Gemm.parse("1..4096x4096x4096:f32:nn")  # a range's blocks are a plane
+    assert ladder.config("combined", ranged, device)["grid"] == "plane"
 
 
 @pytest.mark.parametrize(

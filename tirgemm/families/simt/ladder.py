@@ -70,9 +70,10 @@ RUNGS: tuple[Rung, ...] = (
         pipeline="double", barriers=1,
     ),
     _rung("grid_shape", "double_buffer", "8 columns of blocks are neighbours in time: a grid of 1024x16, not 128x128", raster=8),
+    _rung("pad_zorder", "grid_shape", "pad_store and zorder join the main line", pad=4, lane_order="z"),
     _rung(
-        "combined", "grid_shape", "pad_store and zorder join the main line",
-        pad=4, lane_order="z",
+        "combined", "pad_zorder", "thread tiles of 8 x 16 and 16 steps of k between barriers, as a search found them fastest",
+        block_k=16, thread_n=16, piece=8, unroll=16, grid="line",
     ),
     _rung(DEFAULT, "combined", "the config that the family chooses without tuning"),
 )  # fmt: skip
@@ -105,7 +106,7 @@ def config(name: str, gemm: Gemm, device: Device, regime: str = "sustained") -> 
     """The config of a rung for a problem. Raises InvalidRequest with the reason where the problem does not take it.
 
     A number that is too wide for the problem's rows or its grid becomes the nearest that fits: ``vector``, ``raster``,
-    ``pad`` where nothing is transposed.
+    ``pad`` where nothing is transposed. A range's blocks stay a plane.
     """
     if name == DEFAULT:
         return heuristic.default(gemm, device, regime)
@@ -115,6 +116,8 @@ def config(name: str, gemm: Gemm, device: Device, regime: str = "sustained") -> 
     choices = {knob.name: knob.choices for knob in ladder_space(gemm).knobs}
     for knob in ("vector", "raster", "pad"):
         knobs[knob] = _fitting(gemm, knob, knobs, choices[knob])
+    if knobs["grid"] not in choices["grid"]:
+        (knobs["grid"],) = choices["grid"]
     outside = [knob for knob, value in knobs.items() if value not in choices[knob]]
     if outside:
         knob = outside[0]
