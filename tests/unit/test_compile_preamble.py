@@ -22,6 +22,8 @@ _CASES = [
     ("wgmma", "4096x4096x4096:f16:nt"),
     ("wgmma", "1..64x576x7168:f16:nt:batch=2:alpha:beta:bias:out=f32"),
     ("wgmma", "2000x4097x4104:bf16:nt:beta:act=gelu"),
+    ("mma", "1000x1000x520:f16:nn:bias"),
+    ("wmma", "1000x1000x520:f16:tn:beta"),
 ]
 
 
@@ -48,7 +50,7 @@ def test_instructions_and_resources_are_those_of_tvms_own_source(family: str, te
     assert _opcodes(before.data) == _opcodes(after.data)
 
 
-@pytest.mark.parametrize("family", ["simt", "wgmma"])
+@pytest.mark.parametrize("family", ["simt", "wmma", "mma", "wgmma"])
 def test_lowered_source_includes_no_library(family: str) -> None:
     assert not any(header in _source(family, "64x64x64:f16:nt") for header in _LIBRARY_HEADERS)
 
@@ -59,6 +61,7 @@ def test_lowered_source_includes_no_library(family: str) -> None:
         'static_assert(std::is_same<int, int>::value, "");',
         "__device__ cuda::std::uint32_t x;",
         "__device__ void f() { cooperative_groups::this_grid().sync(); }",
+        "__device__ void f() { cg::this_grid().sync(); }",
         "__device__ uintptr_t x;",
         "__device__ uint_fast16_t x;",
         "__device__ int x = INT32_MAX;",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import os
 from typing import Any
 
 import pytest
@@ -10,10 +10,10 @@ import pytest
 import tirgemm.tuning.explain as driver
 from tirgemm.analysis.clash import clash_of
 from tirgemm.analysis.explanation import Explanation
+from tirgemm.analysis.sass import disassemble
 from tirgemm.families import FAMILIES
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import ARCHITECTURES, named_device
-from tirgemm.tuning.compile.nvrtc import compile_source
 
 # What a family says of its default: (operation, operand) of accesses that meet no bank conflict.
 CLAIMS: dict[str, frozenset[tuple[str, str]]] = {
@@ -59,33 +59,41 @@ def defaults() -> list[Any]:
 
 @pytest.mark.parametrize("text", GEMMS)
 @pytest.mark.parametrize(("name", "arch"), defaults())
-def test_a_default_is_explained_whole_and_keeps_its_claims(
-    name: str, arch: str, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_default_is_explained_whole_and_keeps_its_claims(name: str, arch: str, text: str) -> None:
     gemm, device, family = Gemm.parse(text), named_device(arch), FAMILIES[name]
     if (reason := family.supports(gemm, device)) is not None:
         pytest.skip(reason)
-    compiling = 0.0
-
-    def timed(*arguments: Any) -> Any:
-        nonlocal compiling
-        began = time.process_time()
-        made = compile_source(*arguments)
-        compiling += time.process_time() - began
-        return made
-
-    monkeypatch.setattr("tirgemm.tuning.explain.compile_source", timed)
     config = family.default(gemm, device, "sustained")
-    began = time.process_time()
     found = driver.explain(gemm, config, device)
-    took = time.process_time() - began - compiling
     assert not found.unknown, "everything is counted, and in the machine code"
     assert found.compiled
     assert found.default
     assert found.roofline is not None
     assert all(k.occupancy and k.waves and k.opcodes and k.resources for k in found.kernels)
     assert not broken(found, CLAIMS.get(name, frozenset()))
-    assert took < SECONDS, "the compiler's time is its own"
+
+
+@pytest.mark.parametrize("size", [1024, 4096])
+@pytest.mark.parametrize(("name", "arch"), defaults())
+def test_a_default_is_compiled_and_explained_within_two_seconds(name: str, arch: str, size: int) -> None:
+    gemm, device, family = Gemm.parse(f"{size}x{size}x{size}:f16:nt"), named_device(arch), FAMILIES[name]
+    if (reason := family.supports(gemm, device)) is not None:
+        pytest.skip(reason)
+    config = family.default(gemm, device, "sustained")
+    took: list[float] = []
+    # What else the machine does slows caches and clocks too: the second try tells a slow program from a slow moment.
+    while not took or (took[-1] >= SECONDS and len(took) < 3):
+        disassemble.cache_clear()
+        began = _processor_seconds()
+        assert driver.explain(gemm, config, device).compiled
+        took.append(_processor_seconds() - began)
+    assert min(took) < SECONDS, f"lowering, NVRTC, nvdisasm and the analysis took {took} s of processor time"
+
+
+def _processor_seconds() -> float:
+    """Processor time of this process and of the disassemblers that it waited for."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def test_every_gpu_family_has_claims_and_x86_none() -> None:

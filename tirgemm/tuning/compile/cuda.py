@@ -21,6 +21,7 @@ from tirgemm.tuning.compile.fragments import with_fragments
 from tirgemm.tuning.compile.lowered import check_kernel
 from tirgemm.tuning.compile.nvrtc import Resources, compile_source
 from tirgemm.tuning.compile.preamble import without_libraries
+from tirgemm.tuning.compile.scalars import with_scalars
 
 if TYPE_CHECKING:
     from tvm import IRModule
@@ -85,7 +86,7 @@ def _source(module: IRModule, target: Target) -> str:
 
     with _no_compiler():
         source = str(tvm.get_global_func("target.build.cuda")(module, target).inspect_source("cuda"))
-    source = with_fragments(without_libraries(source))
+    source = with_scalars(with_fragments(without_libraries(source)))
     return _TENSOR_MAP + source if "CUtensorMap" in source else source
 
 

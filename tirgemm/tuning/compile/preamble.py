@@ -65,9 +65,9 @@ __device__ __forceinline__ thread_block this_thread_block() { return thread_bloc
 }
 """
 
-# What only the libraries define: their namespaces, headers and macros, and cstdint's other names.
+# What only the libraries define: their namespaces, headers and macros, and cstdint's other names. PTX has a ``.cg`` too.
 _LIBRARY = re.compile(
-    r"\b(?:cuda|std|cg|cooperative_groups)\b(?!\.h)|\b_CCCL_|\bu?int(?:ptr|max|_(?:fast|least)\d+)_t\b"
+    r"\b(?:cuda|std|(?<!cp\.async\.)cg|cooperative_groups)\b(?!\.h)|\b_CCCL_|\bu?int(?:ptr|max|_(?:fast|least)\d+)_t\b"
     r"|\bU?INT(?:PTR|MAX|_?(?:FAST|LEAST)?\d+)_(?:C|MIN|MAX)\b|\b(?:SIZE_MAX|PTRDIFF_(?:MIN|MAX))\b"
 )
 
