@@ -41,8 +41,10 @@ _PARTS = (
     ("setmaxnreg.dec", "producer"),
     ("setmaxnreg.inc", "consumer"),
     ("wgmma.wait_group.sync.aligned 0", "epilogue"),
-    ("mma.sync.aligned", "steps"),
 )
+# Parts of any other kernel: before, in and behind its loop over k. A line in a loop is indented more than once.
+_START, _STEPS, _END = "start", "steps", "end"
+_INSIDE = "    "
 _INSTRUCTION = re.compile(
     r'"(?:\{[^"]*?)?((?:mbarrier|cp\.async|fence|bar|wgmma|ld\.|st\.|red\.|membar|griddep)[^"%\[;]*)'
 )
@@ -109,7 +111,8 @@ _LATE = 65536
 class Site:
     """One line of a kernel that synchronises: its number in the source, its text, the assembly behind it, and where.
 
-    ``where`` is the kernel and the part of it: start, producer, consumer, or epilogue, as far as its text tells.
+    ``where`` is the kernel and the part of it, as far as its text tells: of a kernel with warps of different work start,
+    producer, consumer or epilogue, of another start, steps (in a loop) or end.
     """
 
     line: int
@@ -141,13 +144,16 @@ def sites(source: str) -> list[Site]:
     kernel = where = ""
     for number in _kernel_lines(source):
         if lines[number - 1].startswith('extern "C" __global__'):
-            where = "start"
+            where = _START
             found_name = _NAME.search(lines[number - 1])
             kernel = found_name[1] if found_name else ""
         call = _CALL.match(lines[number])
         body = assembly.get(call[1], call[1]) if call else ""
         where = next((part for pattern, part in _PARTS if pattern in body), where)
         if _SYNCHRONISES.search(body):
+            if where in (_START, _STEPS, _END):
+                inside = lines[number].startswith(_INSIDE)
+                where = _STEPS if inside else _START if where == _START else _END
             found.append(Site(number, lines[number].strip(), body, f"{kernel}: {where}"))
     return found
 

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, product
 
 from tirgemm.config import Config, Space, Value
@@ -23,6 +24,7 @@ Choice = tuple[str, Value]
 # What a case covers: choices of knobs, and fields of the problem.
 Feature = tuple[str, object]
 
+_DTYPES = ("f16", "bf16", "f32")
 # Reference and operands of a case stay small: fp64 flops of one m, and elements of one operand.
 _MOST_FLOPS = 2**34
 _MOST_ELEMENTS = 2**25
@@ -90,8 +92,9 @@ def special_cases(family: Family, device: Device, seed: int = 0) -> tuple[list[C
     shapes = [(1, 1, 1), (1, 1, 777), (1, 300, 1), (130, 1, 1), (1, 577, 1030), (333, 1, 1030), (333, 577, 1)]
     cases: dict[Case, None] = {}
     without: list[Gemm] = []
+    taken = dtypes(family, device)
     for number, ((m, n, k), layout, padded) in enumerate(product(shapes, LAYOUTS, (True, False))):
-        text = f"{m}x{n}x{k}:{('f16', 'bf16')[number % 3 % 2]}:{layout}"
+        text = f"{m}x{n}x{k}:{taken[number % 3 % len(taken)]}:{layout}"
         if padded:
             text += _leading(m, n, k, layout, lambda columns: -(-columns // 8) * 8)
         gemm = Gemm.parse(f"{text}:beta:bias" if number % 5 == 0 else text)
@@ -118,7 +121,7 @@ def random_cases(
     Every second draw aims at the choice of a knob that has been drawn least. A draw with a choice that no case had is
     taken; else of some draws the one with most new and rare pairs of features.
     """
-    drawing = _Drawing(random.Random(seed), family, device, draw or random_gemm)
+    drawing = _Drawing(random.Random(seed), family, device, draw or partial(random_gemm, dtypes=dtypes(family, device)))
     cases: dict[Case, None] = {}
     while len(cases) < count:
         candidates: list[Case] = []
@@ -202,7 +205,8 @@ def missing_choices(family: Family, device: Device, cases: Iterable[Case], seed:
     rng = random.Random(seed)
     had = {choice for case in cases for choice in case.config.knobs}
     wanted: dict[Choice, bool] = {}
-    gemms = [gemm for gemm in (random_gemm(rng) for _ in range(2000)) if gemm is not None]
+    taken = dtypes(family, device)
+    gemms = [gemm for gemm in (random_gemm(rng, taken) for _ in range(2000)) if gemm is not None]
     for gemm in gemms:
         if family.supports(gemm, device) is None:
             space = family.space(gemm, device)
@@ -233,11 +237,16 @@ def named_config(family: Family, gemm: Gemm, device: Device, text: str) -> Confi
     return config
 
 
-def random_gemm(rng: random.Random) -> Gemm | None:
+def dtypes(family: Family, device: Device) -> tuple[str, ...]:
+    """The dtypes of operands that the family takes: fp16 and bf16, and fp32 where it does."""
+    return tuple(d for d in _DTYPES if family.supports(Gemm.parse(f"64x64x64:{d}:nn"), device) is None)
+
+
+def random_gemm(rng: random.Random, dtypes: tuple[str, ...] = _DTYPES[:2]) -> Gemm | None:
     """A problem with odd sizes, gaps, batches, ranges and epilogues; None where the draw cannot be a problem."""
     sizes = _SIZES[rng.choice(("many", "few", "any"))]
     m, n, k = (rng.choice(choices) for choices in sizes)
-    layout, dtype = rng.choice(LAYOUTS), rng.choice(("f16", "bf16"))
+    layout, dtype = rng.choice(LAYOUTS), rng.choice(dtypes)
     ranged = rng.random() < 0.25 and m > 1
     text = f"{f'{rng.randint(1, m)}..{m}' if ranged else m}x{n}x{k}:{dtype}:{layout}"
     text += f":acc={rng.choice(('f32', 'f16'))}" if dtype == "f16" and rng.random() < 0.4 else ""

@@ -7,15 +7,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from benchmarks.verification.cases import Case, Feature, random_cases
+from benchmarks.verification.cases import Case, Feature, dtypes, random_cases
 from tirgemm.config import Value
 from tirgemm.device import Device
 from tirgemm.errors import InvalidGemm
 from tirgemm.families.base import Family
+from tirgemm.families.simt import ladder
 from tirgemm.gemm import ACTIVATIONS, LAYOUTS, Gemm
+from tirgemm.hardware import WARP
 
 # An integer knob with more values than this is covered by classes: its ends, and by which power of two it divides.
 _MOST_VALUES = 8
+# A problem that every rung of the ladder takes: 128 x 128 tiles for more than half of the SMs.
+_LADDER = "1100x1160x520:f32:nn"
 
 
 def covering(
@@ -60,31 +64,51 @@ def classes(cases: Sequence[Case]) -> Callable[[Case], frozenset[Feature]]:
 def paths(case: Case) -> frozenset[Feature]:
     """The knobs that choose code rather than sizes, and what they are combined with: a kernel's ways through its source.
 
-    Knobs whose values are words, sharing in a cluster, sets of registers, and whether k is split; together with the
-    operands' layout where they say how operands are loaded or lie in shared memory, and with the output's size where
-    they say how D is stored.
+    Knobs whose values are words, sharing in a cluster, sets of registers, padding, barriers of a step, and whether k is
+    split; together with the operands' layout where they say how operands are loaded or lie in shared memory, and with
+    the output's size where they say how D is stored.
     """
     gemm, config = case.gemm, case.config
     words: dict[str, object] = {name: value for name, value in config.knobs if isinstance(value, str)}
     several = {
         name: value > 1
         for name, value in config.knobs
-        if name.startswith(("cluster", "split", "registers")) and isinstance(value, int)
+        if name.startswith(("cluster", "split", "registers", "barriers")) and isinstance(value, int)
     }
     if "reduction" in words and not several.get("split", False):
         del words["reduction"]
     found: set[Feature] = {*words.items(), *several.items()}
     found.add(("schedule, cluster", (words.get("schedule"), any(v for n, v in several.items() if n != "split"))))
     found.add(("load, layout", (words.get("load"), gemm.layout)))
+    knobs = dict(config.knobs)
+    if "pad" in knobs:
+        found.add(("pad", knobs["pad"] != 0))
+    if "registers" in knobs:
+        found.add(("two stages, registers", (knobs["stages"] == 2, several["registers"])))
+    if "pipeline" in words:
+        found.add(("pipeline, barriers", (words["pipeline"], several["barriers"])))
+        found.add(("wide loads, layout, fp32", (int(knobs["vector"]) > 1, gemm.layout, gemm.dtype == "f32")))
+    if "copy" in words:
+        found.add(("copy, layout", (words["copy"], gemm.layout)))
     if "shared" in words:
         found.add(("shared, layout", (words["shared"], gemm.layout)))
     found.add(("epilogue, schedule", (words.get("epilogue"), words.get("schedule"))))
     found.add(("acc, dtype", (gemm.acc, gemm.dtype)))
     found.add(("range", gemm.m_min < gemm.m_max))
     found.add(("batch", gemm.batch > 1))
-    if "swap" in dict(config.knobs):
+    if "swap" in knobs:
         found.add(("swap, epilogue", (config["swap"], words.get("epilogue"))))
     return frozenset(found)
+
+
+def warps(case: Case) -> int:
+    """Warps of a block, where the config's knobs say that; a family with other knobs has at least four."""
+    knobs = {name: value for name, value in case.config.knobs if isinstance(value, int)}
+    if "warps_m" in knobs:
+        return knobs["warps_m"] * knobs["warps_n"]
+    if "thread_m" in knobs:
+        return knobs["block_m"] * knobs["block_n"] // (knobs["thread_m"] * knobs["thread_n"]) // WARP
+    return 4
 
 
 def build_cost(case: Case) -> float:
@@ -98,11 +122,17 @@ def small_cases(family: Family, device: Device, count: int, *, plain: bool, seed
     """Random cases of problems that run in a fraction of a millisecond, with every schedule still of use to them.
 
     ``plain``: without activations or long epilogues, and with enough steps of k that every stage is used several times.
+    For ``simt`` there are also the rungs of the ladder, which choose what no search does.
     """
-    return random_cases(family, device, count, seed, draw=partial(_small_gemm, plain=plain))
+    draw = partial(_small_gemm, plain=plain, dtypes=dtypes(family, device))
+    cases = random_cases(family, device, count, seed, draw=draw)
+    if family.name == "simt":
+        gemm = Gemm.parse(_LADDER)
+        cases += [Case(gemm, ladder.config(rung.name, gemm, device)) for rung in ladder.RUNGS]
+    return cases
 
 
-def _small_gemm(rng: random.Random, *, plain: bool) -> Gemm | None:
+def _small_gemm(rng: random.Random, *, plain: bool, dtypes: tuple[str, ...]) -> Gemm | None:
     """A problem of at most 2^31 flops. Some have tiles for every SM, others are short of them and long in k."""
     many = rng.random() < 0.6
     m, n = (
@@ -111,7 +141,7 @@ def _small_gemm(rng: random.Random, *, plain: bool) -> Gemm | None:
         else (rng.choice((7, 60, 130)), rng.choice((40, 129, 200)))
     )
     k = rng.choice((520, 712)) if many else rng.choice((1032, 2050, 4104))
-    layout, dtype = rng.choice(LAYOUTS), rng.choice(("f16", "bf16"))
+    layout, dtype = rng.choice(LAYOUTS), rng.choice(dtypes)
     ranged = rng.random() < 0.2
     text = f"{f'1..{m}' if ranged else m}x{n}x{k}:{dtype}:{layout}"
     text += ":acc=f16" if dtype == "f16" and rng.random() < 0.3 else ""

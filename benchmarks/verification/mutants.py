@@ -4,7 +4,8 @@
         --out benchmarks/results/nvidia-h200/wgmma.mutants.json.gz
 
 Each mutant runs the exact test as it is, then with random delays, many times; what both miss runs under
-compute-sanitizer. A row says what caught it. All waits are bounded, so that what would hang is a failed launch; a hang
+compute-sanitizer, several kernels in a process, and alone where anything was found there. What an earlier start left for
+the sanitizer goes there first, and the tests leave it a part of the time. A row says what caught it. All waits are bounded, so that what would hang is a failed launch; a hang
 in a barrier of the hardware is killed with its measuring process. The unaltered kernels run through the same mill and
 must pass. Started again it goes on where it stopped. On a named device mutants are only built. The exit code is 1
 where an unaltered kernel failed or a mutant was not reached; a mutant that nothing catches is a row, not a failure.
@@ -28,10 +29,10 @@ from benchmarks.verification.alterations import DELAY, LIMIT, Mutant
 from benchmarks.verification.altered import lowered
 from benchmarks.verification.altered_bench import AlteredBench
 from benchmarks.verification.cases import Case
-from benchmarks.verification.covering import build_cost, covering, paths, small_cases
+from benchmarks.verification.covering import build_cost, covering, paths, small_cases, warps
 from benchmarks.verification.evidence import EvidenceFile, Row
 from benchmarks.verification.options import parser
-from benchmarks.verification.sanitizer import CLEAN, FOUND, TOOLS, check
+from benchmarks.verification.sanitizer import CLEAN, FOUND, Report, check
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, TirgemmError
@@ -40,6 +41,8 @@ from tirgemm.tuning.compile import Binary
 from tirgemm.tuning.measure import MeasurementTimedOut, Measurer
 
 DRAWN = 200
+# Where a block has one warp, no barrier of its can be missed.
+_LEAST_WARPS = 4
 UNALTERED = Mutant("", "nothing", "")
 BUILT, PASSED, SAME_CODE, BUILD_FAILED, NOT_CAUGHT = "built", "passed", "same code", "build failed", "not caught"
 # The compiler repairs the kernel at the price of speed and warns: a test of every path's build looks for that warning.
@@ -47,7 +50,10 @@ SERIALISED = "ptxas warning"
 # Verifications, each of two launches or more: as it is, and with random delays.
 PLAIN_TRIES, DELAYED_TRIES = 3, 12
 _SILENCE_S = 10.0
-_SANITIZER_S = 60.0
+# What the sanitizer may take to start, and for each kernel; how much of the time is for what comes before it.
+_START_S, _KERNEL_S, _TESTS_SHARE = 40.0, 15.0, 0.6
+# The tool that finds what a removed barrier does comes first. Starting a process takes longer than a kernel does.
+_TOOLS, _AT_ONCE = ("racecheck", "memcheck", "synccheck"), 8
 # What the driver answers after a trap, which is how a bounded wait ends.
 _TRAPS = ("LAUNCH_FAILED", "ILLEGAL_INSTRUCTION")
 
@@ -85,9 +91,13 @@ def main() -> int:
     print(f"{len({job.case for job in jobs})} kernels, {len(jobs)} mutants and kernels, {len(todo)} to go", flush=True)
     deadline = time.monotonic() + options.seconds
     with AlteredBench(device, options.processes) as bench:
-        _tested(bench, todo, evidence, options.parallel, deadline)
-        if device.present and not options.no_sanitizer:
-            _sanitized(bench, jobs, evidence, options.parallel, deadline)
+        if not device.present or options.no_sanitizer:
+            _tested(bench, todo, evidence, options.parallel, deadline)
+        else:
+            sanitized(bench, jobs, evidence, options.parallel, deadline)
+            now = time.monotonic()
+            _tested(bench, todo, evidence, options.parallel, now + _TESTS_SHARE * (deadline - now))
+            sanitized(bench, jobs, evidence, options.parallel, deadline)
     evidence.summary = {"caught_by": dict(Counter(row["status"] for row in evidence.rows.values() if row["mutant"]))}
     evidence.save()
     for line in table(list(evidence.rows.values())):
@@ -100,8 +110,8 @@ def main() -> int:
 
 def all_jobs(family: Family, device: Device, kernels: int | None) -> Iterator[Job]:
     """Every mutant of the kernels that cover every path (the first ``kernels`` of them), each kernel itself first."""
-    cases = covering(small_cases(family, device, DRAWN, plain=True), paths, build_cost)
-    for case in cases[:kernels]:
+    cases = [case for case in small_cases(family, device, DRAWN, plain=True) if warps(case) >= _LEAST_WARPS]
+    for case in covering(cases, paths, build_cost)[:kernels]:
         _, source = lowered(case.gemm, case.config, device.with_(uuid="", index=0, environment=()))
         for mutant in (UNALTERED, *alterations.mutants(source)):
             yield Job(case, mutant)
@@ -203,40 +213,69 @@ def _noticed(measurer: Measurer, package: bytes, tries: int) -> tuple[str, str] 
     return None
 
 
-def _sanitized(bench: AlteredBench, jobs: list[Job], evidence: EvidenceFile, parallel: int, deadline: float) -> None:
-    """Run what nothing has caught under the sanitizer's tools."""
+def sanitized(bench: AlteredBench, jobs: list[Job], evidence: EvidenceFile, parallel: int, deadline: float) -> None:
+    """Run what nothing has caught, and the kernels as they are, under the sanitizer's tools."""
     left = [job for job in jobs if _is_left(evidence.rows.get(job.key))]
     builds = {job: bench.build(job.case, job.mutant.alteration) for job in left}
+    count = max(1, min(_AT_ONCE, -(-len(left) // parallel)))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(parallel) as pool:
-        waiting = {
-            pool.submit(_by_tools, bench, job, builds[job], Path(folder) / f"{number}.tirgemm", deadline): job
-            for number, job in enumerate(left)
-        }
+        waiting = [
+            pool.submit(_by_tools, bench, left[i : i + count], builds, Path(folder), deadline)
+            for i in range(0, len(left), count)
+        ]
         for future in as_completed(waiting):
-            row = future.result()
-            if row is not None:
-                job = waiting[future]
+            for job, row in future.result().items():
                 evidence.add(job.key, job.row | row)
-                evidence.save()
+            evidence.save()
 
 
 def _is_left(row: Row | None) -> bool:
-    return row is not None and row["status"] == NOT_CAUGHT and "tools" not in row
+    return row is not None and row["status"] in (NOT_CAUGHT, PASSED) and "tools" not in row
 
 
-def _by_tools(bench: AlteredBench, job: Job, build: Future[Binary], file: Path, deadline: float) -> Row | None:
-    said: dict[str, str] = {}
-    for tool in TOOLS:
-        if time.monotonic() > deadline:
-            return None
-        if not file.exists():
-            file.write_bytes(bench.package(job.case, job.mutant.alteration, build.result()))
-        report = check(tool, [file], bench.signer.public, _SANITIZER_S)[file.stem]
-        said[tool] = report.status
-        if report.status == FOUND:
-            return {"status": tool, "message": report.findings[0][:200], "tools": said}
-    status = NOT_CAUGHT if all(word == CLEAN for word in said.values()) else f"{NOT_CAUGHT}, tools failed"
-    return {"status": status, "tools": said}
+def _by_tools(
+    bench: AlteredBench, jobs: list[Job], builds: dict[Job, Future[Binary]], folder: Path, deadline: float
+) -> dict[Job, Row]:
+    """Rows of those jobs about which every tool has said its word, or one has found something."""
+    rows: dict[Job, Row] = {}
+    said: dict[Job, dict[str, str]] = {job: {} for job in jobs}
+    for tool in _TOOLS:
+        going = [job for job in jobs if job not in rows and job in said]
+        for job, report in _reports(bench, tool, going, builds, folder, deadline).items():
+            if report is None:
+                del said[job]
+                continue
+            said[job][tool] = report.status
+            if report.status == FOUND:
+                rows[job] = {"status": tool, "message": report.findings[0][:200], "tools": said[job]}
+    for job, words in said.items():
+        if job not in rows:
+            status = PASSED if job.mutant == UNALTERED else NOT_CAUGHT
+            clean = all(word == CLEAN for word in words.values())
+            rows[job] = {"status": status if clean else f"{status}, tools failed", "tools": words}
+    return rows
+
+
+def _reports(
+    bench: AlteredBench, tool: str, jobs: list[Job], builds: dict[Job, Future[Binary]], folder: Path, deadline: float
+) -> dict[Job, Report | None]:
+    """What a tool says about each: of all in one process where that is clean, else of each alone; None: out of time."""
+    if not jobs:
+        return {}
+    if time.monotonic() > deadline:
+        return dict.fromkeys(jobs)
+    files: dict[Job, Path] = {}
+    for job in jobs:
+        name = f"{job.case.config.digest}-{job.mutant.alteration or 'asis'}".replace(":", "-").replace(",", "-")
+        files[job] = folder / f"{job.case.gemm.digest}-{name}.tirgemm"
+        if not files[job].exists():
+            files[job].write_bytes(bench.package(job.case, job.mutant.alteration, builds[job].result()))
+    found = check(tool, list(files.values()), bench.signer.public, _START_S + _KERNEL_S * len(jobs))
+    reports: dict[Job, Report | None] = {job: found[file.stem] for job, file in files.items()}
+    if len(jobs) == 1 or all(report is not None and report.status == CLEAN for report in reports.values()):
+        return reports
+    alone = (_reports(bench, tool, [job], builds, folder, deadline) for job in jobs)
+    return {job: report for one in alone for job, report in one.items()}
 
 
 def table(rows: list[Row]) -> Iterator[str]:

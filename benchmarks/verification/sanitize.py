@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.verification.alterations import OUTSIDE, RACE
 from benchmarks.verification.altered_bench import AlteredBench
 from benchmarks.verification.cases import Case, Feature
-from benchmarks.verification.covering import build_cost, covering, paths, small_cases
+from benchmarks.verification.covering import build_cost, covering, paths, small_cases, warps
 from benchmarks.verification.evidence import EvidenceFile, Row
 from benchmarks.verification.options import parser
 from benchmarks.verification.sanitizer import CLEAN, FOUND, TOOLS, check
@@ -55,7 +55,7 @@ def main() -> int:
     family, device = family_named(options.family), detect_device(options.device)
     cases = chosen(small_cases(family, device, DRAWN, plain=False))
     jobs = [Job(tool, case) for case in cases for tool in options.tool or TOOLS]
-    jobs = [*(Job(tool, cases[0], what) for tool, what in PLANTED.items()), *jobs]
+    jobs = [*(Job(tool, plantable(cases), what) for tool, what in PLANTED.items()), *jobs]
     evidence = EvidenceFile(options.out, "sanitized", family.name, device, commit=options.commit)
     todo = [job for job in jobs if job.key not in evidence.rows]
     print(f"{len(cases)} kernels, {len(jobs)} runs, {len(todo)} to go", flush=True)
@@ -85,6 +85,11 @@ def chosen(cases: list[Case]) -> list[Case]:
         return paths(case) | {(name, value) for name, value in case.features if name in kept}
 
     return covering(cases, features, build_cost)
+
+
+def plantable(cases: list[Case]) -> Case:
+    """The first whose blocks have several warps, between which there can be a race, and shared memory."""
+    return next(case for case in cases if warps(case) > 1 and dict(case.config.knobs).get("reads") != "global")
 
 
 def built(bench: AlteredBench, jobs: list[Job], folder: Path, evidence: EvidenceFile) -> dict[Job, Path]:

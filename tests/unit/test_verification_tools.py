@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
+from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from benchmarks.verification import alterations, evidence, sanitizer, verify_family
+from benchmarks.verification import alterations, evidence, mutants, sanitizer, verify_family
 from benchmarks.verification.altered import build, lowered, with_alteration
 from benchmarks.verification.cases import Case, missing_choices, named_config, random_cases, special_cases
-from benchmarks.verification.covering import build_cost, classes, covering, paths, small_cases
+from benchmarks.verification.covering import build_cost, classes, covering, paths, small_cases, warps
 from benchmarks.verification.evidence import EvidenceFile
+from benchmarks.verification.sanitize import plantable
+from benchmarks.verification.sanitizer import CLEAN, FOUND, Report
 from tests.wgmma_paths import named_cases
 from tirgemm.errors import InvalidConfig, InvalidRequest
+from tirgemm.families import family_named
 from tirgemm.families.base import rejected
+from tirgemm.families.simt.tiling import PIPELINES, READS
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
@@ -94,6 +102,28 @@ def test_few_cases_cover_what_many_cover() -> None:
     assert kinds == {"cooperative", "pingpong", "stream"}
 
 
+def test_simt_is_drawn_with_fp32_every_pipeline_and_what_only_rungs_choose() -> None:
+    cases = small_cases(family_named("simt"), H200, 60, plain=True)
+    found = {feature for case in covering(cases, paths, build_cost) for feature in case.features}
+    assert {("pipeline", name) for name in PIPELINES} | {("reads", name) for name in READS} <= found
+    assert {("barriers", 1), ("barriers", 2)} <= found
+    assert {case.gemm.dtype for case in cases} == {"f16", "bf16", "f32"}
+    assert warps(plantable(cases)) > 1
+
+
+@pytest.mark.parametrize(("family", "knobs", "count"), [
+    ("mma", "tile_m=64 tile_n=32 warps_m=2 warps_n=1", 2),
+    ("simt", "block_m=64 block_n=64 block_k=8 thread_m=4 thread_n=4 lanes_n=8 piece=4", 8),
+])  # fmt: skip
+def test_warps_of_a_block_are_what_the_kernel_is_launched_with(family: str, knobs: str, count: int) -> None:
+    gemm = Gemm.parse("1100x1160x520:f16:nn")
+    case = Case(gemm, named_config(family_named(family), gemm, H200, knobs))
+    launch, _ = lowered(case.gemm, case.config, H200)
+    assert warps(case) == count
+    x, y, z = cast(Any, launch.kernels[0]).block
+    assert x * y * z == 32 * count
+
+
 # -- altered sources -------------------------------------------------------------------------------
 
 
@@ -112,6 +142,18 @@ def test_sites_are_the_lines_that_synchronise() -> None:
     assert {site.where.partition(": ")[2] for site in found} == {"start", "producer", "consumer", "epilogue"}
     lines = source().splitlines()
     assert all(lines[site.line].strip() == site.text for site in found)
+
+
+@pytest.mark.parametrize(("family", "knobs", "parts"), [
+    ("mma", "tile_m=64 tile_n=32 warps_m=2 warps_n=1 stages=3 epilogue=staged", {"start", "steps", "end"}),
+    ("wmma", "tile_m=64 tile_n=32 warps_m=2 warps_n=1 stages=3", {"start", "steps", "end"}),
+])  # fmt: skip
+def test_sites_of_other_families_are_before_in_and_behind_their_loop(family: str, knobs: str, parts: set[str]) -> None:
+    gemm = Gemm.parse("1100x1160x520:f16:nn")
+    _, text = lowered(gemm, named_config(family_named(family), gemm, H200, knobs), H200)
+    found = alterations.sites(text)
+    assert {site.where.partition(": ")[2] for site in found} == parts
+    assert {"__syncthreads", "cp.async.commit_group", "cp.async.wait_group 1"} <= {site.what for site in found}
 
 
 def test_each_mutant_changes_its_lines_only() -> None:
@@ -157,6 +199,48 @@ def test_altered_sources_compile_without_spills_or_serialised_wgmmas(alteration:
 def test_an_unknown_alteration_is_refused(alteration: str) -> None:
     with pytest.raises(InvalidRequest, match="alteration"):
         alterations.altered(source(), alteration)
+
+
+# -- mutants under the sanitizer -------------------------------------------------------------------
+
+
+def test_what_nothing_caught_is_sanitized_together_and_alone_where_that_is_not_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = cases()[0]
+    jobs = [mutants.Job(case, alterations.Mutant(name, name, "here")) for name in ("", "drop:1", "drop:2", "drop:3")]
+    jobs[0] = mutants.Job(case, mutants.UNALTERED)
+    file = EvidenceFile(tmp_path / "wgmma.mutants.json.gz", "mutants", "wgmma", H200, commit="abc")
+    for job, status in zip(jobs, ("passed", "not caught", "not caught", "hang"), strict=True):
+        file.add(job.key, job.row | {"status": status})
+    calls: list[tuple[str, int]] = []
+
+    def check(tool: str, packages: list[Path], *_: object) -> dict[str, Report]:
+        calls.append((tool, len(packages)))
+        dirty = tool == "racecheck" and any("drop-2" in package.stem for package in packages)
+        report = Report(FOUND, 1, ("a race",)) if dirty else Report(CLEAN)
+        return {package.stem: report for package in packages}
+
+    class Bench:
+        signer = SimpleNamespace(public="key")
+
+        def build(self, *_: object) -> Future[None]:
+            made: Future[None] = Future()
+            made.set_result(None)
+            return made
+
+        def package(self, _: object, alteration: str, *__: object) -> bytes:
+            return alteration.encode()
+
+    monkeypatch.setattr(mutants, "check", check)
+    bench = cast(Any, Bench())
+    mutants.sanitized(bench, jobs, file, 1, time.monotonic() - 1)
+    assert not calls
+    mutants.sanitized(bench, jobs, file, 1, time.monotonic() + 60)
+    assert [file.rows[job.key]["status"] for job in jobs] == ["passed", "not caught", "racecheck", "hang"]
+    assert calls == [("racecheck", 3), *[("racecheck", 1)] * 3, ("memcheck", 2), ("synccheck", 2)]
+    mutants.sanitized(bench, jobs, file, 1, time.monotonic() + 60)
+    assert len(calls) == 6
 
 
 # -- evidence --------------------------------------------------------------------------------------
