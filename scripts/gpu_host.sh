@@ -59,10 +59,16 @@ for step in "${steps[@]}"; do
       run python3 benchmarks/check.py "$out"/*.json.gz ;;
     verify) run timeout 330 python3 -m benchmarks.verification.verify_family "${FAMILY:-wgmma}" --device "${DEVICE:-cuda:0}" \
               --count 640 --seconds 290 --out "$out/${FAMILY:-wgmma}.verified.json.gz" "${commit[@]}" ;;
-    sanitize) run timeout 260 python3 -m benchmarks.verification.sanitize "${FAMILY:-wgmma}" --device "${DEVICE:-cuda:0}" \
-                --seconds 200 --parallel 6 --out "$out/${FAMILY:-wgmma}.sanitized.json.gz" "${commit[@]}" ;;
-    mutants) run timeout 420 python3 -m benchmarks.verification.mutants "${FAMILY:-wgmma}" --device "${DEVICE:-cuda:0}" \
-               --seconds 330 --parallel 5 --out "$out/${FAMILY:-wgmma}.mutants.json.gz" "${commit[@]}" ;;
+    sanitize)  # compute-sanitizer is mostly start-up: many at a time
+      kept "${FAMILY:-wgmma}.sanitized.json.gz"
+      limit=${SECONDS_SANITIZE:-200}
+      run timeout $((limit + 60)) python3 -m benchmarks.verification.sanitize "${FAMILY:-wgmma}" --device "${DEVICE:-cuda:0}" \
+        --seconds "$limit" --parallel "${PARALLEL:-12}" --out "$out/${FAMILY:-wgmma}.sanitized.json.gz" "${commit[@]}" ;;
+    mutants)
+      kept "${FAMILY:-wgmma}.mutants.json.gz"
+      limit=${SECONDS_MUTANTS:-330}
+      run timeout $((limit + 130)) python3 -m benchmarks.verification.mutants "${FAMILY:-wgmma}" --device "${DEVICE:-cuda:0}" \
+        --seconds "$limit" --parallel "${PARALLEL:-12}" --out "$out/${FAMILY:-wgmma}.mutants.json.gz" "${commit[@]}" ;;
     counters) run timeout 420 python3 -m benchmarks.counters --device "${DEVICE:-cuda:0}" --seconds 380 \
                 --out "$out/counters.json" ${COUNTERS:-} "${commit[@]}" ;;
     probe) run timeout 200 python3 -m benchmarks.bank_probe --device "${DEVICE:-cuda:0}" --seconds 160 \
