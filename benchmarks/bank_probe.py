@@ -24,7 +24,7 @@ from benchmarks.counted import ncu
 from benchmarks.counted.metrics import base_names, chosen, compared, value
 from service.results import Document, dump, environment
 from tirgemm.analysis.banks import MODELS, BankModel, analyze
-from tirgemm.analysis.shared_access import SharedAccess
+from tirgemm.analysis.shared_access import WARP, SharedAccess
 from tirgemm.detect import device as detect_device
 from tirgemm.errors import MeasurementFailed
 from tirgemm.hardware import ARCHITECTURES
@@ -61,18 +61,18 @@ class Probe:
         active = [bool(self.mask >> lane & 1) for lane in range(32)]
         report = analyze(self.addresses, self.access, active, model, self.sources)
         requests, wavefronts, conflicts = _NAMES[self.access.operation]
-        return {
-            requests: REPEATS,
-            wavefronts: REPEATS * report.total_wavefronts,
-            conflicts: REPEATS * report.total_conflicts,
-        }
+        found: dict[str, float] = {requests: REPEATS, conflicts: REPEATS * report.total_conflicts}
+        if not (self.access.past_l1 and model.copies == "lines"):
+            found[wavefronts] = REPEATS * report.total_wavefronts
+        return found
 
 
 def variants(model: BankModel) -> dict[str, BankModel]:
     """The model, and others that public sources leave possible."""
     return {
         "the model": model,
-        "cp.async the other way": replace(model, copies_by_line=not model.copies_by_line),
+        "cp.async as a store": replace(model, copies="lanes"),
+        "pairs of the whole warp": replace(model, pairing_lanes=WARP),
         "without pairs": replace(model, pairings=()),
         "pairs of 128 bits alone": replace(model, paired_widths=(16,)),
     }
@@ -139,9 +139,9 @@ def _copies(lanes: Integers) -> list[Probe]:
             "permuted": Layout.tma(height, columns, 2, 2 * columns),
         }
         for kind, layout in layouts.items():
-            for kernel, how in (("copy_16", ""), ("copy_l1_16", " through L1")):
-                access = SharedAccess("cp.async", 16)
-                label = f"{access}{how} {name}, {kind}"
+            for kernel, through_l1 in (("copy_16", False), ("copy_l1_16", True)):
+                access = SharedAccess("cp.async", 16, through_l1=through_l1)
+                label = f"{access} {name}, {kind}"
                 found.append(Probe(label, kernel, access, layout.byte_offset(rows, first), sources=sources))
     for width in (4, 8, 16):
         access = SharedAccess("cp.async", width)

@@ -29,6 +29,7 @@ from tirgemm.analysis.proof import prove, smallest_pad, solve
 from tirgemm.layouts import Layout, TiledCopy
 
 _LD = 4096
+_COPIED = {"lanes": "as stores", "lines": "as counted"}
 # The article's two copies of fp16 by 128-bit cp.async, of 128 threads.
 COPIES = {
     "whole line": TiledCopy.parse("(16,8):(8,1) x (1,8)"),
@@ -193,13 +194,10 @@ def model() -> str:
     rows = []
     for arch, m in MODELS.items():
         lanes = ", ".join(f"{lanes} of {8 * width}" for width, lanes in m.phase_lanes)
-        pairs = " or ".join(f"n^{pairing}" for pairing in m.pairings) or "none"
-        rows.append([f"`{arch}`", f"{m.banks} x {m.bank_bytes} bytes", lanes, pairs, _copied(m.copies_by_line)])
-    return _table(["architecture", "banks", "lanes of a phase, of so many bits", "pairs of loads", "cp.async by"], rows)
-
-
-def _copied(by_line: bool) -> str:
-    return "lines read" if by_line else "lanes"
+        pairs = " or ".join(f"n^{pairing}" for pairing in m.pairings)
+        pairs = f"{pairs}, of {m.pairing_lanes} lanes" if pairs else "none"
+        rows.append([f"`{arch}`", f"{m.banks} x {m.bank_bytes} bytes", lanes, pairs, _COPIED[m.copies]])
+    return _table(["architecture", "banks", "lanes of a phase, of so many bits", "pairs of loads", "cp.async"], rows)
 
 
 def _span(first: int, last: int) -> str:

@@ -12,7 +12,7 @@ TOLERANCE = 0.01
 # A predicted zero is right where fewer conflicts are counted than this share of the requests.
 STRAY_CONFLICTS = 0.001
 
-Test = Literal["close", "conflicts", "at_most"]
+Test = Literal["close", "conflicts", "at_most", "at_least"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +20,17 @@ class Counter:
     """One thing that is predicted and counted, over a whole kernel.
 
     ``metrics``: the profiler's names for it, best first, sums joined by ``+``; the first that the device has is taken.
-    ``test``: how the two are
-    compared: ``close`` within TOLERANCE; ``conflicts``, where a predicted zero may meet strays; ``at_most``, where the
-    prediction is a bound. ``requests``: of conflicts, the counter of the requests that they are measured against.
+    ``test``: how the two are compared: ``close`` within TOLERANCE; ``conflicts``, where a predicted zero may meet strays;
+    ``at_most`` and ``at_least``, where the prediction is a bound of what is counted. ``requests``: of conflicts, the
+    counter of the requests that they are measured against. ``beyond``: the counter of wavefronts whose excess over the
+    fewest this is, where it is counted by instruction.
     """
 
     name: str
     metrics: tuple[str, ...]
     test: Test = "close"
     requests: str = ""
+    beyond: str = ""
 
 
 def _counted(*names: str) -> tuple[str, ...]:
@@ -91,8 +93,13 @@ COUNTERS: tuple[Counter, ...] = (
     Counter("matrix_store_wavefronts", _wavefronts("stsm")),
     Counter("copy_wavefronts", _wavefronts("ldgsts")),
     Counter("shared_wavefronts", _counted("l1tex__data_pipe_lsu_wavefronts_mem_shared")),
-    Counter("shared_load_conflicts", _shared("bank_conflicts", "ld"), "conflicts", "shared_loads"),
-    Counter("shared_store_conflicts", _shared("bank_conflicts", "st"), "conflicts", "shared_stores"),
+    Counter("shared_load_conflicts", _shared("bank_conflicts", "ld"), "conflicts", "shared_loads", "shared_load_wavefronts"),
+    Counter(
+        "shared_store_conflicts", _shared("bank_conflicts", "st"), "conflicts", "shared_stores", "shared_store_wavefronts"
+    ),
+    # The L1's own: also counts what requests of one pipe wait for those of another, which no address tells.
+    Counter("l1_load_conflicts", _counted("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld"), "at_least"),
+    Counter("l1_store_conflicts", _counted("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st"), "at_least"),
     Counter("matrix_load_conflicts", _shared("bank_conflicts", "ldsm"), "conflicts", "matrix_loads"),
     Counter("matrix_store_conflicts", _shared("bank_conflicts", "stsm"), "conflicts", "matrix_stores"),
     Counter("copy_conflicts", _shared("bank_conflicts", "ldgsts"), "conflicts", "copies"),
@@ -156,6 +163,8 @@ def right(counter: Counter, predicted: float, counted: float, requests: float | 
     """Whether ``predicted`` is right about ``counted``; ``requests``: what was counted of ``counter.requests``."""
     if counter.test == "at_most":
         return counted <= predicted * (1 + TOLERANCE)
+    if counter.test == "at_least":
+        return counted >= predicted * (1 - TOLERANCE)
     if counter.test == "conflicts" and predicted == 0:
         return counted == 0 or (requests is not None and counted < STRAY_CONFLICTS * requests)
     return abs(predicted - counted) <= TOLERANCE * counted
@@ -169,7 +178,17 @@ def compared(
     ``metrics``: which metric counted each (``chosen``). What only one side has is null on the other: nobody reads it as
     zero. Conflicts without requests of their own kind are measured against all requests to shared memory.
     """
-    predicted = dict(predicted)
+    predicted, counted, metrics = dict(predicted), dict(counted), dict(metrics)
+    for counter in COUNTERS:
+        fewest = predicted.pop(counter.beyond.replace("wavefronts", "fewest"), None) if counter.beyond else None
+        passes = metrics.get(counter.beyond, "")
+        if fewest is not None and passes.startswith("sm") and counter.beyond in counted:
+            counted[counter.name] = counted[counter.beyond] - fewest
+            metrics[counter.name] = f"{passes} - {fewest:.0f}, the fewest"
+    for op in ("load", "store"):
+        parts = [predicted.get(f"{kind}_{op}_conflicts") for kind in ("shared", "matrix")]
+        if f"l1_{op}_conflicts" in counted and any(part is not None for part in parts):
+            predicted[f"l1_{op}_conflicts"] = sum(part or 0.0 for part in parts)
     for whole, part in _LUMPED.items():
         alone = part in metrics
         if part in predicted and metrics.get(whole, "").startswith("l1tex__") and (whole in counted or not alone):

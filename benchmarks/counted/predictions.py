@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tirgemm.analysis.banks import BankModel, bank_model
 from tirgemm.analysis.resources import occupancy_of, resources_of
 from tirgemm.analysis.sass import disassemble
 from tirgemm.config import Config
@@ -14,6 +15,10 @@ from tirgemm.gemm import Gemm
 
 if TYPE_CHECKING:
     from tirgemm.analysis.kernel import KernelAnalysis
+
+
+# cp.async of so many bytes is the one that goes past L1.
+PAST_L1_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,30 +43,37 @@ def predicted(gemm: Gemm, config: Config, device: Device, cubin: bytes) -> tuple
     found = []
     for kernel, analysis in zip(launch.kernels, analyse(functions, launch, gemm, device, cubin), strict=True):
         occupancy = occupancy_of(kernel, resources[kernel.symbol], device)
-        counters = memory_counters(analysis) | {"occupancy_percent": 100 * occupancy.share}
+        counters = memory_counters(analysis, bank_model(device.arch)) | {"occupancy_percent": 100 * occupancy.share}
         found.append(Prediction(kernel.symbol, counters, tuple(map(str, analysis.unknown))))
     return tuple(found)
 
 
-def memory_counters(analysis: KernelAnalysis) -> dict[str, float]:
-    """The accesses of the load/store unit; what TMA and wgmma move passes no such counter."""
+def memory_counters(analysis: KernelAnalysis, model: BankModel) -> dict[str, float]:
+    """The accesses of the load/store unit; what TMA and wgmma move passes no such counter.
+
+    ``..._fewest`` are no counters but what conflicts are counted beyond. Of copies past L1 the hardware counts requests,
+    conflicts (none) and sectors in L1 by their addresses; how many passes write them it counts as they happen to arrive.
+    """
     counters: dict[str, float] = {}
-    for name, wavefronts, conflicts, ops in (
-        ("shared_loads", "shared_load_wavefronts", "shared_load_conflicts", ("load",)),
-        ("matrix_loads", "matrix_load_wavefronts", "matrix_load_conflicts", ("ldmatrix",)),
-        ("shared_stores", "shared_store_wavefronts", "shared_store_conflicts", ("store",)),
-        ("matrix_stores", "matrix_store_wavefronts", "matrix_store_conflicts", ("stmatrix",)),
-        ("copies", "copy_wavefronts", "copy_conflicts", ("copy",)),
+    for name, kind, ops in (
+        ("shared_loads", "shared_load", ("load",)),
+        ("matrix_loads", "matrix_load", ("ldmatrix",)),
+        ("shared_stores", "shared_store", ("store",)),
+        ("matrix_stores", "matrix_store", ("stmatrix",)),
+        ("copies", "copy", ("copy",)),
     ):
         traffic = analysis.traffic("shared", *ops)
-        counters |= {name: traffic.requests, wavefronts: traffic.wavefronts, conflicts: traffic.conflicts}
-    for name, requests, sectors, ops in (
-        ("global_loads", "global_load_requests", "global_load_sectors", ("load",)),
-        ("global_stores", "global_store_requests", "global_store_sectors", ("store",)),
-        ("", "copy_requests", "copy_sectors", ("copy",)),
-    ):
-        traffic = analysis.traffic("global", *ops)
-        counters |= {requests: traffic.requests, sectors: traffic.sectors}
-        if name:
-            counters[name] = traffic.requests
+        counters |= {name: traffic.requests, f"{kind}_wavefronts": traffic.wavefronts}
+        counters |= {f"{kind}_conflicts": traffic.conflicts, f"{kind}_fewest": traffic.wavefronts - traffic.conflicts}
+    for name in ("load", "store"):
+        traffic = analysis.traffic("global", name)
+        counters |= {f"global_{name}s": traffic.requests, f"global_{name}_requests": traffic.requests}
+        counters |= {f"global_{name}_sectors": traffic.sectors}
+    copied, written = analysis.traffic("global", "copy"), analysis.traffic("shared", "copy")
+    counters |= {"copy_requests": copied.requests, "copy_sectors": copied.sectors}
+    counters["global_load_requests"] += copied.requests
+    counters["global_load_sectors"] += written.looked_up_sectors
+    past = any(a.space == "shared" and a.op == "copy" and a.width == PAST_L1_BYTES for a in analysis.accesses)
+    if past and model.copies == "lines":
+        del counters["copy_wavefronts"], counters["copy_sectors"]
     return counters

@@ -98,7 +98,7 @@ def test_without_a_list_the_common_metrics_are_asked_for() -> None:
     assert asked["shared_load_wavefronts"] == LOADS
     assert asked["occupancy_percent"] == OCCUPANCY
     assert not any("ldsm" in metric or "ldgsts" in metric for metric in asked.values())
-    assert metrics.candidates(frozenset()) == sorted(asked.values())
+    assert metrics.candidates(frozenset()) == sorted(set(asked.values()))
 
 
 def test_best_metric_of_the_sm_and_of_the_l1_are_profiled() -> None:
@@ -144,6 +144,25 @@ def test_rows_say_what_only_one_side_has() -> None:
     assert rows["shared_loads"]["right"] is True
     assert (rows["matrix_loads"]["counted"], "right" in rows["matrix_loads"]) == (None, False)
     assert (rows["global_load_sectors"]["predicted"], "right" in rows["global_load_sectors"]) == (None, False)
+
+
+def test_conflicts_are_the_passes_beyond_the_fewest_where_passes_are_counted_by_instruction() -> None:
+    """The L1's own counter of conflicts has arbitration in it: it is a bound."""
+    passes = "sm__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_st.sum"
+    l1 = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"
+    named = {"shared_store_wavefronts": passes, "shared_store_conflicts": l1, "l1_store_conflicts": l1}
+    predicted = {"shared_store_wavefronts": 64.0, "shared_store_conflicts": 32.0, "shared_store_fewest": 32.0}
+    counted = {"shared_store_wavefronts": 64.0, "shared_store_conflicts": 70.0, "l1_store_conflicts": 70.0}
+    rows = {row["counter"]: row for row in compared("k", predicted, counted, named)}
+    assert {name: (row["predicted"], row["counted"], row["right"]) for name, row in rows.items()} == {
+        "shared_store_wavefronts": (64, 64, True), "shared_store_conflicts": (32, 32, True), "l1_store_conflicts": (32, 70, True),
+    }  # fmt: skip
+    assert passes in str(rows["shared_store_conflicts"]["metric"])
+    worse = {row["counter"]: row for row in compared("k", predicted, counted | {"l1_store_conflicts": 20.0}, named)}
+    assert not worse["l1_store_conflicts"]["right"]
+    more = {row["counter"]: row for row in compared("k", predicted, counted | {"shared_store_wavefronts": 66.0}, named)}
+    assert not more["shared_store_conflicts"]["right"]
+    assert not more["shared_store_wavefronts"]["right"]
 
 
 def test_matrix_loads_are_loads_where_the_l1_counts() -> None:

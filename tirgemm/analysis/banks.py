@@ -8,13 +8,15 @@ of a bank a pass, any number of lanes may have the same word); PTX ISA, ``ldmatr
 a matrix); Greg Smith of NVIDIA, "Unexpected shared memory bank conflict", forums.developer.nvidia.com/t/77228: a
 128-bit load needs four passes and two where lanes n and n^1, or n and n^2, have the same address for all active lanes;
 zhuanlan.zhihu.com/p/690052715, ncu on an A100: the whole warp must pair in one way, a lane pairs with an inactive one, and
-conflicts are counted beyond the passes of the paired access.
+conflicts are counted beyond the passes of the paired access. What sm_90a does otherwise is what ncu counted on an H200
+(``benchmarks/bank_probe.py``, ``benchmarks/counters.py`` and their results).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +27,10 @@ from tirgemm.errors import InvalidRequest
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 _LINE_BYTES = 128
+# The source of a lane of cp.async that reads nothing and writes zeros.
+NOWHERE = -1
+# How cp.async writes shared memory: as a store would, or as counted on sm_90a (``_through_l1``, ``SharedAccess.past_l1``).
+CopyRule = Literal["lanes", "lines"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +38,8 @@ class BankModel:
     """How one architecture serves shared memory; all that the analysis assumes about hardware is here.
 
     ``phase_lanes``: how many lanes in a row are served together, by width in bytes. ``pairings``: a load is served in
-    half as many phases if lanes n and n ^ p have one address for all active lanes, for one p of these.
-    ``copies_by_line``: cp.async is served by the 128-byte lines that it reads, in the order of their first lanes, where
-    the global addresses are known, and not by its lanes in a row.
+    half as many phases if lanes n and n ^ p have one address for all active lanes, for one p of these; ``pairing_lanes``:
+    how many lanes in a row must agree on p for that, if their phases are not more. ``copies``: how cp.async is served.
     """
 
     banks: int = 32
@@ -42,7 +47,8 @@ class BankModel:
     phase_lanes: tuple[tuple[int, int], ...] = ((1, 32), (2, 32), (4, 32), (8, 16), (16, 8))
     pairings: tuple[int, ...] = (1, 2)
     paired_widths: tuple[int, ...] = (8, 16)
-    copies_by_line: bool = False
+    pairing_lanes: int = WARP
+    copies: CopyRule = "lanes"
 
     def lanes(self, width: int) -> int:
         """Lanes of a phase for accesses of ``width`` bytes a lane."""
@@ -50,7 +56,10 @@ class BankModel:
 
 
 # The pairing is documented for 7.0 to 7.5, measured on 8.0 and seen on 8.6 (the SGEMM article's z-order table).
-MODELS: dict[str, BankModel] = {arch: BankModel() for arch in ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a")}
+MODELS: dict[str, BankModel] = {
+    **{arch: BankModel() for arch in ("sm_75", "sm_80", "sm_86", "sm_89")},
+    "sm_90a": BankModel(pairing_lanes=16, copies="lines"),
+}
 
 
 def bank_model(arch: str) -> BankModel:
@@ -65,7 +74,8 @@ class Phase:
     """Lanes that are served together. ``banks``: for each of them the banks that it touches, in order of its bytes;
     ``first_words``: the first of the words that it wants of them.
 
-    ``words``: for each bank, the word addresses (bytes / 4) wanted of it, ascending; as many passes as the longest.
+    ``words``: for each bank, the word addresses (bytes / 4) wanted of it, ascending: as many passes as the longest, but
+    for cp.async on sm_90a.
     """
 
     lanes: tuple[int, ...]
@@ -80,7 +90,7 @@ class BankReport:
     """What ``analyze`` found, request by request. Arrays are not to be written to.
 
     ``addresses`` and ``active``: [request, lane]. ``phase``: [request, lane], the number of the lane's phase, -1 where
-    the lane takes no part. ``wavefronts`` and ``fewest``: [request].
+    the lane takes no part. ``passes``: [request, phase]; ``fewest``: [request].
     """
 
     access: SharedAccess
@@ -88,12 +98,17 @@ class BankReport:
     addresses: Integers
     active: Flags
     phase: Integers
-    wavefronts: Integers
+    passes: Integers
     fewest: Integers
 
     @property
     def requests(self) -> int:
         return len(self.addresses)
+
+    @cached_property
+    def wavefronts(self) -> Integers:
+        """[request]."""
+        return np.asarray(self.passes.sum(axis=1), dtype=np.int64)
 
     @cached_property
     def conflicts(self) -> Integers:
@@ -115,9 +130,10 @@ class BankReport:
     def phases(self, request: int) -> tuple[Phase, ...]:
         """The phases of one request in the order in which the hardware serves them."""
         of_lane = self.phase[request]
-        return tuple(self._phase(request, np.flatnonzero(of_lane == n)) for n in sorted({*of_lane.tolist()} - {-1}))
+        return tuple(self._phase(request, n) for n in sorted({*of_lane.tolist()} - {-1}))
 
-    def _phase(self, request: int, lanes: Integers) -> Phase:
+    def _phase(self, request: int, number: int) -> Phase:
+        lanes = np.flatnonzero(self.phase[request] == number)
         words = _words(self.addresses[request][lanes], self.access.width, self.model)
         by_bank = tuple(
             tuple(sorted({*words[words % self.model.banks == b].tolist()})) for b in range(self.model.banks)
@@ -127,7 +143,7 @@ class BankReport:
             tuple(tuple(row) for row in (words % self.model.banks).tolist()),
             tuple(words[:, 0].tolist()),
             by_bank,
-            max(len(wanted) for wanted in by_bank),
+            int(self.passes[request, number]),
         )
 
 
@@ -142,7 +158,7 @@ def analyze(
 
     ``addresses``: shared-memory byte addresses [request, 32], or [32] for one request. ``active``: which lanes take
     part, of the same shape or broadcast to it; all by default. ``sources``: the global byte addresses that a cp.async
-    reads, of the same shape, for models that need them. ``arch`` may be a model of one's own. Raises InvalidRequest for
+    reads, of the same shape, NOWHERE where it writes zeros: the model of sm_90a asks for them, and without them takes those to be without conflicts. ``arch`` may be a model of one's own. Raises InvalidRequest for
     an unknown architecture, another number of lanes, a negative or a misaligned address.
     """
     access = SharedAccess.parse(access) if isinstance(access, str) else access
@@ -164,36 +180,47 @@ def analyze(
                 f"{access.width} bytes a lane"
             )
     phase = _phases(given, part, access, model)
-    wavefronts, fewest = _counted(given, phase, access.width, model)
-    if access.operation == "cp.async" and model.copies_by_line and sources is not None:
-        lines = np.asarray(sources, dtype=np.int64) // _LINE_BYTES
-        phase = _by_line(np.broadcast_to(lines, given.shape), part)
-        wavefronts, _ = _counted(given, phase, access.width, model)
-    return BankReport(access, model, given, part, phase, wavefronts, fewest)
+    passes, fewest = _counted(given, phase, access.width, model)
+    if access.operation == "cp.async" and model.copies == "lines":
+        if access.past_l1:
+            passes = fewest
+        elif sources is not None:
+            passes = _through_l1(
+                passes, np.broadcast_to(np.asarray(sources, np.int64), given.shape), phase, access.width, model
+            )
+    return BankReport(access, model, given, part, phase, passes, fewest.sum(axis=1))
 
 
 def _phases(addresses: Integers, active: Flags, access: SharedAccess, model: BankModel) -> Integers:
-    """The phase of every lane."""
+    """The phase of every lane; numbers may be left out where loads pair."""
     lanes = np.arange(WARP)
-    phase = np.broadcast_to(lanes // model.lanes(access.width), addresses.shape).copy()
+    served = model.lanes(access.width)
+    phase = np.broadcast_to(lanes // served, addresses.shape).copy()
     if access.operation == "load" and access.width in model.paired_widths:
-        paired = np.zeros(len(addresses), dtype=np.bool_)
+        together = min(WARP, max(2 * served, model.pairing_lanes))
+        paired = np.zeros((len(addresses), WARP // together), dtype=np.bool_)
         for pairing in model.pairings:
             other = lanes ^ pairing
             same = (addresses == addresses[:, other]) | ~(active & active[:, other])
-            paired |= same.all(axis=1)
-        phase[paired] //= 2
+            paired |= same.reshape(len(addresses), -1, together).all(axis=2)
+        phase = np.where(np.repeat(paired, together, axis=1), phase & ~1, phase)
     phase[~active] = -1
     return phase.astype(np.int64)
 
 
-def _by_line(lines: Integers, active: Flags) -> Integers:
-    """The phase of every lane: the how many-th distinct line its own is, in the order of the lanes."""
-    same = (lines[:, :, None] == lines[:, None, :]) & active[:, None, :]
-    first = same.argmax(axis=2)
-    new = (first == np.arange(WARP)) & active
-    phase = np.take_along_axis(new.cumsum(axis=1) - 1, first, axis=1)
-    return np.where(active, phase, -1).astype(np.int64)
+def _through_l1(passes: Integers, sources: Integers, phase: Integers, width: int, model: BankModel) -> Integers:
+    """The passes of each phase of a cp.async through L1: [request, phase].
+
+    L1's lines lie in the same banks: as many passes as a bank has words to read, whether the same or not, and one more
+    for each conflict of the words that are written.
+    """
+    found = passes.copy()
+    words = _words(sources, width, model) % model.banks
+    for number in range(passes.shape[1]):
+        part = (phase == number) & (sources != NOWHERE)
+        wanted = np.stack([(part[..., None] & (words == bank)).sum(axis=(1, 2)) for bank in range(model.banks)])
+        found[:, number] += np.maximum(wanted.max(axis=0) - 1, 0)
+    return found
 
 
 def _words(addresses: Integers, width: int, model: BankModel) -> Integers:
@@ -203,7 +230,7 @@ def _words(addresses: Integers, width: int, model: BankModel) -> Integers:
 
 
 def _counted(addresses: Integers, phase: Integers, width: int, model: BankModel) -> tuple[Integers, Integers]:
-    """Wavefronts and the fewest possible, by request.
+    """Passes and the fewest possible, by request and phase.
 
     In a phase, a bank serves one word a pass, to all lanes that want it. Spread evenly, the phase's distinct words need
     as many passes as they fill all the banks.
@@ -222,6 +249,6 @@ def _counted(addresses: Integers, phase: Integers, width: int, model: BankModel)
     of_phase, bank = keys[wanted] // span, keys[wanted] % span % model.banks
     cell = (request * phases + of_phase) * model.banks + bank
     by_bank = np.bincount(cell, minlength=len(addresses) * phases * model.banks).reshape(-1, phases, model.banks)
-    wavefronts = by_bank.max(axis=2, initial=0).sum(axis=1)
-    fewest = (-(-by_bank.sum(axis=2) // model.banks)).sum(axis=1)
-    return wavefronts.astype(np.int64), fewest.astype(np.int64)
+    passes = by_bank.max(axis=2, initial=0)
+    fewest = -(-by_bank.sum(axis=2) // model.banks)
+    return passes.astype(np.int64), fewest.astype(np.int64)

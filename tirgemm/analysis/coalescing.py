@@ -107,6 +107,25 @@ def analyze(addresses: ArrayLike, width: int, active: ArrayLike | None = None) -
     )
 
 
+def looked_up_sectors(sources: ArrayLike, written: ArrayLike, active: ArrayLike) -> Integers:
+    """The sectors that L1 counts for requests of cp.async: [request].
+
+    ``sources``: the global byte addresses that they read, ``written``: the shared ones that they write, or the sources
+    again where the copy goes through L1; [request, 32] each. A negative source is none. Of each line that is read, as many as it fills or reads,
+    whichever are more: ncu on an H200 counts five for a line that is written 16 bytes off a sector.
+    """
+    read, to = np.asarray(sources, dtype=np.int64), np.asarray(written, dtype=np.int64)
+    part = np.broadcast_to(np.asarray(active, dtype=np.bool_), read.shape) & (read >= 0)
+    line = read // LINE_BYTES
+    found = np.zeros(len(read), np.int64)
+    for lane in range(WARP):
+        of_line = part & (line == line[:, lane : lane + 1])
+        first = part[:, lane] & ~of_line[:, :lane].any(axis=1)
+        counts = [_distinct(at // SECTOR_BYTES, of_line) for at in (read, to)]
+        found += np.where(first, np.maximum(*counts), 0)
+    return found
+
+
 def _distinct(values: Integers, part: NDArray[np.bool_]) -> Integers:
     """How many different values each request's active lanes have."""
     ordered = np.sort(np.where(part, values, -1), axis=1)

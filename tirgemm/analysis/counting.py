@@ -13,7 +13,9 @@ from tirgemm.analysis.patterns import LINE, Requests
 from tirgemm.analysis.shared_access import Operation, SharedAccess
 from tirgemm.analysis.sites import Site
 
-COUNTS = ("wavefronts", "fewest_wavefronts", "sectors", "fewest_sectors", "lines", "used_bytes", "lanes")
+COUNTS = (
+    "wavefronts", "fewest_wavefronts", "sectors", "fewest_sectors", "lines", "used_bytes", "lanes", "looked_up_sectors",
+)  # fmt: skip
 _OPERATIONS: dict[str, Operation] = {"load": "load", "store": "store", "atomic": "store", "copy": "cp.async"}
 _MATRICES: dict[str, Operation] = {"ldmatrix": "ldmatrix", "stmatrix": "stmatrix"}
 
@@ -79,8 +81,9 @@ class Counter:
         if share != 1.0:
             requests = replace(requests, addresses=requests.addresses // kind.width * kind.width)
         rows = _normal(requests.addresses, requests.active)
-        if requests.sources is not None and self.model.copies_by_line:
-            rows = np.concatenate([rows, _normal(requests.sources, requests.active)], axis=1)
+        if requests.sources is not None:
+            read = requests.active & (requests.sources != banks.NOWHERE)
+            rows = np.concatenate([rows, _normal(requests.sources, read)], axis=1)
         keys = [(kind, row.tobytes()) for row in rows]
         new = {key: at for at, key in enumerate(keys) if key not in self.known}
         if new:
@@ -108,10 +111,14 @@ class Counter:
             report = banks.analyze(addresses, kind.access, active, self.model, sources)
             table[:, 0], table[:, 1] = report.wavefronts, report.fewest
             table[:, 5], table[:, -1] = active.sum(axis=1) * kind.width, LINE
+            if sources is not None:
+                moved = addresses if kind.access.past_l1 else sources
+                table[:, 7] = coalescing.looked_up_sectors(sources, moved, active)
         else:
             lines = coalescing.analyze(addresses, kind.width, active)
             table[:, 2], table[:, 3], table[:, 4] = lines.sectors, lines.fewest_sectors, lines.lines
             table[:, 5], table[:, -1] = lines.used_bytes, lines.aligned_bytes
+            table[:, 7] = lines.sectors
         return table
 
 

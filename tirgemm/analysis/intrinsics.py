@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tirgemm.analysis import core_matrix, inline_source
+from tirgemm.analysis.banks import NOWHERE
 from tirgemm.analysis.expressions import LANE, Expr, add, const, make, scale, symbol, under, unknown
 from tirgemm.analysis.sites import Space
 
@@ -101,8 +102,7 @@ def _inline(walker: Any, one: inline_source.Instruction, pointed: list[tuple[Exp
         walker.provenance.move(buffer, [memory])
         reads = () if one.size is None else (make("lt", const(0), _meant(one.size, pointed)[0]),)
         walker.site(memory, origin, "copy", "global", one.width, guards=reads)
-        # Lanes that read nothing have no source.
-        walker.site(buffer, address, "copy", "shared", one.width, owners=(memory,), source=under(origin, reads))
+        walker.site(buffer, address, "copy", "shared", one.width, owners=(memory,), source=_read(origin, reads))
     else:
         for other in others:
             walker.provenance.move(*((other, [buffer]) if one.op == "load" else (buffer, [other])))
@@ -110,6 +110,14 @@ def _inline(walker: Any, one: inline_source.Instruction, pointed: list[tuple[Exp
         if space:
             given = others if one.op == "store" and space == "shared" else ()
             walker.site(buffer, address, one.op, space, one.width, owners=given)
+
+
+def _read(origin: Expr, conditions: tuple[Expr, ...]) -> Expr:
+    """Where a copy reads, NOWHERE in lanes that read nothing and write zeros."""
+    found = under(origin, conditions)
+    for condition in conditions:
+        found = make("select", condition, found, const(NOWHERE))
+    return found
 
 
 def _meant(term: inline_source.Term, pointed: list[tuple[Expr, Any]]) -> tuple[Expr, Any]:
@@ -227,7 +235,7 @@ def _copy(walker: Any, call: Any) -> None:
     reads = (make("lt", const(0), walker.integer(more[0])),) if "src_size" in str(call.op.name) else ()
     width = int(size.value)
     walker.site(memory, origin, "copy", "global", width, guards=reads)
-    walker.site(into, target, "copy", "shared", width, owners=(memory,), source=origin)
+    walker.site(into, target, "copy", "shared", width, owners=(memory,), source=_read(origin, reads))
 
 
 def _bulk(walker: Any, call: Any) -> None:

@@ -53,7 +53,8 @@ class AccessReport:
     ``loops`` around it (outermost first), their ``trips`` (None where blocks differ or registers decide) and ``copies``
     in the IR are the access's. ``requests`` are warp-wide ones with at least
     one active lane; ``lanes`` counts active lanes. ``wavefronts`` and ``fewest_wavefronts`` are of shared memory,
-    ``sectors`` to ``aligned_bytes`` of global memory; ``aligned_bytes`` is the largest power of two, at most 128, at which
+    ``sectors`` to ``aligned_bytes`` of global memory; ``looked_up_sectors`` are those that L1 counts, of a cp.async on
+    its shared side; ``aligned_bytes`` is the largest power of two, at most 128, at which
     every request begins, 0 in shared memory. ``sampled``: scaled up from a part of the iterations.
     ``fate``: what the compiler made of it, and ``code`` the instructions; both empty without machine code.
     ``unknown``: why it is not counted, if it is not.
@@ -77,6 +78,7 @@ class AccessReport:
     sectors: int
     fewest_sectors: int
     lines: int
+    looked_up_sectors: int
     used_bytes: int
     aligned_bytes: int
     sampled: bool
@@ -112,12 +114,13 @@ class AccessReport:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Sums over some accesses: requests, wavefronts and conflicts in shared memory, sectors in global memory."""
+    """Sums over some accesses: requests, wavefronts and conflicts in shared memory, sectors in global memory and L1."""
 
     requests: int = 0
     wavefronts: int = 0
     conflicts: int = 0
     sectors: int = 0
+    looked_up_sectors: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,7 @@ class KernelAnalysis:
             sum(a.wavefronts for a in mine),
             sum(a.conflicts for a in mine),
             sum(a.sectors for a in mine),
+            sum(a.looked_up_sectors for a in mine),
         )
 
     @property
@@ -310,6 +314,7 @@ def _report(
         sectors=counted("sectors"),
         fewest_sectors=counted("fewest_sectors"),
         lines=counted("lines"),
+        looked_up_sectors=counted("looked_up_sectors"),
         used_bytes=counted("used_bytes"),
         aligned_bytes=0 if shared or not tally.requests else tally.aligned,
         sampled=tally.sampled,
@@ -347,5 +352,7 @@ def _example(site: Site, width: int, tally: Tally, model: BankModel) -> Example 
         return Example(shown)
     kind = Kind.of(site)
     access = Kind("shared", kind.op, width, kind.matrices, kind.transposed).access
+    if access.past_l1 and model.copies == "lines":
+        return Example(shown)
     report = banks.analyze(addresses, access, active, model)
     return Example(shown, tuple((p.lanes, p.banks, p.wavefronts) for p in report.phases(0)))

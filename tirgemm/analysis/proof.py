@@ -18,6 +18,8 @@ from tirgemm.layouts import Layout, Rotation, Swizzle
 
 Integers = NDArray[np.int64]
 
+# The architecture that nothing is said of: what is free of conflicts by its model is so by all the others.
+STRICTEST = "sm_80"
 _MOST_BITS = 5
 _MOST_SHIFT = 12
 
@@ -96,7 +98,7 @@ def unserved(layout: Layout, pattern: Pattern) -> str | None:
     return None
 
 
-def prove(layout: Layout, pattern: Pattern, arch: str = "sm_90a") -> Proof:
+def prove(layout: Layout, pattern: Pattern, arch: str = STRICTEST) -> Proof:
     """Count every request of ``pattern`` on ``layout``, from a start that is aligned to all banks.
 
     Raises InvalidRequest where the layout cannot serve the pattern at all.
@@ -134,13 +136,13 @@ def _collision(report: BankReport, pattern: Pattern) -> Collision | None:
     )
 
 
-def serves(layout: Layout, patterns: Sequence[Pattern], arch: str = "sm_90a") -> bool:
+def serves(layout: Layout, patterns: Sequence[Pattern], arch: str = STRICTEST) -> bool:
     """Whether every pattern can be served and none conflicts."""
     return all(unserved(layout, p) is None and prove(layout, p, arch).conflict_free for p in patterns)
 
 
 def smallest_pad(
-    layout: Layout, patterns: Sequence[Pattern], arch: str = "sm_90a", most_bytes: int = 128
+    layout: Layout, patterns: Sequence[Pattern], arch: str = STRICTEST, most_bytes: int = 128
 ) -> Layout | None:
     """``layout`` with the fewest padded elements (none included) with which no pattern conflicts; None if none does.
 
@@ -154,7 +156,7 @@ def smallest_pad(
 
 
 def find_swizzle(
-    layout: Layout, patterns: Sequence[Pattern], arch: str = "sm_90a", *, rotate: bool = False
+    layout: Layout, patterns: Sequence[Pattern], arch: str = STRICTEST, *, rotate: bool = False
 ) -> Layout | None:
     """``layout`` without padding and with the XOR swizzle (or rotation) of the fewest bits with which no pattern conflicts.
 
@@ -196,7 +198,7 @@ class Solution:
         return self.plain or self.permuted or self.padded
 
 
-def solve(layout: Layout, patterns: Sequence[Pattern], arch: str = "sm_90a") -> Solution:
+def solve(layout: Layout, patterns: Sequence[Pattern], arch: str = STRICTEST) -> Solution:
     """The layouts of ``layout``'s rows and columns that are conflict-free for every pattern, loads and stores together."""
     plain = layout.with_(stride=layout.columns, permutation=None)
     if serves(plain, patterns, arch):
