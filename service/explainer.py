@@ -40,7 +40,8 @@ class Explainer:
 
     async def answer(self, stored: Stored) -> Answer:
         """The document and the page. Raises what explaining raises, AnalysisFailed where the process ends, Cancelled."""
-        key = (stored.record.id, len(stored.candidates), sum(len(c.sample_sets) for c in stored.candidates))
+        known = (len(stored.candidates), sum(len(c.sample_sets) for c in stored.candidates))
+        key = (stored.record.id, known, frozenset(stored.rates.items()))
         async with self._turn:
             if key not in self._known:
                 self._known[key] = await run_in_threadpool(self._ask, stored)

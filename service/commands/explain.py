@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ from tirgemm.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from service.explain.gather import Report
+    from tirgemm.analysis.roofline import MeasuredRate
     from tirgemm.tuning.explain import Time
 
 
@@ -38,6 +40,13 @@ def explain(
     as_written: Annotated[
         bool, typer.Option("--as-written", help="Do not compile: what the IR says, not the machine code.")
     ] = False,
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Results files of the device (benchmarks/results/NAME): their rates are the ceilings.",
+        ),
+    ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures here, too.")] = None,
     data: Data = None,
     db: Url = None,
@@ -55,10 +64,10 @@ def explain(
         beside = [f"{name} {value}" for name, value in ways.items() if value is not None]
         if beside or as_written:
             raise InvalidRequest(f"--kernel {kernel} says it all; leave out {', '.join(beside) or '--as-written'}")
-        report = _kernel(kernel, data, db)
+        report = _kernel(kernel, measured, data, db)
     else:
         assert gemm is not None
-        report = _config(gemm, family, config or "", device, m or 0, regime, as_written, data, db)
+        report = _config(gemm, family, config or "", device, m or 0, regime, as_written, measured, data, db)
     if html is not None:
         from service.explain.page import page
 
@@ -69,8 +78,9 @@ def explain(
         console.out.print(f"page: {html}")
 
 
-def _kernel(kernel: str, data: Path | None, db: str | None) -> Report:
+def _kernel(kernel: str, measured: Path | None, data: Path | None, db: str | None) -> Report:
     from service.explain.gather import explained, of_kernel
+    from service.explain.rates import of_results
     from tirgemm.artifact import Signer
 
     if db is None and not database_file(data).exists():
@@ -80,6 +90,9 @@ def _kernel(kernel: str, data: Path | None, db: str | None) -> Report:
     key = database_file(data).with_name(SIGNING_KEY)
     with open_store(data, db) as store:
         stored = of_kernel(store, kernel, [Signer.load(key).public] if key.exists() else [])
+    if measured is not None:
+        rates = of_results(measured, stored.record.device, stored.record.regime)
+        stored = replace(stored, rates={**stored.rates, **rates})
     return explained(stored)
 
 
@@ -91,10 +104,12 @@ def _config(
     m: int,
     regime: str,
     as_written: bool,
+    measured: Path | None,
     data: Path | None,
     db: str | None,
 ) -> Report:
     from service.explain.gather import Report, recorded_time
+    from service.explain.rates import of_results, of_store
     from tirgemm.detect import device as detect
     from tirgemm.gemm import REGIMES, Gemm
     from tirgemm.tuning.explain import chosen, explain
@@ -104,7 +119,15 @@ def _config(
         raise InvalidRequest(f"regime is {regime!r}; it must be one of {', '.join(REGIMES)}")
     config = chosen(problem, target, family, knobs, regime)
     time: Time | None = None
-    if not m and (db is not None or database_file(data).exists()):
+    rates: dict[str, MeasuredRate] = {}
+    if db is not None or database_file(data).exists():
         with open_store(data, db) as store:
-            time = recorded_time(store, problem, config, target, regime)
-    return Report(explain(problem, config, target, compiled=not as_written, m=m, regime=regime, time=time))
+            time = recorded_time(store, problem, config, target, regime) if not m else None
+            rates = of_store(store, target)
+    if measured is not None:
+        rates |= of_results(measured, target, regime)
+    return Report(
+        explain(
+            problem, config, target, compiled=not as_written, m=m, regime=regime, time=time, measured=rates
+        )
+    )  # fmt: skip

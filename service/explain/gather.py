@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from service.explain.rates import of_store
 from tirgemm.analysis.explanation import Explanation
+from tirgemm.analysis.roofline import MeasuredRate
 from tirgemm.artifact import Package, Trust, read
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -40,6 +42,7 @@ class Stored:
     candidates: tuple[Candidate, ...]
     artifact: bytes | None
     keys: tuple[str, ...]
+    rates: Mapping[str, MeasuredRate] = field(default_factory=dict)
 
     @classmethod
     def of(cls, store: Store, record: KernelRecord, keys: Sequence[str] = ()) -> Stored:
@@ -50,7 +53,8 @@ class Stored:
             artifact = None
         # Traces are long and say nothing here.
         found = store.candidates(record.gemm, record.device.key, record.regime)
-        return cls(record, tuple(c.with_(trace=None) for c in found), artifact, tuple(keys))
+        rates = of_store(store, record.device, record)
+        return cls(record, tuple(c.with_(trace=None) for c in found), artifact, tuple(keys), rates)
 
     def package(self) -> Package | None:
         """The verified artifact; None where it is not stored, or signed by someone else."""
@@ -78,7 +82,8 @@ def explained(stored: Stored) -> Report:
     record = stored.record
     package = stored.package()
     found = explain(
-        record.gemm, record.config, record.device, regime=record.regime, package=package, time=time_of(record)
+        record.gemm, record.config, record.device, regime=record.regime, package=package, time=time_of(record),
+        measured=stored.rates,
     )  # fmt: skip
     if package is None and found.compiled:
         why = "not stored" if stored.artifact is None else "damaged or signed with a key that is not trusted here"

@@ -192,7 +192,8 @@ def roofline(found: Explanation) -> Section:
         rows.append(
             row(
                 Cell(_ceiling_name(ceiling.name, known.peak), tone),
-                f"{speed}{' measured' if ceiling.measured else ''}",
+                speed,
+                "measured" if ceiling.measured else "by formula",
                 work,
                 f"{intensity:,.4g}" if intensity else "",
                 Cell(duration(ceiling.us), tone),
@@ -200,12 +201,15 @@ def roofline(found: Explanation) -> Section:
                 Cell("binds" if binds else "", "strong"),
             )
         )
-    heads = ("ceiling", ">rate", ">work", ">FLOP a byte", ">at least", ">reached", "")
+    heads = ("ceiling", ">rate", "", ">work", ">FLOP a byte", ">at least", ">reached", "")
     lines = [f"peak: {found.peak_formula}"]
     clock = f"the {count(found.clock_mhz)} MHz at which it was measured" if found.clock_mhz else "the highest clock"
-    lines.append(f"rates: nominal, of the SMs at {clock}")
+    lines.append(f"rates: by formula, of the SMs at {clock}; measured where the table says so")
+    lines += [
+        f"measured: {_ceiling_name(c.name, known.peak)}: {c.taken}" for c in known.ceilings if c.measured
+    ]  # fmt: skip
     if known.time_us:
-        lines.append(f"measured: {duration(known.time_us)}, {known.tflops:.4g} TFLOP/s ({found.timed})")
+        lines.append(f"time: {duration(known.time_us)}, {known.tflops:.4g} TFLOP/s ({found.timed})")
     notes = []
     if any(a.op == "matrix" for a in found.main.memory.accesses):
         notes.append("What wgmma reads of shared memory has no ceiling here: it passes the load/store unit by.")

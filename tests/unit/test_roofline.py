@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tirgemm.analysis.roofline import compulsory_bytes, l2_traffic, peak_formula, peak_of, roofline
+from tirgemm.analysis.roofline import MeasuredRate, compulsory_bytes, l2_traffic, peak_formula, peak_of, roofline
 from tirgemm.analysis.sass import parse
 from tirgemm.errors import AnalysisFailed
 from tirgemm.gemm import Gemm
@@ -37,7 +37,7 @@ def test_square_product_is_bound_by_arithmetic() -> None:
 
 def test_thin_product_is_bound_by_memory_and_share_is_of_that() -> None:
     gemm = Gemm.parse("1x8192x8192:f16:nt")
-    found = roofline(gemm, H200, "f16", time_us=50.0, measured={"dram": 4000.0})
+    found = roofline(gemm, H200, "f16", time_us=50.0, measured={"dram": MeasuredRate(4000.0, "by hand")})
     assert found.bound.name == "dram"
     assert found.bound.measured
     assert not found.ceiling("compute").measured
@@ -130,7 +130,7 @@ def test_wrong_input_is_refused_by_name() -> None:
     with pytest.raises(AnalysisFailed, match="no known rate 'f8'; known are"):
         roofline(gemm, H200, "f8")
     with pytest.raises(AnalysisFailed, match="measured rate 'hbm' is of no ceiling"):
-        roofline(gemm, H200, "f16", measured={"hbm": 1.0})
+        roofline(gemm, H200, "f16", measured={"hbm": MeasuredRate(1.0, "by hand")})
     with pytest.raises(AnalysisFailed, match=r"the rate of dram of sm_90a is 0\.0"):
         roofline(gemm, H200.with_(peak_gbps=0.0), "f16")
     with pytest.raises(AnalysisFailed, match="measured time is 0 us"):

@@ -13,7 +13,7 @@ from tirgemm.analysis.cut import Cut, cut_of
 from tirgemm.analysis.kernel import KernelAnalysis, analyse
 from tirgemm.analysis.opcode_mix import OpcodeMix, opcode_mix
 from tirgemm.analysis.resources import Coverage, Occupancy, Resources, Waves, occupancy_of, resources_of, waves_of
-from tirgemm.analysis.roofline import Roofline, peak_formula, peak_of, roofline
+from tirgemm.analysis.roofline import MeasuredRate, Roofline, measured_for, peak_formula, peak_of, roofline
 from tirgemm.analysis.sass import Function, disassemble
 from tirgemm.analysis.sites import Unknown
 from tirgemm.config import Config
@@ -166,12 +166,12 @@ def explain_launch(
     time_us: float | None = None,
     timed: str = "",
     clock_mhz: int | None = None,
-    measured: Mapping[str, float] | None = None,
+    measured: Mapping[str, MeasuredRate] | None = None,
 ) -> Explanation:
     """The explanation of ``launch``; ``mod`` and ``launch`` as ``analyse`` takes them.
 
     Without ``cubin``, or without a disassembler, it is as written; ``missing`` says why there is none. ``clock_mhz`` and
-    ``measured``: the clock and the rates of ceilings (``roofline``). Raises what ``analyse`` raises.
+    ``measured``: the clock of nominal rates, and the rates that were seen on the device (``measured_for``). Raises what ``analyse`` raises.
     """
     at = m or gemm.m_max
     lacking = list(missing)
@@ -237,7 +237,7 @@ def _with_roofline(
     launch: Launch,
     functions: Mapping[str, Function],
     time_us: float | None,
-    measured: Mapping[str, float] | None,
+    measured: Mapping[str, MeasuredRate] | None,
 ) -> Explanation:
     missing = list(made.missing)
     symbol = made.main.symbol
@@ -249,8 +249,8 @@ def _with_roofline(
     def lines() -> tuple[Roofline, str]:
         peak = peak_of(made.gemm, functions[symbol])
         known = roofline(
-            made.gemm, made.device, peak, m=made.m, l2_bytes=_l2_bytes(made, launch), measured=measured,
-            shared_bytes=_shared_bytes(made), time_us=time_us, clock_mhz=made.clock_mhz,
+            made.gemm, made.device, peak, m=made.m, l2_bytes=_l2_bytes(made, launch),
+            measured=measured_for(measured or {}, made.gemm, functions[symbol]), shared_bytes=_shared_bytes(made), time_us=time_us, clock_mhz=made.clock_mhz,
         )  # fmt: skip
         return known, peak_formula(made.device, peak)
 

@@ -17,9 +17,18 @@ LEVELS: tuple[Level, ...] = ("dram", "l2", "shared")
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredRate:
+    """What a unit of a device was seen to do, in TFLOP/s or GB/s, and in what it was ``taken``, in words."""
+
+    rate: float
+    taken: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ceiling:
     """What one unit allows: ``name`` (``compute``, ``dram``, ``l2``, ``shared``), its ``rate`` in TFLOP/s or GB/s, whether
-    that was ``measured`` or is nominal, the ``amount`` of work in FLOP or bytes, and the time in microseconds it takes.
+    that was ``measured`` (``taken``: in what) or is nominal, the ``amount`` of work in FLOP or bytes, and the time in
+    microseconds it takes.
     """
 
     name: str
@@ -27,6 +36,7 @@ class Ceiling:
     unit: Literal["TFLOP/s", "GB/s"]
     measured: bool
     amount: float
+    taken: str = ""
 
     @property
     def us(self) -> float:
@@ -90,7 +100,7 @@ def roofline(
     m: int | None = None,
     l2_bytes: float | None = None,
     shared_bytes: float | None = None,
-    measured: Mapping[str, float] | None = None,
+    measured: Mapping[str, MeasuredRate] | None = None,
     clock_mhz: int | None = None,
     time_us: float | None = None,
 ) -> Roofline:
@@ -125,16 +135,35 @@ def roofline(
     }  # fmt: skip
     ceilings = []
     for name, amount in amounts.items():
-        rate = given.get(name, nominal[name])
+        seen = given.get(name)
+        rate = seen.rate if seen is not None else nominal[name]
         if amount is None:
             continue
         if rate <= 0:
             raise AnalysisFailed(f"the rate of {name} of {device.name} is {rate}; give a measured one")
         unit: Literal["TFLOP/s", "GB/s"] = "TFLOP/s" if name == "compute" else "GB/s"
-        ceilings.append(Ceiling(name, rate, unit, name in given, amount))
+        ceilings.append(Ceiling(name, rate, unit, seen is not None, amount, seen.taken if seen is not None else ""))
     if time_us is not None and time_us <= 0:
         raise AnalysisFailed(f"the measured time is {time_us} us; it must be positive")
     return Roofline(flops, peak, tuple(ceilings), time_us)
+
+
+def measured_for(known: Mapping[str, MeasuredRate], gemm: Gemm, function: Function) -> dict[str, MeasuredRate]:
+    """Of the rates ``known`` of a device those that are ceilings of ``function``, by ceiling.
+
+    Rates of arithmetic are of one instruction and kind (``mma_rate``): they bound no kernel that has another instruction.
+    """
+    found: dict[str, MeasuredRate] = {level: known[level] for level in LEVELS if level in known}
+    opcodes = {i.opcode for i in function.executed}
+    rate = known.get(mma_rate(gemm.dtype, gemm.acc))
+    if rate is not None and "HMMA" in opcodes and "HGMMA" not in opcodes:
+        found["compute"] = rate
+    return found
+
+
+def mma_rate(dtype: str, acc: str) -> str:
+    """The name of the measured rate of ``mma.sync`` on ``dtype`` that is summed in ``acc``."""
+    return f"mma.sync:{dtype}:{acc}"
 
 
 def peak_formula(device: Device, peak: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tirgemm.analysis.explanation import AS_WRITTEN, Explanation, explain_launch
 from tirgemm.analysis.kernel import KernelAnalysis, analyse
+from tirgemm.analysis.roofline import MeasuredRate
 from tirgemm.analysis.sites import Unknown
 from tirgemm.artifact import Package
 from tirgemm.config import Config, Value
@@ -42,12 +44,14 @@ def explain(
     regime: str = "sustained",
     package: Package | None = None,
     time: Time | None = None,
+    measured: Mapping[str, MeasuredRate] | None = None,
 ) -> Explanation:
     """Why ``config`` of ``gemm`` is as fast as it is on ``device``, which need not be here.
 
     ``compiled`` false reports as written, without compiling; so does a machine without a compiler or a disassembler, and
     says why. ``m``: what a range is taken to be, its largest by default. ``regime``: whose default the config may be. ``package``: the kernel's artifact, whose
-    machine code is read where this version of the program writes the same source. Raises Unsupported for a CPU and for a
+    machine code is read where this version of the program writes the same source. ``measured``: rates that were seen on
+    the device, in place of nominal ones. Raises Unsupported for a CPU and for a
     gemm that the family does not write, InvalidConfig, InvalidRequest, BuildFailed, AnalysisFailed.
     """
     family = writing(gemm, config.family, device)
@@ -72,6 +76,7 @@ def explain(
         module, launch, gemm, config, device, cubin, m=m, code=code, missing=missing,
         default=config == family.default(gemm, device, regime),
         time_us=time.us if time else None, timed=time.taken if time else "", clock_mhz=time.clock_mhz if time else None,
+        measured=measured,
     )  # fmt: skip
 
 

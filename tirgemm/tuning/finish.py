@@ -9,7 +9,7 @@ from tirgemm.config import Config
 from tirgemm.errors import Cancelled, MeasurementFailed, TirgemmError, VerificationFailed
 from tirgemm.families import family_named
 from tirgemm.gemm import REGIMES
-from tirgemm.tuning.evaluate import SELECTION_SAMPLES, SELECTION_SECONDS, timing_summary
+from tirgemm.tuning.evaluate import SELECTION_SAMPLES, SELECTION_SECONDS, persistent, timing_summary
 from tirgemm.tuning.measure import MeasurementTimedOut
 from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.selection import Choice, choose
@@ -138,6 +138,8 @@ def _timings(
         "selection": {"reason": choice.reason, "ratio_low": choice.ratio_low},
         "search": summary,
     }
+    if tuning.device.kind == "cuda":
+        timings["stream"] = _stream(tuning)
     other = next(regime for regime in REGIMES if regime != tuning.regime)
     try:
         against = {} if winner is default else {"default": default.package}
@@ -154,6 +156,21 @@ def _timings(
     tuning.store.add_samples(tuning.evaluator.key(winner.config), found)
     timings[other] = timing_summary(found if against else _with_default(found))
     return timings
+
+
+def _stream(tuning: Tuning) -> dict[str, Any]:
+    """The bandwidth of reading alone beside the selection: a ceiling of the device, for information as the other regime."""
+    try:
+        found = persistent(tuning.evaluator.measurer.stream)
+    except Cancelled:
+        raise
+    except TirgemmError as error:
+        return {"error": str(error)}
+    nbytes, median = int(found.conditions["bytes"]), found.median_us
+    return {
+        "bytes": nbytes, "median_us": median, "samples": len(found.samples_us), "read_gbps": nbytes / median / 1e3,
+        "at": found.conditions["at"],
+    }  # fmt: skip
 
 
 def _with_default(samples: SampleSet) -> SampleSet:

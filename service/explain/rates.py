@@ -1,0 +1,69 @@
+"""Rates that were measured on a device: what the store's kernels were tuned beside, and what results files have."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from service.results import load
+from tirgemm.analysis.roofline import MeasuredRate, mma_rate
+from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest
+from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning.store import Store
+
+_NEWEST = 100
+
+
+def of_store(store: Store, device: Device, record: KernelRecord | None = None) -> dict[str, MeasuredRate]:
+    """The bandwidth of reading alone (``dram``), measured while ``record`` was tuned, else the newest other kernel that
+    was tuned on such a device; nothing where none was."""
+    for kernel in (*([record] if record else ()), *store.kernels(_NEWEST)):
+        stream = kernel.timings.get("stream", {})
+        if kernel.device.key == device.key and stream.get("read_gbps"):
+            taken = f"reading alone, {stream['at']}, beside the tuning of kernel {kernel.id}"
+            return {"dram": MeasuredRate(float(stream["read_gbps"]), taken)}
+    return {}
+
+
+def of_results(folder: Path, device: Device, regime: str) -> dict[str, MeasuredRate]:
+    """What the results files in ``folder`` have of ``device``: the median of their streams (``dram``), and the most that
+    ``mma.sync`` reached in ``regime``. Raises InvalidRequest for a folder without either."""
+    streams: list[float] = []
+    found: dict[str, MeasuredRate] = {}
+    for file in sorted(folder.glob("*.json*")) if folder.is_dir() else ():
+        document = _document(file)
+        if document.get("environment", {}).get("device_key") != device.key:
+            continue
+        read = [float(stream["read_gbps"]) for stream in document.get("streams", ())]
+        if read:
+            streams += read
+        if document.get("suite") == "mma_ceiling":
+            for kind, by_regime in document["summary"].items():
+                if regime in by_regime:
+                    taken = f"mma.sync out of registers alone, {regime}, {file}"
+                    found[_named(kind)] = MeasuredRate(float(by_regime[regime]), taken)
+    if streams:
+        taken = f"reading alone, the median of {len(streams)} runs in {folder}"
+        found["dram"] = MeasuredRate(statistics.median(streams), taken)
+    if not found:
+        raise InvalidRequest(
+            f"{folder} has no results file with a rate that was measured on {device.key}: a suite's streams, or mma_ceiling"
+        )
+    return found
+
+
+def _named(kind: str) -> str:
+    """The rate of a kind as ``benchmarks/mma_ceiling.py`` writes it: ``f16``, ``bf16``, ``f16:acc=f16``."""
+    dtype, _, acc = kind.partition(":acc=")
+    return mma_rate(dtype, acc or "f32")
+
+
+def _document(file: Path) -> Mapping[str, Any]:
+    try:
+        document = load(file)
+    except (OSError, ValueError, EOFError) as error:
+        raise InvalidRequest(f"{file} is not a results file: {error}") from error
+    return document if isinstance(document, dict) else {}
