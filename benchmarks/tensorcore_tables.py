@@ -1,4 +1,4 @@
-"""The table of the steps from WMMA to mma.sync (``tensorcore_steps.py``), for the markers of render.py.
+"""Tables of the families ``mma`` and ``wmma``: steps, searches, what they reach; for the markers of render.py.
 
 ``TABLES`` maps the name after ``tensorcore/`` to the function that writes the Markdown.
 """
@@ -15,6 +15,7 @@ from tirgemm.tuning.measured_configs import MeasuredConfigs
 from tirgemm.tuning.selection import ratio_low
 
 _BASELINES = ("torch.matmul", "cublaslt_best", "triton", "cutlass")
+_BESIDE = ("torch.matmul", "cublaslt_best", "cutlass")
 _NOT_YET = "Not measured yet: `python benchmarks/tensorcore_steps.py` writes `benchmarks/results/DEVICE/tensorcore_steps.sustained.json` on a GPU."
 
 
@@ -66,7 +67,7 @@ def searched(results: Path) -> str:
         for session in found.sessions:
             parts += _fastest(found, session.gemm, session.regime)
     if not parts:
-        return "Not searched yet: `python benchmarks/search_configs.py tensorcore --family mma` on a GPU."
+        return "Not searched yet: `python benchmarks/search_configs.py mma --family mma` on a GPU."
     head = ["family", "problem", "regime", "configs", "us", "TFLOP/s", "× torch.matmul", "fastest"]
     lines = [_line(head), _line(["---"] * 3 + ["---:"] * 4 + ["---"])]
     return "\n".join([*lines, *dict.fromkeys(parts)])
@@ -85,5 +86,40 @@ def _fastest(found: MeasuredConfigs, gemm: Gemm, regime: str) -> list[str]:
     return [_line([f"`{best.family}`", f"`{gemm}`", regime, *numbers, f"`{knobs}`"])]
 
 
+def rates(results: Path) -> str:
+    """What ``mma`` and ``wmma`` reach at the sizes of their goals: of the baselines in one run, and of the ceiling of mma.sync."""
+    lines: list[str] = []
+    for path in sorted([*results.glob("*/mma.sustained.json*"), *results.glob("*/wmma.sustained.json*")]):
+        document = load(path)
+        ceiling = _ceiling(path.parent)
+        for row in document["rows"]:
+            if row["status"] != "measured":
+                lines.append(
+                    _line([f"`{document['suite']}`", f"`{row['gemm']}`", row["variant"], row["message"], *[""] * 5])
+                )
+                continue
+            ratios = [row["baselines"].get(name, {}).get("ratio") for name in _BESIDE]
+            lines.append(
+                _line([
+                    f"`{row['family']}`", f"`{row['gemm']}`", row["variant"], f"{row['median_us']:.1f}", f"{row['tflops']:.0f}",
+                    *("" if ratio is None else f"{ratio:.3f}" for ratio in ratios),
+                    f"{row['tflops'] / ceiling:.0%}" if ceiling else "",
+                ])
+            )  # fmt: skip
+    if not lines:
+        return "Not measured yet: `tirgemm bench mma --family mma` on a GPU."
+    head = ["family", "problem", "config", "us", "TFLOP/s", *(f"× {name}" for name in _BESIDE), "of mma.sync's ceiling"]
+    return "\n".join([_line(head), _line(["---"] * 3 + ["---:"] * 6), *lines])
+
+
+def _ceiling(folder: Path) -> float | None:
+    """The most that mma.sync reached out of registers, fp16 with fp32 sums, sustained: TFLOP/s; None where it was not measured."""
+    path = folder / "mma_ceiling.json"
+    if not path.is_file():
+        return None
+    rows = load(path)["rows"]
+    return max((row["tflops"] for row in rows if row["kind"] == "f16" and row["regime"] == "sustained"), default=None)
+
+
 _TELLING = ("tile_m", "tile_n", "tile_k", "warps_m", "warps_n", "stages", "shared", "pad")
-TABLES: dict[str, Callable[[Path], str]] = {"steps": steps, "searched": searched}
+TABLES: dict[str, Callable[[Path], str]] = {"steps": steps, "searched": searched, "rates": rates}
