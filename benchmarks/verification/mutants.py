@@ -98,6 +98,8 @@ def main() -> int:
             now = time.monotonic()
             _tested(bench, todo, evidence, options.parallel, now + _TESTS_SHARE * (deadline - now))
             sanitized(bench, jobs, evidence, options.parallel, deadline)
+            todo = [job for job in todo if job.key not in evidence.rows]
+            _tested(bench, todo, evidence, options.parallel, deadline)
     evidence.summary = {"caught_by": dict(Counter(row["status"] for row in evidence.rows.values() if row["mutant"]))}
     evidence.save()
     for line in table(list(evidence.rows.values())):
