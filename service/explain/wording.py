@@ -9,7 +9,7 @@ from service.explain.memory import LSU_SPACES, buffer_name, global_memory, plura
 from service.explain.rivals import rivals
 from service.explain.tables import Cell, Section, Tone, count, duration, flops, listed, rate, row, share, size, table
 from tirgemm.analysis.explanation import Explanation, KernelExplanation
-from tirgemm.analysis.opcode_mix import OpcodeMix
+from tirgemm.analysis.opcode_mix import Counts
 
 _UNITS = {"fp32": "fp32 arithmetic", "fp16": "fp16 arithmetic", "tensor": "tensor cores", "shared": "shared memory"}
 _FEW = 8
@@ -158,18 +158,27 @@ def opcodes(kernel: KernelExplanation, named: str = "") -> Section:
         return Section(f"Opcodes{named}")
     lines = []
     if mix.loop_instructions:
-        lines.append(f"main loop: {count(mix.loop_instructions)} instructions, of which {_by_unit(mix)}")
+        shares = _shares(mix.loop_units, mix.loop_instructions)
+        lines.append(f"main loop: {count(mix.loop_instructions)} instructions, of which {shares}")
         shown = ", ".join(f"{number} {name}" for name, number in mix.loop_opcodes[:_FEW])
         lines.append(f"by opcode: {shown}{', ...' if len(mix.loop_opcodes) > _FEW else ''}")
     whole = ", ".join(f"{_UNITS.get(unit, unit)} {count(number)}" for unit, number in mix.units[:_FEW])
     lines.append(f"whole code: {count(mix.instructions)} instructions, of which {whole}")
+    lines.append(
+        f"as run: {count(mix.executed)} instructions of a warp that takes every path, of which "
+        f"{_shares(mix.executed_units, mix.executed)}"
+    )
+    turns = [f"the one at {address} {count(number)} times" for address, number in mix.turns if number > 1]
+    if mix.once:
+        turns.append(f"counted once, for no constants say how often: {listed(mix.once)}")
+    if turns:
+        lines.append(f"loops turn: {'; '.join(turns)}")
     return Section(f"Opcodes{named}", tuple(lines))
 
 
-def _by_unit(mix: OpcodeMix) -> str:
+def _shares(units: Counts, total: int) -> str:
     return ", ".join(
-        f"{_UNITS.get(unit, unit)} {count(number)} ({share(number / mix.loop_instructions)})"
-        for unit, number in mix.loop_units[:_FEW]
+        f"{_UNITS.get(unit, unit)} {count(number)} ({share(number / total)})" for unit, number in units[:_FEW]
     )
 
 

@@ -321,7 +321,8 @@ def _waves(found: Waves | None) -> dict[str, Any] | None:
 def _opcodes(found: OpcodeMix | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    return asdict(found) | {name: dict(getattr(found, name)) for name in ("units", "loop_units", "loop_opcodes")}
+    counts = ("units", "loop_units", "loop_opcodes", "executed_units", "executed_opcodes", "turns")
+    return asdict(found) | {name: dict(getattr(found, name)) for name in counts} | {"once": list(found.once)}
 
 
 def _roofline(found: Roofline | None, formula: str, clock_mhz: int | None) -> dict[str, Any] | None:

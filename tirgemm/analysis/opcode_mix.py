@@ -1,13 +1,14 @@
-"""What a kernel's machine code is made of, as a whole and in the loop that does the arithmetic."""
+"""What a kernel's machine code is made of: as it stands, in the loop that does the arithmetic, and as a warp runs it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tirgemm.analysis.opcodes import unit_of
 from tirgemm.analysis.sass import Function, Instruction
+from tirgemm.analysis.trips import trip_counts
 
 _ARITHMETIC = ("tensor", "fp32", "fp16", "fp64")
 
@@ -19,7 +20,11 @@ class OpcodeMix:
     """Instructions by the unit that runs them (``units``), and of the main loop by unit and by name; most first.
 
     The main loop is the innermost one with the most arithmetic: tensor instructions where there are any. A kernel without
-    a loop has none, and its ``loop_`` counts are empty. Counts are of the code, not of how often it runs.
+    a loop has none, and its ``loop_`` counts are empty. These counts are of the code, not of how often it runs.
+
+    ``executed`` counts what a warp runs that takes every path, by unit (``executed_units``) and by name: each loop as often
+    as it turns (``turns``: by the address of its first instruction), where its counter says so. Loops that only wait or
+    elect lanes count once; so do those in ``once``, whose turns are not constants (the tiles of a block, say).
     """
 
     instructions: int
@@ -27,6 +32,11 @@ class OpcodeMix:
     loop_instructions: int
     loop_units: Counts
     loop_opcodes: Counts
+    executed: int
+    executed_units: Counts
+    executed_opcodes: Counts
+    turns: tuple[tuple[str, int], ...]
+    once: tuple[str, ...]
 
     def share(self, unit: str) -> float:
         """Instructions of ``unit`` among those of the main loop; 0 where there is none."""
@@ -36,13 +46,28 @@ class OpcodeMix:
 def opcode_mix(function: Function) -> OpcodeMix:
     """The mix of ``function``, of instructions that can run."""
     body = _main_loop(function)
+    turns = trip_counts(function)
+    idle = {loop.index for loop in function.loops if function.waits(loop) or function.elects(loop)}
+    unknown = [loop.index for loop in function.loops if loop.index not in turns and loop.index not in idle]
+    weights = {**turns, **dict.fromkeys(unknown, 1)}
+    units, names = function.units(weights), function.mix(weights)
     return OpcodeMix(
         len(function.executed),
         _counted(i.unit for i in function.executed),
         len(body),
         _counted(unit_of(i.opcode) for i in body),
         _counted(i.name for i in body),
+        round(sum(names.values())),
+        _sorted(units),
+        _sorted(names),
+        tuple((_address(function, index), number) for index, number in sorted(turns.items())),
+        tuple(_address(function, index) for index in unknown),
     )
+
+
+def _address(function: Function, loop: int) -> str:
+    block = function.blocks[function.loops[loop].header]
+    return f"{function.instructions[block.start].address:#x}"
 
 
 def _main_loop(function: Function) -> tuple[Instruction, ...]:
@@ -56,5 +81,8 @@ def _main_loop(function: Function) -> tuple[Instruction, ...]:
 
 
 def _counted(names: Iterable[str]) -> Counts:
-    counts = Counter(names)
-    return tuple(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+    return _sorted(Counter(names))
+
+
+def _sorted(counts: Mapping[str, float]) -> Counts:
+    return tuple(sorted(((name, round(n)) for name, n in counts.items()), key=lambda pair: (-pair[1], pair[0])))

@@ -91,9 +91,10 @@ class Function:
         return tuple(sorted({i.opcode for i in self.executed if i.unit in (UNKNOWN, TEXTURE)}))
 
     def waits(self, loop: Loop) -> bool:
-        """Whether ``loop`` only waits for an mbarrier: how often it turns is nobody's to know, and it moves no data."""
+        """Whether ``loop`` only waits, for an mbarrier or for registers: how often it turns is nobody's to know, and it
+        moves no data."""
         inside = [i for i in self.executed if i.block in loop.blocks]
-        tries = any(i.opcode == "SYNCS" and "PHASECHK" in i.modifiers for i in inside)
+        tries = any((i.opcode, word) in _TRIES for i in inside for word in i.modifiers)
         return tries and all(
             i.memory is None or i.memory.kind == "barrier" or i.memory.space == "constant" for i in inside
         )
@@ -145,6 +146,8 @@ def disassemble(cubin: bytes) -> tuple[Function, ...]:
     return functions
 
 
+# A failed try goes round again.
+_TRIES = (("SYNCS", "PHASECHK"), ("USETMAXREG", "TRY_ALLOC"))
 _ARCH = re.compile(r"^\s*\.target\s+(\w+)")
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.([^,]+),")
 _LINE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')

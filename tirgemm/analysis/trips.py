@@ -1,13 +1,14 @@
 """How often the loops of machine code turn, where a counter that starts, steps and ends at constants says so.
 
 Nothing is guessed: a loop with more than one way out, or whose counter depends on anything else (a block's index, memory),
-has no count here. It is a check on counts that come from the IR, and weighs the opcode mix without it.
+has no count here. It weighs the opcode mix, and is a check on counts that come from the IR.
 """
 
 from __future__ import annotations
 
 import operator
 import re
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "LT": operator.lt, "LE": operator.le, "GT": operator.gt, "GE": operator.ge, "EQ": operator.eq, "NE": operator.ne,
 }  # fmt: skip
 _ZERO = ("RZ", "URZ", "SRZ")
+_ADDS = ("IADD3", "UIADD3", "VIADD", "IADD")
+_MOVES = ("MOV", "UMOV")
+_REGISTER = re.compile(r"U?R\d+")
 _MOST_TURNS = 1 << 20
 
 
@@ -54,11 +58,13 @@ def _turns(function: Function, loop: Loop, parents: Mapping[int, int]) -> int | 
         for at, i in _numbered(function, block)
         if i.operands and i.operands[0] == test.counter
     ]
+    if len(loop.blocks) == 1:
+        return _followed(function, loop, test, parents)
+    start = _start(function, loop, test.counter, parents)
     if len(steps) != 1:
         return None
     at, instruction = steps[0]
     step = _step(instruction, test.counter)
-    start = _start(function, loop, test.counter, parents)
     # Both must happen in every turn, in a known order.
     tested, stepped = (function.instructions[place].block for place in (test.at, at))
     in_turn = all(dominates(b, latch, parents) for b in (tested, stepped) for latch in loop.latches)
@@ -71,10 +77,71 @@ def _turns(function: Function, loop: Loop, parents: Mapping[int, int]) -> int | 
     for turn in range(1, _MOST_TURNS):
         seen = value + step if before else value
         value += step
-        left, right = (seen & 0xFFFFFFFF, test.limit & 0xFFFFFFFF) if test.unsigned else (seen, test.limit)
-        if test.compare(left, right) != test.stays:
+        if _leaves(test, seen):
             return turn
     return None
+
+
+def _followed(function: Function, loop: Loop, test: _Test, parents: Mapping[int, int]) -> int | None:
+    """The turns of a loop of one block by what its instructions make of the counter, which may go from register to
+    register, and whose registers may hold something else in between."""
+    code = [(at, i) for at, i in _numbered(function, loop.header) if not i.never]
+    wanted = {test.counter}
+    while True:
+        sums = [i for _, i in code if wanted & set(_written(i))]
+        more = wanted | {
+            word for i in sums if i.opcode in (*_ADDS, *_MOVES) for word in i.operands if _REGISTER.fullmatch(word)
+        }
+        if more == wanted:
+            break
+        wanted = more
+    code = [(at, i) for at, i in code if at == test.at or wanted & set(_written(i))]
+    known: dict[str, int | None] = {}
+
+    def value(word: str) -> int | None:
+        if _REGISTER.fullmatch(word) and word not in _ZERO and word not in known:
+            known[word] = _start(function, loop, word, parents)
+        return known[word] if word in known else _constant(word)
+
+    for turn in range(1, _MOST_TURNS // max(1, len(code))):
+        left = False
+        for at, instruction in code:
+            if at == test.at:
+                held = value(test.counter)
+                if held is None:
+                    return None
+                left = _leaves(test, held)
+                continue
+            made = None if instruction.predicate else _made(instruction, value)
+            known.update(dict.fromkeys(_written(instruction)))
+            known[instruction.operands[0]] = made
+        if left:
+            return turn
+    return None
+
+
+def _made(instruction: Instruction, value: Callable[[str], int | None]) -> int | None:
+    """What an instruction puts into its first register, where it adds or moves what is known."""
+    if instruction.opcode in _ADDS:
+        parts = [value(word) for word in instruction.operands[1:]]
+        known = [part for part in parts if part is not None]
+        return sum(known) if len(known) == len(parts) else None
+    if instruction.opcode in _MOVES and len(instruction.operands) == 2:
+        return value(instruction.operands[1])
+    return _moved(instruction, exactly=True)
+
+
+def _leaves(test: _Test, value: int) -> bool:
+    left, right = (value & 0xFFFFFFFF, test.limit & 0xFFFFFFFF) if test.unsigned else (value, test.limit)
+    return test.compare(left, right) != test.stays
+
+
+def _written(instruction: Instruction) -> tuple[str, ...]:
+    """The registers that an instruction may set."""
+    found = re.fullmatch(r"(U?R)(\d+)(?:\.\w+)*", instruction.operands[0]) if instruction.operands else None
+    if found is None:
+        return ()
+    return tuple(f"{found[1]}{int(found[2]) + step}" for step in range(_registers(instruction)))
 
 
 def _test(function: Function, loop: Loop) -> _Test | None:
@@ -106,7 +173,7 @@ def _test(function: Function, loop: Loop) -> _Test | None:
 
 
 def _definition(function: Function, loop: Loop, predicate: str, before: int) -> tuple[int, Instruction] | None:
-    """The comparison that sets ``predicate`` before ``before``: in its block, else the only one of the loop."""
+    """The comparison that sets ``predicate`` before ``before``: in its block, else in the only one of the loop that does."""
     block = function.blocks[function.instructions[before].block]
     for at in range(before - 1, block.start - 1, -1):
         if predicate in function.instructions[at].operands[:2]:
@@ -117,7 +184,17 @@ def _definition(function: Function, loop: Loop, predicate: str, before: int) -> 
         for at, i in _numbered(function, other)
         if predicate in i.operands[:2] and i.opcode in ("ISETP", "UISETP", "PLOP3", "UPLOP3", "SYNCS", "ELECT", "R2UR")
     ]
-    return _comparison(function, loop, places[0]) if len(places) == 1 and places[0] < before else None
+    # The last of several is what counts where they follow each other in one block.
+    blocks = {function.instructions[at].block for at in places}
+    if len(blocks) != 1 or max(places) >= before or not _always(function, loop, *blocks):
+        return None
+    return _comparison(function, loop, max(places))
+
+
+def _always(function: Function, loop: Loop, block: int) -> bool:
+    """Whether every turn of ``loop`` passes ``block``."""
+    parents = dominators([b.successors for b in function.blocks])
+    return all(dominates(block, latch, parents) for latch in loop.latches)
 
 
 def _comparison(function: Function, loop: Loop, at: int) -> tuple[int, Instruction] | None:
@@ -138,7 +215,7 @@ def _numbered(function: Function, block: int) -> list[tuple[int, Instruction]]:
 
 def _step(instruction: Instruction, counter: str) -> int | None:
     """What ``counter`` grows by, where the instruction adds a constant to it."""
-    if instruction.opcode not in ("IADD3", "UIADD3", "VIADD", "IADD"):
+    if instruction.opcode not in _ADDS:
         return None
     rest = list(instruction.operands[1:])
     if counter not in rest:
@@ -191,13 +268,22 @@ def _moved(instruction: Instruction, *, exactly: bool) -> int | None:
         return 0 if sources == ("SRZ",) else None
     if not exactly:
         return None
-    if instruction.opcode in ("MOV", "UMOV"):
+    if instruction.opcode in _MOVES:
         return _constant(sources[0])
     if instruction.opcode == "IMAD" and instruction.modifiers[:1] == ("MOV",):
         return _constant(sources[2]) if len(sources) == 3 else None
     if instruction.opcode == "HFMA2" and "RZ" in sources[1]:
-        return 0 if sources[2:] == ("0", "0") else None
+        return _halves(sources[2:])
     return None
+
+
+def _halves(words: tuple[str, ...]) -> int | None:
+    """A register that is set as a pair of halves, the upper one first: how the compiler says 1, too."""
+    try:
+        high, low = (struct.unpack("<H", struct.pack("<e", float(word)))[0] for word in words)
+    except (ValueError, OverflowError, struct.error):
+        return None
+    return int(high << 16 | low)
 
 
 def _constant(word: str) -> int | None:
