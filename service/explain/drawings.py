@@ -16,6 +16,7 @@ from tirgemm.analysis.kernel import AccessReport
 from tirgemm.analysis.pictures import bank_picture, copy_picture, tile_picture
 from tirgemm.analysis.proof import find_swizzle, smallest_pad, unserved
 from tirgemm.analysis.shared_tile import shared_tile
+from tirgemm.analysis.tma_box import box_picture
 from tirgemm.errors import InvalidRequest
 from tirgemm.layouts import Layout
 
@@ -110,6 +111,13 @@ def _tile(found: Explanation) -> Iterator[Drawing]:
             "The copy of A",
             "The thread-value map of the copy from global memory: which thread has which values of the tile.",
             copy_picture(tile.copy, "Which thread copies which values of A"),
+        )
+    elif (box := next((each for each in found.main.boxes if each.tensor.partition("_")[0] == "a"), None)) is not None:
+        yield Drawing(
+            f"The box of {box.tensor}",
+            "TMA copies A: one thread asks for a box, and no thread has values of it, so that there is no thread-value map. "
+            "The box as TMA writes it: a line a row, and where the swizzle puts each 16 bytes of it.",
+            box_picture(box, f"The box of {box.tensor} that TMA copies: {box}"),
         )
 
 

@@ -266,10 +266,20 @@ def test_the_page_has_the_pictures(family: str, compiled: Explanation) -> None:
     found = compiled if family == "simt" else explained(Gemm.parse("512x512x512:f16:nt"), "wgmma")
     titles = [drawing.title for drawing in drawings(found)]
     wanted = ["Roofline", "Waves over the SMs", "Banks: ", "The shared tile of A"]
-    wanted += ["The copy of A"] if family == "simt" else []
+    wanted += ["The copy of A"] if family == "simt" else ["The box of a"]
     for want in wanted:
         assert any(title.startswith(want) for title in titles), (want, titles)
     assert all(drawing.svg.startswith("<svg") and drawing.words for drawing in drawings(found))
+
+
+def test_tmas_box_stands_where_a_map_of_threads_and_values_would_and_says_so() -> None:
+    found = explained(Gemm.parse("512x512x512:f16:nt"), "wgmma", compiled=False)
+    (box,) = (drawing for drawing in drawings(found) if drawing.title.startswith("The box of"))
+    assert "no thread-value map" in box.words
+    assert "bytes each, 128-byte swizzle" in box.svg
+    told = found.to_json()["kernels"][0]["boxes"]
+    assert {"a", "b", "d"} <= {each["tensor"] for each in told}
+    assert all(each["row_bytes"] == each["columns"] * each["element_bytes"] for each in told)
 
 
 def test_the_shared_tile_is_shown_plain_padded_and_permuted() -> None:

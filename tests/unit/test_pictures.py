@@ -14,7 +14,9 @@ from tirgemm.analysis.banks import analyze
 from tirgemm.analysis.charts import roofline_picture, waves_picture
 from tirgemm.analysis.pictures import bank_picture, copy_picture, tile_picture
 from tirgemm.analysis.svg import ranges
+from tirgemm.analysis.tma_box import Box, box_picture, boxes_of
 from tirgemm.errors import InvalidRequest
+from tirgemm.launch import KernelLaunch, TensorMap
 from tirgemm.layouts import Layout, TiledCopy
 
 LANES = np.arange(32)
@@ -33,6 +35,9 @@ PICTURES = {
     "matrix": bank_picture(analyze(LANES * 64, "ldmatrix.x2")),
     "copy": copy_picture(TiledCopy.parse("(16,8):(8,1) x (1,4)")),
     "copy down": copy_picture(TiledCopy.parse("(8,16):(1,8) x (4,1)")),
+    "box": box_picture(Box("a", 128, 64, 2, 3)),
+    "narrow box": box_picture(Box("d", 8, 16, 2, 1)),
+    "box without swizzle": box_picture(Box("c", 4, 12, 4, 0)),
     "copy, cut": copy_picture(TiledCopy.row_major(1024, 256, 8)),
     "tiles": tile_picture(LAYOUTS, STORE),
     "odd tile": tile_picture({"odd & <small>": Layout.padded(3, 13, 2, 1)}),
@@ -178,3 +183,23 @@ def test_ranges_of_lanes() -> None:
 def test_pictures_of_nothing_are_refused(draw: Callable[[], object], reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         draw()
+
+
+def test_a_box_shows_where_the_swizzle_puts_each_part_of_a_row() -> None:
+    tips = [each.text or "" for each in parsed(box_picture(Box("a", 16, 64, 2, 3))).iter(f"{SVG}title")]
+    at = {
+        (int(found[1]), int(found[2]) // 8): int(found[3]) % 128 // 16
+        for tip in tips
+        if (found := re.match(r"row (\d+), elements (\d+)-\d+: byte (\d+) of the box", tip))
+    }
+    # The 128-byte swizzle exchanges the 16-byte parts of a row by the row's number in eight.
+    assert at == {(row, part): part ^ row % 8 for row in range(16) for part in range(8)}
+
+
+def test_a_box_says_its_rows_bytes_and_swizzle() -> None:
+    tensor = TensorMap("a_map", "f16", (64, 128), (128,), (64, 32, 2), (1, 1, 1), swizzle=2)
+    kernel = KernelLaunch("k", (tensor,), (1, 1, 1), (128, 1, 1), (1, 1, 1), 0)
+    (box,) = boxes_of(kernel)
+    assert str(box) == "64 rows of 64 elements, 128 bytes each, 64-byte swizzle"
+    assert box.layout is None, "rows of 128 bytes are not what a 64-byte swizzle is for"
+    assert box.to_json()["row_bytes"] == 128

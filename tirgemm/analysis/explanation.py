@@ -16,6 +16,7 @@ from tirgemm.analysis.resources import Coverage, Occupancy, Resources, Waves, oc
 from tirgemm.analysis.roofline import MeasuredRate, Roofline, measured_for, peak_formula, peak_of, roofline
 from tirgemm.analysis.sass import Function, disassemble
 from tirgemm.analysis.sites import Unknown
+from tirgemm.analysis.tma_box import Box, boxes_of
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import AnalysisFailed, InvalidDevice, MissingExtra
@@ -46,13 +47,17 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class KernelExplanation:
-    """One launch. What comes from machine code is None without it, or where ``missing`` says why there is none."""
+    """One launch. What comes from machine code is None without it, or where ``missing`` says why there is none.
+
+    ``boxes``: of its tensor maps, what TMA moves at once.
+    """
 
     symbol: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     cluster: tuple[int, int, int]
     dynamic_shared_bytes: int
+    boxes: tuple[Box, ...]
     memory: KernelAnalysis
     resources: Resources | None
     occupancy: Occupancy | None
@@ -80,6 +85,7 @@ class KernelExplanation:
             "block": list(self.block),
             "cluster": list(self.cluster),
             "dynamic_shared_bytes": self.dynamic_shared_bytes,
+            "boxes": [box.to_json() for box in self.boxes],
             "memory": {name: value for name, value in memory.items() if name != "symbol"},
             "resources": asdict(self.resources) if self.resources else None,
             "occupancy": _occupancy(self.occupancy),
@@ -217,8 +223,8 @@ def _kernel(
         missing.append(Unknown(", ".join(function.unknown), "opcodes that this analysis does not know"))
     x, y, z = (expr.evaluate(extent, m) for extent in kernel.grid)
     return KernelExplanation(
-        kernel.symbol, (x, y, z), kernel.block, kernel.cluster, kernel.shared_bytes, memory, resources, occupancy, waves,
-        opcode_mix(function) if function is not None else None, tuple(missing),
+        kernel.symbol, (x, y, z), kernel.block, kernel.cluster, kernel.shared_bytes, boxes_of(kernel), memory, resources, occupancy,
+        waves, opcode_mix(function) if function is not None else None, tuple(missing),
     )  # fmt: skip
 
 
