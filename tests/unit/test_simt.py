@@ -276,19 +276,6 @@ def test_halves_behind_guards_of_their_own_have_registers_to_spare(
     assert build(gemm, config, _H200).resources["spill_bytes"] == 0
 
 
-def test_addresses_of_single_copies_have_registers() -> None:
-    """Bounded, the compiler of CUDA 13.0 spilled 32 bytes."""
-    gemm = Gemm.parse("6000x1000x63:f32:nt:act=relu:lda=64:ldb=64:bias")
-    config = _SIMT.space(gemm, _H200).at(0).with_(
-        block_m=16, block_n=256, block_k=8, thread_m=8, thread_n=16, lanes_n=16, piece=16, pipeline="async3", resident=3,
-    )  # fmt: skip
-    found = rejected(_SIMT, gemm, config, _H200)
-    assert found is not None
-    assert found[0] == "resident"
-    assert "a thread copies 68 elements of a step one at a time" in found[1]
-    assert rejected(_SIMT, gemm, config.with_(resident=0), _H200) is None
-
-
 def test_registers_are_estimated_close_enough_to_prune_by() -> None:
     gemm = Gemm.parse("4096x4096x4096:f32:nn")
     base = _SIMT.default(gemm, _H200, "sustained").with_(

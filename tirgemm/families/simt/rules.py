@@ -122,7 +122,7 @@ def _resident(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = tiling(gemm, config)
     if not cut.resident:
         return None
-    reason = _written_out(gemm, cut, device) or _single_copies(cut, device)
+    reason = _written_out(gemm, cut, device)
     if reason:
         return reason
     # The estimate is a few registers high as often as low: what is just over the bound may still fit it.
@@ -170,18 +170,6 @@ def _single_halves(gemm: Gemm, cut: Tiling, device: Device) -> str | None:
         return None
     holds = f"resident={cut.resident}" if cut.resident else f"a block of {cut.threads} threads"
     return f"halves are loaded one at a time, each behind its guard: a thread needs about {need} registers, where {holds} leaves {share}"
-
-
-def _single_copies(cut: Tiling, device: Device) -> str | None:
-    """Why registers cannot be bounded so low where cp.async copies elements one at a time.
-
-    A compiler that may take all that a bound allows keeps an address of each from step to step.
-    """
-    copies = cut.block_k * cut.single // cut.threads if cut.asynchronous else 0
-    share = _share_of_registers(cut.resident, cut, device)
-    if not copies or cut.registers + copies <= share:
-        return None
-    return f"a thread copies {copies} elements of a step one at a time: with their addresses it needs about {cut.registers + copies} registers, where resident={cut.resident} leaves {share}"
 
 
 def _share_of_registers(resident: int, cut: Tiling, device: Device) -> int:
