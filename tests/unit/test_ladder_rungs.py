@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tirgemm.analysis.banks import analyze
-from tirgemm.config import Config, Value
+from tirgemm.config import Config
 from tirgemm.errors import InvalidRequest
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import rejected
@@ -25,7 +25,7 @@ _H200 = named_device("sm_90a")
 _GEMM = Gemm.parse("16384x16384x16384:f32:nn:alpha:beta")
 
 
-def cut(name: str, **changes: Value) -> Tiling:
+def cut(name: str, **changes: object) -> Tiling:
     return tiling(_GEMM, ladder.config(name, _GEMM, _H200).with_(**changes))
 
 

@@ -7,7 +7,7 @@ from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
 from tirgemm.families.simt.tiling import PIPELINES, Tiling, blocks, grid, tiling
-from tirgemm.gemm import DTYPE_BYTES, Gemm
+from tirgemm.gemm import Gemm
 from tirgemm.hardware import WARP, occupancy
 
 MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -16,10 +16,6 @@ _MIN_THREADS, _MAX_THREADS = 32, 1024
 _SMALL_BLOCK = 32 * 32
 _REGISTER_SLACK = 8
 _REGISTER_UNIT = 8  # registers of a thread are given in multiples of this
-# What halves that are loaded one at a time may take beside the estimate where a thread has few: see ``_single_halves``.
-_GUARDED_REGISTERS = 24
-_SMALL_SHARE = 80
-_MANY_STEPS = 16
 
 
 def _thread_tile(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
@@ -115,7 +111,7 @@ def _registers(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = tiling(gemm, config)
     if not occupancy(device.limits, cut.threads, need, cut.shared_bytes):
         return f"{cut.threads} threads of about {need} registers do not fit an SM of {device.arch}"
-    return _single_halves(gemm, cut, device)
+    return None
 
 
 def _resident(gemm: Gemm, config: Config, device: Device) -> str | None:
@@ -137,12 +133,10 @@ def _written_out(gemm: Gemm, cut: Tiling, device: Device) -> str | None:
     """Why registers cannot be bounded where no loop over k is left.
 
     With a bound the compiler takes all that it allows: it loads what every step multiplies, C and bias in advance, and
-    a few registers too many. Found by compiling: of 266 random kernels without a loop 3 spilled, all among 23 such. Sums in
-    halves leave it registers enough to write out a loop of two as well.
+    a few registers too many. Found by compiling: of 266 random kernels without a loop 3 spilled, all among 23 such.
     """
     tiles = -(-gemm.k // cut.block_k)
-    written = cut.unroll * (2 if cut.element_bytes == 2 else 1)
-    if not (gemm.beta or gemm.bias) or written < cut.block_k or tiles > max(cut.buffers, 1 + cut.prefetches):
+    if not (gemm.beta or gemm.bias) or cut.unroll < cut.block_k or tiles > max(cut.buffers, 1 + cut.prefetches):
         return None
     thread_m, thread_n = cut.pieces_m * cut.piece_m, cut.pieces_n * cut.piece_n
     steps = tiles * cut.block_k
@@ -151,25 +145,6 @@ def _written_out(gemm: Gemm, cut: Tiling, device: Device) -> str | None:
     if need <= share:
         return None
     return f"the {steps} steps of k are written out: the compiler loads what all of them multiply, {need} registers with the sums, where resident={cut.resident} leaves {share}"
-
-
-def _single_halves(gemm: Gemm, cut: Tiling, device: Device) -> str | None:
-    """Why a thread's share of the registers is too small where halves are loaded one at a time, a step ahead.
-
-    Each has an address and a guard of its own, which the estimate leaves out. A compiler that may take all of a small share
-    keeps them through the step that computes where its tile is stored only after that step, or beside the fragments of 16
-    steps of k that it loads ahead.
-    """
-    if not (cut.prefetches and cut.single) or DTYPE_BYTES[gemm.dtype] > 2:
-        return None
-    share = _share_of_registers(max(1, cut.resident), cut, device)
-    kept = cut.pipeline == "register" or cut.unroll >= _MANY_STEPS
-    guarded = kept and gemm.k > 2 * cut.block_k and share <= _SMALL_SHARE
-    need = cut.registers + (_GUARDED_REGISTERS if guarded else 0)
-    if need <= share:
-        return None
-    holds = f"resident={cut.resident}" if cut.resident else f"a block of {cut.threads} threads"
-    return f"halves are loaded one at a time, each behind its guard: a thread needs about {need} registers, where {holds} leaves {share}"
 
 
 def _share_of_registers(resident: int, cut: Tiling, device: Device) -> int:

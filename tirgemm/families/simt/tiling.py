@@ -113,18 +113,14 @@ class Tiling:
         return self.pipeline.startswith("async")
 
     @property
-    def single(self) -> int:
-        """Rows and columns of the tiles whose elements are loaded one at a time."""
-        return (self.block_m if self.width_a == 1 else 0) + (self.block_n if self.width_b == 1 else 0)
-
-    @property
     def registers(self) -> int:
         """An estimate of the registers of a thread: accumulators, two steps' fragments, prefetched tiles, addresses."""
         thread_m, thread_n = self.pieces_m * self.piece_m, self.pieces_n * self.piece_n
         words = self.element_bytes / 4
         staged = -(-self.block_k * (self.block_m + self.block_n) // self.threads) if self.prefetches else 0
         # Halves that are loaded one at a time have a register each until they are stored.
-        unpacked = self.block_k * self.single // self.threads if self.prefetches else 0
+        single = (self.block_m if self.width_a == 1 else 0) + (self.block_n if self.width_b == 1 else 0)
+        unpacked = self.block_k * single // self.threads if self.prefetches else 0
         return round((thread_m * thread_n + 2 * (thread_m + thread_n) + staged - unpacked) * words) + unpacked + 24
 
 
