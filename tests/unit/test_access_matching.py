@@ -18,6 +18,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.compile import cuda
 from tirgemm.tuning.compile.nvrtc import compile_source
+from tirgemm.tuning.explain import memory_of_program
 
 _H200 = named_device("sm_90a")
 _SQUARE = Gemm.parse("4096x4096x4096:f32:nn")
@@ -118,3 +119,18 @@ extern "C" __global__ void {launch.kernels[0].symbol}(const float* __restrict__ 
     local = [u for u in analysis.unknown if u.name.split(".")[0] in ("LDL", "STL")]
     assert {u.name.split(".")[0] for u in local} == {"LDL", "STL"}
     assert all("local memory" in u.reason for u in local)
+
+
+def test_loads_that_the_compiler_did_without_are_told_by_number_and_counted_in_that_proportion() -> None:
+    """The second load has the first one's address, written otherwise."""
+    body = (
+        "d[bx * 64 + tx] = a[bx * 64 + tx]\n"
+        "d[bx * 64 + tx + 4096] = a[bx * 64 + T.bitwise_xor(T.bitwise_xor(tx, 5), 5)]\n"
+        "d[bx * 64 + tx + 8192] = a[bx * 64 + tx + 1024]"
+    )
+    (found,) = memory_of_program(handmade.program(body), _SQUARE, _H200)
+    loads = [access for access in found.accesses if access.op == "load"]
+    fate = "2 of 3 of 4 bytes are left in the code, and so many of the requests counted"
+    assert {access.fate for access in loads} == {fate}
+    # Two blocks of two warps with two loads each.
+    assert sum(access.requests for access in loads) == 8

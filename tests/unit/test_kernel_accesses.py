@@ -104,6 +104,17 @@ def test_loops_edges_and_empty_warps_count_as_they_run() -> None:
     assert [(a.loops, a.trips) for a in analysis.accesses] == [(("i",), (8,))] * 2
 
 
+@pytest.mark.parametrize("m", [45, 60])
+def test_a_repack_of_a_range_reads_every_element_once(m: int) -> None:
+    """TVM divides by what depends on m with Lets, in which the conditions of the edges are."""
+    gemm, device = Gemm.parse("1..60x67x31:f16:tn"), named_device("sm_80")
+    config = FAMILIES["mma"].default(gemm, device, "sustained")
+    repack = next(k for k in memory_of(gemm, config, device, compiled=False, m=m) if "repack_a" in k.symbol)
+    assert not repack.unknown
+    loads = [a for a in repack.accesses if (a.op, a.operand) == ("load", "a")]
+    assert sum(a.lanes for a in loads) == m * 31
+
+
 def test_a_register_that_counts_tiles_is_followed() -> None:
     """Blocks take turns at 5 tiles of 64, with a register that says which."""
     body = (

@@ -85,7 +85,15 @@ class Values:
             return self.pointing(node.value)
         if kind == "Call":
             return self.called(node)
-        return unknown(f"a {kind}"), None
+        if kind == "Let":
+            self.let(node)
+            return self.pointing(node.body)
+        return unknown(f"a {kind}, an expression of a kind that this analysis does not know"), None
+
+    def let(self, node: Any) -> None:
+        """Note what the name stands for that a Let gives a value in its body."""
+        whole = is_integer(node.var)
+        self.values[node.var] = self.integer(node.value) if whole else unknown(f"{node.var.name} is computed from data")
 
     def choice(self, condition: Any, then: Any, otherwise: Any) -> tuple[Expr, Any]:
         (a, left), (b, right) = self.pointing(then), self.pointing(otherwise)

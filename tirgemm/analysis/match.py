@@ -209,18 +209,21 @@ class _Match:
         return True
 
     def differing(self, bucket: _Bucket, found: Counter[int], written: Counter[int]) -> None:
-        """Counts that are no plain transformation: fewer of a width were removed, more were written twice."""
+        """Counts that are no plain transformation. Which of several accesses the instructions are is not known: each keeps
+        the share that is left of all of its width, and where there are more they are taken to be paths of which one runs."""
         for access in (w.access for w in bucket.accesses):
             width = access.first.width
             there, wanted = found[width], written[width]
             if not there:
-                self.miss(access, f"{wanted} written with {width} bytes a lane, but the code has {_shown(found)}")
+                self.miss(access, f"{wanted} of {width} bytes a lane were written here; the code has {_shown(found)}")
             elif there < wanted:
-                self.fate(
-                    access, bucket, f"{wanted - there} of {wanted} removed: the values are at hand", there / wanted
+                words = (
+                    f"{there} of {wanted} of {width} bytes are left in the code, and so many of the requests counted"
                 )
+                self.fate(access, bucket, words, there / wanted)
             else:
-                self.fate(access, bucket, f"{there} instructions for {wanted}: code for several paths")
+                words = f"{there} instructions for {wanted} of {width} bytes, counted as written: one path's run"
+                self.fate(access, bucket, words)
         for width, count in found.items():
             if not written[width]:
                 name = next(i.name for i in bucket.instructions if _width(i) == width)

@@ -194,7 +194,7 @@ class _Walker(Values):
             self.loads(node.condition)
             self.either(node.condition, node.true_value, node.false_value)
         elif kind == "Let":
-            self.values[node.var] = self.integer(node.value)
+            self.let(node)
             self.loads(node.value)
             self.loads(node.body)
         else:
