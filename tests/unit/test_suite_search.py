@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,26 @@ def test_a_search_goes_on_from_its_file(tmp_path: Path) -> None:
     known = {(again.sessions[e.session].gemm, e.config) for e in into.entries}
     assert not known & set(second.built)
     assert {s.run for s in again.sessions} == {0, 1}
+
+
+def test_a_file_of_an_earlier_space_is_gone_on_from() -> None:
+    """Its configs lack a knob that there is now: they cannot be estimated, but tell where to look."""
+    bench, into = SearchBench(), found()
+    rounds(4, bench, into)
+    earlier = MeasuredConfigs(DEVICE, "torch.matmul", [{}])
+    for session in into.sessions:
+        entries = [
+            replace(e, config=Config(e.config.family, e.config.knobs[:-1]))
+            for _, e in into.of(session.gemm)
+            if _ is session
+        ]
+        earlier.add(session, entries)
+    assert all(entry.config.knobs for entry in earlier.entries)
+    second = SearchBench()
+    rounds(4, second, earlier)
+    names = {knob.name for knob in TOY.space(SMALL, DEVICE).knobs}
+    assert second.built
+    assert all({name for name, _ in config.knobs} == names for _, config in second.built)
 
 
 def test_what_is_wrong_unbuildable_or_deadly_is_recorded_as_such_and_costs_only_itself() -> None:

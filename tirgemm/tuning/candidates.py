@@ -59,8 +59,13 @@ class Candidates:
     def next(self, count: int, known: Mapping[Config, float | None], others: Sequence[Config] = ()) -> list[Config]:
         """Unknown configs: best of ``others`` (fast ones of similar problems), neighbours of the best, one far from all.
 
-        ``known`` holds microseconds by config, None for what failed. Fewer than ``count`` where no more are left.
+        ``known`` holds microseconds by config, None for what failed; what was measured with other knobs, of an earlier space,
+        is like what similar problems have. Fewer than ``count`` where no more are left.
         """
+        knobs = {knob.name for knob in self.space.knobs}
+        earlier = [config for config in known if {name for name, _ in config.knobs} != knobs]
+        others = [*others, *(config for config in earlier if known[config] is not None)]
+        known = {config: us for config, us in known.items() if config not in earlier}
         measured = {config: us for config, us in known.items() if us is not None}
         pool = [config for config in self.pool if config not in known]
         if not measured:

@@ -22,7 +22,7 @@ def space(gemm: Gemm) -> Space:
 
     tile_m, tile_n, tile_k: outputs of a thread block and its step in k. warps_m, warps_n: warps of a block. stages:
     tiles of both operands in flight. registers: sets of fragments, two to load one while the other is multiplied.
-    resident: blocks that an SM must hold, which bounds a thread's registers.
+    resident: blocks that an SM should hold, which bounds a thread's registers unless ptxas would spill for it.
     shared: rows of a tile one after the other, padded by 16 bytes, or with their runs permuted. copy: neighbouring
     threads copy whole lines of 128 bytes, or halves. load: operands are copied as they lie, or after a pass that aligns
     their rows. epilogue: D leaves from the registers, or through shared memory by rows. split: parts of k, added by a

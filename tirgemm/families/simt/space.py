@@ -18,7 +18,8 @@ def space(gemm: Gemm) -> Space:
     tile is pieces strided over the block (virtual threads). vector: elements of
     one global load. pad: elements after each row of a tile that is turned on its way to shared memory. unroll: steps
     of k written out. pipeline: how copies overlap computation. raster: blocks along n that are neighbours in time.
-    resident: blocks that an SM must hold, which bounds a thread's registers; 0 leaves them to the compiler. reads,
+    resident: blocks that an SM should hold, which bounds a thread's registers unless ptxas would spill for it; 0 leaves
+    them to the compiler. reads,
     lane_order, grid: see ``tiling``. barriers: of a step of k where shared memory holds two tiles or more.
 
     A config from before reads, lane_order, grid and barriers is the one with the first choice of each. Choices that only

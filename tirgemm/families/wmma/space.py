@@ -25,7 +25,8 @@ def space(gemm: Gemm) -> Space:
 
     tile_m, tile_n, tile_k: outputs of a thread block and its step in k. warps_m, warps_n: warps of a block. stages:
     tiles of both operands in flight. registers: sets of fragments, two to load one while the other is multiplied.
-    resident: blocks that an SM must hold, which bounds a thread's registers. pad: elements after each row of a shared
+    resident: blocks that an SM should hold, which bounds a thread's registers unless ptxas would spill for it. pad:
+    elements after each row of a shared
     tile. load: operands are copied as they lie, or after a pass that aligns their rows. split: parts of k, added by a
     second kernel. raster: blocks along n that are neighbours in time.
     """

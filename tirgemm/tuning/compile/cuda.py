@@ -6,6 +6,7 @@ must agree, and the parameters take the order and the symbol of the kernel in th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +20,7 @@ from tirgemm.launch import Launch
 from tirgemm.tuning.compile import Binary
 from tirgemm.tuning.compile.fragments import with_fragments
 from tirgemm.tuning.compile.lowered import check_kernel
-from tirgemm.tuning.compile.nvrtc import Resources, compile_source
+from tirgemm.tuning.compile.nvrtc import Cubin, Resources, compile_source
 from tirgemm.tuning.compile.preamble import without_libraries
 from tirgemm.tuning.compile.scalars import with_scalars
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from tvm.target import Target
 
 _COMPILE_HOOK = "tvm_callback_cuda_compile"
+# Threads of a block, and how many blocks an SM should hold, as TVM writes them.
+_BOUND = re.compile(r"__launch_bounds__\((\d+)(?:, \d+)?\)")
 # The driver's header is for hosts only: NVRTC gets the size and the alignment of what kernels take by value.
 _TENSOR_MAP = "struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; };\ntypedef struct CUtensorMap_st CUtensorMap;\n"
 
@@ -40,7 +43,7 @@ def compile_program(program: Program, device: Device) -> Binary:
         )
     host, source = lower(program, device.arch)
     launch = checked_launch(program, host)
-    cubin = compile_source(source, device.arch)
+    source, cubin = _compiled(source, device.arch)
     missing = [kernel.symbol for kernel in launch.kernels if kernel.symbol not in cubin.resources]
     if missing:
         raise BuildFailed(f"kernel {missing[0]} is not in the cubin, which has {', '.join(cubin.resources) or 'none'}")
@@ -48,6 +51,26 @@ def compile_program(program: Program, device: Device) -> Binary:
     resources = _summary([cubin.resources[k.symbol] for k in launch.kernels], [k.shared_bytes for k in launch.kernels])
     resources["serialised"] = int(cubin.serialised)
     return Binary(cubin.data, "cubin", launch, sources, cubin.flags, resources)
+
+
+def _compiled(source: str, arch: str) -> tuple[str, Cubin]:
+    """``source`` compiled, and as it was compiled.
+
+    Where ptxas spills for the sake of the blocks that an SM should hold, by the bound that the source gives it or one of
+    its own, bounds that ask for fewer are tried: the first that spills nothing, else the one that spills the least.
+    """
+    found = [(source, compile_source(source, arch))]
+    for bound in (r"__launch_bounds__(\1, 1)", r"__launch_bounds__(\1)"):
+        if not _spilled(found[-1][1]):
+            break
+        looser = _BOUND.sub(bound, source)
+        if looser not in [tried for tried, _ in found]:
+            found.append((looser, compile_source(looser, arch)))
+    return min(found, key=lambda pair: _spilled(pair[1]))
+
+
+def _spilled(cubin: Cubin) -> int:
+    return sum(kernel.spill_bytes for kernel in cubin.resources.values())
 
 
 def checked_launch(program: Program, host: IRModule) -> Launch:
