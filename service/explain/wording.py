@@ -213,7 +213,8 @@ def roofline(found: Explanation) -> Section:
     heads = ("ceiling", ">rate", "", ">work", ">FLOP a byte", ">at least", ">reached", "")
     lines = [f"peak: {found.peak_formula}"]
     clock = f"the {count(found.clock_mhz)} MHz at which it was measured" if found.clock_mhz else "the highest clock"
-    lines.append(f"rates: by formula, of the SMs at {clock}; measured where the table says so")
+    some = "; measured where the table says so" if any(c.measured for c in known.ceilings) else ""
+    lines.append(f"rates: by formula, of the SMs at {clock}{some}")
     lines += [
         f"measured: {_ceiling_name(c.name, known.peak)}: {c.taken}" for c in known.ceilings if c.measured
     ]  # fmt: skip

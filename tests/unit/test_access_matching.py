@@ -134,3 +134,15 @@ def test_loads_that_the_compiler_did_without_are_told_by_number_and_counted_in_t
     assert {access.fate for access in loads} == {fate}
     # Two blocks of two warps with two loads each.
     assert sum(access.requests for access in loads) == 8
+
+
+def test_what_tma_writes_to_several_blocks_has_instructions_of_its_own() -> None:
+    gemm = Gemm.parse("1000x1000x520:f16:nn:bias")
+    config = FAMILIES["wgmma"].default(gemm, _H200, "sustained")
+    assert (config["cluster_m"], config["cluster_n"]) == (2, 1)
+    analysis, cubin = built("wgmma", gemm, config)
+    (function,) = disassemble(cubin)
+    there = Counter(i.name for i in function.memory if i.name.startswith("UTMALDG"))
+    told = {a.operand: {c.name: c.count for c in a.code} for a in analysis.accesses if a.detail.startswith("TMA load")}
+    # Blocks of a cluster along m share the columns of B.
+    assert told == {name[0]: {n: there[n]} for name, n in (("a", "UTMALDG.2D"), ("b", "UTMALDG.2D.MULTICAST"))}

@@ -12,7 +12,7 @@ from typing import Any
 from tirgemm.analysis import core_matrix, inline_source
 from tirgemm.analysis.banks import NOWHERE
 from tirgemm.analysis.expressions import LANE, Expr, add, const, make, scale, symbol, under, unknown
-from tirgemm.analysis.sites import Space
+from tirgemm.analysis.sites import TO_SEVERAL, Space
 
 _PTX_TYPES = {"b8": 1, "u8": 1, "b16": 2, "f16": 2, "bf16": 2, "u16": 2, "b32": 4, "f32": 4, "u32": 4, "s32": 4, "f16x2": 4, "bf16x2": 4, "b64": 8, "u64": 8, "f64": 8, "s64": 8, "b128": 16}  # fmt: skip
 _SPACES: dict[str, Space] = {
@@ -250,7 +250,7 @@ def _bulk(walker: Any, call: Any) -> None:
     (address, buffer), tensor = tiles[0], walker.maps[maps[0]]
     walker.provenance.alias(maps[0], tensor)
     walker.provenance.move(*((maps[0], [buffer]) if store else (buffer, [maps[0]])))
-    multicast = " to several blocks" if "multicast::cluster" in _words(call) else ""
+    multicast = TO_SEVERAL if "multicast::cluster" in _words(call) else ""
     walker.site(
         buffer, address, "bulk", "shared", 0, detail=f"TMA {'store' if store else 'load'} by {tensor}{multicast}"
     )

@@ -16,7 +16,7 @@ from tirgemm.analysis.origins import Origins
 from tirgemm.analysis.placing import Written, placed
 from tirgemm.analysis.regions import Regions, kind_of, regions
 from tirgemm.analysis.sass import Function, Instruction
-from tirgemm.analysis.sites import Loop, Site, Unknown, While
+from tirgemm.analysis.sites import TO_SEVERAL, Loop, Site, Unknown, While
 from tirgemm.launch import KernelLaunch
 
 AS_WRITTEN = "as written"
@@ -230,9 +230,14 @@ class _Match:
                 self.unmatched.append(Unknown(name, f"{count} of these match no access of that width in the IR"))
 
     def tiles(self, bucket: _Bucket) -> None:
-        """TMA and wgmma: an instruction each, of wgmma one for both operands."""
-        for access in (w.access for w in bucket.accesses):
-            self.fate(access, bucket, AS_WRITTEN, own=len(access.sites))
+        """TMA and wgmma: an instruction each, of wgmma one for both operands; what goes to several blocks is told apart."""
+        for one in bucket.accesses:
+            alike = [other for other in bucket.accesses if _multicast(other) == _multicast(one)]
+            mine = [i for i in bucket.instructions if ("MULTICAST" in i.modifiers) == _multicast(one)]
+            several = len(alike) > 1 or not mine
+            self.fate(
+                one.access, _Bucket(alike, mine or bucket.instructions), AS_WRITTEN, own=len(one.access.sites) * several
+            )
 
     def moved(self, buckets: dict[Key, _Bucket], spare: dict[Key, _Bucket]) -> set[Key]:
         """Look for accesses without instructions in their loop before it: where they are found."""
@@ -283,6 +288,11 @@ def _retold(written: Written, instructions: Sequence[Instruction]) -> str:
     told += [f"{equal} of {sites} equal loads removed"] if equal else []
     told += [f"{again} elements loaded again"] if again > 0 else []
     return ", ".join(told) or AS_WRITTEN
+
+
+def _multicast(written: Written) -> bool:
+    """Whether TMA writes to several blocks at once."""
+    return TO_SEVERAL in written.access.first.detail
 
 
 def _codes(instructions: Sequence[Instruction]) -> tuple[Code, ...]:

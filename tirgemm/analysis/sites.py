@@ -16,6 +16,8 @@ Op = Literal["load", "store", "atomic", "ldmatrix", "stmatrix", "copy", "bulk", 
 """``copy`` is cp.async, a site in global and one in shared memory; ``bulk`` is TMA and ``matrix`` wgmma, which reach
 shared memory past the load/store unit."""
 
+# How the detail of what TMA writes to more than one block at once ends.
+TO_SEVERAL = " to several blocks"
 LSU: frozenset[str] = frozenset({"load", "store", "atomic", "ldmatrix", "stmatrix", "copy"})
 """What goes through the load/store unit, lane by lane."""
 
