@@ -52,7 +52,7 @@ def tuned_kernel(store: Store, signer: Signer) -> tuple[KernelRecord, Config]:
     candidate(config.with_(block_k=8), Status.PRUNED, rule="waves", message="27 blocks <keep> few SMs busy")
     timings = {
         "sustained": {"median_us": 8.0}, "selection": {"reason": "1.2 times as fast as the default"},
-        "search": {"pruned": {"waves": 41, "threads": 7}},
+        "search": {"pruned": {"waves": 41, "threads": 7}}, "stream": {"read_gbps": 1500.0, "at": "2026-08-01T12:00:00"},
     }  # fmt: skip
     record = KernelRecord(
         gemm, device, "sustained", "tuned", config, hashlib.sha256(b"kernel").hexdigest(), store.put_blob(data),
@@ -75,6 +75,10 @@ def test_a_stored_kernel_is_explained_with_what_it_was_chosen_from(service: Serv
     assert found["compiled"] is True
     assert found["unknown"] == []
     assert found["roofline"]["time_us"] == 8.0
+    ceilings = {ceiling["name"]: ceiling for ceiling in found["roofline"]["ceilings"]}
+    assert (ceilings["dram"]["rate"], ceilings["dram"]["measured"]) == (1500.0, True)
+    assert ceilings["dram"]["taken"].endswith(f"beside the tuning of kernel {record.id}")
+    assert not any(c["measured"] for name, c in ceilings.items() if name != "dram")
     assert found["roofline"]["share"] == pytest.approx(max(c["us"] for c in found["roofline"]["ceilings"]) / 8.0)
     rivals = found["rivals"]
     assert rivals["statuses"] == {"measured": 3, "build_failed": 1, "pruned": 1}
