@@ -111,6 +111,16 @@ def test_as_written_says_so_and_names_what_it_lacks() -> None:
     assert "Not in these figures" in titles
 
 
+@pytest.mark.parametrize("family", ["mma", "wgmma"])
+def test_the_kernel_that_multiplies_is_known_without_machine_code(family: str) -> None:
+    gemm = Gemm.parse("255x253x131:f16:nn")
+    device = H200 if family == "wgmma" else A100
+    config = chosen(gemm, device, family)
+    written, found = (explain(gemm, config, device, compiled=compiled) for compiled in (False, True))
+    assert len(found.kernels) > 1, "an operand is repacked first"
+    assert written.main.symbol == found.main.symbol == f"{family}_gemm_kernel"
+
+
 def test_without_a_compiler_it_is_as_written_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(*_: Any) -> Any:
         raise MissingExtra("compiling for a GPU needs NVRTC: pip install 'tirgemm[cuda]'")

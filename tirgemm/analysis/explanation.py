@@ -123,8 +123,9 @@ class Explanation:
 
     @property
     def main(self) -> KernelExplanation:
-        """The kernel that multiplies: the one with most arithmetic, the first without machine code."""
-        return max(self.kernels, key=lambda k: _arithmetic(k.opcodes))
+        """The kernel that multiplies: the one with most arithmetic; without machine code the one that reads most of its
+        shared memory, which repacking and adding up do not."""
+        return max(self.kernels, key=lambda k: (_arithmetic(k.opcodes), _shared_reads(k.memory)))
 
     @property
     def unknown(self) -> tuple[Unknown, ...]:
@@ -309,6 +310,12 @@ def _or_missing(name: str, make: Callable[[], Found], missing: list[Unknown]) ->
 def _arithmetic(mix: OpcodeMix | None) -> tuple[int, int]:
     counts = dict(mix.units) if mix is not None else {}
     return counts.get("tensor", 0), counts.get("fp32", 0) + counts.get("fp16", 0)
+
+
+def _shared_reads(memory: KernelAnalysis) -> int:
+    """Requests that read shared memory; wgmma's are warp instructions."""
+    reads = ("load", "ldmatrix", "matrix")
+    return sum(a.requests for a in memory.accesses if a.op in reads and a.space in ("shared", "distributed"))
 
 
 def _occupancy(found: Occupancy | None) -> dict[str, Any] | None:
