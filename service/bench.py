@@ -75,8 +75,8 @@ class Bench:
     """Measures suites on one workbench.
 
     ``baselines`` None is everything that can be measured beside ours on the device. ``configs`` are a search's: the
-    tuned config is then the best of them, else each shape is tuned within ``budget``. ``seconds`` is about how long the
-    contest of a shape takes in a regime.
+    tuned config is then the best of their ``finalists`` fastest, else each shape is tuned within ``budget``. ``seconds`` is
+    about how long the contest of a shape takes in a regime.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Bench:
         families: Iterable[str] | None = None,
         configs: MeasuredConfigs | None = None,
         seconds: float = SECONDS,
+        finalists: int = FINALISTS,
         on_event: Callable[[str, dict[str, Any]], None] | None = None,
     ) -> None:
         self.workbench = workbench
@@ -97,7 +98,10 @@ class Bench:
         self.families = None if families is None else tuple(families)
         for name in self.families or ():
             family_named(name)  # refuses a name that there is not
+        if finalists < 1:
+            raise InvalidRequest(f"finalists are {finalists}; there must be at least 1")
         self.configs = configs
+        self.finalists = finalists
         self.on_event = on_event
         offered = self.measurer.baselines()
         chosen = offered if baselines is None else tuple(baselines)
@@ -170,10 +174,10 @@ class Bench:
             return _Shape(work, gemm, configs, tuning if "tuned" in variants else None)
         for family in tuning.families:
             space = family.space(gemm, self.workbench.device)
-            best = [c for c in self.configs.best(gemm, work.regime, 2 * FINALISTS) if c.family == family.name]
+            best = [c for c in self.configs.best(gemm, work.regime, 2 * self.finalists) if c.family == family.name]
             best = [adapted(config, space) for config in best]
             configs += [c for c in best if all(r.check(gemm, c, self.workbench.device) is None for r in family.rules)]
-        return _Shape(work, gemm, list(dict.fromkeys(configs))[: 1 + FINALISTS])
+        return _Shape(work, gemm, list(dict.fromkeys(configs))[: 1 + self.finalists])
 
     def _kept(self, shape: _Shape, variant: str) -> Row | None:
         """The row to keep: of a config that would be measured, beside everything; a tuned one is whatever tuning found then."""

@@ -32,6 +32,9 @@ def bench(
     configs: Annotated[
         Path | None, typer.Option(help="A file of search_configs.py: tuned is its best config, nothing is tuned.")
     ] = None,
+    finalists: Annotated[
+        int, typer.Option(min=1, help="Of --configs, so many of the fastest run beside the default.")
+    ] = 2,
     trials: Annotated[int, typer.Option(help="Candidates a shape that tuning builds at most.")] = 32,
     seconds: Annotated[float, typer.Option(help="Seconds of search a shape at most.")] = 120.0,
     measure: Annotated[float, typer.Option(help="Seconds that a shape is measured for in each regime.")] = 1.0,
@@ -92,7 +95,7 @@ def bench(
             progress.console.print(_line(row, kept), highlight=False, markup=False, soft_wrap=True)
 
         runner = Bench(
-            workbench, baselines=asked, budget=budget, seed=seed, families=family, configs=known, seconds=measure,
+            workbench, baselines=asked, budget=budget, seed=seed, families=family, configs=known, seconds=measure, finalists=finalists,
             on_event=lambda kind, event: progress.update(task, description=_stage(kind, event)),
         )  # fmt: skip
         left = runner.run(works, names, on_row, limit_s=limit)

@@ -263,6 +263,9 @@ def test_the_tuned_row_is_the_fastest_now_of_the_searchs_best(tmp_path: Path, su
     assert tuned["baselines"]["default"]["ratio"] == 4.0 / 2.5
     assert tuned["conditions"]["entrants"] == [CONFIG.digest, TUNED.digest, ROWS[2].digest]
     assert FakeTuning.runs == [], "nothing is tuned"
+    one_only = FakeWorkbench(FakeMeasurer(times={CONFIG.digest: 4.0, TUNED.digest: 3.0, ROWS[2].digest: 2.5}))
+    again = measured(tmp_path / "again.sustained.json", one, one_only, configs=found, finalists=1)
+    assert again.rows[1]["config_hash"] == TUNED.digest, "the second is not run"
 
 
 @pytest.mark.usefixtures("sample_family")
