@@ -23,9 +23,12 @@ from tirgemm.analysis import banks
 from tirgemm.analysis.clash import clash_of
 from tirgemm.analysis.explanation import AS_WRITTEN, Explanation
 from tirgemm.analysis.kernel import AccessReport, Example
+from tirgemm.analysis.shared_tile import shared_tile
 from tirgemm.config import Config
 from tirgemm.errors import BuildFailed, InvalidConfig, MissingExtra
 from tirgemm.families import family_named
+from tirgemm.families.wgmma.copies import COPYING_THREADS, copies_of
+from tirgemm.families.wgmma.plan import plan
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.explain import Time, chosen, explain, with_knobs
@@ -280,6 +283,20 @@ def test_the_page_has_the_pictures(family: str, compiled: Explanation) -> None:
     for want in wanted:
         assert any(title.startswith(want) for title in titles), (want, titles)
     assert all(drawing.svg.startswith("<svg") and drawing.words for drawing in drawings(found))
+
+
+def test_what_wgmma_copies_without_tma_has_its_map() -> None:
+    found = explained(Gemm.parse("512x512x516:f16:nt"), "wgmma", "load=copy", compiled=False)
+    titles = [drawing.title for drawing in drawings(found)]
+    assert "The copy of A" in titles
+    assert not [title for title in titles if title.startswith("The box of a")]
+    tile = shared_tile(found.gemm, found.config, found.device)
+    assert tile is not None
+    assert tile.copy is not None
+    copies, owner = copies_of(plan(found.gemm, found.config, found.device.units), "a"), tile.copy.owner()
+    for thread in range(COPYING_THREADS):
+        first = copies.column(thread)
+        assert (owner[copies.row(thread), first : first + copies.elements] == thread).all()
 
 
 def test_tmas_box_stands_where_a_map_of_threads_and_values_would_and_says_so() -> None:

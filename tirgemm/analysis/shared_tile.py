@@ -108,9 +108,13 @@ def _tensorcore(gemm: Gemm, config: Config) -> SharedTile:
 
 
 def _wgmma(gemm: Gemm, config: Config, device: Device) -> SharedTile:
+    from tirgemm.families.wgmma.copies import COPYING_THREADS, copies_of
     from tirgemm.families.wgmma.plan import plan
 
     cut = plan(gemm, config, device.units)
     tile = cut.right if cut.swapped else cut.left
     span = min(_TMA_SPAN, tile.width * 2)
-    return SharedTile(Layout.tma(tile.rows, span // 2, 2, span), None, cut.stage_bytes)
+    copy = None
+    if cut.copied["a"]:
+        copy = TiledCopy.row_major(COPYING_THREADS, tile.width, copies_of(cut, "a").elements)
+    return SharedTile(Layout.tma(tile.rows, span // 2, 2, span), copy, cut.stage_bytes)
