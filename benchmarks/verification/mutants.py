@@ -32,7 +32,7 @@ from benchmarks.verification.cases import Case
 from benchmarks.verification.covering import build_cost, covering, paths, small_cases, warps
 from benchmarks.verification.evidence import EvidenceFile, Row
 from benchmarks.verification.options import parser
-from benchmarks.verification.sanitizer import CLEAN, FOUND, Report, check
+from benchmarks.verification.sanitizer import AT_ONCE, CLEAN, FOUND, Report, each
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, TirgemmError
@@ -51,9 +51,9 @@ SERIALISED = "ptxas warning"
 PLAIN_TRIES, DELAYED_TRIES = 3, 12
 _SILENCE_S = 10.0
 # What the sanitizer may take to start, and for each kernel; how much of the time is for what comes before it.
-_START_S, _KERNEL_S, _TESTS_SHARE = 40.0, 15.0, 0.6
+_TESTS_SHARE = 0.6
 # The tool that finds what a removed barrier does comes first. Starting a process takes longer than a kernel does.
-_TOOLS, _AT_ONCE = ("racecheck", "memcheck", "synccheck"), 8
+_TOOLS = ("racecheck", "memcheck", "synccheck")
 # What the driver answers after a trap, which is how a bounded wait ends.
 _TRAPS = ("LAUNCH_FAILED", "ILLEGAL_INSTRUCTION")
 
@@ -219,7 +219,7 @@ def sanitized(bench: AlteredBench, jobs: list[Job], evidence: EvidenceFile, para
     """Run what nothing has caught, and the kernels as they are, under the sanitizer's tools."""
     left = [job for job in jobs if _is_left(evidence.rows.get(job.key))]
     builds = {job: bench.build(job.case, job.mutant.alteration) for job in left}
-    count = max(1, min(_AT_ONCE, -(-len(left) // parallel)))
+    count = max(1, min(AT_ONCE, -(-len(left) // parallel)))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(parallel) as pool:
         waiting = [
             pool.submit(_by_tools, bench, left[i : i + count], builds, Path(folder), deadline)
@@ -261,10 +261,8 @@ def _by_tools(
 def _reports(
     bench: AlteredBench, tool: str, jobs: list[Job], builds: dict[Job, Future[Binary]], folder: Path, deadline: float
 ) -> dict[Job, Report | None]:
-    """What a tool says about each: of all in one process where that is clean, else of each alone; None: out of time."""
-    if not jobs:
-        return {}
-    if time.monotonic() > deadline:
+    """What a tool says about each; None: out of time."""
+    if not jobs or time.monotonic() > deadline:
         return dict.fromkeys(jobs)
     files: dict[Job, Path] = {}
     for job in jobs:
@@ -272,12 +270,8 @@ def _reports(
         files[job] = folder / f"{job.case.gemm.digest}-{name}.tirgemm"
         if not files[job].exists():
             files[job].write_bytes(bench.package(job.case, job.mutant.alteration, builds[job].result()))
-    found = check(tool, list(files.values()), bench.signer.public, _START_S + _KERNEL_S * len(jobs))
-    reports: dict[Job, Report | None] = {job: found[file.stem] for job, file in files.items()}
-    if len(jobs) == 1 or all(report is not None and report.status == CLEAN for report in reports.values()):
-        return reports
-    alone = (_reports(bench, tool, [job], builds, folder, deadline) for job in jobs)
-    return {job: report for one in alone for job, report in one.items()}
+    found = each(tool, list(files.values()), bench.signer.public, deadline)
+    return {job: found[file] for job, file in files.items()}
 
 
 def table(rows: list[Row]) -> Iterator[str]:

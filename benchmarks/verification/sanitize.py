@@ -3,8 +3,8 @@
     python -m benchmarks.verification.sanitize wgmma --device cuda:0 --seconds 200 \\
         --out benchmarks/results/nvidia-h200/wgmma.sanitized.json.gz
 
-Everything is built first, outside the sanitizer; then each kernel runs once under each tool in a process of its own,
-several at a time. A planted access outside of memory and a planted race show that the tools see such kernels at all.
+Everything is built first, outside the sanitizer; then each kernel runs once under each tool, several in a process and
+several processes at a time; where a process is not clean, each of its kernels again in one of its own. A planted access outside of memory and a planted race show that the tools see such kernels at all.
 Started again it goes on where it stopped. On a named device kernels are only built. The exit code is 1 where a tool
 found anything in a kernel of ours, missed what was planted, or was not reached.
 """
@@ -25,7 +25,7 @@ from benchmarks.verification.cases import Case, Feature
 from benchmarks.verification.covering import build_cost, covering, paths, small_cases, warps
 from benchmarks.verification.evidence import EvidenceFile, Row
 from benchmarks.verification.options import parser
-from benchmarks.verification.sanitizer import CLEAN, FOUND, TOOLS, check
+from benchmarks.verification.sanitizer import AT_ONCE, CLEAN, FOUND, TOOLS, each
 from tirgemm.detect import device as detect_device
 from tirgemm.errors import BuildFailed
 from tirgemm.families import family_named
@@ -63,13 +63,15 @@ def main() -> int:
     with AlteredBench(device, options.processes) as bench, tempfile.TemporaryDirectory() as folder:
         files = built(bench, todo, Path(folder), evidence)
         with ThreadPoolExecutor(options.parallel) as pool:
-            waiting = {pool.submit(_run, bench, job, files[job], deadline): job for job in todo if job in files}
+            waiting = [
+                pool.submit(_run, bench, part, files, deadline)
+                for part in batches([job for job in todo if job in files], options.parallel)
+            ]
             for future in as_completed(waiting):
-                row = future.result()
-                if row is not None:
-                    evidence.add(waiting[future].key, row)
-                    evidence.save()
-                    print(f"{row['status']}: {waiting[future].key} {row.get('findings', '')}", flush=True)
+                for job, row in future.result().items():
+                    evidence.add(job.key, row)
+                    print(f"{row['status']}: {job.key} {row.get('findings', '')}", flush=True)
+                evidence.save()
     evidence.save()
     absent = [job.key for job in jobs if job.key not in evidence.rows]
     bad = [row["key"] for row in evidence.rows.values() if row["status"] not in GOOD]
@@ -112,19 +114,34 @@ def built(bench: AlteredBench, jobs: list[Job], folder: Path, evidence: Evidence
     return files
 
 
-def _run(bench: AlteredBench, job: Job, file: Path, deadline: float) -> Row | None:
-    left = deadline - time.monotonic()
-    if left < 0:
-        return None
+def batches(jobs: list[Job], parallel: int) -> list[list[Job]]:
+    """What one process does: one tool; what is planted alone, it is to be found."""
+    found = [[job] for job in jobs if job.alteration]
+    for tool in TOOLS:
+        mine = [job for job in jobs if job.tool == tool and not job.alteration]
+        count = max(1, min(AT_ONCE, -(-len(jobs) // parallel)))
+        found += [mine[at : at + count] for at in range(0, len(mine), count)]
+    return found
+
+
+def _run(bench: AlteredBench, jobs: list[Job], files: dict[Job, Path], deadline: float) -> dict[Job, Row]:
+    """Rows of those that were reached."""
     if not bench.device.present:
-        return _row(job) | {"status": BUILT}
+        return {job: _row(job) | {"status": BUILT} for job in jobs if time.monotonic() <= deadline}
     started = time.monotonic()
-    report = check(job.tool, [file], bench.signer.public, timeout_s=min(90.0, left + 10))[file.stem]
-    status = report.status
-    if job.alteration:
-        status = NOTICED if report.status == FOUND else MISSED
-    found = {"count": report.count, "findings": list(report.findings)} if report.findings else {}
-    return _row(job) | {"status": status, "seconds": round(time.monotonic() - started, 1)} | found
+    reports = each(jobs[0].tool, [files[job] for job in jobs], bench.signer.public, deadline)
+    seconds = round((time.monotonic() - started) / len(jobs), 1)
+    rows: dict[Job, Row] = {}
+    for job in jobs:
+        report = reports[files[job]]
+        if report is None:
+            continue
+        status = report.status
+        if job.alteration:
+            status = NOTICED if report.status == FOUND else MISSED
+        found = {"count": report.count, "findings": list(report.findings)} if report.findings else {}
+        rows[job] = _row(job) | {"status": status, "seconds": seconds} | found
+    return rows
 
 
 def _row(job: Job) -> Row:

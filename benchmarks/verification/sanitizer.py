@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +20,10 @@ from tirgemm.errors import MissingExtra
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 _PLACES = ("/usr/local/cuda/bin",)
-_OPTIONAL = {"--check-warpgroup-mma": "yes", "--check-bulk-copy": "yes"}
+_OPTIONAL = {"--check-warpgroup-mma": "yes", "--check-bulk-copy": "yes", "--launch-timeout": "120"}
+# Kernels in one process: its start costs ten times what a small kernel takes.
+AT_ONCE = 8
+_START_S, _KERNEL_S = 60.0, 15.0
 _FINDING = re.compile(
     r"^========= (?:(?:Error|Warning|ERROR|WARN|Info): |Invalid |Misaligned |Barrier error|Divergent |Potential )(.*)|^========= (Program hit .*)"
 )
@@ -63,6 +68,20 @@ def check(tool: str, packages: list[Path], key: str, timeout_s: float) -> dict[s
     except subprocess.TimeoutExpired:
         output, late = killed(process), True
     return reports(output, [package.stem for package in packages], late=late)
+
+
+def each(tool: str, packages: Sequence[Path], key: str, deadline: float) -> dict[Path, Report | None]:
+    """What ``tool`` says about each package: of all in one process where that is clean, else of each alone.
+
+    None where ``deadline`` (of time.monotonic) has passed. Raises MissingExtra."""
+    if time.monotonic() > deadline:
+        return dict.fromkeys(packages)
+    found = check(tool, list(packages), key, _START_S + _KERNEL_S * len(packages))
+    reports: dict[Path, Report | None] = {package: found[package.stem] for package in packages}
+    if len(packages) == 1 or all(report is not None and report.status == CLEAN for report in reports.values()):
+        return reports
+    alone = (each(tool, [package], key, deadline) for package in packages)
+    return {package: report for one in alone for package, report in one.items()}
 
 
 def options(tool: str, text: str) -> list[str]:

@@ -232,7 +232,7 @@ def test_what_nothing_caught_is_sanitized_together_and_alone_where_that_is_not_c
         def package(self, _: object, alteration: str, *__: object) -> bytes:
             return alteration.encode()
 
-    monkeypatch.setattr(mutants, "check", check)
+    monkeypatch.setattr(sanitizer, "check", check)
     bench = cast(Any, Bench())
     mutants.sanitized(bench, jobs, file, 1, time.monotonic() - 1)
     assert not calls
