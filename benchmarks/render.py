@@ -4,7 +4,7 @@
 a results file, or with the name ``DEVICE/SUITE.REGIME`` the one of ``benchmarks/results/DEVICE/SUITE.REGIME.json``.
 ``DEVICE/summary``, ``worst``, ``shapes``, ``bandwidth``, ``behind`` and ``knobs`` are tables over all suites of a device's folder.
 ``banks/NAME`` is a table of bank_tables.py, which is computed and not measured, ``ladder/NAME`` one of ladder_tables.py,
-``tensorcore/NAME`` one of tensorcore_tables.py.
+``tensorcore/NAME`` one of tensorcore_tables.py, ``counters/NAME`` one of counter_tables.py.
 
 usage: render.py [--check] [FILE.md...]     default: README.md and docs; --check only says what would change
 """
@@ -22,12 +22,15 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.bank_tables import TABLES as BANK_TABLES  # noqa: E402 - found by the line above
+from benchmarks.counter_tables import TABLES as COUNTER_TABLES  # noqa: E402
 from benchmarks.evidence_tables import evidence, mutants  # noqa: E402
 from benchmarks.ladder_tables import TABLES as LADDER_TABLES  # noqa: E402
 from benchmarks.suite_tables import TABLES as SUITE_TABLES  # noqa: E402
 from benchmarks.tensorcore_tables import TABLES as TENSORCORE_TABLES  # noqa: E402
 from service.results import load  # noqa: E402
+from tirgemm.gemm import REGIMES  # noqa: E402
 
+_OF_ALL = {"tensorcore": TENSORCORE_TABLES, "counters": COUNTER_TABLES}
 TABLES = SUITE_TABLES | {"evidence": evidence, "mutants": mutants}
 RESULTS = ROOT / "benchmarks" / "results"
 SUITES = ROOT / "benchmarks" / "suites"
@@ -72,8 +75,8 @@ def rendered(text: str, results: Path = RESULTS, suites: Path = SUITES) -> str:
             return f"{block[1]}\n{_of_banks(table)}\n\n{block[3]}"
         if device == "ladder":
             return f"{block[1]}\n{_of_ladder(table, results, suites)}\n\n{block[3]}"
-        if device == "tensorcore":
-            return f"{block[1]}\n{_of_tensorcore(table, results)}\n\n{block[3]}"
+        if device in _OF_ALL:
+            return f"{block[1]}\n{_of_all(device, table, results)}\n\n{block[3]}"
         if device and table in TABLES:
             return f"{block[1]}\n{_over_suites(table, results / device, suites)}\n\n{block[3]}"
         tables = [_table_of(path, suites) for path in _files(block["name"], results, suites)]
@@ -91,7 +94,8 @@ def _files(name: str, results: Path, suites: Path) -> list[Path]:
         return paths[:1]
     if not (suites / f"{name}.json").is_file():
         raise MarkerError(f"marker {name} names no suite of {suites}")
-    return sorted([*results.glob(f"*/{name}.*.json"), *results.glob(f"*/{name}.*.json.gz")])
+    found = (results.glob(f"*/{name}.{regime}.json{end}") for regime in REGIMES for end in ("", ".gz"))
+    return sorted(path for paths in found for path in paths)
 
 
 def _of_banks(table: str) -> str:
@@ -108,12 +112,11 @@ def _of_ladder(table: str, results: Path, suites: Path) -> str:
     return LADDER_TABLES[table](results, suites)
 
 
-def _of_tensorcore(table: str, results: Path) -> str:
-    if table not in TENSORCORE_TABLES:
-        raise MarkerError(
-            f"marker tensorcore/{table} names no table of tensorcore_tables.py, which has {', '.join(TENSORCORE_TABLES)}"
-        )
-    return TENSORCORE_TABLES[table](results)
+def _of_all(kind: str, table: str, results: Path) -> str:
+    """A table over the results of all devices."""
+    if table not in _OF_ALL[kind]:
+        raise MarkerError(f"marker {kind}/{table} names no table, of which there are {', '.join(_OF_ALL[kind])}")
+    return _OF_ALL[kind][table](results)
 
 
 def _over_suites(table: str, folder: Path, suites: Path) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.counted.cases import Case
-from benchmarks.counted.metrics import BY_NAME, compared, right, stray_base, value
+from benchmarks.counted.metrics import BY_NAME, compared, judged_by, right, stray_base, value
 from benchmarks.counted.predictions import Prediction
 from service.results import Document
 from tirgemm.config import Value
@@ -44,7 +44,7 @@ def documented(kernels: Sequence[Kernel], metrics: Mapping[str, str], about: dic
             profiled = kernel.counts[number] if kernel.counts else {}
             counted = {n: v for n, m in metrics.items() if (v := value(m, profiled)) is not None}
             name = kernel.case.name if len(kernel.predictions) == 1 else f"{kernel.case.name}/{prediction.symbol}"
-            rows += compared(name, prediction.counters, counted, metrics)
+            rows += compared(name, prediction.counters, counted, metrics, prediction.bounds)
     described = [
         {
             "name": k.case.name, "gemm": str(k.case.gemm), "family": k.case.family, "config": k.config, "status": k.status,
@@ -97,7 +97,7 @@ def problems(document: Document) -> Iterator[str]:
         if row["counter"] not in BY_NAME:
             yield f"{where}: no such counter"
         elif row["predicted"] is not None and row["counted"] is not None:
-            counter = BY_NAME[row["counter"]]
+            counter = judged_by(BY_NAME[row["counter"]], bound=row.get("bound", False))
             found = right(counter, row["predicted"], row["counted"], stray_base(counter, of[row["kernel"]]))
             if row.get("right") is not found:
                 yield f"{where}: right is {row.get('right')}, the figures give {found}"

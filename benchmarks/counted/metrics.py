@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 # A prediction is right within this share of what is counted.
@@ -170,10 +170,21 @@ def right(counter: Counter, predicted: float, counted: float, requests: float | 
     return abs(predicted - counted) <= TOLERANCE * counted
 
 
+def judged_by(counter: Counter, *, bound: bool) -> Counter:
+    """``counter`` as it is judged where the prediction is only a bound."""
+    return replace(counter, test="at_most") if bound and counter.test == "close" else counter
+
+
 def compared(
-    kernel: str, predicted: Mapping[str, float], counted: Mapping[str, float], metrics: Mapping[str, str]
+    kernel: str,
+    predicted: Mapping[str, float],
+    counted: Mapping[str, float],
+    metrics: Mapping[str, str],
+    bounds: AbstractSet[str] = frozenset(),
 ) -> list[dict[str, object]]:
     """A row for every counter that is predicted, and for every one that is counted and not zero.
+
+    Predictions of ``bounds`` are the most that can be counted, which their rows say.
 
     ``metrics``: which metric counted each (``chosen``). What only one side has is null on the other: nobody reads it as
     zero. Conflicts without requests of their own kind are measured against all requests to shared memory.
@@ -182,6 +193,11 @@ def compared(
     for counter in COUNTERS:
         fewest = predicted.pop(counter.beyond.replace("wavefronts", "fewest"), None) if counter.beyond else None
         passes = metrics.get(counter.beyond, "")
+        if counter.beyond in bounds:
+            # Beyond the fewest of how many requests is not known.
+            predicted.pop(counter.name, None)
+            counted.pop(counter.name, None)
+            continue
         if fewest is not None and passes.startswith("sm") and counter.beyond in counted:
             counted[counter.name] = counted[counter.beyond] - fewest
             metrics[counter.name] = f"{passes} - {fewest:.0f}, the fewest"
@@ -205,7 +221,10 @@ def compared(
         if theirs is not None:
             row["metric"] = metrics[counter.name]
         if mine is not None and theirs is not None:
-            row["right"] = right(counter, mine, theirs, stray_base(counter, counted))
+            if counter.name in bounds:
+                row["bound"] = True
+            judged = judged_by(counter, bound=counter.name in bounds)
+            row["right"] = right(judged, mine, theirs, stray_base(counter, counted))
         rows.append(row)
     return rows
 

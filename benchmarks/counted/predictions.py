@@ -23,11 +23,15 @@ PAST_L1_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One kernel of a launch: its symbol, what is predicted by counter, and in words what is not in the figures."""
+    """One kernel of a launch: its symbol, what is predicted by counter, and in words what is not in the figures.
+
+    ``bounds``: the counters whose prediction is the most that can be counted.
+    """
 
     symbol: str
     counters: dict[str, float]
     unknown: tuple[str, ...]
+    bounds: frozenset[str] = frozenset()
 
 
 def predicted(gemm: Gemm, config: Config, device: Device, cubin: bytes) -> tuple[Prediction, ...]:
@@ -44,8 +48,19 @@ def predicted(gemm: Gemm, config: Config, device: Device, cubin: bytes) -> tuple
     for kernel, analysis in zip(launch.kernels, analyse(functions, launch, gemm, device, cubin), strict=True):
         occupancy = occupancy_of(kernel, resources[kernel.symbol], device)
         counters = memory_counters(analysis, bank_model(device.arch)) | {"occupancy_percent": 100 * occupancy.share}
-        found.append(Prediction(kernel.symbol, counters, tuple(map(str, analysis.unknown))))
+        unknown = tuple(map(str, analysis.unknown))
+        found.append(Prediction(kernel.symbol, counters, unknown, bounds(analysis)))
     return tuple(found)
+
+
+def bounds(analysis: KernelAnalysis) -> frozenset[str]:
+    """The counters of loads of which some run under a condition that is not in the IR."""
+    spaces = {access.space for access in analysis.accesses if access.bound and access.op == "load"}
+    return frozenset(
+        name
+        for space in spaces
+        for name in (f"{space}_loads", f"{space}_load_wavefronts", f"{space}_load_requests", f"{space}_load_sectors")
+    )
 
 
 def memory_counters(analysis: KernelAnalysis, model: BankModel) -> dict[str, float]:

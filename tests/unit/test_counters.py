@@ -165,6 +165,17 @@ def test_conflicts_are_the_passes_beyond_the_fewest_where_passes_are_counted_by_
     assert not more["shared_store_wavefronts"]["right"]
 
 
+def test_a_bound_is_right_where_less_is_counted_and_has_no_conflicts_to_compare() -> None:
+    passes = "sm__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
+    named = {"shared_load_wavefronts": passes, "shared_load_conflicts": CONFLICTS}
+    predicted = {"shared_load_wavefronts": 64.0, "shared_load_conflicts": 0.0, "shared_load_fewest": 64.0}
+    counted = {"shared_load_wavefronts": 60.0, "shared_load_conflicts": 1.0}
+    (row,) = compared("k", predicted, counted, named, {"shared_load_wavefronts"})
+    assert (row["counter"], row["right"], row["bound"]) == ("shared_load_wavefronts", True, True)
+    (row,) = compared("k", predicted, counted | {"shared_load_wavefronts": 70.0}, named, {"shared_load_wavefronts"})
+    assert not row["right"]
+
+
 def test_matrix_loads_are_loads_where_the_l1_counts() -> None:
     predicted = {"shared_load_wavefronts": 8.0, "matrix_load_wavefronts": 4.0}
     (lumped,) = compared("k", predicted, {"shared_load_wavefronts": 12.0}, {"shared_load_wavefronts": LOADS})

@@ -221,6 +221,33 @@ def test_bad_requests_are_refused_by_name() -> None:
         analyse(module, launch, _GEMM, _H200, b"not a cubin")
 
 
+def test_a_load_that_the_compiler_moved_below_a_condition_is_a_bound() -> None:
+    """The rows of sums that lie outside D are not read: the load is written before the condition of its store."""
+
+    def loads(text: str) -> list[AccessReport]:
+        gemm = Gemm.parse(text)
+        config = FAMILIES["mma"].default(gemm, _H200, "sustained").with_(epilogue="staged")
+        (kernel, *_) = memory_of(gemm, config, _H200)
+        return [a for a in kernel.accesses if a.space == "shared" and a.op == "load"]
+
+    uneven, even = loads("1000x1000x1000:bf16:tt"), loads("1024x1024x1024:bf16:tt")
+    assert uneven
+    assert all(a.bound and "at most" in a.fate for a in uneven)
+    assert even
+    assert not any(a.bound for a in even)
+
+
+def test_stores_that_never_run_are_not_counted_off_the_others() -> None:
+    """Zeros of cp.async behind an edge: 10 of 32 stores are never needed, and all requests are of the others."""
+    gemm = Gemm.parse("1000x1000x1000:f32:nt")
+    config = FAMILIES["simt"].default(gemm, _H200, "sustained").with_(pipeline="async3")
+    (compiled,) = memory_of(gemm, config, _H200)
+    zeros = [a for a in compiled.accesses if a.space == "shared" and a.op == "store" and a.detail == "zeros"]
+    assert any("the others never run" in a.fate for a in zeros)
+    # Counted on an H200 (counters.json).
+    assert sum(a.requests for a in zeros) == 40192
+
+
 def test_a_kernel_takes_under_two_seconds() -> None:
     """Without TVM's import and the compiler; CPU time, as other tests may run."""
     gemm = Gemm.parse("4096x4096x4096:f32:nn")

@@ -57,7 +57,7 @@ class AccessReport:
     its shared side; ``aligned_bytes`` is the largest power of two, at most 128, at which
     every request begins, 0 in shared memory. ``sampled``: scaled up from a part of the iterations.
     ``fate``: what the compiler made of it, and ``code`` the instructions; both empty without machine code.
-    ``unknown``: why it is not counted, if it is not.
+    ``bound``: whether fewer may run than are counted. ``unknown``: why it is not counted, if it is not.
     """
 
     buffer: str
@@ -83,6 +83,7 @@ class AccessReport:
     aligned_bytes: int
     sampled: bool
     example: Example | None
+    bound: bool
     fate: str
     code: tuple[Code, ...]
     unknown: str
@@ -319,6 +320,7 @@ def _report(
         aligned_bytes=0 if shared or not tally.requests else tally.aligned,
         sampled=tally.sampled,
         example=_example(site, width, tally, model),
+        bound=fate.bound,
         fate=fate.words,
         code=fate.code,
         unknown=unknown or fate.missing,

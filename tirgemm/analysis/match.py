@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tirgemm.analysis.groups import Access
 from tirgemm.analysis.merging import merged
@@ -36,13 +36,14 @@ class Code:
 class Fate:
     """What became of an access. ``words``: in a sentence; ``share``: how many of its requests still run, of those written.
 
-    ``missing``: why no instruction is known to be it, empty where some are.
+    ``missing``: why no instruction is known to be it, empty where some are. ``bound``: whether fewer may run than counted.
     """
 
     words: str = _NOT_COMPILED
     code: tuple[Code, ...] = ()
     share: float = 1.0
     missing: str = ""
+    bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ class _Match:
             for site in one.access.sites:
                 self.uses[site] = found.uses.get(site, {})
             mine = found.instructions[one.access]
-            self.fates[one.access] = Fate(_retold(one, mine), _codes(mine))
+            self.fates[one.access] = _sunk(one.access, mine, Fate(_retold(one, mine), _codes(mine)))
         return True
 
     def merge(self, bucket: _Bucket, found: Counter[int]) -> bool:
@@ -216,6 +217,10 @@ class _Match:
             there, wanted = found[width], written[width]
             if not there:
                 self.miss(access, f"{wanted} of {width} bytes a lane were written here; the code has {_shown(found)}")
+            elif there < wanted and access.first.op == "store" and access.guarded:
+                # A store is left out only where its condition never holds.
+                words = f"{there} of {wanted} of {width} bytes are left in the code: the others never run"
+                self.fate(access, bucket, words)
             elif there < wanted:
                 words = (
                     f"{there} of {wanted} of {width} bytes are left in the code, and so many of the requests counted"
@@ -271,10 +276,18 @@ class _Match:
             Code(name, own if own and len(counts) == 1 else count, depth)
             for (name, depth), count in sorted(counts.items())
         )
-        self.fates[access] = Fate(words, code, share)
+        self.fates[access] = _sunk(access, fitting, Fate(words, code, share))
 
     def miss(self, access: Access, reason: str) -> None:
         self.fates[access] = Fate("not found in the machine code", (), 1.0, reason)
+
+
+def _sunk(access: Access, instructions: Sequence[Instruction], fate: Fate) -> Fate:
+    """A load that is written without a condition and runs under one is a bound: the compiler moved it to what needs it."""
+    conditional = all(i.predicate not in ("", "@PT", "@UPT") for i in instructions)
+    if access.first.op != "load" or access.guarded or not instructions or not conditional:
+        return fate
+    return replace(fate, words=f"{fate.words}; under the condition of what needs it: at most so many", bound=True)
 
 
 def _retold(written: Written, instructions: Sequence[Instruction]) -> str:
