@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.contract.cuda_emulator import emulate
-from tests.contract.operands import Case
+from benchmarks.emulator.cuda_emulator import emulate
+from benchmarks.emulator.operands import Case
 from tirgemm.launch import Launch, Pointer
 
 _SHARED = "buf_dyn_shmem_ptr"

@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from tests.contract.operands import Case, decode, encode
+from benchmarks.emulator.memory import POISON, Memory, place
+from benchmarks.emulator.operands import Case, decode, encode
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Program
-from tirgemm.gemm import DTYPE_BYTES
-from tirgemm.launch import Pointer, Scalar, Size, TensorArg
+from tirgemm.launch import Pointer, Scalar, Size
 from tirgemm.tuning.compile import Binary, compile_program
 
-_GUARD = 256
-_POISON = 0xFF  # NaN in every dtype
 _NONE, _INT, _FLOAT, _POINTER = 0, 1, 3, 4
 
 
@@ -26,30 +24,6 @@ class _FfiAny(ctypes.Structure):
     """TVMFFIAny: type index, padding, value."""
 
     _fields_ = [("type_index", ctypes.c_int32), ("padding", ctypes.c_int32), ("value", ctypes.c_uint64)]
-
-
-class Memory:
-    """Bytes between guard bands, all poison until written; the first byte is aligned to exactly ``align``."""
-
-    def __init__(self, nbytes: int, align: int = 64) -> None:
-        self.raw = np.full(nbytes + 2 * _GUARD + 2 * align, _POISON, np.uint8)
-        start = self.raw.ctypes.data + _GUARD
-        # Aligned to align, but to no more: a kernel that assumes more must fail.
-        self.offset = _GUARD + (-start) % (2 * align) + align
-        self.nbytes = nbytes
-
-    @property
-    def data(self) -> np.ndarray:
-        return self.raw[self.offset : self.offset + self.nbytes]
-
-    @property
-    def address(self) -> int:
-        return int(self.data.ctypes.data)
-
-    def check_guards(self, name: str) -> None:
-        before, after = self.raw[: self.offset], self.raw[self.offset + self.nbytes :]
-        assert (before == _POISON).all(), f"{name}: written before its beginning"
-        assert (after == _POISON).all(), f"{name}: written beyond its end"
 
 
 def run(program: Program, case: Case, device: Device) -> np.ndarray:
@@ -62,7 +36,7 @@ def call(binary: Binary, case: Case) -> np.ndarray:
     memory: dict[str, Memory] = {}
     views: dict[str, np.ndarray] = {}
     for arg in launch.tensors:
-        memory[arg.name], views[arg.name] = _place(arg, case.m)
+        memory[arg.name], views[arg.name] = place(arg, case.m)
         if not arg.output:
             values = encode(case.tensors[arg.name], arg.dtype)
             views[arg.name][...] = values[0] if values.ndim > len(arg.shape) else values
@@ -85,22 +59,12 @@ def call(binary: Binary, case: Case) -> np.ndarray:
             assert (memory[arg.name].raw == before[arg.name]).all(), f"input {arg.name} was written"
     d = decode(views["d"].copy(), gemm.out)
     views["d"][...] = _poison_like(views["d"])
-    assert (memory["d"].raw == _POISON).all(), "d: written between its rows"
+    assert (memory["d"].raw == POISON).all(), "d: written between its rows"
     return d if d.ndim == 3 else d[None]
 
 
-def _place(arg: TensorArg, m: int) -> tuple[Memory, np.ndarray]:
-    size = DTYPE_BYTES[arg.dtype]
-    shape, strides = ([evaluate(d, m) for d in dims] for dims in (arg.shape, arg.strides))
-    span = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)) + 1
-    memory = Memory(span * size, arg.align)
-    dtype: Any = {"f16": np.float16, "bf16": np.uint16, "f32": np.float32}[arg.dtype]
-    flat = memory.data.view(dtype)
-    return memory, np.lib.stride_tricks.as_strided(flat, shape, [stride * size for stride in strides])
-
-
 def _poison_like(view: np.ndarray) -> np.ndarray:
-    return np.full(view.dtype.itemsize, _POISON, np.uint8).view(view.dtype)[0]
+    return np.full(view.dtype.itemsize, POISON, np.uint8).view(view.dtype)[0]
 
 
 def _call_blocks(function: Any, params: tuple[Any, ...], blocks: int, case: Case, memory: dict[str, Memory]) -> None:

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from tests.contract.operands import Case
+from benchmarks.emulator.operands import Case
 from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig

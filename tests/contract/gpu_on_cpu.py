@@ -1,7 +1,7 @@
 """A GPU Program's schedule rebuilt for the CPU, to run what it means where there is no GPU.
 
 Thread bindings become loops, shared memory ordinary memory, and copies that overlap take their turn. It shows wrong
-indices, guards and epilogues; it cannot show a race or a barrier too few (``tests/contract/cuda_emulator.py`` can).
+indices, guards and epilogues; it cannot show a race or a barrier too few (``benchmarks/emulator/cuda_emulator.py`` can).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from benchmarks.emulator.operands import Case
 from tests.contract import cpu_runner
-from tests.contract.operands import Case
 from tirgemm.detect import device
 from tirgemm.families.base import Program
 from tirgemm.launch import Launch

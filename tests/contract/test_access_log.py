@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.emulator.operands import Case
 from tests.contract.access_log import LoggedSite, logged_sites
-from tests.contract.operands import Case
 from tirgemm.analysis import banks, coalescing
 from tirgemm.analysis.kernel import KernelAnalysis, analyse
 from tirgemm.config import Value

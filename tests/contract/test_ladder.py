@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.emulator.cuda_emulator import emulate
+from benchmarks.emulator.operands import Case
 from tests.contract import gpu_on_cpu
-from tests.contract.cuda_emulator import emulate
-from tests.contract.operands import Case
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import Program
 from tirgemm.families.simt import ladder

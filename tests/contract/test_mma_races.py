@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.cuda_emulator import emulate
-from tests.contract.operands import Case
+from benchmarks.emulator.cuda_emulator import emulate
+from benchmarks.emulator.operands import Case
 from tirgemm.config import Config, Value
 from tirgemm.families.mma import program as programs
 from tirgemm.families.mma.space import tiling

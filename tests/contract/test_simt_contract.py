@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from benchmarks.emulator.operands import Case
 from tests.contract import gpu_on_cpu
 from tests.contract.family_contract import ComputedContract
-from tests.contract.operands import Case
 from tirgemm.detect import device
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import Program

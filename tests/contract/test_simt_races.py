@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.cuda_emulator import Diverged, emulate
-from tests.contract.operands import Case
+from benchmarks.emulator.cuda_emulator import Diverged, emulate
+from benchmarks.emulator.operands import Case
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import Program
 from tirgemm.families.simt.tiling import PIPELINES

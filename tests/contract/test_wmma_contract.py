@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from benchmarks.emulator.operands import Case
 from tests.contract import gpu_on_cpu
 from tests.contract.family_contract import ComputedContract
-from tests.contract.operands import Case
 from tests.contract.tensorcore_problems import GEMMS, SMALL_GEMMS
 from tirgemm.detect import device
 from tirgemm.families.base import Program

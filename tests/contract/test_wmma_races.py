@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.cuda_emulator import emulate
-from tests.contract.operands import Case
-from tests.contract.wmma_on_cpu import emulated
+from benchmarks.emulator.cuda_emulator import emulate
+from benchmarks.emulator.operands import Case
+from benchmarks.emulator.wmma_on_cpu import emulated
 from tirgemm.families.base import Program
 from tirgemm.families.wmma import Wmma
 from tirgemm.gemm import Gemm

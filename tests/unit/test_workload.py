@@ -7,8 +7,8 @@ from tvm import IRModule, tirx
 from tvm.s_tir import Schedule
 from tvm.tirx.buffer import is_buffer_var
 
+from benchmarks.emulator.operands import Case
 from tests.contract.cpu_runner import run
-from tests.contract.operands import Case
 from tirgemm.detect import device as detect
 from tirgemm.families.base import Program
 from tirgemm.gemm import Gemm, Range

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.emulator.operands import Case
 from tests.contract.cpu_runner import run
-from tests.contract.operands import Case
 from tirgemm.detect import device as detect
 from tirgemm.device import Device
 from tirgemm.families import FAMILIES

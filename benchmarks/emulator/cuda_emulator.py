@@ -1,7 +1,7 @@
 """Runs generated CUDA source on the CPU, thread by thread, to find races and barriers that not every thread reaches.
 
-The source is the very one that NVRTC gets; ``cuda_on_cpu.h`` stands for the CUDA headers, and for the helpers in which
-the tensor-core families wrap an instruction. For kernels with threads in x alone.
+The source is the very one that NVRTC gets; ``tests/contract/cuda_on_cpu.h`` stands for the CUDA headers, and for the
+helpers in which the tensor-core families wrap an instruction. For kernels with threads in x alone.
 """
 
 from __future__ import annotations
@@ -9,53 +9,70 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.contract.cpu_runner import Memory, _place
-from tests.contract.operands import Case, decode, encode
+from benchmarks.emulator.memory import Memory, place
+from benchmarks.emulator.operands import Case, decode, encode
 from tirgemm.expr import evaluate
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size
 
-_HEADER = Path(__file__).with_name("cuda_on_cpu.h")
+_HEADER = Path(__file__).resolve().parents[2] / "tests" / "contract" / "cuda_on_cpu.h"
 _HELPER = r"__forceinline__ __device__ void (tirgemm_\w+)\(([^)]*)\) \{(?:[^\n]*\}\n|\n.*?\n\})"
 # Dynamic shared memory under a name of its own.
 _SHARED = r"extern __shared__ __align__\(\d+\) (\w+) ((?!buf_dyn)\w+)\[\];"
 _ASYNC = r"__forceinline__ __device__ void (ptx_cp_async_\w+?_(\d+)_\d+_\d+)\(([^)]*)\) \{.*?\n\}"
+_WAIT = re.compile(r"cp\.async\.wait_group (\d+)")
 
 
 class Diverged(AssertionError):
     """The threads of a block did not all reach the same barriers."""
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """A shared library with the kernels of ``launch``."""
+
+    library: Path
+    launch: Launch
+
+
 def emulate(
     source: str, launch: Launch, case: Case, folder: Path, orders: tuple[int, ...] = (0, 1, 6, 7)
 ) -> np.ndarray:
     """D as (batch, m, n) float64; AssertionError where it depends on the order in which threads run."""
-    library = ctypes.CDLL(str(_compiled(source, [kernel.symbol for kernel in launch.kernels], folder)))
-    results = []
-    for order in orders:
-        placed = {arg.name: _place(arg, case.m) for arg in launch.tensors}
-        for arg in launch.tensors:
-            if not arg.output:
-                values = encode(case.tensors[arg.name], arg.dtype)
-                placed[arg.name][1][...] = values[0] if values.ndim > len(arg.shape) else values
-        memory = {name: owner for name, (owner, _) in placed.items()}
-        for workspace in launch.workspaces:
-            memory[workspace.name] = Memory(evaluate(workspace.nbytes, case.m))
-        for kernel in launch.kernels:
-            _run(library, kernel, case, memory, order)
-        for name, owner in memory.items():
-            owner.check_guards(name)
-        d = decode(placed["d"][1].copy(), case.gemm.out)
-        results.append(d if d.ndim == 3 else d[None])
+    compiled = compile_source(source, launch, folder)
+    results = [run(compiled, case, order) for order in orders]
     for other in results[1:]:
         assert np.array_equal(results[0], other, equal_nan=True), (
-            f"{kernel.symbol}: a race: the result depends on the order"
+            f"{launch.kernels[-1].symbol}: a race: the result depends on the order"
         )
     return results[0]
+
+
+def run(compiled: Compiled, case: Case, order: int) -> np.ndarray:
+    """D as (batch, m, n) float64, of threads in one order; even orders copy late, odd ones at once.
+
+    Raises Diverged, and AssertionError where a guard band was written.
+    """
+    library, launch = ctypes.CDLL(str(compiled.library)), compiled.launch
+    placed = {arg.name: place(arg, case.m) for arg in launch.tensors}
+    for arg in launch.tensors:
+        if not arg.output:
+            values = encode(case.tensors[arg.name], arg.dtype)
+            placed[arg.name][1][...] = values[0] if values.ndim > len(arg.shape) else values
+    memory = {name: owner for name, (owner, _) in placed.items()}
+    for workspace in launch.workspaces:
+        memory[workspace.name] = Memory(evaluate(workspace.nbytes, case.m))
+    for kernel in launch.kernels:
+        _run(library, kernel, case, memory, order)
+    for name, owner in memory.items():
+        owner.check_guards(name)
+    d = decode(placed["d"][1].copy(), case.gemm.out)
+    return d if d.ndim == 3 else d[None]
 
 
 def _run(library: Any, kernel: KernelLaunch, case: Case, memory: dict[str, Memory], order: int) -> None:
@@ -74,7 +91,8 @@ def _run(library: Any, kernel: KernelLaunch, case: Case, memory: dict[str, Memor
         raise Diverged(f"{kernel.symbol}: threads of a block part ways at a barrier")
 
 
-def _compiled(source: str, symbols: list[str], folder: Path) -> Path:
+def compile_source(source: str, launch: Launch, folder: Path) -> Compiled:
+    """The kernels of ``launch`` from CUDA source, compiled in ``folder`` by g++."""
     text = source[source.index("#include <cuda.h>\n#endif") :].removeprefix("#include <cuda.h>\n#endif")
     text = text.replace("#include <cuda_fp16.h>", "").replace("#include <cuda_bf16.h>", "")
     text = re.sub(_SHARED, r"\1* \2 = (\1*)buf_dyn_shmem_ptr;", text)
@@ -82,13 +100,13 @@ def _compiled(source: str, symbols: list[str], folder: Path) -> Path:
     text = re.sub(r'asm volatile\("cp\.async\.wait_group (\d+);".*?\);', r"cp_async_wait(\1);", text)
     text = re.sub(r'asm volatile\("cp\.async\.commit_group;".*?\);', "cp_async_commit();", text)
     text = re.sub(_ASYNC, _async_copy, text, flags=re.DOTALL)
-    entry = "".join(_entry(source, symbol) for symbol in symbols)
+    entry = "".join(_entry(source, symbol) for symbol in (kernel.symbol for kernel in launch.kernels))
     at = folder / "kernel.cc"
     at.write_text(f'#include "{_HEADER.name}"\n{text}\n{entry}')
     command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{_HEADER.parent}", "-o", "kernel.so", "kernel.cc"]
     done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:20000]
-    return folder / "kernel.so"
+    return Compiled(folder / "kernel.so", launch)
 
 
 def _entry(source: str, symbol: str) -> str:
@@ -103,9 +121,9 @@ def _entry(source: str, symbol: str) -> str:
 
 
 def _helper(found: re.Match[str]) -> str:
-    """What stands for a helper around one instruction: its name says which."""
+    """What stands for a helper around one instruction: its name says which, of a wait its assembly."""
     name, parameters = found[1], found[2]
-    if wait := re.fullmatch(r"tirgemm_wait_(\d+)", name):
+    if wait := _WAIT.search(found[0]):
         return f"inline void {name}() {{ cp_async_wait({wait[1]}); }}"
     if copy := re.fullmatch(r"tirgemm_cp_async_(\d+)(_or_zero)?", name):
         return f"inline void {name}({parameters}) {{ copy_or_zero(to, from, {copy[1]}, {'inside' if copy[2] else 'true'}); }}"

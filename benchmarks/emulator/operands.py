@@ -42,6 +42,19 @@ class Case:
         scalars = {"alpha": 0.75, "beta": -1.5}
         return cls(gemm, m, tensors, {name: scalars[name] for name in gemm.scalars})
 
+    @classmethod
+    def integers(cls, gemm: Gemm, m: int, seed: int) -> Case:
+        """As ``random``, with operands of -1, 0 and 1: every sum is exact, in whatever order, so that D is ``rounded``."""
+        case = cls.random(gemm, m, seed)
+        rng = np.random.default_rng(seed)
+        tensors = {name: rng.integers(-1, 2, value.shape).astype(np.float64) for name, value in case.tensors.items()}
+        return cls(gemm, m, tensors, case.scalars)
+
+    def rounded(self) -> np.ndarray:
+        """D of operands from ``integers``, rounded once to its dtype. For problems without activation."""
+        assert self.gemm.act == "none"
+        return decode(encode(self.expected()[0], self.gemm.out), self.gemm.out)
+
     def operands(self) -> tuple[np.ndarray, np.ndarray]:
         """A as (batch, m, k) and B as (batch, k, n)."""
         a, b = self.tensors["a"], self.tensors["b"]
@@ -93,12 +106,13 @@ def decode(stored: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _activate(act: str, x: np.ndarray) -> np.ndarray:
+    y = x
     if act == "relu":
-        return np.maximum(x, 0)
-    if act == "gelu":
-        return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
-    if act == "gelu_tanh":
-        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    if act == "silu":
-        return x / (1 + np.exp(-x))
-    return x
+        y = np.maximum(x, 0)
+    elif act == "gelu":
+        y = 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    elif act == "gelu_tanh":
+        y = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    elif act == "silu":
+        y = x / (1 + np.exp(-x))
+    return np.asarray(y)
