@@ -25,7 +25,7 @@ from tirgemm.analysis.explanation import AS_WRITTEN, Explanation
 from tirgemm.analysis.kernel import AccessReport, Example
 from tirgemm.analysis.shared_tile import shared_tile
 from tirgemm.config import Config
-from tirgemm.errors import BuildFailed, InvalidConfig, MissingExtra
+from tirgemm.errors import BuildFailed, InvalidConfig
 from tirgemm.families import family_named
 from tirgemm.families.wgmma.copies import COPYING_THREADS, copies_of
 from tirgemm.families.wgmma.plan import plan
@@ -103,17 +103,6 @@ def test_ceilings_of_a_measured_kernel_are_at_its_clock(compiled: Explanation) -
     )
 
 
-def test_as_written_says_so_and_names_what_it_lacks() -> None:
-    found = explained(compiled=False)
-    assert (found.compiled, found.code) == (False, AS_WRITTEN)
-    assert [each.name for each in found.unknown] == ["roofline", "occupancy and waves"]
-    assert (found.main.occupancy, found.main.opcodes, found.main.resources) == (None, None, None)
-    titles = [part.title for part in sections(Report(found))]
-    assert "Shared memory" in titles
-    assert "Opcodes" not in titles
-    assert "Not in these figures" in titles
-
-
 @pytest.mark.parametrize("family", ["mma", "wgmma"])
 def test_the_kernel_that_multiplies_is_known_without_machine_code(family: str) -> None:
     gemm = Gemm.parse("255x253x131:f16:nn")
@@ -122,27 +111,6 @@ def test_the_kernel_that_multiplies_is_known_without_machine_code(family: str) -
     written, found = (explain(gemm, config, device, compiled=compiled) for compiled in (False, True))
     assert len(found.kernels) > 1, "an operand is repacked first"
     assert written.main.symbol == found.main.symbol == f"{family}_gemm_kernel"
-
-
-def test_without_a_compiler_it_is_as_written_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(*_: Any) -> Any:
-        raise MissingExtra("compiling for a GPU needs NVRTC: pip install 'tirgemm[cuda]'")
-
-    monkeypatch.setattr("tirgemm.tuning.explain.compile_source", absent)
-    found = explained()
-    assert not found.compiled
-    assert "machine code: compiling for a GPU needs NVRTC" in str(found.unknown[0])
-    assert found.code == AS_WRITTEN
-
-
-def test_without_a_disassembler_it_is_as_written_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(_: bytes) -> Any:
-        raise MissingExtra("reading machine code needs nvdisasm")
-
-    monkeypatch.setattr("tirgemm.analysis.explanation.disassemble", absent)
-    found = explained()
-    assert not found.compiled
-    assert "machine code: reading machine code needs nvdisasm" in map(str, found.unknown)
 
 
 def test_waves_of_a_persistent_kernel_are_of_its_tiles() -> None:
