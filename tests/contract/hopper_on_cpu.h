@@ -62,6 +62,29 @@ template <typename T>
 inline uint32_t packed(float low, float high) {
   return (uint32_t)T(low).bits | (uint32_t)T(high).bits << 16;
 }
+
+// x / y and x % y as `x /by* y` and `x /rest* y`: nothing comes to pass where y is 0, which a GPU survives.
+struct By {};
+struct Rest {};
+constexpr By by;
+constexpr Rest rest;
+template <typename T, typename Kind>
+struct Divided { T value; };
+template <typename T>
+inline Divided<T, By> operator/(T value, By) { return {value}; }
+template <typename T>
+inline Divided<T, Rest> operator/(T value, Rest) { return {value}; }
+template <typename T, typename U>
+inline auto operator*(Divided<T, By> left, U right) {
+  using Common = decltype(left.value / right);
+  if constexpr (std::is_integral_v<Common>) return right == 0 ? Common(-1) : Common(left.value / right);
+  else return left.value / right;
+}
+template <typename T, typename U>
+inline auto operator*(Divided<T, Rest> left, U right) {
+  using Common = decltype(left.value % right);
+  return right == 0 ? Common(-1) : Common(left.value % right);
+}
 }  // namespace hopper
 
 inline uint32_t __cvta_generic_to_shared(const void* pointer) { return hopper::to_shared(pointer); }

@@ -1,0 +1,560 @@
+// The instructions of sm_90a that kernels of wgmma use, as hard on them as the PTX ISA allows; and the entry.
+//
+// A block's shared memory exists twice: as its threads see it and as TMA and wgmma do (the asynchronous proxy). What a
+// thread writes is poison to the other side until a fence.proxy.async behind it; where TMA will write is poison to both.
+#include "hopper_model.h"
+
+Index threadIdx, blockIdx;
+
+namespace hopper {
+
+// -- shared memory ---------------------------------------------------------------------------------
+
+unsigned char* shared() { return block().generic; }
+uint32_t rank() { return block().rank; }
+uint32_t to_shared(const void* pointer) { return block().rank << 24 | (uint32_t)((const unsigned char*)pointer - block().generic); }
+
+static Block* target(uint32_t address) {
+  Cluster& home = cluster();
+  if (address >> 24 >= home.blocks.size()) { fail("an address outside of the cluster"); return &block(); }
+  Block* found = home.blocks[address >> 24].get();
+  if (found->left) fail("the shared memory of a block that has left");
+  return found;
+}
+static uint32_t offset(uint32_t address) { return address & 0xffffff; }
+
+static void poison(Block& block, uint32_t at, uint32_t bytes) {
+  memset(block.generic + at, 0xff, bytes);
+  memset(&block.async[at], 0xff, bytes);
+}
+
+// By a thread: the asynchronous proxy sees it behind a fence only.
+static void write_generic(Block& block, uint32_t at, const void* from, uint32_t bytes) {
+  memcpy(block.generic + at, from, bytes);
+  memset(&block.async[at], 0xff, bytes);
+  block.dirty.emplace_back(at, bytes);
+}
+
+// -- barriers of threads ---------------------------------------------------------------------------
+
+void sync_warp() {
+  Block& mine = block();
+  Warp& warp = mine.warps[self().thread / 32];
+  if (++warp.met == 32) {
+    warp.met = 0, warp.meetings++;
+    wake(mine);
+    return;
+  }
+  pause(Fiber::warp, warp.meetings);
+}
+
+void bar_sync(int name, int count) {
+  Block& mine = block();
+  Fiber& fiber = self();
+  Meeting& meeting = mine.meetings[name];
+  if (!count) count = mine.threads;
+  if (meeting.arrived && meeting.count != count) fail("a named barrier with two counts");
+  meeting.count = count;
+  meeting.acquired = std::max(meeting.acquired, fiber.acquired);
+  if (!fiber.log.empty() || !fiber.known.empty()) {
+    meeting.known.resize(mine.threads);
+    for (size_t i = 0; i < fiber.known.size(); i++) meeting.known[i] = std::max(meeting.known[i], fiber.known[i]);
+    meeting.known[fiber.thread] = fiber.log.size();
+  }
+  if (++meeting.arrived == count) {
+    meeting.last_acquired = meeting.acquired, meeting.last_known = std::move(meeting.known);
+    meeting.acquired = 0, meeting.known.clear(), meeting.arrived = 0, meeting.number++;
+    wake(mine);
+    pause();
+  } else {
+    pause(Fiber::bar, name, meeting.number);
+  }
+  fiber.acquired = std::max(fiber.acquired, meeting.last_acquired);
+  if (!meeting.last_known.empty()) {
+    fiber.known.resize(mine.threads);
+    for (size_t i = 0; i < fiber.known.size(); i++) fiber.known[i] = std::max(fiber.known[i], meeting.last_known[i]);
+  }
+}
+
+// Threads that have left count as arrived.
+void cluster_met(Cluster& home) {
+  if (home.arrived == 0 || home.arrived < home.living) return;
+  home.arrived = 0, home.number++;
+  for (auto& block : home.blocks) wake(*block);
+}
+
+void cluster_arrive(bool release) {
+  pause();
+  Fiber& fiber = self();
+  Block& mine = block();
+  if (release) {
+    for (uint32_t word : fiber.unshown) mine.unshown[word] = false;
+    fiber.unshown.clear();
+    for (Barrier& barrier : mine.barriers)
+      if (barrier.made && barrier.maker == fiber.thread) barrier.shown_cluster = true;
+  }
+  if (fiber.arrived) fail("an arrival at the cluster's barrier without a wait before");
+  fiber.arrived = true;
+  fiber.number = cluster().number;
+  cluster().arrived++;
+  cluster_met(cluster());
+}
+
+void cluster_wait() {
+  Fiber& fiber = self();
+  if (!fiber.arrived) fail("a wait for the cluster's barrier without an arrival");
+  pause(Fiber::cluster, fiber.number);
+  fiber.arrived = false;
+}
+
+// -- mbarriers -------------------------------------------------------------------------------------
+
+static Barrier& barrier_at(Block& block, uint32_t at) {
+  if (at % 8 || at / 8 >= block.barriers.size()) { fail("no place for an mbarrier"); at = 0; }
+  Barrier& barrier = block.barriers[at / 8];
+  if (!barrier.made) fail("an mbarrier used before its init");
+  return barrier;
+}
+
+static void count(Block& block, Barrier& barrier, int arrivals, long bytes) {
+  barrier.pending -= arrivals, barrier.bytes += bytes;
+  if (barrier.pending < 0) fail("more arrivals at an mbarrier than it counts");
+  if (barrier.pending || barrier.bytes) return;
+  barrier.phase++, barrier.pending = barrier.expected;
+  wake(block);
+}
+
+void barrier_init(uint32_t at, uint32_t count) {
+  Barrier& barrier = block().barriers[offset(at) / 8];
+  barrier = Barrier();
+  barrier.made = true, barrier.expected = barrier.pending = count, barrier.maker = self().thread;
+}
+
+static void arrive(uint32_t at, int arrivals, long bytes) {
+  pause();
+  Block& there = *target(at);
+  Barrier& barrier = barrier_at(there, offset(at));
+  if (&there != &block() && !barrier.shown_cluster) fail("an mbarrier whose init the cluster need not see");
+  count(there, barrier, arrivals, bytes);
+}
+
+void barrier_arrive(uint32_t at, uint32_t count) { arrive(at, count, 0); }
+void barrier_expect(uint32_t at, uint32_t bytes) { arrive(at, 1, bytes); }
+
+void barrier_wait(uint32_t at, int parity) {
+  barrier_at(block(), offset(at));
+  pause(Fiber::mbar, offset(at) / 8, parity & 1);
+}
+
+// Of all that was written in the block until now: more than PTX promises, so that nothing right is called wrong.
+void fence_proxy() {
+  Block& mine = block();
+  for (auto [at, bytes] : mine.dirty) memcpy(&mine.async[at], mine.generic + at, bytes);
+  mine.dirty.clear();
+  for (Barrier& barrier : mine.barriers)
+    if (barrier.made) barrier.shown_async = true;
+}
+
+void fence_init() {
+  for (Barrier& barrier : block().barriers)
+    if (barrier.made && barrier.maker == self().thread) barrier.shown_async = barrier.shown_cluster = true;
+}
+
+// -- TMA and cp.async ------------------------------------------------------------------------------
+
+// opaque: base, rank, three sizes, strides of two in bytes, three sides of the box, swizzle, bytes of an element.
+enum { BASE, RANK, SIZES, STRIDES = 5, BOX = 7, SWIZZLE = 10, ELEMENT = 11 };
+
+static uint32_t swizzled(uint32_t address, int bits) { return address ^ ((address >> 7 & ((1u << bits) - 1)) << 4); }
+
+static uint32_t box_bytes(const CUtensorMap& map) { return map.opaque[BOX] * map.opaque[BOX + 1] * map.opaque[ELEMENT]; }
+
+// Where element (x, y) of a job's box lies: in memory (null outside) and in shared memory.
+static unsigned char* in_memory(const Job& job, int x, int y) {
+  const auto* map = job.map.opaque;
+  const long place[3] = {(long)job.x + x, (long)job.y + y, job.z};
+  long bytes = place[0] * (long)map[ELEMENT];
+  for (int i = 0; i < (int)map[RANK]; i++) {
+    if (place[i] < 0 || place[i] >= (long)map[SIZES + i]) return nullptr;
+    if (i) bytes += place[i] * (long)map[STRIDES + i - 1];
+  }
+  return (unsigned char*)map[BASE] + bytes;
+}
+static uint32_t in_shared(const Job& job, int x, int y) {
+  const auto* map = job.map.opaque;
+  return swizzled(job.at + (y * map[BOX] + x) * map[ELEMENT], map[SWIZZLE]);
+}
+
+void perform(const JobRef& job) {
+  if (job->done) return;
+  job->done = true;
+  Block& there = *job->block;
+  if (job->kind == Job::copies) {
+    for (const auto& copy : job->list) {
+      unsigned char bytes[16] = {};
+      memcpy(bytes, copy.from, copy.read);
+      write_generic(there, copy.to, bytes, copy.bytes);
+    }
+    if (there.left) return fail("a copy to the shared memory of a block that has left");
+    return count(there, barrier_at(there, job->barrier), 1, 0);
+  }
+  const auto* map = job->map.opaque;
+  const size_t element = map[ELEMENT];
+  if (job->kind == Job::load && there.left) return fail("a load to the shared memory of a block that has left");
+  for (int y = 0; y < (int)map[BOX + 1]; y++)
+    for (int x = 0; x < (int)map[BOX]; x++) {
+      unsigned char* memory = in_memory(*job, x, y);
+      const uint32_t at = in_shared(*job, x, y);
+      if (job->kind == Job::store) {
+        if (memory) memcpy(memory, &there.async[at], element);
+      } else {
+        if (memory) memcpy(&there.async[at], memory, element);
+        else memset(&there.async[at], 0, element);
+        memcpy(there.generic + at, &there.async[at], element);
+      }
+    }
+  if (job->kind == Job::store) return;
+  Barrier& barrier = barrier_at(there, job->barrier);
+  if (!barrier.shown_async) fail("an mbarrier whose init TMA need not see");
+  count(there, barrier, 0, -(long)box_bytes(job->map));
+}
+
+void tma_load(uint32_t to, const void* map, int x, int y, int z, uint32_t barrier, int mask) {
+  pause();
+  if (mask < 0) mask = 1 << block().rank;
+  for (uint32_t peer = 0; mask >> peer; peer++) {
+    if (!(mask >> peer & 1)) continue;
+    auto job = std::make_shared<Job>();
+    job->kind = Job::load, job->block = target(peer << 24), job->map = *(const CUtensorMap*)map;
+    job->x = x, job->y = y, job->z = z, job->at = offset(to), job->barrier = offset(barrier);
+    if (job->at + box_bytes(job->map) > job->block->size) return fail("a load beyond the end of shared memory");
+    poison(*job->block, job->at, box_bytes(job->map));
+    if (state->arrives >= 1) perform(job);
+    else state->arriving.push_back(job);
+  }
+}
+
+void tma_store(const void* map, int x, int y, int z, uint32_t from) {
+  pause();
+  auto job = std::make_shared<Job>();
+  job->kind = Job::store, job->block = &block(), job->map = *(const CUtensorMap*)map;
+  job->x = x, job->y = y, job->z = z, job->at = offset(from);
+  self().open.push_back(job);
+  if (state->reads >= 1) perform(job);
+  else state->reading.push_back(job);
+}
+
+void bulk_commit() {
+  self().stores.push_back(std::move(self().open));
+  self().open.clear();
+}
+
+static void stored(const JobRef& job) {
+  perform(job);
+  auto& reading = state->reading;
+  reading.erase(std::remove(reading.begin(), reading.end(), job), reading.end());
+}
+
+void bulk_wait(int pending) {
+  pause();
+  auto& stores = self().stores;
+  for (; (int)stores.size() > pending; stores.pop_front())
+    for (const JobRef& job : stores.front()) stored(job);
+}
+
+void cp_async(uint32_t to, const void* from, int bytes, int read) {
+  poison(block(), offset(to), bytes);
+  self().copies.push_back({offset(to), from, bytes, read});
+}
+
+// Arrives once the thread's copies so far are there; the arrival is one of those that the barrier counts.
+void cp_async_arrive(uint32_t barrier) {
+  pause();
+  auto job = std::make_shared<Job>();
+  job->kind = Job::copies, job->block = &block(), job->barrier = offset(barrier), job->list = std::move(self().copies);
+  self().copies.clear();
+  if (state->arrives >= 1) perform(job);
+  else state->arriving.push_back(job);
+}
+
+// A block's last thread has left: its shared memory may be another's, whatever still reads it.
+void leave(Block& mine) {
+  mine.left = true;
+  memset(mine.async.data(), 0xff, mine.size);
+  for (Fiber& fiber : mine.fibers) {
+    for (auto& group : fiber.stores)
+      for (auto& job : group) stored(job);
+    for (auto& job : fiber.open) stored(job);
+  }
+  for (auto& job : state->arriving)
+    if (job->block == &mine) fail("a block leaves before what is copied to it has come");
+  auto& list = state->multiplying;
+  auto here = [&](const std::pair<Block*, int>& entry) { return entry.first == &mine; };
+  list.erase(std::remove_if(list.begin(), list.end(), here), list.end());
+  Progress& progress = state->progress[mine.kernel];
+  if (!mine.triggered) progress.triggered++;
+  mine.triggered = true;
+  for (Fiber& fiber : mine.fibers) {
+    fiber.known.clear();
+    show_all(fiber);
+  }
+  if (++progress.ended == state->launches[mine.kernel].grid) {
+    progress.complete = true;
+    wake_all();
+  }
+}
+
+// -- wgmma: a warpgroup's, whole -------------------------------------------------------------------
+
+static float* half_values() {
+  static float* values = [] {
+    auto* made = new float[65536];
+    for (int bits = 0; bits < 65536; bits++) {
+      half value;
+      value.bits = bits;
+      made[bits] = value;
+    }
+    return made;
+  }();
+  return values;
+}
+
+static int row_of(int thread, int i) { return thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8; }
+static int column_of(int thread, int i) { return i / 4 * 8 + thread % 4 * 2 + i % 2; }
+
+// Of a descriptor: where element (mn, k) lies. `across`: m or n is contiguous.
+static uint32_t element_at(uint64_t descriptor, bool across, int mn, int k) {
+  static const int log_width[4] = {4, 7, 6, 5};
+  const int log = log_width[descriptor >> 62], width = 1 << log;
+  const uint32_t start = (descriptor & 0x3fff) << 4, leading = (descriptor >> 16 & 0x3fff) << 4;
+  const uint32_t stride = (descriptor >> 32 & 0x3fff) << 4;
+  const uint32_t at = across ? mn / (width / 2) * leading + k / 8 * stride + k % 8 * width + mn % (width / 2) * 2
+                             : mn / 8 * stride + mn % 8 * width + k * 2;
+  return swizzled(start + at, log - 4);
+}
+
+static void read_operand(const Block& block, uint64_t descriptor, bool across, bool bf16, int extent, float* into) {
+  const float* values = half_values();
+  for (int mn = 0; mn < extent; mn++)
+    for (int k = 0; k < 16; k++) {
+      const uint32_t at = element_at(descriptor, across, mn, k);
+      uint16_t bits = 0xffff;
+      if (at + 2 <= block.size) memcpy(&bits, &block.async[at], 2);
+      uint32_t wide = (uint32_t)bits << 16;
+      if (bf16) memcpy(&into[k * extent + mn], &wide, 4);
+      else into[k * extent + mn] = values[bits];
+    }
+}
+
+void multiply(Block& block, int warpgroup, int until) {
+  Warpgroup& group = block.warpgroups[warpgroup];
+  static float a[16 * 64], b[16 * 256];
+  for (; group.done < until; group.done++) {
+    const Multiply& m = group.list[group.done];
+    Sums& sums = group.sums[m.sums];
+    read_operand(block, m.a, m.across_a, m.bf16, 64, a);
+    read_operand(block, m.b, m.across_b, m.bf16, m.n, b);
+    float* values = sums.values.data();
+    if (!m.adds) std::fill(sums.values.begin(), sums.values.end(), 0.0f);
+    for (int row = 0; row < 64; row++)
+      for (int k = 0; k < 16; k++) {
+        const float left = a[k * 64 + row];
+        const float* right = b + k * m.n;
+        float* to = values + row * m.n;
+        for (int n = 0; n < m.n; n++) to[n] += left * right[n];
+      }
+    if (m.half)
+      for (float& value : sums.values) value = half(value);
+    if (m.unfenced) std::fill(sums.values.begin(), sums.values.end(), NAN);
+  }
+  if (group.done < (int)group.list.size()) return;
+  auto& list = state->multiplying;
+  list.erase(std::remove(list.begin(), list.end(), std::make_pair(&block, warpgroup)), list.end());
+}
+
+// The value of a thread's registers moves here while wgmmas are under way, and what is in them means nothing.
+static void hold(Sums& sums, int thread) {
+  if (sums.held[thread]) return;
+  sums.held[thread] = true;
+  for (int i = 0; i < sums.n / 2; i++) {
+    float& value = sums.values[row_of(thread, i) * sums.n + column_of(thread, i)];
+    if (sums.half) value = ((const half*)sums.registers[thread])[i];
+    else value = ((const float*)sums.registers[thread])[i];
+  }
+  memset(sums.registers[thread], 0xff, sums.n / 2 * (sums.half ? 2 : 4));
+}
+
+static void give_back(Sums& sums, int thread) {
+  sums.held[thread] = false;
+  for (int i = 0; i < sums.n / 2; i++) {
+    const float value = sums.values[row_of(thread, i) * sums.n + column_of(thread, i)];
+    if (sums.half) ((half*)sums.registers[thread])[i] = half(value);
+    else ((float*)sums.registers[thread])[i] = value;
+  }
+}
+
+void wgmma(void* registers, int n, bool half_sums, bool bf16, bool across_a, bool across_b, uint64_t a, uint64_t b, bool adds) {
+  Fiber& fiber = self();
+  const int number = fiber.thread / 128, thread = fiber.thread % 128;
+  Warpgroup& group = block().warpgroups[number];
+  if (fiber.issued == (int)group.list.size()) {
+    size_t at = 0;
+    while (at < group.sums.size() && group.sums[at].registers[thread] != registers) at++;
+    if (at == group.sums.size()) group.sums.emplace_back();
+    if (group.done == (int)group.list.size()) state->multiplying.emplace_back(&block(), number);
+    group.list.push_back({a, b, n, half_sums, bf16, across_a, across_b, adds, false, (int)at, 0});
+  }
+  Multiply& mine = group.list[fiber.issued++];
+  Sums& sums = group.sums[mine.sums];
+  if (!sums.n) sums.n = n, sums.half = half_sums, sums.values.resize(64 * n);
+  if (mine.a != a || mine.b != b || sums.n != n) fail("threads of a warpgroup differ about a wgmma");
+  sums.registers[thread] = registers;
+  hold(sums, thread);
+  if (!fiber.fenced) mine.unfenced = true;
+  if (++mine.issued < 128) return;
+  wake(block());
+  if (state->reads >= 1) multiply(block(), number, fiber.issued);
+}
+
+void wgmma_fence() { self().fenced = true; }
+void wgmma_commit() { self().groups.push_back(self().issued); }
+
+void wgmma_wait(int pending) {
+  pause();
+  Fiber& fiber = self();
+  if ((int)fiber.groups.size() <= pending) return;
+  const int number = fiber.thread / 128, thread = fiber.thread % 128;
+  const int until = fiber.groups[fiber.groups.size() - 1 - pending];
+  if (!until) return;
+  Warpgroup& group = block().warpgroups[number];
+  if (group.list[until - 1].issued < 128) pause(Fiber::wgmma, until);
+  if (group.done < until) multiply(block(), number, until);
+  // Sums that a later wgmma of this thread adds to stay under way.
+  for (size_t at = 0; at < group.sums.size(); at++) {
+    bool later = false;
+    for (int i = until; i < fiber.issued; i++) later |= group.list[i].sums == (int)at;
+    if (later || !group.sums[at].held[thread]) continue;
+    give_back(group.sums[at], thread);
+    fiber.fenced = false;
+  }
+}
+
+// -- fragments, sums for other blocks --------------------------------------------------------------
+
+void stmatrix(uint32_t to, int count, bool across, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  Block& mine = block();
+  Warp& warp = mine.warps[self().thread / 32];
+  warp.shown[self().thread % 32] = {offset(to), {a, b, c, d}};
+  if (warp.met == 31)
+    for (int matrix = 0; matrix < count; matrix++)
+      for (int row = 0; row < 8; row++) {
+        uint16_t values[8];
+        for (int column = 0; column < 8; column++) {
+          const int r = across ? column : row, at = across ? row : column;
+          values[column] = warp.shown[r * 4 + at / 2].words[matrix] >> at % 2 * 16;
+        }
+        write_generic(mine, warp.shown[matrix * 8 + row].at, values, 16);
+      }
+  sync_warp();
+}
+
+void store_shared(uint32_t to, float a, float b, float c, float d) {
+  const float values[4] = {a, b, c, d};
+  write_generic(block(), offset(to), values, 16);
+  if (cluster().blocks.size() == 1) return;
+  block().unshown[offset(to) / 16] = true;
+  self().unshown.push_back(offset(to) / 16);
+}
+
+static void poisoned(float& a, float& b, float& c, float& d) { a = b = c = d = NAN; }
+
+void load_cluster(float& a, float& b, float& c, float& d, uint32_t from) {
+  Block& there = *target(from);
+  if (&there != &block() && there.unshown[offset(from) / 16]) return poisoned(a, b, c, d);
+  float values[4];
+  memcpy(values, there.generic + offset(from), 16);
+  a = values[0], b = values[1], c = values[2], d = values[3];
+}
+
+// -- global memory between blocks ------------------------------------------------------------------
+
+static void apply(Fiber& fiber, size_t until) {
+  for (; fiber.applied < until; fiber.applied++) {
+    const Write& write = fiber.log[fiber.applied];
+    memcpy(write.to, write.values, 16);
+    state->shown[write.to] = ++state->now;
+  }
+}
+
+// All that happened before, of this thread and of those that it met.
+void show_all(Fiber& fiber) {
+  for (size_t i = 0; i < fiber.known.size(); i++) apply(fiber.block->fibers[i], fiber.known[i]);
+  apply(fiber, fiber.log.size());
+}
+
+void fence_gpu() {
+  show_all(self());
+  self().acquired = state->now;
+}
+
+void store_global(const void* to, float a, float b, float c, float d) { self().log.push_back({(float*)to, {a, b, c, d}}); }
+
+void load_global(float& a, float& b, float& c, float& d, const void* from) {
+  const auto shown = state->shown.find(from);
+  if (shown == state->shown.end() || shown->second > self().acquired) return poisoned(a, b, c, d);
+  const float* values = (const float*)from;
+  a = values[0], b = values[1], c = values[2], d = values[3];
+}
+
+void store_flag(const void* to, uint32_t value, bool release) {
+  pause();
+  if (release) show_all(self());
+  *(uint32_t*)to = value;
+  state->flags++;
+  wake_all();
+}
+
+uint32_t load_flag(const void* from, bool acquire) {
+  pause();
+  // Asking again makes no difference until some flag has changed.
+  if (!*(const uint32_t*)from) pause(Fiber::flag, state->flags);
+  const uint32_t value = *(const uint32_t*)from;
+  if (acquire) self().acquired = state->now;
+  return value;
+}
+
+void launch_dependents() {
+  if (!block().triggered) state->progress[block().kernel].triggered++;
+  block().triggered = true;
+}
+
+void wait_for_kernel() {
+  pause(Fiber::grid);
+  self().acquired = state->now;
+}
+
+// -- the entry -------------------------------------------------------------------------------------
+
+int run(const Launch* launches, const Kernel* kernels, int count, unsigned seed, char* message) {
+  State fresh;
+  state = &fresh;
+  fresh.launches = launches, fresh.kernels = kernels, fresh.count = count;
+  fresh.progress.resize(count);
+  fresh.random.seed(seed * 7919 + 17);
+  // arrives, reads: 0 as late as can be, 1 at once.
+  static const struct { double arrives, reads, changes, of_block, of_warpgroup; bool priorities, backwards; } ways[] = {
+      {0, 0, 0.01, 0, 0, true, false},     {1, 0, 0.002, 0, 4, true, false},  {0.05, 0.05, 0, 0, 0, false, false},
+      {0, 1, 0.01, 0, 2, true, true},      {1, 1, 0, 0, 0, false, true},      {0.3, 0, 0.0005, 4, 2, true, false},
+      {1, 0, 0.05, 0, 0, true, false},     {0, 0, 0.001, 4, 4, true, true},
+  };
+  const auto& way = ways[seed % (sizeof ways / sizeof *ways)];
+  fresh.arrives = way.arrives, fresh.reads = way.reads, fresh.changes = way.changes;
+  fresh.of_block = way.of_block, fresh.of_warpgroup = way.of_warpgroup;
+  fresh.priorities = way.priorities, fresh.backwards = way.backwards;
+  const int outcome = schedule();
+  strncpy(message, fresh.error.c_str(), 199);
+  state = nullptr;
+  return outcome;
+}
+
+}  // namespace hopper
