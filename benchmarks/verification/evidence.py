@@ -21,19 +21,21 @@ _SOURCES = (
 # What families share beside their own folders.
 _STAGED, _TENSORCORE = "tirgemm/families/staged.py", "tirgemm/families/tensorcore"
 _SHARED_BY = {"simt": (_STAGED,), "mma": (_STAGED, _TENSORCORE), "wmma": (_STAGED, _TENSORCORE)}
+# And a row of an emulator.
+_EMULATOR = ("benchmarks/emulator", "tests/contract")
 HEAD = ("format", "kind", "family", "environment", "sources_sha256", "summary", "rows")
 
 Row = dict[str, Any]
 
 
 class EvidenceFile:
-    """``kind`` is what was done (``verified``, ``mutants``, ``sanitized``); rows are kept by their ``key``."""
+    """``kind`` is what was done (``verified``, ``mutants``, ``sanitized``, ``emulated``); rows are kept by their ``key``."""
 
     def __init__(self, path: Path, kind: str, family: str, device: Device, *, commit: str | None = None) -> None:
         self.path = path
         self._head = {
             "format": FORMAT, "kind": kind, "family": family, "environment": environment(device, ROOT, commit),
-            "sources_sha256": sources_sha256(family),
+            "sources_sha256": sources_sha256(family, kind),
         }  # fmt: skip
         self.rows: dict[str, Row] = {}
         self.summary: dict[str, Any] = {}
@@ -75,17 +77,32 @@ def problems(document: dict[str, Any]) -> list[str]:
         found.append(f"its summary counts {summary['count']}, {summary['status']}; its rows are {len(rows)}, {counts}")
     keys = Counter(row["key"] for row in rows)
     found += [f"{count} rows have the key {key}" for key, count in keys.items() if count > 1]
+    if document["kind"] == "emulated":
+        found += [f"{row['key']} does not say on what problem" for row in rows if _lacks_problem(row)]
+        found += [f"{row['key']} is not altered and {row['status']}" for row in rows if _fails(row)]
     return found
 
 
-def sources_sha256(family: str) -> str:
-    """Over every source text that a row about ``family`` depends on."""
+def _lacks_problem(row: Row) -> bool:
+    """Of a row of an emulator: whether it ran and does not say what."""
+    return "emulated" not in row and not row["status"].startswith("not emulated: ")
+
+
+def _fails(row: Row) -> bool:
+    """Of a row of an emulator: whether it is of a kernel that is wrong as it is."""
+    return not row["mutant"] and row["status"] != "passed" and not row["status"].startswith("not emulated: ")
+
+
+def sources_sha256(family: str, kind: str = "") -> str:
+    """Over every source text that a row of ``kind`` about ``family`` depends on."""
     digest = hashlib.sha256()
-    for name in (*_SOURCES, f"tirgemm/families/{family}", *_SHARED_BY.get(family, ())):
+    emulator = _EMULATOR if kind == "emulated" else ()
+    for name in (*_SOURCES, f"tirgemm/families/{family}", *_SHARED_BY.get(family, ()), *emulator):
         place = ROOT / name
         files = sorted(place.rglob("*")) if place.is_dir() else [place]
+        suffixes = (".h", ".cc") if name == "tests/contract" else (".py", ".cu")
         for file in files:
-            if file.suffix in (".py", ".cu"):
+            if file.suffix in suffixes:
                 digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
     return digest.hexdigest()
 

@@ -1,0 +1,55 @@
+"""Problems on which an emulator runs a config in a second, and which have the code of a large one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.verification.cases import Case
+from tirgemm.families.simt.tiling import PIPELINES
+from tirgemm.gemm import Gemm, Range
+
+# Sizes keep what they are by this many elements, so that every address keeps its alignment.
+_CLASS = 16
+# How often each stage of shared memory is used, at least; more where fewer steps make other code.
+_ROUNDS = (3, 5, 9)
+
+
+def smaller(case: Case) -> Iterator[Gemm]:
+    """The problem with fewer rows, columns and steps of k, from the smallest up, at last as it is.
+
+    Two tiles in m and n where it has two or more; each stage in use several times; every size and leading dimension
+    congruent to its own by 16 elements, and divisible by its tile or not as it was.
+    """
+    gemm, knobs = case.gemm, dict(case.config.knobs)
+    tile_m, tile_n, tile_k = (int(knobs.get(f"tile_{d}", knobs.get(f"block_{d}", 64))) for d in "mnk")
+    stages = int(knobs.get("stages", PIPELINES.get(str(knobs.get("pipeline")), 2)))
+    split = int(knobs.get("split", 1))
+    found: dict[Gemm, None] = {}
+    for rounds in _ROUNDS:
+        m, n = (_reduced(size, tile + 1, tile) for size, tile in ((gemm.m_max, tile_m), (gemm.n, tile_n)))
+        k = _reduced(gemm.k, split * (rounds * stages - 1) * tile_k + 1, tile_k)
+        found[_resized(gemm, m, n, k)] = None
+    found[gemm] = None
+    yield from found
+
+
+def _reduced(size: int, least: int, tile: int) -> int:
+    """The least size not below ``least`` of the same class; ``size`` where that is none."""
+    same = (s for s in range(least, size) if s % _CLASS == size % _CLASS and (s % tile == 0) == (size % tile == 0))
+    return next(same, size)
+
+
+def _resized(gemm: Gemm, m: int, n: int, k: int) -> Gemm:
+    low = gemm.m.low if isinstance(gemm.m, Range) else m
+    words = str(gemm).split(":")[1:]
+    before = {
+        "lda": gemm.m_max if gemm.trans_a else gemm.k, "ldb": gemm.k if gemm.trans_b else gemm.n,
+        "ldc": gemm.n, "ldd": gemm.n,
+    }  # fmt: skip
+    after = {"lda": m if gemm.trans_a else k, "ldb": k if gemm.trans_b else n, "ldc": n, "ldd": n}
+    for at, word in enumerate(words):
+        name, _, value = word.partition("=")
+        if name in before:
+            words[at] = f"{name}={int(value) - before[name] + after[name]}"
+    size = f"{min(low, m)}..{m}" if isinstance(gemm.m, Range) else str(m)
+    return Gemm.parse(":".join([f"{size}x{n}x{k}", *words]))
