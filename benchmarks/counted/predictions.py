@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tirgemm.analysis.banks import BankModel, bank_model
 from tirgemm.analysis.resources import occupancy_of, resources_of
 from tirgemm.analysis.sass import disassemble
+from tirgemm.analysis.shared_access import SharedAccess
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families import family_named
@@ -15,10 +16,6 @@ from tirgemm.gemm import Gemm
 
 if TYPE_CHECKING:
     from tirgemm.analysis.kernel import KernelAnalysis
-
-
-# cp.async of so many bytes is the one that goes past L1.
-PAST_L1_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,8 @@ def memory_counters(analysis: KernelAnalysis, model: BankModel) -> dict[str, flo
     counters |= {"copy_requests": copied.requests, "copy_sectors": copied.sectors}
     counters["global_load_requests"] += copied.requests
     counters["global_load_sectors"] += written.looked_up_sectors
-    past = any(a.space == "shared" and a.op == "copy" and a.width == PAST_L1_BYTES for a in analysis.accesses)
+    copies = [a for a in analysis.accesses if a.space == "shared" and a.op == "copy"]
+    past = any(SharedAccess("cp.async", a.width).past_l1 for a in copies)
     if past and model.copies == "lines":
         del counters["copy_wavefronts"], counters["copy_sectors"]
     return counters

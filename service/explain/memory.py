@@ -7,14 +7,24 @@ from dataclasses import dataclass
 
 from service.explain.reasons import why_sectors
 from service.explain.tables import Cell, Section, Tone, count, listed, row, share, size, table
+from tirgemm.analysis.banks import bank_model
 from tirgemm.analysis.clash import clash_of
 from tirgemm.analysis.explanation import Explanation, KernelExplanation
 from tirgemm.analysis.kernel import AccessReport
 from tirgemm.analysis.match import AS_WRITTEN as _AS_WRITTEN
+from tirgemm.analysis.shared_access import SharedAccess
 
 LSU_SPACES = ("shared", "distributed")
 _TILES = ("bulk", "matrix")
 _SECTOR = 32
+_THROUGH_L1 = (
+    "Conflicts of cp.async through L1 are of what lanes write, which the notes are about, and of what they read: L1's lines "
+    "lie in the same banks."
+)
+_PAST_L1 = (
+    "Wavefronts of cp.async of 16 bytes, which go past L1, are the fewest: no conflict of theirs is counted, and how many "
+    "passes write what arrives no address tells."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +70,12 @@ def _grouped(accesses: Iterable[AccessReport]) -> list[_Group]:
     return [_Group(tuple(same)) for same in found.values()]
 
 
-def shared(kernel: KernelExplanation, named: str = "") -> Section:
+def shared(found: Explanation, kernel: KernelExplanation, named: str = "") -> Section:
     """Accesses of shared memory by the load/store unit, with the two lanes that collide where some do."""
     rows: list[tuple[Cell, ...]] = []
     notes: list[str] = []
-    for group in _grouped(a for a in kernel.memory.accesses if a.space in LSU_SPACES and a.op not in _TILES):
+    groups = _grouped(a for a in kernel.memory.accesses if a.space in LSU_SPACES and a.op not in _TILES)
+    for group in groups:
         access, clash = group.first, None
         if group.worst.conflicts and group.worst.example:
             clash = clash_of(group.worst.example)
@@ -87,7 +98,18 @@ def shared(kernel: KernelExplanation, named: str = "") -> Section:
         "buffer", "access", ">requests", ">wavefronts", ">a request", ">conflicts", "machine code",
         "what the compiler did",
     )  # fmt: skip
+    if bank_model(found.device.arch).copies == "lines":
+        notes += _of_copies([group for group in groups if group.first.op == "copy"])
     return table(f"Shared memory{named}", heads, rows, notes=notes)
+
+
+def _of_copies(groups: Iterable[_Group]) -> Iterator[str]:
+    """What the figures of cp.async mean where it is not served as a store is."""
+    past = {group: SharedAccess("cp.async", group.first.width).past_l1 for group in groups}
+    if any(group.total("conflicts") for group in past if not past[group]):
+        yield _THROUGH_L1
+    if any(past.values()):
+        yield _PAST_L1
 
 
 def _verdict(group: _Group, note: str) -> Cell:

@@ -23,7 +23,7 @@ def sections(report: Report) -> tuple[Section, ...]:
     parts = [summary(found), roofline(found)]
     for kernel in (found.main, *others):
         named = f" of {kernel.symbol}" if others else ""
-        parts += [shared(kernel, named), global_memory(found, kernel, named), tiles(kernel, named)]
+        parts += [shared(found, kernel, named), global_memory(found, kernel, named), tiles(kernel, named)]
         parts += [resources(found, kernel, named), opcodes(kernel, named)]
     parts += [unknown(found), *(rivals(report.rivals) if report.rivals else ())]
     return tuple(part for part in parts if part.lines or part.rows or part.notes)
