@@ -158,8 +158,11 @@ def analyze(
 
     ``addresses``: shared-memory byte addresses [request, 32], or [32] for one request. ``active``: which lanes take
     part, of the same shape or broadcast to it; all by default. ``sources``: the global byte addresses that a cp.async
-    reads, of the same shape, NOWHERE where it writes zeros: the model of sm_90a asks for them, and without them takes those to be without conflicts. ``arch`` may be a model of one's own. Raises InvalidRequest for
-    an unknown architecture, another number of lanes, a negative or a misaligned address.
+    reads, of the same shape, NOWHERE where it writes zeros: the model of sm_90a asks for them of copies through L1, and
+    without them counts what is written alone. ``arch`` may be a model of one's own. Raises InvalidRequest for an unknown
+    architecture, another number of lanes, a negative or a misaligned address.
+
+    Of cp.async past L1 on sm_90a ``passes`` are the fewest: what is counted there follows from no address.
     """
     access = SharedAccess.parse(access) if isinstance(access, str) else access
     model = arch if isinstance(arch, BankModel) else bank_model(arch)

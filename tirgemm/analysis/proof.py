@@ -18,7 +18,8 @@ from tirgemm.layouts import Layout, Rotation, Swizzle
 
 Integers = NDArray[np.int64]
 
-# The architecture that nothing is said of: what is free of conflicts by its model is so by all the others.
+# The architecture where nothing is said of one: by no other model does a layout take more passes. (Conflicts it may have
+# elsewhere: where sm_90a serves a paired half-warp in one phase for two, their words may meet.)
 STRICTEST = "sm_80"
 _MOST_BITS = 5
 _MOST_SHIFT = 12
