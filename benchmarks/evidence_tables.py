@@ -18,7 +18,7 @@ def evidence(folder: Path, suites: Path) -> str:
     lines = _head(["file", "commit", "rows", "what became of them", "elements compared", "worst error / bound"], 2)
     for path in sorted(folder.glob("*.json.gz")):
         document = gzip_json.read(path)
-        if document.get("kind") not in ("verified", "sanitized", "mutants"):
+        if document.get("kind") not in ("verified", "sanitized", "mutants", "emulated"):
             continue
         rows = document["rows"]
         counts = Counter(row["status"] for row in rows)
@@ -27,7 +27,7 @@ def evidence(folder: Path, suites: Path) -> str:
         lines.append(
             _line([
                 f"`{path.name}`", document["environment"]["commit"][:10], str(len(rows)),
-                ", ".join(f"{status} {count:,}" for status, count in counts.most_common()),
+                _counts(counts),
                 f"{checked:,}" if checked else "", f"{worst:.3f}" if checked else "",
             ])
         )  # fmt: skip
@@ -35,14 +35,19 @@ def evidence(folder: Path, suites: Path) -> str:
 
 
 def mutants(folder: Path, suites: Path) -> str:
-    """What caught the mutants of every family, by what was removed or weakened; and how many no tool looked at yet."""
+    """What caught the mutants of every family, by what was removed or weakened.
+
+    Of those not caught: how many no tool looked at yet, and what the emulator says, which ran without the device.
+    """
     del suites
     parts = []
-    for path in sorted(folder.glob("*.mutants.json.gz")):
+    for path in sorted([*folder.glob("*.mutants.json.gz"), *folder.glob("*.emulated.json.gz")]):
         document = gzip_json.read(path)
-        lines = _head(
-            [f"`{document['family']}`", "mutants", "caught by", _NOT_CAUGHT, "of those, seen by no tool yet"], 1
-        )
+        elsewhere = emulated(folder.parent, document["family"]) if document["kind"] == "mutants" else {}
+        head = [f"`{document['family']}`", "mutants", "caught by", _NOT_CAUGHT]
+        if document["kind"] == "mutants":
+            head += ["of those, seen by no tool yet", *(["of those, on the emulator"] if elsewhere else [])]
+        lines = _head(head, 1)
         by: dict[str, list[dict[str, Any]]] = {}
         for row in document["rows"]:
             if row["mutant"]:
@@ -51,10 +56,21 @@ def mutants(folder: Path, suites: Path) -> str:
             missed = [row for row in rows if row["status"].startswith(_NOT_CAUGHT)]
             caught = Counter(row["status"] for row in rows if row not in missed)
             unseen = sum("tools" not in row for row in missed)
-            names = ", ".join(f"{status} {count}" for status, count in caught.most_common())
-            lines.append(_line([what, str(len(rows)), names, str(len(missed) or ""), str(unseen or "")]))
+            there = Counter(elsewhere.get(row["key"], "not run").removeprefix("emulator: ") for row in missed)
+            cells = [what, str(len(rows)), _counts(caught), str(len(missed) or ""), str(unseen or ""), _counts(there)]
+            lines.append(_line(cells[: len(head)]))
         parts.append("\n".join(lines))
     return "\n\n".join(parts) or "No mutants were run yet."
+
+
+def emulated(results: Path, family: str) -> dict[str, str]:
+    """What every mutant of a family did on the emulator, by the mutant's key; empty where none were run."""
+    path = results / "cpu" / f"{family}.emulated.json.gz"
+    return {row["key"]: row["status"] for row in gzip_json.read(path)["rows"]} if path.exists() else {}
+
+
+def _counts(found: Counter[str]) -> str:
+    return ", ".join(f"{word} {count:,}" for word, count in found.most_common())
 
 
 def _head(cells: list[str], left: int) -> list[str]:

@@ -38,6 +38,7 @@ from benchmarks.verification.smaller import smaller
 from benchmarks.verification.switched import NUMBER, switched
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
+from tirgemm.errors import TirgemmError
 from tirgemm.families import family_named
 from tirgemm.families.base import Program
 from tirgemm.gemm import Gemm
@@ -116,8 +117,8 @@ def kernel_rows(
     emulator = EMULATORS[case.config.family]
     with lowering:
         found = smaller_source(emulator, case, device)
-    if found is None:
-        return {job: {"status": f"{NOT_EMULATED}: no problem is small and has the same sites"} for job in jobs}
+    if isinstance(found, str):
+        return {job: {"status": f"{NOT_EMULATED}: {found}"} for job in jobs}
     gemm, launch, source, alteration_of = found
     mutants = [job for job in jobs if job.mutant != UNALTERED]
     text = switched(source, [alteration_of[job.mutant.alteration] for job in mutants])
@@ -143,22 +144,28 @@ def kernel_rows(
     return rows
 
 
-def smaller_source(emulator: Emulator, case: Case, device: Device) -> tuple[Gemm, Launch, str, dict[str, str]] | None:
+def smaller_source(emulator: Emulator, case: Case, device: Device) -> tuple[Gemm, Launch, str, dict[str, str]] | str:
     """A smaller problem with the same mutants in the same order, its launch and source, and the names of its mutants.
 
-    None where there is none. Needs TVM.
+    Where there is none, why. Needs TVM.
     """
     from tirgemm.tuning.compile.cuda import checked_launch, lower
 
     wanted = alterations.mutants(lowered(case.gemm, case.config, device.with_(uuid="", index=0, environment=()))[1])
+    why = "the sites of every smaller problem are others"
     for gemm in smaller(case):
-        program = emulator.program(gemm, case)
-        host, source = lower(program, device.arch)
+        try:
+            program = emulator.program(gemm, case)
+            host, source = lower(program, device.arch)
+            launch = checked_launch(program, host)
+        except TirgemmError as error:
+            why = str(error)[:200]
+            continue
         found = alterations.mutants(source)
         if [(m.what, m.where) for m in found] == [(m.what, m.where) for m in wanted]:
             names = {w.alteration: f.alteration for w, f in zip(wanted, found, strict=True)}
-            return gemm, checked_launch(program, host), source, names
-    return None
+            return gemm, launch, source, names
+    return why
 
 
 def _results(

@@ -17,8 +17,8 @@ _ROUNDS = (3, 5, 9)
 def smaller(case: Case) -> Iterator[Gemm]:
     """The problem with fewer rows, columns and steps of k, from the smallest up, at last as it is.
 
-    Two tiles in m and n where it has two or more; each stage in use several times; every size and leading dimension
-    congruent to its own by 16 elements, and divisible by its tile or not as it was.
+    Two tiles in m and n where it has two or more, as many in n as ``raster`` divides; each stage in use several times;
+    every size and leading dimension congruent to its own by 16 elements, and divisible by its tile or not as it was.
     """
     gemm, knobs = case.gemm, dict(case.config.knobs)
     tile_m, tile_n, tile_k = (int(knobs.get(f"tile_{d}", knobs.get(f"block_{d}", 64))) for d in "mnk")
@@ -26,17 +26,23 @@ def smaller(case: Case) -> Iterator[Gemm]:
     split = int(knobs.get("split", 1))
     found: dict[Gemm, None] = {}
     for rounds in _ROUNDS:
-        m, n = (_reduced(size, tile + 1, tile) for size, tile in ((gemm.m_max, tile_m), (gemm.n, tile_n)))
+        m, n = (
+            _reduced(gemm.m_max, tile_m + 1, tile_m),
+            _reduced(gemm.n, tile_n + 1, tile_n, int(knobs.get("raster", 1))),
+        )
         k = _reduced(gemm.k, split * (rounds * stages - 1) * tile_k + 1, tile_k)
         found[_resized(gemm, m, n, k)] = None
     found[gemm] = None
     yield from found
 
 
-def _reduced(size: int, least: int, tile: int) -> int:
-    """The least size not below ``least`` of the same class; ``size`` where that is none."""
-    same = (s for s in range(least, size) if s % _CLASS == size % _CLASS and (s % tile == 0) == (size % tile == 0))
-    return next(same, size)
+def _reduced(size: int, least: int, tile: int, raster: int = 1) -> int:
+    """The least size not below ``least`` of the same class, in tiles that ``raster`` divides; ``size`` where there is none."""
+    return next((s for s in range(least, size) if _alike(s, size, tile) and -(-s // tile) % raster == 0), size)
+
+
+def _alike(one: int, other: int, tile: int) -> bool:
+    return one % _CLASS == other % _CLASS and (one % tile == 0) == (other % tile == 0)
 
 
 def _resized(gemm: Gemm, m: int, n: int, k: int) -> Gemm:
