@@ -50,7 +50,7 @@ SERIALISED = "ptxas warning"
 # Verifications, each of two launches or more: as it is, and with random delays.
 PLAIN_TRIES, DELAYED_TRIES = 3, 12
 _SILENCE_S = 10.0
-# What the sanitizer may take to start, and for each kernel; how much of the time is for what comes before it.
+# How much of the time is for what comes before the sanitizer.
 _TESTS_SHARE = 0.6
 # The tool that finds what a removed barrier does comes first. Starting a process takes longer than a kernel does.
 _TOOLS = ("racecheck", "memcheck", "synccheck")
