@@ -30,21 +30,17 @@ def of_store(store: Store, device: Device, record: KernelRecord | None = None) -
 
 def of_results(folder: Path, device: Device, regime: str) -> dict[str, MeasuredRate]:
     """What the results files in ``folder`` have of ``device``: the median of their streams (``dram``), and the most that
-    ``mma.sync`` reached in ``regime``. Raises InvalidRequest for a folder without either."""
+    ``mma.sync`` reached in ``regime``. Raises InvalidRequest for a folder without either, or with a file that is no document."""
     streams: list[float] = []
     found: dict[str, MeasuredRate] = {}
     for file in sorted(folder.glob("*.json*")) if folder.is_dir() else ():
-        document = _document(file)
-        if document.get("environment", {}).get("device_key") != device.key:
-            continue
-        read = [float(stream["read_gbps"]) for stream in document.get("streams", ())]
-        if read:
-            streams += read
-        if document.get("suite") == "mma_ceiling":
-            for kind, by_regime in document["summary"].items():
-                if regime in by_regime:
-                    taken = f"mma.sync out of registers alone, {regime}, {file}"
-                    found[_named(kind)] = MeasuredRate(float(by_regime[regime]), taken)
+        try:
+            document = load(file)
+            if isinstance(document, dict) and document.get("environment", {}).get("device_key") == device.key:
+                streams += [float(stream["read_gbps"]) for stream in document.get("streams", ())]
+                found |= _of_mma(document, regime, file)
+        except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidRequest(f"{file} is not a results file: {type(error).__name__}: {error}") from error
     if streams:
         taken = f"reading alone, the median of {len(streams)} runs in {folder}"
         found["dram"] = MeasuredRate(statistics.median(streams), taken)
@@ -55,15 +51,16 @@ def of_results(folder: Path, device: Device, regime: str) -> dict[str, MeasuredR
     return found
 
 
+def _of_mma(document: Mapping[str, Any], regime: str, file: Path) -> dict[str, MeasuredRate]:
+    """What a file of ``benchmarks/mma_ceiling.py`` has; nothing of any other."""
+    if document.get("suite") != "mma_ceiling":
+        return {}
+    taken = f"mma.sync out of registers alone, {regime}, {file}"
+    rates = {kind: rates[regime] for kind, rates in document["summary"].items() if regime in rates}
+    return {_named(kind): MeasuredRate(float(rate), taken) for kind, rate in rates.items()}
+
+
 def _named(kind: str) -> str:
     """The rate of a kind as ``benchmarks/mma_ceiling.py`` writes it: ``f16``, ``bf16``, ``f16:acc=f16``."""
     dtype, _, acc = kind.partition(":acc=")
     return mma_rate(dtype, acc or "f32")
-
-
-def _document(file: Path) -> Mapping[str, Any]:
-    try:
-        document = load(file)
-    except (OSError, ValueError, EOFError) as error:
-        raise InvalidRequest(f"{file} is not a results file: {error}") from error
-    return document if isinstance(document, dict) else {}

@@ -90,6 +90,16 @@ def test_a_folder_without_rates_of_the_device_is_refused(tmp_path: Path) -> None
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(InvalidRequest, match=r"broken\.json is not a results file"):
         of_results(tmp_path, H200, "sustained")
+    shapeless: tuple[dict[str, Any], ...] = (
+        {"streams": [{"read": 1.0}]},
+        {"streams": 3},
+        {"suite": "mma_ceiling", "summary": {"f16": 3}},
+    )
+    for number, members in enumerate(shapeless):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with pytest.raises(InvalidRequest, match=r"0\.json is not a results file: (KeyError|TypeError)"):
+            of_results(results(folder, **members), H200, "sustained")
 
 
 def test_the_rate_of_an_instruction_bounds_kernels_that_have_it_alone() -> None:
