@@ -54,7 +54,7 @@ def problems(path: Path, suites: Path = HERE / "suites") -> list[str]:
         if document.get("format") == MEASURED_CONFIGS:
             return _configs(path)
         if document.get("format") == evidence.FORMAT:
-            return evidence.problems(document)
+            return [*_evidence_head(path, document), *evidence.problems(document)]
         if document["suite"] == "calls":
             return list(_calls(document))
         if document["suite"] == "counters":
@@ -74,6 +74,13 @@ def _head(path: Path, document: dict[str, Any]) -> Iterator[str]:
     name = f"{document['suite']}.{document['regime']}.json"
     if path.name not in (name, f"{name}.gz"):
         yield f"its suite and regime make the name {name}"
+    yield from _environment(document)
+
+
+def _evidence_head(path: Path, document: dict[str, Any]) -> Iterator[str]:
+    name = f"{document['family']}.{document['kind']}.json.gz"
+    if path.name != name:
+        yield f"its family and kind make the name {name}"
     yield from _environment(document)
 
 

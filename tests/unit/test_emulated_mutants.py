@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import check
 from benchmarks.evidence_tables import mutants as mutants_table
 from benchmarks.verification import alterations, emulated, evidence
 from benchmarks.verification.altered import lowered
@@ -166,3 +167,6 @@ def test_evidence_of_an_emulator_names_its_problems_and_has_no_find(tmp_path: Pa
     file.add("four", {"status": emulated.WRONG, "mutant": "drop:1"})
     file.save()
     assert len(evidence.problems(gzip_json.read(file.path))) == 2
+    good = file.path.with_name("good.json.gz")
+    EvidenceFile(good, "emulated", "mma", H200, commit="abc").save()
+    assert any("make the name mma.emulated.json.gz" in sentence for sentence in check.problems(good))

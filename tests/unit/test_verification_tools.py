@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks.verification import alterations, evidence, mutants, sanitizer, verify_family
+from benchmarks.verification import alterations, emulated, evidence, mutants, sanitizer, verify_family
 from benchmarks.verification.altered import build, lowered, with_alteration
 from benchmarks.verification.cases import Case, missing_choices, named_config, random_cases, special_cases
 from benchmarks.verification.covering import build_cost, classes, covering, paths, small_cases, warps
@@ -285,6 +285,10 @@ def test_committed_evidence_is_right(path: Path) -> None:
         assert list(verify_family.failures(document["rows"])) == []
         assert not verify_family.too_many_spill(document["rows"])
         assert len(document["rows"]) >= (600 if document["family"] == "wgmma" else 300)
+    if document["kind"] == "emulated":
+        assert emulated.failures(document["rows"]) == []
+        assert any(not row["mutant"] for row in document["rows"])
+        assert any(row["status"] == emulated.WRONG for row in document["rows"])
 
 
 # -- sanitizer -------------------------------------------------------------------------------------
