@@ -6,9 +6,12 @@ import pytest
 
 from service.explain.gather import Report
 from service.explain.wording import sections
+from tirgemm.analysis.clash import clash_of
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.explain import chosen, explain
+
+H200 = named_device("sm_90a")
 
 
 @pytest.mark.parametrize(("family", "arch", "through", "past"), [
@@ -22,3 +25,17 @@ def test_what_figures_of_cp_async_mean_on_sm_90a_is_said(family: str, arch: str,
     text = " ".join(section.notes)
     assert ("Conflicts of cp.async through L1" in text) is through
     assert ("of 16 bytes, which go past L1, are the fewest" in text) is past
+
+
+def test_the_example_of_a_copy_through_l1_has_the_passes_of_what_it_reads() -> None:
+    """Rows of B begin within L1's lines: what is written has no conflicts, what is read has two words of some banks."""
+    gemm = Gemm.parse("511x513x515:f32:nn")
+    found = explain(gemm, chosen(gemm, H200, "simt", "pipeline=async3"), H200)
+    copies = [a for a in found.main.memory.accesses if (a.op, a.space, a.width) == ("copy", "shared", 4)]
+    for access in copies:
+        assert access.example is not None
+        assert sum(passes for *_, passes in access.example.phases) * access.requests >= access.wavefronts
+    (reading, *_) = [a for a in copies if a.operand == "b"]
+    assert reading.conflicts
+    assert reading.example is not None
+    assert clash_of(reading.example) is None

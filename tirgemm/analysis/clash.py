@@ -43,6 +43,8 @@ def clash_of(example: Example) -> Clash | None:
             continue
         bank = max(wanted, key=lambda each: (len(wanted[each]), -each))
         words = sorted(wanted[bank], key=lambda word: (wanted[bank][word], word))
+        if len(words) == 1:
+            continue  # a copy through L1 that loses by what it reads
         first = words[0]
         # Two lanes rather than two words of one.
         second = next((w for w in words if wanted[bank][w] != wanted[bank][first]), words[1])

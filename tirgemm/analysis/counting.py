@@ -49,14 +49,14 @@ class Tally:
     """What was counted of one site so far.
 
     ``aligned``: the largest power of two, at most a line, that divides every global request's first address.
-    ``example``: the request that costs most: addresses, and the lanes active.
+    ``example``: the request that costs most: addresses, the lanes active, and of a copy to shared memory where it reads.
     """
 
     requests: float = 0.0
     counts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(len(COUNTS), np.float64))
     sampled: bool = False
     aligned: int = LINE
-    example: tuple[tuple[int, ...], tuple[bool, ...]] | None = None
+    example: tuple[tuple[int, ...], tuple[bool, ...], tuple[int, ...] | None] | None = None
     worst: int = -1
 
     def __getitem__(self, name: str) -> float:
@@ -99,7 +99,8 @@ class Counter:
         at = int(np.argmax(cost))
         if int(cost[at]) > tally.worst:
             tally.worst = int(cost[at])
-            tally.example = tuple(requests.addresses[at].tolist()), tuple(requests.active[at].tolist())
+            read = None if requests.sources is None else tuple(requests.sources[at].tolist())
+            tally.example = tuple(requests.addresses[at].tolist()), tuple(requests.active[at].tolist()), read
 
     def served(
         self, kind: Kind, addresses: NDArray[np.int64], active: NDArray[np.bool_], sources: NDArray[np.int64] | None

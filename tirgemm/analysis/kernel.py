@@ -348,7 +348,7 @@ def _trips(loop: Any) -> int | None:
 def _example(site: Site, width: int, tally: Tally, model: BankModel) -> Example | None:
     if tally.example is None:
         return None
-    addresses, active = tally.example
+    addresses, active, sources = tally.example
     shown = tuple(a if on else None for a, on in zip(addresses, active, strict=True))
     if site.space == "global":
         return Example(shown)
@@ -356,5 +356,5 @@ def _example(site: Site, width: int, tally: Tally, model: BankModel) -> Example 
     access = Kind("shared", kind.op, width, kind.matrices, kind.transposed).access
     if access.past_l1 and model.copies == "lines":
         return Example(shown)
-    report = banks.analyze(addresses, access, active, model)
+    report = banks.analyze(addresses, access, active, model, sources)
     return Example(shown, tuple((p.lanes, p.banks, p.wavefronts) for p in report.phases(0)))
