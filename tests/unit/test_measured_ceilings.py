@@ -123,25 +123,15 @@ def test_the_report_says_of_every_ceiling_whether_it_was_measured() -> None:
     assert "measured: memory (every operand once): by hand" in section.lines
 
 
-class _Finished:
-    """As much of a tuning as is asked what it measured."""
-
-    def __init__(self, device: Device, samples: SampleSet | Exception) -> None:
-        self.device = device
-        self.evaluator = self.measurer = self
-        self.samples = samples
-
-    def stream(self) -> SampleSet:
-        if isinstance(self.samples, Exception):
-            raise self.samples
-        return self.samples
-
-
 def test_tuning_notes_the_stream_and_is_not_lost_without_it() -> None:
     samples = SampleSet((250.0, 260.0, 240.0), "selection", {}, {"bytes": 10**9, "at": "now"})
-    noted: Any = finish._stream(_Finished(H200, samples))  # type: ignore[arg-type]
+    noted = finish._stream(lambda: samples)
     assert noted == {"bytes": 10**9, "median_us": 250.0, "samples": 3, "read_gbps": 4000.0, "at": "now"}
-    assert finish._stream(_Finished(H200, MeasurementFailed("no"))) == {"error": "no"}  # type: ignore[arg-type]
+
+    def failing() -> SampleSet:
+        raise MeasurementFailed("no")
+
+    assert finish._stream(failing) == {"error": "no"}
 
 
 def test_the_command_takes_measured_rates(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +140,7 @@ def _timings(
         "search": summary,
     }
     if tuning.device.kind == "cuda":
-        timings["stream"] = _stream(tuning)
+        timings["stream"] = _stream(tuning.evaluator.measurer.stream)
     other = next(regime for regime in REGIMES if regime != tuning.regime)
     try:
         against = {} if winner is default else {"default": default.package}
@@ -158,10 +159,11 @@ def _timings(
     return timings
 
 
-def _stream(tuning: Tuning) -> dict[str, Any]:
-    """The bandwidth of reading alone beside the selection: a ceiling of the device, for information as the other regime."""
+def _stream(measure: Callable[[], SampleSet]) -> dict[str, Any]:
+    """What ``measure`` finds of the bandwidth of reading alone, beside the selection: a ceiling, for information as the
+    other regime is."""
     try:
-        found = persistent(tuning.evaluator.measurer.stream)
+        found = persistent(measure)
     except Cancelled:
         raise
     except TirgemmError as error:
