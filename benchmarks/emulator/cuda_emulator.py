@@ -20,7 +20,10 @@ from benchmarks.emulator.operands import Case, decode, encode
 from tirgemm.expr import evaluate
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size
 
-_HEADER = Path(__file__).resolve().parents[2] / "tests" / "contract" / "cuda_on_cpu.h"
+_HEADER = Path(__file__).with_name("warps_ahead.h")
+_HEADERS = (_HEADER.parent, Path(__file__).resolve().parents[2] / "tests" / "contract")
+# Orders from here on let one warp after the other run on alone, by the same numbers.
+WARPS_AHEAD = 16
 _HELPER = r"__forceinline__ __device__ void (tirgemm_\w+)\(([^)]*)\) \{(?:[^\n]*\}\n|\n.*?\n\})"
 # Dynamic shared memory under a name of its own.
 _SHARED = r"extern __shared__ __align__\(\d+\) (\w+) ((?!buf_dyn)\w+)\[\];"
@@ -41,7 +44,7 @@ class Compiled:
 
 
 def emulate(
-    source: str, launch: Launch, case: Case, folder: Path, orders: tuple[int, ...] = (0, 1, 6, 7)
+    source: str, launch: Launch, case: Case, folder: Path, orders: tuple[int, ...] = (0, 1, 6, 7, 16, 17)
 ) -> np.ndarray:
     """D as (batch, m, n) float64; AssertionError where it depends on the order in which threads run."""
     compiled = compile_source(source, launch, folder)
@@ -55,6 +58,8 @@ def emulate(
 
 def run(compiled: Compiled, case: Case, order: int) -> np.ndarray:
     """D as (batch, m, n) float64, of threads in one order; even orders copy late, odd ones at once.
+
+    0: by number; 1: from the last; others are random; from 16 on a warp runs on alone as far as it can.
 
     Raises Diverged, and AssertionError where a guard band was written.
     """
@@ -103,7 +108,17 @@ def compile_source(source: str, launch: Launch, folder: Path) -> Compiled:
     entry = "".join(_entry(source, symbol) for symbol in (kernel.symbol for kernel in launch.kernels))
     at = folder / "kernel.cc"
     at.write_text(f'#include "{_HEADER.name}"\n{text}\n{entry}')
-    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{_HEADER.parent}", "-o", "kernel.so", "kernel.cc"]
+    command = [
+        "g++",
+        "-std=c++17",
+        "-O1",
+        "-shared",
+        "-fPIC",
+        *(f"-I{folder}" for folder in _HEADERS),
+        "-o",
+        "kernel.so",
+        "kernel.cc",
+    ]
     done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:20000]
     return Compiled(folder / "kernel.so", launch)
@@ -116,7 +131,9 @@ def _entry(source: str, symbol: str) -> str:
     passed = ", ".join(f"*({kind}*)arguments[{i}]" for i, kind in enumerate(types))
     return (
         f'extern "C" int emulate_{symbol}(const int* grid, int threads, unsigned order, void** arguments) {{\n'
-        f"  return run_grid(grid, threads, order, [=] {{ {symbol}({passed}); }});\n}}\n"
+        f"  const std::function<void()> kernel = [=] {{ {symbol}({passed}); }};\n"
+        f"  if (order >= {WARPS_AHEAD}) return run_grid_warps_ahead(grid, threads, order - {WARPS_AHEAD}, kernel);\n"
+        "  return run_grid(grid, threads, order, kernel);\n}\n"
     )
 
 

@@ -36,8 +36,8 @@ inline void mma_sync(fragment<accumulator, 16, 16, 16, S>& d, const fragment<mat
 template <typename T>
 inline void store_matrix_sync(T* p, const fragment<accumulator, 16, 16, 16, T>& f, unsigned ld, layout_t) {
   if ((size_t)p % 32 || ld * sizeof(T) % 16) abort();
-  // A lane stores its part alone, so that who reads must wait for the others.
-  for (int e = threadIdx.x & 31; e < 256; e += 32) p[e / 16 * ld + e % 16] = (T)f.x[e / 16][e % 16];
+  // A lane stores its part alone, so that who reads must wait for the others: no part that a lane would read again.
+  for (int e = 31 - (threadIdx.x & 31); e < 256; e += 32) p[e / 16 * ld + e % 16] = (T)f.x[e / 16][e % 16];
 }
 }}
 """

@@ -47,8 +47,9 @@ from tirgemm.launch import Launch
 
 ARCH = "sm_90a"
 WRONG, HANG, CRASH, NOT_EMULATED = "emulator: wrong", "emulator: hang", "emulator: crash", "not emulated"
-# Even orders let copies land as late as they may, odd ones at once; 0 and 1 are by number and from the last, others random.
-ORDERS = (0, 1, 2, 3, 6, 7)
+# Even orders let copies land as late as they may, odd ones at once; 0 and 1 are by number and from the last, others random;
+# from 16 on a warp runs on alone.
+ORDERS = (0, 1, 2, 3, 6, 7, 16, 17, 18, 19)
 _SEED = 17
 # A kernel as it is, compilation included; then a mutant takes no longer than so many times that, and some seconds.
 _FIRST_S, _TIMES, _MORE_S = 300.0, 3.0, 20.0

@@ -21,8 +21,9 @@ _SOURCES = (
 # What families share beside their own folders.
 _STAGED, _TENSORCORE = "tirgemm/families/staged.py", "tirgemm/families/tensorcore"
 _SHARED_BY = {"simt": (_STAGED,), "mma": (_STAGED, _TENSORCORE), "wmma": (_STAGED, _TENSORCORE)}
-# And a row of an emulator.
+# And a row of an emulator; of the tests' folder its headers.
 _EMULATOR = ("benchmarks/emulator", "tests/contract")
+_SUFFIXES = {"benchmarks/emulator": (".py", ".h"), "tests/contract": (".h", ".cc")}
 HEAD = ("format", "kind", "family", "environment", "sources_sha256", "summary", "rows")
 
 Row = dict[str, Any]
@@ -100,9 +101,8 @@ def sources_sha256(family: str, kind: str = "") -> str:
     for name in (*_SOURCES, f"tirgemm/families/{family}", *_SHARED_BY.get(family, ()), *emulator):
         place = ROOT / name
         files = sorted(place.rglob("*")) if place.is_dir() else [place]
-        suffixes = (".h", ".cc") if name == "tests/contract" else (".py", ".cu")
         for file in files:
-            if file.suffix in suffixes:
+            if file.suffix in _SUFFIXES.get(name, (".py", ".cu")):
                 digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
     return digest.hexdigest()
 

@@ -50,7 +50,7 @@ def test_result_does_not_depend_on_the_order_of_threads(text: str, tmp_path: Pat
     gemm = Gemm.parse(text)
     source, launch = _source(gemm, **_CASES[text])
     case = Case.random(gemm, gemm.m_max, seed=3)
-    case.check(emulate(source, launch, case, tmp_path, orders=(0, 1, 6)))
+    case.check(emulate(source, launch, case, tmp_path, orders=(0, 1, 6, 16, 19)))
 
 
 @pytest.mark.parametrize("text", ["1..33x35x77:bf16:tn:act=silu", "1..70x66x300:f16:tn:lda=72:ldb=66:alpha"])
@@ -80,3 +80,13 @@ def test_emulator_sees_what_a_step_does_not_wait_for(whole: str, part: str, regi
     case = Case.random(gemm, 64, seed=4)
     with pytest.raises(AssertionError):
         case.check(emulate(mutant, launch, case, tmp_path))
+
+
+def test_emulator_sees_that_sums_are_staged_where_another_warp_still_reads(tmp_path: Path) -> None:
+    gemm = Gemm.parse("64x64x512:f16:nt")
+    source, launch = _source(gemm, epilogue="staged", registers=1)
+    before, barrier, after = source.rpartition("__syncthreads();")
+    assert barrier, source
+    case = Case.random(gemm, 64, seed=4)
+    with pytest.raises(AssertionError):
+        case.check(emulate(before + after, launch, case, tmp_path, orders=(16, 17)))

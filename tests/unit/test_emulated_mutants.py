@@ -19,6 +19,7 @@ from benchmarks.verification.mutants import NOT_CAUGHT, PASSED, UNALTERED, Job
 from benchmarks.verification.smaller import smaller
 from benchmarks.verification.switched import switched
 from tirgemm.families import family_named
+from tirgemm.families.simt.tiling import PIPELINES
 from tirgemm.gemm import Gemm, Range
 from tirgemm.hardware import named_device
 from tirgemm.tuning import gzip_json
@@ -42,6 +43,9 @@ def test_smaller_problems_keep_alignment_and_edges(family: str) -> None:
     case = case_of(family)
     knobs = dict(case.config.knobs)
     problems = list(smaller(case))
+    stages, split = knobs.get("stages", PIPELINES.get(knobs.get("pipeline"))), knobs.get("split", 1)
+    step = knobs.get("tile_k", knobs.get("block_k")) * split
+    assert len({-(-gemm.k // step) % stages for gemm in problems}) == 1
     assert problems[-1] == case.gemm
     assert problems[0].flops < case.gemm.flops / 20
     assert [gemm.flops for gemm in problems] == sorted(gemm.flops for gemm in problems)
