@@ -4,7 +4,8 @@
 
 The kernels, mutants and keys are those of mutants.py. A kernel's CUDA source is compiled once with all its mutants in it,
 for a problem with the same config, layout, epilogue and alignment, but fewer tiles and steps: the row names it. As it is, a
-kernel must give the right D, and the same bits in every order; a mutant is wrong where any bit differs in any order. Each
+kernel must give the right D, and the same bits in every order; a mutant is wrong where any bit differs in any order. For
+``wgmma``, whose kernels run on a model of sm_90a of few SMs, also where it does what PTX leaves undefined. Each
 kernel runs in a process of its own. Started again it goes on where it stopped. The exit code is 1 where an unaltered
 kernel failed or a mutant was not reached; a mutant that is not caught is a row, not a failure.
 """
@@ -28,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.emulator import cuda_emulator, operands, wmma_on_cpu
+from benchmarks.emulator import cuda_emulator, operands, wgmma_on_cpu, wmma_on_cpu
 from benchmarks.verification import alterations
 from benchmarks.verification.altered import lowered
 from benchmarks.verification.cases import Case
@@ -38,7 +39,7 @@ from benchmarks.verification.smaller import smaller
 from benchmarks.verification.switched import NUMBER, switched
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
-from tirgemm.errors import TirgemmError
+from tirgemm.errors import InvalidConfig, TirgemmError
 from tirgemm.families import family_named
 from tirgemm.families.base import Program
 from tirgemm.gemm import Gemm
@@ -51,6 +52,8 @@ WRONG, HANG, CRASH, NOT_EMULATED = "emulator: wrong", "emulator: hang", "emulato
 # from 16 on a warp runs on alone.
 ORDERS = (0, 1, 2, 3, 6, 7, 16, 17, 18, 19)
 _SEED = 17
+# So few that a block computes several tiles, and that with stream-K several blocks share one.
+WGMMA_SMS = 2
 # A kernel as it is, compilation included; then a mutant takes no longer than so many times that, and some seconds.
 _FIRST_S, _TIMES, _MORE_S = 300.0, 3.0, 20.0
 
@@ -65,7 +68,7 @@ class Emulator:
     ``program`` makes a config's program without the rules, which mind that small problems keep few SMs busy; ``kernels``
     compiles a source in a folder as ``kernel.so``, and raises AssertionError where it does not take it; ``hangs`` are
     the errors that mean that threads wait for what does not come; ``orders`` the numbers to run; ``call`` makes operands
-    of which D has the same bits however the kernel may order its sums.
+    of which D has the same bits however the kernel may order its sums; ``more`` is what a row also says.
     """
 
     program: Callable[[Gemm, Case], Program]
@@ -73,6 +76,7 @@ class Emulator:
     hangs: tuple[type[Exception], ...] = (cuda_emulator.Diverged,)
     orders: tuple[int, ...] = ORDERS
     call: Callable[[Gemm, int, int], operands.Case] = operands.Case.random
+    more: tuple[tuple[str, int], ...] = ()
 
 
 def main() -> int:
@@ -132,7 +136,8 @@ def kernel_rows(
             for got, word, message in _results(
                 case.config.family, text, launch, gemm, Path(folder), number, len(mutants), deadline
             ):
-                row: Row = {"status": word, "emulated": str(gemm)} | ({"message": message} if message else {})
+                row: Row = {"status": word, "emulated": str(gemm), **dict(emulator.more)}
+                row |= {"message": message} if message else {}
                 if got == 0 and word == NOT_CAUGHT:
                     rows |= {job: row | {"status": PASSED} for job in own}
                     continue
@@ -270,11 +275,25 @@ def _wmma(gemm: Gemm, case: Case) -> Program:
     return program(tiling(gemm, case.config))
 
 
+def _wgmma(gemm: Gemm, case: Case) -> Program:
+    from tirgemm.families.wgmma.plan import plan
+    from tirgemm.families.wgmma.program import program
+
+    cut = plan(gemm, case.config, WGMMA_SMS)
+    if (cut.split - 1) * cut.split_steps >= cut.steps:
+        raise InvalidConfig(f"{gemm}: of {cut.split} parts of {cut.steps} steps of k one is empty")
+    return program(cut)
+
+
 EMULATORS: dict[str, Emulator] = {
     "simt": Emulator(_simt, _blocked),
     "mma": Emulator(_mma, _blocked),
     "wmma": Emulator(_wmma, _with_fragments),
-}
+    "wgmma": Emulator(
+        _wgmma, wgmma_on_cpu.Kernels, (wgmma_on_cpu.Stuck,), tuple(range(24)), operands.Case.integers,
+        (("sms", WGMMA_SMS),),
+    ),
+}  # fmt: skip
 
 
 def _options() -> argparse.Namespace:

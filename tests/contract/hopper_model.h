@@ -161,6 +161,7 @@ struct State {
   std::vector<Warp*> awake;
   std::vector<JobRef> arriving, reading;
   std::vector<std::pair<Block*, int>> multiplying;  // warpgroups with wgmmas under way
+  bool changed = true;             // a block has left, or lets the next kernel begin
   Fiber* running = nullptr;
   void* scheduler = nullptr;
   std::string error;
@@ -283,8 +284,7 @@ inline void start_cluster(int kernel) {
 }
 
 // Begins as many clusters as find a place, kernel after kernel.
-inline bool start() {
-  bool any = false;
+inline void start() {
   for (int kernel = 0; kernel < state->count; kernel++) {
     const Launch& launch = state->launches[kernel];
     if (kernel > 0) {
@@ -292,13 +292,11 @@ inline bool start() {
       if (!before.complete && !(launch.dependent && before.triggered == state->launches[kernel - 1].grid)) break;
     }
     Progress& mine = state->progress[kernel];
-    while (mine.started < launch.grid && (state->threads == 0 || state->threads + launch.threads * launch.cluster <= most_threads)) {
+    const int more = launch.threads * launch.cluster;
+    while (mine.started < launch.grid && (state->threads == 0 || state->threads + more <= most_threads))
       start_cluster(kernel);
-      any = true;
-    }
     if (mine.started < launch.grid) break;
   }
-  return any;
 }
 
 inline void end_clusters() {
@@ -343,12 +341,11 @@ inline bool step(Warp& warp, long& steps) {
 
 inline int schedule() {
   long steps = 0;
-  size_t clusters_seen = 0;
-  for (long turn = 0;; turn++) {
-    if (state->error.empty() && (clusters_seen != state->clusters.size() || state->awake.empty() || turn % 256 == 0)) {
+  for (;;) {
+    if (state->changed) {
+      state->changed = false;
       end_clusters();
       start();
-      clusters_seen = state->clusters.size();
     }
     if (!state->error.empty()) return 2;
     if (steps > most_steps) return 1;

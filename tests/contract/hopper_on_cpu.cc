@@ -293,7 +293,7 @@ void leave(Block& mine) {
   list.erase(std::remove_if(list.begin(), list.end(), here), list.end());
   Progress& progress = state->progress[mine.kernel];
   if (!mine.triggered) progress.triggered++;
-  mine.triggered = true;
+  mine.triggered = state->changed = true;
   for (Fiber& fiber : mine.fibers) {
     fiber.known.clear();
     show_all(fiber);
@@ -525,7 +525,8 @@ uint32_t load_flag(const void* from, bool acquire) {
 
 void launch_dependents() {
   if (!block().triggered) state->progress[block().kernel].triggered++;
-  block().triggered = true;
+  block().triggered = state->changed = true;
+  pause();
 }
 
 void wait_for_kernel() {
