@@ -47,7 +47,7 @@ def test_result_does_not_depend_on_the_order_of_threads(text: str, stages: int, 
 
 # Of the kernel's barriers: with two sets of registers the one before the loop and the one in it; then those around the
 # first row of staged sums. The first of these is not needed with two sets: the last fragments are loaded ahead.
-@pytest.mark.parametrize(("registers", "which"), [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 3)], ids=str)
+@pytest.mark.parametrize(("registers", "which"), [(1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (2, 1), (2, 3)], ids=str)
 def test_emulator_sees_a_missing_barrier(registers: int, which: int, tmp_path: Path) -> None:
     # A warp has two rows of fragments, so that staged sums are overwritten too; the last of seven steps lies where they go.
     gemm = Gemm.parse("32x32x224:f16:nt")
