@@ -26,10 +26,6 @@ from tirgemm.gemm import DTYPE_BYTES
 from tirgemm.launch import Launch, Pointer, Scalar, Size, TensorMap
 
 HEADERS = Path(__file__).resolve().parents[2] / "tests" / "contract"
-# All that decides about the outcome, beside the kernel.
-SOURCES = (
-    Path(__file__), *(HEADERS / name for name in ("cuda_types.h", "hopper_on_cpu.h", "hopper_model.h", "hopper_on_cpu.cc"))
-)  # fmt: skip
 # As many ways to schedule as the model knows.
 SEEDS = tuple(range(8))
 _COMPILER = ("g++", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", f"-I{HEADERS}")

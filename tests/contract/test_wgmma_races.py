@@ -11,18 +11,22 @@ import pytest
 
 from benchmarks.emulator.operands import Case
 from benchmarks.emulator.wgmma_on_cpu import Forbidden, Kernels, NotEmulated, Stuck, check, translated
-from benchmarks.verification import alterations
+from benchmarks.verification import alterations, cases, emulated
+from benchmarks.verification.smaller import smaller
 from benchmarks.verification.switched import NUMBER, switched
 from tirgemm.config import Config, Value
+from tirgemm.errors import InvalidConfig
 from tirgemm.families.wgmma.plan import plan
 from tirgemm.families.wgmma.program import program
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import Launch
+from tirgemm.tuning import gzip_json
 from tirgemm.tuning.compile import cuda
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the model compiles with g++")
 
+_RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "cpu" / "wgmma.emulated.json.gz"
 _DEVICE = named_device("sm_90a")
 # So few that a block computes several tiles.
 _SMS = 2
@@ -136,3 +140,27 @@ def test_a_source_with_an_unknown_instruction_is_refused() -> None:
         translated(source.replace("fence.proxy.async", "another.instruction"))
     with pytest.raises(NotEmulated, match="plain store"):
         translated(source + "  ((half*)_ptr)[3] = x;\n")
+
+
+def test_the_command_runs_wgmma_on_smaller_problems_without_empty_parts() -> None:
+    gemm = Gemm.parse("1..7x40x4104:bf16:tt:out=f32:batch=2:lda=8")
+    knobs = _KNOBS | {"tile_n": 8, "stages": 2, "split": 10, "reduction": "kernel", "epilogue": "direct"}
+    case = cases.Case(gemm, Config("wgmma", tuple(knobs.items())))
+    first, *_, last = smaller(case)
+    assert (first.n, last) == (24, gemm)
+    with pytest.raises(InvalidConfig, match="one is empty"):
+        emulated.EMULATORS["wgmma"].program(first, case)
+    assert emulated.EMULATORS["wgmma"].program(last, case).launch.kernels
+
+
+def test_committed_rows_miss_only_mutants_that_say_the_same() -> None:
+    rows = gzip_json.read(_RESULTS)["rows"]
+    missed = {(row["where"].split(": ")[1], row["what"]) for row in rows if row["status"] == "not caught"}
+    assert missed <= {
+        *(("start", what) for what in (*_START, _RELEASE, "griddepcontrol.launch_dependents removed")),
+        ("producer", "barrier.cluster removed"),
+        ("producer", _RELEASE),
+        # The consumers' barrier of a split in a cluster, where there is one consumer.
+        *(("epilogue", what) for what in (*_FLAG, _LAST, _RELEASE, "bar.sync removed")),
+    }
+    assert {row["status"] for row in rows if not row["mutant"]} == {"passed"}
