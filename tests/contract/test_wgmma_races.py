@@ -120,6 +120,29 @@ def test_every_mutant_shows_but_those_that_say_the_same(text: str, tmp_path: Pat
     assert missed == {(where, what) for where, words in alike.items() for what in words}
 
 
+# Of the mutants above that say the same, those that do for the sake of another instruction.
+_EITHER: tuple[tuple[str, dict[str, Value], tuple[str, str]], ...] = (
+    ("64x16x200:f16:nt", {}, _START),
+    ("128x16x200:f16:nt", {"cluster_m": 2}, (_START[0], _RELEASE)),
+    ("64x16x840:f16:nt", {"split": 3, "reduction": "memory", "epilogue": "direct"}, (_FLAG[0], _FLAG[2])),
+    ("64x16x840:f16:nt", {"split": 3, "reduction": "memory", "epilogue": "direct"}, (_FLAG[1], _FLAG[2])),
+)
+
+
+@pytest.mark.parametrize(("text", "changes", "both"), _EITHER, ids=[" and ".join(both) for _, _, both in _EITHER])
+def test_without_either_of_two_it_shows(
+    text: str, changes: dict[str, Value], both: tuple[str, str], tmp_path: Path
+) -> None:
+    gemm = Gemm.parse(text)
+    source, launch = _source(gemm, changes)
+    mutants = alterations.mutants(source)
+    chosen = [next(mutant.alteration for mutant in mutants if mutant.what == what) for what in both]
+    case = Case.integers(gemm, gemm.m_max, seed=7)
+    text = alterations.altered(source, "+".join(chosen))
+    with Kernels(text, launch, tmp_path) as kernels, pytest.raises(AssertionError):
+        check(kernels, case)
+
+
 def test_what_is_left_undefined_and_what_stops_are_told_apart(tmp_path: Path) -> None:
     gemm = Gemm.parse("64x16x200:f16:nt")
     source, launch = _source(gemm, {})
