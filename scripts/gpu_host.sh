@@ -2,6 +2,7 @@
 # The GPU tests and measurements on a host that has a GPU, PyTorch and g++ but no network: nothing is installed.
 #   PYTHONPATH=SITE:. scripts/gpu_host.sh OUT [STEP ...]      steps: build tests flow bench hopper cpu calls space search suites
 #                                                                verify sanitize mutants counters probe sgemm ladder steps
+#                                                                tensorcore
 # SITE holds TVM and the other Python packages that the host lacks. Everything is written under OUT.
 # search and suites go on from the files of BEFORE (default: benchmarks/results/nvidia-h200), for SECONDS_SEARCH and
 # SECONDS_SUITES, over SUITES; SEARCH and BENCH are more options for them.
@@ -85,6 +86,17 @@ for step in "${steps[@]}"; do
       run timeout "${SECONDS_LADDER:-480}" $cli ladder --suite ladder --device "${DEVICE:-cuda:0}" "${found[@]}" \
         --data "$out/data" --out "$out/ladder.sustained.json" --html "$out/ladder.html" --resume ${LADDER:-} "${commit[@]}"
       run python3 benchmarks/check.py "$out/ladder.sustained.json" ;;
+    tensorcore)  # the ceiling of mma.sync; mma and wmma searched, then measured beside cuBLAS and CUTLASS where it is installed
+      run timeout 60 python3 -m benchmarks.mma_ceiling --device "${DEVICE:-cuda:0}" --out "$out/mma_ceiling.json" "${commit[@]}"
+      limit=${SECONDS_SEARCH:-60}
+      for family in mma wmma; do
+        kept "$family.configs.json.gz"
+        run timeout $((limit + 70)) python3 benchmarks/search_configs.py "$family" --device "${DEVICE:-cuda:0}" --family "$family" \
+          --regime sustained --seconds "$limit" --first 10 --batch 12 --out "$out/$family.configs.json.gz" "${commit[@]}"
+        run timeout 150 $cli bench "$family" --family "$family" --device "${DEVICE:-cuda:0}" --data "$out/data" \
+          --configs "$out/$family.configs.json.gz" --finalists 10 --measure 4 --limit 110 \
+          --out "$out/$family.sustained.json" "${commit[@]}"
+      done ;;
     steps)  # from WMMA to mma.sync on permuted tiles, one change at a time
       kept tensorcore_steps.sustained.json
       run timeout 420 python3 benchmarks/tensorcore_steps.py --device "${DEVICE:-cuda:0}" --limit "${SECONDS_STEPS:-300}" \
