@@ -273,11 +273,14 @@ def test_rows_of_other_sources_are_not_gone_on_with(tmp_path: Path) -> None:
     assert EvidenceFile(path, "verified", "wgmma", H200, commit="abc").rows == {}
 
 
-@pytest.mark.parametrize("path", sorted(RESULTS.rglob("*.json.gz")), ids=lambda path: path.name)
+COMMITTED = [
+    path for path in sorted(RESULTS.rglob("*.json.gz")) if gzip_json.read(path).get("format") == evidence.FORMAT
+]
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.name)
 def test_committed_evidence_is_right(path: Path) -> None:
     document = gzip_json.read(path)
-    if document.get("format") != evidence.FORMAT:
-        pytest.skip(f"{path.name} is no evidence of correctness")
     assert evidence.problems(document) == []
     assert document["environment"]["commit"] not in ("", "unknown")
     if document["kind"] == "verified":
