@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -294,5 +295,5 @@ def test_a_gpu_offers_the_baselines_whose_packages_are_installed(monkeypatch: py
 def test_tuning_leaves_the_baselines_out_that_are_tuned_themselves() -> None:
     measurer = SimpleNamespace(baselines=lambda: BASELINES["cuda"])
     workbench: Any = SimpleNamespace(measurer=measurer)
-    evaluator = Evaluator(Gemm.parse("8x8x8:f16:nt"), workbench, "sustained", seed=0, cancel=None)  # type: ignore[arg-type]
+    evaluator = Evaluator(Gemm.parse("8x8x8:f16:nt"), workbench, "sustained", seed=0, cancel=threading.Event())
     assert evaluator.baselines == ("torch.matmul",)

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -26,6 +26,7 @@ from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut
 from tirgemm.tuning.measured_configs import Entry, MeasuredConfigs, Session
 from tirgemm.tuning.memory_store import MemoryStore
 from tirgemm.tuning.records import SampleSet, Status
+from tirgemm.tuning.workbench import Workbench
 
 SHAPES = ("33x17x19:f16:nt", "1x7x5:f32:nn", "129x3x11:f16:tn")
 TUNED = Config("sample", (("rows", 2),))
@@ -135,11 +136,16 @@ def suite() -> Suite:
     return Suite("tiny", "made up for this test", tuple(map(Gemm.parse, SHAPES)))
 
 
+def runner_on(bench: FakeWorkbench, **options: Any) -> Bench:
+    """The bench on a workbench of which it needs no more than the fake has."""
+    return Bench(cast(Workbench, bench), seed=7, **options)
+
+
 def measured(
     path: Path, suite: Suite, bench: FakeWorkbench, variants: str = "default tuned", **options: Any
 ) -> ResultsFile:
     file = ResultsFile(path, suite.name, "sustained", environment(cpu(), None), resume=path.exists())
-    runner = Bench(bench, seed=7, **options)  # type: ignore[arg-type]
+    runner = runner_on(bench, **options)
     assert runner.run([Work(suite, "sustained", file)], variants.split(), lambda _row, _kept: None) == 0
     return file
 
@@ -184,7 +190,7 @@ def test_what_was_measured_before_a_kill_is_in_the_file(tmp_path: Path, suite: S
             raise KeyboardInterrupt
 
     file = ResultsFile(path, suite.name, "sustained", environment(cpu(), None), resume=False)
-    runner = Bench(bench, seed=7)  # type: ignore[arg-type]
+    runner = runner_on(bench)
     with pytest.raises(KeyboardInterrupt):
         runner.run([Work(suite, "sustained", file)], ["default", "tuned"], killed)
     assert json.loads(path.read_text())["rows"] == seen
@@ -285,7 +291,7 @@ def test_the_default_is_the_tuned_row_where_nothing_is_faster_or_known(tmp_path:
 def test_a_best_config_that_fails_does_not_cost_the_default_its_row(
     tmp_path: Path, suite: Suite, trouble: str, status: str
 ) -> None:
-    measurer = FakeMeasurer(**{"wrong" if trouble == "wrong" else "dies_with": TUNED.digest})  # type: ignore[arg-type]
+    measurer = FakeMeasurer(wrong=TUNED.digest) if trouble == "wrong" else FakeMeasurer(dies_with=TUNED.digest)
     one = Suite("tiny", "the first", suite.gemms[:1])
     found = search_file(tmp_path / "found.json.gz", TUNED)
     file = measured(tmp_path / "tiny.sustained.json", one, FakeWorkbench(measurer), configs=found)
@@ -354,7 +360,7 @@ def test_several_suites_and_regimes_are_one_run_with_one_build_and_one_verificat
         for regime in ("sustained", "isolated")
         for suite in both
     ]
-    Bench(bench, seed=7).run(works, ["default"], lambda *_: None)  # type: ignore[arg-type]
+    runner_on(bench).run(works, ["default"], lambda *_: None)
     assert [(work.file.path.name, len(work.file.rows)) for work in works] == [
         ("all.sustained.json", 3), ("most.sustained.json", 2), ("all.isolated.json", 3), ("most.isolated.json", 2),
     ]  # fmt: skip
@@ -366,10 +372,14 @@ def test_several_suites_and_regimes_are_one_run_with_one_build_and_one_verificat
 
 
 def test_builds_are_under_way_before_the_first_shape_is_measured(tmp_path: Path, suite: Suite) -> None:
-    bench = FakeWorkbench()
     seen: list[int] = []
-    time_of = bench.measurer.time
-    bench.measurer.time = lambda *a, **k: (seen.append(len(bench.built)), time_of(*a, **k))[1]  # type: ignore[method-assign]
+
+    class Watched(FakeMeasurer):
+        def time(self, *args: Any, **options: Any) -> SampleSet:
+            seen.append(len(bench.built))
+            return super().time(*args, **options)
+
+    bench = FakeWorkbench(Watched())
     measured(tmp_path / "tiny.sustained.json", suite, bench, "default")
     assert seen[0] == 3
 
@@ -377,7 +387,7 @@ def test_builds_are_under_way_before_the_first_shape_is_measured(tmp_path: Path,
 def test_a_time_limit_leaves_the_rest_for_another_run(tmp_path: Path, suite: Suite) -> None:
     path, bench = tmp_path / "tiny.sustained.json", FakeWorkbench()
     file = ResultsFile(path, suite.name, "sustained", environment(cpu(), None), resume=False)
-    run = Bench(bench, seed=7).run  # type: ignore[arg-type]
+    run = runner_on(bench).run
     assert run([Work(suite, "sustained", file)], ["default"], lambda *_: None, limit_s=-1.0) == 3
     assert file.rows == []
     assert run([Work(suite, "sustained", file)], ["default"], lambda *_: None, limit_s=60.0) == 0

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,9 +19,11 @@ from tirgemm.config import Config
 from tirgemm.errors import DoesNotFit, InvalidRequest
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.burst import Contender, burst
+from tirgemm.tuning.measure import Measurer
 from tirgemm.tuning.measured_configs import Entry, MeasuredConfigs
 from tirgemm.tuning.records import Status
 from tirgemm.tuning.suite_search import SuiteSearch
+from tirgemm.tuning.workbench import Workbench
 
 SMALL, LARGE, THIN = (Gemm.parse(t) for t in ("63x65x1027:f16:nt", "1023x1021x1027:f16:nt", "3x129x511:f16:nt"))
 SUITES = {"few": [LARGE], "many": [SMALL, THIN, LARGE]}
@@ -34,7 +36,7 @@ def found() -> MeasuredConfigs:
 
 def search(bench: SearchBench, into: MeasuredConfigs, regimes: Sequence[str] = ("sustained",), **options: Any) -> Any:
     options = {"families": [TOY], "first": 3, "batch": 3, "tell": lambda _: None} | options
-    return SuiteSearch(options.pop("suites", SUITES), bench, into, regimes, **options)  # type: ignore[arg-type]
+    return SuiteSearch(options.pop("suites", SUITES), cast(Workbench, bench), into, regimes, **options)
 
 
 class Stop(Exception):
@@ -242,7 +244,7 @@ def test_those_of_a_burst_that_died_are_timed_alone_and_stay_comparable() -> Non
     configs = valid_configs(TOY, SMALL)[:3]
     bench = SearchBench(lambda _, config: "dies" if config == configs[1] else "right")
     contenders = [Contender(Entry(0, c, Status.MEASURED), bench.package(SMALL, c, None)) for c in configs]
-    done = burst(bench, contenders, "sustained", reference="torch.matmul", seconds=0.01)  # type: ignore[arg-type]
+    done = burst(cast(Measurer, bench), contenders, "sustained", reference="torch.matmul", seconds=0.01)
     assert [entry.status for entry in done.entries] == [Status.MEASURED, Status.CRASHED, Status.MEASURED]
     first, _, third = done.entries
     assert first.us is not None
