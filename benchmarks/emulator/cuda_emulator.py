@@ -1,6 +1,6 @@
 """Runs generated CUDA source on the CPU, thread by thread, to find races and barriers that not every thread reaches.
 
-The source is the very one that NVRTC gets; ``tests/contract/cuda_on_cpu.h`` stands for the CUDA headers, and for the
+The source is the very one that NVRTC gets; ``cuda_on_cpu.h`` stands for the CUDA headers, and for the
 helpers in which the tensor-core families wrap an instruction. For kernels with threads in x alone.
 """
 
@@ -20,8 +20,7 @@ from benchmarks.emulator.operands import Case, decode, encode
 from tirgemm.expr import evaluate
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size
 
-_HEADER = Path(__file__).with_name("warps_ahead.h")
-_HEADERS = (_HEADER.parent, Path(__file__).resolve().parents[2] / "tests" / "contract")
+_HEADER = Path(__file__).with_name("cuda_on_cpu.h")
 # Orders from here on let one warp after the other run on alone, by the same numbers.
 WARPS_AHEAD = 16
 _HELPER = r"__forceinline__ __device__ void (tirgemm_\w+)\(([^)]*)\) \{(?:[^\n]*\}\n|\n.*?\n\})"
@@ -114,7 +113,7 @@ def compile_source(source: str, launch: Launch, folder: Path) -> Compiled:
         "-O1",
         "-shared",
         "-fPIC",
-        *(f"-I{folder}" for folder in _HEADERS),
+        f"-I{_HEADER.parent}",
         "-o",
         "kernel.so",
         "kernel.cc",

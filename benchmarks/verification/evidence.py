@@ -21,9 +21,9 @@ _SOURCES = (
 # What families share beside their own folders.
 _STAGED, _TENSORCORE = "tirgemm/families/staged.py", "tirgemm/families/tensorcore"
 _SHARED_BY = {"simt": (_STAGED,), "mma": (_STAGED, _TENSORCORE), "wmma": (_STAGED, _TENSORCORE)}
-# And a row of an emulator; of the tests' folder its headers.
-_EMULATOR = ("benchmarks/emulator", "tests/contract")
-_SUFFIXES = {"benchmarks/emulator": (".py", ".h"), "tests/contract": (".h", ".cc")}
+# And a row of an emulator.
+_EMULATOR = "benchmarks/emulator"
+_SUFFIXES = (".py", ".cu", ".h", ".cc")
 HEAD = ("format", "kind", "family", "environment", "sources_sha256", "summary", "rows")
 
 Row = dict[str, Any]
@@ -97,12 +97,12 @@ def _fails(row: Row) -> bool:
 def sources_sha256(family: str, kind: str = "") -> str:
     """Over every source text that a row of ``kind`` about ``family`` depends on."""
     digest = hashlib.sha256()
-    emulator = _EMULATOR if kind == "emulated" else ()
+    emulator = (_EMULATOR,) if kind == "emulated" else ()
     for name in (*_SOURCES, f"tirgemm/families/{family}", *_SHARED_BY.get(family, ()), *emulator):
         place = ROOT / name
         files = sorted(place.rglob("*")) if place.is_dir() else [place]
         for file in files:
-            if file.suffix in _SUFFIXES.get(name, (".py", ".cu")):
+            if file.suffix in _SUFFIXES:
                 digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
     return digest.hexdigest()
 

@@ -172,13 +172,8 @@ static int run_block(int threads, const std::vector<int>& order) {
   return 0;
 }
 
-// order 0: by number; 1: from the last; others: shuffled by that seed. Odd orders copy asynchronously at once.
-static int run_grid(const int* grid, int threads, unsigned seed, std::function<void()> kernel) {
-  const bool odd = seed & 1;
-  std::vector<int> order(threads);
-  for (int i = 0; i < threads; i++) order[i] = seed == 1 ? threads - 1 - i : i;
-  for (int i = threads - 1; seed > 1 && i > 0; i--) std::swap(order[i], order[(seed = seed * 1664525u + 1013904223u) % (i + 1)]);
-  eager = odd;
+// Runs every block with its threads in that order; how many errors the first bad block had.
+static int run_blocks(const int* grid, int threads, const std::vector<int>& order, std::function<void()> kernel) {
   body = std::move(kernel);
   int failed = 0;
   for (blockIdx.z = 0; blockIdx.z < grid[2]; blockIdx.z++)
@@ -188,4 +183,33 @@ static int run_grid(const int* grid, int threads, unsigned seed, std::function<v
   std::vector<Fiber>().swap(fibers);
   decltype(stacks)().swap(stacks);
   return failed;
+}
+
+// 0 to count - 1. order 0: by number; 1: from the last; others: shuffled by that seed.
+static std::vector<int> ordered(int count, unsigned seed) {
+  std::vector<int> order(count);
+  for (int i = 0; i < count; i++) order[i] = seed == 1 ? count - 1 - i : i;
+  for (int i = count - 1; seed > 1 && i > 0; i--)
+    std::swap(order[i], order[(seed = seed * 1664525u + 1013904223u) / 65536 % (i + 1)]);
+  return order;
+}
+
+// Threads in an order. Odd orders copy asynchronously at once.
+static int run_grid(const int* grid, int threads, unsigned seed, std::function<void()> kernel) {
+  eager = seed & 1;
+  return run_blocks(grid, threads, ordered(threads, seed), std::move(kernel));
+}
+
+// Turns in a row that a warp gets: about as many as its lanes meet between two barriers.
+static constexpr int turns_in_a_row = 256;
+
+// Warps in an order, of which one after the other runs on alone, to the block's next barrier. In run_grid()'s own orders a
+// warp whose lanes meet, for ldmatrix or mma.sync, is one meeting ahead of another at most.
+static int run_grid_warps_ahead(const int* grid, int threads, unsigned seed, std::function<void()> kernel) {
+  eager = seed & 1;
+  std::vector<int> order;
+  for (int warp : ordered((threads + 31) / 32, seed))
+    for (int turn = 0; turn < turns_in_a_row; turn++)
+      for (int thread = warp * 32; thread < std::min(threads, warp * 32 + 32); thread++) order.push_back(thread);
+  return run_blocks(grid, threads, order, std::move(kernel));
 }
