@@ -62,7 +62,7 @@ class Probe:
         report = analyze(self.addresses, self.access, active, model, self.sources)
         requests, wavefronts, conflicts = _NAMES[self.access.operation]
         found: dict[str, float] = {requests: REPEATS, conflicts: REPEATS * report.total_conflicts}
-        if not (self.access.past_l1 and model.copies == "lines"):
+        if model.tells(self.access):
             found[wavefronts] = REPEATS * report.total_wavefronts
         return found
 
@@ -71,7 +71,7 @@ def variants(model: BankModel) -> dict[str, BankModel]:
     """The model, and others that public sources leave possible."""
     return {
         "the model": model,
-        "cp.async as a store": replace(model, copies="lanes"),
+        "cp.async as a store": replace(model, copies="as stores"),
         "pairs of the whole warp": replace(model, pairing_lanes=WARP),
         "without pairs": replace(model, pairings=()),
         "pairs of 128 bits alone": replace(model, paired_widths=(16,)),

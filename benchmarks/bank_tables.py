@@ -29,7 +29,6 @@ from tirgemm.analysis.proof import prove, smallest_pad, solve
 from tirgemm.layouts import Layout, TiledCopy
 
 _LD = 4096
-_COPIED = {"lanes": "as stores", "lines": "as counted"}
 # The article's two copies of fp16 by 128-bit cp.async, of 128 threads.
 COPIES = {
     "whole line": TiledCopy.parse("(16,8):(8,1) x (1,8)"),
@@ -196,7 +195,7 @@ def model() -> str:
         lanes = ", ".join(f"{lanes} of {8 * width}" for width, lanes in m.phase_lanes)
         pairs = " or ".join(f"n^{pairing}" for pairing in m.pairings)
         pairs = f"{pairs}, of {m.pairing_lanes} lanes" if pairs else "none"
-        rows.append([f"`{arch}`", f"{m.banks} x {m.bank_bytes} bytes", lanes, pairs, _COPIED[m.copies]])
+        rows.append([f"`{arch}`", f"{m.banks} x {m.bank_bytes} bytes", lanes, pairs, m.copies])
     return _table(["architecture", "banks", "lanes of a phase, of so many bits", "pairs of loads", "cp.async"], rows)
 
 

@@ -86,7 +86,6 @@ def memory_counters(analysis: KernelAnalysis, model: BankModel) -> dict[str, flo
     counters["global_load_requests"] += copied.requests
     counters["global_load_sectors"] += written.looked_up_sectors
     copies = [a for a in analysis.accesses if a.space == "shared" and a.op == "copy"]
-    past = any(SharedAccess("cp.async", a.width).past_l1 for a in copies)
-    if past and model.copies == "lines":
+    if not all(model.tells(SharedAccess("cp.async", a.width)) for a in copies):
         del counters["copy_wavefronts"], counters["copy_sectors"]
     return counters

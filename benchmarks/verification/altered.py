@@ -14,7 +14,6 @@ from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.launch import Launch
 from tirgemm.tuning.compile import Binary
-from tirgemm.tuning.compile.nvrtc import compile_source
 
 BUILDER = "benchmarks.verification.altered:build"
 KNOB = "alteration"
@@ -30,10 +29,12 @@ def build(gemm: Gemm, config: Config, device: Device) -> Binary:
 
     ``resources`` also has ``serialised``: 1 where ptxas warns that wgmmas run one by one.
     """
+    from tirgemm.tuning.compile.cuda import compile_lowered
+
     base = Config(config.family, tuple(knob for knob in config.knobs if knob[0] != KNOB))
     launch, source = lowered(gemm, base, device)
     text = altered(source, config[KNOB]) if config[KNOB] else source
-    cubin = compile_source(text, device.arch)
+    text, cubin = compile_lowered(text, device.arch)
     kernels = [cubin.resources[kernel.symbol] for kernel in launch.kernels]
     resources = {
         "registers": max(kernel.registers for kernel in kernels),

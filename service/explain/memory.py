@@ -98,7 +98,7 @@ def shared(found: Explanation, kernel: KernelExplanation, named: str = "") -> Se
         "buffer", "access", ">requests", ">wavefronts", ">a request", ">conflicts", "machine code",
         "what the compiler did",
     )  # fmt: skip
-    if bank_model(found.device.arch).copies == "lines":
+    if bank_model(found.device.arch).copies == "as counted":
         notes += _of_copies([group for group in groups if group.first.op == "copy"])
     return table(f"Shared memory{named}", heads, rows, notes=notes)
 

@@ -55,14 +55,14 @@ def test_kernel_that_spills_for_the_blocks_of_an_sm_is_compiled_for_fewer() -> N
     wanted = nvrtc.compile_source(_SPILLING, "sm_90a").resources["spills"]
     assert wanted.spill_bytes
     lean = _SPILLING.replace("(1024, 2)", "(128, 16)")
-    source, cubin = cuda._compiled(lean, "sm_90a")
+    source, cubin = cuda.compile_lowered(lean, "sm_90a")
     assert nvrtc.compile_source(lean, "sm_90a").resources["spills"].spill_bytes
     assert not cubin.resources["spills"].spill_bytes
     assert "__launch_bounds__(128, 1)" in source
     # A block that spills by itself keeps the compile that spills least; what does not spill is left as it is.
-    assert cuda._compiled(_SPILLING, "sm_90a")[1].resources["spills"].spill_bytes <= wanted.spill_bytes
+    assert cuda.compile_lowered(_SPILLING, "sm_90a")[1].resources["spills"].spill_bytes <= wanted.spill_bytes
     free = _SPILLING.replace("(1024, 2)", "(128, 2)")
-    assert cuda._compiled(free, "sm_90a")[0] == free
+    assert cuda.compile_lowered(free, "sm_90a")[0] == free
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

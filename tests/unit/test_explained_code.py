@@ -44,7 +44,7 @@ def test_without_a_compiler_it_is_as_written_and_says_why(monkeypatch: pytest.Mo
     def absent(*_: Any) -> Any:
         raise MissingExtra("compiling for a GPU needs NVRTC: pip install 'tirgemm[cuda]'")
 
-    monkeypatch.setattr("tirgemm.tuning.explain.compile_source", absent)
+    monkeypatch.setattr("tirgemm.tuning.compile.cuda.compile_source", absent)
     found = explained()
     assert not found.compiled
     assert "machine code: compiling for a GPU needs NVRTC" in str(found.unknown[0])
@@ -81,8 +81,7 @@ def test_what_spills_is_explained_as_it_is_built(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("tirgemm.tuning.explain.explain_launch", noted)
     program = family_named("simt").instantiate(SMALL, CONFIG, A100)
     bound = compile_program(program, A100)
-    for module in ("compile.cuda", "explain"):
-        monkeypatch.setattr(f"tirgemm.tuning.{module}.compile_source", spilling)
+    monkeypatch.setattr("tirgemm.tuning.compile.cuda.compile_source", spilling)
     built = compile_program(program, A100)
     assert built.data != bound.data
     assert explained().code == "compiled here"

@@ -29,8 +29,8 @@ Flags = NDArray[np.bool_]
 _LINE_BYTES = 128
 # The source of a lane of cp.async that reads nothing and writes zeros.
 NOWHERE = -1
-# How cp.async writes shared memory: as a store would, or as counted on sm_90a (``_through_l1``, ``SharedAccess.past_l1``).
-CopyRule = Literal["lanes", "lines"]
+# How cp.async is served: as a store, or as counted on sm_90a (``_through_l1``, ``BankModel.tells``).
+CopyRule = Literal["as stores", "as counted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +48,21 @@ class BankModel:
     pairings: tuple[int, ...] = (1, 2)
     paired_widths: tuple[int, ...] = (8, 16)
     pairing_lanes: int = WARP
-    copies: CopyRule = "lanes"
+    copies: CopyRule = "as stores"
 
     def lanes(self, width: int) -> int:
         """Lanes of a phase for accesses of ``width`` bytes a lane."""
         return dict(self.phase_lanes)[width]
 
+    def tells(self, access: SharedAccess) -> bool:
+        """Whether addresses tell in how many passes ``access`` is served; of what goes past L1 nothing but the fewest is told."""
+        return self.copies == "as stores" or not access.past_l1
+
 
 # The pairing is documented for 7.0 to 7.5, measured on 8.0 and seen on 8.6 (the SGEMM article's z-order table).
 MODELS: dict[str, BankModel] = {
     **{arch: BankModel() for arch in ("sm_75", "sm_80", "sm_86", "sm_89")},
-    "sm_90a": BankModel(pairing_lanes=16, copies="lines"),
+    "sm_90a": BankModel(pairing_lanes=16, copies="as counted"),
 }
 
 
@@ -184,13 +188,11 @@ def analyze(
             )
     phase = _phases(given, part, access, model)
     passes, fewest = _counted(given, phase, access.width, model)
-    if access.operation == "cp.async" and model.copies == "lines":
-        if access.past_l1:
-            passes = fewest
-        elif sources is not None:
-            passes = _through_l1(
-                passes, np.broadcast_to(np.asarray(sources, np.int64), given.shape), phase, access.width, model
-            )
+    if not model.tells(access):
+        passes = fewest
+    elif access.operation == "cp.async" and model.copies == "as counted" and sources is not None:
+        read = np.broadcast_to(np.asarray(sources, np.int64), given.shape)
+        passes = _through_l1(passes, read, phase, access.width, model)
     return BankReport(access, model, given, part, phase, passes, fewest.sum(axis=1))
 
 

@@ -111,8 +111,9 @@ def looked_up_sectors(sources: ArrayLike, written: ArrayLike, active: ArrayLike)
     """The sectors that L1 counts for requests of cp.async: [request].
 
     ``sources``: the global byte addresses that they read, ``written``: the shared ones that they write, or the sources
-    again where the copy goes through L1; [request, 32] each. A negative source is none. Of each line that is read, as many as it fills or reads,
-    whichever are more: ncu on an H200 counts five for a line that is written 16 bytes off a sector.
+    again where the copy goes through L1; [request, 32] each. A negative source is none. Of each line that is read, as
+    many as it fills or reads, whichever are more: ncu on an H200 counts five for a line that is written 16 bytes off a
+    sector.
     """
     read, to = np.asarray(sources, dtype=np.int64), np.asarray(written, dtype=np.int64)
     part = np.broadcast_to(np.asarray(active, dtype=np.bool_), read.shape) & (read >= 0)

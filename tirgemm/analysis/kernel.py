@@ -354,7 +354,7 @@ def _example(site: Site, width: int, tally: Tally, model: BankModel) -> Example 
         return Example(shown)
     kind = Kind.of(site)
     access = Kind("shared", kind.op, width, kind.matrices, kind.transposed).access
-    if access.past_l1 and model.copies == "lines":
+    if not model.tells(access):
         return Example(shown)
     report = banks.analyze(addresses, access, active, model, sources)
     return Example(shown, tuple((p.lanes, p.banks, p.wavefronts) for p in report.phases(0)))

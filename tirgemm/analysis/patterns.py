@@ -45,7 +45,8 @@ class Dimension:
 class Requests:
     """Requests [n, 32] of a site and how often each occurs.
 
-    ``sources``: the global addresses that a copy to shared memory reads, banks.NOWHERE where it writes zeros. ``sampled``: counts are scaled up from a part.
+    ``sources``: the global addresses that a copy to shared memory reads, banks.NOWHERE where it writes zeros. ``sampled``:
+    counts are scaled up from a part.
     """
 
     addresses: Integers

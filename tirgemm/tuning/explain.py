@@ -17,9 +17,7 @@ from tirgemm.families import Family, family_named, supporting
 from tirgemm.families.base import Program
 from tirgemm.families.tracing import quick_tracing
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.compile import compile_program
-from tirgemm.tuning.compile.cuda import checked_launch, lower_all
-from tirgemm.tuning.compile.nvrtc import compile_source
+from tirgemm.tuning.compile.cuda import checked_launch, compile_lowered, lower_all
 
 _HERE = "compiled here"
 _SERVED = "the machine code that is served"
@@ -70,7 +68,7 @@ def explain(
     missing: tuple[Unknown, ...] = ()
     if compiled:
         try:
-            cubin, code = _machine_code(package, program, source, device)
+            cubin, code = _machine_code(package, source, device)
         except MissingExtra as error:
             missing = (Unknown("machine code", str(error)),)
     return explain_launch(
@@ -81,23 +79,13 @@ def explain(
     )  # fmt: skip
 
 
-def _machine_code(package: Package | None, program: Program, source: str, device: Device) -> tuple[bytes, str]:
+def _machine_code(package: Package | None, source: str, device: Device) -> tuple[bytes, str]:
     if package is not None and package.sources.get("kernel.cu") == source:
         return package.binary, _SERVED
-    built, binary = _built(program, source, device)
+    built, cubin = compile_lowered(source, device.arch)
     if package is None:
-        return binary, _HERE
-    return (package.binary, _SERVED) if package.sources.get("kernel.cu") == built else (binary, _CHANGED)
-
-
-def _built(program: Program, source: str, device: Device) -> tuple[str, bytes]:
-    """The source and the machine code that building ``program`` gives: of ``source``, as it was lowered, unless that spills,
-    for which building tries looser bounds."""
-    cubin = compile_source(source, device.arch)
-    if not any(kernel.spill_bytes for kernel in cubin.resources.values()):
-        return source, cubin.data
-    binary = compile_program(program, device)
-    return binary.sources["kernel.cu"], binary.data
+        return cubin.data, _HERE
+    return (package.binary, _SERVED) if package.sources.get("kernel.cu") == built else (cubin.data, _CHANGED)
 
 
 def writing(gemm: Gemm, name: str, device: Device) -> Family:
@@ -164,5 +152,5 @@ def memory_of_program(
     """As ``memory_of``, of a program that is at hand."""
     host, module, source = lower_all(program, device.arch)
     launch = checked_launch(program, host)
-    cubin = _built(program, source, device)[1] if compiled else None
+    cubin = compile_lowered(source, device.arch)[1].data if compiled else None
     return analyse(module, launch, gemm, device, cubin, m)

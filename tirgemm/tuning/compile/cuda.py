@@ -43,7 +43,7 @@ def compile_program(program: Program, device: Device) -> Binary:
         )
     host, source = lower(program, device.arch)
     launch = checked_launch(program, host)
-    source, cubin = _compiled(source, device.arch)
+    source, cubin = compile_lowered(source, device.arch)
     missing = [kernel.symbol for kernel in launch.kernels if kernel.symbol not in cubin.resources]
     if missing:
         raise BuildFailed(f"kernel {missing[0]} is not in the cubin, which has {', '.join(cubin.resources) or 'none'}")
@@ -53,11 +53,12 @@ def compile_program(program: Program, device: Device) -> Binary:
     return Binary(cubin.data, "cubin", launch, sources, cubin.flags, resources)
 
 
-def _compiled(source: str, arch: str) -> tuple[str, Cubin]:
-    """``source`` compiled, and as it was compiled.
+def compile_lowered(source: str, arch: str) -> tuple[str, Cubin]:
+    """The CUDA source that ``lower`` wrote as it was compiled for ``arch``, and its cubin.
 
     Where ptxas spills for the sake of the blocks that an SM should hold, by the bound that the source gives it or one of
     its own, bounds that ask for fewer are tried: the first that spills nothing, else the one that spills the least.
+    Raises BuildFailed.
     """
     found = [(source, compile_source(source, arch))]
     for bound in (r"__launch_bounds__(\1, 1)", r"__launch_bounds__(\1)"):
