@@ -3,9 +3,9 @@
     python -m benchmarks.verification.mutants wgmma --device cuda:0 --seconds 400 \\
         --out benchmarks/results/nvidia-h200/wgmma.mutants.json.gz
 
-Each mutant runs the exact test as it is, then with random delays, many times; what both miss runs under compute-
-sanitizer, several kernels in a process, and alone where anything was found there. What an earlier start left for the
-sanitizer goes there first, and the tests leave it a part of the time. A row says what caught it. All waits are bounded,
+Each mutant runs the exact test as it is, then with random delays, many times; what both miss runs under
+compute-sanitizer, several kernels in a process, and alone where anything was found there. What an earlier start left for
+the sanitizer goes there first, and the tests leave it a part of the time. A row says what caught it. All waits are bounded,
 so that what would hang is a failed launch; a hang in a barrier of the hardware is killed with its measuring process.
 The unaltered kernels run through the same mill and must pass. Started again it goes on where it stopped. On a named
 device mutants are only built. The exit code is 1 where an unaltered kernel failed or a mutant was not reached; a mutant
