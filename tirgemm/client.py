@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import httpx
 
@@ -84,9 +84,9 @@ class Client:
 
     def kernel(
         self,
-        m: int | Range | Gemm | str,
-        n: int | None = None,
-        k: int | None = None,
+        m: SupportsIndex | Range | Gemm | str,
+        n: SupportsIndex | None = None,
+        k: SupportsIndex | None = None,
         *,
         device: Device | str | None = None,
         regime: str = "sustained",
@@ -283,7 +283,9 @@ class Client:
         return found if isinstance(found, dict) else self.kernel_document(found)
 
 
-def as_gemm(m: int | Range | Gemm | str, n: int | None, k: int | None, fields: dict[str, Any]) -> Gemm:
+def as_gemm(
+    m: SupportsIndex | Range | Gemm | str, n: SupportsIndex | None, k: SupportsIndex | None, fields: dict[str, Any]
+) -> Gemm:
     """The Gemm of ``Client.kernel``'s arguments. Raises InvalidGemm, or InvalidRequest for a mixture of forms."""
     if isinstance(m, (Gemm, str)):
         if n is not None or k is not None or fields:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import httpx
@@ -43,7 +43,7 @@ EVENTS = (
 
 
 class FakeService(httpx.BaseTransport):
-    """Answers like a service that tunes ``gemm`` in one job whose events are ``streams``, one list a connection.
+    """Answers like a service that tunes ``gemm`` in one job whose events are ``streams``, one a connection.
 
     ``broken`` maps a path to what its next requests meet first: an exception, or a status.
     """
@@ -55,7 +55,7 @@ class FakeService(httpx.BaseTransport):
         self.answer: Callable[[dict[str, Any]], tuple[int, dict[str, Any]]] = self.pending
         self.status = "running"
         self.error: dict[str, str] | None = None
-        self.streams: list[list[bytes | Exception]] = [list(EVENTS)]
+        self.streams: list[Iterable[bytes | Exception]] = [list(EVENTS)]
         self.stream_status = 200
         self.broken: dict[str, list[Exception | int]] = {}
         self.requests: list[httpx.Request] = []

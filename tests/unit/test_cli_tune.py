@@ -152,9 +152,9 @@ def test_the_live_view_shows_the_best_the_statuses_and_the_rules() -> None:
         now[0] += 1.5
         state(kind, data)
     assert (state.stage, state.elapsed, state.default_us) == ("searching", 9.0, 12.0)
-    console = Console(file=io.StringIO(), width=120)
-    console.print(state)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    shown = io.StringIO()
+    Console(file=shown, width=120).print(state)
+    text = shown.getvalue()
     for words in (
         "33x17x19:f16:nt",
         "6.00 us",

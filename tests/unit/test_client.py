@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -16,6 +16,7 @@ from tests.unit.artifact_samples import SIGNER, operands
 from tests.unit.fake_service import EVENTS, JOB, FakeService, sse
 from tirgemm import Client, Gemm, Range, _http, _watch
 from tirgemm.artifact import Signer, Trust
+from tirgemm.client import Trusted
 from tirgemm.detect import device
 from tirgemm.errors import (
     Cancelled,
@@ -146,15 +147,16 @@ def test_trust_is_a_key_keys_a_file_or_nobody(tmp_path: Path) -> None:
     other = Signer.generate().public
     file = tmp_path / "keys"
     Trust.file(file).add(other)
-    for given, keys in (
+    cases: list[tuple[Trusted, set[str]]] = [
         (SIGNER.public, {SIGNER.public}),
         ([SIGNER.public, other], {SIGNER.public, other}),
         (str(file), {other}),
         (file, {other}),
         ([], set()),
         (Trust.of(other), {other}),
-    ):
-        assert Client(URL, trust=given, cache_dir=tmp_path).trust.keys == keys  # type: ignore[arg-type]
+    ]
+    for given, keys in cases:
+        assert Client(URL, trust=given, cache_dir=tmp_path).trust.keys == keys
 
 
 def test_a_job_is_followed_to_its_kernel(client: Client, fake: FakeService) -> None:
@@ -231,7 +233,7 @@ def test_after_some_seconds_the_fallback_is_taken(client: Client, fake: FakeServ
             time.sleep(0.02)
             yield b": keep-alive\n\n"
 
-    fake.streams = [slow()]  # type: ignore[list-item]
+    fake.streams = [slow()]
     started = time.monotonic()
     assert client.kernel(**SHAPE, wait=0.2).manifest.timings["role"] == "fallback"
     assert 0.15 < time.monotonic() - started < 2.0
@@ -289,7 +291,7 @@ def test_bad_input_is_refused_before_anything_is_sent(client: Client, fake: Fake
     with pytest.raises(InvalidGemm, match="unknown gemm field 'colour'"):
         client.kernel(1, 3, 5, colour="red")
     with pytest.raises(InvalidGemm):
-        client.kernel(2.5, 3, 5)  # type: ignore[arg-type]
+        client.kernel(cast(Any, 2.5), 3, 5)
     with pytest.raises(InvalidRequest, match="n and k are missing"):
         client.kernel(7, n=9)
     with pytest.raises(InvalidRequest, match="not both"):
@@ -298,14 +300,14 @@ def test_bad_input_is_refused_before_anything_is_sent(client: Client, fake: Fake
         client.kernel(1, 3, 5, regime="fast")
     for wait in (-1, "soon", None):
         with pytest.raises(InvalidRequest, match="wait is"):
-            client.kernel(1, 3, 5, wait=wait)  # type: ignore[arg-type]
+            client.kernel(1, 3, 5, wait=cast(Any, wait))
     assert not fake.requests
 
 
 def test_sizes_may_be_numpy_integers_and_m_a_range(client: Client, fake: FakeService) -> None:
     fake.answer = lambda body: (409, {"detail": body["gemm"]})
     with pytest.raises(ServiceError, match=r"33x17x19:f32:nt"):
-        client.kernel(np.int64(33), np.int32(17), np.uint8(19), dtype="f32")  # type: ignore[arg-type]
+        client.kernel(np.int64(33), np.int32(17), np.uint8(19), dtype="f32")
     with pytest.raises(ServiceError, match=r"1\.\.33x17x19:f16:nn:alpha"):
         client.kernel(Range(1, 33), 17, 19, layout="nn", alpha=True, device="sm_90a")
     with pytest.raises(ServiceError, match=r"5x7x9:f16:tt"):
