@@ -25,7 +25,8 @@ def disassembly(cubin: bytes) -> str:
         file.write_bytes(cubin)
         # Some versions refuse to print lines that are not there.
         for lines in (["-g"], []):
-            command = [nvdisasm(), "-c", *lines, str(file)]
+            # Without its analysis of the branch stack, which no architecture that kernels are for has: half the time.
+            command = [nvdisasm(), "-c", "-ndf", *lines, str(file)]
             done = subprocess.run(
                 command, capture_output=True, text=True, check=False, timeout=_SECONDS, errors="replace"
             )
