@@ -151,7 +151,9 @@ def count(kernels: Sequence[Kernel], device: Device, metrics: Sequence[str], log
                 return
             now = waiting[:AT_ONCE]
             files = [_packed(kernel, device, signer, Path(folder)) for kernel in now]
-            command = [sys.executable, "-m", "benchmarks.counted.calls", signer.public, *map(str, files)]
+            command = [
+                sys.executable, "-m", "benchmarks.counted.calls", device.uuid, signer.public, *map(str, files)
+            ]  # fmt: skip
             log = logs.with_name(f"{logs.name}.{turn}.csv")
             turn += 1
             try:

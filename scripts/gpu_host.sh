@@ -5,7 +5,8 @@
 #                                                                tensorcore
 # SITE holds TVM and the other Python packages that the host lacks. Everything is written under OUT.
 # search and suites go on from the files of BEFORE (default: benchmarks/results/nvidia-h200), for SECONDS_SEARCH and
-# SECONDS_SUITES, over SUITES; SEARCH and BENCH are more options for them.
+# SECONDS_SUITES, over SUITES; SEARCH and BENCH are more options for them, MUTANTS for mutants
+# (--at-once 1: of simt the sanitizer catches nearly all).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:?usage: gpu_host.sh OUT [STEP ...]}
@@ -69,7 +70,7 @@ for step in "${steps[@]}"; do
       kept "${FAMILY:-wgmma}.mutants.json.gz"
       limit=${SECONDS_MUTANTS:-330}
       run timeout $((limit + 130)) python3 -m benchmarks.verification.mutants "${FAMILY:-wgmma}" --device "${DEVICE:-cuda:0}" \
-        --seconds "$limit" --parallel "${PARALLEL:-12}" --out "$out/${FAMILY:-wgmma}.mutants.json.gz" "${commit[@]}" ;;
+        --seconds "$limit" --parallel "${PARALLEL:-12}" ${MUTANTS:-} --out "$out/${FAMILY:-wgmma}.mutants.json.gz" "${commit[@]}" ;;
     counters) run timeout 420 python3 -m benchmarks.counters --device "${DEVICE:-cuda:0}" --seconds 380 \
                 --out "$out/counters.json" ${COUNTERS:-} "${commit[@]}" ;;
     probe) run timeout 200 python3 -m benchmarks.bank_probe --device "${DEVICE:-cuda:0}" --seconds 160 \

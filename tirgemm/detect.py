@@ -77,6 +77,14 @@ def device(name: str | Device | None = None) -> Device:
     return found[1 + int(number or 0)]
 
 
+def gpu_of(uuid: str) -> Device:
+    """The GPU with that UUID. Raises DeviceUnavailable."""
+    found = next((device for device in devices() if device.kind == "cuda" and device.uuid == uuid), None)
+    if found is None:
+        raise DeviceUnavailable(f"GPU {uuid} is not visible to this process: see CUDA_VISIBLE_DEVICES")
+    return found
+
+
 def check_fits(gemm: Gemm, device: Device) -> None:
     """Raise DoesNotFit where the operands of ``gemm`` need more memory than ``device`` has."""
     if gemm.nbytes > device.memory_bytes:

@@ -34,12 +34,12 @@ def workload(gemm: Gemm) -> PrimFunc:
         return builder.get()
 
 
-def index_dtype(gemm: Gemm) -> str:
-    """The dtype that holds every flat offset of ``gemm``: int32 wherever that is enough."""
+def index_dtype(gemm: Gemm, reach: int = 0) -> str:
+    """The dtype that holds every flat offset of ``gemm``, and ``reach``: int32 wherever that is enough."""
     used: list[Operand] = [op for op in OPERANDS if op != "c" or gemm.beta]
     spans = [gemm.span(op) for op in used]
     accumulator = gemm.batch * gemm.m_max * gemm.n
-    return "int32" if max(*spans, accumulator) <= _INT32_ELEMENTS else "int64"
+    return "int32" if max(*spans, accumulator, reach) <= _INT32_ELEMENTS else "int64"
 
 
 def epilogue(

@@ -1,7 +1,7 @@
-"""Call packaged kernels once each: ``python -m benchmarks.counted.calls KEY FILE ...``, under the profiler.
+"""Call packaged kernels once each: ``python -m benchmarks.counted.calls UUID KEY FILE ...``, under the profiler.
 
-Prints ``== begin NAME`` and ``== end NAME`` around each call. Operands are random and start where the driver puts them,
-on lines of memory. No other kernel is launched: launches belong to calls by their order.
+UUID is the GPU's. Prints ``== begin NAME`` and ``== end NAME`` around each call. Operands are random and start where the
+driver puts them, on lines of memory. No other kernel is launched: launches belong to calls by their order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import tvm_ffi
 
 from tirgemm.artifact import Kernel, Trust, load
-from tirgemm.detect import devices
+from tirgemm.detect import gpu_of
 from tirgemm.gemm import DTYPE_BYTES
 from tirgemm.tuning.child_process import without_torch
 from tirgemm.tuning.measure.driver import Gpu, Memory
@@ -26,9 +26,9 @@ BEGIN, END = "== begin", "== end"
 
 
 def main(arguments: list[str]) -> int:
-    key, *files = arguments
+    uuid, key, *files = arguments
     without_torch()
-    gpu = Gpu(next(device for device in devices() if device.kind == "cuda"))
+    gpu = Gpu(gpu_of(uuid))
     for file in files:
         name = Path(file).stem
         print(BEGIN, name, flush=True)

@@ -63,8 +63,9 @@ def bounds(analysis: KernelAnalysis) -> frozenset[str]:
 def memory_counters(analysis: KernelAnalysis, model: BankModel) -> dict[str, float]:
     """The accesses of the load/store unit; what TMA and wgmma move passes no such counter.
 
-    ``..._fewest`` are no counters but what conflicts are counted beyond. Of copies past L1 the hardware counts requests,
-    conflicts (none) and sectors in L1 by their addresses; how many passes write them it counts as they happen to arrive.
+    ``..._fewest`` are no counters but what conflicts are counted beyond. For copies past L1 the addresses decide requests and
+    sectors, and that there are no conflicts where every lane copies. Passes, and conflicts where some lanes copy nothing,
+    depend on when data arrive and are not predicted.
     """
     counters: dict[str, float] = {}
     for name, kind, ops in (
@@ -88,4 +89,7 @@ def memory_counters(analysis: KernelAnalysis, model: BankModel) -> dict[str, flo
     copies = [a for a in analysis.accesses if a.space == "shared" and a.op == "copy"]
     if not all(model.tells(SharedAccess("cp.async", a.width)) for a in copies):
         del counters["copy_wavefronts"], counters["copy_sectors"]
+        read = sum(a.lanes for a in analysis.accesses if a.space == "global" and a.op == "copy")
+        if read < sum(a.lanes for a in copies):
+            del counters["copy_conflicts"]
     return counters

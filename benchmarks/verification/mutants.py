@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks.verification import alterations
@@ -55,6 +56,8 @@ _SILENCE_S = 10.0
 _TESTS_SHARE = 0.6
 # The tool that finds what a removed barrier does comes first. Starting a process takes longer than a kernel does.
 _TOOLS = ("racecheck", "memcheck", "synccheck")
+# Behind the status of what a tool did not judge.
+_FAILED = ", tools failed"
 # What the driver answers after a trap, which is how a bounded wait ends.
 _TRAPS = ("LAUNCH_FAILED", "ILLEGAL_INSTRUCTION")
 
@@ -95,10 +98,11 @@ def main() -> int:
         if not device.present or options.no_sanitizer:
             _tested(bench, todo, evidence, options.parallel, deadline)
         else:
-            sanitized(bench, jobs, evidence, options.parallel, deadline)
+            tools = partial(sanitized, bench, jobs, evidence, options.parallel, options.at_once, deadline)
+            tools()
             now = time.monotonic()
             _tested(bench, todo, evidence, options.parallel, now + _TESTS_SHARE * (deadline - now))
-            sanitized(bench, jobs, evidence, options.parallel, deadline)
+            tools()
             todo = [job for job in todo if job.key not in evidence.rows]
             _tested(bench, todo, evidence, options.parallel, deadline)
     evidence.summary = {"caught_by": dict(Counter(row["status"] for row in evidence.rows.values() if row["mutant"]))}
@@ -216,11 +220,16 @@ def _noticed(measurer: Measurer, package: bytes, tries: int) -> tuple[str, str] 
     return None
 
 
-def sanitized(bench: AlteredBench, jobs: list[Job], evidence: EvidenceFile, parallel: int, deadline: float) -> None:
-    """Run what nothing has caught, and the kernels as they are, under the sanitizer's tools."""
+def sanitized(
+    bench: AlteredBench, jobs: list[Job], evidence: EvidenceFile, parallel: int, at_once: int, deadline: float
+) -> None:
+    """Run what nothing has caught, and the kernels as they are, under the sanitizer's tools, ``at_once`` in a process.
+
+    Of several in a process one finding runs all again, each alone: what is nearly always caught goes faster one by one.
+    """
     left = [job for job in jobs if _is_left(evidence.rows.get(job.key))]
     builds = {job: bench.build(job.case, job.mutant.alteration) for job in left}
-    count = max(1, min(AT_ONCE, -(-len(left) // parallel)))
+    count = max(1, min(at_once, -(-len(left) // parallel)))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(parallel) as pool:
         waiting = [
             pool.submit(_by_tools, bench, left[i : i + count], builds, Path(folder), deadline)
@@ -233,7 +242,10 @@ def sanitized(bench: AlteredBench, jobs: list[Job], evidence: EvidenceFile, para
 
 
 def _is_left(row: Row | None) -> bool:
-    return row is not None and row["status"] in (NOT_CAUGHT, PASSED) and "tools" not in row
+    """Whether the tools have not said, or not to the end, what they find of what nothing else has caught."""
+    if row is None:
+        return False
+    return row["status"].endswith(_FAILED) or (row["status"] in (NOT_CAUGHT, PASSED) and "tools" not in row)
 
 
 def _by_tools(
@@ -255,7 +267,7 @@ def _by_tools(
         if job not in rows:
             status = PASSED if job.mutant == UNALTERED else NOT_CAUGHT
             clean = all(word == CLEAN for word in words.values())
-            rows[job] = {"status": status if clean else f"{status}, tools failed", "tools": words}
+            rows[job] = {"status": status if clean else status + _FAILED, "tools": words}
     return rows
 
 
@@ -271,7 +283,7 @@ def _reports(
         files[job] = folder / f"{job.case.gemm.digest}-{name}.tirgemm"
         if not files[job].exists():
             files[job].write_bytes(bench.package(job.case, job.mutant.alteration, builds[job].result()))
-    found = each(tool, list(files.values()), bench.signer.public, deadline)
+    found = each(tool, list(files.values()), bench.signer.public, bench.device.uuid, deadline)
     return {job: found[file] for job, file in files.items()}
 
 
@@ -289,6 +301,9 @@ def _options() -> argparse.Namespace:
     made = parser(__doc__ or "", 400.0)
     made.add_argument("--kernels", type=int, default=None, help="only the first so many kernels")
     made.add_argument("--parallel", type=int, default=5, help="measuring processes, then sanitizers, at a time")
+    made.add_argument(
+        "--at-once", type=int, default=AT_ONCE, help="kernels in one process under the sanitizer, at most"
+    )
     made.add_argument("--no-sanitizer", action="store_true", help="stop before compute-sanitizer")
     return made.parse_args()
 

@@ -129,7 +129,7 @@ def _run(bench: AlteredBench, jobs: list[Job], files: dict[Job, Path], deadline:
     if not bench.device.present:
         return {job: _row(job) | {"status": BUILT} for job in jobs if time.monotonic() <= deadline}
     started = time.monotonic()
-    reports = each(jobs[0].tool, [files[job] for job in jobs], bench.signer.public, deadline)
+    reports = each(jobs[0].tool, [files[job] for job in jobs], bench.signer.public, bench.device.uuid, deadline)
     seconds = round((time.monotonic() - started) / len(jobs), 1)
     rows: dict[Job, Row] = {}
     for job in jobs:

@@ -1,7 +1,7 @@
-"""Call packaged kernels once each: ``python -m benchmarks.verification.sanitized_call KEY FILE ...``, under a sanitizer.
+"""Call packaged kernels once each: ``python -m benchmarks.verification.sanitized_call UUID KEY FILE ...``, under a sanitizer.
 
-Prints ``== begin NAME`` and ``== end NAME RESULT`` around each call, by which the sanitizer's words are told apart.
-Operands end where their allocations end, so that a read or write behind them is one outside of memory.
+UUID is the GPU's. Prints ``== begin NAME`` and ``== end NAME RESULT`` around each call, by which the sanitizer's words
+are told apart. Operands end where their allocations end, so that a read or write behind them is one outside of memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import tvm_ffi
 
 from tirgemm.artifact import Kernel, Trust, load
-from tirgemm.detect import devices
+from tirgemm.detect import gpu_of
 from tirgemm.tuning.child_process import without_torch
 from tirgemm.tuning.measure.driver import Gpu, Memory
 from tirgemm.tuning.measure.tensors import CUDA, View
@@ -25,9 +25,9 @@ BEGIN, END = "== begin", "== end"
 
 
 def main(arguments: list[str]) -> int:
-    key, *files = arguments
+    uuid, key, *files = arguments
     without_torch()
-    gpu = Gpu(next(device for device in devices() if device.kind == "cuda"))
+    gpu = Gpu(gpu_of(uuid))
     for file in files:
         name = Path(file).stem
         print(BEGIN, name, flush=True)

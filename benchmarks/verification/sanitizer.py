@@ -51,11 +51,15 @@ def program() -> str:
     return found
 
 
-def check(tool: str, packages: list[Path], key: str, timeout_s: float) -> dict[str, Report]:
-    """Every package called once under ``tool``, in one process; reports by the files' stems. Raises MissingExtra."""
+def check(tool: str, packages: list[Path], key: str, uuid: str, timeout_s: float) -> dict[str, Report]:
+    """Every package called once under ``tool`` on the GPU ``uuid``, in one process; reports by the files' stems.
+
+    Raises MissingExtra.
+    """
     command = [
         program(), "--tool", tool, "--print-limit", "1000", "--report-api-errors", "no", "--target-processes", "application-only",
-        *options(tool, help_text()), sys.executable, "-m", "benchmarks.verification.sanitized_call", key, *map(str, packages),
+        *options(tool, help_text()), sys.executable, "-m", "benchmarks.verification.sanitized_call", uuid, key,
+        *map(str, packages),
     ]  # fmt: skip
     environment = dict(os.environ) | {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
@@ -70,17 +74,17 @@ def check(tool: str, packages: list[Path], key: str, timeout_s: float) -> dict[s
     return reports(output, [package.stem for package in packages], late=late)
 
 
-def each(tool: str, packages: Sequence[Path], key: str, deadline: float) -> dict[Path, Report | None]:
+def each(tool: str, packages: Sequence[Path], key: str, uuid: str, deadline: float) -> dict[Path, Report | None]:
     """What ``tool`` says about each package: of all in one process where that is clean, else of each alone.
 
     None where ``deadline`` (of time.monotonic) has passed. Raises MissingExtra."""
     if time.monotonic() > deadline:
         return dict.fromkeys(packages)
-    found = check(tool, list(packages), key, _START_S + _KERNEL_S * len(packages))
+    found = check(tool, list(packages), key, uuid, _START_S + _KERNEL_S * len(packages))
     reports: dict[Path, Report | None] = {package: found[package.stem] for package in packages}
     if len(packages) == 1 or all(report is not None and report.status == CLEAN for report in reports.values()):
         return reports
-    alone = (each(tool, [package], key, deadline) for package in packages)
+    alone = (each(tool, [package], key, uuid, deadline) for package in packages)
     return {package: report for one in alone for package, report in one.items()}
 
 

@@ -22,8 +22,8 @@ _THROUGH_L1 = (
     "lie in the same banks."
 )
 _PAST_L1 = (
-    "Wavefronts of cp.async of 16 bytes, which go past L1, are the fewest: no conflict of theirs is counted, and how many "
-    "passes write what arrives no address tells."
+    "Wavefronts of cp.async of 16 bytes, which go past L1, are the fewest: no conflict of theirs is counted where every lane "
+    "copies, and how many passes write what arrives no address tells."
 )
 
 

@@ -27,6 +27,9 @@ _KNOBS: dict[str, Value] = {
 _CASES: dict[str, dict[str, Value]] = {
     "72x80x104:f16:nt": {"tile_k": 64, "copy": "half", "epilogue": "staged"},
     "72x80x136:f16:nn": {"shared": "padded", "stages": 4},
+    # More steps than stages, of four 16 of k: copies run between the products of a step.
+    "72x80x328:f16:nt": {"tile_k": 64, "epilogue": "staged"},
+    "72x80x328:f16:nn": {"tile_k": 64, "stages": 4},
     "72x80x72:bf16:tn:out=f32": {"shared": "none", "registers": 1},
     "72x80x104:f16:tt:acc=f16": {"tile_n": 32, "warps_n": 1, "stages": 2, "epilogue": "staged"},
     "70x84x76:f16:nn:align=8:beta:bias": {"tile_k": 16, "registers": 1, "stages": 5, "epilogue": "staged"},
@@ -64,13 +67,15 @@ def test_result_is_the_same_with_offsets_of_64_bits(text: str, tmp_path: Path, m
     case.check(emulate(source, launch, case, tmp_path))
 
 
-@pytest.mark.parametrize("registers", [1, 2])
+@pytest.mark.parametrize(("registers", "tile_k"), [(1, 32), (2, 32), (2, 64)])
 @pytest.mark.parametrize(
     ("whole", "part"), [("__syncthreads();", ""), ("tirgemm_wait_1();", ""), ("tirgemm_wait_1();", "tirgemm_wait_2();")]
 )
-def test_emulator_sees_what_a_step_does_not_wait_for(whole: str, part: str, registers: int, tmp_path: Path) -> None:
+def test_emulator_sees_what_a_step_does_not_wait_for(
+    whole: str, part: str, registers: int, tile_k: int, tmp_path: Path
+) -> None:
     gemm = Gemm.parse("64x64x512:f16:nt")
-    source, launch = _source(gemm, registers=registers)
+    source, launch = _source(gemm, registers=registers, tile_k=tile_k)
     before, loop, after = source.rpartition(whole)
     assert loop, source
     helper = source[source.index("__forceinline__ __device__ void tirgemm_wait_1") :].partition("}\n")[0] + "}\n"

@@ -19,12 +19,13 @@ from benchmarks.counted import calls, document, metrics, ncu
 from benchmarks.counted.cases import Case, cases
 from benchmarks.counted.document import Kernel
 from benchmarks.counted.metrics import BY_NAME, COUNTERS, chosen, compared, right, value
-from benchmarks.counted.predictions import Prediction
+from benchmarks.counted.predictions import Prediction, predicted
 from tirgemm.errors import InvalidConfig, InvalidRequest, MeasurementFailed
+from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch
-from tirgemm.tuning.compile import Binary
+from tirgemm.tuning.compile import Binary, build
 
 H200 = named_device("sm_90a")
 LOADS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
@@ -416,6 +417,40 @@ def test_run_writes_a_file_that_checks_and_that_can_be_judged_again(
     ]  # fmt: skip
     assert json.loads(again.read_text())["environment"] == found["environment"]
     assert list(check.problems(again)) == ["it counts 2 kernels; at least 24 are asked for"]
+
+
+@pytest.mark.parametrize(("text", "told"), [("128x128x128:f16:nt", True), ("120x120x120:bf16:tt", False)])
+def test_conflicts_of_copies_past_l1_are_told_where_every_lane_copies(text: str, told: bool) -> None:
+    gemm = Gemm.parse(text)
+    config = family_named("mma").default(gemm, H200, "sustained")
+    cubin = build(gemm, config, H200).data
+    (found,) = predicted(gemm, config, H200, cubin)
+    assert ("copy_conflicts" in found.counters) == told
+    assert found.counters["copies"] >= found.counters["copy_requests"] > 0
+    assert found.counters.get("copy_conflicts", 0) == 0
+
+
+def test_calls_are_of_the_gpu_and_the_packages_that_the_profiler_s_command_names(
+    fake_ncu: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def profile(command: list[str], *_: object) -> tuple[str, list[ncu.Launch]]:
+        commands.append(command)
+        raise MeasurementFailed("not now")
+
+    monkeypatch.setattr(ncu, "profile", profile)
+    monkeypatch.setattr(counters, "_packed", packed_as_text)
+    counters.count([kernel("a", "k")], H200.with_(uuid="GPU-7"), [], fake_ncu / "x.ncu", time.monotonic() + 60)
+    said: list[object] = []
+    monkeypatch.setattr(calls, "without_torch", lambda: None)
+    monkeypatch.setattr(calls, "gpu_of", said.append)
+    monkeypatch.setattr(calls, "Gpu", lambda device: device)
+    monkeypatch.setattr(calls, "load", lambda file, **_: said.append(Path(file).stem))
+    monkeypatch.setattr(calls, "call", lambda *_: None)
+    (command,) = commands
+    assert calls.main(command[command.index("benchmarks.counted.calls") + 1 :]) == 0
+    assert said == ["GPU-7", "a"]
 
 
 def test_call_gives_tensors_in_call_order_and_random_operands(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,14 @@ def test_detected_gpu_shares_the_named_ones_key_and_has_its_own_uuid() -> None:
 
 
 @pytest.mark.usefixtures("h200s")
+def test_a_gpu_is_found_by_its_uuid() -> None:
+    second = detect.device("cuda:1")
+    assert detect.gpu_of(second.uuid) == second
+    with pytest.raises(DeviceUnavailable, match="GPU-7 is not visible"):
+        detect.gpu_of("GPU-7")
+
+
+@pytest.mark.usefixtures("h200s")
 def test_gpu_beyond_the_last_one_is_unavailable() -> None:
     with pytest.raises(DeviceUnavailable, match=r"cuda:2.*2 CUDA devices"):
         detect.device("cuda:2")

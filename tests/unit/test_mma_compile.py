@@ -80,6 +80,19 @@ def test_a_step_has_one_barrier_and_the_fewest_loads_of_fragments() -> None:
     assert len(re.findall(r"< 4; \+\+\w+\) \{\n\s+tirgemm_ldmatrix_x4\(", loop)) == 4
 
 
+@pytest.mark.parametrize(("tile_k", "places"), [(64, ["", "a", "b", ""]), (32, ["ab", ""])])
+def test_copies_lie_between_the_products_of_a_long_step(tile_k: int, places: list[str]) -> None:
+    gemm = Gemm.parse("4096x4096x4096:f16:nt")
+    knobs: dict[str, Value] = {"tile_m": 128, "tile_n": 256, "tile_k": tile_k, "warps_m": 2, "warps_n": 4, "stages": 3}
+    _, binary = _compiled(gemm, "sm_90a", **knobs)
+    source = binary.sources["kernel.cu"]
+    loop = source[source.index(f"< {4096 // tile_k}; ++") :]
+    before_products = loop[: loop.index("\n  }\n")].split("tirgemm_mma_f32_f16(")[:-1]
+    copied = ["".join(re.findall(r"tirgemm_cp_async_16\(.*&\((a|b)_ptr", text)) for text in before_products]
+    assert copied == places
+    assert ["tirgemm_commit();" in text for text in before_products] == [place.endswith("b") for place in places]
+
+
 def test_no_instruction_is_left_out_of_the_products() -> None:
     gemm = Gemm.parse("1024x1024x1024:f16:nt")
     _, binary = _compiled(gemm, "sm_80", tile_m=64, tile_n=64, tile_k=64, warps_m=2, warps_n=2, registers=1)
@@ -112,18 +125,69 @@ def test_offsets_that_only_copies_and_parts_bring_beyond_32_bits_are_wide(text: 
     assert "(int64_t)" in binary.sources["kernel.cu"]
 
 
+@pytest.mark.parametrize(
+    ("text", "wide", "narrow"),
+    [("48x200x4096:f16:nt:lda=40000000", "a", "b"), ("1..1100x1000x712:bf16:tn", "a_packed", "b")],
+)
+def test_rows_far_apart_or_of_unknown_length_have_addresses_as_indices(text: str, wide: str, narrow: str) -> None:
+    """What is behind an address is counted in 32 bits, and must be known."""
+    _, binary = _compiled(Gemm.parse(text), "sm_90a")
+    lines = [line for line in binary.sources["kernel.cu"].splitlines() if "tirgemm_cp_async_16" in line]
+    origins = {
+        name: [line.partition(f"&({name}_ptr[")[0] for line in lines if f"&({name}_ptr[" in line]
+        for name in (wide, narrow)
+    }
+    assert origins[wide]
+    assert all(line.endswith(", (") for line in origins[wide]), origins[wide]
+    assert origins[narrow]
+    assert all(line.endswith("((char*)(") for line in origins[narrow]), origins[narrow]
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("40000x200x4096:f16:nt:lda=50000:ldb=8388608", {}),  # B's one tile is 2^31 elements high
+        ("200x4000x4096:f16:nt:ldd=9000000", {}),
+        ("200x4000x4096:f16:nt:beta:ldc=9000000", {}),
+        ("100x20000000x72:f16:nt", {}),
+        # The copy of A with aligned rows has 2^31 elements.
+        (
+            "65536x64x32713:f16:nt",
+            {"tile_m": 64, "tile_n": 64, "tile_k": 16, "warps_m": 2, "warps_n": 2, "registers": 1},
+        ),
+    ],
+)
+def test_whole_tiles_beyond_32_bits_have_wide_offsets(text: str, changes: dict[str, Value]) -> None:
+    """The tensors' own elements are counted in 32 bits; whole tiles of one of them are not."""
+    gemm = Gemm.parse(text)
+    assert index_dtype(gemm) == "int32"
+    _, binary = _compiled(gemm, "sm_90a", **changes)
+    assert "(int64_t)" in binary.sources["kernel.cu"]
+
+
 @pytest.mark.parametrize(("text", "way"), [("1024x1024x1024:f16:nt", "line"), ("1024x1024x1024:f16:tn", "half")])
 def test_threads_copy_what_the_copy_as_data_says(text: str, way: str) -> None:
-    """The first copies of the source write, thread by thread, the elements that ``Side.copy`` gives to that thread."""
+    """The source's first turn writes, thread by thread, what ``Side.copy`` gives to that thread, and all turns the tile."""
     gemm, device = Gemm.parse(text), named_device("sm_90a")
     changes = {"tile_m": 128, "tile_n": 64, "tile_k": 64, "warps_m": 2, "warps_n": 2, "stages": 2, "resident": 1}
     config = _FAMILY.default(gemm, device, "sustained").with_(**changes, shared="none", copy=way, epilogue="direct")
     source, cut = cuda.lower(_FAMILY.instantiate(gemm, config, device), device.arch)[1], tiling(gemm, config)
-    places = re.findall(r"^ +tirgemm_cp_async_16\(\(&\(tiles_ptr\[(.*?)\]\)\)", source, re.MULTILINE)
-    for side, place, start in zip(cut.sides, places[:2], (0, cut.a.nbytes // 2), strict=True):
-        # C of non-negative integers without division is Python too; the first turn of the loop over turns.
-        python = re.sub(r"\bax\w+", "0", place.replace("((int)threadIdx.x)", "thread"))
-        written = [eval(python, {"thread": thread}) - start for thread in range(cut.threads)]
+    calls = re.findall(
+        r"^ +tirgemm_cp_async_16\(\(\(half\*\)\(\(\(char\*\)\(&\(tiles_ptr\[(.*?)\]\)\)\) \+ \((.*?)\)\)\), ",
+        source,
+        re.MULTILINE,
+    )
+    for side, call, start in zip(cut.sides, calls[:2], (0, cut.a.nbytes // 2), strict=True):
+        # C of non-negative integers without division is Python too.
+        place, further = (re.sub(r"\bax\w+", "turn", text.replace("((int)threadIdx.x)", "thread")) for text in call)
+        written = [
+            [
+                eval(place, {"thread": thread}) - start + eval(further, {"turn": turn}) // 2
+                for thread in range(cut.threads)
+            ]
+            for turn in range(side.rows * side.runs // cut.threads)
+        ]
         row, column = side.copy.elements()[:, 0].T
         own, deep = (row, column) if side.k_major else (column, row)
-        assert written == (own * side.runs * 8 + deep).tolist()
+        assert written[0] == (own * side.runs * 8 + deep).tolist()
+        assert sorted(at for turn in written for at in turn) == list(range(0, side.rows * side.runs * 8, 8))

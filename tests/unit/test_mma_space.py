@@ -101,6 +101,14 @@ def test_large_squares_get_the_largest_tile_of_eight_warps_that_fits(arch: str) 
         assert config["registers"] == 2
 
 
+def test_a_wave_of_the_defaults_blocks_is_about_as_wide_as_high() -> None:
+    for units in (_H200.units, _H200.units // 8):
+        config = _FAMILY.default(Gemm.parse("8192x8192x8192:f16:nt"), _H200.with_(units=units), "sustained")
+        wide = config["raster"] * config["tile_n"]
+        high = units * config["tile_m"] * config["tile_n"] / wide
+        assert 0.4 < wide / high < 2.5, config
+
+
 def test_few_outputs_of_a_long_sum_are_split() -> None:
     assert _default("64x128x32768:f16:nt")["split"] > 4
     assert _default("8192x8192x32768:f16:nt")["split"] == 1

@@ -142,6 +142,25 @@ def test_default_compiles_for_every_architecture_without_spills(arch: str) -> No
         assert binary.resources["stack_bytes"] == 0
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "60000x60000x4104:f16:nn",
+        # The tensors' own elements are counted in 32 bits; whole tiles of one of them are not.
+        "200x4000x4096:f16:nt:ldd=9000000",
+        "200x4000x4096:f32:nt:beta:ldc=9000000",
+        "100x20000000x72:bf16:nt",
+    ],
+)
+def test_offsets_beyond_32_bits_compile(text: str) -> None:
+    gemm, device = Gemm.parse(text), named_device("sm_90a")
+    config = _SIMT.default(gemm, device, "sustained")
+    assert config["vector"] <= 4
+    binary = build(gemm, config, device)
+    assert binary.resources["spill_bytes"] == 0
+    assert "(int64_t)" in binary.sources["kernel.cu"]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_configs_compile_as_the_launch_says(seed: int) -> None:
     rng = random.Random(seed)

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks.verification import alterations, emulated, evidence, mutants, sanitizer, verify_family
+from benchmarks.verification import alterations, emulated, evidence, mutants, sanitized_call, sanitizer, verify_family
 from benchmarks.verification.altered import build, lowered, with_alteration
 from benchmarks.verification.cases import Case, missing_choices, named_config, random_cases, special_cases
 from benchmarks.verification.covering import build_cost, classes, covering, paths, small_cases, warps
@@ -21,6 +21,7 @@ from benchmarks.verification.evidence import EvidenceFile
 from benchmarks.verification.sanitize import plantable
 from benchmarks.verification.sanitizer import CLEAN, FOUND, Report
 from tests.wgmma_paths import named_cases
+from tirgemm.artifact import Signer
 from tirgemm.errors import InvalidConfig, InvalidRequest
 from tirgemm.families import family_named
 from tirgemm.families.base import rejected
@@ -215,13 +216,15 @@ def test_what_nothing_caught_is_sanitized_together_and_alone_where_that_is_not_c
         file.add(job.key, job.row | {"status": status})
     calls: list[tuple[str, int]] = []
 
-    def check(tool: str, packages: list[Path], *_: object) -> dict[str, Report]:
+    def check(tool: str, packages: list[Path], key: str, uuid: str, _: float) -> dict[str, Report]:
+        assert (key, uuid) == ("key", "GPU-2")
         calls.append((tool, len(packages)))
         dirty = tool == "racecheck" and any("drop-2" in package.stem for package in packages)
         report = Report(FOUND, 1, ("a race",)) if dirty else Report(CLEAN)
         return {package.stem: report for package in packages}
 
     class Bench:
+        device = SimpleNamespace(uuid="GPU-2")
         signer = SimpleNamespace(public="key")
 
         def build(self, *_: object) -> Future[None]:
@@ -234,13 +237,43 @@ def test_what_nothing_caught_is_sanitized_together_and_alone_where_that_is_not_c
 
     monkeypatch.setattr(sanitizer, "check", check)
     bench = cast(Any, Bench())
-    mutants.sanitized(bench, jobs, file, 1, time.monotonic() - 1)
+    mutants.sanitized(bench, jobs, file, 1, 8, time.monotonic() - 1)
     assert not calls
-    mutants.sanitized(bench, jobs, file, 1, time.monotonic() + 60)
+    mutants.sanitized(bench, jobs, file, 1, 8, time.monotonic() + 60)
     assert [file.rows[job.key]["status"] for job in jobs] == ["passed", "not caught", "racecheck", "hang"]
     assert calls == [("racecheck", 3), *[("racecheck", 1)] * 3, ("memcheck", 2), ("synccheck", 2)]
-    mutants.sanitized(bench, jobs, file, 1, time.monotonic() + 60)
+    mutants.sanitized(bench, jobs, file, 1, 8, time.monotonic() + 60)
     assert len(calls) == 6
+
+    file.add(jobs[0].key, jobs[0].row | {"status": "passed, tools failed", "tools": {"racecheck": "timed_out"}})
+    for job in jobs[1:3]:
+        file.add(job.key, job.row | {"status": "not caught"})
+    calls.clear()
+    mutants.sanitized(bench, jobs, file, 1, 1, time.monotonic() + 60)
+    assert [file.rows[job.key]["status"] for job in jobs] == ["passed", "not caught", "racecheck", "hang"]
+    assert {count for _, count in calls} == {1}
+    assert sum(tool == "racecheck" for tool, _ in calls) == 3, "none again: each was alone"
+
+
+def test_the_sanitizer_s_process_calls_on_the_gpu_that_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[object] = []
+
+    def started(command: list[str], _: object) -> Any:
+        assert sanitized_call.main(command[command.index("benchmarks.verification.sanitized_call") + 1 :]) == 0
+        return SimpleNamespace(communicate=lambda **_: ("", None))
+
+    monkeypatch.setattr(sanitizer, "program", lambda: "compute-sanitizer")
+    monkeypatch.setattr(sanitizer, "help_text", lambda: "")
+    monkeypatch.setattr(sanitizer, "started", started)
+    monkeypatch.setattr(sanitized_call, "without_torch", lambda: None)
+    monkeypatch.setattr(sanitized_call, "gpu_of", said.append)
+    monkeypatch.setattr(sanitized_call, "Gpu", lambda device: device)
+    monkeypatch.setattr(sanitized_call, "load", lambda file, **_: said.append(Path(file).stem))
+    monkeypatch.setattr(sanitized_call, "called", lambda *_: "right")
+    sanitizer.check("memcheck", [tmp_path / "a.tirgemm"], Signer.generate().public, "GPU-7", 1.0)
+    assert said == ["GPU-7", "a"]
 
 
 # -- evidence --------------------------------------------------------------------------------------

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tirgemm import expr
 from tirgemm.expr import Dim
 from tirgemm.gemm import DTYPE_NAMES, Gemm, Operand, Range
 from tirgemm.workload import epilogue, evaluate_symbolic
+
+# Where an operand is read from a copy: elements from a row to the next, and from a matrix to the next.
+Lying = Mapping[Operand, tuple[Dim, Dim]]
+
+
+def tiles_reach(gemm: Gemm, tile_m: int, tile_n: int, depth: int, lying: Lying | None = None) -> int:
+    """The largest offset, in elements, that whole tiles of any tensor take; ``depth`` is k in whole tiles.
+
+    Tiles reach over a tensor's edges. Nothing is read or written there, but addresses are computed, and the distance from
+    one tile to the next is a constant of its own even where there is one tile.
+    """
+    m, n = -(-gemm.m_max // tile_m) * tile_m, -(-gemm.n // tile_n) * tile_n
+    shapes: dict[Operand, tuple[int, int]] = {
+        "a": (depth, m) if gemm.trans_a else (m, depth), "b": (n, depth) if gemm.trans_b else (depth, n),
+        "c": (m, n), "d": (m, n),
+    }  # fmt: skip
+    found = []
+    for operand, (rows, columns) in shapes.items():
+        distances = (lying or {}).get(operand) or (gemm.leading(operand), gemm.batch_stride(operand))
+        row, matrix = (expr.evaluate(distance, gemm.m_max) for distance in distances)
+        found.append((gemm.batch - 1) * matrix + rows * row + columns)
+    return max(found)
 
 
 class StagedWriter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from tirgemm.config import Config
@@ -26,8 +27,6 @@ _CUTS = (
     (32, 16, 64, 2, 1, 4, 8), (16, 16, 64, 1, 1, 4, 12),
 )  # fmt: skip
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-# Columns of outputs that are neighbours in time: with as many rows a wave of blocks reads least of A and B.
-_RASTER_COLUMNS = 1024
 # Stages that a cut has to do without, where with its own none passes every rule.
 _FEWER = (0, 1, 2)
 
@@ -37,7 +36,7 @@ def default(gemm: Gemm, device: Device, regime: str) -> Config:
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
     for fewer in _FEWER:
         for _, number, split in sorted(_estimates(gemm, device, regime, choices, fewer)):
-            config = _config(gemm, number, split, fewer, choices)
+            config = _config(gemm, device, number, split, fewer, choices)
             if all(rule.check(gemm, config, device) is None for rule in RULES):
                 return config
     raise Unsupported(f"mma has no default for {gemm} on {device.name}: every cut of its table breaks a rule")
@@ -47,20 +46,27 @@ def _estimates(
     gemm: Gemm, device: Device, regime: str, choices: Mapping[str, tuple[object, ...]], fewer: int
 ) -> Iterator[tuple[float, int, int]]:
     """Microseconds, number in the table and split of every cut that shared memory holds with so many stages fewer."""
-    copied, nbytes, limits = repacked_bytes(gemm, loads(gemm)[0]), gemm.nbytes, device.limits
-    for number, (tile_m, tile_n, tile_k, warps_m, warps_n, stages, most) in enumerate(_CUTS):
+    copied, nbytes = repacked_bytes(gemm, loads(gemm)[0]), gemm.nbytes
+    for number, (tile_m, tile_n, tile_k, warps_m, warps_n, stages, _) in enumerate(_CUTS):
         stages -= fewer
-        shared = stages * (tile_m + tile_n) * tile_k * ELEMENT_BYTES
-        fits = stages > 1 and shared <= limits.shared_per_block
-        if not fits or tile_m not in choices["tile_m"] or tile_n not in choices["tile_n"]:
+        resident = _resident(number, fewer, device)
+        if stages < 2 or not resident or tile_m not in choices["tile_m"] or tile_n not in choices["tile_n"]:
             continue
-        resident = min(most, limits.shared_per_sm // (shared + limits.shared_reserved_per_block))
         efficiency = _efficiency(tile_m // warps_m, tile_n // warps_n, 2)
         blocks = -(-gemm.m_max // tile_m) * -(-gemm.n // tile_n) * gemm.batch
         for split in _SPLITS:
             if split == 1 or (split in choices["split"] and blocks * split <= 2 * resident * device.units):
                 cut = Cut(tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident, efficiency, copied)
                 yield estimate_us(gemm, cut, device, regime, nbytes), number, split
+
+
+def _resident(number: int, fewer: int, device: Device) -> int:
+    """Blocks of cut ``number`` with ``fewer`` stages less that an SM holds at once; 0 where one takes too much shared memory."""
+    tile_m, tile_n, tile_k, _, _, stages, most = _CUTS[number]
+    shared, limits = (stages - fewer) * (tile_m + tile_n) * tile_k * ELEMENT_BYTES, device.limits
+    if shared > limits.shared_per_block:
+        return 0
+    return min(most, limits.shared_per_sm // (shared + limits.shared_reserved_per_block))
 
 
 def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
@@ -81,10 +87,14 @@ def _efficiency(warp_m: int, warp_n: int, sets: int) -> float:
     return products / (products + fragments * (1.0 if sets == 1 else 0.5))
 
 
-def _config(gemm: Gemm, number: int, split: int, fewer: int, choices: Mapping[str, tuple[object, ...]]) -> Config:
+def _config(
+    gemm: Gemm, device: Device, number: int, split: int, fewer: int, choices: Mapping[str, tuple[object, ...]]
+) -> Config:
     tile_m, tile_n, tile_k, warps_m, warps_n, stages, _ = _CUTS[number]
     tile_k = next((k for k in (tile_k, 32, 16) if k in choices["tile_k"]), 16)
     columns = -(-gemm.n // tile_n)
+    # A wave of blocks reads least of A and B where it has as many columns of outputs as rows.
+    wave = math.isqrt(device.units * _resident(number, fewer, device) * tile_m * tile_n)
     rasters = [r for r in (1, 2, 3, 4, 8, 16) if columns % r == 0 and r in choices["raster"]]
     # Half sectors are what leaves the registers otherwise.
     whole = split > 1 or (DTYPE_BYTES[gemm.out] == 2 and output_width(gemm) == VECTOR)
@@ -106,6 +116,6 @@ def _config(gemm: Gemm, number: int, split: int, fewer: int, choices: Mapping[st
             ("load", loads(gemm)[0]),
             ("epilogue", STAGED if whole else DIRECT),
             ("split", split),
-            ("raster", min(rasters, key=lambda raster: abs(raster * tile_n - _RASTER_COLUMNS))),
+            ("raster", min(rasters, key=lambda raster: abs(raster * tile_n - wave))),
         ),
     )

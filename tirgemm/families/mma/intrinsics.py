@@ -99,14 +99,14 @@ def _load(stage: Stage, side: Side, registers: _Registers, lane: Any, block: Any
     own_half, k_half = (matrix % 2, matrix // 2) if side.operand == "a" else (matrix // 2, matrix % 2)
     # In whole runs along the contiguous dimension, in rows along the other.
     if side.k_major:
-        row_start, row_inner = warp * (count * 16) + i * 16, own_half * RUN + within
+        warp_row, row_start, row_inner = warp * (count * 16), i * 16, own_half * RUN + within
         run_start, run_inner = ki * (MMA_K // RUN), k_half
     else:
-        row_start, row_inner = ki * MMA_K, k_half * RUN + within
+        warp_row, row_start, row_inner = 0, ki * MMA_K, k_half * RUN + within
         run_start, run_inner = warp * (count * 2) + i * 2, own_half
     # Rows start at a multiple of 16, the period of every permutation: its key is the lane's alone.
     _, run = side.layout.index_map(row_inner, run_start + run_inner)
-    source = stage.at(side, step, row_start + row_inner, run)
+    source = stage.behind(side, stage.at(side, step, warp_row + row_inner, run), row_start)
     suffix, modifier = ("", "") if side.k_major else ("_trans", ".trans")
     text = _LDMATRIX.format(suffix=suffix, modifier=modifier)
     body = call(f"tirgemm_ldmatrix_x4{suffix}", text, registers.at(ki, i), source)

@@ -31,8 +31,8 @@ def kernel(tiling: Tiling, registers: int) -> PrimFunc:
     sch, nest = scheduled(tiling, registers)
     thread = sch.get(nest.thread).loop_var
     func, stage, sums = sch.mod[SYMBOL], Stage(tiling), Sums(tiling)
-    func = exchanged(func, copies(func, stage))
-    func = pipelined(with_instructions(func, stage, sums, thread % WARP, registers))
+    func = exchanged(func, copies(func, stage, by_turns=True))
+    func = pipelined(with_instructions(func, stage, sums, thread % WARP, registers), spread=True)
     if tiling.epilogue == STAGED:
         func = staged(func, stage, sums, sch.get(nest.outputs).loop_var)
     return bounded(func, tiling.resident)

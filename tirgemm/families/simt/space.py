@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from tirgemm.config import Knob, Space, Value
 from tirgemm.families.simt.tiling import GRIDS, LANE_ORDERS, PIPELINES, READS, transposes, widest
+from tirgemm.families.staged import tiles_reach
 from tirgemm.gemm import Gemm, Range
+from tirgemm.workload import index_dtype
 
 _BLOCKS = (8, 16, 32, 64, 128, 256)
+_DEPTHS = (8, 16, 32)
 _THREAD_TILES = (1, 2, 4, 8, 16)
 
 
@@ -26,13 +29,15 @@ def space(gemm: Gemm) -> Space:
     a rung of the ladder makes are not among these but in ``ladder_space``: no search need try them.
     """
     turned = transposes(gemm, "a") or transposes(gemm, "b")
-    vectors = tuple(v for v in (1, 2, 4, 8) if v <= max(widest(gemm, "a"), widest(gemm, "b")))
+    widths = max(widest(gemm, "a"), widest(gemm, "b"))
+    # CUDA has vectors of four 64-bit integers at most, and with such offsets a load has one for each element.
+    vectors = tuple(v for v in (1, 2, 4, 8) if v <= (min(widths, 4) if _wide_offsets(gemm) else widths))
     # cp.async moves at least four bytes and converts nothing.
     pipelines = tuple(p for p in PIPELINES if gemm.dtype == "f32" or not p.startswith("async"))
     knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
         ("block_m", _up_to(gemm.m_max)),
         ("block_n", _up_to(gemm.n)),
-        ("block_k", (8, 16, 32)),
+        ("block_k", _DEPTHS),
         ("thread_m", _THREAD_TILES),
         ("thread_n", _THREAD_TILES),
         ("lanes_n", (8, 4, 16, 32, 2)),
@@ -62,6 +67,12 @@ def ladder_space(gemm: Gemm) -> Space:
         for knob in space(gemm).knobs
     )
     return Space("simt", knobs)
+
+
+def _wide_offsets(gemm: Gemm) -> bool:
+    """Whether some config's offsets take 64 bits."""
+    largest, depth = _BLOCKS[-1], -(-gemm.k // _DEPTHS[-1]) * _DEPTHS[-1]
+    return index_dtype(gemm, tiles_reach(gemm, largest, largest, depth)) == "int64"
 
 
 def _up_to(size: int) -> tuple[int, ...]:

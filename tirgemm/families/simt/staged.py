@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tirgemm import expr
 from tirgemm.families.simt.tiling import Tiling, transposes
-from tirgemm.families.staged import StagedWriter
+from tirgemm.families.staged import StagedWriter, tiles_reach
 from tirgemm.gemm import DTYPE_NAMES, Gemm, Operand
 from tirgemm.workload import index_dtype, named
 
@@ -41,7 +41,8 @@ class _Writer(StagedWriter):
     """Writes the four blocks into the IRBuilder that is open."""
 
     def __init__(self, gemm: Gemm, tiling: Tiling) -> None:
-        super().__init__(gemm, index_dtype(gemm))
+        depth = -(-gemm.k // tiling.block_k) * tiling.block_k
+        super().__init__(gemm, index_dtype(gemm, tiles_reach(gemm, tiling.block_m, tiling.block_n, depth)))
         self.tiling, self.acc = tiling, DTYPE_NAMES[gemm.acc]
 
     def write(self) -> None:

@@ -91,6 +91,17 @@ def address(buffer: Any, indices: list[Any]) -> Any:
     return tir.address_of(buffer[tuple(indices)])
 
 
+def behind(pointer: Any, nbytes: Any, dtype: str) -> Any:
+    """The address ``nbytes`` behind ``pointer``, by an addition of its own.
+
+    What is a constant behind a common address ends up in the instruction's own offset. As a part of an index it does not:
+    NVRTC adds it up in 32 bits and widens every sum by itself.
+    """
+    from tvm import tirx
+
+    return tirx.ptr_byte_offset(pointer, nbytes, dtype)
+
+
 def barrier() -> Any:
     """The statement at which a block's threads wait for each other."""
     from tvm import tirx

@@ -13,6 +13,9 @@ read, and its barrier also says that everybody is done with the step before, who
             behind the first: copy the step S - 1 ahead
             multiply
 
+Spread, a long step copies the one ahead later and in two: A behind the loads of the last 16 of k but one, B behind those of the
+last, each before multiplications that hide it.
+
 Without a second set of registers a step starts with the wait and the barrier, then copies, then loads and multiplies.
 """
 
@@ -40,18 +43,22 @@ __forceinline__ __device__ void tirgemm_wait_{n}() {{
 """
 
 
-def pipelined(func: PrimFunc) -> PrimFunc:
-    """``func`` with its marked loop as a pipeline. What it copies to and loads from has a place for every stage."""
+def pipelined(func: PrimFunc, *, spread: bool) -> PrimFunc:
+    """``func`` with its marked loop as a pipeline. What it copies to and loads from has a place for every stage.
+
+    ``spread``: with two sets of registers and three or more 16 of k a step, the operands are copied one by one before its
+    later multiplications, not together before the first.
+    """
     from tvm.tirx import For
     from tvm_ffi.structural import structural_map
 
     def made(loop: Any) -> Any:
-        return _pipeline(loop) if STEPS in loop.annotations else loop
+        return _pipeline(loop, spread) if STEPS in loop.annotations else loop
 
     return func.with_body(structural_map(func.body, (For, made)))
 
 
-def _pipeline(loop: Any) -> Any:
+def _pipeline(loop: Any, spread: bool) -> Any:
     from tvm import tirx
 
     *copies, inner = loop.body.seq
@@ -60,10 +67,10 @@ def _pipeline(loop: Any) -> Any:
     steps, deep = loop.extent, inner.extent
     one = tirx.const(1, loop.loop_var.ty.dtype)
 
-    def copy(step: Any, certain: bool) -> list[Any]:
-        body = tirx.SeqStmt([_with(statement, {loop.loop_var: step}) for statement in copies])
-        inside = body if certain else tirx.IfThenElse(step < steps, body, None)
-        return [inside, call("tirgemm_commit", _COMMIT)]
+    def copy(step: Any, operands: list[Any], certain: bool) -> Any:
+        statements = [_with(statement, {loop.loop_var: step}) for statement in operands]
+        body = tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
+        return body if certain else tirx.IfThenElse(step < steps, body, None)
 
     def load(step: Any, k: Any) -> list[Any]:
         return [_with(statement, {loop.loop_var: step, inner.loop_var: k}) for statement in loads]
@@ -77,14 +84,20 @@ def _pipeline(loop: Any) -> Any:
     def number(value: int, var: Any) -> Any:
         return tirx.const(value, var.ty.dtype)
 
+    commit = call("tirgemm_commit", _COMMIT)
     start: list[Any] = []
     for ahead in range(stages - 1):
-        start += copy(number(ahead, loop.loop_var), ahead < int(steps))
+        start += [copy(number(ahead, loop.loop_var), copies, ahead < int(steps)), commit]
     step, last = loop.loop_var, int(deep) - 1
-    following = copy(step + (stages - 1), False)
+    # What is copied behind the loads of which 16 of k.
+    places = {0: copies}
+    if spread and registers == 2 and last >= len(copies):
+        places = {last - len(copies) + at: [statement] for at, statement in enumerate(copies)}
+    following = {k: [copy(step + (stages - 1), operands, False)] for k, operands in places.items()}
+    following[max(following)].append(commit)
     body: list[Any] = []
     if registers == 1:
-        body += [*wait(), *following]
+        body += [*wait(), *following[0]]
         for k in range(int(deep)):
             at = number(k, inner.loop_var)
             body += [*load(step, at), *multiply(at)]
@@ -94,7 +107,7 @@ def _pipeline(loop: Any) -> Any:
             if k == last:
                 body += wait()
             body += load(step + one if k == last else step, number((k + 1) % int(deep), inner.loop_var))
-            body += following if k == 0 else []
+            body += following.get(k, [])
             body += multiply(number(k, inner.loop_var))
     # A few steps written out would take more registers than a thread has.
     over = tirx.For(step, loop.min, steps, loop.kind, tirx.SeqStmt(body), None, {"disable_unroll": True})

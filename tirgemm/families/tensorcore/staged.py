@@ -13,32 +13,35 @@ from typing import TYPE_CHECKING, Any
 
 from tirgemm import expr
 from tirgemm.expr import Dim
-from tirgemm.families.staged import StagedWriter
+from tirgemm.families.staged import StagedWriter, tiles_reach
 from tirgemm.families.tensorcore.tiling import PART_WIDTH, RUN, Side, Tiling
-from tirgemm.gemm import DTYPE_NAMES
+from tirgemm.gemm import DTYPE_NAMES, Operand
 from tirgemm.workload import index_dtype, named
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
-_INT32_MAX = 2**31 - 1
 PARTIALS = "partials"
 
 
 def _reach(tiling: Tiling) -> int:
-    """The largest count beside the problem's own elements: sums of parts, copies with aligned rows, k in whole parts."""
-    made: list[Dim] = [side.source.elements for side in tiling.sides if side.source]
-    if tiling.split > 1:
-        made.append(tiling.partial_elements)
-    return max(expr.evaluate(dim, tiling.gemm.m_max) for dim in [*made, tiling.split * tiling.steps * tiling.tile_k])
+    """The largest offset, in elements, that whole tiles take: of the tensors, of copies with aligned rows, of a split's parts."""
+    copies: dict[Operand, tuple[Dim, Dim]] = {
+        side.operand: (side.source.ld, side.source.stride) for side in tiling.sides if side.source
+    }
+    depth = tiling.split * tiling.steps * tiling.tile_k
+    reach = tiles_reach(tiling.gemm, tiling.tile_m, tiling.tile_n, depth, copies)
+    if tiling.split == 1:
+        return reach
+    parts = expr.evaluate(tiling.partial_elements, tiling.gemm.m_max)
+    return max(reach, parts + tiling.tile_m * tiling.partial_pitch + tiling.tile_n)
 
 
 class Writer(StagedWriter, ABC):
     """Writes a PrimFunc ``symbol`` of ``gemm`` under ``tiling``."""
 
     def __init__(self, tiling: Tiling, symbol: str) -> None:
-        index = "int64" if _reach(tiling) > _INT32_MAX else index_dtype(tiling.gemm)
-        super().__init__(tiling.gemm, index)
+        super().__init__(tiling.gemm, index_dtype(tiling.gemm, _reach(tiling)))
         self.tiling, self.symbol = tiling, symbol
         self.partials: Any = None
 

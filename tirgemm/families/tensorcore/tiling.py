@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from tirgemm import expr
 from tirgemm.device import Device
 from tirgemm.errors import InvalidGemm
@@ -82,6 +84,20 @@ class Side:
         """Whether copies of all threads cover the tile without a rest."""
         down = self.threads // self.row_threads
         return self.threads % self.row_threads == 0 and down > 0 and self.rows % down == 0
+
+    @property
+    def turn(self) -> tuple[int, int] | None:
+        """Rows and runs that all threads copy at once; None where later turns do not do the same so much further on.
+
+        That they do takes whole turns, and a permutation that leaves a turn's runs among themselves in the same order.
+        """
+        if not self.whole:
+            return None
+        rows, runs = self.threads // self.row_threads, self.across
+        at, place = np.meshgrid(np.arange(self.rows), np.arange(self.runs), indexing="ij")
+        near = self.layout.index_map(at % rows, place % runs)[1]
+        same = self.layout.index_map(at, place)[1] == near + place // runs * runs
+        return (rows, runs) if same.all() else None
 
     @property
     def copy(self) -> TiledCopy:

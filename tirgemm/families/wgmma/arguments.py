@@ -34,7 +34,7 @@ class Arguments:
         self.m: Any = plan.gemm.m
         self.ranged = isinstance(plan.gemm.m, Range)
         elements = plan.slices * plan.pitch * plan.gemm.m_max if plan.partials else 0
-        self._wide = index_dtype(plan.gemm) == "int64" or elements > _INT32_MAX
+        self._wide = index_dtype(plan.gemm, elements) == "int64"
 
     def declare_gemm(self) -> None:
         """What the kernel that multiplies takes."""

@@ -50,11 +50,11 @@ def default(gemm: Gemm, device: Device, regime: str) -> Config:
         if not resident:
             continue
         blocks = -(-gemm.m_max // tile_m) * -(-gemm.n // tile_n) * gemm.batch
+        efficiency = _efficiency(gemm, (tile_m, tile_n, tile_k), (warps_m, warps_n), 2, _PAD)
         for split in _SPLITS:
             if split == 1 or (split in choices["split"] and blocks * split <= 2 * resident * device.units):
                 cut = Cut(
-                    tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident,
-                    _efficiency(gemm, (tile_m, tile_n, tile_k), (warps_m, warps_n), 2, _PAD), copied,
+                    tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident, efficiency, copied
                 )  # fmt: skip
                 room = min(resident, -(-blocks * split // device.units), _MOST_RESIDENT)
                 found.append((estimate_us(gemm, cut, device, regime, nbytes), number, split, room))

@@ -28,8 +28,8 @@ def program(tiling: WmmaTiling) -> Program:
 def kernel(tiling: WmmaTiling) -> PrimFunc:
     """The kernel that multiplies: its schedule, then instructions, then the pipeline."""
     func, stage = scheduled(tiling).mod[SYMBOL], Stage(tiling)
-    func = exchanged(func, copies(func, stage))
-    return bounded(pipelined(with_fragments(func, stage, tiling)), tiling.resident)
+    func = exchanged(func, copies(func, stage, by_turns=False))
+    return bounded(pipelined(with_fragments(func, stage, tiling), spread=False), tiling.resident)
 
 
 def meaning(tiling: WmmaTiling) -> Program:
