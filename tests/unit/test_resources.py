@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from tirgemm.analysis.cubin import kernels
+from tirgemm.analysis.disassembler import disassembly, nvdisasm
 from tirgemm.analysis.resources import Resources, coverage, occupancy_of, resources_of, waves_of
 from tirgemm.analysis.sass import disassemble
 from tirgemm.errors import AnalysisFailed, InvalidDevice
 from tirgemm.expr import M, make
-from tirgemm.families import family_named
+from tirgemm.families import family_named, supporting
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import ARCHITECTURES, CLUSTERS_OF_H200, named_device, resident_clusters
 from tirgemm.launch import KernelLaunch
@@ -87,6 +88,17 @@ def test_planted_spill_is_seen_and_told_from_an_indexed_array() -> None:
     assert found["shares"].shared_bytes == 1200
     assert found["shares"].barriers == 1
     assert found["shares"].stack_bytes == 0
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_disassembly_is_all_that_the_disassembler_tells(arch: str, tmp_path: Path) -> None:
+    gemm, device = Gemm.parse("200x264x96:f16:nn:bias"), named_device(arch)
+    made = [build(gemm, family.default(gemm, device, "sustained"), device).data for family in supporting(gemm, device)]
+    for cubin in (planted(arch).data, *made):
+        file = tmp_path / "kernel.cubin"
+        file.write_bytes(cubin)
+        done = subprocess.run([nvdisasm(), "-c", "-g", str(file)], capture_output=True, text=True, check=True)
+        assert disassembly(cubin) == done.stdout
 
 
 @pytest.mark.parametrize(

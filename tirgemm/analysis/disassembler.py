@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -13,6 +14,8 @@ from pathlib import Path
 from tirgemm.errors import AnalysisFailed, MissingExtra
 
 _SECONDS = 60
+# Loads from and stores to local memory.
+_LOCAL = re.compile(r"\b(LDL|STL)\b")
 
 
 def disassembly(cubin: bytes) -> str:
@@ -23,18 +26,21 @@ def disassembly(cubin: bytes) -> str:
     with tempfile.TemporaryDirectory(prefix="tirgemm-sass-") as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
-        # Some versions refuse to print lines that are not there.
-        for lines in (["-g"], []):
-            # Without its analysis of the branch stack, which no architecture that kernels are for has: half the time.
-            command = [nvdisasm(), "-c", "-ndf", *lines, str(file)]
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=_SECONDS, errors="replace"
-            )
-            if not done.returncode:
-                break
-    if done.returncode:
-        raise AnalysisFailed(f"nvdisasm does not read {len(cubin)} bytes as a cubin: {done.stderr.strip()[-400:]}")
-    return done.stdout
+        # Half of its time goes into following data, which tells nothing but which local accesses are spills.
+        quick = _printed(file, "-ndf")
+        return _printed(file) if _LOCAL.search(quick) else quick
+
+
+def _printed(file: Path, *options: str) -> str:
+    # Some versions refuse to print lines that are not there.
+    for lines in (["-g"], []):
+        done = subprocess.run(
+            [nvdisasm(), "-c", *options, *lines, str(file)],
+            capture_output=True, text=True, check=False, timeout=_SECONDS, errors="replace",
+        )  # fmt: skip
+        if not done.returncode:
+            return done.stdout
+    raise AnalysisFailed(f"nvdisasm does not read {file.stat().st_size} bytes as a cubin: {done.stderr.strip()[-400:]}")
 
 
 @lru_cache(maxsize=1)

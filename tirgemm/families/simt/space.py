@@ -29,9 +29,10 @@ def space(gemm: Gemm) -> Space:
     a rung of the ladder makes are not among these but in ``ladder_space``: no search need try them.
     """
     turned = transposes(gemm, "a") or transposes(gemm, "b")
-    widths = max(widest(gemm, "a"), widest(gemm, "b"))
-    # CUDA has vectors of four 64-bit integers at most, and with such offsets a load has one for each element.
-    vectors = tuple(v for v in (1, 2, 4, 8) if v <= (min(widths, 4) if _wide_offsets(gemm) else widths))
+    width = max(widest(gemm, "a"), widest(gemm, "b"))
+    if width > 4 and _wide_offsets(gemm):
+        width = 4  # CUDA's vectors of 64-bit integers have four at most, and such a load has an offset for each element
+    vectors = tuple(v for v in (1, 2, 4, 8) if v <= width)
     # cp.async moves at least four bytes and converts nothing.
     pipelines = tuple(p for p in PIPELINES if gemm.dtype == "f32" or not p.startswith("async"))
     knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (

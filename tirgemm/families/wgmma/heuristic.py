@@ -18,6 +18,7 @@ from tirgemm.families.wgmma.names import CLUSTER, COOPERATIVE, DIRECT, KERNEL, N
 from tirgemm.families.wgmma.plan import Plan, plan
 from tirgemm.families.wgmma.rules import RULES
 from tirgemm.families.wgmma.space import TILES_N, epilogues, loads
+from tirgemm.families.wgmma.tile import MMA_K
 from tirgemm.gemm import Gemm
 
 # schedule, resident, cluster_m, cluster_n of whole tiles.
@@ -50,7 +51,8 @@ def default(gemm: Gemm, device: Device, regime: str) -> Config:
     wasteful |= (table.cluster_n > 1) & (rows <= _FEW_ROWS)
     times = np.where(wasteful | (stages < 2), np.inf, times)
     nearest = np.argpartition(times, _TRIES)[:_TRIES]
-    for row in nearest[np.argsort(times[nearest], kind="stable")]:
+    order = nearest[np.argsort(times[nearest], kind="stable")]
+    for row in order[_promising(table, order, gemm)]:
         config = _config(gemm, device, names[row], int(stages[row]))
         if all(rule.check(gemm, config, device) is None for rule in RULES):
             return config
@@ -100,6 +102,18 @@ def _stages(table: Cuts, gemm: Gemm, device: Device) -> npt.NDArray[np.int64]:
     whole = -(-gemm.k // table.tile_k)
     steps = -(-whole // table.split) * waves
     found: npt.NDArray[np.int64] = np.minimum(np.minimum(fit, _MOST_STAGES), np.maximum(2, steps))
+    return found
+
+
+def _promising(table: Cuts, order: npt.NDArray[np.intp], gemm: Gemm) -> npt.NDArray[np.bool_]:
+    """Which rows of ``table`` break neither of the two rules that break most: one by one, that would take long.
+
+    Columns that are contiguous in memory are loaded by sixteen, and every part of k has some of it.
+    """
+    by_sixteen = np.where(table.swap[order], gemm.trans_a, not gemm.trans_b)
+    whole, split = -(-gemm.k // table.tile_k[order]), table.split[order]
+    uneven, empty = by_sixteen & (table.tile_n[order] % MMA_K > 0), -(-whole // split) * (split - 1) >= whole
+    found: npt.NDArray[np.bool_] = ~(uneven | empty)
     return found
 
 
