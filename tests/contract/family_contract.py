@@ -122,10 +122,9 @@ class FamilyContract:
 
     def test_default_is_pure_and_takes_less_than_a_millisecond(self) -> None:
         for gemm in self.parsed():
-            times: list[float] = []
+            times = []
             configs = set()
-            # At least twenty times; more where the machine is slow for a moment.
-            while len(times) < 20 or (min(times) >= 1e-3 and len(times) < 1000):
+            for _ in range(20):
                 start = time.perf_counter()
                 configs.add(self.default(gemm))
                 times.append(time.perf_counter() - start)

@@ -6,7 +6,9 @@ import ctypes
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tvm import IRModule
@@ -29,7 +31,7 @@ def cpu(arch: str = "x86-64-v3", features: tuple[str, ...] = V3) -> Device:
     return Device("cpu", arch, "Some CPU", units=2, memory_bytes=2**33, features=features)
 
 
-def program_of(body: object, nbytes: int = 64) -> Program:
+def program_of(body: Callable[[Any, Any], object], nbytes: int = 64) -> Program:
     """A Program of one kernel ``k(x: float32[16], block)`` whose statements ``body(x, block)`` writes."""
     from tvm.script.ir_builder import IRBuilder
 
@@ -38,7 +40,7 @@ def program_of(body: object, nbytes: int = 64) -> Program:
             tir.func_name("k")
             tir.func_attr({"global_symbol": "k", "tirx.noalias": True})
             x = tir.arg("x", tir.buffer([nbytes // 4], "float32"))
-            body(x, tir.arg("block", tir.int32()))  # type: ignore[operator]
+            body(x, tir.arg("block", tir.int32()))
         func = builder.get()
     return Program(IRModule({"k": func}), Launch((), (), (KernelLaunch("k", (Pointer("x"),)),)))
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tirgemm import Gemm, Range
 from tirgemm.errors import InvalidGemm, TirgemmError
-from tirgemm.gemm import ACTIVATIONS, LAYOUTS, MAX_SIZE
+from tirgemm.expr import evaluate
+from tirgemm.gemm import ACTIVATIONS, LAYOUTS, MAX_SIZE, OPERANDS, Operand
 
 sizes = st.integers(1, 70_000)
 
@@ -31,10 +32,11 @@ def gemms(draw: st.DrawFn) -> Gemm:
         "deterministic": draw(st.booleans()),
     }  # fmt: skip
     dense = Gemm(m, n, k, **values)
-    for operand in ("a", "b", "d", *(("c",) if beta else ())):
+    used: tuple[Operand, ...] = ("a", "b", "d", *(("c",) if beta else ()))
+    for operand in used:
         gap = draw(st.sampled_from([0, 0, 1, 8]))
         if gap:
-            rows, cols = (d if isinstance(d, int) else dense.m_max for d in dense.matrix(operand))  # type: ignore[arg-type]
+            rows, cols = (evaluate(d, dense.m_max) for d in dense.matrix(operand))
             values[f"ld{operand}"] = cols + gap
             if batch > 1 and draw(st.booleans()):
                 values[f"stride_{operand}"] = rows * (cols + gap) + gap
@@ -55,9 +57,9 @@ def test_json_form_round_trips(gemm: Gemm) -> None:
 
 @given(gemms())
 def test_operands_lie_inside_their_spans(gemm: Gemm) -> None:
-    for operand in ("a", "b", "c", "d"):
-        rows, cols = (gemm.m_max if not isinstance(d, int) else d for d in gemm.matrix(operand))  # type: ignore[arg-type]
-        assert gemm.span(operand) >= rows * cols * gemm.batch  # type: ignore[arg-type]
+    for operand in OPERANDS:
+        rows, cols = (evaluate(d, gemm.m_max) for d in gemm.matrix(operand))
+        assert gemm.span(operand) >= rows * cols * gemm.batch
 
 
 def test_all_defaults_is_the_short_text() -> None:

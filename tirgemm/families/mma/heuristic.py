@@ -11,7 +11,7 @@ from tirgemm.errors import Unsupported
 from tirgemm.families.mma.rules import RULES
 from tirgemm.families.mma.space import space, tiling
 from tirgemm.families.mma.tile import VECTOR, registers_of
-from tirgemm.families.tensorcore.estimate import Cut, estimate_us
+from tirgemm.families.tensorcore.estimate import Cut, Estimate
 from tirgemm.families.tensorcore.names import DIRECT, LINE, PERMUTED, STAGED
 from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, loads, output_width, repacked_bytes
 from tirgemm.gemm import DTYPE_BYTES, Gemm
@@ -46,7 +46,7 @@ def _estimates(
     gemm: Gemm, device: Device, regime: str, choices: Mapping[str, tuple[object, ...]], fewer: int
 ) -> Iterator[tuple[float, int, int]]:
     """Microseconds, number in the table and split of every cut that shared memory holds with so many stages fewer."""
-    copied, nbytes = repacked_bytes(gemm, loads(gemm)[0]), gemm.nbytes
+    copied, estimate = repacked_bytes(gemm, loads(gemm)[0]), Estimate(gemm, device, regime)
     for number, (tile_m, tile_n, tile_k, warps_m, warps_n, stages, _) in enumerate(_CUTS):
         stages -= fewer
         resident = _resident(number, fewer, device)
@@ -57,7 +57,7 @@ def _estimates(
         for split in _SPLITS:
             if split == 1 or (split in choices["split"] and blocks * split <= 2 * resident * device.units):
                 cut = Cut(tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident, efficiency, copied)
-                yield estimate_us(gemm, cut, device, regime, nbytes), number, split
+                yield estimate.us(cut), number, split
 
 
 def _resident(number: int, fewer: int, device: Device) -> int:
@@ -78,7 +78,7 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
         cut.tile_m, cut.tile_n, cut.tile_k, cut.warps_m, cut.warps_n, cut.stages, cut.split, resident,
         _efficiency(cut.warp_m, cut.warp_n, sets), repacked_bytes(gemm, config["load"]),
     )  # fmt: skip
-    return estimate_us(gemm, numbers, device, regime, gemm.nbytes)
+    return Estimate(gemm, device, regime).us(numbers)
 
 
 def _efficiency(warp_m: int, warp_n: int, sets: int) -> float:

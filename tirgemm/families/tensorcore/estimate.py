@@ -43,36 +43,39 @@ class Cut:
     repacked_bytes: int
 
 
-def estimate_us(gemm: Gemm, cut: Cut, device: Device, regime: str, nbytes: int) -> float:
-    """Microseconds of a call: the longest of tensor cores, shared memory, latency, L2 and memory, and what goes around.
+class Estimate:
+    """The analytic times of kernels of ``gemm`` on ``device``. What they share is counted once."""
 
-    ``nbytes`` are ``gemm.nbytes``, which takes longer to count than all of this.
-    """
-    rows, columns = -(-gemm.m_max // cut.tile_m), -(-gemm.n // cut.tile_n)
-    blocks = rows * columns * gemm.batch * cut.split
-    tiles = -(-gemm.k // cut.tile_k)
-    steps = -(-tiles // cut.split)
-    clock_hz = (device.clock_mhz or 1500) * 1e6
-    rounds = -(-blocks // device.units)
-    together = min(cut.resident, rounds)
-    rate_name = "f16_acc16" if gemm.acc == "f16" else gemm.dtype
-    nominal = dict(device.peak_tflops).get(rate_name, 100.0) * 1e12 / clock_hz / device.units
-    busy = min(1.0, together * cut.warps_m * cut.warps_n / _BUSY_WARPS)
-    rate = nominal * _SYNC_SHARE.get(device.arch, 1.0) * cut.efficiency * busy
-    products = 2.0 * cut.tile_m * cut.tile_n * cut.tile_k / rate
-    fragments = 2 * cut.tile_k * (cut.tile_m * cut.warps_n + cut.tile_n * cut.warps_m) / _SHARED_BYTES_A_CLOCK
-    step = max(products, fragments, _COPY_LATENCY / (cut.stages - 1) / together) + _STEP_CLOCKS / together
-    clocks = rounds * (steps * step + _BLOCK_CLOCKS / together)
+    def __init__(self, gemm: Gemm, device: Device, regime: str) -> None:
+        self.rows, self.columns, self.deep, self.batch = gemm.m_max, gemm.n, gemm.k, gemm.batch
+        self.size, self.units = DTYPE_BYTES[gemm.dtype], device.units
+        self.clock_hz = (device.clock_mhz or 1500) * 1e6
+        rate_name = "f16_acc16" if gemm.acc == "f16" else gemm.dtype
+        nominal = dict(device.peak_tflops).get(rate_name, 100.0) * 1e12 / self.clock_hz / device.units
+        self.rate = nominal * _SYNC_SHARE.get(device.arch, 1.0)
+        bandwidth = (device.peak_gbps or 500.0) * 1e9
+        self.l2, self.memory = bandwidth * _L2_FACTOR, bandwidth * _MEMORY_SHARE
+        self.moved = gemm.nbytes / self.memory
+        self.around = _LAUNCH_US + (_COLD_US if regime == "isolated" else 0.0)
 
-    size = DTYPE_BYTES[gemm.dtype]
-    bandwidth = (device.peak_gbps or 500.0) * 1e9
-    through_l2 = blocks * (cut.tile_m + cut.tile_n) * steps * cut.tile_k * size / (bandwidth * _L2_FACTOR)
-    memory = nbytes / (bandwidth * _MEMORY_SHARE)
-    extra = 0.0
-    if cut.repacked_bytes:
-        extra += _KERNEL_US + 1e6 * 2 * cut.repacked_bytes / (bandwidth * _MEMORY_SHARE)
-    if cut.split > 1:
-        partials = 4.0 * cut.split * gemm.m_max * gemm.n * gemm.batch
-        extra += _KERNEL_US + 1e6 * 2 * partials / (bandwidth * _L2_FACTOR)
-    cold = _COLD_US if regime == "isolated" else 0.0
-    return _LAUNCH_US + cold + extra + 1e6 * max(clocks / clock_hz, through_l2, memory)
+    def us(self, cut: Cut) -> float:
+        """Microseconds of a call: the longest of tensor cores, shared memory, latency, L2 and memory, and what goes around."""
+        blocks = -(-self.rows // cut.tile_m) * -(-self.columns // cut.tile_n) * self.batch * cut.split
+        tiles = -(-self.deep // cut.tile_k)
+        steps = -(-tiles // cut.split)
+        rounds = -(-blocks // self.units)
+        together = min(cut.resident, rounds)
+        busy = min(1.0, together * cut.warps_m * cut.warps_n / _BUSY_WARPS)
+        products = 2.0 * cut.tile_m * cut.tile_n * cut.tile_k / (self.rate * cut.efficiency * busy)
+        fragments = 2 * cut.tile_k * (cut.tile_m * cut.warps_n + cut.tile_n * cut.warps_m) / _SHARED_BYTES_A_CLOCK
+        step = max(products, fragments, _COPY_LATENCY / (cut.stages - 1) / together) + _STEP_CLOCKS / together
+        clocks = rounds * (steps * step + _BLOCK_CLOCKS / together)
+
+        through_l2 = blocks * (cut.tile_m + cut.tile_n) * steps * cut.tile_k * self.size / self.l2
+        extra = 0.0
+        if cut.repacked_bytes:
+            extra += _KERNEL_US + 1e6 * 2 * cut.repacked_bytes / self.memory
+        if cut.split > 1:
+            partials = 4.0 * cut.split * self.rows * self.columns * self.batch
+            extra += _KERNEL_US + 1e6 * 2 * partials / self.l2
+        return self.around + extra + 1e6 * max(clocks / self.clock_hz, through_l2, self.moved)

@@ -16,7 +16,7 @@ from tirgemm.errors import Unsupported
 from tirgemm.families.wgmma.estimate import Cuts, estimate_us
 from tirgemm.families.wgmma.names import CLUSTER, COOPERATIVE, DIRECT, KERNEL, NORMAL, PINGPONG
 from tirgemm.families.wgmma.plan import Plan, plan
-from tirgemm.families.wgmma.rules import RULES
+from tirgemm.families.wgmma.rules import RULES, empty_parts
 from tirgemm.families.wgmma.space import TILES_N, epilogues, loads
 from tirgemm.families.wgmma.tile import MMA_K
 from tirgemm.gemm import Gemm
@@ -111,9 +111,8 @@ def _promising(table: Cuts, order: npt.NDArray[np.intp], gemm: Gemm) -> npt.NDAr
     Columns that are contiguous in memory are loaded by sixteen, and every part of k has some of it.
     """
     by_sixteen = np.where(table.swap[order], gemm.trans_a, not gemm.trans_b)
-    whole, split = -(-gemm.k // table.tile_k[order]), table.split[order]
-    uneven, empty = by_sixteen & (table.tile_n[order] % MMA_K > 0), -(-whole // split) * (split - 1) >= whole
-    found: npt.NDArray[np.bool_] = ~(uneven | empty)
+    empty = empty_parts(-(-gemm.k // table.tile_k[order]), table.split[order])
+    found: npt.NDArray[np.bool_] = ~(empty | (by_sixteen & (table.tile_n[order] % MMA_K > 0)))
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tirgemm.config import Config, up_to
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
@@ -25,6 +27,11 @@ _COPY_REGISTERS = 40
 _MAX_WORKSPACE_BYTES = 2**30
 # Shared memory that the driver keeps of each block.
 _RESERVED_BYTES = 1024
+
+
+def empty_parts(steps: Any, split: Any) -> Any:
+    """Whether some of ``split`` parts get none of the ``steps`` of k: of one cut, or of arrays of them."""
+    return -(-steps // split) * (split - 1) >= steps
 
 
 def _schedule(gemm: Gemm, config: Config, device: Device) -> str | None:
@@ -148,7 +155,7 @@ def _split(gemm: Gemm, config: Config, device: Device) -> str | None:
         return None if cut.reduction == CLUSTER else f"there are no parts for reduction={cut.reduction} to add"
     if cut.split_steps < LEAST_STEPS:
         return f"split={cut.split} leaves {cut.split_steps} of {cut.steps} steps of k; a part needs {LEAST_STEPS}"
-    if (cut.split - 1) * cut.split_steps >= cut.steps:
+    if empty_parts(cut.steps, cut.split):
         return f"split={cut.split} parts of {cut.split_steps} steps are more than the {cut.steps} steps of k"
     tiles = evaluate(cut.work, gemm.m_max) // (cut.split if cut.partials else 1)
     if tiles >= device.units:

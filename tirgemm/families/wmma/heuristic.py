@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
-from tirgemm.families.tensorcore.estimate import Cut, estimate_us
+from tirgemm.families.tensorcore.estimate import Cut, Estimate
 from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, RUN, k_major, loads, repacked_bytes
 from tirgemm.families.wmma.rules import RULES
 from tirgemm.families.wmma.space import space, tiling
@@ -37,7 +37,7 @@ _SHARE = 0.95
 def default(gemm: Gemm, device: Device, regime: str) -> Config:
     """The best-estimated cut that passes every rule. Raises Unsupported where none does."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
-    copied, nbytes = repacked_bytes(gemm, loads(gemm)[0]), gemm.nbytes
+    copied, estimate = repacked_bytes(gemm, loads(gemm)[0]), Estimate(gemm, device, regime)
     found = []
     for number, (tile_m, tile_n, tile_k, warps_m, warps_n) in enumerate(_CUTS):
         if tile_m not in choices["tile_m"] or tile_n not in choices["tile_n"]:
@@ -57,7 +57,7 @@ def default(gemm: Gemm, device: Device, regime: str) -> Config:
                     tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident, efficiency, copied
                 )  # fmt: skip
                 room = min(resident, -(-blocks * split // device.units), _MOST_RESIDENT)
-                found.append((estimate_us(gemm, cut, device, regime, nbytes), number, split, room))
+                found.append((estimate.us(cut), number, split, room))
     for _, number, split, room in sorted(found):
         for stages in _STAGES:
             config = _config(gemm, number, split, stages, room, choices)
@@ -76,7 +76,7 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
         _efficiency(gemm, (cut.tile_m, cut.tile_n, cut.tile_k), (cut.warps_m, cut.warps_n), cut.sets, config["pad"]),
         repacked_bytes(gemm, config["load"]),
     )  # fmt: skip
-    return estimate_us(gemm, numbers, device, regime, gemm.nbytes)
+    return Estimate(gemm, device, regime).us(numbers)
 
 
 def _efficiency(gemm: Gemm, tile: tuple[int, int, int], warps: tuple[int, int], sets: int, pad: int) -> float:
