@@ -26,7 +26,7 @@ def disassembly(cubin: bytes) -> str:
     with tempfile.TemporaryDirectory(prefix="tirgemm-sass-") as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
-        # Half of its time goes into following data, which tells nothing but which local accesses are spills.
+        # Much of its time goes into following data, which tells nothing but which local accesses are spills.
         quick = _printed(file, "-ndf")
         return _printed(file) if _LOCAL.search(quick) else quick
 
