@@ -121,15 +121,19 @@ class FamilyContract:
                 assert rejected(self.family, gemm, config, self.device) is None, f"{gemm}: {config}"
 
     def test_default_is_pure_and_takes_less_than_a_millisecond(self) -> None:
-        for gemm in self.parsed():
-            times = []
-            configs = set()
-            for _ in range(20):
-                start = time.perf_counter()
-                configs.add(self.default(gemm))
-                times.append(time.perf_counter() - start)
-            assert len(configs) == 1
-            assert min(times) < 1e-3, f"default of {gemm} took {min(times) * 1e3:.2f} ms"
+        times: dict[Gemm, list[float]] = {gemm: [] for gemm in self.parsed()}
+        configs: dict[Gemm, set[Config]] = {gemm: set() for gemm in times}
+        # Twenty times, in four rounds: where the machine is slow for a moment, not all of them are.
+        for _ in range(4):
+            for gemm, taken in times.items():
+                for _ in range(5):
+                    start = time.perf_counter()
+                    configs[gemm].add(self.default(gemm))
+                    taken.append(time.perf_counter() - start)
+            time.sleep(0.5)
+        for gemm, taken in times.items():
+            assert len(configs[gemm]) == 1
+            assert min(taken) < 1e-3, f"default of {gemm} took {min(taken) * 1e3:.2f} ms"
 
     def test_choosing_a_default_does_not_import_tvm(self) -> None:
         code = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tirgemm.device import Device
 from tirgemm.gemm import DTYPE_BYTES, Gemm
@@ -27,8 +27,7 @@ _MEMORY_SHARE = 0.85
 _BUSY_WARPS = 8.0
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """What the time depends on. ``efficiency`` is the share of mma.sync's rate that the inner loop reaches."""
 
     tile_m: int
