@@ -12,10 +12,12 @@ RUN apt-get update \
 WORKDIR /src
 COPY requirements-service.lock ./
 RUN python3 -m venv /opt/tirgemm && /opt/tirgemm/bin/pip install --requirement requirements-service.lock
+# tirgemm/service, tirgemm/tuning_db and tirgemm/bench/shapes are links to the folders copied below.
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY tirgemm tirgemm
 COPY tuning_db tuning_db
 COPY service service
+COPY benchmarks/suites benchmarks/suites
 RUN /opt/tirgemm/bin/pip install --no-deps .
 
 FROM ${BASE} AS runtime

@@ -5,6 +5,14 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PIP    := -m pip --disable-pip-version-check -qq
+WORKERS ?= 2
+
+# PyTorch stands in an environment of its own: its CUDA builds require an older NVRTC than ours, and tvm_ffi imports it,
+# for two seconds, in every process that has it. The demo does without.
+TORCH_VENV  := .venv-torch
+TORCH_STAMP := $(TORCH_VENV)/.installed
+TORCH_TESTS := $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.\(also_\)\?torch' tests)
 
 .PHONY: demo test lint types unit lock results image clean tools
 .DELETE_ON_ERROR:
@@ -12,7 +20,7 @@ STAMP  := $(VENV)/.installed
 demo: $(STAMP)
 	@$(BIN)/python scripts/demo.py
 
-test: $(VENV)/.installed-test lint types unit
+test: $(STAMP) $(TORCH_STAMP) lint types unit
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -21,8 +29,11 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-unit: $(VENV)/.installed-test
-	$(BIN)/python -m pytest tests
+# First what may run side by side; then, alone, what measures seconds or uses a GPU; then what needs PyTorch.
+unit: $(STAMP) $(TORCH_STAMP)
+	$(BIN)/python -m pytest tests -m 'not (torch or timing or gpu)' --numprocesses $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest tests -m '(timing or gpu) and not torch'
+	$(TORCH_VENV)/bin/python -m pytest $(TORCH_TESTS) -m 'torch or also_torch'
 
 # Missing tools stop here, each with the package that brings it.
 tools:
@@ -31,22 +42,38 @@ tools:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: apt-get install python3.11, then make PYTHON=python3.11"; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "Python's venv is missing: apt-get install python3-venv"; exit 2; }
 
-$(STAMP): pyproject.toml requirements.lock setup.py $(wildcard tirgemm/artifact/native/*) | tools
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --requirement requirements.lock
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --editable .
+# A changed lock means a new environment: nothing is replaced in an old one, and nothing stays of it.
+$(VENV)/.locked: requirements.lock | tools
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python $(PIP) install --requirement requirements.lock
 	@touch $@
 
-# PyTorch is only needed by the tests of tirgemm.torch; it is large, so that the demo does without.
-$(VENV)/.installed-test: $(STAMP)
-	$(BIN)/python -m pip install -qq --disable-pip-version-check torch==2.13.0
+$(STAMP): $(VENV)/.locked pyproject.toml setup.py $(wildcard tirgemm/artifact/native/*)
+	$(BIN)/python $(PIP) install --no-deps --no-build-isolation --editable .
+	$(BIN)/python $(PIP) check
 	@touch $@
 
-# Exact versions of every extra, from the ranges in pyproject.toml; no index address in them.
-lock: $(STAMP)
-	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --extra dev pyproject.toml --output-file requirements.lock
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --extra client pyproject.toml --output-file requirements-client.lock
+# The lock constrains and does not list: a CPU build of PyTorch, where pip is told of one (PIP_FIND_LINKS or
+# PIP_EXTRA_INDEX_URL), needs none of the CUDA packages that the registry's build brings, three gigabytes.
+$(TORCH_STAMP): requirements-torch.lock | $(STAMP)
+	$(PYTHON) -m venv --clear $(TORCH_VENV)
+	$(TORCH_VENV)/bin/python $(PIP) install --constraint requirements-torch.lock --editable '.[test-torch]'
+	$(TORCH_VENV)/bin/python $(PIP) check
+	@touch $@
+
+# Exact versions of every extra, from the ranges in pyproject.toml; no index address in them. What two locks share has
+# one version: those of the first are where the others start.
+LOCK := uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url pyproject.toml
+lock: | tools
+	$(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python $(PIP) install uv
+	$(VENV)-lock/bin/$(LOCK) --extra dev --output-file requirements.lock
+	cp requirements.lock requirements-torch.lock
+	$(VENV)-lock/bin/$(LOCK) --extra test-torch --output-file requirements-torch.lock
+	cp requirements.lock requirements-client.lock
+	$(VENV)-lock/bin/$(LOCK) --extra client --output-file requirements-client.lock
+	cp requirements.lock requirements-service.lock
+	$(VENV)-lock/bin/$(LOCK) --extra service --extra cuda --extra postgres --output-file requirements-service.lock
 
 # Tables in README and docs, from the results files.
 results: $(STAMP)
@@ -56,4 +83,4 @@ image:
 	docker build --tag tirgemm .
 
 clean:
-	rm -rf $(VENV) .demo build dist *.egg-info
+	rm -rf $(VENV) $(TORCH_VENV) $(VENV)-lock .demo build dist *.egg-info

@@ -11,6 +11,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 NATIVE = Path("tirgemm/artifact/native")
+LAUNCHER = "tirgemm.artifact._launcher"
 
 
 def launcher_builder() -> Any:
@@ -37,16 +38,20 @@ class BuildLauncher(build_ext):
 
 
 class PlatformWheel(bdist_wheel):
-    """One wheel for every Python 3 on a platform."""
+    """One wheel for every Python 3 on a platform: every Linux whose glibc is new enough for the launcher."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        return "py3", "none", super().get_tag()[2]
+        platform: str = super().get_tag()[2]
+        library = Path(self.get_finalized_command("build_ext").get_ext_fullpath(LAUNCHER))
+        if platform.startswith("linux_") and library.exists():  # an editable wheel is asked before it is built
+            platform = platform.replace("linux", launcher_builder().manylinux_tag(library) or "linux", 1)
+        return "py3", "none", platform
 
 
 setup(
     ext_modules=[
         Extension(
-            "tirgemm.artifact._launcher",
+            LAUNCHER,
             sources=sorted(str(path) for path in NATIVE.glob("*.cc")),
             depends=sorted(str(path) for path in NATIVE.glob("*.h")),
             language="c++",

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tirgemm.analysis import access_patterns as patterns
-from tirgemm.analysis.access_patterns import Integers, Pattern
-from tirgemm.analysis.proof import prove
+from tirgemm.analysis.banks import access_patterns as patterns
+from tirgemm.analysis.banks.access_patterns import Integers, Pattern
+from tirgemm.analysis.banks.conflict_proof import prove
 from tirgemm.layouts import Layout, TiledCopy
 
 # -- the padding article ---------------------------------------------------------------------------------------------
@@ -32,7 +32,8 @@ def padding_layouts() -> dict[str, Layout]:
 
 
 def padding_patterns() -> dict[str, Pattern]:
-    """Its loads as the article takes them, as ldmatrix, and its stores of each width: four lanes to a row of 64 bytes."""
+    """Its loads as the article takes them, as ldmatrix, and its stores of each width: four lanes to a row of 64
+    bytes."""
     rows, columns = A_TILE
     stores = {
         f"store of {16 * vector} bits": patterns.copy_store(

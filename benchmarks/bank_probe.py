@@ -3,28 +3,30 @@
     python -m benchmarks.bank_probe --out FILE.json [--seconds 120] [--commit COMMIT]
 
 Nsight Compute counts every probe once; the file has the form of ``counters.py``'s. What is printed says how many probes
-each variant of the model has right, and where it is wrong: what to change in ``tirgemm/analysis/banks.py``, if anything.
-``--log FILE`` takes the counts from an earlier run's log of the profiler.
+each variant of the model has right, and where it is wrong: what to change in ``tirgemm/analysis/banks/wavefronts.py``,
+if anything. ``--log FILE`` takes the counts from an earlier run's log of the profiler.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import hashlib
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.counted import ncu
 from benchmarks.counted.metrics import base_names, chosen, compared, value
-from service.results import Document, dump, environment
-from tirgemm.analysis.banks import MODELS, BankModel, analyze
-from tirgemm.analysis.shared_access import WARP, SharedAccess
+from tirgemm.analysis.banks.shared_access import WARP, SharedAccess
+from tirgemm.analysis.banks.wavefronts import MODELS, BankModel, analyze
+from tirgemm.bench.results import Document, dump, environment, measured_at
 from tirgemm.detect import device as detect_device
 from tirgemm.errors import MeasurementFailed
 from tirgemm.hardware import ARCHITECTURES
@@ -46,7 +48,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True, eq=False)
-class Probe:
+class ProbedAccess:
     """An access of one warp. ``kernel`` of bank_probe.cu makes it; ``sources``: where cp.async reads, in bytes."""
 
     name: str
@@ -78,7 +80,7 @@ def variants(model: BankModel) -> dict[str, BankModel]:
     }
 
 
-def probes(arch: str) -> tuple[Probe, ...]:
+def probes(arch: str) -> tuple[ProbedAccess, ...]:
     """Every probe that ``arch`` has the instructions for."""
     lanes = np.arange(32, dtype=np.int64)
     halves = np.where(lanes < 16, lanes // 2, 8 + lanes % 16 // 4 * 2 + lanes % 2)
@@ -99,7 +101,7 @@ def probes(arch: str) -> tuple[Probe, ...]:
         }.items():
             for operation in ("load", "store"):
                 access = SharedAccess(operation, width)
-                found.append(Probe(f"{access} {name}", f"{operation}_{bits}", access, units * width))
+                found.append(ProbedAccess(f"{access} {name}", f"{operation}_{bits}", access, units * width))
     wide = SharedAccess("load", 16)
     for name, mask in {
         "lanes 0-7": 0xFF,
@@ -107,12 +109,12 @@ def probes(arch: str) -> tuple[Probe, ...]:
         "lanes 15 16": 0x18000,
         "lanes 0 15": 0x8001,
     }.items():
-        found.append(Probe(f"{wide} in a row, {name}", "load_128", wide, lanes * 16, mask))
-        found.append(Probe(f"{wide} pairs n^1, {name}", "load_128", wide, lanes // 2 * 16, mask))
+        found.append(ProbedAccess(f"{wide} in a row, {name}", "load_128", wide, lanes * 16, mask))
+        found.append(ProbedAccess(f"{wide} pairs n^1, {name}", "load_128", wide, lanes // 2 * 16, mask))
     return (*found, *_matrices(lanes, arch), *_copies(lanes))
 
 
-def _matrices(lanes: Integers, arch: str) -> list[Probe]:
+def _matrices(lanes: Integers, arch: str) -> list[ProbedAccess]:
     found = []
     pitches = {"in a row": 16, "rows of 64 bytes": 64, "rows of 80 bytes": 80, "rows of 128 bytes": 128, "all one": 0}
     operations = [("ldmatrix", n, t) for n in (1, 2, 4) for t in ("", ".trans")]
@@ -121,11 +123,11 @@ def _matrices(lanes: Integers, arch: str) -> list[Probe]:
         access = SharedAccess.parse(f"{operation}.x{count}{transposed}")
         for name, pitch in pitches.items():
             kernel = f"{operation}_x{count}{transposed.replace('.', '_')}"
-            found.append(Probe(f"{access} {name}", kernel, access, lanes * pitch))
+            found.append(ProbedAccess(f"{access} {name}", kernel, access, lanes * pitch))
     return found
 
 
-def _copies(lanes: Integers) -> list[Probe]:
+def _copies(lanes: Integers) -> list[ProbedAccess]:
     """cp.async of tiles of fp16 with 4096 elements a row in memory, by whole lines and half lines; the forum's copy."""
     row_bytes, found = 8192, []
     for columns, name in ((64, "whole lines"), (32, "half lines"), (16, "quarter lines")):
@@ -142,7 +144,7 @@ def _copies(lanes: Integers) -> list[Probe]:
             for kernel, through_l1 in (("copy_16", False), ("copy_l1_16", True)):
                 access = SharedAccess("cp.async", 16, through_l1=through_l1)
                 label = f"{access} {name}, {kind}"
-                found.append(Probe(label, kernel, access, layout.byte_offset(rows, first), sources=sources))
+                found.append(ProbedAccess(label, kernel, access, layout.byte_offset(rows, first), sources=sources))
     for width in (4, 8, 16):
         access = SharedAccess("cp.async", width)
         for name, sources in {
@@ -151,15 +153,15 @@ def _copies(lanes: Integers) -> list[Probe]:
             "scattered": lanes * 512,
             "all one": lanes * 0,
         }.items():
-            found.append(Probe(f"{access} read {name}", f"copy_{width}", access, lanes * width, sources=sources))
-        found.append(Probe(f"{access} one bank", f"copy_{width}", access, lanes * 128, sources=lanes * width))
+            found.append(ProbedAccess(f"{access} read {name}", f"copy_{width}", access, lanes * width, sources=sources))
+        found.append(ProbedAccess(f"{access} one bank", f"copy_{width}", access, lanes * 128, sources=lanes * width))
     return found
 
 
 def launch(device: str | None) -> None:
     """Launch every probe once, in order: what runs under the profiler."""
-    from tirgemm.tuning.child_process import without_torch
-    from tirgemm.tuning.measure.driver import Gpu, Memory, Module
+    from tirgemm.tuning.driver.cuda import Gpu, Memory, Module
+    from tirgemm.tuning.process.child_rpc import without_torch
 
     without_torch()
     found = detect_device(device)
@@ -178,7 +180,7 @@ def launch(device: str | None) -> None:
 
 
 def documented(
-    wanted: Sequence[Probe], launches: Sequence[ncu.Launch], model: BankModel, about: dict[str, object]
+    wanted: Sequence[ProbedAccess], launches: Sequence[ncu.ProfiledLaunch], model: BankModel, about: dict[str, Any]
 ) -> tuple[Document, list[str]]:
     """The results file, and in words what it says of each variant of the model.
 
@@ -204,11 +206,17 @@ def documented(
         for row in rows["the model"]
         if row.get("right") is False
     ]
-    cases = [{"name": probe.name, "access": str(probe.access), "status": "counted"} for probe in wanted]
+    origin = measured_at(about, hashlib.sha256(SOURCE.read_bytes()).hexdigest(), about.get("date"))
+    cases = [{"name": probe.name, "access": str(probe.access), "status": "counted"} | origin for probe in wanted]
     document: Document = {
-        "format": 1, "suite": "counters", "regime": "banks", "environment": about, "metrics": metrics,
-        "cases": cases, "rows": rows["the model"],
-    }  # fmt: skip
+        "format": 1,
+        "suite": "counters",
+        "regime": "banks",
+        "environment": about,
+        "metrics": metrics,
+        "cases": cases,
+        "rows": rows["the model"],
+    }
     return document, lines
 
 

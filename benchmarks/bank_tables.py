@@ -1,4 +1,5 @@
-"""Tables of banks, wavefronts and lines for docs/bank-conflicts.md: computed from the articles' accesses, nothing measured.
+"""Tables of banks, wavefronts and lines for docs/bank-conflicts.md: computed from the articles' accesses, nothing
+measured.
 
 ``TABLES`` maps the name after ``banks/`` in a marker of render.py to the function that writes the table's Markdown.
 """
@@ -22,10 +23,10 @@ from benchmarks.article_kernels import (
     sgemm_stores,
     sgemm_tiles,
 )
-from tirgemm.analysis import coalescing
-from tirgemm.analysis.access_patterns import Pattern, copy_store, ldmatrix
-from tirgemm.analysis.banks import MODELS
-from tirgemm.analysis.proof import prove, smallest_pad, solve
+from tirgemm.analysis.banks import coalescing
+from tirgemm.analysis.banks.access_patterns import Pattern, copy_store, ldmatrix
+from tirgemm.analysis.banks.conflict_proof import prove, smallest_pad, solve
+from tirgemm.analysis.banks.wavefronts import MODELS
 from tirgemm.layouts import Layout, TiledCopy
 
 _LD = 4096
@@ -125,9 +126,13 @@ def _counted(kernel: SgemmKernel, counts: SgemmCounts) -> list[str]:
 
 def _cells(name: str, counts: SgemmCounts, last: str) -> list[str]:
     numbers = (
-        counts.loads, counts.load_wavefronts, counts.load_conflicts,
-        counts.stores, counts.store_wavefronts, counts.store_conflicts,
-    )  # fmt: skip
+        counts.loads,
+        counts.load_wavefronts,
+        counts.load_conflicts,
+        counts.stores,
+        counts.store_wavefronts,
+        counts.store_conflicts,
+    )
     return [name, *(f"{number:,}" for number in numbers), last]
 
 
@@ -140,7 +145,8 @@ def requests() -> str:
             for tile, pattern in zip(sgemm_tiles(kernel), patterns, strict=True):
                 report = prove(tile, pattern, "sm_86").report
                 cells.append(
-                    f"{_per(report.total_wavefronts, report.requests)} ({_per(report.total_conflicts, report.requests)})"
+                    f"{_per(report.total_wavefronts, report.requests)} "
+                    f"({_per(report.total_conflicts, report.requests)})"
                 )
         rows.append([kernel.name, *cells])
     return _table(["kernel", "read of A", "read of B", "store of A", "store of B"], rows)
@@ -162,7 +168,8 @@ def zorder() -> str:
 
 
 def copies() -> str:
-    """A warp's copy of fp16 rows by the article's whole-line and half-line copies: what it reads, and where it stores it.
+    """A warp's copy of fp16 rows by the article's whole-line and half-line copies: what it reads, and where it stores
+    it.
 
     Sectors and lines of global memory; wavefronts of the store to a permuted tile of 64 columns, and its conflicts.
     """

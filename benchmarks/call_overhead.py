@@ -4,7 +4,8 @@
 
 Ways: ``raw`` (the launcher's function), ``kernel_out`` (``Kernel.__call__`` with ``out=``), ``kernel`` (allocating),
 ``torch_op`` (through ``tirgemm.torch``) and ``torch.matmul`` with ``out=``. They alternate in blocks of calls that are
-queued without waiting; a sample is one block's time over its calls, from a synchronised start to the last call's return.
+queued without waiting; a sample is one block's time over its calls, from a synchronised start to the last call's
+return.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from timeit import Timer
 from typing import Any
 
 import tirgemm.torch as tirgemm_torch
-from service.results import dump, environment
 from tirgemm.artifact import Signer, Trust, load
+from tirgemm.bench.results import dump, environment, measured_at
 from tirgemm.detect import device as detect_device
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.memory_store import MemoryStore
+from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import Workbench
 
 GEMM = "16x64x128:f16:nt"
@@ -49,7 +50,8 @@ def main() -> int:
     device, gemm, signer = detect_device(options.device), Gemm.parse(GEMM), Signer.generate()
     config = family_named("simt").default(gemm, device, "isolated")
     with Workbench(device, MemoryStore(), signer, processes=1) as bench:
-        package = bench.package(gemm, config, bench.build(gemm, config).result())
+        binary = bench.build(gemm, config).result()
+        package = bench.package(gemm, config, binary)
     kernel = load(package, trust=Trust.of(signer.public))
     place = f"cuda:{device.index}"
     a = torch.randn(gemm.m_max, gemm.k, dtype=torch.float16, device=place)
@@ -59,10 +61,17 @@ def main() -> int:
     names = {"raw": raw, "kernel": kernel, "op": op, "matmul": torch.matmul, "a": a, "b": b, "bt": bt, "out": out}
     samples = alternate({way: Timer(call, globals=names) for way, call in WAYS.items()}, torch.cuda.synchronize)
     about = environment(device, Path(__file__).parents[1], options.commit)
+    origin = measured_at(about, binary.source_sha256)
     document = {
-        "format": 1, "suite": "calls", "regime": "calls", "environment": about, "gemm": GEMM,
-        "calls_a_block": BLOCK, "config": config.to_json(), "rows": [row(name, us) for name, us in samples.items()],
-    }  # fmt: skip
+        "format": 1,
+        "suite": "calls",
+        "regime": "calls",
+        "environment": about,
+        "gemm": GEMM,
+        "calls_a_block": BLOCK,
+        "config": config.to_json(),
+        "rows": [row(name, us) | origin for name, us in samples.items()],
+    }
     options.out.write_text(dump(document))
     for entry in document["rows"]:
         print(f"{entry['way']:14} {entry['median_us']:.2f} us")

@@ -1,17 +1,22 @@
-"""Check results files: every median, ratio and summary again from the samples, and that each suite is complete.
+"""The check of results files: figures, suites, commits, and the sources behind evidence.
 
-usage: check.py [FILE...]     default: every file under benchmarks/results; exit code 1 where anything is wrong
+Every median, ratio and summary follows from the samples; a suite is complete; what is measured was raced twice; a row's
+commit is an ancestor of this checkout's, and older than the row; evidence is of kernels whose generated source is
+today's, which is asked of ``SAMPLED`` kernels a file, always the same, or of all of them. Where the history is not here
+commits are not checked, and the last line says so.
+
+usage: check.py [--all] [FILE...]     default: every file under benchmarks/results; exit code 1 where anything is wrong
 """
 
 from __future__ import annotations
 
-import gzip
+import argparse
 import json
 import math
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,55 +24,112 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from benchmarks import mma_ceiling  # noqa: E402 - found by the line above
-from benchmarks.counted import document as counted  # noqa: E402 - found by the line above
-from benchmarks.verification import evidence  # noqa: E402
+from benchmarks.counted import document as counted  # noqa: E402
+from benchmarks.history import History  # noqa: E402
 from tirgemm import Config, Gemm, TirgemmError  # noqa: E402
-from tirgemm.tuning.measured_configs import FORMAT as MEASURED_CONFIGS  # noqa: E402
-from tirgemm.tuning.measured_configs import MeasuredConfigs  # noqa: E402
+from tirgemm.bench.results import FORMAT, load, race  # noqa: E402
 from tirgemm.tuning.records import Status  # noqa: E402
+from tirgemm.tuning_db.transfer import read_candidates  # noqa: E402
+from verification import evidence, sources  # noqa: E402
 
 STATUSES = {"measured", "skipped", "build_failed", "wrong", "timed_out", "crashed"}
-LEAST_ISOLATED = 50
+LEAST_ISOLATED, LEAST_RACES = 50, 2
+# Kernels of an evidence file that are lowered again, unless all are asked for.
+SAMPLED = 2
+ORIGIN = ("commit", "at", "source_sha256")
 ENVIRONMENT = ("device", "device_key", "python", "tvm", "torch", "tirgemm", "commit", "date")
 FIELDS = (
-    "gemm", "family", "variant", "config_hash", "config", "status", "samples_us", "median_us", "tflops", "error",
-    "clock_mhz", "power_w", "throttled", "workspace_bytes", "artifact_sha256", "baselines",
-)  # fmt: skip
+    *ORIGIN,
+    "races",
+    "gemm",
+    "family",
+    "variant",
+    "config_hash",
+    "config",
+    "status",
+    "samples_us",
+    "median_us",
+    "tflops",
+    "error",
+    "clock_mhz",
+    "power_w",
+    "throttled",
+    "workspace_bytes",
+    "artifact_sha256",
+    "baselines",
+)
 
 
 def main(arguments: list[str]) -> int:
-    paths = [Path(text) for text in arguments] or tracked(HERE / "results")
-    wrong = [f"{path}: {sentence}" for path in paths for sentence in problems(path)]
+    options = _options(arguments)
+    paths = options.files or tracked(HERE / "results")
+    history = History(HERE.parent)
+    wrong = [f"{path}: {sentence}" for path in paths for sentence in problems(path, history=history, every=options.all)]
     print("\n".join(wrong) if wrong else f"{len(paths)} results files are right")
+    if history.unknown:
+        print(f"commits are not checked: {history.unknown}")
     return 1 if wrong else 0
 
 
 def tracked(results: Path) -> list[Path]:
-    """Every results file of a folder, compressed ones and the searches' files too."""
-    return sorted([*results.rglob("*.json"), *results.rglob("*.json.gz")])
+    """Every results file of a folder, compressed ones and records files too."""
+    return sorted([*results.rglob("*.json"), *results.rglob("*.json.gz"), *results.rglob("*.jsonl.gz")])
 
 
-def problems(path: Path, suites: Path = HERE / "suites") -> list[str]:
-    """Every sentence that is wrong about one results file."""
+def problems(
+    path: Path, suites: Path = HERE / "suites", *, history: History | None = None, every: bool = False
+) -> list[str]:
+    """Every sentence that is wrong about one results file; ``every`` kernel of evidence is lowered again, or a few."""
+    history = history or History(HERE.parent)
     try:
-        document = _load(path)
-        if document.get("format") == MEASURED_CONFIGS:
-            return _configs(path)
+        if path.name.endswith(".jsonl.gz"):
+            return _records(path)
+        document = load(path)
         if document.get("format") == evidence.FORMAT:
-            return [*_evidence_head(path, document), *evidence.problems(document)]
+            return [*_evidence_head(path, document), *evidence.problems(document), *_evidence(document, history, every)]
         if document["suite"] == "calls":
-            return list(_calls(document))
+            return [*_calls(document), *_origins(document["rows"], history)]
         if document["suite"] == "counters":
-            return list(counted.problems(document))
+            return [*counted.problems(document), *_origins(document["cases"], history)]
+        if document["suite"] == "proposal_sources":
+            return [*_environment(document), *_sources(document)]
         if document["suite"] == mma_ceiling.SUITE:
-            return [*_environment(document), *mma_ceiling.problems(document)]
+            found = [*_environment(document), *mma_ceiling.problems(document)]
+            return [*found, *_origins(document["rows"], history)]
+        if document["format"] != FORMAT:
+            return [f"its format is {document['format']}, not {FORMAT}: its rows do not name their commits"]
         suite = json.loads((suites / f"{document['suite']}.json").read_text())
         return [
-            *_head(path, document), *_complete(document, suite), *_rows(document), *_streams(document),
-            *_pairs(document), *_summary(document),
-        ]  # fmt: skip
+            *_head(path, document),
+            *_complete(document, suite),
+            *_rows(document),
+            *_streams(document),
+            *_pairs(document),
+            *_same_kernels(document),
+            *_summary(document),
+            *_origins(document["rows"], history),
+        ]
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
         return [f"it is not a results file: {error!r}"]
+
+
+def _origins(rows: Iterable[dict[str, Any]], history: History) -> Iterator[str]:
+    """What is wrong with the commits, times and source hashes of rows: a sentence, and of how many rows it is true."""
+    found: Counter[str] = Counter()
+    for row in rows:
+        found[history.problem(row.get("commit"), row.get("at"))] += 1
+        if row.get("status", "measured") in ("measured", "counted") and len(row.get("source_sha256") or "") != 64:
+            found["it has no source hash"] += 1
+    yield from (f"{count} rows: {sentence}" for sentence, count in found.items() if sentence)
+
+
+def _evidence(document: dict[str, Any], history: History, every: bool) -> Iterator[str]:
+    rows = document["rows"]
+    yield from _origins(rows, history)
+    kernels = sources.kernels(rows)
+    chosen = kernels if every else kernels[:SAMPLED]
+    for row, reason in sources.stale(document["family"], document["kind"], chosen):
+        yield f"{row['key']} is evidence of another kernel: {reason}"
 
 
 def _head(path: Path, document: dict[str, Any]) -> Iterator[str]:
@@ -88,22 +150,30 @@ def _environment(document: dict[str, Any]) -> Iterator[str]:
     for field in ENVIRONMENT:
         if field not in document["environment"]:
             yield f"environment lacks {field}"
+    beside = {name for row in document["rows"] for name in row.get("baselines", ())}
+    if "torch.matmul" in beside and not document["environment"].get("torch_settings"):
+        yield "environment lacks torch_settings, under which torch.matmul was timed"
 
 
-def _load(path: Path) -> dict[str, Any]:
-    data = path.read_bytes()
-    document: dict[str, Any] = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
-    return document
-
-
-def _configs(path: Path) -> list[str]:
-    """A search's file: it can be read, and every entry that was measured has a time."""
+def _records(path: Path) -> list[str]:
+    """A records file: it can be read, and a candidate has times where it was measured."""
     try:
-        found = MeasuredConfigs.load(path)
+        candidates = read_candidates(path)
     except TirgemmError as error:
         return [str(error)]
-    bad = [e for e in found.entries if (e.us is not None) != (e.status is Status.MEASURED) or (e.us or 1.0) <= 0]
-    return [f"{entry.config} of session {entry.session} is {entry.status} and took {entry.us} us" for entry in bad]
+    return [
+        f"{c.config} for {c.gemm}, {c.regime}, is {c.status} and took {c.search_us} us"
+        for c in candidates
+        if c.status is Status.MEASURED and not (c.search_us and c.search_us > 0)
+    ]
+
+
+def _sources(document: dict[str, Any]) -> Iterator[str]:
+    """After more trials the best is no slower, and never faster than the optimum."""
+    for row in document["rows"]:
+        for found in row["over_optimum"]:
+            if len(found) != len(document["trials"]) or found != sorted(found, reverse=True) or found[-1] < 1:
+                yield f"{row['space']}, {row['source']}: {found} over the optimum after {document['trials']} trials"
 
 
 def _streams(document: dict[str, Any]) -> Iterator[str]:
@@ -125,9 +195,9 @@ def _pairs(document: dict[str, Any]) -> Iterator[str]:
     default = {row["gemm"]: row for row in document["rows"] if row["variant"] == "default"}
     for row in document["rows"]:
         name, at = f"{row['gemm']}, {row['variant']}", row.get("conditions", {}).get("at")
-        count = len(row["samples_us"])
+        count = min((entry["samples"] for entry in row["races"]), default=0)
         if document["regime"] == "isolated" and row["status"] == "measured" and count < LEAST_ISOLATED:
-            yield f"{name}: {count} samples are fewer than {LEAST_ISOLATED}"
+            yield f"{name}: a race of {count} samples has fewer than {LEAST_ISOLATED}"
         other = default.get(row["gemm"], row)
         if at is None or row["variant"] == "default" or other.get("conditions", {}).get("at") != at:
             continue
@@ -137,12 +207,28 @@ def _pairs(document: dict[str, Any]) -> Iterator[str]:
             yield f"{name}: samples of {', '.join(differing)} differ from the default's row of the same run"
 
 
+def _same_kernels(document: dict[str, Any]) -> Iterator[str]:
+    """A row of the default's very config is the default: the same samples, a ratio of exactly 1."""
+    default = {row["gemm"]: row for row in document["rows"] if row["variant"] == "default"}
+    for row in document["rows"]:
+        other = default.get(row["gemm"], row)
+        if row is other or row["status"] != "measured" or row["config_hash"] != other["config_hash"]:
+            continue
+        if row["samples_us"] != other["samples_us"] or row["baselines"].get("default", {}).get("ratio") != 1:
+            yield (
+                f"{row['gemm']}, {row['variant']}: it is the default's config, but not "
+                f"the default's samples at a ratio of 1"
+            )
+
+
 def _calls(document: dict[str, Any]) -> Iterator[str]:
     """The file of call_overhead.py: one row a way of calling."""
     yield from _environment(document)
     for row in document["rows"]:
         if not math.isclose(row["median_us"], statistics.median(row["samples_us"]), rel_tol=1e-9):
-            yield f"{row['way']}: median_us is {row['median_us']}, of the samples {statistics.median(row['samples_us'])}"
+            yield (
+                f"{row['way']}: median_us is {row['median_us']}, of the samples {statistics.median(row['samples_us'])}"
+            )
         if row["min_us"] != min(row["samples_us"]):
             yield f"{row['way']}: min_us is {row['min_us']}, of the samples {min(row['samples_us'])}"
 
@@ -193,14 +279,36 @@ def _measured(row: dict[str, Any]) -> Iterator[str]:
         other = statistics.median(baseline["samples_us"])
         yield from _differs(f"median_us of {name}", baseline["median_us"], other)
         yield from _differs(f"ratio to {name}", baseline["ratio"], other / median)
+    if len(row["races"]) < LEAST_RACES:
+        yield f"it was raced {len(row['races'])} times; at least {LEAST_RACES} are published"
+    if _races(row) != row["races"]:
+        yield "its races are not what its samples give"
     if not isinstance(row["error"], (int, float)) or not 0 <= row["error"] <= 1:
         yield f"its error is {row['error']} of the bound"
     try:
         config = Config.from_json(row["config"])
         if (config.digest, config.family) != (row["config_hash"], row["family"]):
-            yield f"config_hash and family are {row['config_hash']}, {row['family']}; the config's are {config.digest}, {config.family}"
+            yield (
+                f"config_hash and family are {row['config_hash']}, {row['family']}; the "
+                f"config's are {config.digest}, {config.family}"
+            )
     except TirgemmError as error:
         yield str(error)
+
+
+def _races(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The races again from the row's samples, of which each has the next so many; none where they are not all."""
+    left = {name: list(baseline["samples_us"]) for name, baseline in row["baselines"].items()}
+    left[""] = list(row["samples_us"])
+    found = []
+    for stored in row["races"]:
+        parts = {}
+        for name, count in {"": stored["samples"], **{n: e["samples"] for n, e in stored["baselines"].items()}}.items():
+            parts[name], left[name] = left[name][:count], left[name][count:]
+            if not parts[name]:
+                return []
+        found.append(race(stored["at"], parts.pop(""), parts))
+    return [] if any(left.values()) else found
 
 
 def _summary(document: dict[str, Any]) -> Iterator[str]:
@@ -224,6 +332,13 @@ def _summary(document: dict[str, Any]) -> Iterator[str]:
 def _differs(what: str, given: object, computed: float) -> Iterator[str]:
     if not isinstance(given, (int, float)) or not math.isclose(given, computed, rel_tol=1e-9):
         yield f"{what} is {given}; the samples give {computed}"
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--all", action="store_true", help="lower every kernel of evidence again: half an hour")
+    made.add_argument("files", nargs="*", type=Path)
+    return made.parse_args(arguments)
 
 
 if __name__ == "__main__":

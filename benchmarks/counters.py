@@ -3,9 +3,9 @@
     python -m benchmarks.counters --device cuda:0 --seconds 400 --out benchmarks/results/nvidia-h200/counters.json
 
 Kernels are built and predicted first, in many processes; then Nsight Compute profiles each once, many in one process.
-Beside the results lie the profiler's logs (``counters.ncu.N.csv``), the device's metrics and the cubins: ``--again FOLDER``
-predicts anew for those and compares with those, anywhere. On a named device (``--device sm_90a``) kernels are built and
-predicted only. The exit code is 1 where a prediction is wrong or a case is missing.
+Beside the results lie the profiler's logs (``counters.ncu.N.csv``), the device's metrics and the cubins: ``--again
+FOLDER`` predicts anew for those and compares with those, anywhere. On a named device (``--device sm_90a``) kernels are
+built and predicted only. The exit code is 1 where a prediction is wrong or a case is missing.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from typing import Any
 
 from benchmarks.counted import ncu
 from benchmarks.counted.calls import END
-from benchmarks.counted.cases import Case, cases
-from benchmarks.counted.document import COUNTED, Kernel, documented, summary
+from benchmarks.counted.cases import CountedCase, cases
+from benchmarks.counted.document import COUNTED, CountedKernel, documented, summary
 from benchmarks.counted.metrics import base_names, candidates, chosen
 from benchmarks.counted.predictions import predicted
-from service.results import dump, environment
 from tirgemm.artifact import Signer, pack
+from tirgemm.bench.results import dump, environment
 from tirgemm.config import Config
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, InvalidRequest, MeasurementFailed, TirgemmError
 from tirgemm.hardware import named_device
-from tirgemm.tuning.compile import build
+from tirgemm.tuning.build.compile import build
 
 ROOT = Path(__file__).resolve().parents[1]
 # Cases in one process of the profiler, whose start costs seconds, and what it may take: what a limit can cost.
@@ -48,7 +48,7 @@ GROUP_SECONDS = 90.0
 _OF_MEMORY = re.compile(r"shared|ldsm|ldgsts|op_(ld|st)|pipe_lsu|inst_executed_op")
 
 # A case, the device, and of an earlier run the config and the cubin.
-Wanted = tuple[Case, Device, Config | None, bytes | None]
+Wanted = tuple[CountedCase, Device, Config | None, bytes | None]
 
 
 def main() -> int:
@@ -76,7 +76,7 @@ def main() -> int:
     return int(any(row.get("right") is False for row in document["rows"]) or any(k.message for k in kernels))
 
 
-def prepared(wanted: Sequence[Wanted], processes: int | None = None) -> list[Kernel]:
+def prepared(wanted: Sequence[Wanted], processes: int | None = None) -> list[CountedKernel]:
     """Every case built and predicted; what fails says so in ``message``."""
     # Spawned: TVM's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
@@ -85,10 +85,10 @@ def prepared(wanted: Sequence[Wanted], processes: int | None = None) -> list[Ker
         return list(pool.map(prepare, wanted))
 
 
-def prepare(wanted: Wanted) -> Kernel:
+def prepare(wanted: Wanted) -> CountedKernel:
     """One case built and predicted; of an earlier run with its config and for its cubin."""
     case, device, config, cubin = wanted
-    made = Kernel(case)
+    made = CountedKernel(case)
     try:
         config = config or case.config(device)
         made.config = dict(config.knobs)
@@ -102,7 +102,7 @@ def prepare(wanted: Wanted) -> Kernel:
     return made
 
 
-def keep(kernels: Sequence[Kernel], file: Path) -> None:
+def keep(kernels: Sequence[CountedKernel], file: Path) -> None:
     """The cubins by name, for ``repeated``."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as kept:
         for kernel in kernels:
@@ -110,7 +110,9 @@ def keep(kernels: Sequence[Kernel], file: Path) -> None:
                 kept.writestr(kernel.case.name, kernel.binary.data)
 
 
-def repeated(folder: Path, processes: int | None = None) -> tuple[Device, list[Kernel], dict[str, str], dict[str, Any]]:
+def repeated(
+    folder: Path, processes: int | None = None
+) -> tuple[Device, list[CountedKernel], dict[str, str], dict[str, Any]]:
     """An earlier run's device, its counted cases predicted anew, its metrics and its environment."""
     found = [path for path in folder.glob("*.json") if path.with_suffix(".cubins.zip").exists()]
     if len(found) != 1:
@@ -137,7 +139,9 @@ def repeated(folder: Path, processes: int | None = None) -> tuple[Device, list[K
     return device, kernels, chosen(seen), earlier["environment"]
 
 
-def count(kernels: Sequence[Kernel], device: Device, metrics: Sequence[str], logs: Path, deadline: float) -> None:
+def count(
+    kernels: Sequence[CountedKernel], device: Device, metrics: Sequence[str], logs: Path, deadline: float
+) -> None:
     """Profile what was built, AT_ONCE in a process; a case at which a process ends is left out of the next."""
     signer = Signer.generate()
     waiting = [kernel for kernel in kernels if not kernel.message]
@@ -151,9 +155,7 @@ def count(kernels: Sequence[Kernel], device: Device, metrics: Sequence[str], log
                 return
             now = waiting[:AT_ONCE]
             files = [_packed(kernel, device, signer, Path(folder)) for kernel in now]
-            command = [
-                sys.executable, "-m", "benchmarks.counted.calls", device.uuid, signer.public, *map(str, files)
-            ]  # fmt: skip
+            command = [sys.executable, "-m", "benchmarks.counted.calls", device.uuid, signer.public, *map(str, files)]
             log = logs.with_name(f"{logs.name}.{turn}.csv")
             turn += 1
             try:
@@ -174,7 +176,7 @@ def count(kernels: Sequence[Kernel], device: Device, metrics: Sequence[str], log
             print(f"{sum(bool(k.counts) for k in kernels)} counted, {after}", flush=True)
 
 
-def attribute(done: Sequence[Kernel], launches: Sequence[ncu.Launch], log: str) -> None:
+def attribute(done: Sequence[CountedKernel], launches: Sequence[ncu.ProfiledLaunch], log: str) -> None:
     """Give the launches of one log to its kernels, in order; a call that did not end may have left more of them.
 
     Raises MeasurementFailed where their names do not agree."""
@@ -193,20 +195,14 @@ def attribute(done: Sequence[Kernel], launches: Sequence[ncu.Launch], log: str) 
         kernel.counts, kernel.log = tuple(counts), log
 
 
-def _packed(kernel: Kernel, device: Device, signer: Signer, folder: Path) -> Path:
+def _packed(kernel: CountedKernel, device: Device, signer: Signer, folder: Path) -> Path:
     if kernel.binary is None:
         raise BuildFailed(f"{kernel.case.name} is not built")
     binary = kernel.binary
     file = folder / f"{kernel.case.name}.tirgemm"
     if not file.exists():
-        file.write_bytes(
-            pack(
-                gemm=kernel.case.gemm, config=kernel.case.config(device),
-                device=device.with_(uuid="", index=0, environment=()), launch=binary.launch, binary=binary.data,
-                binary_format=binary.format, sources=binary.sources, flags=binary.flags, certificate=None, timings={},
-                signer=signer,
-            )
-        )  # fmt: skip
+        target = device.with_(uuid="", index=0, environment=())
+        file.write_bytes(pack(binary.contents(kernel.case.gemm, kernel.case.config(device), target), signer))
     return file
 
 

@@ -1,33 +1,43 @@
 """Fit the constants of the ``wgmma`` family's analytic model to what a search over configs measured.
 
-    python benchmarks/fit_estimate.py benchmarks/results/nvidia-h200/configs.json.gz --regime sustained
+    python benchmarks/fit_estimate.py benchmarks/results/nvidia-h200/records.jsonl.gz --regime sustained
 
-Minimises the mean relative error, fast configs weighing most, by Powell's method; prints the constants before and after,
-and what taking the best-estimated of each problem's measured configs would lose.
+Minimises the mean relative error, fast configs weighing most, by Powell's method; prints the error before and after,
+and what taking the best-estimated of each problem's measured configs would lose. With ``--write`` the constants go into
+the family's ``estimate.json``, with what they were fitted to.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tirgemm.bench.results import environment
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig
-from tirgemm.families.wgmma.estimate import ISOLATED, SUSTAINED, Constants, Cuts, estimate_us
-from tirgemm.families.wgmma.plan import plan
+from tirgemm.families import wgmma
+from tirgemm.families.common.fit_file import FILE
+from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts, WgmmaConstants, estimate_us
+from tirgemm.families.wgmma.planning.plan import plan
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.measured_configs import MeasuredConfigs
+from tirgemm.tuning.comparable_times import comparable_times
+from tirgemm.tuning.records import Candidate
+from tirgemm.tuning_db.transfer import read_candidates, read_devices
 
 Array = npt.NDArray[np.float64]
 # A model that is further off than this says nothing more by being worse still.
 _WORST = 0.6
+ROOT = Path(__file__).resolve().parents[1]
+ESTIMATE = Path(wgmma.__file__).parent / FILE
 
 
 @dataclass(frozen=True)
@@ -39,16 +49,20 @@ class Measured:
     us: Array
 
 
-def measured(found: MeasuredConfigs, regime: str) -> list[Measured]:
-    """The problems of a file in one regime. Configs of knobs that the family no longer has are left out."""
+def measured(candidates: Sequence[Candidate], device: Device, regime: str) -> list[Measured]:
+    """The problems of records in one regime. Configs of knobs that the family no longer has are left out."""
+    recorded: dict[Gemm, list[Candidate]] = {}
+    for candidate in candidates:
+        if (candidate.device_key, candidate.regime, candidate.config.family) == (device.key, regime, "wgmma"):
+            recorded.setdefault(candidate.gemm, []).append(candidate)
     problems = []
-    for gemm in dict.fromkeys(session.gemm for session in found.sessions):
+    for gemm, tried in recorded.items():
         rows, times = [], []
-        for config, us in found.times(gemm, regime).items():
-            if us is None or config.family != "wgmma":
+        for config, us in comparable_times(tried).items():
+            if us is None:
                 continue
             try:
-                rows.append(Cuts.of(plan(gemm, config, found.device.units)))
+                rows.append(Cuts.of(plan(gemm, config, device.units)))
             except (InvalidConfig, TypeError):
                 continue
             times.append(us)
@@ -58,7 +72,7 @@ def measured(found: MeasuredConfigs, regime: str) -> list[Measured]:
     return problems
 
 
-def error(problems: Sequence[Measured], device: Device, regime: str, constants: Constants) -> float:
+def error(problems: Sequence[Measured], device: Device, regime: str, constants: WgmmaConstants) -> float:
     """Mean |log(estimate / measured)|; a config that takes twice the best counts a sixteenth."""
     total = weights = 0.0
     for problem in problems:
@@ -69,7 +83,7 @@ def error(problems: Sequence[Measured], device: Device, regime: str, constants: 
     return total / weights
 
 
-def regret(problems: Sequence[Measured], device: Device, regime: str, constants: Constants) -> tuple[float, float]:
+def regret(problems: Sequence[Measured], device: Device, regime: str, constants: WgmmaConstants) -> tuple[float, float]:
     """Geometric mean and least, over problems, of the best time over that of the best-estimated config."""
     shares = [
         problem.us.min() / problem.us[np.argmin(estimate_us(problem.cuts, problem.gemm, device, regime, constants))]
@@ -78,49 +92,70 @@ def regret(problems: Sequence[Measured], device: Device, regime: str, constants:
     return float(np.exp(np.mean(np.log(shares)))), float(min(shares))
 
 
-def present(regime: str) -> Constants:
-    """The constants of a regime as they are in the program."""
-    return SUSTAINED if regime == "sustained" else ISOLATED
-
-
-def fitted(problems: Sequence[Measured], device: Device, regime: str, rounds: int) -> Constants:
+def fitted(problems: Sequence[Measured], device: Device, regime: str, rounds: int) -> WgmmaConstants:
     """Constants that make the error least, from the present ones on."""
     from scipy.optimize import minimize  # type: ignore[import-untyped]
 
-    names = [field.name for field in fields(Constants)]
-    start = np.array([getattr(present(regime), name) for name in names])
+    names = [field.name for field in fields(WgmmaConstants)]
+    start = np.array([getattr(CONSTANTS[regime], name) for name in names])
 
-    def at(shift: Array) -> Constants:
-        return Constants(**dict(zip(names, np.maximum(start * (1 + shift), 1e-3 * start), strict=True)))
+    def at(shift: Array) -> WgmmaConstants:
+        return WgmmaConstants(**dict(zip(names, np.maximum(start * (1 + shift), 1e-3 * start), strict=True)))
 
     best: Any = minimize(
-        lambda shift: error(problems, device, regime, at(shift)), np.zeros(len(names)), method="Powell",
+        lambda shift: error(problems, device, regime, at(shift)),
+        np.zeros(len(names)),
+        method="Powell",
         options={"maxiter": rounds, "xtol": 1e-2, "ftol": 1e-4},
-    )  # fmt: skip
+    )
     return at(best.x)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("file", type=Path, help="a records file; it is fitted to the first device in it")
     parser.add_argument("--regime", default="sustained")
+    parser.add_argument("--write", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    problems: list[Measured] = []
-    for path in options.files:
-        found = MeasuredConfigs.load(path)
-        problems += measured(found, options.regime)
-    device = found.device
+    device = read_devices(options.file)[0]
+    problems = measured(read_candidates(options.file), device, options.regime)
     for name, constants in (
-        ("before", present(options.regime)),
+        ("before", CONSTANTS[options.regime]),
         ("after", fitted(problems, device, options.regime, options.rounds)),
     ):
         mean, least = regret(problems, device, options.regime, constants)
         off = error(problems, device, options.regime, constants)
         print(f"{name}: mean error {off:.3f}; best-estimated over best measured: mean {mean:.3f}, least {least:.3f}")
-    for field in fields(Constants):
-        print(f"    {field.name}: float = {getattr(constants, field.name):.4g}")
+    for name, value in rounded(constants).items():
+        print(f"    {name}: {value:g}")
+    if options.write:
+        write(options.regime, constants, device, sys.argv)
     return 0
+
+
+def rounded(constants: WgmmaConstants) -> dict[str, float]:
+    """Four digits of each constant, by name."""
+    return {name: float(f"{value:.4g}") for name, value in asdict(constants).items()}
+
+
+def write(
+    regime: str, constants: WgmmaConstants, device: Device, command: Sequence[str], path: Path = ESTIMATE
+) -> None:
+    """Replace a regime's constants in the family's file, with their provenance."""
+    now = environment(device, ROOT)
+    regimes = json.loads(path.read_text())
+    regimes[regime] = {
+        "provenance": {
+            "fitted_to": [argument for argument in command[1:] if argument.endswith(".gz")],
+            "device": device.model,
+            "command": shlex.join(["python", *command]),
+            "commit": now["commit"],
+            "date": now["date"],
+        },
+        "constants": rounded(constants),
+    }
+    path.write_text(json.dumps(regimes, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Which choices of knobs the fastest configs of a search have, and how much slower a shape is without them.
+"""Knob tables: the choices of the fastest recorded configs, and how much slower a shape is without them.
 
-usage: knob_tables.py FILE.json.gz...     files of search_configs.py; one table for each regime, as Markdown
+usage: knob_tables.py FILE.jsonl.gz...     records files; one table for each regime, as Markdown
 
 A shape counts for a choice where its fastest measured config has it and another choice was measured too. "Without it"
-compares with the fastest config of any other choice. A search tries some tens of configs of a shape for a few hundredths of a second each, so a gap of a
-percent or two says nothing, and other knobs differ too: the table says what the data is compatible with, no more.
+compares with the fastest config of any other choice. A search tries some tens of configs of a shape for a few
+hundredths of a second each, so a gap of a percent or two says nothing, and other knobs differ too: the table says what
+the data is compatible with, no more.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ sys.path.insert(0, str(ROOT))
 
 from tirgemm.config import Config, Value  # noqa: E402 - found by the line above
 from tirgemm.gemm import REGIMES, Gemm  # noqa: E402
-from tirgemm.tuning.measured_configs import MeasuredConfigs  # noqa: E402
+from tirgemm.tuning.comparable_times import comparable_times  # noqa: E402
+from tirgemm.tuning.records import Candidate  # noqa: E402
+from tirgemm.tuning_db.transfer import read_candidates  # noqa: E402
 
 # Classes of shapes by m, each up to and including its number.
 CLASSES = ((16, "m <= 16"), (128, "m <= 128"), (1023, "m < 1024"), (2**31, "m >= 1024"))
@@ -32,30 +35,76 @@ Times = dict[Config, float]
 
 
 def knobs(folder: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites
-    """The tables of a device's folder: of every ``configs*.json.gz`` in it."""
-    return tables([MeasuredConfigs.load(path) for path in sorted(folder.glob("configs*.json.gz"))])
+    """The tables of a device's folder: of the family ``wgmma`` in its records."""
+    path = folder / "records.jsonl.gz"
+    return tables([c for c in read_candidates(path) if c.config.family == "wgmma"] if path.is_file() else [])
 
 
-def tables(found: Sequence[MeasuredConfigs]) -> str:
+def tables(candidates: Sequence[Candidate]) -> str:
     """A table for each regime that has shapes; empty where none has."""
     parts = []
     for regime in REGIMES:
-        shapes = list(times_of(found, regime))
+        shapes = list(times_of(candidates, regime))
         if shapes:
             configs = sum(len(times) for _, times in shapes)
             parts.append("\n".join([f"{regime}; {len(shapes)} shapes, {configs} configs", "", *_table(shapes)]))
     return "\n\n".join(parts)
 
 
-def times_of(found: Sequence[MeasuredConfigs], regime: str) -> Iterable[tuple[Gemm, Times]]:
+def times_of(candidates: Sequence[Candidate], regime: str) -> Iterable[tuple[Gemm, Times]]:
     """Every shape with the microseconds of its configs that were right, where there are enough."""
-    gemms = dict.fromkeys(session.gemm for one in found for session in one.sessions)
-    for gemm in gemms:
-        times: Times = {}
-        for one in found:
-            times |= {config: us for config, us in one.times(gemm, regime).items() if us is not None}
+    problems: dict[Gemm, list[Candidate]] = {}
+    for candidate in candidates:
+        if candidate.regime == regime:
+            problems.setdefault(candidate.gemm, []).append(candidate)
+    for gemm, recorded in problems.items():
+        times: Times = {config: us for config, us in comparable_times(recorded).items() if us is not None}
         if len(times) >= LEAST_CONFIGS:
             yield gemm, times
+
+
+def knob_worth(folder: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites
+    """What each value of each knob is worth, by family, over every recorded shape and regime: see ``worth``."""
+    path = folder / "records.jsonl.gz"
+    families: dict[str, list[Candidate]] = {}
+    for candidate in read_candidates(path) if path.is_file() else []:
+        families.setdefault(candidate.config.family, []).append(candidate)
+    lines = [
+        _line(["family", "knob", "value: its worth on the shape that needs it most", "never in the fastest"]),
+        _line(["---"] * 4),
+    ]
+    for family, candidates in sorted(families.items()):
+        lines += worth(family, [times for regime in REGIMES for _, times in times_of(candidates, regime)])
+    return "\n".join(lines)
+
+
+def worth(family: str, shapes: Sequence[Times]) -> Iterable[str]:
+    """A row for each knob: how much slower the worst shape whose fastest config has a value is without that value.
+
+    A value that every measured config of a shape has says nothing there; where that is so of every shape it is "all".
+    """
+    tried: dict[str, dict[Value, None]] = {}
+    most: dict[tuple[str, Value], float | None] = {}
+    for times in ({c: us for c, us in each.items() if c.family == family} for each in shapes):
+        if len(times) < LEAST_CONFIGS:
+            continue
+        best = min(times, key=lambda config: times[config])
+        for config in times:
+            for name, value in config.knobs:
+                tried.setdefault(name, {})[value] = None
+        for name, value in best.knobs:
+            needed, idle = _NEEDS.get(name, ("", None))
+            if needed and best[needed] == idle:
+                continue
+            without = [us for config, us in times.items() if dict(config.knobs).get(name) != value]
+            loss = min(without) / times[best] - 1 if without else None
+            known = most.setdefault((name, value), loss)
+            if loss is not None:
+                most[name, value] = max(loss, known or 0.0)
+    for name, values in tried.items():
+        ordered = sorted(values, key=_order)
+        worths = [f"{v}: {'all' if (w := most[name, v]) is None else f'{w:.1%}'}" for v in ordered if (name, v) in most]
+        yield _line([family, name, ", ".join(worths), ", ".join(str(v) for v in ordered if (name, v) not in most)])
 
 
 def _table(shapes: Sequence[tuple[Gemm, Times]]) -> list[str]:
@@ -98,4 +147,4 @@ def _line(cells: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    print(tables([MeasuredConfigs.load(Path(text)) for text in sys.argv[1:]]))
+    print(tables([candidate for text in sys.argv[1:] for candidate in read_candidates(Path(text))]))

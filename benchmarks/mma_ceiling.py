@@ -3,14 +3,15 @@
     python benchmarks/mma_ceiling.py --out benchmarks/results/nvidia-h200/mma_ceiling.json
 
 For fp16 with fp32 and fp16 sums and for bf16, with 4 to 16 warps an SM. ``sustained``: launches back to back until the
-clocks have settled, then sampled; ``isolated``: single launches of a millisecond between pauses. With ``--device sm_90a``
-(or another architecture) the kernels are only compiled, and what ptxas gave them is printed.
+clocks have settled, then sampled; ``isolated``: single launches of a millisecond between pauses. With ``--device
+sm_90a`` (or another architecture) the kernels are only compiled, and what ptxas gave them is printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import hashlib
 import itertools
 import math
 import statistics
@@ -24,10 +25,10 @@ HERE = Path(__file__).resolve().parent
 if __name__ == "__main__":
     sys.path.insert(0, str(HERE.parent))
 
-from service.results import dump, environment  # noqa: E402 - found by the line above
+from tirgemm.bench.results import dump, environment, measured_at  # noqa: E402 - found by the line above
 from tirgemm.detect import device as detect_device  # noqa: E402
 from tirgemm.device import Device  # noqa: E402
-from tirgemm.tuning.compile.nvrtc import Cubin, compile_source  # noqa: E402
+from tirgemm.tuning.driver.nvrtc import Cubin, compile_source  # noqa: E402
 
 SUITE = "mma_ceiling"
 SOURCE = HERE / "mma_ceiling.cu"
@@ -57,8 +58,9 @@ def main() -> int:
         return 0
     if options.out is None:
         parser.error("--out is where the figures go")
-    rows = list(measured(device))
     about = environment(device, HERE.parent, options.commit)
+    source = hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+    rows = [row | measured_at(about, source) for row in measured(device)]
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(
         dump({"format": 1, "suite": SUITE, "regime": "both", "environment": about, "rows": rows, "summary": best(rows)})
@@ -82,8 +84,8 @@ def instructions(warps: int) -> int:
 
 def measured(device: Device) -> Iterator[dict[str, Any]]:
     """One row for every kind, number of warps and regime. Needs the GPU."""
-    from tirgemm.tuning.measure.driver import Gpu, Memory, call
-    from tirgemm.tuning.measure.nvml import Probe
+    from tirgemm.tuning.driver.cuda import Gpu, Memory, call
+    from tirgemm.tuning.driver.nvml import Probe
 
     gpu = Gpu(device)
     for kind, warps in itertools.product(KINDS, WARPS):
@@ -97,9 +99,19 @@ def measured(device: Device) -> Iterator[dict[str, Any]]:
             arguments = (ctypes.c_void_p(at[0].address), ctypes.c_uint64(turns), ctypes.c_void_p(at[1].address))
             pointers = (ctypes.c_void_p * 3)(*(ctypes.addressof(a) for a in arguments))
             call(
-                "cuLaunchKernel", function, device.units, 1, 1, threads, 1, 1, 0, gpu.stream,
-                ctypes.addressof(pointers), 0,
-            )  # fmt: skip
+                "cuLaunchKernel",
+                function,
+                device.units,
+                1,
+                1,
+                threads,
+                1,
+                1,
+                0,
+                gpu.stream,
+                ctypes.addressof(pointers),
+                0,
+            )
 
         for regime, turns in (("sustained", _TURNS_SUSTAINED), ("isolated", _TURNS_ISOLATED)):
             turns = max(1, turns * 4 // warps)
@@ -125,9 +137,15 @@ def measured(device: Device) -> Iterator[dict[str, Any]]:
 def row(kind: str, warps: int, regime: str, turns: int, samples: list[float], flops: int) -> dict[str, Any]:
     median = statistics.median(samples)
     return {
-        "kind": kind, "warps": warps, "regime": regime, "turns": turns, "flops": flops, "samples_us": samples,
-        "median_us": median, "tflops": flops / median * 1e-6,
-    }  # fmt: skip
+        "kind": kind,
+        "warps": warps,
+        "regime": regime,
+        "turns": turns,
+        "flops": flops,
+        "samples_us": samples,
+        "median_us": median,
+        "tflops": flops / median * 1e-6,
+    }
 
 
 def best(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:

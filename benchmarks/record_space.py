@@ -26,10 +26,10 @@ from tirgemm.errors import InvalidRequest, TirgemmError, Unsupported
 from tirgemm.families import Family, family_named, rejected
 from tirgemm.gemm import REGIMES, Gemm
 from tirgemm.tuning.evaluate import Evaluator
-from tirgemm.tuning.memory_store import MemoryStore
-from tirgemm.tuning.recorded_space import RecordedSpace, Row
 from tirgemm.tuning.records import Status
-from tirgemm.tuning.search import Proposal
+from tirgemm.tuning.records.memory_store import MemoryStore
+from tirgemm.tuning.search.recorded_space import RecordedSpace, Row
+from tirgemm.tuning.search.search import Proposal
 from tirgemm.tuning.workbench import Workbench
 
 SAVE_EVERY_S = 20.0
@@ -39,10 +39,15 @@ def main() -> int:
     options = _options()
     try:
         record(
-            Gemm.parse(options.gemm), detect_device(options.device), family_named(options.family), options.regime,
-            knobs=dict(_knob(text) for text in options.knob), points=options.points, seconds=options.seconds,
+            Gemm.parse(options.gemm),
+            detect_device(options.device),
+            family_named(options.family),
+            options.regime,
+            knobs=dict(_knob(text) for text in options.knob),
+            points=options.points,
+            seconds=options.seconds,
             out=options.out,
-        )  # fmt: skip
+        )
     except TirgemmError as error:
         print(f"record_space: {error}", file=sys.stderr)
         return 1
@@ -128,8 +133,10 @@ def _limited(space: Space, knobs: dict[str, list[str]]) -> Space:
         choices = [str(choice) for choice in known[name].choices] if name in known else []
         missing = [text for text in kept if text not in choices]
         if name not in known or missing:
-            raise InvalidRequest(f"knob {name}={','.join(missing or kept)} is not in the space; knobs are {', '.join(known)}"
-                                 + (f", choices of {name} are {', '.join(choices)}" if choices else ""))  # fmt: skip
+            raise InvalidRequest(
+                f"knob {name}={','.join(missing or kept)} is not in the space; knobs are {', '.join(known)}"
+                + (f", choices of {name} are {', '.join(choices)}" if choices else "")
+            )
     return Space(
         space.family,
         tuple(

@@ -1,4 +1,4 @@
-"""Programs under a tool of the vendor's, in a process session of their own, so that all of it can be ended at once."""
+"""Programs under a vendor tool, each in a process session of its own that can be ended at once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from collections.abc import Mapping, Sequence
 def started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
     """The program, begun; stdout and stderr together are its output, as text."""
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment,
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
         start_new_session=True,
-    )  # fmt: skip
+    )
 
 
 def killed(process: subprocess.Popen[str]) -> str:

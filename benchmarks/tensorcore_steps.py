@@ -1,10 +1,11 @@
 """Measure what each step from plain WMMA fragments to mma.sync on permuted tiles gains, one change at a time.
 
-    python benchmarks/tensorcore_steps.py --device cuda:0 --out benchmarks/results/nvidia-h200/tensorcore_steps.sustained.json
+    python benchmarks/tensorcore_steps.py --device cuda:0 --out
+    benchmarks/results/nvidia-h200/tensorcore_steps.sustained.json
 
 Every step of a problem is verified, then all of them run interleaved with the baselines on the same operands; a row's
-baselines have its parent's samples too, by the parent's name. The file is written after every problem; ``--resume`` goes on
-behind the last. On a device that is only named steps are built. The exit code is 1 where a step failed.
+baselines have its parent's samples too, by the parent's name. The file is written after every problem; ``--resume``
+goes on behind the last. On a device that is only named steps are built. The exit code is 1 where a step failed.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from typing import TYPE_CHECKING, Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from service import results  # noqa: E402 - found by the line above
-from service.contest import Contest, Entrant  # noqa: E402
-from service.suites import Suite  # noqa: E402
+from tirgemm.bench import results  # noqa: E402 - found by the line above
+from tirgemm.bench.contest import Contest, Entrant, failed_row  # noqa: E402
+from tirgemm.bench.ladder_run import RACES, with_parent  # noqa: E402
+from tirgemm.bench.suites import Suite  # noqa: E402
 from tirgemm.config import Config, Value  # noqa: E402
 from tirgemm.detect import device as detect_device  # noqa: E402
 from tirgemm.device import Device  # noqa: E402
 from tirgemm.errors import TirgemmError  # noqa: E402
 from tirgemm.families import family_named  # noqa: E402
 from tirgemm.gemm import Gemm  # noqa: E402
-from tirgemm.tuning.memory_store import MemoryStore  # noqa: E402
 from tirgemm.tuning.records import SampleSet  # noqa: E402
+from tirgemm.tuning.records.memory_store import MemoryStore  # noqa: E402
 from tirgemm.tuning.workbench import Workbench  # noqa: E402
 
 if TYPE_CHECKING:
-    from tirgemm.tuning.compile import Binary
+    from tirgemm.tuning.build.binary import Binary
 
 SUITE = ROOT / "benchmarks" / "suites" / "tensorcore_steps.json"
-MIN_SAMPLES = 24
 _CONDITIONS = ("at", "shared", "operand_sets", "temperature_c", "absent")
 
 
@@ -57,8 +58,20 @@ def _step(name: str, parent: str | None, family: str, changed: str, **knobs: Val
 
 STEPS = (
     _step(
-        "wmma", None, "wmma", "fragments of 16x16x16 from unpadded rows, a block of 128x256, two stages",
-        tile_m=128, tile_n=256, tile_k=32, warps_m=2, warps_n=4, stages=2, registers=1, pad=0, split=1, raster=1,
+        "wmma",
+        None,
+        "wmma",
+        "fragments of 16x16x16 from unpadded rows, a block of 128x256, two stages",
+        tile_m=128,
+        tile_n=256,
+        tile_k=32,
+        warps_m=2,
+        warps_n=4,
+        stages=2,
+        registers=1,
+        pad=0,
+        split=1,
+        raster=1,
     ),
     _step("wmma_padded", "wmma", "wmma", "8 elements after each row of a shared tile", pad=8),
     _step("wmma_pad16", "wmma", "wmma", "16 elements after each row", pad=16),
@@ -66,15 +79,27 @@ STEPS = (
     _step("wmma_registers", "wmma_stages", "wmma", "fragments of the next 16 of k are loaded meanwhile", registers=2),
     _step("wmma_raster", "wmma_registers", "wmma", "4 columns of blocks are neighbours in time", raster=4),
     _step(
-        "mma_padded", "wmma_raster", "mma", "ldmatrix and m16n8k16 in place of WMMA; sums stay in registers",
-        shared="padded", copy="line", epilogue="direct",
+        "mma_padded",
+        "wmma_raster",
+        "mma",
+        "ldmatrix and m16n8k16 in place of WMMA; sums stay in registers",
+        shared="padded",
+        copy="line",
+        epilogue="direct",
     ),
     _step("mma_none", "mma_padded", "mma", "unpadded rows again", shared="none"),
     _step("mma_permuted", "mma_padded", "mma", "rows unpadded, their runs permuted", shared="permuted"),
     _step("mma_staged", "mma_permuted", "mma", "outputs leave through shared memory, by rows", epilogue="staged"),
-    _step("mma_lines", "mma_permuted", "mma", "64 of k a step, so that rows of k are lines; three stages", tile_k=64, stages=3),
+    _step(
+        "mma_lines",
+        "mma_permuted",
+        "mma",
+        "64 of k a step, so that rows of k are lines; three stages",
+        tile_k=64,
+        stages=3,
+    ),
     _step("mma_half_lines", "mma_lines", "mma", "neighbouring threads copy halves of lines", copy="half"),
-)  # fmt: skip
+)
 _BY_NAME = {step.name: step for step in STEPS}
 
 
@@ -137,44 +162,36 @@ def _rows(bench: Workbench, gemm: Gemm, regime: str, seconds: float) -> list[res
             errors[name] = contest.verify(entrant)
             entrants[name] = entrant
         except TirgemmError as error:
-            rows[name] = results.unmeasured_row(gemm, made, name, "build_failed", str(error))
-    samples = _together(bench, entrants, regime, seconds)
+            rows[name] = failed_row(gemm, made, name, error)
+    outcomes = contest.on_same_operands(entrants, regime, RACES)
+    failed = {name: error for outcome in outcomes for name, error in outcome.failed.items()}
+    rows |= {name: failed_row(gemm, configs[name], name, error) for name, error in failed.items()}
+    races = [outcome.samples for outcome in outcomes]
     for step in STEPS:
-        if step.name in samples:
-            rows[step.name] = _row(gemm, step, entrants[step.name], samples, binaries[step.name], errors[step.name])
+        if step.name in entrants and step.name not in failed:
+            rows[step.name] = _row(gemm, step, entrants[step.name], races, binaries[step.name], errors[step.name])
             print(f"{gemm} {step.name}: {rows[step.name]['tflops']:.0f} TFLOP/s", flush=True)
     return [rows[step.name] for step in STEPS]
 
 
-def _together(bench: Workbench, entrants: dict[str, Entrant], regime: str, seconds: float) -> dict[str, SampleSet]:
-    """Samples by step, from one interleaved run; beside each stand the baselines'."""
-    if not entrants:
-        return {}
-    assert bench.measurer is not None
-    baselines = bench.measurer.baselines()
-    (first, entrant), *rest = entrants.items()
-    run = bench.measurer.time(
-        entrant.package, regime, against={name: other.package for name, other in rest}, baselines=baselines,
-        min_samples=MIN_SAMPLES, budget_s=seconds, shared=True,
-    )  # fmt: skip
-    beside = {name: run.baselines[name] for name in baselines if name in run.baselines}
-    found = {first: run.samples_us} | {name: run.baselines[name] for name, _ in rest}
-    return {name: SampleSet(taken, run.reason, beside, run.conditions) for name, taken in found.items()}
-
-
 def _row(
-    gemm: Gemm, step: Step, entrant: Entrant, samples: dict[str, SampleSet], binary: Binary, error: float
+    gemm: Gemm, step: Step, entrant: Entrant, races: list[dict[str, SampleSet]], binary: Binary, error: float
 ) -> results.Row:
-    ours = samples[step.name]
-    beside = dict(ours.baselines)
-    if step.parent in samples:
-        beside[step.parent] = samples[step.parent].samples_us
+    taken = [with_parent(samples, step.name, step.parent) for samples in races]
+    ours = taken[0]
     conditions: dict[str, Any] = {name: ours.conditions[name] for name in _CONDITIONS if name in ours.conditions}
     conditions |= {name: binary.resources[name] for name in ("registers", "spill_bytes", "shared_bytes")}
     return results.measured_row(
-        gemm, entrant.config, step.name, SampleSet(ours.samples_us, ours.reason, beside, ours.conditions), error=error,
-        artifact_sha256=entrant.sha256, workspace_bytes=binary.launch.workspace_bytes(gemm.m_max), conditions=conditions,
-    )  # fmt: skip
+        gemm,
+        entrant.config,
+        step.name,
+        taken,
+        error=error,
+        artifact_sha256=entrant.sha256,
+        source_sha256=binary.source_sha256,
+        workspace_bytes=binary.launch.workspace_bytes(gemm.m_max),
+        conditions=conditions,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+from rich.text import Text
 
 from tirgemm import Client, Device, Gemm
+from tirgemm._terminal.console import out as console
+from tirgemm._terminal.tables import Column, Table
 from tirgemm.detect import device as detect
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,14 +33,13 @@ CLIENT_VENV = ROOT / ".venv-client"
 CPU_SHAPES = ("512x512x512:f16:nt", "255x257x259:f16:nn", "384x1000x640:f16:nt")
 GPU_SHAPES = ("2048x2048x2048:f16:nt", "1023x1021x1027:f16:nn", "512x4096x1024:f16:nt")
 BUDGET = {"trials": 24, "seconds": 30.0}
-console = Console()
 
 
 def main() -> int:
     started = time.monotonic()
     device = detect()
     shapes = [Gemm.parse(text) for text in (GPU_SHAPES if device.kind == "cuda" else CPU_SHAPES)]
-    console.print(f"[bold]tirgemm demo[/] on {device.model} ({device.key})")
+    console.print(Text.assemble(("tirgemm demo", "bold"), f" on {device.model} ({device.key})"))
     STATE.mkdir(exist_ok=True)
     client_python = client_environment(device)
     with service() as url:
@@ -54,10 +53,19 @@ def main() -> int:
         for gemm in shapes:
             tuned(client, gemm, device)
         report = subprocess.run(
-            [client_python, ROOT / "scripts" / "demo_client.py", url, str(trust_file), str(STATE / "client-cache"),
-             device.name, *map(str, shapes)],
-            check=True, stdout=subprocess.PIPE, cwd=STATE,
-        )  # fmt: skip
+            [
+                client_python,
+                ROOT / "scripts" / "demo_client.py",
+                url,
+                str(trust_file),
+                str(STATE / "client-cache"),
+                device.name,
+                *map(str, shapes),
+            ],
+            check=True,
+            stdout=subprocess.PIPE,
+            cwd=STATE,
+        )
     show(json.loads(report.stdout))
     console.print(
         f"done in {time.monotonic() - started:.1f} s; the records are in .demo/data, a second run starts from them"
@@ -93,7 +101,8 @@ def tuned(client: Client, gemm: Gemm, device: Device) -> None:
     began = time.monotonic()
     answer = client.submit(gemm, device=device.key, budget=BUDGET)
     if answer.kernel is not None:
-        console.print(f"[green]●[/] {gemm}: answered from the database in {1e3 * (time.monotonic() - began):.0f} ms")
+        seconds = time.monotonic() - began
+        console.print(Text.assemble(("●", "green"), f" {gemm}: answered from the database in {1e3 * seconds:.0f} ms"))
         return
     counts: dict[str, int] = {}
     state: dict[str, Any] = {}
@@ -109,22 +118,24 @@ def tuned(client: Client, gemm: Gemm, device: Device) -> None:
         sys.exit(f"{gemm}: the job ended {job['status']}: {job.get('error')}")
 
 
-def progress(gemm: Gemm, kind: str, state: dict[str, Any], counts: dict[str, int], seconds: float) -> Table:
-    grid = Table.grid(padding=(0, 2))
+def progress(gemm: Gemm, kind: str, state: dict[str, Any], counts: dict[str, int], seconds: float) -> Text:
+    """One line: how far the search is, the best so far, and what became of the candidates."""
     best = f"{state['best_us']:.1f} us" if state.get("best_us") else "…"
     words = ", ".join(f"{n} {status}" for status, n in counts.items())
-    mark = "[green]●[/]" if kind == "done" else "[yellow]○[/]"
-    grid.add_row(mark, str(gemm), f"{seconds:4.0f} s", f"{state.get('trials', 0)}/{BUDGET['trials']} trials",
-                 f"best {best}", words)  # fmt: skip
-    return grid
+    mark = ("●", "green") if kind == "done" else ("○", "yellow")
+    trials = f"{state.get('trials', 0)}/{BUDGET['trials']} trials"
+    return Text.assemble(mark, f" {gemm}  {seconds:4.0f} s  {trials}  best {best}  {words}")
 
 
 def client_environment(device: Device) -> Path:
     """A second virtual environment with the ``client`` extra only, from a wheel of this checkout."""
     python = CLIENT_VENV / "bin" / "python"
     sources = [p for name in ("tirgemm", "service", "tuning_db") for p in (ROOT / name).rglob("*.[pch]*")]
-    newest = max(p.stat().st_mtime for p in (*sources, ROOT / "pyproject.toml", ROOT / "requirements-client.lock")
-                 if "__pycache__" not in p.parts)  # fmt: skip
+    newest = max(
+        p.stat().st_mtime
+        for p in (*sources, ROOT / "pyproject.toml", ROOT / "requirements-client.lock")
+        if "__pycache__" not in p.parts
+    )
     stamp = CLIENT_VENV / ".installed"
     if stamp.exists() and stamp.stat().st_mtime > newest:
         return python
@@ -146,20 +157,34 @@ def client_environment(device: Device) -> Path:
 
 def show(rows: list[dict[str, Any]]) -> None:
     """The table, and under it what it takes to read it."""
-    table = Table(title="microseconds a call: default, tuned and baselines side by side in one run", box=SIMPLE_HEAD)
     baselines = sorted({name for row in rows for name in row["baselines"]})
-    for column in ("gemm", "default", "tuned", *baselines, "error", "call", "certified"):
-        table.add_column(column, justify="left" if column == "gemm" else "right", no_wrap=True)
+    heads: tuple[str | Column, ...] = (
+        "gemm",
+        ">default",
+        ">tuned",
+        *(f">{name}" for name in baselines),
+        Column("error", number=True, optional=2),
+        Column("call", number=True, optional=1),
+        ">certified",
+    )
+    table = Table(*heads, title="microseconds a call: default, tuned and baselines side by side in one run")
     for row in rows:
         table.add_row(
-            row["gemm"], f"{row['default_us']:.0f}", f"[bold]{row['tuned_us']:.0f}[/]",
+            row["gemm"],
+            f"{row['default_us']:.0f}",
+            Text(f"{row['tuned_us']:.0f}", style="bold"),
             *(f"{row['baselines'][name]:.0f}" if name in row["baselines"] else "-" for name in baselines),
-            f"{row['error_over_bound']:.4f}", f"{row['call_us']:.0f}", "yes" if row["certified"] else "no",
-        )  # fmt: skip
+            f"{row['error_over_bound']:.4f}",
+            f"{row['call_us']:.0f}",
+            "yes" if row["certified"] else "no",
+        )
+    console.print()
     console.print(table)
+    console.print()
     console.print("error: the largest, over sqrt(k) u |a_i||b_j|; call: timed in the client's environment", style="dim")
     for row in rows:
-        console.print(f"{row['gemm']}: {row['config']}", style="dim", highlight=False)
+        best = ": the default is the best" if row["default_is_best"] else ""
+        console.print(f"{row['gemm']}: {row['config']}{best}", style="dim")
 
 
 if __name__ == "__main__":

@@ -46,10 +46,16 @@ def measured(client: Client, gemm: Gemm, device: str) -> dict[str, Any]:
     timing = kernel.manifest.timings["sustained"]
     baselines = {name: entry["median_us"] for name, entry in timing["baselines"].items()}
     return {
-        "gemm": str(gemm), "config": str(kernel.config), "tuned_us": timing["median_us"],
-        "default_us": baselines.pop("default"), "baselines": baselines, "error_over_bound": error,
-        "call_us": float(np.median(times)), "certified": bool((kernel.manifest.certificate or {}).get("passed")),
-    }  # fmt: skip
+        "gemm": str(gemm),
+        "config": str(kernel.config),
+        "tuned_us": timing["median_us"],
+        "default_us": baselines.pop("default"),
+        "baselines": baselines,
+        "error_over_bound": error,
+        "default_is_best": kernel.manifest.timings["default"]["config"] == str(kernel.config),
+        "call_us": float(np.median(times)),
+        "certified": bool((kernel.manifest.certificate or {}).get("passed")),
+    }
 
 
 def on_device(host: list[np.ndarray[Any, Any]], device: str) -> tuple[list[Any], Any, Any]:

@@ -14,7 +14,7 @@ shift
 steps=("$@")
 ((${#steps[@]})) || steps=(build tests flow bench hopper cpu calls space)
 mkdir -p "$out"
-cli="python3 -m service.cli"
+cli="python3 -m tirgemm.service.cli"
 commit=(); [[ -n ${COMMIT:-} ]] && commit=(--commit "$COMMIT")   # a copy without its history cannot tell
 run() { echo "== $*"; local began=$SECONDS; "$@"; local code=$?; echo "== exit $code after $((SECONDS - began)) s"; }
 read -ra suites <<<"${SUITES:-square deepgemm llama skinny odd}"
@@ -33,22 +33,24 @@ for step in "${steps[@]}"; do
     bench) run timeout 400 $cli bench simt --family simt --device cuda:0 --data "$out/data" --trials 64 --seconds 60 --out "$out/simt.sustained.json" "${commit[@]}" ;;
     hopper) run timeout 420 $cli bench hopper --family wgmma --device cuda:0 --data "$out/data" --trials 32 --seconds 30 \
               --out "$out/hopper.sustained.json" "${commit[@]}" ;;
-    cpu) run timeout 200 $cli bench x86 --device cpu --data "$out/data" --trials 48 --seconds 40 --out "$out/x86.sustained.json" "${commit[@]}" ;;
+    cpu)  # twice where one call is too short: it goes on from its file
+      run timeout 570 $cli bench x86 --device cpu --data "$out/data" --trials 48 --seconds 40 --limit 460 --resume \
+        --out "$out/x86.sustained.json" "${commit[@]}" ;;
     calls) run timeout 120 python3 benchmarks/call_overhead.py --out "$out/calls.json" "${commit[@]}" ;;
     space) run timeout 400 python3 benchmarks/record_space.py 1024x1024x1024:f32:nn --device cuda:0 --family simt --seconds 330 \
              --knob block_m=32,64,128 --knob block_n=32,64,128 --knob block_k=8,16 --knob thread_m=4,8 --knob thread_n=4,8 \
              --knob lanes_n=8,16 --knob piece=4 --knob vector=4 --knob pad=0,4 --knob unroll=8,16 \
              --knob pipeline=register,async3 --knob raster=8 --knob resident=0,2 --knob reads=fragments \
              --knob lane_order=row --knob grid=line --knob barriers=2 --out "$out/h200_simt.space.json.gz" ;;
-    search)
-      kept configs.json.gz
+    search)  # into the database of $OUT/data, from what is recorded in the repository
       limit=${SECONDS_SEARCH:-480}
+      run $cli db import benchmarks/results/nvidia-h200/records.jsonl.gz --data "$out/data"
       # shellcheck disable=SC2086 - options
-      run timeout $((limit + 70)) python3 benchmarks/search_configs.py "${suites[@]}" --device "${DEVICE:-cuda:0}" \
-        --family "${FAMILY:-wgmma}" --regime "${REGIMES:-sustained,isolated}" --seconds "$limit" \
-        --out "$out/configs.json.gz" ${SEARCH:-} "${commit[@]}" ;;
+      run timeout --signal INT "$limit" $cli tune "${suites[@]/#/--suite=}" --device "${DEVICE:-cuda:0}" \
+        --family "${FAMILY:-wgmma}" --regime "${REGIME:-sustained}" --data "$out/data" ${SEARCH:-}
+      run $cli db export "$out/records.jsonl.gz" --data "$out/data" ;;
     suites)
-      files=(configs.json.gz)
+      files=()
       for suite in "${suites[@]}"; do
         for regime in sustained isolated; do files+=("$suite.$regime".json{,.gz}); done
       done
@@ -56,46 +58,40 @@ for step in "${steps[@]}"; do
       limit=${SECONDS_SUITES:-480}
       # shellcheck disable=SC2086 - options
       run timeout $((limit + 70)) $cli bench "${suites[@]}" --device "${DEVICE:-cuda:0}" --family "${FAMILY:-wgmma}" \
-        --regime "${REGIMES:-sustained,isolated}" --configs "$out/configs.json.gz" --limit "$limit" --resume --compress \
+        --regime "${REGIMES:-sustained,isolated}" --recorded --limit "$limit" --resume --compress \
         --out "$out" --data "$out/data" ${BENCH:-} "${commit[@]}"
       run python3 benchmarks/check.py "$out"/*.json.gz ;;
-    verify) run timeout 330 python3 -m benchmarks.verification.verify_family "${FAMILY:-wgmma}" --device "${DEVICE:-cuda:0}" \
+    verify) run timeout 330 python3 -m verification.verify_family "${FAMILY:-wgmma}" --device "${DEVICE:-cuda:0}" \
               --count 640 --seconds 290 --out "$out/${FAMILY:-wgmma}.verified.json.gz" "${commit[@]}" ;;
     sanitize)  # compute-sanitizer is mostly start-up: many at a time
       kept "${FAMILY:-wgmma}.sanitized.json.gz"
       limit=${SECONDS_SANITIZE:-200}
-      run timeout $((limit + 60)) python3 -m benchmarks.verification.sanitize "${FAMILY:-wgmma}" --device "${DEVICE:-cuda:0}" \
+      run timeout $((limit + 60)) python3 -m verification.sanitize "${FAMILY:-wgmma}" --device "${DEVICE:-cuda:0}" \
         --seconds "$limit" --parallel "${PARALLEL:-12}" --out "$out/${FAMILY:-wgmma}.sanitized.json.gz" "${commit[@]}" ;;
     mutants)
       kept "${FAMILY:-wgmma}.mutants.json.gz"
       limit=${SECONDS_MUTANTS:-330}
-      run timeout $((limit + 130)) python3 -m benchmarks.verification.mutants "${FAMILY:-wgmma}" --device "${DEVICE:-cuda:0}" \
+      run timeout $((limit + 130)) python3 -m verification.mutants "${FAMILY:-wgmma}" --device "${DEVICE:-cuda:0}" \
         --seconds "$limit" --parallel "${PARALLEL:-12}" ${MUTANTS:-} --out "$out/${FAMILY:-wgmma}.mutants.json.gz" "${commit[@]}" ;;
     counters) run timeout 420 python3 -m benchmarks.counters --device "${DEVICE:-cuda:0}" --seconds 380 \
                 --out "$out/counters.json" ${COUNTERS:-} "${commit[@]}" ;;
     probe) run timeout 200 python3 -m benchmarks.bank_probe --device "${DEVICE:-cuda:0}" --seconds 160 \
              --out "$out/banks.counters.json" "${commit[@]}" ;;
     sgemm)  # the fastest simt configs of large fp32 problems, for SECONDS_SGEMM
-      kept sgemm.configs.json.gz
-      limit=${SECONDS_SGEMM:-75}
-      run timeout $((limit + 60)) python3 benchmarks/search_configs.py sgemm --device "${DEVICE:-cuda:0}" --family simt \
-        --regime sustained --seconds "$limit" --first 10 --batch 12 --out "$out/sgemm.configs.json.gz" "${commit[@]}" ;;
+      run timeout --signal INT "${SECONDS_SGEMM:-75}" $cli tune --suite sgemm --device "${DEVICE:-cuda:0}" --family simt \
+        --data "$out/data" ;;
     ladder)  # every rung; with the configs that sgemm found one more
-      kept sgemm.configs.json.gz
-      found=(); [[ -e $out/sgemm.configs.json.gz ]] && found=(--configs "$out/sgemm.configs.json.gz")
       # shellcheck disable=SC2086 - options
-      run timeout "${SECONDS_LADDER:-480}" $cli ladder --suite ladder --device "${DEVICE:-cuda:0}" "${found[@]}" \
+      run timeout "${SECONDS_LADDER:-480}" $cli ladder --suite ladder --device "${DEVICE:-cuda:0}" --recorded \
         --data "$out/data" --out "$out/ladder.sustained.json" --html "$out/ladder.html" --resume ${LADDER:-} "${commit[@]}"
       run python3 benchmarks/check.py "$out/ladder.sustained.json" ;;
     tensorcore)  # the ceiling of mma.sync; mma and wmma searched, then measured beside cuBLAS and CUTLASS where it is installed
       run timeout 60 python3 -m benchmarks.mma_ceiling --device "${DEVICE:-cuda:0}" --out "$out/mma_ceiling.json" "${commit[@]}"
       limit=${SECONDS_SEARCH:-60}
       for family in mma wmma; do
-        kept "$family.configs.json.gz"
-        run timeout $((limit + 70)) python3 benchmarks/search_configs.py "$family" --device "${DEVICE:-cuda:0}" --family "$family" \
-          --regime sustained --seconds "$limit" --first 10 --batch 12 --out "$out/$family.configs.json.gz" "${commit[@]}"
+        run timeout --signal INT "$limit" $cli tune --suite "$family" --device "${DEVICE:-cuda:0}" --family "$family" --data "$out/data"
         run timeout 150 $cli bench "$family" --family "$family" --device "${DEVICE:-cuda:0}" --data "$out/data" \
-          --configs "$out/$family.configs.json.gz" --finalists 10 --measure 4 --limit 110 \
+          --recorded --finalists 10 --measure 4 --limit 110 \
           --out "$out/$family.sustained.json" "${commit[@]}"
       done ;;
     steps)  # from WMMA to mma.sync on permuted tiles, one change at a time

@@ -29,14 +29,13 @@ from typing import Any
 import httpx
 import uvicorn
 
-from service.app import create_app
-from service.engine import TuningEngine
-from service.settings import Settings
-from service.state import ServiceState
-from service.worker import Worker
-from tirgemm.artifact import Trust, read
-from tirgemm.artifact.sign import Signer
+from tirgemm.artifact import Signer, Trust, read
 from tirgemm.detect import device as detect
+from tirgemm.service.http.state import ServiceState
+from tirgemm.service.jobs.engine import TuningEngine
+from tirgemm.service.jobs.worker import Worker
+from tirgemm.service.server.app import create_app
+from tirgemm.service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -49,10 +48,11 @@ GEMM = "129x67x31:f16:nt"
 # One kernel for every m of a range, so that the Launch has expressions in m to show.
 RANGED = "1..129x67x31:f16:nt:bias:act=relu"
 BUDGET = {"trials": 3, "seconds": 20}
-SHOWN_HEADERS = (
-    "Content-Type", "Location", "Content-Location", "Retry-After", "Preference-Applied", "Vary", "Cache-Control", "ETag",
-    "Accept-Ranges", "Content-Range", "Content-Length", "Content-Disposition", "X-Content-Type-Options", "Allow",
-)  # fmt: skip
+_HEADERS = (
+    "Content-Type Location Content-Location Retry-After Preference-Applied Vary Cache-Control ETag Accept-Ranges"
+    " Content-Range Content-Length Content-Disposition X-Content-Type-Options Allow"
+)
+SHOWN_HEADERS = tuple(_HEADERS.split())
 # Members whose own members depend on the machine, the family and the search.
 FREE = {"pruned", "statuses", "space", "config", "knobs", "environment", "conditions", "baselines", "peak_tflops"}
 EXPLAINED_ELSEWHERE = ("kernels.0.memory.accesses", "kernels.0.opcodes", "kernels.0.occupancy.limits")
@@ -80,10 +80,7 @@ class Recorder:
         headers: dict[str, str] | None = None,
         elide: tuple[str, ...] = (),
     ) -> httpx.Response:
-        """One request and its answer as an ``http`` block; the answer itself for what comes next.
-
-        ``elide`` names members, as ``job.fallback``, that another example shows.
-        """
+        """A request and its answer as an ``http`` block, less the members that another example shows (``elide``)."""
         sent = dict(headers or {})
         if body is not None:
             sent["Content-Type"] = "application/json"
@@ -128,9 +125,13 @@ def untuned(recorder: Recorder, state: ServiceState) -> None:
     explained = gpu_kernel(state.store, GEMM).id
     record("explain", "GET", f"/v1/kernels/{explained}/explain", elide=EXPLAINED_ELSEWHERE)
     record("explain-page", "GET", f"/v1/kernels/{explained}/explain", headers={"Accept": "text/html"})
+    record("delete", "DELETE", f"/v1/kernels/{explained}")
+    # Explaining may have taken longer than a worker that is not heard of counts as alive.
+    state.queue.register_worker(WORKER, [detect("cpu")])
     asked = {"gemm": "131x67x31:f16:nt", "budget": BUDGET}
     job = record("building", "POST", "/v1/kernels", asked, {"Prefer": "wait=0"}).json()["job"]["id"]
     record("jobs", "GET", "/v1/jobs?status=queued&limit=1")
+    record("unknown-filter", "GET", "/v1/jobs?state=queued")
     record("cancel", "DELETE", f"/v1/jobs/{job}")
     record("cancelled-events", "GET", f"/v1/jobs/{job}/events")
 
@@ -316,9 +317,8 @@ def structure(block: str) -> Any:
     names = [line.partition(":")[0] for line in headers]
     if body.startswith("{"):
         return status, names, keys(json.loads(body))
-    return status, names, [
-        (event, keys(json.loads(data))) for event, data in re.findall(r"^event: (\w+)\ndata: (.*)$", body, re.MULTILINE)
-    ]  # fmt: skip
+    events = re.findall(r"^event: (\w+)\ndata: (.*)$", body, re.MULTILINE)
+    return status, names, [(event, keys(json.loads(data))) for event, data in events]
 
 
 def keys(value: Any) -> Any:

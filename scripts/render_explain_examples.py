@@ -3,8 +3,8 @@
     python scripts/render_explain_examples.py            # run every command, write its output
     python scripts/render_explain_examples.py --check    # are the same sections there?
 
-A marker is ``<!-- explain:ARGUMENTS -->`` to ``<!-- /explain -->``, the arguments those of ``tirgemm explain``. ``--check``
-compares the headings and the columns: figures change with the families' defaults and the compiler.
+A marker is ``<!-- explain:ARGUMENTS -->`` to ``<!-- /explain -->``, the arguments those of ``tirgemm explain``.
+``--check`` compares the headings and the columns: figures change with the families' defaults and the compiler.
 """
 
 from __future__ import annotations
@@ -12,15 +12,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-
-from rich.console import Console
-
-from service.explain.tables import Section
+from unittest import mock
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "explain.md"
 BLOCK = re.compile(r"(<!-- explain:(.*?) -->\n)(.*?)(<!-- /explain -->)", re.DOTALL)
@@ -29,21 +26,14 @@ WIDTH = 118
 
 def output(arguments: str) -> str:
     """What ``tirgemm explain ARGUMENTS`` shows, without a terminal's colours. Exits where it fails."""
-    from service import cli
-    from service.explain import terminal
+    from tirgemm.service import cli
 
     said = io.StringIO()
-    show = terminal.show
-
-    def written(sections: Iterable[Section]) -> None:
-        show(sections, Console(file=said, width=WIDTH, highlight=False, markup=False))
-
-    with contextlib.ExitStack() as stack:
-        stack.callback(setattr, terminal, "show", show)
-        setattr(terminal, "show", written)  # noqa: B010 - a method for the time of one command
-        if code := cli.main(["explain", *shlex.split(arguments)]):
-            sys.exit(code)
-    return "\n".join(line.rstrip() for line in said.getvalue().strip().splitlines())
+    with mock.patch.dict(os.environ, COLUMNS=str(WIDTH)), contextlib.redirect_stdout(said):
+        code = cli.main(["explain", *shlex.split(arguments)])
+    if code:
+        sys.exit(code)
+    return said.getvalue().strip()
 
 
 def block(arguments: str) -> str:

@@ -8,7 +8,7 @@ from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.records import KernelRecord
-from tirgemm.tuning.store import Store
+from tirgemm.tuning.records.store import Store
 
 
 def gpu_kernel(store: Store, gemm: str, arch: str = "sm_80") -> KernelRecord:
@@ -18,7 +18,16 @@ def gpu_kernel(store: Store, gemm: str, arch: str = "sm_80") -> KernelRecord:
     blob = b"an artifact"
     return store.put_kernel(
         KernelRecord(
-            problem, device, "sustained", "unverified", config, hashlib.sha256(blob + b"kernel").hexdigest(),
-            store.put_blob(blob), len(blob), None, {}, created_at="2026-08-01T12:00:00Z",
+            problem,
+            device,
+            "sustained",
+            "unverified",
+            config,
+            hashlib.sha256(blob + b"kernel").hexdigest(),
+            store.put_blob(blob),
+            len(blob),
+            None,
+            {},
+            created_at="2026-08-01T12:00:00Z",
         )
-    )  # fmt: skip
+    )

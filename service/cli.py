@@ -1,4 +1,5 @@
-"""The console script: the client's commands, and tune, explain, export, serve, worker, bench and db, each loaded when it is used.
+"""The console script: the client's commands, and tune, explain, export, serve, worker, bench and db, each loaded when
+it is used.
 
 A command whose extra is not installed is listed all the same and says what to install.
 """
@@ -12,14 +13,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from tirgemm._extras import absent, missing_extra
 from tirgemm.errors import MissingExtra
 
 BAD_INPUT = 2
-NEEDED = {
-    "client": ("tvm_ffi", "httpx", "cryptography", "typer", "rich"),
-    "tune": ("tvm", "xgboost", "psutil", "cloudpickle", "sqlalchemy", "alembic", "obstore"),
-    "service": ("fastapi", "uvicorn", "pydantic", "pydantic_settings"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +30,52 @@ class Command:
 
 
 COMMANDS = (
-    Command("tune", "service.commands.tune:tune", ("tune",), "Tune GEMM on a device of this machine."),
+    Command("tune", "tirgemm.service.commands.tune:tune", ("tune",), "Tune GEMM on a device of this machine."),
     Command(
         "explain",
-        "service.commands.explain:explain",
+        "tirgemm.service.commands.explain:explain",
         ("tune",),
         "Tell why a kernel is as fast as it is, without a GPU.",
     ),
-    Command("export", "service.commands.export:export", ("client",), "Write a kernel as a single-file library."),
-    Command("serve", "service.commands.serve:serve", ("tune", "service"), "Run the service, with a worker beside it."),
-    Command("worker", "service.commands.worker:worker", ("tune", "service"), "Run a worker of a service."),
-    Command("bench", "service.commands.bench:bench", ("tune",), "Measure a suite of shapes into a results file."),
-    Command("ladder", "service.commands.ladder:ladder", ("tune",), "Measure the simt ladder, rung by rung."),
-    Command("db", "service.commands.db:app", ("tune",), "Inspect, export, import and merge the tuning database."),
+    Command(
+        "candidates",
+        "tirgemm.service.commands.candidates:candidates",
+        ("tune",),
+        "List every recorded candidate of GEMM with its time.",
+    ),
+    Command("compare", "tirgemm.service.commands.compare:compare", ("client",), "Compare two artifacts, knob by knob."),
+    Command("show", "tirgemm.service.commands.show:show", ("client",), "Show what an artifact is, or its source."),
+    Command(
+        "export", "tirgemm.service.commands.export:export", ("client",), "Write a kernel as a single-file library."
+    ),
+    Command("trust", "tirgemm.service.commands.trust:app", ("client",), "Say whose kernels are accepted."),
+    Command(
+        "serve",
+        "tirgemm.service.commands.serve:serve",
+        ("tune", "service"),
+        "Run the service, with a worker beside it.",
+    ),
+    Command("worker", "tirgemm.service.commands.worker:worker", ("tune", "service"), "Run a worker of a service."),
+    Command(
+        "bench", "tirgemm.service.commands.bench:bench", ("tune",), "Measure a suite of shapes into a results file."
+    ),
+    Command("ladder", "tirgemm.service.commands.ladder:ladder", ("tune",), "Measure the simt ladder, rung by rung."),
+    Command("jobs", "tirgemm._commands.jobs:app", ("client",), "List, watch and cancel the tuning jobs of a service."),
+    Command(
+        "kernels",
+        "tirgemm.service.commands.kernels:app",
+        ("client",),
+        "List, show and delete kernels of a service or of a tuning database.",
+    ),
+    Command(
+        "db", "tirgemm.service.commands.db:app", ("tune",), "Inspect, export, import and merge the tuning database."
+    ),
 )
 
 
 def missing(extras: Sequence[str]) -> tuple[str, str] | None:
     """The first extra that is not installed, and the package that is absent."""
-    for extra in extras:
-        for package in NEEDED[extra]:
-            if find_spec(package) is None:
-                return extra, package
-    return None
+    return next(((extra, package) for extra in extras if (package := absent(extra, find_spec)) is not None), None)
 
 
 def require(name: str, extras: Sequence[str]) -> None:
@@ -63,8 +83,7 @@ def require(name: str, extras: Sequence[str]) -> None:
     found = missing(extras)
     if found is not None:
         extra, package = found
-        what = f"`tirgemm {name}`" if name else "the command line"
-        raise MissingExtra(f"{what} needs the extra {extra} ({package} is absent): pip install 'tirgemm[{extra}]'")
+        raise missing_extra(f"`tirgemm {name}`" if name else "the command line", extra, package)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,21 +93,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MissingExtra as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
-    from tirgemm import _console
+    from tirgemm._terminal import console as shared
 
-    return _console.run(build_app(), arguments)
+    return shared.run(build_app(), arguments)
 
 
 def build_app() -> Any:
     """The client's app with a group that loads the other commands when they are used."""
     import typer
-    from typer.core import TyperGroup
 
     from tirgemm import cli
+    from tirgemm._terminal.help import Group, adopt
 
     table = {command.name: command for command in COMMANDS}
 
-    class Commands(TyperGroup):
+    class Commands(Group):
         """The client's commands, then those of the table."""
 
         def list_commands(self, ctx: Any) -> list[str]:
@@ -99,10 +118,15 @@ def build_app() -> Any:
                 return load(table[cmd_name])
             return super().get_command(ctx, cmd_name)
 
+    adopt(cli.app)
     app = typer.Typer(
-        name="tirgemm", cls=Commands, help=cli.app.info.help, epilog=cli.app.info.epilog, no_args_is_help=True,
-        add_completion=False, pretty_exceptions_enable=False, context_settings=cli.app.info.context_settings,
-    )  # fmt: skip
+        name="tirgemm",
+        cls=Commands,
+        help=cli.app.info.help,
+        epilog=cli.app.info.epilog,
+        pretty_exceptions_enable=False,
+        context_settings=cli.app.info.context_settings,
+    )
     app.registered_commands = cli.app.registered_commands
     app.registered_callback = cli.app.registered_callback
     return app
@@ -112,21 +136,22 @@ def load(command: Command) -> Any:
     """The command as typer runs it; where an extra is missing, one that takes any arguments and says so."""
     import typer
 
-    if missing(command.extras):
+    from tirgemm._terminal.help import adopt
+
+    absent = missing(command.extras)
+    if absent:
         target: Any = _placeholder(command)
     else:
         module, _, name = command.target.partition(":")
         target = getattr(import_module(module), name)
     if isinstance(target, typer.Typer):
-        found = typer.main.get_command(target)
+        found = typer.main.get_command(adopt(target))
         found.name = command.name
         return found
     lenient = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(
-        command.name, context_settings=lenient if missing(command.extras) else {"help_option_names": ["-h", "--help"]}
-    )(target)
-    return typer.main.get_command(app)
+    app.command(command.name, context_settings=lenient if absent else {"help_option_names": ["-h", "--help"]})(target)
+    return typer.main.get_command(adopt(app))
 
 
 def _placeholder(command: Command) -> Any:

@@ -1,4 +1,4 @@
-"""What the service process can be told: by the command line first, then by ``TIRGEMM_*`` variables, then defaults."""
+"""Settings of the service process: from the command line, then ``TIRGEMM_*`` variables, then defaults."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from service.data_dir import SIGNING_KEY, default_data_dir
+from tirgemm._user_folders import SERVER_LOCK, SIGNING_KEY, user_data
 from tirgemm.errors import InvalidRequest
-from tirgemm.tuning.locks import default_lock_dir
+from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS
+from tirgemm.tuning.process.locks import default_lock_dir
 
 MAX_BODY_BYTES = 64 * 1024
 
@@ -21,7 +22,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="TIRGEMM_", frozen=True)
 
-    data: Path = Field(default_factory=default_data_dir)
+    data: Path = Field(default_factory=user_data)
     """Folder of the database, the blobs, the signing key and the locks of one service."""
     db: str = ""
     """SQLAlchemy URL of the database; empty is SQLite in the data folder."""
@@ -40,8 +41,8 @@ class Settings(BaseSettings):
     """How long a POST waits for the fallback."""
     max_wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 120.0
     """The longest ``Prefer: wait=N`` that is honoured."""
-    max_trials: Annotated[int, Field(ge=1, le=100_000)] = 4096
-    max_seconds: Annotated[float, Field(gt=0, le=7 * 24 * 3600)] = 4 * 3600.0
+    max_trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)] = 4096
+    max_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 4 * 3600.0
 
     @classmethod
     def load(cls, **options: Any) -> Settings:
@@ -51,7 +52,10 @@ class Settings(BaseSettings):
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(map(str, first["loc"]))
-            raise InvalidRequest(f"setting {field} (TIRGEMM_{field.upper()}): {first['msg']}") from error
+            option = f"--{field.replace('_', '-')}, " if field in options else ""
+            named = f"{option}TIRGEMM_{field.upper()}"
+            words = str(first["msg"]).removeprefix("Input ")
+            raise InvalidRequest(f"setting {field} ({named}) is {first['input']!r:.80}; it {words}") from error
         return settings.model_copy(update={"data": settings.data.expanduser().resolve()})
 
     @property
@@ -64,7 +68,7 @@ class Settings(BaseSettings):
 
     @property
     def server_lock(self) -> Path:
-        return self.data / "server.lock"
+        return self.data / SERVER_LOCK
 
     @property
     def worker_lock(self) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tirgemm._version import __version__
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import TirgemmError
@@ -17,21 +18,31 @@ if TYPE_CHECKING:
     from tirgemm.client import Client
     from tirgemm.detect import devices
     from tirgemm.tuning.budget import Budget
-    from tirgemm.tuning.tune import tune
+    from tirgemm.tuning_db.tune import tune
 
 __all__ = [
-    "Budget", "Client", "Config", "Device", "Gemm", "Range", "TirgemmError", "devices", "load", "tune",
-]  # fmt: skip
-
-__version__ = "0.1.0"
+    "Budget",
+    "Client",
+    "Config",
+    "Device",
+    "Gemm",
+    "Range",
+    "TirgemmError",
+    "__version__",
+    "devices",
+    "load",
+    "tune",
+]
 
 _LAZY = {
     "Budget": "tirgemm.tuning.budget",
     "Client": "tirgemm.client",
     "devices": "tirgemm.detect",
     "load": "tirgemm.artifact",
-    "tune": "tirgemm.tuning.tune",
+    "tune": "tirgemm.tuning_db.tune",
 }
+# What a name needs before it is of any use, beyond what its module imports.
+_EXTRAS = {"tune": "tune"}
 
 
 def __getattr__(name: str) -> Any:
@@ -39,4 +50,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'tirgemm' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_LAZY[name]), name)
+    from tirgemm._extras import needed_by, require
+
+    if name in _EXTRAS:
+        require(f"tirgemm.{name}", _EXTRAS[name])
+    with needed_by(f"tirgemm.{name}"):
+        return getattr(import_module(_LAZY[name]), name)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from tirgemm import _reference as reference
-from tirgemm.artifact import Kernel
-from tirgemm.errors import InvalidRequest
+from tirgemm.artifact import Kernel, native
+from tirgemm.detect import why_no_gpu
+from tirgemm.errors import DeviceUnavailable, InvalidRequest
 from tirgemm.gemm import Gemm, Range
 
 CALLS_PER_SAMPLE = 5
@@ -50,7 +51,7 @@ def run(
     operands = reference.random_operands(gemm, rows, seed)
     for name, values in (given or {}).items():
         operands[name] = _checked(gemm, name, values, rows)
-    place = _place(kernel.device.kind)
+    place = _place(kernel)
     tensors = [place.put(reference.stored, operands[name], gemm, name, rows) for name in gemm.inputs]
     scalars = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if name in gemm.scalars}
     out = place.put(reference.stored, np.full(reference.shape(gemm, "d", rows), np.nan, np.float32), gemm, "d", rows)
@@ -108,15 +109,21 @@ class _Place:
     wait: Callable[[], None]
 
 
-def _place(kind: str) -> _Place:
-    if kind == "cpu":
+def _place(kernel: Kernel) -> _Place:
+    """Raises DeviceUnavailable without a GPU for a kernel of one, InvalidRequest without arrays on it."""
+    if kernel.device.kind == "cpu":
         return _Place(lambda make, *what: make(*what), lambda x: np.asarray(x).astype(np.float32), lambda: None)
     for name, make in (("torch", _torch), ("cupy", _cupy)):
         try:
             return make(import_module(name))
         except ImportError:
             continue
-    raise InvalidRequest("a kernel on a GPU is run on arrays of PyTorch or CuPy; install one of them")
+    if not native.cuda_architectures():
+        words = f"the kernel is for a GPU, {kernel.device.arch} ({kernel.device.model})"
+        raise DeviceUnavailable(f"{words}, and this machine shows none: {why_no_gpu() or 'the driver shows no device'}")
+    raise InvalidRequest(
+        "a kernel on a GPU is run on arrays of PyTorch (a build with CUDA) or CuPy, of which neither is installed"
+    )
 
 
 def _torch(torch: Any) -> _Place:

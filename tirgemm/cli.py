@@ -5,21 +5,28 @@ Exit codes: 0 done, 1 the operation failed, 2 bad input or a missing extra, 130 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Column, Table
 
-from tirgemm import _console as console
-from tirgemm._console import Json
+from tirgemm._terminal import console
+from tirgemm._terminal.console import Json
+from tirgemm._terminal.progress_view import console_view
+from tirgemm._terminal.tables import Table
+from tirgemm.errors import Interrupted
+from tirgemm.events import Phase
+from tirgemm.progress import ProgressTracker, role_words
+
+if TYPE_CHECKING:
+    from tirgemm.client import Client
 
 app = typer.Typer(
     name="tirgemm",
     help="The fastest half-precision matrix multiply for your shape on your GPU: tuned, verified, signed, served.",
     epilog="Exit codes: 0 done, 1 failed, 2 bad input or a missing extra. --json and --debug go behind any command.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -30,17 +37,32 @@ GemmText = Annotated[str, typer.Argument(metavar="GEMM", help="The problem, such
 ArtifactPath = Annotated[Path, typer.Argument(metavar="FILE", help="A .tirgemm artifact.")]
 TrustOption = Annotated[
     list[str] | None,
-    typer.Option("--trust", metavar="KEY|FILE", help="Trust this key or file of keys instead of your trust file."),
+    typer.Option("--trust", metavar="KEY|FILE", help="Trust this key or file of keys alone, instead of your own."),
 ]
-Regime = Annotated[str, typer.Option(help="sustained or isolated.")]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="Trust the signing key of this data folder of yours, too.")
+]
+RegimeOption = Annotated[str, typer.Option(help="sustained or isolated.")]
+
+
+def _print_version(asked: bool) -> None:
+    from tirgemm._version import __version__
+
+    if asked:
+        console.out.print(f"tirgemm {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
 def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and end.")
+    ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error (behind any command).")
     ] = False,
 ) -> None:
+    del version
     console.MODE.debug = console.MODE.debug or debug
 
 
@@ -52,15 +74,26 @@ def get(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, sm_90a, or a device key; default: this machine's.")
     ] = None,
-    regime: Regime = "sustained",
-    wait: Annotated[float | None, typer.Option(help="Take the fallback if tuning takes longer than this (s).")] = None,
-    fallback: Annotated[bool, typer.Option("--fallback", help="Take the fallback as soon as it is there.")] = False,
+    regime: RegimeOption = "sustained",
+    wait: Annotated[
+        float | None, typer.Option(help="Take the default kernel if tuning takes longer than this (s).")
+    ] = None,
+    default: Annotated[
+        bool, typer.Option("--default", help="Take the default kernel as soon as it is there: do not wait for tuning.")
+    ] = False,
+    fallback: Annotated[bool, typer.Option("--fallback", hidden=True)] = False,  # what --default was called
     unverified: Annotated[
         bool, typer.Option("--unverified", help="Accept an unverified build for a device that no worker has.")
     ] = False,
     trials: Annotated[int | None, typer.Option(min=1, help="Candidates that the search may build.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Seconds that the search may take.")] = None,
     seed: Annotated[int | None, typer.Option(min=0)] = None,
+    retune: Annotated[
+        bool, typer.Option("--retune", help="Go on with the search, by --trials further candidates, whatever there is.")
+    ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Take it from the cache and ask the service nothing.")
+    ] = False,
     trust: Annotated[
         list[str] | None,
         typer.Option(
@@ -70,7 +103,6 @@ def get(
     as_json: Json = False,
 ) -> None:
     """Get the kernel for GEMM from a service: tuned if need be, its signature checked, written to a file."""
-    from tirgemm.client import Client
     from tirgemm.config import Config
     from tirgemm.detect import device as detect
     from tirgemm.gemm import Gemm
@@ -78,20 +110,33 @@ def get(
     problem = Gemm.parse(gemm)
     target: Any = detect() if device is None else device
     budget = {k: v for k, v in (("trials", trials), ("seconds", seconds)) if v is not None}
-    patience: Any = "fallback" if fallback else True if wait is None else wait
-    with Client(url, trust=_remembered(trust, url)) as client, _Follower(str(problem)) as follower:
-        document = client.document(
-            problem, device=target, regime=regime, wait=patience, on_event=follower, budget=budget or None, seed=seed,
-            verify=not unverified,
-        )  # fmt: skip
-        data = client.package(document, problem, on_event=follower)
+    patience: Any = "fallback" if default or fallback else True if wait is None else wait
+    tracker = ProgressTracker(str(problem), phase=Phase.QUEUED)
+    with _client(url, trust, offline=offline) as client, console_view(tracker, console.err, quiet=as_json) as view:
+        try:
+            with told_as_options():
+                document = client.document(
+                    problem,
+                    device=target,
+                    regime=regime,
+                    wait=patience,
+                    on_event=view,
+                    budget=budget or None,
+                    seed=seed,
+                    retune=retune,
+                    verify=not unverified,
+                )
+        except KeyboardInterrupt as error:
+            words = f"no longer waiting for {problem}; a job that {url} has begun goes on: `tirgemm jobs list` shows it"
+            raise Interrupted(words) from error
+        data = client.package(document, problem, on_event=view)
     path = out or Path(f"{str(problem).replace(':', '-').replace('=', '')}.tirgemm")
     path.write_bytes(data)
     timing = document["timings"].get(regime, {})
 
     def show() -> None:
         console.out.print(
-            f"{path}  {document['role']}  {Config(document['family'], tuple(document['config'].items()))}"
+            f"{path}  {role_words(document['role'])}  {Config(document['family'], tuple(document['config'].items()))}"
         )
         if "median_us" in timing:
             ratios = ", ".join(f"{x['ratio']:.2f} of {name}" for name, x in timing.get("baselines", {}).items())
@@ -115,6 +160,7 @@ def call(
     out: Annotated[Path | None, typer.Option("--output", "--out", "-o", help="Write D here as .npy (fp32).")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random operands.")] = 0,
     trust: TrustOption = None,
+    data: DataOption = None,
     as_json: Json = False,
 ) -> None:
     """Run a kernel once, compare with NumPy and time some calls."""
@@ -124,7 +170,7 @@ def call(
     from tirgemm.artifact import load
     from tirgemm.errors import VerificationFailed
 
-    kernel = load(file, trust=trust_of(trust))
+    kernel = load(file, trust=trust_of(trust, data))
     paths = {"a": a, "b": b, "c": c, "bias": bias}
     given = {name: _array(path) for name, path in paths.items() if path is not None}
     trial = _trial.run(kernel, m=m, given=given, alpha=alpha, beta=beta, seed=seed)
@@ -132,10 +178,15 @@ def call(
         with out.open("wb") as target:
             np.save(target, trial.result)
     document = {
-        "gemm": str(kernel.gemm), "device": kernel.device.key, "m": trial.m, "median_us": trial.median_us,
+        "gemm": str(kernel.gemm),
+        "device": kernel.device.key,
+        "m": trial.m,
+        "median_us": trial.median_us,
         "tflops": kernel.gemm.flops * trial.m / kernel.gemm.m_max / trial.median_us / 1e6,
-        "error_over_bound": trial.error, "passed": trial.passed, "out": str(out) if out else None,
-    }  # fmt: skip
+        "error_over_bound": trial.error,
+        "passed": trial.passed,
+        "out": str(out) if out else None,
+    }
     if not trial.passed:
         raise VerificationFailed(f"{file}: the result is {trial.error:.3g} times its bound away from NumPy's")
 
@@ -150,6 +201,7 @@ def call(
 def verify(
     file: ArtifactPath,
     trust: TrustOption = None,
+    data: DataOption = None,
     run: Annotated[bool, typer.Option(help="Run it against NumPy too, where its device is here.")] = True,
     as_json: Json = False,
 ) -> None:
@@ -158,7 +210,8 @@ def verify(
     from tirgemm.artifact import load, read
     from tirgemm.errors import DeviceUnavailable, IncompatibleArtifact, VerificationFailed
 
-    package = read(file, trust_of(trust))
+    trusted = trust_of(trust, data)
+    package = read(file, trusted)
     certificate = package.manifest.certificate
     checks: list[dict[str, Any]] = [{"check": "signature and hashes", "result": "passed", "detail": package.sha256}]
     if certificate is None:
@@ -172,7 +225,7 @@ def verify(
         checks.append({"check": "certificate", "result": "passed" if good else "failed", "detail": detail})
     if run:
         try:
-            trial = _trial.run(load(file, trust=trust_of(trust)))
+            trial = _trial.run(load(file, trust=trusted))
             detail = f"error {trial.error:.2g} of its bound"
             checks.append({"check": "run here", "result": "passed" if trial.passed else "failed", "detail": detail})
         except (DeviceUnavailable, IncompatibleArtifact) as error:
@@ -195,87 +248,91 @@ def verify(
 def devices(as_json: Json = False) -> None:
     """The devices of this machine, and the architectures that can be compiled for by name."""
     from tirgemm.detect import devices as detect
+    from tirgemm.detect import why_no_gpu
     from tirgemm.hardware import ARCHITECTURES
 
-    found = detect()
+    found, missing = detect(), why_no_gpu()
 
     def show() -> None:
-        table = Table("name", "model", "arch", "units", "memory", Column("key", overflow="fold"))
+        table = Table("name", "model", "arch", ">units", ">memory", "key")
         for device in found:
             memory = f"{device.memory_bytes / 2**30:.1f} GiB"
             table.add_row(device.name, device.model, device.arch, str(device.units), memory, device.key)
         console.out.print(table)
+        if missing:
+            console.out.print(f"no GPU: {missing}")
         console.out.print(f"by name, to compile for: {', '.join(ARCHITECTURES)}")
 
-    console.emit(as_json, {"devices": [d.to_json() for d in found], "named": list(ARCHITECTURES)}, show)
+    document = {"devices": [d.to_json() for d in found], "named": list(ARCHITECTURES), "no_gpu": missing or None}
+    console.emit(as_json, document, show)
 
 
 @app.command()
 def version(as_json: Json = False) -> None:
     """The versions of tirgemm and of what it stands on."""
-    from tirgemm import __version__
+    from tirgemm._version import __version__
     from tirgemm.detect import environment
 
     found = {"tirgemm": __version__} | dict(environment())
     console.emit(as_json, found, lambda: console.out.print("\n".join(f"{k} {v}" for k, v in found.items())))
 
 
-class _Follower:
-    """Shows a job's events as one progress line on stderr; hidden where stderr is not a terminal."""
+@contextmanager
+def told_as_options() -> Iterator[None]:
+    """Say what Python's errors advise as the options of this command line."""
+    from tirgemm._client.http import unverified_would_do
+    from tirgemm.errors import ServiceError
 
-    def __init__(self, title: str) -> None:
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=console.err, transient=True, disable=not console.err.is_terminal)
-        self._title = title
-        self._task = self._progress.add_task(title, total=None)
-
-    def __enter__(self) -> _Follower:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def __call__(self, kind: str, data: dict[str, Any]) -> None:
-        if kind == "download":
-            self._progress.update(
-                self._task, completed=data["bytes"], total=data["total"] or None, description="download"
-            )
-        elif kind == "candidate":
-            best = f", best {data['best_us']:.2f} us" if data.get("best_us") else ""
-            self._progress.update(
-                self._task, completed=data.get("trials", 0), total=data.get("of"), description=f"{self._title}{best}"
-            )
-        else:
-            self._progress.update(self._task, description=f"{self._title} {kind}")
+    try:
+        yield
+    except ServiceError as error:
+        if not unverified_would_do(error.problem):
+            raise
+        words = f"{error.problem.get('detail')}; --unverified takes a build that nobody has run"
+        raise ServiceError(words, error.problem, error.http_status) from error
 
 
-def trust_of(given: list[str] | None) -> Any:
-    """The Trust of ``--trust``: keys, or a file of keys; the user's trust file by default."""
-    from tirgemm.client import as_trust
-
-    if not given:
-        return as_trust(None)
-    keys = [text for text in given if text.startswith("ed25519:")]
-    return as_trust(keys) if len(keys) == len(given) else as_trust(_only(given))
-
-
-def _remembered(given: list[str] | None, url: str) -> Any:
-    """The user's trust file, with the keys of ``--trust KEY`` added for good; a file of keys is used once."""
+def trust_of(given: list[str] | None, data: Path | None = None) -> Any:
+    """The Trust of ``--trust``: keys, or a file of keys; by default whom the user trusts, and the own key of
+    ``data``."""
+    from tirgemm._client.arguments import as_trust
     from tirgemm.artifact import Trust
 
+    if not given:
+        return Trust.default(data)
+    keys = [text for text in given if text.startswith("ed25519:")]
+    return as_trust(keys) if len(keys) == len(given) else as_trust(_file_of_keys(given))
+
+
+def _client(url: str, given: list[str] | None, *, offline: bool = False) -> Client:
+    """The service at ``url``. A file of keys is used this once; of ``--trust KEY`` the service's own is remembered for
+    it, and any other one is trusted from now on: that of kernels which were merged into the service from elsewhere.
+    ``offline``, nothing is remembered."""
+    from tirgemm.artifact import Trust
+    from tirgemm.client import Client
+
     if given and not all(text.startswith("ed25519:") for text in given):
-        return Path(_only(given))
-    trust = Trust.default()
-    for key in given or ():
-        trust = trust.add(key, url)
-    return trust
+        return Client(url, trust=_file_of_keys(given), offline=offline)
+    if offline:
+        return Client(url, trust=given, offline=True)
+    client = Client(url)
+    if given:
+        shown = client.keys()
+        client.trust_server(*([key for key in given if key in shown] or given))
+        for key in given:
+            if key not in shown:
+                Trust.of_user().add(key, url)
+    return client
 
 
-def _only(given: list[str]) -> str:
+def _file_of_keys(given: list[str]) -> Path:
+    from tirgemm.errors import InvalidRequest
+
     if len(given) > 1:
         raise typer.BadParameter("--trust takes any number of keys (ed25519:...) or one file of keys, not both")
-    return given[0]
+    if not Path(given[0]).is_file():
+        raise InvalidRequest(f"--trust is {given[0]!r:.200}, which is neither a key (ed25519:...) nor a file of keys")
+    return Path(given[0])
 
 
 def _array(path: Path) -> Any:

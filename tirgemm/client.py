@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, SupportsIndex, TypeAlias
-
-import httpx
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from tirgemm import artifact
-from tirgemm._cache import Cache, check_name, user_cache
-from tirgemm._http import Event, Session
-from tirgemm._watch import watch
+from tirgemm._client.arguments import (
+    Document,
+    Trusted,
+    Wait,
+    artifact_sha256,
+    as_gemm,
+    as_trust,
+    deadline_of,
+    device_name,
+    listing_filters,
+    request_body,
+)
+from tirgemm._client.cache import LOG, Cache, check_name
+from tirgemm._client.http import ReceivedEvent, ServiceConnection
+from tirgemm._client.kernel_index import CachedKernel, KernelIndex
+from tirgemm._client.server_trust import ServerTrust
+from tirgemm._client.watch import watch
+from tirgemm._terminal.progress_view import both, python_view
+from tirgemm._user_folders import user_cache
 from tirgemm.artifact import Kernel, Trust
-from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
-from tirgemm.errors import Cancelled, CorruptArtifact, InvalidRequest, ServiceError, UntrustedArtifact
-from tirgemm.gemm import REGIMES, Gemm, Range
+from tirgemm.errors import (
+    Cancelled,
+    CorruptArtifact,
+    InvalidRequest,
+    NotCached,
+    ServiceError,
+    ServiceUnreachable,
+    UntrustedArtifact,
+)
+from tirgemm.events import Downloaded, EventHandler, FallbackStored, Phase
+from tirgemm.gemm import Gemm, Range
 
-Document: TypeAlias = "dict[str, Any]"
-Trusted: TypeAlias = "Trust | str | Path | Iterable[str] | None"
-Wait: TypeAlias = "bool | float | Literal['fallback']"
-OnEvent: TypeAlias = "Callable[[str, Document], None]"
+if TYPE_CHECKING:
+    import httpx
 
 MAX_ARTIFACT_BYTES = 256 * 2**20
 
@@ -47,10 +65,15 @@ class Submitted:
 class Client:
     """A tirgemm service at ``url``.
 
-    ``trust`` says whose signatures are accepted: a key (``ed25519:...``), several, a file of keys, or a Trust;
-    None is the user's trust file. ``cache_dir`` is where artifacts are kept by their SHA-256 (default: the user's cache
-    folder). ``timeout`` bounds every read in seconds; a service that is away is retried for ``patience`` seconds.
-    Methods raise ServiceError (with the problem document), and may be called from several threads.
+    ``trust`` says whose signatures are accepted: a key (``ed25519:...``), several, a file of keys, or a Trust. None is
+    whom the user trusts, and trust on first use: before anything is asked of the service, its key is compared with
+    those that the user trusts and with the one that was accepted for this address; the user's own service on this
+    machine is accepted, remembered and logged; any other is refused with UntrustedArtifact, whose text is what to paste
+    to accept it. ``cache_dir`` is where artifacts are kept by their SHA-256 (default: the user's cache folder).
+    ``timeout`` bounds every read in seconds; a service that is away is retried for ``patience`` seconds, but for a
+    kernel that is in the cache: that is served at once, and the log of ``tirgemm.client`` told its age. ``offline``
+    asks the service nothing and serves from the cache alone. Methods raise ServiceError (with the problem document),
+    ServiceUnreachable and, offline, NotCached, and may be called from several threads.
     """
 
     def __init__(
@@ -61,15 +84,23 @@ class Client:
         cache_dir: str | Path | None = None,
         timeout: float = 30.0,
         patience: float = 30.0,
+        offline: bool = False,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self.trust = as_trust(trust)
         self.cache = Cache(Path(cache_dir) if cache_dir else user_cache() / "artifacts")
-        self._session = Session(url, timeout=timeout, patience=patience, transport=transport)
+        self.index = KernelIndex(self.cache.folder / "index")
+        self.offline = offline
+        self._session = ServiceConnection(url, timeout=timeout, patience=patience, offline=offline, transport=transport)
+        self._server = ServerTrust(self.url, None if trust is None else as_trust(trust), self._keys)
 
     @property
     def url(self) -> str:
         return self._session.url
+
+    @property
+    def trust(self) -> Trust:
+        """Whose artifacts this client accepts."""
+        return self._server.trust
 
     def close(self) -> None:
         self._session.close()
@@ -91,29 +122,35 @@ class Client:
         device: Device | str | None = None,
         regime: str = "sustained",
         wait: Wait = True,
-        on_event: OnEvent | None = None,
+        on_event: EventHandler | None = None,
+        progress: bool | None = None,
         budget: Mapping[str, float] | None = None,
         seed: int | None = None,
+        retune: bool = False,
         check_device: bool = True,
         **fields: Any,
     ) -> Kernel:
         """The kernel for ``m, n, k`` (and Gemm's other fields by name), or for a Gemm or its text, ready to call.
 
         ``device``: the device of this machine by default; a name or key that the service knows otherwise. ``wait``:
-        True waits for the tuned kernel; a number of seconds takes the fallback if tuning takes longer; ``"fallback"``
-        takes the fallback as soon as it is there. ``budget`` (``trials``, ``seconds``) and ``seed`` are the search's, the
-        service's own by default. ``on_event(kind, data)`` sees the job's events, and ``download``.
-        ``check_device=False`` loads what cannot run here.
+        True waits for the tuned kernel; a number of seconds takes the default kernel if tuning takes longer;
+        ``"fallback"`` takes the default kernel as soon as it is there. ``budget`` (``trials``, ``seconds``) and
+        ``seed`` are the search's, the service's own by default; a budget larger than what was spent on the kernel that
+        is there goes on with the search, and so does ``retune``, by ``trials`` further candidates. ``on_event`` sees
+        the job's events, and ``download``; ``progress`` shows them, in a notebook by itself. ``check_device=False``
+        loads what cannot run here.
 
-        Raises InvalidGemm, UntrustedArtifact, CorruptArtifact, IncompatibleArtifact, Cancelled, ServiceError.
+        A service that does not answer is made up for by the cache, but where ``retune`` is asked for. Raises
+        InvalidGemm, UntrustedArtifact, CorruptArtifact, IncompatibleArtifact, Cancelled, NotCached, ServiceError.
         """
         gemm = as_gemm(m, n, k, fields)
-        document = self.document(
-            gemm, device=device, regime=regime, wait=wait, on_event=on_event, budget=budget, seed=seed
-        )
-        return artifact.load(
-            self.package(document, gemm, on_event=on_event), trust=self.trust, check_device=check_device
-        )
+        with python_view(str(gemm), progress, phase=Phase.QUEUED) as view:
+            tell = both(view, on_event)
+            found = self.document(
+                gemm, device=device, regime=regime, wait=wait, on_event=tell, budget=budget, seed=seed, retune=retune
+            )
+            data = self.package(found, gemm, on_event=tell)
+        return artifact.load(data, trust=self.trust, check_device=check_device)
 
     def document(
         self,
@@ -122,61 +159,85 @@ class Client:
         device: Device | str | None = None,
         regime: str = "sustained",
         wait: Wait = True,
-        on_event: OnEvent | None = None,
+        on_event: EventHandler | None = None,
         budget: Mapping[str, float] | None = None,
         seed: int | None = None,
+        retune: bool = False,
         verify: bool = True,
     ) -> Document:
-        """The kernel document that ``kernel`` loads. ``verify=False`` accepts a cross-compiled build that nobody ran."""
-        deadline = _deadline(wait)
-        answer = self.submit(
-            gemm,
-            device=device,
-            regime=regime,
-            budget=budget,
-            seed=seed,
-            verify=verify,
-        )
-        if answer.kernel is not None:
-            return answer.kernel
-        return self._follow(answer, wait, deadline, on_event or (lambda _kind, _data: None))
+        """The kernel document that ``kernel`` loads. ``verify=False`` accepts a cross-compiled build that nobody
+        ran."""
+        problem, deadline = as_gemm(gemm, None, None, {}), deadline_of(wait)
+        body = request_body(problem, device, regime, budget=budget, seed=seed, retune=retune, verify=verify)
+        cached = None if retune else self.cached(problem, device=body["device"], regime=regime, verify=verify)
+        if self.offline:
+            return self._offline(cached, body)
+        try:
+            answer = self._ask(body, wait, quick=cached is not None)
+            if answer.kernel is not None:
+                return answer.kernel
+            return self._follow(answer, wait, deadline, on_event or (lambda _event: None))
+        except ServiceUnreachable as error:
+            if cached is None:
+                raise
+            LOG.warning("%s; serving %s", error, cached)
+            return cached.document
 
-    def package(self, document: Document, gemm: Gemm, *, on_event: OnEvent | None = None) -> bytes:
-        """The signed artifact of a kernel document: downloaded unless cached, its hash, signature and problem checked."""
-        data = self.artifact(_artifact_sha256(document), on_event=on_event)
+    def cached(
+        self, gemm: Gemm | str, *, device: Device | str | None = None, regime: str = "sustained", verify: bool = True
+    ) -> CachedKernel | None:
+        """What the cache has for a problem: its document, where it came from and how old it is. Nothing is sent."""
+        problem, name = as_gemm(gemm, None, None, {}), device_name(device)
+        entry = self.index.find(problem, name, regime, self.url, verified=verify)
+        return entry if entry is not None and self.cache.get(entry.artifact_sha256) is not None else None
+
+    def package(self, document: Document, gemm: Gemm, *, on_event: EventHandler | None = None) -> bytes:
+        """The signed artifact of a kernel document: downloaded unless cached, its hash, signature and problem
+        checked."""
+        data = self.artifact(artifact_sha256(document), on_event=on_event)
         try:
             found = artifact.read(data, self.trust).manifest.gemm
         except UntrustedArtifact as error:
-            raise UntrustedArtifact(
-                f"{error}: compare it with whoever runs {self.url}, then accept it with"
-                f" `tirgemm get --url {self.url} --trust KEY ...`, Client(url, trust=KEY) or Client.trust_server()"
-            ) from error
+            # The key may have been replaced since this client compared it.
+            try:
+                self._server.check(again=True, quick=True)
+            except ServiceUnreachable:
+                raise error from None
+            found = artifact.read(data, self.trust).manifest.gemm
         if found != gemm:
             raise CorruptArtifact(f"{self.url} answered a request for {gemm} with a kernel for {found}")
+        self.index.put(gemm, document, self.url)
         return data
 
-    def artifact(self, sha256: str, *, on_event: OnEvent | None = None) -> bytes:
+    def artifact(self, sha256: str, *, on_event: EventHandler | None = None) -> bytes:
         """The bytes of an artifact, from the cache or downloaded into it. CorruptArtifact if their hash is not this."""
         found = self.cache.get(check_name(sha256))
         if found is not None:
             return found
-        tell = on_event or (lambda _kind, _data: None)
+        tell = on_event or (lambda _event: None)
         data = self._session.download(
             f"/v1/artifacts/{sha256}",
             MAX_ARTIFACT_BYTES,
-            lambda done, total: tell("download", {"bytes": done, "total": total}),
+            lambda done, total: tell(Downloaded(bytes=done, total=total)),
         )
         self.cache.put(sha256, data)
         return data
 
-    def kernels(self, limit: int = 100) -> list[Document]:
-        """The newest kernels of the service, at most ``limit``."""
+    def kernels(
+        self,
+        limit: int = 100,
+        *,
+        gemm: Gemm | str | None = None,
+        device: Device | str | None = None,
+        regime: str | None = None,
+    ) -> list[Document]:
+        """The newest kernels of the service, at most ``limit``; where given only those of a problem, device, regime."""
+        wanted = listing_filters(gemm, device) | ({"regime": regime} if regime is not None else {})
         found: list[Document] = []
         after: str | None = ""
         while after is not None and len(found) < limit:
-            page = self._session.request(
-                "GET", "/v1/kernels", params={"limit": min(limit - len(found), 100), "after": after}
-            ).body
+            params = wanted | {"limit": min(limit - len(found), 100), "after": after}
+            page = self._session.request("GET", "/v1/kernels", params=params).body
             found += page["kernels"]
             after = page["next"]
         return found
@@ -184,6 +245,10 @@ class Client:
     def kernel_document(self, kernel_id: str) -> Document:
         """The document of one kernel by its id."""
         return self._session.request("GET", f"/v1/kernels/{kernel_id}").body
+
+    def delete(self, kernel_id: str) -> None:
+        """Delete a kernel from the service; what was measured for it stays, and makes the next one quick."""
+        self._session.request("DELETE", f"/v1/kernels/{kernel_id}")
 
     # -- jobs ----------------------------------------------------------------------------------
 
@@ -195,24 +260,32 @@ class Client:
         regime: str = "sustained",
         budget: Mapping[str, float] | None = None,
         seed: int | None = None,
+        retune: bool = False,
         verify: bool = True,
-        prefer_wait: int = 0,
+        prefer_wait: int | None = 0,
     ) -> Submitted:
-        """Ask without waiting: the kernel where the service has it, else the job that tunes it."""
-        if regime not in REGIMES:
-            raise InvalidRequest(f"regime is {regime!r}; it must be one of {', '.join(REGIMES)}")
-        gemm = as_gemm(gemm, None, None, {})
-        body: Document = {"gemm": str(gemm), "device": _device_name(device), "regime": regime}
-        body |= {"budget": dict(budget)} if budget is not None else {}
-        body |= {"seed": seed} if seed is not None else {}
-        body |= {} if verify else {"verify": False}
-        answer = self._session.request("POST", "/v1/kernels", body=body, prefer_wait=prefer_wait)
-        if answer.status != 202:
-            return Submitted(kernel=answer.body)
-        job = answer.body.get("job")
-        if not isinstance(job, dict) or not job.get("id"):
-            raise ServiceError(f"{self.url} accepted the request but named no job: {answer.body!r:.200}")
-        return Submitted(job=job, fallback=answer.body.get("fallback"))
+        """Ask without waiting: the kernel where the service has it, else the job that tunes it.
+
+        ``prefer_wait`` is how many seconds the service may wait for the tuned kernel; None: as long as it waits for the
+        fallback by itself.
+        """
+        problem = as_gemm(gemm, None, None, {})
+        body = request_body(problem, device, regime, budget=budget, seed=seed, retune=retune, verify=verify)
+        return self._submit(body, prefer_wait)
+
+    def jobs(
+        self,
+        limit: int = 100,
+        *,
+        gemm: Gemm | str | None = None,
+        device: Device | str | None = None,
+        status: str | None = None,
+    ) -> list[Document]:
+        """The newest jobs of the service, at most ``limit`` (up to 1000); where given only those of this problem,
+        device, status."""
+        params = listing_filters(gemm, device) | {"limit": limit} | ({"status": status} if status is not None else {})
+        found: list[Document] = self._session.request("GET", "/v1/jobs", params=params).body["jobs"]
+        return found
 
     def job(self, job_id: str) -> Document:
         """The job document."""
@@ -222,7 +295,7 @@ class Client:
         """Cancel a job; the job document. What it has measured stays recorded."""
         return self._session.request("DELETE", f"/v1/jobs/{job_id}").body
 
-    def events(self, job_id: str, after: int = 0) -> Iterator[Event]:
+    def events(self, job_id: str, after: int = 0) -> Iterator[ReceivedEvent]:
         """The job's events from behind the event ``after``, each once, until it is finished.
 
         A lost stream is resumed where it broke; where there is no stream (a proxy swallows it) the job is polled, and
@@ -238,32 +311,71 @@ class Client:
 
     def keys(self) -> tuple[str, ...]:
         """The public keys that the service signs with. Whether to trust them is for the user to decide."""
-        found = self._session.request("GET", "/v1/keys").body.get("keys", [])
+        return self._keys()
+
+    def _keys(self, *, quick: bool = False) -> tuple[str, ...]:
+        found = self._session.request("GET", "/v1/keys", quick=quick).body.get("keys", [])
         return tuple(str(entry["key"]) for entry in found)
 
-    def trust_server(self, key: str | None = None) -> tuple[str, ...]:
-        """Trust the service's keys (only ``key``, where given) and return them.
+    def check_server(self) -> None:
+        """Compare the service's key with those that are trusted, as every request for work does first, once a client.
 
-        They are written to the file of keys that this client trusts (the user's trust file by default), if it is one.
-        Nothing else ever adds a key. Raises UntrustedArtifact where the service does not sign with ``key``.
+        A client that was given whom to trust compares nothing before it loads. Raises UntrustedArtifact.
         """
-        found = self.keys()
-        if key is not None:
-            if key not in found:
-                raise UntrustedArtifact(f"{self.url} signs with {', '.join(found) or 'no key'}, not with {key}")
-            found = (key,)
-        for each in found:
-            self.trust = self.trust.add(each, self.url)
-        return found
+        self._server.check(again=True)
 
-    def _follow(self, answer: Submitted, wait: Wait, deadline: float, tell: OnEvent) -> Document:
+    def trust_server(self, *keys: str, replace: bool = False) -> tuple[str, ...]:
+        """Trust the service's keys from now on (only ``keys``, where any are given) and return them.
+
+        They are remembered for this address; by a client that was given a file of keys, in that file. Raises
+        UntrustedArtifact where the service does not sign with one of ``keys``, and, unless they are to ``replace``
+        them, where others were accepted for this address before.
+        """
+        return self._server.accept(keys, replace=replace)
+
+    def _ask(self, body: Document, wait: Wait, *, quick: bool) -> Submitted:
+        """The kernel or the job; at once where the job is to be followed, so that its events are seen from the first
+        on."""
+        try:
+            return self._submit(body, 0 if wait is True else None, quick=quick)
+        except ServiceError as error:
+            if wait is not True or error.problem.get("code") != "device_unavailable":
+                raise
+        # The worker may be starting: who does not insist on an answer at once is let wait for it.
+        return self._submit(body, None)
+
+    def _submit(self, body: Document, prefer_wait: int | None, *, quick: bool = False) -> Submitted:
+        self._server.check(quick=quick)
+        answer = self._session.request("POST", "/v1/kernels", body=body, prefer_wait=prefer_wait, quick=quick)
+        if answer.status != 202:
+            return Submitted(kernel=answer.body)
+        job = answer.body.get("job")
+        if not isinstance(job, dict) or not job.get("id"):
+            raise ServiceError(f"{self.url} accepted the request but named no job: {answer.body!r:.200}")
+        return Submitted(job=job, fallback=answer.body.get("fallback"))
+
+    def _offline(self, cached: CachedKernel | None, body: Document) -> Document:
+        """The document of what the cache has, where nothing may be sent."""
+        what = f"{body['gemm']} on {body['device']} ({body['regime']})"
+        if "retune" in body:
+            raise InvalidRequest(
+                f"a client that is offline cannot have {what} tuned again; leave out offline or retune"
+            )
+        if cached is None:
+            raise NotCached(
+                f"no kernel for {what} is in the cache {self.cache.folder}; get it once while {self.url} answers"
+            )
+        LOG.info("offline: serving %s", cached)
+        return cached.document
+
+    def _follow(self, answer: Submitted, wait: Wait, deadline: float, tell: EventHandler) -> Document:
         """The kernel document that a job ends with, or its fallback where ``wait`` says so."""
         if wait == "fallback" and answer.fallback:
             return answer.fallback
         job_id = answer.job_id
-        for event in watch(self._session, job_id, 0, deadline):
-            tell(event.kind, event.data)
-            meanwhile = event.data.get("kernel" if event.kind == "fallback" else "fallback")
+        for received in watch(self._session, job_id, 0, deadline):
+            tell(event := received.event)
+            meanwhile = event.kernel if isinstance(event, FallbackStored) else received.data.get("fallback")
             if wait == "fallback" and meanwhile:
                 return self._kernel(meanwhile)
         job = self.job(job_id)
@@ -273,66 +385,13 @@ class Client:
         if status == "failed":
             error = job.get("error") or {}
             raise ServiceError(f"{what} failed: {error.get('detail') or 'no reason given'}", error)
+        if status == "done" and not job.get("kernel"):
+            raise ServiceError(f"{what} is done, but its kernel was deleted; ask again", job)
         found = job.get("kernel") or job.get("fallback")
         if not found:
-            raise ServiceError(f"{what} is {status} and has no fallback yet; wait longer, or ask again later", job)
+            raise ServiceError(f"{what} is {status} and has no kernel yet; wait longer, or ask again later", job)
         return self._kernel(found)
 
     def _kernel(self, found: Document | str) -> Document:
         """A kernel document that came whole, or by its id."""
         return found if isinstance(found, dict) else self.kernel_document(found)
-
-
-def as_gemm(
-    m: SupportsIndex | Range | Gemm | str, n: SupportsIndex | None, k: SupportsIndex | None, fields: dict[str, Any]
-) -> Gemm:
-    """The Gemm of ``Client.kernel``'s arguments. Raises InvalidGemm, or InvalidRequest for a mixture of forms."""
-    if isinstance(m, (Gemm, str)):
-        if n is not None or k is not None or fields:
-            raise InvalidRequest("give either a whole Gemm (or its text) or m, n, k and fields, not both")
-        return m if isinstance(m, Gemm) else Gemm.parse(m)
-    if n is None or k is None:
-        raise InvalidRequest(f"m is {m}; n and k are missing")
-    rows = str(m) if isinstance(m, Range) else _integer(m)
-    return Gemm.from_json({"m": rows, "n": _integer(n), "k": _integer(k)} | fields)
-
-
-def _integer(value: Any) -> Any:
-    """NumPy's and other integers as int; anything else as it is, for Gemm to refuse."""
-    return int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
-
-
-def as_trust(trust: Trusted) -> Trust:
-    """A Trust from a key, keys, a file of keys or a Trust; the user's trust file for None."""
-    if trust is None:
-        return Trust.default()
-    if isinstance(trust, Trust):
-        return trust
-    if isinstance(trust, Path):
-        return Trust.file(trust)
-    if isinstance(trust, str):
-        return Trust.of(trust) if trust.startswith("ed25519:") else Trust.file(Path(trust))
-    return Trust.of(*trust)
-
-
-def _deadline(wait: Wait) -> float:
-    if wait is True or wait == "fallback":
-        return math.inf
-    if isinstance(wait, (int, float)) and wait >= 0:
-        return time.monotonic() + float(wait)
-    raise InvalidRequest(f"wait is {wait!r}; it must be True, a number of seconds, or 'fallback'")
-
-
-def _device_name(device: Device | str | None) -> str:
-    """What the service is asked for: the class of a device that is here, the name of one that is not."""
-    if isinstance(device, str):
-        return device
-    found = device if device is not None else detect_device()
-    return found.key if found.present else found.name
-
-
-def _artifact_sha256(document: Document) -> str:
-    try:
-        return str(document["artifact"]["sha256"])
-    except (KeyError, TypeError) as error:
-        raise ServiceError(f"the kernel document names no artifact: {document!r:.200}") from error

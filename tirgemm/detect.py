@@ -41,6 +41,11 @@ def _detected() -> tuple[tuple[Device, ...], str]:
         return (cpu,), str(error)
 
 
+def why_no_gpu() -> str:
+    """Why this process sees no GPU, in words; empty where it sees one. Looked up once a process."""
+    return _detected()[1]
+
+
 def devices() -> list[Device]:
     """Every device of this machine, the CPU first. Looked up once a process."""
     return list(_detected()[0])
@@ -69,10 +74,13 @@ def device(name: str | Device | None = None) -> Device:
         known = ", ".join(("cpu", "cuda", "cuda:N", *ARCHITECTURES))
         raise InvalidDevice(f"device {name!r:.80} is unknown; devices are {known}")
     if missing:
-        raise DeviceUnavailable(f"device {name} is not on this machine: {missing}")
-    if int(number or 0) >= len(found) - 1:
         raise DeviceUnavailable(
-            f"device {name} is not on this machine, which has {len(found) - 1} CUDA devices: cuda:0 on"
+            f"device {name} is not on this machine: {missing}; what it has is cpu ({found[0].model})"
+        )
+    if int(number or 0) >= len(found) - 1:
+        have = ", ".join(f"{each.name} ({each.model})" for each in found[1:])
+        raise DeviceUnavailable(
+            f"device {name} is not on this machine, which has {len(found) - 1} CUDA devices: {have}"
         )
     return found[1 + int(number or 0)]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 from tirgemm.device import Device, Limits
 from tirgemm.errors import DeviceUnavailable
 from tirgemm.hardware import arch_of, peak_gbps, peak_tflops
+
+_NO_DRIVER = "the NVIDIA driver (libcuda.so.1) is not installed"
 
 
 def describe_all(environment: tuple[tuple[str, str], ...]) -> list[Device]:
@@ -26,14 +29,27 @@ def _driver() -> Any:
     try:
         from cuda.bindings import driver
     except ImportError as error:
-        raise DeviceUnavailable("the package cuda-bindings is not installed: pip install 'tirgemm[cuda]'") from error
+        if not _driver_is_installed():
+            raise DeviceUnavailable(_NO_DRIVER) from error
+        raise DeviceUnavailable(
+            "the NVIDIA driver is there, but the package cuda-bindings is not installed: pip install 'tirgemm[cuda]'"
+        ) from error
     try:
         status = driver.cuInit(0)[0]
     except (RuntimeError, OSError) as error:
-        raise DeviceUnavailable("the NVIDIA driver (libcuda.so.1) is not installed") from error
+        raise DeviceUnavailable(_NO_DRIVER) from error
     if int(status):
         raise DeviceUnavailable(f"the NVIDIA driver does not start: cuInit answers {status.name} ({int(status)})")
     return driver
+
+
+def _driver_is_installed() -> bool:
+    """Whether the driver's library can be loaded, which needs none of our packages."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def _call(driver: Any, name: str, *args: Any) -> Any:

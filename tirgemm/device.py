@@ -73,7 +73,8 @@ class Device:
 
     @property
     def key(self) -> str:
-        """``cuda:sm_90a:nvidia-h200:132`` or ``cpu:x86-64-v4:amd-epyc-9575f:2:1f0c9a3b`` (threads, digest of the features)."""
+        """``cuda:sm_90a:nvidia-h200:132`` or ``cpu:x86-64-v4:amd-epyc-9575f:2:1f0c9a3b`` (threads, digest of the
+        features)."""
         model = re.sub(r"[^a-z0-9]+", "-", self.model.lower()).strip("-")
         if self.kind == "cuda":
             return f"cuda:{self.arch}:{model}:{self.units}"
@@ -88,6 +89,20 @@ class Device:
         return f"cuda:{self.index}" if self.present else self.arch
 
     @property
+    def names(self) -> frozenset[str]:
+        """Everything that a person may call it by: its key, its name, its architecture, ``cuda`` for the first GPU."""
+        return frozenset({self.key, self.name, self.arch} | ({"cuda"} if self.name == "cuda:0" else set()))
+
+    @property
+    def only_named(self) -> str:
+        """The sentence that refuses to measure on a device that is not of this machine."""
+        return (
+            f"device {self.name} is only named: it is an architecture to compile for, no device of this machine, so "
+            f"that "
+            "nothing can be measured on it"
+        )
+
+    @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits over the environment."""
         return hashlib.sha256(json.dumps(self.environment).encode()).hexdigest()[:16]
@@ -96,7 +111,7 @@ class Device:
     def lock_key(self) -> str:
         """What the host-wide lock of this device is named by: the GPU's UUID, or ``cpu``."""
         if not self.present:
-            raise InvalidDevice(f"device {self.name} is only named; nothing can be measured on it")
+            raise InvalidDevice(self.only_named)
         return "cpu" if self.kind == "cpu" else self.uuid
 
     def with_(self, **changes: Any) -> Device:

@@ -1,12 +1,14 @@
 """Every exception that tirgemm raises on purpose, in one small hierarchy.
 
 ``code`` is the stable machine-readable name that the HTTP service and ``--json`` output use;
-``status`` is the HTTP status that the service answers with.
+``status`` is the HTTP status that the service answers with. ``outcome`` is the status of a candidate that ended so.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
+
+from tirgemm.status import Status
 
 
 class TirgemmError(Exception):
@@ -14,6 +16,8 @@ class TirgemmError(Exception):
 
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500
+    outcome: ClassVar[Status | None] = None
+    """None where it says nothing of the candidate: the problem cannot be, or the work was given up."""
 
 
 class InvalidGemm(TirgemmError, ValueError):
@@ -69,18 +73,21 @@ class BuildFailed(TirgemmError):
     """A config could not be lowered or compiled."""
 
     code = "build_failed"
+    outcome = Status.BUILD_FAILED
 
 
 class VerificationFailed(TirgemmError):
     """A kernel's result differs from the reference by more than its bound."""
 
     code = "verification_failed"
+    outcome = Status.WRONG
 
 
 class MeasurementFailed(TirgemmError):
     """A kernel crashed, hung or could not be timed."""
 
     code = "measurement_failed"
+    outcome = Status.CRASHED
 
 
 class Cancelled(TirgemmError):
@@ -88,6 +95,12 @@ class Cancelled(TirgemmError):
 
     code = "cancelled"
     status = 409
+
+
+class Interrupted(Cancelled):
+    """Its user ended it before there was anything to end with."""
+
+    code = "interrupted"
 
 
 class AnalysisFailed(TirgemmError):
@@ -170,6 +183,7 @@ class LaunchFailed(TirgemmError):
     """The driver or the kernel refused to run a call whose arguments were right; the text holds the driver's words."""
 
     code = "launch_failed"
+    outcome = Status.CRASHED
 
 
 class ServiceError(TirgemmError):
@@ -181,3 +195,16 @@ class ServiceError(TirgemmError):
         super().__init__(message)
         self.problem: dict[str, object] = problem or {}
         self.http_status = http_status
+
+
+class ServiceUnreachable(ServiceError):
+    """The service does not answer, or only with 502, 503 or 504: nobody listens, or the connection is lost."""
+
+    code = "service_unreachable"
+
+
+class NotCached(TirgemmError):
+    """A client that is offline has no kernel of this problem, device and regime in its cache."""
+
+    code = "not_cached"
+    status = 404

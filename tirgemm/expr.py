@@ -1,4 +1,4 @@
-"""Integer expressions in ``m``, as data: what a Launch says where m is a range.
+"""Integer expressions in ``m`` as data: grid sizes and strides of a Launch whose m is a range.
 
 JSON form: an integer, the string ``"m"``, or ``[operator, left, right]``. The native launcher
 evaluates the same form at the call.
@@ -20,6 +20,8 @@ _OPERATORS: dict[str, Callable[[int, int], int]] = {
     "min": min,
     "max": max,
 }
+
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
 
 Json: TypeAlias = "int | str | list[Json]"
 Dim: TypeAlias = "int | Expr"
@@ -100,6 +102,21 @@ def evaluate(dim: Dim, m: int) -> int:
     if dim.op == "m":
         return m
     return _OPERATORS[dim.op](evaluate(dim.left, m), evaluate(dim.right, m))
+
+
+def text(dim: Dim) -> str:
+    """``dim`` as a person reads it: ``ceildiv(m, 128) * 4``."""
+    if isinstance(dim, int):
+        return str(dim)
+    if dim.op == "m":
+        return "m"
+    sign = _INFIX.get(dim.op)
+    if sign is None:
+        return f"{dim.op}({text(dim.left)}, {text(dim.right)})"
+    left, right = text(dim.left), text(dim.right)
+    left = f"({left})" if isinstance(dim.left, Expr) and dim.left.op in _INFIX else left
+    right = f"({right})" if isinstance(dim.right, Expr) and dim.right.op in _INFIX else right
+    return f"{left} {sign} {right}"
 
 
 def to_json(dim: Dim) -> Json:

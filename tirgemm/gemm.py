@@ -9,20 +9,31 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 from tirgemm import expr
-from tirgemm.errors import InvalidGemm
+from tirgemm.errors import InvalidGemm, InvalidRequest
 from tirgemm.expr import Dim
 
 DTYPE_BYTES: dict[str, int] = {"f16": 2, "bf16": 2, "f32": 4}
 DTYPE_NAMES: dict[str, str] = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
 LAYOUTS = ("nn", "nt", "tn", "tt")
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
-REGIMES = ("sustained", "isolated")
+Regime: TypeAlias = Literal["sustained", "isolated"]
+"""What a time was measured under: back to back behind others under load, or alone with nothing in the L2."""
+REGIMES: tuple[Regime, ...] = get_args(Regime)
 MAX_SIZE = 2**31 - 1
 MAX_OPERAND_BYTES = 2**44
 MAX_ALIGN = 1024
+
+
+def regime_named(text: str) -> Regime:
+    """The regime of that name. Raises InvalidRequest."""
+    for regime in REGIMES:
+        if regime == text:
+            return regime
+    raise InvalidRequest(f"regime is {text!r:.80}; it must be one of {', '.join(REGIMES)}")
+
 
 Operand = Literal["a", "b", "c", "d"]
 OPERANDS: tuple[Operand, ...] = ("a", "b", "c", "d")
@@ -194,7 +205,8 @@ class Gemm:
         found = re.fullmatch(r"(-?\d+)(?:\.\.(-?\d+))?x(-?\d+)x(-?\d+)", head)
         if not found:
             raise InvalidGemm(
-                f"gemm {text!r}: {head!r} is not MxNxK with integers, or LOW..HIGHxNxK where m is a range"
+                f"gemm {text!r}: {head!r} is not MxNxK with integers, or LOW..HIGHxNxK where m is a range, as in "
+                "4096x4096x4096:f16:nt"
             )
         low, high, n, k = found.groups()
         values: dict[str, Any] = {"m": Range(_int(low), _int(high)) if high else _int(low), "n": _int(n), "k": _int(k)}
@@ -301,7 +313,8 @@ class Gemm:
         smallest = max(DTYPE_BYTES[self.dtype], DTYPE_BYTES[self.out])
         if self.align & (self.align - 1) or not smallest <= self.align <= MAX_ALIGN:
             raise InvalidGemm(
-                f"gemm field align is {self.align}; it must be a power of two from {smallest} (one element) to {MAX_ALIGN}"
+                f"gemm field align is {self.align}; it must be a power of two from {smallest} (one element) to "
+                f"{MAX_ALIGN}"
             )
         if not self.beta and (self.ldc or self.stride_c):
             raise InvalidGemm("gemm fields ldc and stride_c describe C, which occurs only where beta is true")
@@ -332,8 +345,17 @@ class Gemm:
 
 _WORDS = ("acc", "out", "act")
 _INTEGERS = (
-    "batch", "lda", "ldb", "ldc", "ldd", "stride_a", "stride_b", "stride_c", "stride_d", "align",
-)  # fmt: skip
+    "batch",
+    "lda",
+    "ldb",
+    "ldc",
+    "ldd",
+    "stride_a",
+    "stride_b",
+    "stride_c",
+    "stride_d",
+    "align",
+)
 _FLAGS = ("alpha", "beta", "bias", "deterministic")
 _FIELDS_TEXT = (*(f"{name}=" for name in (*_WORDS, *_INTEGERS)), *_FLAGS)
 

@@ -1,4 +1,4 @@
-"""What each CUDA architecture can hold and do, as data, and occupancy as a pure function of it.
+"""Limits and rates of CUDA architectures, as data, and occupancy as a pure function of them.
 
 Sources: limits from the CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; fp32 and fp16
 rates from its "Throughput of Native Arithmetic Instructions"; tensor-core rates and memory from the vendor's white
@@ -23,10 +23,12 @@ _WARP_UNIT = 4  # schedulers of an SM, each with its share of the registers
 _SHARED_UNIT = 128
 BANKS = 32
 BANK_BYTES = 4
+# Blocks of a grid along x, y and z that the driver takes.
+MAX_GRID = (2**31 - 1, 65535, 65535)
 _L2_PORT_BYTES = 64  # a clock into one SM
 
-# Clusters of 1 to 8 blocks that an H200's 132 SMs hold at once where a block takes a whole SM, as its driver counts them
-# (cuOccupancyMaxActiveClusters): a cluster lies within one GPC, and the GPCs have unlike numbers of SMs.
+# Clusters of 1 to 8 blocks that an H200's 132 SMs hold at once where a block takes a whole SM, as its driver counts
+# them (cuOccupancyMaxActiveClusters): a cluster lies within one GPC, and the GPCs have unlike numbers of SMs.
 CLUSTERS_OF_H200 = (132, 66, 39, 30, 22, 17, 15, 15)
 
 
@@ -173,7 +175,8 @@ def named_device(arch: str) -> Device:
 
 
 def l2_gbps(device: Device) -> float:
-    """Nominal bandwidth in GB/s from L2 to the SMs: what their ports take, or what L2's slices give where that is less."""
+    """Nominal bandwidth in GB/s from L2 to the SMs: what their ports take, or what L2's slices give where that is
+    less."""
     known = ARCHITECTURES.get(device.arch)
     ports = device.units * _L2_PORT_BYTES
     per_clock = min(ports, known.l2_bytes_per_clock) if known and known.l2_bytes_per_clock else ports
@@ -188,8 +191,8 @@ def shared_gbps(device: Device) -> float:
 def resident_clusters(device: Device, cluster: int, blocks_per_sm: int) -> int:
     """Clusters of ``cluster`` blocks that the device holds at once where an SM holds ``blocks_per_sm``; 0: none.
 
-    On an H200 as measured (``CLUSTERS_OF_H200``); on other sizes of its chip in proportion, which is an estimate. Raises
-    InvalidDevice where the architecture has no clusters, or for more than 8 blocks, the portable limit.
+    On an H200 as measured (``CLUSTERS_OF_H200``); on other sizes of its chip in proportion, which is an estimate.
+    Raises InvalidDevice where the architecture has no clusters, or for more than 8 blocks, the portable limit.
     """
     if cluster == 1:
         return device.units * blocks_per_sm
@@ -203,8 +206,8 @@ def resident_clusters(device: Device, cluster: int, blocks_per_sm: int) -> int:
 def occupancy(limits: Limits, threads: int, registers: int, shared: int) -> int:
     """Blocks of ``threads`` threads, ``registers`` a thread and ``shared`` bytes that one SM holds at a time; 0: none.
 
-    The granularities (registers by 256 a warp, warps by the four schedulers, shared memory by 128 bytes and the driver's
-    1 KiB a block) are those of the vendor's ``cuda_occupancy.h`` for compute capability 8.0 to 9.0.
+    The granularities (registers by 256 a warp, warps by the four schedulers, shared memory by 128 bytes and the
+    driver's 1 KiB a block) are those of the vendor's ``cuda_occupancy.h`` for compute capability 8.0 to 9.0.
     """
     return min(occupancy_limits(limits, threads, registers, shared).values())
 

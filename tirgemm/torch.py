@@ -50,8 +50,8 @@ def registered(name: str) -> Kernel:
 def matmul_op(kernel: Kernel) -> MatmulOp:
     """``kernel`` as a function of tensors: ``f(a, b, c=None, bias=None, *, alpha=1.0, beta=1.0) -> Tensor``.
 
-    a, b, c and bias have the shapes, dtypes and strides of the kernel's Gemm and lie on its device; C and bias are given
-    where they occur. Raises CallError and CallTypeError; under ``torch.compile``, while it traces.
+    a, b, c and bias have the shapes, dtypes and strides of the kernel's Gemm and lie on its device; C and bias are
+    given where they occur. Raises CallError and CallTypeError; under ``torch.compile``, while it traces.
     """
     name = register(kernel)
 
@@ -73,11 +73,11 @@ def matmul_op(kernel: Kernel) -> MatmulOp:
 def _run(a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, kernel: str, alpha: float, beta: float) -> Tensor:
     found = registered(kernel)
     gemm = found.gemm
-    tensors = _given(gemm, a, b, c, bias)
+    tensors = {name: t.detach() if t.requires_grad else t for name, t in _given(gemm, a, b, c, bias).items()}
     shape, strides = _result(gemm, _rows(gemm, a))
     out = torch.empty_strided(shape, strides, dtype=_DTYPES[gemm.out], device=a.device)
     scalars = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if name in gemm.scalars}
-    found(*(t.detach() if t.requires_grad else t for t in tensors), **scalars, out=out)
+    found(**tensors, **scalars, out=out)
     return out
 
 
@@ -88,8 +88,7 @@ def _describe(
     del alpha, beta
     gemm = registered(kernel).gemm
     rows = _rows(gemm, a)
-    names = ("a", "b", *(("c",) if gemm.beta else ()), *(("bias",) if gemm.bias else ()))
-    for name, tensor in zip(names, _given(gemm, a, b, c, bias), strict=True):
+    for name, tensor in _given(gemm, a, b, c, bias).items():
         _check(gemm, name, tensor, rows)
     shape, strides = _result(gemm, rows)
     return torch.empty_strided(shape, strides, dtype=_DTYPES[gemm.out], device=a.device)
@@ -108,16 +107,16 @@ def _no_gradient(ctx: Any, *gradients: Any) -> tuple[None, ...]:
     raise CallError(f"{NAME} has no gradient")
 
 
-def _given(gemm: Gemm, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None) -> list[Tensor]:
-    """The tensors of the call in order. Raises CallTypeError for one that is missing or superfluous."""
-    tensors = [a, b]
+def _given(gemm: Gemm, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None) -> dict[str, Tensor]:
+    """The tensors of the call by name. Raises CallTypeError for one that is missing or superfluous."""
+    tensors = {"a": a, "b": b}
     for name, tensor, occurs in (("c", c, gemm.beta), ("bias", bias, gemm.bias)):
         if (tensor is not None) != occurs:
             raise CallTypeError(
                 f"{name} {'is missing' if occurs else 'was given'}; {gemm} takes {', '.join(gemm.inputs)}"
             )
         if tensor is not None:
-            tensors.append(tensor)
+            tensors[name] = tensor
     return tensors
 
 

@@ -1,9 +1,30 @@
-"""The tuning database: tables, migrations, the tuner's Store, the job queue, blobs, and moving records about."""
+"""The tuning database: tables, migrations, the tuner's Store, the job queue, blobs, and moving records about.
+
+Importing this package imports no SQL library: what needs one is loaded at first use.
+"""
 
 from __future__ import annotations
 
-from tuning_db.database import Database
-from tuning_db.jobs import Event, Job, JobQueue, JobRequest, Worker
-from tuning_db.store import SqlStore
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Database", "Event", "Job", "JobQueue", "JobRequest", "SqlStore", "Worker"]
+if TYPE_CHECKING:
+    from tirgemm.tuning_db.database import Database
+    from tirgemm.tuning_db.jobs import Job, JobQueue, JobRequest, StoredEvent, WorkerRecord
+    from tirgemm.tuning_db.store import SqlStore
+
+__all__ = ["Database", "Job", "JobQueue", "JobRequest", "SqlStore", "StoredEvent", "WorkerRecord"]
+
+_LAZY = {"Database": "database", "SqlStore": "store"} | dict.fromkeys(
+    ("Job", "JobQueue", "JobRequest", "StoredEvent", "WorkerRecord"), "jobs"
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    from tirgemm._extras import needed_by
+
+    with needed_by(f"{__name__}.{name}"):
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -1,4 +1,4 @@
-"""Looking after a database: what is in it, whether it is whole, and throwing away what nothing needs."""
+"""Database maintenance: statistics, integrity, removal of what nothing needs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, func, select, text
 
 from tirgemm.errors import InvalidRequest, StoreError
-from tuning_db import schema
-from tuning_db.database import Database, translated
-from tuning_db.models import ArtifactRow, AttemptRow, Base, CandidateRow, DeviceRow, JobRow
+from tirgemm.tuning_db import schema
+from tirgemm.tuning_db.database import Database, translated
+from tirgemm.tuning_db.models import ArtifactRow, AttemptRow, Base, CandidateRow, DeviceRow, JobRow
 
 # Younger blobs may belong to a kernel that is about to be recorded.
 COLLECT_AFTER_S = 3600.0
@@ -56,12 +56,19 @@ def info(db: Database) -> Info:
         if not db.is_sqlite:
             size = "SELECT pg_database_size(current_database())"
         found = Info(
-            url=db.place, data_dir=str(db.data_dir), schema=str(schema.version(connection)),
-            database_bytes=_scalar(connection, text(size)), rows=rows,
-            candidates=_grouped(connection, CandidateRow.status), jobs=_grouped(connection, JobRow.status),
+            url=db.place,
+            data_dir=str(db.data_dir),
+            schema=str(schema.version(connection)),
+            database_bytes=_scalar(connection, text(size)),
+            rows=rows,
+            candidates=_grouped(connection, CandidateRow.status),
+            jobs=_grouped(connection, JobRow.status),
             devices=tuple(connection.execute(select(DeviceRow.key).order_by(DeviceRow.key)).scalars()),
-            lost_attempts=lost, blobs=0, blob_bytes=0, unreferenced_blobs=0,
-        )  # fmt: skip
+            lost_attempts=lost,
+            blobs=0,
+            blob_bytes=0,
+            unreferenced_blobs=0,
+        )
         named = _named(connection)
     blobs = list(db.blobs.list())
     unreferenced = sum(blob.sha256 not in named for blob in blobs)

@@ -18,10 +18,10 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tirgemm.errors import InvalidRequest, MissingExtra, StorageFull, StoreError
-from tirgemm.tuning.plain import dump_json
-from tuning_db import schema
-from tuning_db.blobs import BlobStore
-from tuning_db.models import Base
+from tirgemm.tuning.records.json_values import dump_json
+from tirgemm.tuning_db import schema
+from tirgemm.tuning_db.blobs import BlobStore
+from tirgemm.tuning_db.models import Base
 
 BUSY_SECONDS = 30
 FILE_NAME = "tirgemm.db"
@@ -30,8 +30,8 @@ FILE_NAME = "tirgemm.db"
 class Database:
     """SQLite or PostgreSQL with the current schema, and a folder of blobs. Safe from several threads and processes.
 
-    ``url`` is SQLAlchemy's (``sqlite:////data/tirgemm.db``, ``postgresql+psycopg://user@host/name``). Opening creates or
-    upgrades the schema. Raises SchemaTooNew for the database of a newer tirgemm, before anything is written,
+    ``url`` is SQLAlchemy's (``sqlite:////data/tirgemm.db``, ``postgresql+psycopg://user@host/name``). Opening creates
+    or upgrades the schema. Raises SchemaTooNew for the database of a newer tirgemm, before anything is written,
     StoreError where it cannot be opened, and MissingExtra where the driver is not installed.
     """
 
@@ -99,7 +99,10 @@ class Database:
             try:
                 return create_engine(self.url, pool_pre_ping=True, **options)
             except ImportError as error:
-                text = f"{self.place} needs the driver {error.name!r}; install tirgemm with its extra: pip install 'tirgemm[postgres]'"
+                text = (
+                    f"{self.place} needs the driver {error.name!r}; install tirgemm with its "
+                    f"extra: pip install 'tirgemm[postgres]'"
+                )
                 raise MissingExtra(text) from error
         engine = create_engine(self.url, connect_args={"timeout": BUSY_SECONDS}, **options)
         event.listen(engine, "connect", _prepare_sqlite)

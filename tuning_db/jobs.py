@@ -17,18 +17,17 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, and_, insert, or_
 
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, StoreError
-from tirgemm.gemm import REGIMES, Gemm
-from tirgemm.tuning.plain import plain_json, plain_text
-from tuning_db import rows
-from tuning_db.database import Database
-from tuning_db.models import EventRow, GemmRow, JobRow, WorkerRow
-from tuning_db.times import Clock, iso
+from tirgemm.events import Event
+from tirgemm.gemm import Gemm, Regime, regime_named
+from tirgemm.status import ENDED, LIVE, EndedStatus, JobStatus
+from tirgemm.tuning.budget import Budget
+from tirgemm.tuning.records.json_values import plain_json, plain_text
+from tirgemm.tuning_db import rows
+from tirgemm.tuning_db.database import Database
+from tirgemm.tuning_db.models import EventRow, GemmRow, JobRow, WorkerRow
+from tirgemm.tuning_db.times import Clock, iso
 
-JobStatus = Literal["queued", "running", "done", "failed", "cancelled"]
 Heartbeat = Literal["ok", "cancelled", "lost"]
-LIVE: tuple[JobStatus, ...] = ("queued", "running")
-ENDED: tuple[JobStatus, ...] = ("done", "failed", "cancelled")
-MAX_TRIALS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +36,22 @@ class JobRequest:
 
     gemm: Gemm
     device: Device
-    regime: str = "sustained"
+    regime: Regime = "sustained"
     trials: int = 32
     seconds: float = 120.0
     seed: int = 0
     verify: bool = True
 
     def __post_init__(self) -> None:
-        if self.regime not in REGIMES:
-            raise InvalidRequest(f"regime is {self.regime!r}; it must be one of {', '.join(REGIMES)}")
-        if not 0 <= self.trials <= MAX_TRIALS:
-            raise InvalidRequest(f"trials is {self.trials}; it must be from 0 to {MAX_TRIALS}")
-        if not (math.isfinite(self.seconds) and self.seconds >= 0):
-            raise InvalidRequest(f"seconds is {self.seconds}; it must be a finite number from 0")
+        regime_named(self.regime)
+        Budget(self.trials, self.seconds)
         if not -(2**63) <= self.seed < 2**63:
             raise InvalidRequest(f"seed is {self.seed}; it must fit a signed integer of 64 bits")
+
+    @property
+    def budget(self) -> Budget:
+        """What the search may spend in all; candidates that are recorded already count."""
+        return Budget(trials=self.trials, seconds=self.seconds)
 
     @property
     def live_key(self) -> str:
@@ -82,8 +82,8 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened to a job. A later event has a larger id."""
+class StoredEvent:
+    """An event of a job as it is stored. A later one has a larger id."""
 
     id: int
     job_id: str
@@ -93,7 +93,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class WorkerRecord:
     """A worker process, its devices, and when it was last seen."""
 
     name: str
@@ -110,25 +110,39 @@ class JobQueue:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def submit(self, request: JobRequest) -> tuple[Job, bool]:
-        """Queue a request, or find the live job that already answers it. True where a job was created."""
+    def submit(self, request: JobRequest, fallback_id: str | None = None) -> tuple[Job, bool]:
+        """Queue a request, or find the live job that already answers it. True where a job was created.
+
+        ``fallback_id`` is the kernel that answers until a new job is done: the stored one, where that is to be
+        improved.
+        """
         with self.db.write() as connection:
             values = {
-                "id": secrets.token_hex(8), "live_key": request.live_key,
-                "gemm_id": rows.gemm_id(self.db, connection, request.gemm), "device_key": request.device.key,
-                "device": request.device.to_json(), "regime": request.regime, "trials": request.trials,
-                "seconds": request.seconds, "seed": request.seed, "verify": request.verify, "status": "queued",
-                "attempts": 0, "created_at": iso(self.clock()),
-            }  # fmt: skip
+                "id": secrets.token_hex(8),
+                "live_key": request.live_key,
+                "gemm_id": rows.gemm_id(self.db, connection, request.gemm),
+                "device_key": request.device.key,
+                "device": request.device.to_json(),
+                "regime": request.regime,
+                "trials": request.trials,
+                "seconds": request.seconds,
+                "seed": request.seed,
+                "verify": request.verify,
+                "status": "queued",
+                "attempts": 0,
+                "created_at": iso(self.clock()),
+                "fallback_id": fallback_id,
+            }
             statement = self.db.insert(JobRow).values(values).on_conflict_do_nothing(index_elements=["live_key"])
             created = connection.execute(statement.returning(JobRow.id)).scalar() is not None
             wanted = JobRow.id == values["id"] if created else JobRow.live_key == request.live_key
             found = connection.execute(_select_jobs().where(wanted)).first()
         # On PostgreSQL the live job can have ended between the two statements; then this request starts a new one.
-        return (_job(found), created) if found is not None else self.submit(request)
+        return (_job(found), created) if found is not None else self.submit(request, fallback_id)
 
     def cancel(self, job_id: str) -> Job:
-        """End a live job as cancelled, at once; its worker learns of it at its next heartbeat. Ended jobs stay as they are."""
+        """End a live job as cancelled, at once; its worker learns of it at its next heartbeat. Ended jobs stay as they
+        are."""
         with self.db.write() as connection:
             values = {"status": "cancelled", "live_key": None, "finished_at": iso(self.clock())}
             connection.execute(update(JobRow).where(JobRow.id == job_id, JobRow.status.in_(LIVE)).values(values))
@@ -139,11 +153,21 @@ class JobQueue:
             found = connection.execute(_select_jobs().where(JobRow.id == job_id)).first()
         return None if found is None else _job(found)
 
-    def jobs(self, limit: int = 100, status: JobStatus | None = None) -> list[Job]:
-        """Jobs newest first."""
+    def jobs(
+        self,
+        limit: int = 100,
+        status: JobStatus | None = None,
+        gemm: Gemm | None = None,
+        device_keys: Sequence[str] | None = None,
+    ) -> list[Job]:
+        """Jobs newest first; where given only those of this status, this problem, one of these devices."""
         wanted = _select_jobs().order_by(JobRow.seq.desc()).limit(max(limit, 0))
         if status is not None:
             wanted = wanted.where(JobRow.status == status)
+        if gemm is not None:
+            wanted = wanted.where(GemmRow.text == str(gemm))
+        if device_keys is not None:
+            wanted = wanted.where(JobRow.device_key.in_(list(device_keys)))
         return self._list(wanted)
 
     # -- workers' side -------------------------------------------------------------------------
@@ -164,14 +188,18 @@ class JobQueue:
             if found is None:
                 return None
             values = {
-                "status": "running", "owner": owner, "lease_until": now + lease_s, "attempts": JobRow.attempts + 1,
+                "status": "running",
+                "owner": owner,
+                "lease_until": now + lease_s,
+                "attempts": JobRow.attempts + 1,
                 "started_at": found.started_at or iso(now),
-            }  # fmt: skip
+            }
             connection.execute(update(JobRow).where(JobRow.id == found.id).values(values))
             return _job(_require(connection, found.id))
 
     def heartbeat(self, job_id: str, owner: str, lease_s: float) -> Heartbeat:
-        """Extend the lease. ``cancelled``: stop; ``lost``: another owner has it, or it has ended: stop and write nothing."""
+        """Extend the lease. ``cancelled``: stop; ``lost``: another owner has it, or it has ended: stop and write
+        nothing."""
         with self.db.write() as connection:
             values = {"lease_until": self.clock() + lease_s}
             extended = connection.execute(update(JobRow).where(*_held(job_id, owner)).values(values))
@@ -181,15 +209,19 @@ class JobQueue:
         return "cancelled" if found == "cancelled" else "lost"
 
     def finish(
-        self, job_id: str, owner: str, status: JobStatus, kernel_id: str | None = None, error: str | None = None
+        self, job_id: str, owner: str, status: EndedStatus, kernel_id: str | None = None, error: str | None = None
     ) -> bool:
         """End a job that ``owner`` still holds. False, and nothing written, where it was cancelled or taken over."""
         if status not in ENDED:
             raise InvalidRequest(f"a job ends as one of {', '.join(ENDED)}, not {status!r}")
         values = {
-            "status": status, "kernel_id": kernel_id, "error": None if error is None else plain_text(error),
-            "live_key": None, "lease_until": None, "finished_at": iso(self.clock()),
-        }  # fmt: skip
+            "status": status,
+            "kernel_id": kernel_id,
+            "error": None if error is None else plain_text(error),
+            "live_key": None,
+            "lease_until": None,
+            "finished_at": iso(self.clock()),
+        }
         with self.db.write() as connection:
             return bool(connection.execute(update(JobRow).where(*_held(job_id, owner)).values(values)).rowcount)
 
@@ -213,30 +245,36 @@ class JobQueue:
 
     # -- events --------------------------------------------------------------------------------
 
-    def add_event(self, job_id: str, kind: str, data: dict[str, Any]) -> int:
+    def add_event(self, job_id: str, event: Event) -> int:
         """Append an event; StoreError for a job that is not there."""
         with self.db.write() as connection:
             # The lock keeps the ids of one job in the order in which they become visible, on PostgreSQL too.
             if connection.execute(select(JobRow.seq).where(JobRow.id == job_id).with_for_update()).first() is None:
                 raise _unknown(job_id)
-            values = {"job_id": job_id, "kind": kind, "data": plain_json(data), "at": iso(self.clock())}
+            values = {
+                "job_id": job_id,
+                "kind": event.kind,
+                "data": plain_json(event.to_json()),
+                "at": iso(self.clock()),
+            }
             return int(connection.execute(insert(EventRow).values(values).returning(EventRow.id)).scalar_one())
 
-    def events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[Event]:
+    def events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[StoredEvent]:
         """The events of a job behind the id ``after``, oldest first."""
         wanted = select(*EventRow.__table__.columns).where(EventRow.job_id == job_id, EventRow.id > after)
         with self.db.read() as connection:
             found = connection.execute(wanted.order_by(EventRow.id).limit(max(limit, 0))).all()
-        return [Event(row.id, row.job_id, row.kind, row.data, row.at) for row in found]
+        return [StoredEvent(row.id, row.job_id, row.kind, row.data, row.at) for row in found]
 
     # -- the registry of workers ---------------------------------------------------------------
 
     def register_worker(self, name: str, devices: Sequence[Device], seen: float | None = None) -> None:
         """Say that a worker is alive (by default now) and what it serves; the devices are described in passing."""
         values = {
-            "name": name, "devices": [device.to_json() for device in devices],
+            "name": name,
+            "devices": [device.to_json() for device in devices],
             "seen": self.clock() if seen is None else seen,
-        }  # fmt: skip
+        }
         statement = self.db.insert(WorkerRow).values(values)
         changes = {column: statement.excluded[column] for column in ("devices", "seen")}
         with self.db.write() as connection:
@@ -249,12 +287,12 @@ class JobQueue:
         with self.db.write() as connection:
             connection.execute(WorkerRow.__table__.delete().where(WorkerRow.name == name))  # type: ignore[attr-defined]
 
-    def live_workers(self, max_age_s: float) -> list[Worker]:
+    def live_workers(self, max_age_s: float) -> list[WorkerRecord]:
         """Workers seen within the last ``max_age_s`` seconds, by name."""
         wanted = select(*WorkerRow.__table__.columns).where(WorkerRow.seen >= self.clock() - max_age_s)
         with self.db.read() as connection:
             found = connection.execute(wanted.order_by(WorkerRow.name)).all()
-        return [Worker(row.name, tuple(map(Device.from_json, row.devices)), iso(row.seen)) for row in found]
+        return [WorkerRecord(row.name, tuple(map(Device.from_json, row.devices)), iso(row.seen)) for row in found]
 
     def _list(self, wanted: Select[Any]) -> list[Job]:
         with self.db.read() as connection:
@@ -285,6 +323,15 @@ def _job(row: Row[Any]) -> Job:
         Gemm.parse(row.text), Device.from_json(row.device), row.regime, row.trials, row.seconds, row.seed, row.verify
     )
     return Job(
-        row.id, request, row.status, row.fallback_id, row.kernel_id, row.error, row.created_at, row.started_at,
-        row.finished_at, row.attempts, row.owner,
-    )  # fmt: skip
+        row.id,
+        request,
+        row.status,
+        row.fallback_id,
+        row.kernel_id,
+        row.error,
+        row.created_at,
+        row.started_at,
+        row.finished_at,
+        row.attempts,
+        row.owner,
+    )

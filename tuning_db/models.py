@@ -41,7 +41,8 @@ class Base(DeclarativeBase):
 
 
 class GemmRow(Base):
-    """A problem, and with it a MetaSchedule workload. ``text`` is the whole of it; the other columns are for queries."""
+    """A problem, and with it a MetaSchedule workload. ``text`` is the whole of it; the other columns are for
+    queries."""
 
     __tablename__ = "gemms"
 
@@ -77,7 +78,8 @@ class ImportRow(Base):
 
 
 class CandidateRow(Base):
-    """A candidate, and with its trace a MetaSchedule tuning record. ``search_us`` is the search's median, to sort by."""
+    """A candidate, and with its trace a MetaSchedule tuning record. ``search_us`` is the search's median, to sort
+    by."""
 
     __tablename__ = "candidates"
     __table_args__ = (
@@ -167,7 +169,8 @@ class ArtifactRow(Base):
 
 
 class KernelRow(Base):
-    """A kernel. Among those of one gemm, device class, regime and role the one with the latest ``stored_at`` answers."""
+    """A kernel. Among those of one gemm, device class, regime and role the one with the latest ``stored_at``
+    answers."""
 
     __tablename__ = "kernels"
     __table_args__ = (Index(None, "gemm_id", "device_key", "regime", "role", "stored_at"), NEVER_REUSED)

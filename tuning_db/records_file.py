@@ -1,4 +1,5 @@
-"""The text form of records: one JSON object a line, the first one a header, compressed where the name ends in ``.gz``."""
+"""The text form of records: one JSON object a line, the first one a header, compressed where the name ends in
+``.gz``."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from tirgemm.errors import InvalidRequest, StorageFull, StoreError
-from tirgemm.tuning.plain import dump_json
+from tirgemm.tuning.records.json_values import dump_json
 
 FORMAT = "tirgemm-records"
 VERSION = 1

@@ -11,11 +11,11 @@ from sqlalchemy import Connection, Row, select
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.plain import dump_json
 from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
-from tuning_db.database import Database
-from tuning_db.models import CandidateRow, CertificateRow, DeviceRow, GemmRow, KernelRow, SampleSetRow
-from tuning_db.times import iso
+from tirgemm.tuning.records.json_values import dump_json
+from tirgemm.tuning_db.database import Database
+from tirgemm.tuning_db.models import CandidateRow, CertificateRow, DeviceRow, GemmRow, KernelRow, SampleSetRow
+from tirgemm.tuning_db.times import iso
 
 
 def digest(value: Any) -> str:
@@ -29,9 +29,15 @@ def gemm_id(db: Database, connection: Connection, gemm: Gemm) -> int:
     found = connection.execute(wanted).scalar()
     if found is None:
         values = {
-            "text": str(gemm), "m_min": gemm.m_min, "m_max": gemm.m_max, "n": gemm.n, "k": gemm.k, "batch": gemm.batch,
-            "dtype": gemm.dtype, "layout": gemm.layout,
-        }  # fmt: skip
+            "text": str(gemm),
+            "m_min": gemm.m_min,
+            "m_max": gemm.m_max,
+            "n": gemm.n,
+            "k": gemm.k,
+            "batch": gemm.batch,
+            "dtype": gemm.dtype,
+            "layout": gemm.layout,
+        }
         connection.execute(db.insert(GemmRow).values(values).on_conflict_do_nothing())
         found = connection.execute(wanted).scalar_one()
     return found
@@ -62,27 +68,41 @@ def put_certificate(db: Database, connection: Connection, certificate: Certifica
 def candidate_values(candidate: Candidate) -> dict[str, Any]:
     """The columns of a candidate that recording it again replaces."""
     return {
-        "family": candidate.config.family, "config": candidate.config.to_json(), "status": str(candidate.status),
-        "message": candidate.message, "rule": candidate.rule, "error": candidate.error, "trace": candidate.trace,
-        "source_sha256": candidate.source_sha256, "binary_sha256": candidate.binary_sha256,
-        "kernel_sha256": candidate.kernel_sha256, "attempt": candidate.attempt, "predicted_us": candidate.predicted_us,
+        "family": candidate.config.family,
+        "config": candidate.config.to_json(),
+        "status": str(candidate.status),
+        "message": candidate.message,
+        "rule": candidate.rule,
+        "error": candidate.error,
+        "trace": candidate.trace,
+        "source_sha256": candidate.source_sha256,
+        "binary_sha256": candidate.binary_sha256,
+        "kernel_sha256": candidate.kernel_sha256,
+        "attempt": candidate.attempt,
+        "predicted_us": candidate.predicted_us,
         "updated_at": iso(),
-    }  # fmt: skip
+    }
 
 
 def sample_values(candidate_id: int, samples: SampleSet, origin: str = "") -> dict[str, Any]:
     """A new row of sample_sets."""
     values = samples.to_json()
     return values | {
-        "candidate_id": candidate_id, "digest": digest(values), "median_us": samples.median_us, "origin": origin,
+        "candidate_id": candidate_id,
+        "digest": digest(values),
+        "median_us": samples.median_us,
+        "origin": origin,
         "created_at": iso(),
-    }  # fmt: skip
+    }
 
 
 SAMPLE_COLUMNS = (
-    SampleSetRow.candidate_id, SampleSetRow.samples_us, SampleSetRow.reason, SampleSetRow.baselines,
+    SampleSetRow.candidate_id,
+    SampleSetRow.samples_us,
+    SampleSetRow.reason,
+    SampleSetRow.baselines,
     SampleSetRow.conditions,
-)  # fmt: skip
+)
 CANDIDATE_COLUMNS = (*CandidateRow.__table__.columns, GemmRow.text)
 
 
@@ -99,11 +119,22 @@ def candidates_of(rows: Sequence[Row[Any]], samples: Iterable[Row[Any]]) -> list
 def _candidate(row: Row[Any], gemms: dict[str, Gemm], sample_sets: tuple[SampleSet, ...]) -> Candidate:
     gemm = gemms.get(row.text) or gemms.setdefault(row.text, Gemm.parse(row.text))
     return Candidate(
-        gemm=gemm, device_key=row.device_key, regime=row.regime, config=Config.from_json(row.config),
-        status=Status(row.status), message=row.message, rule=row.rule, error=row.error, trace=row.trace,
-        source_sha256=row.source_sha256, binary_sha256=row.binary_sha256, kernel_sha256=row.kernel_sha256,
-        attempt=row.attempt, predicted_us=row.predicted_us, sample_sets=sample_sets,
-    )  # fmt: skip
+        gemm=gemm,
+        device_key=row.device_key,
+        regime=row.regime,
+        config=Config.from_json(row.config),
+        status=Status(row.status),
+        message=row.message,
+        rule=row.rule,
+        error=row.error,
+        trace=row.trace,
+        source_sha256=row.source_sha256,
+        binary_sha256=row.binary_sha256,
+        kernel_sha256=row.kernel_sha256,
+        attempt=row.attempt,
+        predicted_us=row.predicted_us,
+        sample_sets=sample_sets,
+    )
 
 
 def kernel_of(row: Row[Any]) -> KernelRecord:
@@ -114,21 +145,37 @@ def kernel_of(row: Row[Any]) -> KernelRecord:
             row.cert_kernel, row.passed, tuple(row.tests), row.reference, dict(row.environment), row.at
         )
     return KernelRecord(
-        gemm=Gemm.parse(row.text), device=Device.from_json(row.device), regime=row.regime, role=row.role,
-        config=Config.from_json(row.config), kernel_sha256=row.kernel_sha256, artifact_sha256=row.artifact_sha256,
-        artifact_bytes=row.nbytes, certificate=certificate, timings=row.timings, trials=row.trials,
-        created_at=row.created_at, id=row.id,
-    )  # fmt: skip
+        gemm=Gemm.parse(row.text),
+        device=Device.from_json(row.device),
+        regime=row.regime,
+        role=row.role,
+        config=Config.from_json(row.config),
+        kernel_sha256=row.kernel_sha256,
+        artifact_sha256=row.artifact_sha256,
+        artifact_bytes=row.nbytes,
+        certificate=certificate,
+        timings=row.timings,
+        trials=row.trials,
+        created_at=row.created_at,
+        id=row.id,
+    )
 
 
 def kernel_values(gemm_number: int, kernel: KernelRecord, certificate: str | None) -> dict[str, Any]:
     """A new row of kernels, but for its id, origin and times."""
     return {
-        "gemm_id": gemm_number, "device_key": kernel.device.key, "regime": kernel.regime, "role": kernel.role,
-        "device": kernel.device.to_json(), "config": kernel.config.to_json(), "kernel_sha256": kernel.kernel_sha256,
-        "artifact_sha256": kernel.artifact_sha256, "certificate_digest": certificate, "timings": kernel.timings,
+        "gemm_id": gemm_number,
+        "device_key": kernel.device.key,
+        "regime": kernel.regime,
+        "role": kernel.role,
+        "device": kernel.device.to_json(),
+        "config": kernel.config.to_json(),
+        "kernel_sha256": kernel.kernel_sha256,
+        "artifact_sha256": kernel.artifact_sha256,
+        "certificate_digest": certificate,
+        "timings": kernel.timings,
         "trials": kernel.trials,
-    }  # fmt: skip
+    }
 
 
 KERNEL_ORDER = (KernelRow.stored_at.desc(), KernelRow.seq.desc())

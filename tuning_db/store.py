@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, case, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, case, delete, func, insert, select, update
 
 from tirgemm.device import Device
 from tirgemm.errors import StoreError
-from tirgemm.gemm import Gemm
-from tirgemm.tuning.plain import merged, plain_candidate, plain_samples
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
-from tuning_db import rows
-from tuning_db.database import Database
-from tuning_db.models import ArtifactRow, AttemptRow, CandidateRow, CertificateRow, GemmRow, KernelRow, SampleSetRow
-from tuning_db.times import iso
+from tirgemm.tuning.records.json_values import merged, plain_candidate, plain_samples
+from tirgemm.tuning_db import rows
+from tirgemm.tuning_db.database import Database
+from tirgemm.tuning_db.models import (
+    ArtifactRow,
+    AttemptRow,
+    CandidateRow,
+    CertificateRow,
+    GemmRow,
+    JobRow,
+    KernelRow,
+    SampleSetRow,
+)
+from tirgemm.tuning_db.times import iso
 
 KERNEL_COLUMNS = (
-    *KernelRow.__table__.columns, GemmRow.text, ArtifactRow.nbytes, CertificateRow.kernel_sha256.label("cert_kernel"),
-    CertificateRow.passed, CertificateRow.tests, CertificateRow.reference, CertificateRow.environment, CertificateRow.at,
-)  # fmt: skip
+    *KernelRow.__table__.columns,
+    GemmRow.text,
+    ArtifactRow.nbytes,
+    CertificateRow.kernel_sha256.label("cert_kernel"),
+    CertificateRow.passed,
+    CertificateRow.tests,
+    CertificateRow.reference,
+    CertificateRow.environment,
+    CertificateRow.at,
+)
 
 
 class SqlStore:
-    """A ``tirgemm.tuning.store.Store``: every method is one transaction."""
+    """A ``tirgemm.tuning.records.store.Store``: every method is one transaction."""
 
     def __init__(self, db: Database) -> None:
         self.db = db
@@ -58,27 +75,40 @@ class SqlStore:
                 + 1
             )
             values = {
-                "gemm_id": gemm_id, "device_key": key.device_key, "regime": key.regime,
-                "config_digest": key.config_digest, "number": number, "started_at": iso(),
-            }  # fmt: skip
+                "gemm_id": gemm_id,
+                "device_key": key.device_key,
+                "regime": key.regime,
+                "config_digest": key.config_digest,
+                "number": number,
+                "started_at": iso(),
+            }
             connection.execute(insert(AttemptRow).values(values))
         return number
 
-    def candidates(self, gemm: Gemm, device_key: str, regime: str) -> list[Candidate]:
+    def withdraw_attempt(self, key: CandidateKey, number: int) -> None:
+        with self.db.write() as connection:
+            gemm_id = rows.gemm_id(self.db, connection, key.gemm)
+            mine = (*_attempts_of(gemm_id, key), AttemptRow.number == number, AttemptRow.recorded_at.is_(None))
+            connection.execute(delete(AttemptRow).where(*mine))
+
+    def candidates(self, gemm: Gemm, device_key: str, regime: Regime) -> list[Candidate]:
         where = (
-            GemmRow.text == str(gemm), CandidateRow.device_key == device_key, CandidateRow.regime == regime,
-        )  # fmt: skip
+            GemmRow.text == str(gemm),
+            CandidateRow.device_key == device_key,
+            CandidateRow.regime == regime,
+        )
         return self._candidates(where)
 
     def candidate(self, key: CandidateKey) -> Candidate | None:
         found = self._candidates(_is_key(key))
         return found[0] if found else None
 
-    def history(self, device_key: str, regime: str, limit: int = 10_000) -> list[Candidate]:
+    def history(self, device_key: str, regime: Regime, limit: int = 10_000) -> list[Candidate]:
         where = (
-            CandidateRow.device_key == device_key, CandidateRow.regime == regime,
+            CandidateRow.device_key == device_key,
+            CandidateRow.regime == regime,
             CandidateRow.status == str(Status.MEASURED),
-        )  # fmt: skip
+        )
         return self._candidates(where, newest=max(limit, 0))
 
     # -- kernels -------------------------------------------------------------------------------
@@ -88,11 +118,13 @@ class SqlStore:
             kernel_id = write_kernel(self.db, connection, kernel)
             return _one_kernel(connection, kernel_id)
 
-    def kernel(self, gemm: Gemm, device_key: str, regime: str) -> KernelRecord | None:
+    def kernel(self, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:
         wanted = select_kernels().where(
-            GemmRow.text == str(gemm), KernelRow.device_key == device_key, KernelRow.regime == regime,
+            GemmRow.text == str(gemm),
+            KernelRow.device_key == device_key,
+            KernelRow.regime == regime,
             KernelRow.role.in_(("tuned", "fallback")),
-        )  # fmt: skip
+        )
         first = case((KernelRow.role == "tuned", 0), else_=1)
         with self.db.read() as connection:
             found = connection.execute(wanted.order_by(first, *rows.KERNEL_ORDER).limit(1)).first()
@@ -113,6 +145,28 @@ class SqlStore:
                 wanted = wanted.where(KernelRow.seq < seq)
             found = connection.execute(wanted).all()
         return [rows.kernel_of(row) for row in found]
+
+    def delete_kernel(self, kernel_id: str) -> bool:
+        """Forget a kernel; False where there is none of this id. Its candidates and their samples stay.
+
+        Its certificate, and its artifact with the blob, go with it unless another kernel names them. Jobs that name it,
+        running ones too, go on without.
+        """
+        with self.db.write() as connection:
+            wanted = select(KernelRow.seq, KernelRow.artifact_sha256, KernelRow.certificate_digest)
+            found = connection.execute(wanted.where(KernelRow.id == kernel_id).with_for_update()).first()
+            if found is None:
+                return False
+            for column in (JobRow.fallback_id, JobRow.kernel_id):
+                connection.execute(update(JobRow).where(column == kernel_id).values({column.key: None}))
+            connection.execute(delete(KernelRow).where(KernelRow.seq == found.seq))
+            unnamed = ~select(KernelRow.seq).where(KernelRow.certificate_digest == found.certificate_digest).exists()
+            connection.execute(delete(CertificateRow).where(CertificateRow.digest == found.certificate_digest, unnamed))
+            unnamed = ~select(KernelRow.seq).where(KernelRow.artifact_sha256 == found.artifact_sha256).exists()
+            gone = connection.execute(delete(ArtifactRow).where(ArtifactRow.sha256 == found.artifact_sha256, unnamed))
+        if gone.rowcount:
+            self.db.blobs.delete(found.artifact_sha256)
+        return True
 
     # -- devices and blobs ---------------------------------------------------------------------
 
@@ -161,8 +215,11 @@ def write_candidate(db: Database, connection: Connection, candidate: Candidate, 
     gemm_id, key = rows.gemm_id(db, connection, candidate.gemm), candidate.key
     values = rows.candidate_values(candidate)
     identity = {
-        "gemm_id": gemm_id, "device_key": key.device_key, "regime": key.regime, "config_digest": key.config_digest,
-    }  # fmt: skip
+        "gemm_id": gemm_id,
+        "device_key": key.device_key,
+        "regime": key.regime,
+        "config_digest": key.config_digest,
+    }
     statement = db.insert(CandidateRow).values(
         identity | values | {"origin": origin, "created_at": values["updated_at"]}
     )
@@ -174,6 +231,36 @@ def write_candidate(db: Database, connection: Connection, candidate: Candidate, 
         done = update(AttemptRow).where(*_attempts_of(gemm_id, key), AttemptRow.number == candidate.attempt)
         connection.execute(done.where(AttemptRow.recorded_at.is_(None)).values(recorded_at=values["updated_at"]))
     return number
+
+
+def add_new_candidates(db: Database, connection: Connection, candidates: Sequence[Candidate], origin: str) -> int:
+    """Insert candidates of elsewhere that are not stored yet, with their sample sets; returns how many sets."""
+    if not candidates:
+        return 0
+    gemms = {gemm: rows.gemm_id(db, connection, gemm) for gemm in {candidate.gemm for candidate in candidates}}
+    values = [
+        rows.candidate_values(candidate)
+        | {
+            "gemm_id": gemms[candidate.gemm],
+            "device_key": candidate.device_key,
+            "regime": candidate.regime,
+            "config_digest": candidate.config.digest,
+            "search_us": candidate.search_us,
+            "origin": origin,
+            "created_at": iso(),
+        }
+        for candidate in candidates
+    ]
+    inserted = insert(CandidateRow).returning(CandidateRow.id, sort_by_parameter_order=True)
+    numbers = connection.execute(inserted, values).scalars().all()
+    samples = [
+        rows.sample_values(number, taken, origin)
+        for number, candidate in zip(numbers, candidates, strict=True)
+        for taken in merged((), candidate.sample_sets)
+    ]
+    if samples:
+        connection.execute(insert(SampleSetRow), samples)
+    return len(samples)
 
 
 def add_missing_samples(
@@ -214,9 +301,11 @@ def write_kernel(
     certificate = rows.put_certificate(db, connection, kernel.certificate)
     now = iso()
     artifact = {
-        "sha256": kernel.artifact_sha256, "nbytes": kernel.artifact_bytes, "kernel_sha256": kernel.kernel_sha256,
+        "sha256": kernel.artifact_sha256,
+        "nbytes": kernel.artifact_bytes,
+        "kernel_sha256": kernel.kernel_sha256,
         "created_at": now,
-    }  # fmt: skip
+    }
     connection.execute(db.insert(ArtifactRow).values(artifact).on_conflict_do_nothing())
     if not stored_at:
         newest = select(func.max(KernelRow.stored_at)).where(
@@ -225,8 +314,11 @@ def write_kernel(
         stored_at = max(now, connection.execute(newest).scalar() or "")
     kernel_id = kernel.id if origin else secrets.token_hex(8)
     values = rows.kernel_values(gemm_id, kernel, certificate) | {
-        "id": kernel_id, "origin": origin, "created_at": kernel.created_at or now, "stored_at": stored_at,
-    }  # fmt: skip
+        "id": kernel_id,
+        "origin": origin,
+        "created_at": kernel.created_at or now,
+        "stored_at": stored_at,
+    }
     connection.execute(insert(KernelRow).values(values))
     return kernel_id
 
@@ -237,13 +329,17 @@ def _one_kernel(connection: Connection, kernel_id: str) -> KernelRecord:
 
 def _is_key(key: CandidateKey) -> tuple[ColumnElement[bool], ...]:
     return (
-        GemmRow.text == str(key.gemm), CandidateRow.device_key == key.device_key, CandidateRow.regime == key.regime,
+        GemmRow.text == str(key.gemm),
+        CandidateRow.device_key == key.device_key,
+        CandidateRow.regime == key.regime,
         CandidateRow.config_digest == key.config_digest,
-    )  # fmt: skip
+    )
 
 
 def _attempts_of(gemm_id: int, key: CandidateKey) -> tuple[ColumnElement[bool], ...]:
     return (
-        AttemptRow.gemm_id == gemm_id, AttemptRow.device_key == key.device_key, AttemptRow.regime == key.regime,
+        AttemptRow.gemm_id == gemm_id,
+        AttemptRow.device_key == key.device_key,
+        AttemptRow.regime == key.regime,
         AttemptRow.config_digest == key.config_digest,
-    )  # fmt: skip
+    )

@@ -1,7 +1,7 @@
 """Call packaged kernels once each: ``python -m benchmarks.counted.calls UUID KEY FILE ...``, under the profiler.
 
-UUID is the GPU's. Prints ``== begin NAME`` and ``== end NAME`` around each call. Operands are random and start where the
-driver puts them, on lines of memory. No other kernel is launched: launches belong to calls by their order.
+UUID is the GPU's. Prints ``== begin NAME`` and ``== end NAME`` around each call. Operands are random and start where
+the driver puts them, on lines of memory. No other kernel is launched: launches belong to calls by their order.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import tvm_ffi
 from tirgemm.artifact import Kernel, Trust, load
 from tirgemm.detect import gpu_of
 from tirgemm.gemm import DTYPE_BYTES
-from tirgemm.tuning.child_process import without_torch
-from tirgemm.tuning.measure.driver import Gpu, Memory
-from tirgemm.tuning.measure.tensors import CUDA, View
-from tirgemm.tuning.verify.numbers import encode
-from tirgemm.tuning.verify.plan import Problem, layout_of, tensor_shape
+from tirgemm.reference.numbers import encode
+from tirgemm.tuning.driver.cuda import Gpu, Memory
+from tirgemm.tuning.driver.tensors import CUDA, View
+from tirgemm.tuning.process.child_rpc import without_torch
+from tirgemm.tuning.verify.plan import GemmTest, layout_of, tensor_shape
 
 BEGIN, END = "== begin", "== end"
 
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
 def call(gpu: Gpu, kernel: Kernel) -> None:
     """One call of ``kernel`` at its largest m."""
     gemm = kernel.gemm
-    problem = Problem(gemm, gemm.m_max, "normal", 1)
+    problem = GemmTest(gemm, gemm.m_max, "normal", 1)
     numbers = np.random.default_rng(1).standard_normal(1 << 20, dtype=np.float32)
     operands = []
     for name in (*gemm.inputs, "d"):

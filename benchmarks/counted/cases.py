@@ -18,7 +18,7 @@ FILE = Path(__file__).with_name("cases.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CountedCase:
     """A kernel by name: a problem, and a rung of ``simt``'s ladder or a family's default with ``knobs`` changed."""
 
     name: str
@@ -46,14 +46,15 @@ class Case:
 
 
 @cache
-def cases() -> tuple[Case, ...]:
-    """Every case of ``cases.json`` in its order, the cheap ones first; ``rungs``: rungs of the ladder, or all of them."""
-    found: list[Case] = []
+def cases() -> tuple[CountedCase, ...]:
+    """Every case of ``cases.json`` in its order, the cheap ones first; ``rungs``: rungs of the ladder, or all of
+    them."""
+    found: list[CountedCase] = []
     for entry in json.loads(FILE.read_text()):
         gemm, family = Gemm.parse(entry["gemm"]), entry["family"]
         if "rungs" in entry:
             rungs = [rung.name for rung in ladder.RUNGS] if entry["rungs"] == "all" else entry["rungs"]
-            found += [Case(f"{family}.{rung}{entry.get('suffix', '')}", gemm, family, rung) for rung in rungs]
+            found += [CountedCase(f"{family}.{rung}{entry.get('suffix', '')}", gemm, family, rung) for rung in rungs]
         else:
-            found.append(Case(entry["name"], gemm, family, knobs=tuple(entry.get("knobs", {}).items())))
+            found.append(CountedCase(entry["name"], gemm, family, knobs=tuple(entry.get("knobs", {}).items())))
     return tuple(found)

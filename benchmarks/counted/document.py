@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from benchmarks.counted.cases import Case
+from benchmarks.counted.cases import CountedCase
 from benchmarks.counted.metrics import BY_NAME, compared, judged_by, right, stray_base, value
 from benchmarks.counted.predictions import Prediction
-from service.results import Document
+from tirgemm.bench.results import Document, measured_at
 from tirgemm.config import Value
-from tirgemm.tuning.compile import Binary
+from tirgemm.tuning.build.binary import Binary
 
 COUNTED, PREDICTED, FAILED = "counted", "predicted", "failed"
 LEAST_KERNELS = 24
@@ -18,10 +19,10 @@ _HEAD = ("environment", "metrics", "cases", "rows")
 
 
 @dataclass
-class Kernel:
+class CountedKernel:
     """What is known of one case so far."""
 
-    case: Case
+    case: CountedCase
     config: dict[str, Value] = field(default_factory=dict)
     binary: Binary | None = None
     predictions: tuple[Prediction, ...] = ()
@@ -36,7 +37,7 @@ class Kernel:
         return COUNTED if self.counts else PREDICTED
 
 
-def documented(kernels: Sequence[Kernel], metrics: Mapping[str, str], about: dict[str, object]) -> Document:
+def documented(kernels: Sequence[CountedKernel], metrics: Mapping[str, str], about: dict[str, Any]) -> Document:
     """The results file: its cases, and a row for every counter of every kernel."""
     rows: list[dict[str, object]] = []
     for kernel in kernels:
@@ -47,18 +48,31 @@ def documented(kernels: Sequence[Kernel], metrics: Mapping[str, str], about: dic
             rows += compared(name, prediction.counters, counted, metrics, prediction.bounds)
     described = [
         {
-            "name": k.case.name, "gemm": str(k.case.gemm), "family": k.case.family, "config": k.config, "status": k.status,
+            "name": k.case.name,
+            "gemm": str(k.case.gemm),
+            "family": k.case.family,
+            "config": k.config,
+            "status": k.status,
             "unknown": sorted({word for p in k.predictions for word in p.unknown}),
         }
-        | ({"binary_sha256": k.binary.binary_sha256} if k.binary else {})
+        | (
+            {"binary_sha256": k.binary.binary_sha256} | measured_at(about, k.binary.source_sha256, about.get("date"))
+            if k.binary
+            else {}
+        )
         | ({"log": k.log} if k.log else {})
         | ({"message": k.message} if k.message else {})
         for k in kernels
-    ]  # fmt: skip
+    ]
     return {
-        "format": 1, "suite": "counters", "regime": "counters", "environment": about, "metrics": dict(metrics),
-        "cases": described, "rows": rows,
-    }  # fmt: skip
+        "format": 1,
+        "suite": "counters",
+        "regime": "counters",
+        "environment": about,
+        "metrics": dict(metrics),
+        "cases": described,
+        "rows": rows,
+    }
 
 
 def summary(document: Document) -> list[str]:

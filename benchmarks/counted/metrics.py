@@ -16,14 +16,14 @@ Test = Literal["close", "conflicts", "at_most", "at_least"]
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class CountedMetric:
     """One thing that is predicted and counted, over a whole kernel.
 
     ``metrics``: the profiler's names for it, best first, sums joined by ``+``; the first that the device has is taken.
-    ``test``: how the two are compared: ``close`` within TOLERANCE; ``conflicts``, where a predicted zero may meet strays;
-    ``at_most`` and ``at_least``, where the prediction is a bound of what is counted. ``requests``: of conflicts, the
-    counter of the requests that they are measured against. ``beyond``: the counter of wavefronts whose excess over the
-    fewest this is, where it is counted by instruction.
+    ``test``: how the two are compared: ``close`` within TOLERANCE; ``conflicts``, where a predicted zero may meet
+    strays; ``at_most`` and ``at_least``, where the prediction is a bound of what is counted. ``requests``: of
+    conflicts, the counter of the requests that they are measured against. ``beyond``: the counter of wavefronts whose
+    excess over the fewest this is, where it is counted by instruction.
     """
 
     name: str
@@ -78,43 +78,50 @@ def _copied(what: str) -> tuple[str, ...]:
     )
 
 
-COUNTERS: tuple[Counter, ...] = (
+COUNTERS: tuple[CountedMetric, ...] = (
     # Instructions of a warp.
-    Counter("shared_loads", _instructions("shared_ld")),
-    Counter("shared_stores", _instructions("shared_st")),
-    Counter("matrix_loads", _instructions("ldsm")),
-    Counter("matrix_stores", _instructions("shared_stsm")),
-    Counter("copies", (*_instructions("ldgsts"), *_both("smsp__sass_inst_executed_op_ldgsts_cache"))),
-    Counter("global_loads", _instructions("global_ld")),
-    Counter("global_stores", _instructions("global_st")),
-    Counter("shared_load_wavefronts", _wavefronts("ld")),
-    Counter("shared_store_wavefronts", _wavefronts("st")),
-    Counter("matrix_load_wavefronts", _wavefronts("ldsm")),
-    Counter("matrix_store_wavefronts", _wavefronts("stsm")),
-    Counter("copy_wavefronts", _wavefronts("ldgsts")),
-    Counter("shared_wavefronts", _counted("l1tex__data_pipe_lsu_wavefronts_mem_shared")),
-    Counter("shared_load_conflicts", _shared("bank_conflicts", "ld"), "conflicts", "shared_loads", "shared_load_wavefronts"),
-    Counter(
-        "shared_store_conflicts", _shared("bank_conflicts", "st"), "conflicts", "shared_stores", "shared_store_wavefronts"
+    CountedMetric("shared_loads", _instructions("shared_ld")),
+    CountedMetric("shared_stores", _instructions("shared_st")),
+    CountedMetric("matrix_loads", _instructions("ldsm")),
+    CountedMetric("matrix_stores", _instructions("shared_stsm")),
+    CountedMetric("copies", (*_instructions("ldgsts"), *_both("smsp__sass_inst_executed_op_ldgsts_cache"))),
+    CountedMetric("global_loads", _instructions("global_ld")),
+    CountedMetric("global_stores", _instructions("global_st")),
+    CountedMetric("shared_load_wavefronts", _wavefronts("ld")),
+    CountedMetric("shared_store_wavefronts", _wavefronts("st")),
+    CountedMetric("matrix_load_wavefronts", _wavefronts("ldsm")),
+    CountedMetric("matrix_store_wavefronts", _wavefronts("stsm")),
+    CountedMetric("copy_wavefronts", _wavefronts("ldgsts")),
+    CountedMetric("shared_wavefronts", _counted("l1tex__data_pipe_lsu_wavefronts_mem_shared")),
+    CountedMetric(
+        "shared_load_conflicts", _shared("bank_conflicts", "ld"), "conflicts", "shared_loads", "shared_load_wavefronts"
+    ),
+    CountedMetric(
+        "shared_store_conflicts",
+        _shared("bank_conflicts", "st"),
+        "conflicts",
+        "shared_stores",
+        "shared_store_wavefronts",
     ),
     # The L1's own: also counts what requests of one pipe wait for those of another, which no address tells.
-    Counter("l1_load_conflicts", _counted("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld"), "at_least"),
-    Counter("l1_store_conflicts", _counted("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st"), "at_least"),
-    Counter("matrix_load_conflicts", _shared("bank_conflicts", "ldsm"), "conflicts", "matrix_loads"),
-    Counter("matrix_store_conflicts", _shared("bank_conflicts", "stsm"), "conflicts", "matrix_stores"),
-    Counter("copy_conflicts", _shared("bank_conflicts", "ldgsts"), "conflicts", "copies"),
-    Counter("global_load_requests", _l1("requests", "ld")),
-    Counter("global_load_sectors", _l1("sectors", "ld")),
-    Counter("global_store_requests", _l1("requests", "st")),
-    Counter("global_store_sectors", _l1("sectors", "st")),
-    Counter("copy_requests", _copied("requests")),
-    Counter("copy_sectors", _copied("sectors")),
+    CountedMetric("l1_load_conflicts", _counted("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld"), "at_least"),
+    CountedMetric("l1_store_conflicts", _counted("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st"), "at_least"),
+    CountedMetric("matrix_load_conflicts", _shared("bank_conflicts", "ldsm"), "conflicts", "matrix_loads"),
+    CountedMetric("matrix_store_conflicts", _shared("bank_conflicts", "stsm"), "conflicts", "matrix_stores"),
+    CountedMetric("copy_conflicts", _shared("bank_conflicts", "ldgsts"), "conflicts", "copies"),
+    CountedMetric("global_load_requests", _l1("requests", "ld")),
+    CountedMetric("global_load_sectors", _l1("sectors", "ld")),
+    CountedMetric("global_store_requests", _l1("requests", "st")),
+    CountedMetric("global_store_sectors", _l1("sectors", "st")),
+    CountedMetric("copy_requests", _copied("requests")),
+    CountedMetric("copy_sectors", _copied("sectors")),
     # Resident warps in percent of what the SMs can hold: predicted is what fits.
-    Counter("occupancy_percent", ("sm__warps_active.avg.pct_of_peak_sustained_active",), "at_most"),
-)  # fmt: skip
+    CountedMetric("occupancy_percent", ("sm__warps_active.avg.pct_of_peak_sustained_active",), "at_most"),
+)
 BY_NAME = {counter.name: counter for counter in COUNTERS}
 _REQUESTS = ("shared_loads", "shared_stores", "matrix_loads", "matrix_stores", "copies")
-# The L1's data stage counts ldmatrix among the loads and stmatrix among the stores; counted by instruction they are apart.
+# The L1's data stage counts ldmatrix among the loads and stmatrix among the stores; counted by instruction they are
+# apart.
 _LUMPED = {
     f"shared_{op}_{what}": f"matrix_{op}_{what}" for op in ("load", "store") for what in ("wavefronts", "conflicts")
 }
@@ -148,8 +155,8 @@ def chosen(available: AbstractSet[str]) -> dict[str, str]:
 
 
 def candidates(available: AbstractSet[str]) -> list[str]:
-    """What to profile: of each counter the best metric of the SM's and the best of the L1's, chosen or not. The profiler's log
-    keeps both, so that another choice needs no new run; more of the same would only be more passes.
+    """What to profile: of each counter the best metric of the SM's and the best of the L1's, chosen or not. The
+    profiler's log keeps both, so that another choice needs no new run; more of the same would only be more passes.
     """
     found: set[str] = set(chosen(available).values())
     for counter in COUNTERS:
@@ -159,7 +166,7 @@ def candidates(available: AbstractSet[str]) -> list[str]:
     return sorted({part for metric in found for part in metric.split("+")})
 
 
-def right(counter: Counter, predicted: float, counted: float, requests: float | None) -> bool:
+def right(counter: CountedMetric, predicted: float, counted: float, requests: float | None) -> bool:
     """Whether ``predicted`` is right about ``counted``; ``requests``: what was counted of ``counter.requests``."""
     if counter.test == "at_most":
         return counted <= predicted * (1 + TOLERANCE)
@@ -170,7 +177,7 @@ def right(counter: Counter, predicted: float, counted: float, requests: float | 
     return abs(predicted - counted) <= TOLERANCE * counted
 
 
-def judged_by(counter: Counter, *, bound: bool) -> Counter:
+def judged_by(counter: CountedMetric, *, bound: bool) -> CountedMetric:
     """``counter`` as it is judged where the prediction is only a bound."""
     return replace(counter, test="at_most") if bound and counter.test == "close" else counter
 
@@ -229,7 +236,7 @@ def compared(
     return rows
 
 
-def stray_base(counter: Counter, counted: Mapping[str, float]) -> float | None:
+def stray_base(counter: CountedMetric, counted: Mapping[str, float]) -> float | None:
     """The counted requests that stray conflicts are measured against; None where none are known."""
     known = [counted[name] for name in _REQUESTS if counted.get(name)]
     return counted.get(counter.requests) or (sum(known) if known else None)

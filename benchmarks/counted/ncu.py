@@ -24,7 +24,7 @@ _GRACE_SECONDS = 8.0
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class ProfiledLaunch:
     """One profiled launch: the kernel's name, its grid and block as printed, and its metrics."""
 
     kernel: str
@@ -58,17 +58,30 @@ def names(text: str) -> frozenset[str]:
 
 def profile(
     command: Sequence[str], metrics: Sequence[str], log: Path, timeout_s: float, environment: dict[str, str]
-) -> tuple[str, list[Launch]]:
+) -> tuple[str, list[ProfiledLaunch]]:
     """What ``command`` prints, and the launches that were profiled before it ended or ``timeout_s`` was over.
 
-    ncu writes its table when the command ends: over time the command is ended first, and ncu itself only when it does not
-    follow. Clocks are left as they are. ``log`` keeps ncu's own output. Raises MissingExtra without ncu, MeasurementFailed with
-    its words where it profiled nothing.
+    ncu writes its table when the command ends: over time the command is ended first, and ncu itself only when it does
+    not follow. Clocks are left as they are. ``log`` keeps ncu's own output. Raises MissingExtra without ncu,
+    MeasurementFailed with its words where it profiled nothing.
     """
     full = [
-        program(), "--clock-control", "none", "--target-processes", "application-only", "--csv", "--page", "raw",
-        "--print-units", "base", "--log-file", str(log), "--metrics", ",".join(metrics), *command,
-    ]  # fmt: skip
+        program(),
+        "--clock-control",
+        "none",
+        "--target-processes",
+        "application-only",
+        "--csv",
+        "--page",
+        "raw",
+        "--print-units",
+        "base",
+        "--log-file",
+        str(log),
+        "--metrics",
+        ",".join(metrics),
+        *command,
+    ]
     process = started(full, environment)
     try:
         output, _ = process.communicate(timeout=timeout_s)
@@ -110,7 +123,7 @@ def _below(root: int, command: Sequence[str]) -> list[int]:
     return found
 
 
-def read(text: str) -> list[Launch]:
+def read(text: str) -> list[ProfiledLaunch]:
     """The launches of ncu's raw page as CSV, in order of their ID; lines before the table are ncu's messages.
 
     Values may have thousands separators; a metric that a kernel has not (``n/a``, empty) is left out. Raises
@@ -134,7 +147,9 @@ def read(text: str) -> list[Launch]:
             if "__" in name and (value := _number(row[number])) is not None:
                 values[name] = value
         kernel = row[columns["Kernel Name"]].partition("(")[0].strip()
-        found.append((int(row[0]), Launch(kernel, row[columns["Grid Size"]], row[columns["Block Size"]], values)))
+        found.append(
+            (int(row[0]), ProfiledLaunch(kernel, row[columns["Grid Size"]], row[columns["Block Size"]], values))
+        )
     return [launch for _, launch in sorted(found, key=lambda pair: pair[0])]
 
 

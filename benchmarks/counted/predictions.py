@@ -1,21 +1,21 @@
-"""What the analysis predicts of a kernel, under the names of ``metrics.COUNTERS``: the one place that knows both."""
+"""The analysis' predictions for a kernel, under the names of ``metrics.COUNTERS``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tirgemm.analysis.banks import BankModel, bank_model
+from tirgemm.analysis.banks.shared_access import SharedAccess
+from tirgemm.analysis.banks.wavefronts import BankModel, bank_model
 from tirgemm.analysis.resources import occupancy_of, resources_of
-from tirgemm.analysis.sass import disassemble
-from tirgemm.analysis.shared_access import SharedAccess
+from tirgemm.analysis.sass.program import disassemble
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 
 if TYPE_CHECKING:
-    from tirgemm.analysis.kernel import KernelAnalysis
+    from tirgemm.analysis.memory_traffic import KernelAnalysis
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Prediction:
 
 def predicted(gemm: Gemm, config: Config, device: Device, cubin: bytes) -> tuple[Prediction, ...]:
     """The predictions for every kernel of the config's launch, in order. Raises AnalysisFailed, BuildFailed."""
-    from tirgemm.analysis.kernel import analyse
-    from tirgemm.tuning.compile.cuda import checked_launch, lower_all
+    from tirgemm.analysis.memory_traffic import analyse
+    from tirgemm.tuning.build.cuda import checked_launch, lower_all
 
     program = family_named(config.family).instantiate(gemm, config, device)
     host, functions, _ = lower_all(program, device.arch)
@@ -63,9 +63,9 @@ def bounds(analysis: KernelAnalysis) -> frozenset[str]:
 def memory_counters(analysis: KernelAnalysis, model: BankModel) -> dict[str, float]:
     """The accesses of the load/store unit; what TMA and wgmma move passes no such counter.
 
-    ``..._fewest`` are no counters but what conflicts are counted beyond. For copies past L1 the addresses decide requests and
-    sectors, and that there are no conflicts where every lane copies. Passes, and conflicts where some lanes copy nothing,
-    depend on when data arrive and are not predicted.
+    ``..._fewest`` are no counters but what conflicts are counted beyond. For copies past L1 the addresses decide
+    requests and sectors, and that there are no conflicts where every lane copies. Passes, and conflicts where some
+    lanes copy nothing, depend on when data arrive and are not predicted.
     """
     counters: dict[str, float] = {}
     for name, kind, ops in (

@@ -7,21 +7,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from service.commands.tune import Data, LockDir, Url
-from service.data_dir import open_store, signer
-from tirgemm import _console as console
-from tirgemm._console import Json
+from tirgemm._terminal import console
+from tirgemm._terminal.console import Json
+from tirgemm._terminal.tables import Table
+from tirgemm.events import Event, SearchStarted
+from tirgemm.gemm import REGIMES, Regime, regime_named
+from tirgemm.progress import ProgressTracker
+from tirgemm.service.commands.tune import Data, LockDir, Url
+from tirgemm.tuning_db.data_folder import open_store, signer
 
 if TYPE_CHECKING:
-    from service.bench import Work
-    from service.results import ResultsFile, Row
+    from tirgemm.bench.results import ResultsFile, Row
+    from tirgemm.bench.suite_run import Work
 
 
 def bench(
     suites: Annotated[
-        list[str], typer.Argument(metavar="SUITE...", help="Names from benchmarks/suites, or suites' JSON files.")
+        list[str],
+        typer.Argument(
+            metavar="SUITE...",
+            help="Names of suites that come with it (an unknown name lists them), or suites' JSON files.",
+        ),
     ],
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: the first GPU, else the CPU.")] = None,
     regime: Annotated[str, typer.Option(help="sustained, isolated, or both with a comma.")] = "sustained",
@@ -29,15 +36,18 @@ def bench(
     baselines: Annotated[
         str | None, typer.Option(help="Names with commas, or none; default: all that can be measured here.")
     ] = None,
-    configs: Annotated[
-        Path | None, typer.Option(help="A file of search_configs.py: tuned is its best config, nothing is tuned.")
-    ] = None,
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="Tuned is the best config of the database's records, nothing is tuned.")
+    ] = False,
     finalists: Annotated[
-        int, typer.Option(min=1, help="Of --configs, so many of the fastest run beside the default.")
+        int, typer.Option(min=1, help="With --recorded, so many of the fastest run beside the default.")
     ] = 2,
     trials: Annotated[int, typer.Option(help="Candidates a shape that tuning builds at most.")] = 32,
     seconds: Annotated[float, typer.Option(help="Seconds of search a shape at most.")] = 120.0,
     measure: Annotated[float, typer.Option(help="Seconds that a shape is measured for in each regime.")] = 1.0,
+    races: Annotated[
+        int, typer.Option(min=1, help="How often each shape is measured; what is published needs two.")
+    ] = 2,
     limit: Annotated[float | None, typer.Option(help="Begin no shape after so many seconds; --resume goes on.")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     family: Annotated[list[str] | None, typer.Option(help="Only these families; repeatable.")] = None,
@@ -58,24 +68,22 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure every shape of every SUITE: default and tuned, beside the baselines, verified, samples kept."""
-    from service.bench import Bench, Work
-    from service.results import ResultsFile, device_folder, environment
-    from service.suites import Suite, benchmarks_folder, find_suite
+    from tirgemm.bench.results import ResultsFile, device_folder, environment
+    from tirgemm.bench.suite_run import Bench, Work
+    from tirgemm.bench.suites import Suite, benchmarks_folder, find_suite
     from tirgemm.detect import device as detect
     from tirgemm.tuning.budget import Budget
-    from tirgemm.tuning.measured_configs import MeasuredConfigs
     from tirgemm.tuning.workbench import Workbench
 
     shapes, regimes = [Suite.read(find_suite(name)) for name in suites], _regimes(regime)
     target, budget = detect(device), Budget(trials, seconds)
-    known = MeasuredConfigs.load(configs) if configs else None
     home = benchmarks_folder()
     folder = home / "results" / device_folder(target) if home else Path()
     about = environment(target, home.parent if home else None, commit)
     names = _names(variants)
     asked = None if baselines is None else _names(baselines)
 
-    def work(suite: Suite, regime: str) -> Work:
+    def work(suite: Suite, regime: Regime) -> Work:
         alone = len(shapes) * len(regimes) == 1
         path = out if out and alone else (out or folder) / f"{suite.name}.{regime}.json{'.gz' if compress else ''}"
         return Work(suite, regime, ResultsFile(path, suite.name, regime, about, resume=resume))
@@ -94,10 +102,27 @@ def bench(
             progress.advance(task)
             progress.console.print(_line(row, kept), highlight=False, markup=False, soft_wrap=True)
 
+        tracker = ProgressTracker()
+
+        def on_event(event: Event) -> None:
+            nonlocal tracker
+            if isinstance(event, SearchStarted):
+                tracker = ProgressTracker()
+            tracker(event)
+            progress.update(task, description=str(tracker.progress))
+
         runner = Bench(
-            workbench, baselines=asked, budget=budget, seed=seed, families=family, configs=known, seconds=measure, finalists=finalists,
-            on_event=lambda kind, event: progress.update(task, description=_stage(kind, event)),
-        )  # fmt: skip
+            workbench,
+            baselines=asked,
+            budget=budget,
+            seed=seed,
+            families=family,
+            recorded=recorded,
+            seconds=measure,
+            finalists=finalists,
+            races=races,
+            on_event=on_event,
+        )
         left = runner.run(works, names, on_row, limit_s=limit)
     files = [_summary(work.file) for work in works]
     document: dict[str, Any] = {"files": files, "left": left}
@@ -111,34 +136,28 @@ def bench(
     console.emit(as_json, document, show)
 
 
-def _regimes(text: str) -> list[str]:
+def _regimes(text: str) -> list[Regime]:
     """Distinct regimes in the order given. Raises InvalidRequest."""
     from tirgemm.errors import InvalidRequest
-    from tirgemm.gemm import REGIMES
 
-    found = list(dict.fromkeys(_names(text)))
-    for name in found:
-        if name not in REGIMES:
-            raise InvalidRequest(f"regime is {name!r}; it must be one of {', '.join(REGIMES)}")
-    if not found:
+    regimes = list(dict.fromkeys(map(regime_named, _names(text))))
+    if not regimes:
         raise InvalidRequest(f"no regime is given; regimes are {', '.join(REGIMES)}")
-    return found
+    return regimes
 
 
 def _summary(file: ResultsFile) -> dict[str, Any]:
     statuses = {s: sum(row["status"] == s for row in file.rows) for s in {row["status"] for row in file.rows}}
     return {
-        "file": str(file.path), "summary": file.document["summary"], "rows": len(file.rows), "statuses": statuses,
-    }  # fmt: skip
+        "file": str(file.path),
+        "summary": file.document["summary"],
+        "rows": len(file.rows),
+        "statuses": statuses,
+    }
 
 
 def _names(text: str) -> list[str]:
     return [name for part in text.split(",") if (name := part.strip()) and name != "none"]
-
-
-def _stage(kind: str, event: dict[str, Any]) -> str:
-    best = event.get("best_us")
-    return f"{kind} {event.get('trials', '')} best {best:.2f} us" if best else kind
 
 
 def _line(row: Row, kept: bool) -> str:
@@ -146,13 +165,16 @@ def _line(row: Row, kept: bool) -> str:
     if row["status"] != "measured":
         return f"{head}{row['status']}: {row['message']}"
     ratios = "  ".join(f"{entry['ratio']:.3f} x {name}" for name, entry in row["baselines"].items())
-    return f"{head}{row['median_us']:.2f} us  {row['tflops']:.3g} TFLOP/s  {ratios}{'  (kept)' if kept else ''}"
+    beside = row["baselines"].get("default")
+    best = "  (the default is the best)" if beside and beside["samples_us"] == row["samples_us"] else ""
+    figures = f"{row['median_us']:.2f} us  {row['tflops']:.3g} TFLOP/s  {ratios}"
+    return f"{head}{figures}{best}{'  (kept)' if kept else ''}"
 
 
 def _show(work: Work) -> None:
     file = work.file
     title = f"{work.suite.name}, {work.regime}: {file.path}"
-    table = Table("variant", "speed against", "geometric mean", "least", "shapes", title=title)
+    table = Table("variant", "speed against", ">geometric mean", ">least", ">shapes", title=title)
     for variant, baselines in file.document["summary"].items():
         for name, found in baselines.items():
             table.add_row(variant, name, f"{found['geomean']:.3f}", f"{found['min']:.3f}", str(found["count"]))

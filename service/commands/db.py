@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from service.commands.tune import Data, Url
-from service.data_dir import open_database
-from tirgemm import _console as console
-from tirgemm._console import Json
+from tirgemm._terminal import console
+from tirgemm._terminal.console import Json
 from tirgemm.errors import InvalidRequest, StoreError
-
-if TYPE_CHECKING:
-    from tuning_db import Database
+from tirgemm.service.commands.tune import Data, Url
+from tirgemm.tuning_db.data_folder import database_file, existing_database, open_database
 
 app = typer.Typer(
     help="Inspect, export, import and merge the tuning database.",
@@ -31,9 +26,9 @@ RecordsFile = Annotated[Path, typer.Argument(metavar="FILE", help="A records fil
 @app.command()
 def info(data: Data = None, db: Url = None, as_json: Json = False) -> None:
     """What is in the database: rows, candidates by status, devices, blobs."""
-    from tuning_db import admin
+    from tirgemm.tuning_db import admin
 
-    with _existing(data, db) as database:
+    with existing_database(data, db) as database:
         found = admin.info(database).to_json()
 
     def show() -> None:
@@ -50,9 +45,9 @@ def info(data: Data = None, db: Url = None, as_json: Json = False) -> None:
 @app.command()
 def check(data: Data = None, db: Url = None, as_json: Json = False) -> None:
     """Whether the database and every artifact in it are whole; exit code 1 where they are not."""
-    from tuning_db import admin
+    from tirgemm.tuning_db import admin
 
-    with _existing(data, db) as database:
+    with existing_database(data, db) as database:
         wrong = admin.check(database)
     if wrong:
         raise StoreError("; ".join(wrong))
@@ -68,9 +63,9 @@ def export_records(
     as_json: Json = False,
 ) -> None:
     """Write every candidate with its samples to FILE."""
-    from tuning_db import transfer
+    from tirgemm.tuning_db import transfer
 
-    with _existing(data, db) as database:
+    with existing_database(data, db) as database:
         header = transfer.export_records(database, file, artifacts=artifacts)
     counts = ", ".join(f"{count} {kind}s" for kind, count in header["counts"].items()) or "nothing"
     console.emit(as_json, {"file": str(file)} | header, lambda: console.out.print(f"{file}: {counts}"))
@@ -79,11 +74,13 @@ def export_records(
 @app.command("import")
 def import_records(file: RecordsFile, data: Data = None, db: Url = None, as_json: Json = False) -> None:
     """Merge the records of FILE: it only adds, and twice is the same as once."""
-    from tuning_db import transfer
+    from tirgemm.tuning_db import transfer
 
+    file.stat()  # a file that is not there must not leave a new database behind
+    made = _made(data, db)
     with open_database(data, db) as database:
         merged = transfer.import_records(database, file).to_json()
-    _show_merged(as_json, merged)
+    _show_merged(as_json, merged, made)
 
 
 @app.command()
@@ -98,17 +95,18 @@ def merge(
     as_json: Json = False,
 ) -> None:
     """Merge another database into this one: it only adds."""
-    from tuning_db import transfer
+    from tirgemm.tuning_db import transfer
 
     is_url = "://" in other
     if is_url and other_data is None:
         raise InvalidRequest(f"{other.split('@')[-1]} is a URL: say with --other-data where its blobs are")
+    made = _made(data, db)
     with (
+        existing_database(other_data if is_url else Path(other), other if is_url else None) as source,
         open_database(data, db) as database,
-        _existing(other_data if is_url else Path(other), other if is_url else None) as source,
     ):
         merged = transfer.merge(database, source, artifacts=artifacts).to_json()
-    _show_merged(as_json, merged)
+    _show_merged(as_json, merged, made)
 
 
 @app.command()
@@ -121,9 +119,9 @@ def gc(
     as_json: Json = False,
 ) -> None:
     """Delete blobs that no kernel needs, and files that a kill left unfinished."""
-    from tuning_db import admin
+    from tirgemm.tuning_db import admin
 
-    with _existing(data, db) as database:
+    with existing_database(data, db) as database:
         found = asdict(admin.collect(database, older_than_s=older_than, dry_run=dry_run))
         if vacuum and not dry_run:
             admin.vacuum(database)
@@ -135,17 +133,13 @@ def gc(
     )
 
 
-@contextmanager
-def _existing(data: Path | None, url: str | None) -> Iterator[Database]:
-    """A database that is there: looking into a folder must not make one."""
-    from service.data_dir import database_file
-
-    if url is None and not database_file(data).exists():
-        raise InvalidRequest(f"{database_file(data).parent} holds no tuning database; give its folder with --data")
-    with open_database(data, url) as database:
-        yield database
+def _made(data: Path | None, url: str | None) -> Path | None:
+    """The data folder where opening its database would make a new one."""
+    file = database_file(data)
+    return file.parent if url is None and not file.is_file() else None
 
 
-def _show_merged(as_json: bool, merged: dict[str, Any]) -> None:
+def _show_merged(as_json: bool, merged: dict[str, Any], made: Path | None) -> None:
     words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in merged.items())
-    console.emit(as_json, merged, lambda: console.out.print(f"merged: {words}"))
+    new = f" into a new tuning database in {made}" if made is not None else ""
+    console.emit(as_json, merged, lambda: console.out.print(f"merged{new}: {words}"))

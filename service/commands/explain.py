@@ -1,42 +1,49 @@
-"""``tirgemm explain``: why a kernel is as fast as it is, and why the others lost, on a machine with or without a GPU."""
+"""``tirgemm explain``: why a kernel is as fast as it is, and why the others lost, on a machine with or without a
+GPU."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.commands.tune import Data, Url
-from service.data_dir import SIGNING_KEY, database_file, open_store
-from tirgemm import _console as console
-from tirgemm._console import Json
-from tirgemm.cli import Regime
-from tirgemm.errors import InvalidRequest
+from tirgemm._terminal import console
+from tirgemm._terminal.console import Json
+from tirgemm.cli import RegimeOption
+from tirgemm.errors import InvalidRequest, Unsupported
+from tirgemm.gemm import Gemm, Regime, regime_named
+from tirgemm.service.commands.tune import Data, Url
+from tirgemm.tuning_db.data_folder import SIGNING_KEY, database_file, open_store
 
 if TYPE_CHECKING:
-    from service.explain.gather import Report
     from tirgemm.analysis.roofline import MeasuredRate
-    from tirgemm.tuning.explain import Time
+    from tirgemm.config import Config
+    from tirgemm.device import Device
+    from tirgemm.service.explain.gather import Report
+    from tirgemm.tuning.explain import MeasuredTime
 
 
 def explain(
     gemm: Annotated[
         str | None, typer.Argument(metavar="GEMM", help="The problem, such as 4096x4096x4096:f16:nt.")
     ] = None,
-    kernel: Annotated[str | None, typer.Option(metavar="ID", help="A kernel of the data folder, by its id.")] = None,
+    kernel: Annotated[
+        str | None, typer.Option(metavar="ID", help="A kernel of the data folder, by its id or hash.")
+    ] = None,
     family: Annotated[
         str | None, typer.Option(help="Whose kernel; default: the family that is predicted to be fastest.")
     ] = None,
     config: Annotated[
-        str | None, typer.Option(metavar="KNOB=VALUE,...", help="Knobs that differ from the family's default.")
+        str | None,
+        typer.Option(metavar="KNOB=VALUE,...", help="Knobs that differ from the family's default, or --kernel's."),
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="cuda, cuda:1, or by name: sm_80, sm_86, sm_89, sm_90a; default: the first GPU.")
     ] = None,
     m: Annotated[int | None, typer.Option(min=1, help="m, where GEMM has a range; default: its largest.")] = None,
-    regime: Regime = "sustained",
+    regime: RegimeOption = "sustained",
     as_written: Annotated[
         bool, typer.Option("--as-written", help="Do not compile: what the IR says, not the machine code.")
     ] = False,
@@ -52,24 +59,27 @@ def explain(
     db: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Tell why a kernel is as fast as it is, without a GPU: banks, sectors, occupancy, waves, roofline, and its rivals."""
-    from service.explain.terminal import show
-    from service.explain.wording import sections
+    """Tell why a kernel is as fast as it is, without a GPU: banks, sectors, occupancy, waves, roofline, and its
+    rivals."""
+    from tirgemm.service.explain.report_text import sections
+    from tirgemm.service.explain.terminal import show
 
     if (gemm is None) == (kernel is None):
         given = f"GEMM {gemm!r} and --kernel {kernel!r}" if gemm else "neither GEMM nor --kernel"
         raise InvalidRequest(f"{given} given; explain takes one of them")
+    places = Places(measured, data, db)
     if kernel is not None:
-        ways = {"--family": family, "--config": config, "--device": device, "--m": m}
+        ways = {"--family": family, "--device": device, "--m": m}
         beside = [f"{name} {value}" for name, value in ways.items() if value is not None]
         if beside or as_written:
             raise InvalidRequest(f"--kernel {kernel} says it all; leave out {', '.join(beside) or '--as-written'}")
-        report = _kernel(kernel, measured, data, db)
+        report = _kernel(kernel, config or "", places)
     else:
         assert gemm is not None
-        report = _config(gemm, family, config or "", device, m or 0, regime, as_written, measured, data, db)
+        wanted = Wanted.of(gemm, device, regime, m or 0, compiled=not as_written)
+        report = _config(wanted, family, config or "", places)
     if html is not None:
-        from service.explain.page import page
+        from tirgemm.service.explain.page import page
 
         html.write_text(page(report), encoding="utf-8")
     document = report.to_json() | {"html": str(html) if html else None}
@@ -78,56 +88,101 @@ def explain(
         console.out.print(f"page: {html}")
 
 
-def _kernel(kernel: str, measured: Path | None, data: Path | None, db: str | None) -> Report:
-    from service.explain.gather import explained, of_kernel
-    from service.explain.rates import of_results
-    from tirgemm.artifact import Signer
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where measured rates, kernels and recorded times are looked up."""
 
-    if db is None and not database_file(data).exists():
+    measured: Path | None
+    data: Path | None
+    db: str | None
+
+    @property
+    def has_store(self) -> bool:
+        return self.db is not None or database_file(self.data).exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is explained, but for the config."""
+
+    gemm: Gemm
+    device: Device
+    regime: Regime
+    m: int = 0
+    compiled: bool = True
+
+    @classmethod
+    def of(cls, text: str, device: str | None, regime: str, m: int, *, compiled: bool) -> Wanted:
+        """Raises InvalidGemm, InvalidDevice, DeviceUnavailable, InvalidRequest."""
+        from tirgemm.detect import device as detect
+        from tirgemm.hardware import ARCHITECTURES
+
+        gemm, target = Gemm.parse(text), detect(device)
+        if device is None and target.kind != "cuda":
+            raise InvalidRequest(
+                f"GPU kernels are explained, and this machine has no GPU: name one with --device, such as sm_90a; "
+                f"known "
+                f"are {', '.join(ARCHITECTURES)}"
+            )
+        return cls(gemm, target, regime_named(regime), m, compiled)
+
+
+def _kernel(kernel: str, knobs: str, places: Places) -> Report:
+    """The report of a stored kernel; with ``knobs`` that of its config where those are changed."""
+    from tirgemm.artifact import Signer
+    from tirgemm.service.explain.gather import Stored, explained
+    from tirgemm.service.explain.rates import of_results
+    from tirgemm.service.views.kernel_refs import find_kernel
+
+    if not places.has_store:
         raise InvalidRequest(
-            f"there is no kernel {kernel!r:.80}: {database_file(data)} is not there; name --data or --db"
+            f"there is no kernel {kernel!r:.80}: {database_file(places.data)} is not there; name --data or --db"
         )
-    key = database_file(data).with_name(SIGNING_KEY)
-    with open_store(data, db) as store:
-        stored = of_kernel(store, kernel, [Signer.load(key).public] if key.exists() else [])
-    if measured is not None:
-        rates = of_results(measured, stored.record.device, stored.record.regime)
+    key = database_file(places.data).with_name(SIGNING_KEY)
+    with open_store(places.data, places.db) as store:
+        record = find_kernel(store, kernel)
+        if record.device.kind != "cuda":
+            raise Unsupported(
+                f"kernel {record.id} is for a CPU, and GPU kernels are explained; `tirgemm candidates {record.gemm}` "
+                f"has "
+                f"what it was chosen from, `tirgemm show {record.id} --asm` its machine code"
+            )
+        stored = Stored.of(store, record, [Signer.load(key).public] if key.exists() else [])
+    if knobs:
+        return _config(Wanted(record.gemm, record.device, record.regime), None, knobs, places, base=record.config)
+    if places.measured is not None:
+        rates = of_results(places.measured, record.device, record.regime)
         stored = replace(stored, rates={**stored.rates, **rates})
     return explained(stored)
 
 
-def _config(
-    text: str,
-    family: str | None,
-    knobs: str,
-    device: str | None,
-    m: int,
-    regime: str,
-    as_written: bool,
-    measured: Path | None,
-    data: Path | None,
-    db: str | None,
-) -> Report:
-    from service.explain.gather import Report, recorded_time
-    from service.explain.rates import of_results, of_store
-    from tirgemm.detect import device as detect
-    from tirgemm.gemm import REGIMES, Gemm
+def _config(wanted: Wanted, family: str | None, knobs: str, places: Places, base: Config | None = None) -> Report:
+    from tirgemm.service.explain.gather import Report, recorded_time
+    from tirgemm.service.explain.rates import of_results, of_store
     from tirgemm.tuning.explain import chosen, explain
 
-    problem, target = Gemm.parse(text), detect(device)
-    if regime not in REGIMES:
-        raise InvalidRequest(f"regime is {regime!r}; it must be one of {', '.join(REGIMES)}")
-    config = chosen(problem, target, family, knobs, regime)
-    time: Time | None = None
+    gemm, device, regime = wanted.gemm, wanted.device, wanted.regime
+    config = chosen(gemm, device, family, knobs, regime, base)
+    _tell_followers(base or chosen(gemm, device, family, "", regime), config, knobs)
+    time: MeasuredTime | None = None
     rates: dict[str, MeasuredRate] = {}
-    if db is not None or database_file(data).exists():
-        with open_store(data, db) as store:
-            time = recorded_time(store, problem, config, target, regime) if not m else None
-            rates = of_store(store, target)
-    if measured is not None:
-        rates |= of_results(measured, target, regime)
+    if places.has_store:
+        with open_store(places.data, places.db) as store:
+            time = recorded_time(store, gemm, config, device, regime) if not wanted.m else None
+            rates = of_store(store, device)
+    if places.measured is not None:
+        rates |= of_results(places.measured, device, regime)
     return Report(
-        explain(
-            problem, config, target, compiled=not as_written, m=m, regime=regime, time=time, measured=rates
-        )
-    )  # fmt: skip
+        explain(gemm, config, device, compiled=wanted.compiled, m=wanted.m, regime=regime, time=time, measured=rates)
+    )
+
+
+def _tell_followers(base: Config, config: Config, knobs: str) -> None:
+    """Say on stderr which knobs changed that were not named, for the rules need them to."""
+    from tirgemm.tuning.rivals import differences
+
+    named = {part.partition("=")[0].strip() for part in knobs.split(",")}
+    followers = [each for each in differences(base, config) if each.knob not in named]
+    if followers:
+        changes = ", ".join(f"{each.knob}={each.other} (not {each.kernel})" for each in followers)
+        console.err.print(f"also changed, as {config.family}'s rules need it: {changes}", markup=False, soft_wrap=True)

@@ -7,22 +7,23 @@ from typing import Annotated, Any
 
 import typer
 
-from tirgemm import _console as console
-from tirgemm._console import Json
-from tirgemm.cli import ArtifactPath, TrustOption, trust_of
+from tirgemm._terminal import console
+from tirgemm._terminal.console import Json
+from tirgemm.cli import ArtifactPath, DataOption, TrustOption, trust_of
 
 
 def export(
     kernel: ArtifactPath,
     out: Annotated[Path, typer.Argument(metavar="OUT.so", help="The library to write.")],
     trust: TrustOption = None,
+    data: DataOption = None,
     as_json: Json = False,
 ) -> None:
     """Write a kernel as a single-file library: `tvm_ffi.load_module("OUT.so")["main"](a, b, d)`."""
     from tirgemm.artifact import export as write
     from tirgemm.artifact import read
 
-    trusted = trust_of(trust)
+    trusted = trust_of(trust, data)
     manifest = read(kernel, trusted).manifest
     write(kernel, out, trusted)
     document: dict[str, Any] = {"file": str(out), "bytes": out.stat().st_size, "gemm": str(manifest.gemm)}

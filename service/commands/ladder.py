@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.commands.tune import Data, LockDir, Url
-from service.data_dir import open_store, signer
-from tirgemm import _console as console
-from tirgemm._console import Json
-from tirgemm.cli import Regime
+from tirgemm._terminal import console
+from tirgemm._terminal.console import Json
+from tirgemm.cli import RegimeOption
+from tirgemm.gemm import Gemm, Regime, regime_named
+from tirgemm.service.commands.tune import Data, LockDir, Url
+from tirgemm.tuning_db.data_folder import open_store, signer
 
 if TYPE_CHECKING:
-    from service.ladder_report import Entry
-    from service.results import ResultsFile, Row
+    from tirgemm.bench.ladder_report import RungFigures
+    from tirgemm.bench.results import ResultsFile, Row
     from tirgemm.device import Device
-    from tirgemm.gemm import Gemm
 
-    Ladder = tuple[Gemm, list[Entry], dict[str, float]]
+    Ladder = tuple[Gemm, list[RungFigures], dict[str, float]]
 
 DTYPE, LAYOUT = "f32", "nn"
 
@@ -38,15 +38,19 @@ def ladder(
     device: Annotated[
         str | None, typer.Option(help="cuda, cuda:1; with --dry-run sm_80 and so on too; default: the first GPU.")
     ] = None,
-    regime: Regime = "sustained",
+    regime: RegimeOption = "sustained",
     baselines: Annotated[
         str | None, typer.Option(help="Names with commas, or none; default: cuBLAS through PyTorch and cuBLASLt.")
     ] = None,
-    configs: Annotated[
-        Path | None, typer.Option(help="A file of search_configs.py: its best config is one more rung, tuned.")
-    ] = None,
-    measure: Annotated[float, typer.Option(help="Seconds that a problem is measured for; slow rungs take longer.")] = 1.0,
-    limit: Annotated[float, typer.Option(help="Seconds that a rung's launches may take; a slower one is left out.")] = 180.0,
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="The fastest config of the database's records is one more rung, tuned.")
+    ] = False,
+    measure: Annotated[
+        float, typer.Option(help="Seconds that a problem is measured for; slow rungs take longer.")
+    ] = 1.0,
+    limit: Annotated[
+        float, typer.Option(help="Seconds that a rung's launches may take; a slower one is left out.")
+    ] = 180.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Measure nothing: the tree, what changes and what a rung loads.")
     ] = False,
@@ -61,40 +65,54 @@ def ladder(
     db: Url = None,
     lock_dir: LockDir = None,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Measure every rung of the simt ladder for A of M x K and B of K x N, beside cuBLAS, each verified first."""
-    from service.ladder_report import described
-    from service.ladder_view import view
-    from tirgemm.tuning.measured_configs import MeasuredConfigs
+    from tirgemm.bench.ladder_report import described
+    from tirgemm.service.views.ladder_terminal import view
 
     gemms = _problems(m, n, k, dtype, layout, alpha_beta, suite)
-    _require_known(regime, html)
+    asked = regime_named(regime)
+    _require_folder(html)
     if dry_run:
-        _require_unused("--dry-run measures nothing", ("--output", out), ("--configs", configs),
-                        ("--baselines", baselines), ("--resume", resume))  # fmt: skip
+        _require_unused(
+            "--dry-run measures nothing",
+            ("--output", out),
+            ("--recorded", recorded),
+            ("--baselines", baselines),
+            ("--resume", resume),
+        )
     elif suite is None and out is None:
         _require_unused("without --suite or --output there is no file to go on with", ("--resume", resume))
     target = _target(device, dry_run)
     if dry_run:
-        ladders: list[Ladder] = [(gemm, described(gemm, target, regime), {}) for gemm in gemms]
+        ladders: list[Ladder] = [(gemm, described(gemm, target, asked), {}) for gemm in gemms]
         place = f"not measured; configs for {target.name} ({target.model})"
     else:
-        known = MeasuredConfigs.load(configs) if configs is not None else None
-        file = _file(target, suite, regime, commit, out, resume)
+        file = _file(target, suite, asked, commit, out, resume)
         names = (
             None if baselines is None else [name for part in baselines.split(",") if (name := part.strip()) != "none"]
         )
         with open_store(data, db) as store:
             rows = _measured(
-                gemms, target, regime, file, store, signer(data), lock_dir,
-                baselines=names, seconds=measure, limit_s=limit, seed=seed, configs=known,
-            )  # fmt: skip
+                gemms,
+                target,
+                asked,
+                file,
+                store,
+                signer(data),
+                lock_dir,
+                baselines=names,
+                seconds=measure,
+                limit_s=limit,
+                seed=seed,
+                recorded=recorded,
+            )
         if file is not None and suite is not None:
             _arrange(file, gemms)
         ladders = [_ladder(gemm, rows) for gemm in gemms]
         place = f"{target.model}, {regime}"
     if html is not None:
-        from service.ladder_page import page
+        from tirgemm.service.views.ladder_page import page
 
         html.write_text(page(ladders, place), encoding="utf-8")
     document = {
@@ -109,7 +127,7 @@ def ladder(
     def show() -> None:
         console.out.print(place)
         for gemm, entries, theirs in ladders:
-            console.out.print(view(gemm, entries, theirs), soft_wrap=False)
+            console.out.print(view(gemm, entries, theirs))
         if html is not None:
             console.out.print(f"written: {html}")
 
@@ -120,15 +138,18 @@ def _problems(
     m: int | None, n: int | None, k: int | None, dtype: str, layout: str, alpha_beta: bool, suite: str | None
 ) -> list[Gemm]:
     """Raises InvalidRequest, InvalidGemm."""
-    from service.suites import Suite, find_suite
+    from tirgemm.bench.suites import Suite, find_suite
     from tirgemm.errors import InvalidRequest
-    from tirgemm.gemm import Gemm
 
     if suite is not None:
         if m is not None:
             raise InvalidRequest(f"M N K and --suite {suite} are both given; give one of them")
-        _require_unused(f"--suite {suite} has problems of its own", ("--alpha-beta", alpha_beta),
-                        ("--dtype", dtype != DTYPE), ("--layout", layout != LAYOUT))  # fmt: skip
+        _require_unused(
+            f"--suite {suite} has problems of its own",
+            ("--alpha-beta", alpha_beta),
+            ("--dtype", dtype != DTYPE),
+            ("--layout", layout != LAYOUT),
+        )
         return list(Suite.read(find_suite(suite)).gemms)
     if m is None or n is None or k is None:
         raise InvalidRequest("give M, N and K, or --suite")
@@ -144,13 +165,10 @@ def _require_unused(why: str, *options: tuple[str, object]) -> None:
             raise InvalidRequest(f"{why}: leave out {name}")
 
 
-def _require_known(regime: str, html: Path | None) -> None:
-    """Raise InvalidRequest before anything is measured where the regime is unknown or the page has no folder."""
+def _require_folder(html: Path | None) -> None:
+    """Raise InvalidRequest before anything is measured where the page has no folder."""
     from tirgemm.errors import InvalidRequest
-    from tirgemm.gemm import REGIMES
 
-    if regime not in REGIMES:
-        raise InvalidRequest(f"regime is {regime!r}; it must be one of {', '.join(REGIMES)}")
     if html is not None and not html.parent.is_dir():
         raise InvalidRequest(f"--html is {html}; its folder {html.parent} does not exist: make it first")
 
@@ -168,15 +186,15 @@ def _target(name: str | None, dry_run: bool) -> Device:
         instead = f"name one of {', '.join(ARCHITECTURES)}" if dry_run else "--dry-run shows it without"
         raise Unsupported(f"the ladder's kernels run on NVIDIA GPUs, not on {target.kind} {target.model}; {instead}")
     if not dry_run and not target.present:
-        raise Unsupported(f"device {target.name} is only named; nothing can be measured on it: use --dry-run")
+        raise Unsupported(f"{target.only_named}: use --dry-run")
     return target
 
 
 def _file(
-    target: Device, suite: str | None, regime: str, commit: str | None, out: Path | None, resume: bool
+    target: Device, suite: str | None, regime: Regime, commit: str | None, out: Path | None, resume: bool
 ) -> ResultsFile | None:
-    from service.results import ResultsFile, device_folder, environment
-    from service.suites import benchmarks_folder
+    from tirgemm.bench.results import ResultsFile, device_folder, environment
+    from tirgemm.bench.suites import benchmarks_folder
 
     home = benchmarks_folder()
     if out is None and suite is None:
@@ -188,11 +206,17 @@ def _file(
 
 
 def _measured(
-    gemms: list[Gemm], target: Device, regime: str, file: ResultsFile | None, store: Any, signed_by: Any,
-    lock_dir: Path | None, **options: Any,
-) -> list[Row]:  # fmt: skip
+    gemms: list[Gemm],
+    target: Device,
+    regime: Regime,
+    file: ResultsFile | None,
+    store: Any,
+    signed_by: Any,
+    lock_dir: Path | None,
+    **options: Any,
+) -> list[Row]:
     """The rows of every problem; those of a file that is resumed are kept."""
-    from service.ladder import LadderRun
+    from tirgemm.bench.ladder_run import LadderRun
     from tirgemm.families.simt.ladder import RUNGS, TUNED
     from tirgemm.tuning.workbench import Workbench
 
@@ -203,7 +227,7 @@ def _measured(
     ):
         runner = LadderRun(workbench, **options)
         for gemm in gemms:
-            wanted = {rung.name for rung in (RUNGS if options["configs"] is None else (*RUNGS, TUNED))}
+            wanted = {rung.name for rung in ((*RUNGS, TUNED) if options["recorded"] else RUNGS)}
             known = [row for row in rows if row["gemm"] == str(gemm)]
             measured = any(row["status"] == "measured" for row in known)
             if measured and wanted <= {row["variant"] for row in known}:
@@ -223,7 +247,7 @@ def _arrange(file: ResultsFile, gemms: list[Gemm]) -> None:
 
 def _ladder(gemm: Gemm, rows: list[Row]) -> Ladder:
     """The entries of a problem, and the baselines' TFLOP/s from the medians of the same run."""
-    from service.ladder_report import reported
+    from tirgemm.bench.ladder_report import reported
 
     entries = reported(rows, gemm)
     mine = [row for row in rows if row["gemm"] == str(gemm) and row["status"] == "measured"]

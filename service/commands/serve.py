@@ -29,10 +29,10 @@ def serve(
 
     Exits with 2 where the data folder or the port is in use, or a setting is wrong.
     """
-    from service.process import log_to_stderr
-    from service.server import run_server
-    from service.settings import Settings
     from tirgemm.errors import TirgemmError
+    from tirgemm.service.jobs.process import log_to_stderr
+    from tirgemm.service.server.process import run_server
+    from tirgemm.service.settings import Settings
 
     def announce(info: dict[str, Any]) -> None:
         typer.echo(json.dumps(info) if as_json else f"tirgemm serves on {info['url']} from {info['data']}")
@@ -40,9 +40,15 @@ def serve(
     log_to_stderr(verbose=verbose)
     try:
         settings = Settings.load(
-            data=data, db=db, host=host, port=port, worker=worker, processes=processes, lock_dir=lock_dir,
+            data=data,
+            db=db,
+            host=host,
+            port=port,
+            worker=worker,
+            processes=processes,
+            lock_dir=lock_dir,
             lease_seconds=lease_seconds,
-        )  # fmt: skip
+        )
         run_server(settings, announce)
     except TirgemmError as error:
         typer.echo(

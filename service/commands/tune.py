@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,16 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from service.commands.live import SearchState, Watch
-from service.data_dir import open_store, signer
-from tirgemm import _console as console
-from tirgemm._console import Json
-from tirgemm.cli import GemmText, Regime
+from tirgemm._terminal import console
+from tirgemm._terminal.console import Json
+from tirgemm._terminal.progress_view import ProgressView, console_view
+from tirgemm._terminal.tables import Table
+from tirgemm.cli import RegimeOption
+from tirgemm.events import Event, SearchStarted
+from tirgemm.gemm import REGIMES
+from tirgemm.progress import ProgressTracker, role_words
+from tirgemm.service.commands.sweep import document as sweep_document
+from tirgemm.service.commands.sweep import problems, sweep
+from tirgemm.tuning_db.data_folder import open_store, signer
 
 if TYPE_CHECKING:
+    from tirgemm.artifact import Signer
     from tirgemm.tuning.records import KernelRecord
+    from tirgemm.tuning.tuned_kernel import TuneRequest
 
 Data = Annotated[
     Path | None,
@@ -36,9 +42,13 @@ LockDir = Annotated[
 
 
 def tune(
-    gemm: GemmText,
+    gemms: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[GEMM]...", help="Such as 4096x4096x4096:f16:nt; several are searched together."),
+    ] = None,
+    suite: Annotated[list[str] | None, typer.Option(help="The problems of this suite too; repeatable.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: the first GPU, else the CPU.")] = None,
-    regime: Regime = "sustained",
+    regime: RegimeOption = "sustained",
     trials: Annotated[int, typer.Option(help="Candidates to build at most; recorded ones count.")] = 32,
     seconds: Annotated[float, typer.Option(help="Seconds of search at most.")] = 120.0,
     seed: Annotated[int, typer.Option(min=0)] = 0,
@@ -47,34 +57,121 @@ def tune(
     db: Url = None,
     lock_dir: LockDir = None,
     out: Annotated[Path | None, typer.Option("--output", "--out", "-o", help="Write the artifact here.")] = None,
-    trust: Annotated[bool, typer.Option("--trust", help="Trust this folder's signing key from now on.")] = False,
+    retune: Annotated[
+        bool, typer.Option("--retune", help="Go on with the search even where a kernel is stored: --trials more.")
+    ] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Trust the key of the folder --data from now on; that of yours always is.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Find the fastest verified kernel for GEMM on a device of this machine."""
-    from tirgemm.artifact import Trust
-    from tirgemm.detect import device as detect
-    from tirgemm.gemm import Gemm
-    from tirgemm.tuning.budget import Budget
-    from tirgemm.tuning.tune import tune as run
+    """Find the fastest verified kernel for each GEMM on a device of this machine.
 
-    problem, budget, target = Gemm.parse(gemm), Budget(trials, seconds), detect(device)
+    Of several the next candidates are those of the problem where a gain is likeliest; --trials and --seconds are for
+    each. The same command goes on from what is recorded.
+
+    Ctrl-C ends the search with the best kernel so far, certified and written, and exit code 130; a second one drops it.
+    """
+    from tirgemm.artifact import Trust
+    from tirgemm.errors import InvalidRequest
+    from tirgemm.tuning.budget import Budget
+    from tirgemm.tuning.tuned_kernel import TuneRequest
+    from tirgemm.tuning.tuned_kernel import tune as run
+    from tirgemm.tuning.tuning_task import Control
+
+    asked, budget = problems(gemms or (), suite or ()), Budget(trials, seconds)
+    if len(asked) > 1 and out is not None:
+        raise InvalidRequest(f"--output is {out}, but there are {len(asked)} problems: `tirgemm get` writes each")
+    requests = [
+        TuneRequest.of(gemm, device, regime, budget, seed=seed, families=family, retune=retune) for gemm in asked
+    ]
+    request = requests[0]
+    if out is not None and not out.parent.is_dir():
+        raise InvalidRequest(f"--output is {out}, but there is no folder {out.parent}; make it first")
     key = signer(data)
-    if trust:
-        Trust.default().add(key.public, "this machine")
-    state = SearchState(problem)
-    with open_store(data, db) as store, cancelled_by_interrupt() as cancel, Watch(state, console.err, as_json) as watch:
-        found = run(
-            problem, target, regime, budget, seed=seed, store=store, on_event=watch, cancel=cancel, families=family,
-            lock_dir=lock_dir, signer=key,
-        )  # fmt: skip
+    if trust and key.public not in Trust.default().keys:
+        Trust.of_user().add(key.public, f"the data folder {data}")
+    if len(requests) > 1:
+        _tune_many(requests, data, db, key, lock_dir, as_json=as_json)
+        return
+    tracker = ProgressTracker(str(request.gemm))
+    told: list[Event] = []
+    try:
+        with (
+            open_store(data, db) as store,
+            console_view(tracker, console.err, quiet=as_json) as view,
+            _stopped_by_interrupt(view) as stop,
+        ):
+
+            def on_event(event: Event) -> None:
+                told.append(event)
+                view(event)
+
+            found = run(request, store=store, signer=key, control=Control(on_event, stop=stop), lock_dir=lock_dir)
+    except KeyboardInterrupt:
+        console.leave_interrupted()
     if out is not None:
         found.save(out)
     document = describe(found.record) | {
-        "search": state.to_json(),
+        "stored": not any(isinstance(event, SearchStarted) for event in told),
+        "interrupted": stop.is_set(),
+        "search": tracker.to_json(),
         "signer": key.public,
         "file": str(out) if out else None,
     }
-    console.emit(as_json, document, lambda: _show(found.record, out, key.public))
+
+    def show() -> None:
+        _show(found.record)
+        if document["stored"]:
+            console.out.print(
+                f"from the database: {found.record.trials} trials on {found.record.created_at[:10]};"
+                " more --trials or --retune go on from there"
+            )
+        if stop.is_set():
+            console.out.print(
+                f"interrupted after {tracker.progress.done} of {trials} candidates; the same command goes on from there"
+            )
+        if out is not None:
+            console.out.print(f"{out}, signed by {key.public}")
+            if key.public not in Trust.default().keys:
+                console.out.print(f"to use it: tirgemm trust add {key.public}", soft_wrap=True)
+
+    console.emit(as_json, document, show)
+    if stop.is_set():
+        raise typer.Exit(console.INTERRUPTED)
+
+
+def _tune_many(
+    requests: list[TuneRequest], data: Path | None, db: str | None, key: Signer, lock_dir: Path | None, *, as_json: bool
+) -> None:
+    """Search them together; Ctrl-C ends it with the best kernels so far, a second one at once."""
+    from tirgemm.tuning.process.interrupts import stop_on_interrupt
+    from tirgemm.tuning.workbench import Workbench
+
+    stop = threading.Event()
+
+    def acknowledge() -> None:
+        console.err.print("ending: the best kernels so far are certified; Ctrl-C again drops them")
+
+    with (
+        open_store(data, db) as store,
+        Workbench(requests[0].device, store, key, lock_dir=lock_dir) as workbench,
+        stop_on_interrupt(stop, acknowledge, force_exit=console.leave_interrupted),
+    ):
+        outcomes = sweep(requests, workbench, stop=stop, quiet=as_json)
+    found = sweep_document(outcomes, describe) | {"interrupted": stop.is_set()}
+    console.emit(
+        as_json,
+        found,
+        lambda: console.out.print(
+            f"{len(found['kernels'])} of {len(requests)} problems have a tuned kernel"
+            + ("; the same command goes on from there" if stop.is_set() else "")
+        ),
+    )
+    if stop.is_set():
+        raise typer.Exit(console.INTERRUPTED)
+    if found["failed"]:
+        raise typer.Exit(1)
 
 
 def describe(record: KernelRecord) -> dict[str, Any]:
@@ -82,35 +179,35 @@ def describe(record: KernelRecord) -> dict[str, Any]:
     fields = {f: getattr(record, f) for f in ("id", "regime", "role", "kernel_sha256", "artifact_sha256", "trials")}
     certificate = record.certificate.to_json() if record.certificate else None
     return fields | {
-        "gemm": str(record.gemm), "device": record.device.key, "config": record.config.to_json(),
-        "config_hash": record.config.digest, "timings": record.timings, "certificate": certificate,
+        "gemm": str(record.gemm),
+        "device": record.device.key,
+        "config": record.config.to_json(),
+        "config_hash": record.config.digest,
+        "timings": record.timings,
+        "certificate": certificate,
         "created_at": record.created_at,
-    }  # fmt: skip
+    }
 
 
 @contextmanager
-def cancelled_by_interrupt() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets, so that the search ends with its records kept; the second one interrupts."""
-    cancel = threading.Event()
-    before = signal.getsignal(signal.SIGINT)
+def _stopped_by_interrupt(view: ProgressView) -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets, which is acknowledged at once; the second ends the process with 130."""
+    from tirgemm.tuning.process.interrupts import acknowledgement, stop_on_interrupt
 
-    def stop(_number: int, _frame: object) -> None:
-        cancel.set()
-        signal.signal(signal.SIGINT, before)
+    def acknowledge() -> None:
+        view.say(acknowledgement(view.tracker.progress))
 
-    signal.signal(signal.SIGINT, stop)
-    try:
-        yield cancel
-    finally:
-        signal.signal(signal.SIGINT, before)
+    stop = threading.Event()
+    with stop_on_interrupt(stop, acknowledge, force_exit=console.leave_interrupted):
+        yield stop
 
 
-def _show(record: KernelRecord, out: Path | None, key: str) -> None:
-    table = Table("regime", "us a call", "TFLOP/s", title=f"{record.gemm} on {record.device.model}: {record.config}")
-    timings = {regime: t for regime, t in record.timings.items() if isinstance(t, dict) and "median_us" in t}
+def _show(record: KernelRecord) -> None:
+    table = Table("regime", ">us a call", ">TFLOP/s", title=f"{record.gemm} on {record.device.model}: {record.config}")
+    timings = {regime: t for regime in REGIMES if "median_us" in (t := record.timings.get(regime, {}))}
     names = sorted({name for timing in timings.values() for name in timing["baselines"]})
     for name in names:
-        table.add_column(f"speed against {name}")
+        table.add_column(f">speed against {name}")
     for regime, timing in timings.items():
         us = timing["median_us"]
         ratios = [timing["baselines"].get(name, {}).get("ratio") for name in names]
@@ -118,8 +215,7 @@ def _show(record: KernelRecord, out: Path | None, key: str) -> None:
         table.add_row(regime, f"{us:.2f}", f"{record.gemm.flops / us / 1e6:.3g}", *words)
     console.out.print(table)
     passed = record.certificate is not None and record.certificate.passed
-    console.out.print(
-        f"{record.role}; {'certified' if passed else 'not certified'}; kernel {record.kernel_sha256[:16]}"
-    )
-    if out is not None:
-        console.out.print(f"{out}, signed by {key}")
+    default = record.timings.get("default", {}).get("config") == str(record.config)
+    words = [role_words(record.role), *(["the default is the best"] if default and record.role == "tuned" else [])]
+    words += ["certified" if passed else "not certified", f"kernel {record.id}"]
+    console.out.print("; ".join(words))

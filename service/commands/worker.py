@@ -28,23 +28,29 @@ def worker(
 ) -> None:
     """Claim jobs from the database and tune until stopped. Options not given come from TIRGEMM_* variables.
 
-    Exits with 2 where another worker of this machine is on the same database, or a setting is wrong.
+    Exits with 2 where there is no such database, another worker of this machine is on it, or a setting is wrong.
     """
-    from service.data_lock import ProcessLock
-    from service.engine import TuningEngine
-    from service.process import die_with, log_to_stderr, on_termination
-    from service.settings import Settings
-    from service.state import open_database
-    from service.worker import Worker
     from tirgemm.artifact.sign import Signer
     from tirgemm.errors import TirgemmError
-    from tuning_db import JobQueue, SqlStore
+    from tirgemm.service.http.state import open_database
+    from tirgemm.service.jobs.data_lock import ProcessLock
+    from tirgemm.service.jobs.engine import TuningEngine
+    from tirgemm.service.jobs.process import die_with, log_to_stderr, on_termination
+    from tirgemm.service.jobs.worker import Worker
+    from tirgemm.service.settings import Settings
+    from tirgemm.tuning_db import JobQueue, SqlStore
+    from tirgemm.tuning_db.data_folder import require_database
 
     if parent is not None:
         die_with(parent)
     log_to_stderr(verbose=verbose)
     try:
         settings = Settings.load(data=data, db=db, processes=processes, lock_dir=lock_dir, lease_seconds=lease_seconds)
+        require_database(
+            settings.data,
+            settings.db or None,
+            f"a worker joins a service that is there: start that first, with `tirgemm serve --data {settings.data}`",
+        )
         wait_s = SUPERVISED_WAIT_SECONDS if parent is not None else 0.0
         with (
             ProcessLock(settings.worker_lock, "the worker's place on this machine", wait_s=wait_s),

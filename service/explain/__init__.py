@@ -1,1 +1,1 @@
-"""What ``explain`` shows, on a terminal and as a page: both from the same tables."""
+"""Reports of ``explain``, on a terminal and as a page, from the same tables."""

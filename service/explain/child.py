@@ -1,4 +1,5 @@
-"""The explaining process of a service: ``python -m service.explain.child``. Imports TVM once, then explains what it is sent."""
+"""The explaining process of a service: ``python -m service.explain.child``. Imports TVM once, then explains what it is
+sent."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tirgemm.errors import AnalysisFailed, TirgemmError
-from tirgemm.tuning.child_process import Channel, serve, without_torch
+from tirgemm.tuning.process.child_rpc import Channel, serve, without_torch
 
 # Jobs come before explanations.
 _NICE = 5
@@ -17,8 +18,8 @@ def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Any], tuple[di
     del arguments
     os.nice(_NICE)
     without_torch()
-    from service.explain.gather import explained
-    from service.explain.page import page
+    from tirgemm.service.explain.gather import explained
+    from tirgemm.service.explain.page import page
 
     def handle(stored: Any) -> tuple[dict[str, Any], str]:
         channel.alive()

@@ -1,24 +1,24 @@
-"""The pictures of a page: what each shows in a sentence, and its SVG."""
+"""A report's figures: each an SVG with a sentence on what it shows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from service.explain.memory import buffer_name, operation
-from service.explain.wording import wave_items
-from tirgemm.analysis import banks
-from tirgemm.analysis.access_patterns import Pattern
-from tirgemm.analysis.charts import roofline_picture, waves_picture
-from tirgemm.analysis.counting import Kind
+from tirgemm.analysis.banks import wavefronts
+from tirgemm.analysis.banks.access_patterns import Pattern
+from tirgemm.analysis.banks.conflict_proof import find_swizzle, smallest_pad, unserved
 from tirgemm.analysis.explanation import Explanation
-from tirgemm.analysis.kernel import AccessReport
-from tirgemm.analysis.pictures import bank_picture, copy_picture, tile_picture
-from tirgemm.analysis.proof import find_swizzle, smallest_pad, unserved
-from tirgemm.analysis.shared_tile import shared_tile
+from tirgemm.analysis.figures.charts import roofline_picture, waves_picture
+from tirgemm.analysis.figures.shared_memory import bank_picture, copy_picture, tile_picture
+from tirgemm.analysis.memory_traffic import AccessReport
+from tirgemm.analysis.shared_tile import requests, shared_tile
+from tirgemm.analysis.simulate.counting import Kind
 from tirgemm.analysis.tma_box import box_picture
 from tirgemm.errors import InvalidRequest
 from tirgemm.layouts import Layout
+from tirgemm.service.explain.memory import buffer_name, operation
+from tirgemm.service.explain.report_text import wave_items
 
 _MOST_REQUESTS = 4
 _MOST_PATTERNS = 2
@@ -81,13 +81,17 @@ def _banks(found: Explanation) -> Iterator[Drawing]:
             continue
         addresses = [0 if address is None else address for address in access.example.addresses]
         active = [address is not None for address in access.example.addresses]
-        report = banks.analyze(addresses, kind, active, found.device.arch)
+        report = wavefronts.analyze(addresses, kind, active, found.device.arch)
         words = "The request that costs most: " if access.conflicts else "One request: "
         title = f"Banks: {operation(access)} of {buffer_name(access)}"
-        counted = f"{report.total_wavefronts} wavefront{'s' if report.total_wavefronts != 1 else ''}, {report.total_conflicts or 'none'} of them conflicts"
+        counted = (
+            f"{report.total_wavefronts} wavefront{'s' if report.total_wavefronts != 1 else ''}, "
+            f"{report.total_conflicts or 'none'} of them conflicts"
+        )
         yield Drawing(
             title,
-            f"{words}a row for each wavefront, by the phases in which lanes are served, and in each bank's column the lanes.",
+            f"{words}a row for each wavefront, by the phases in which lanes are served, and in each bank's column "
+            f"the lanes.",
             bank_picture(report, title=f"{title}: {counted}"),
         )
 
@@ -97,10 +101,13 @@ def _tile(found: Explanation) -> Iterator[Drawing]:
     if tile is None:
         return
     mine = [a for a in found.main.memory.accesses if a.operand.partition("_")[0] == "a"]
-    patterns = tile.patterns(mine)
+    patterns = requests(tile, mine)
     layouts = _layouts(tile.layout, [*patterns.values()], found.device.arch)
     own = f"The kernel has {tile.layout}."
-    words = "The tile of A in shared memory, each 16 bytes by the first of their banks: as it would lie in plain rows, padded, and permuted."
+    words = (
+        "The tile of A in shared memory, each 16 bytes by the first of their banks: as it "
+        "would lie in plain rows, padded, and permuted."
+    )
     shown: Sequence[tuple[str, Pattern | None]] = [*patterns.items()][:_MOST_PATTERNS]
     for name, pattern in shown or (("", None),):
         fitting = {each: layout for each, layout in layouts.items() if pattern is None or _serves(layout, pattern)}
@@ -115,7 +122,8 @@ def _tile(found: Explanation) -> Iterator[Drawing]:
     elif (box := next((each for each in found.main.boxes if each.tensor.partition("_")[0] == "a"), None)) is not None:
         yield Drawing(
             f"The box of {box.tensor}",
-            "TMA copies A: one thread asks for a box, and no thread has values of it, so that there is no thread-value map. "
+            "TMA copies A: one thread asks for a box, and no thread has values of it, so that there is no "
+            "thread-value map. "
             "The box as TMA writes it: a line a row, and where the swizzle puts each 16 bytes of it.",
             box_picture(box, f"The box of {box.tensor} that TMA copies: {box}"),
         )

@@ -1,4 +1,4 @@
-"""What is explained: a config of a problem, or a kernel of the store with what it was chosen from."""
+"""Inputs of a report: a config of a problem, or a stored kernel with the candidates that it was chosen from."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from service.explain.rates import of_store
 from tirgemm.analysis.explanation import Explanation
 from tirgemm.analysis.roofline import MeasuredRate
 from tirgemm.artifact import Package, Trust, read
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import ArtifactError, InvalidRequest, StoreError
-from tirgemm.gemm import Gemm
-from tirgemm.tuning.explain import Time, explain
+from tirgemm.errors import ArtifactError, StoreError
+from tirgemm.gemm import Gemm, Regime
+from tirgemm.progress import role_name
+from tirgemm.service.explain.rates import of_store
+from tirgemm.tuning.explain import MeasuredTime, explain
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord
+from tirgemm.tuning.records.store import Store
 from tirgemm.tuning.rivals import Rivals, rivals_of
-from tirgemm.tuning.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,45 +67,39 @@ class Stored:
             return None
 
 
-def of_kernel(store: Store, kernel_id: str, keys: Sequence[str] = ()) -> Stored:
-    """The kernel ``kernel_id`` of ``store``. Raises InvalidRequest where there is none."""
-    record = store.kernel_by_id(kernel_id)
-    if record is None:
-        newest = ", ".join(known.id for known in store.kernels(limit=3))
-        raise InvalidRequest(
-            f"there is no kernel {kernel_id!r:.80}; {f'the newest are {newest}' if newest else 'the store has none'}"
-        )
-    return Stored.of(store, record, keys)
-
-
 def explained(stored: Stored) -> Report:
     """The report of a kernel. Raises what ``explain`` raises."""
     record = stored.record
     package = stored.package()
     found = explain(
-        record.gemm, record.config, record.device, regime=record.regime, package=package, time=time_of(record),
+        record.gemm,
+        record.config,
+        record.device,
+        regime=record.regime,
+        package=package,
+        time=time_of(record),
         measured=stored.rates,
-    )  # fmt: skip
+    )
     if package is None and found.compiled:
         why = "not stored" if stored.artifact is None else "damaged or signed with a key that is not trusted here"
         found = replace(found, code=f"{found.code}: the artifact is {why}")
     return Report(found, record.id, rivals_of(record, stored.candidates))
 
 
-def time_of(record: KernelRecord) -> Time | None:
+def time_of(record: KernelRecord) -> MeasuredTime | None:
     """The kernel's measured time in its regime."""
     timing = record.timings.get(record.regime, {})
     if not timing.get("median_us"):
         return None
-    taken = f"the {record.role} kernel's median, {record.regime}"
-    return Time(float(timing["median_us"]), taken, _clock(timing.get("conditions", {})))
+    taken = f"the {role_name(record.role)} kernel's median, {record.regime}"
+    return MeasuredTime(float(timing["median_us"]), taken, _clock(timing.get("conditions", {})))
 
 
 def _clock(conditions: Mapping[str, Any]) -> int | None:
     return int(conditions["clock_mhz"]) if conditions.get("clock_mhz") else None
 
 
-def recorded_time(store: Store, gemm: Gemm, config: Config, device: Device, regime: str) -> Time | None:
+def recorded_time(store: Store, gemm: Gemm, config: Config, device: Device, regime: Regime) -> MeasuredTime | None:
     """The last measured time of a config in ``regime``, as ``store`` has it."""
     found = store.candidate(CandidateKey(gemm, device.key, regime, config.digest))
     if found is None or not found.sample_sets:
@@ -112,4 +107,4 @@ def recorded_time(store: Store, gemm: Gemm, config: Config, device: Device, regi
     mine = [samples for samples in found.sample_sets if samples.reason != "other_regime"]
     if not mine:
         return None
-    return Time(mine[-1].median_us, f"recorded here, {regime}, {mine[-1].reason}", _clock(mine[-1].conditions))
+    return MeasuredTime(mine[-1].median_us, f"recorded here, {regime}, {mine[-1].reason}", _clock(mine[-1].conditions))

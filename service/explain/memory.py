@@ -1,28 +1,30 @@
-"""What a kernel does to memory, in tables: shared memory, global memory, tiles that TMA and wgmma move."""
+"""Memory tables of a report: shared memory, global memory, tiles that TMA and wgmma move."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from service.explain.reasons import why_sectors
-from service.explain.tables import Cell, Section, Tone, count, listed, row, share, size, table
-from tirgemm.analysis.banks import bank_model
-from tirgemm.analysis.clash import clash_of
+from tirgemm.analysis.bank_collision import clash_of
+from tirgemm.analysis.banks.shared_access import SharedAccess
+from tirgemm.analysis.banks.wavefronts import bank_model
 from tirgemm.analysis.explanation import Explanation, KernelExplanation
-from tirgemm.analysis.kernel import AccessReport
-from tirgemm.analysis.match import AS_WRITTEN as _AS_WRITTEN
-from tirgemm.analysis.shared_access import SharedAccess
+from tirgemm.analysis.match.accesses import AS_WRITTEN as _AS_WRITTEN
+from tirgemm.analysis.memory_traffic import AccessReport
+from tirgemm.service.explain.reasons import why_sectors
+from tirgemm.service.explain.tables import Cell, Section, Tone, count, listed, row, share, size, table
 
 LSU_SPACES = ("shared", "distributed")
 _TILES = ("bulk", "matrix")
 _SECTOR = 32
 _THROUGH_L1 = (
-    "Conflicts of cp.async through L1 are of what lanes write, which the notes are about, and of what they read: L1's lines "
+    "Conflicts of cp.async through L1 are of what lanes write, which the notes are about, and of what they read: "
+    "L1's lines "
     "lie in the same banks."
 )
 _PAST_L1 = (
-    "Wavefronts of cp.async of 16 bytes, which go past L1, are the fewest: no conflict of theirs is counted where every lane "
+    "Wavefronts of cp.async of 16 bytes, which go past L1, are the fewest: no conflict of theirs is counted where "
+    "every lane "
     "copies, and how many passes write what arrives no address tells."
 )
 
@@ -95,9 +97,15 @@ def shared(found: Explanation, kernel: KernelExplanation, named: str = "") -> Se
             )
         )
     heads = (
-        "buffer", "access", ">requests", ">wavefronts", ">a request", ">conflicts", "machine code",
+        "buffer",
+        "access",
+        ">requests",
+        ">wavefronts",
+        ">a request",
+        ">conflicts",
+        "machine code",
         "what the compiler did",
-    )  # fmt: skip
+    )
     if bank_model(found.device.arch).copies == "as counted":
         notes += _of_copies([group for group in groups if group.first.op == "copy"])
     return table(f"Shared memory{named}", heads, rows, notes=notes)
@@ -149,9 +157,17 @@ def global_memory(found: Explanation, kernel: KernelExplanation, named: str = ""
             )
         )
     heads = (
-        "operand", "access", ">requests", ">aligned", ">sectors", ">fewest", ">used", ">moved", "machine code",
+        "operand",
+        "access",
+        ">requests",
+        ">aligned",
+        ">sectors",
+        ">fewest",
+        ">used",
+        ">moved",
+        "machine code",
         "what the compiler did",
-    )  # fmt: skip
+    )
     if rows:
         notes += _alignment_words(found, {group.first.operand for group in groups})
     return table(f"Global memory{named}", heads, rows, notes=notes)
@@ -177,7 +193,8 @@ def tiles(kernel: KernelExplanation, named: str = "") -> Section:
         for g in _grouped(a for a in kernel.memory.accesses if a.op in _TILES)
     ]
     notes = (
-        "These move whole tiles past the load/store unit: no bank counter counts them, and the swizzle spreads the rows of "
+        "These move whole tiles past the load/store unit: no bank counter counts them, and the swizzle spreads the "
+        "rows of "
         "a tile over the banks. An instruction of a warpgroup counts once a warp.",
     )
     heads = ("buffer", "access", ">warp instructions", "machine code", "what the compiler did")

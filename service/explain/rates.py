@@ -1,4 +1,4 @@
-"""Rates that were measured on a device: what the store's kernels were tuned beside, and what results files have."""
+"""Measured peak rates of a device, from the store and from results files."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from service.results import load
 from tirgemm.analysis.roofline import MeasuredRate, mma_rate
+from tirgemm.bench.results import load
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Regime
 from tirgemm.tuning.records import KernelRecord
-from tirgemm.tuning.store import Store
+from tirgemm.tuning.records.store import Store
 
 _NEWEST = 100
 
@@ -28,12 +29,14 @@ def of_store(store: Store, device: Device, record: KernelRecord | None = None) -
     return {}
 
 
-def of_results(folder: Path, device: Device, regime: str) -> dict[str, MeasuredRate]:
-    """What the results files in ``folder`` have of ``device``: the median of their streams (``dram``), and the most that
-    ``mma.sync`` reached in ``regime``. Raises InvalidRequest for a folder without either, or with a file that is no document."""
+def of_results(folder: Path, device: Device, regime: Regime) -> dict[str, MeasuredRate]:
+    """What the results files in ``folder`` have of ``device``: the median of their streams (``dram``), and the most
+    that ``mma.sync`` reached in ``regime``. Raises InvalidRequest for a folder without either, or with a file that is
+    no document."""
     streams: list[float] = []
     found: dict[str, MeasuredRate] = {}
-    for file in sorted(folder.glob("*.json*")) if folder.is_dir() else ():
+    files = sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
+    for file in files:
         try:
             document = load(file)
             if isinstance(document, dict) and document.get("environment", {}).get("device_key") == device.key:
@@ -46,12 +49,13 @@ def of_results(folder: Path, device: Device, regime: str) -> dict[str, MeasuredR
         found["dram"] = MeasuredRate(statistics.median(streams), taken)
     if not found:
         raise InvalidRequest(
-            f"{folder} has no results file with a rate that was measured on {device.key}: a suite's streams, or mma_ceiling"
+            f"{folder} has no results file with a rate that was measured on {device.key}: a suite's streams, or "
+            f"mma_ceiling"
         )
     return found
 
 
-def _of_mma(document: Mapping[str, Any], regime: str, file: Path) -> dict[str, MeasuredRate]:
+def _of_mma(document: Mapping[str, Any], regime: Regime, file: Path) -> dict[str, MeasuredRate]:
     """What a file of ``benchmarks/mma_ceiling.py`` has; nothing of any other."""
     if document.get("suite") != "mma_ceiling":
         return {}

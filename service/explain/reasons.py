@@ -1,11 +1,11 @@
-"""Why a global access moves more sectors than its bytes need, from the addresses of one request."""
+"""Reasons for uncoalesced accesses, from the addresses of one request."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
-from tirgemm.analysis.coalescing import SECTOR_BYTES
-from tirgemm.analysis.kernel import AccessReport
+from tirgemm.analysis.banks.coalescing import SECTOR_BYTES
+from tirgemm.analysis.memory_traffic import AccessReport
 
 
 def why_sectors(access: AccessReport) -> str:

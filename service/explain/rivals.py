@@ -1,16 +1,17 @@
-"""Why the others lost, in tables."""
+"""Tables of the candidates that lost, by reason."""
 
 from __future__ import annotations
 
-from service.explain.tables import Section, count, duration, row, share, table
 from tirgemm.config import Value
+from tirgemm.progress import role_words
+from tirgemm.service.explain.tables import Section, count, duration, row, share, table
 from tirgemm.tuning.rivals import Rivals, RunnerUp
 
 
 def rivals(found: Rivals) -> tuple[Section, ...]:
     """What a kernel was chosen from: its choice, the runner-up, what the rules pruned, what failed."""
     statuses = ", ".join(f"{number} {status}" for status, number in found.statuses) or "none recorded"
-    lines = [f"role: {found.role}, {found.regime}", f"trials: {found.trials}", f"candidates: {statuses}"]
+    lines = [f"role: {role_words(found.role)}, {found.regime}", f"trials: {found.trials}", f"candidates: {statuses}"]
     if found.why:
         lines.append(f"chosen: {found.why}")
     rows = [row(each.rule, "" if each.count is None else count(each.count), each.sentence) for each in found.pruned]

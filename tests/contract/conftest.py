@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.databases import PostgresDatabases, opened
-from tests.contract.postgres_server import find_programs, running
-from tuning_db import Database
+from tests.contract.storage.databases import PostgresDatabases, opened
+from tests.contract.storage.postgres_server import find_programs, running
+from tirgemm.tuning_db import Database
 
 
 @pytest.fixture(scope="session")

@@ -12,20 +12,21 @@ from typing import ClassVar
 
 import pytest
 
-from benchmarks.verification.cases import Case
 from tirgemm.device import Device
 from tirgemm.families.base import Family
 from tirgemm.gemm import REGIMES, Gemm
-from tirgemm.tuning.compile import Binary
-from tirgemm.tuning.memory_store import MemoryStore
+from tirgemm.tuning.build.binary import Binary
+from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import Workbench
+from verification.cases import Case
 
 Builds = dict[Case, "Future[Binary]"]
 PROCESSES = 16
 
 
 class FamilyOnGpu:
-    """Inherit as ``class TestX(FamilyOnGpu)`` and set the class attributes; ``gpus`` and ``cases`` are empty without a GPU."""
+    """Inherit as ``class TestX(FamilyOnGpu)`` and set the class attributes; ``gpus`` and ``cases`` are empty without a
+    GPU."""
 
     family: ClassVar[Family]
     gpus: ClassVar[list[Device]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tirgemm.artifact import Kernel, Signer, Trust, load, pack
+from tirgemm.artifact import Contents, Kernel, Signer, Trust, load, pack
 from tirgemm.config import Config
 from tirgemm.detect import devices
 from tirgemm.families import FAMILIES
@@ -29,28 +29,38 @@ __device__ void put(unsigned short* p, float f) { asm("cvt.rn.f16.f32 %0, %1;" :
 @cache
 def artifact(text: str = PLAIN) -> bytes:
     """The simt family's default for a gemm, built and packed."""
-    from tirgemm.tuning.compile import build
+    from tirgemm.tuning.build.compile import build
 
     gemm = Gemm.parse(text)
     config = FAMILIES["simt"].default(gemm, GPUS[0], "isolated")
     binary = build(gemm, config, GPUS[0])
     return pack(
-        gemm=gemm, config=config, device=GPUS[0], launch=binary.launch, binary=binary.data, binary_format=binary.format,
-        sources=binary.sources, flags=binary.flags, certificate=None, timings={}, signer=SIGNER,
-    )  # fmt: skip
+        binary.contents(gemm, config, GPUS[0]),
+        SIGNER,
+    )
 
 
 def by_hand(text: str, source: str, *kernels: KernelLaunch, workspaces: tuple[Workspace, ...] = ()) -> bytes:
     """A kernel written in CUDA, packed."""
-    from tirgemm.tuning.compile.nvrtc import compile_source
+    from tirgemm.tuning.driver.nvrtc import compile_source
 
     gemm = Gemm.parse(text)
     cubin = compile_source(HELPERS + source, GPUS[0].arch)
     return pack(
-        gemm=gemm, config=Config("hand", ()), device=GPUS[0],
-        launch=Launch(tensor_args(gemm), scalar_args(gemm), kernels, workspaces), binary=cubin.data,
-        binary_format="cubin", sources={}, flags=cubin.flags, certificate=None, timings={}, signer=SIGNER,
-    )  # fmt: skip
+        Contents(
+            gemm=gemm,
+            config=Config("hand", ()),
+            device=GPUS[0],
+            launch=Launch(tensor_args(gemm), scalar_args(gemm), kernels, workspaces),
+            binary=cubin.data,
+            binary_format="cubin",
+            sources={},
+            flags=cubin.flags,
+            certificate=None,
+            timings={},
+        ),
+        SIGNER,
+    )
 
 
 def loaded(data: bytes) -> Kernel:

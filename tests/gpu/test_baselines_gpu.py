@@ -1,4 +1,5 @@
-"""The GPU's baselines compute what they claim: every candidate of each against fp64, then both within a measuring session."""
+"""The GPU's baselines compute what they claim: every candidate of each against fp64, then both within a measuring
+session."""
 
 from __future__ import annotations
 
@@ -13,23 +14,25 @@ import pytest
 from tirgemm.detect import devices
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.measure import Measurer
+from tirgemm.tuning.measure.requests import RaceOptions
 
 torch = pytest.importorskip("torch")
 
 from tests.gpu.launcher_samples import TRUST, artifact  # noqa: E402 (it imports torch)
-from tirgemm.tuning.measure.candidates import Refused  # noqa: E402
-from tirgemm.tuning.measure.cublaslt_baseline import CublasLtBaseline  # noqa: E402
-from tirgemm.tuning.measure.cutlass_baseline import CutlassBaseline  # noqa: E402
-from tirgemm.tuning.measure.cutlass_build import PACKAGE  # noqa: E402
-from tirgemm.tuning.measure.driver import Gpu  # noqa: E402
-from tirgemm.tuning.measure.numpy_baseline import Absent  # noqa: E402
-from tirgemm.tuning.measure.tensors import CUDA, View  # noqa: E402
-from tirgemm.tuning.measure.torch_baseline import TorchBaseline  # noqa: E402
-from tirgemm.tuning.measure.triton_baseline import TritonBaseline  # noqa: E402
+from tirgemm.tuning.driver.cuda import Gpu  # noqa: E402
+from tirgemm.tuning.driver.tensors import CUDA, View  # noqa: E402
+from tirgemm.tuning.measure.baselines.cublaslt_baseline import CublasLtBaseline  # noqa: E402
+from tirgemm.tuning.measure.baselines.cutlass_baseline import CutlassBaseline  # noqa: E402
+from tirgemm.tuning.measure.baselines.cutlass_build import PACKAGE  # noqa: E402
+from tirgemm.tuning.measure.baselines.numpy_baseline import Absent  # noqa: E402
+from tirgemm.tuning.measure.baselines.torch_baseline import TorchBaseline, odd_sizes  # noqa: E402
+from tirgemm.tuning.measure.baselines.triton_baseline import TritonBaseline  # noqa: E402
+from tirgemm.tuning.measure.baselines.tuned_baseline import Refused  # noqa: E402
 from tirgemm.tuning.verify.plan import layout_of, tensor_shape  # noqa: E402
 
 GPUS = [device for device in devices() if device.kind == "cuda"]
 pytestmark = [
+    pytest.mark.torch,
     pytest.mark.gpu,
     pytest.mark.skipif(not GPUS, reason="this machine has no NVIDIA GPU"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="this PyTorch has no CUDA"),
@@ -41,25 +44,42 @@ UNITS = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24}
 LAYOUTS = [f"520x392x264:{dtype}:{layout}" for dtype in ("f16", "bf16") for layout in ("nn", "nt", "tn", "tt")]
 ODD = [f"131x67x101:{dtype}:{layout}:align=2" for dtype, layout in (("f16", "nn"), ("bf16", "nt"), ("f16", "tt"))]
 CUBLASLT = [
-    *LAYOUTS, *ODD,
-    "3x1000x520:f16:nt", "1x1x1:f16:tn", "136x72x264:f32:nn",
+    *LAYOUTS,
+    *ODD,
+    "3x1000x520:f16:nt",
+    "1x1x1:f16:tn",
+    "136x72x264:f32:nn",
     "136x72x264:f16:nt:acc=f16",
     "136x72x264:bf16:tn:out=f32:lda=144:ldb=80:ldd=80",
-    "136x72x264:f16:nn:batch=3", "40x24x72:f16:tt:batch=2:stride_a=4096:ldd=32:alpha:beta:ldc=32",
-    "136x72x264:f16:nt:bias", "136x72x264:f16:nn:bias:act=relu", "136x72x264:bf16:nt:beta:bias:act=gelu_tanh",
-]  # fmt: skip
+    "136x72x264:f16:nn:batch=3",
+    "40x24x72:f16:tt:batch=2:stride_a=4096:ldd=32:alpha:beta:ldc=32",
+    "136x72x264:f16:nt:bias",
+    "136x72x264:f16:nn:bias:act=relu",
+    "136x72x264:bf16:nt:beta:bias:act=gelu_tanh",
+]
 # Every case compiles four to six configs, at a third of a second each.
 TRITON = [
-    *LAYOUTS[:4], "520x392x264:bf16:nt", *ODD[:2],
-    "3x1000x520:f16:nt", "16x264x520:bf16:nn", "50x264x520:f16:tn", "1x8x8:f16:nt",
-    "4104x2056x264:f16:nt", "4104x2053x264:bf16:nt:align=2", "264x264x264:f16:nt:acc=f16",
+    *LAYOUTS[:4],
+    "520x392x264:bf16:nt",
+    *ODD[:2],
+    "3x1000x520:f16:nt",
+    "16x264x520:bf16:nn",
+    "50x264x520:f16:tn",
+    "1x8x8:f16:nt",
+    "4104x2056x264:f16:nt",
+    "4104x2053x264:bf16:nt:align=2",
+    "264x264x264:f16:nt:acc=f16",
     "300x264x72:bf16:nt:out=f32:lda=80:ldb=96:ldd=272",
-]  # fmt: skip
+]
 # Every case compiles up to eight templates, ten seconds each, side by side.
 CUTLASS = [
-    "520x392x264:f16:nt", "520x392x264:bf16:tn", "524x396x260:f16:nn", "130x66x102:f16:tt:acc=f16",
-    "136x72x264:bf16:nt:out=f32:lda=272:beta:alpha:batch=2:ldd=80", "3x1000x520:f16:nt",
-]  # fmt: skip
+    "520x392x264:f16:nt",
+    "520x392x264:bf16:tn",
+    "524x396x260:f16:nn",
+    "130x66x102:f16:tt:acc=f16",
+    "136x72x264:bf16:nt:out=f32:lda=272:beta:alpha:batch=2:ldd=80",
+    "3x1000x520:f16:nt",
+]
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +125,8 @@ class Operands:
 
     @cached_property
     def bound(self) -> Any:
-        """What the error of each element may be: the rounding of the sums, which may be added in D's dtype, and of D."""
+        """What the error of each element may be: the rounding of the sums, which may be added in D's dtype, and of
+        D."""
         rows = self.left(torch.Tensor.double).norm(dim=-1)[..., :, None]
         cols = self.right(torch.Tensor.double).norm(dim=-2)[..., None, :]
         out = UNITS[self.gemm.out]
@@ -167,7 +188,8 @@ def test_every_template_of_cutlass_is_right(gpu: Gpu, text: str) -> None:
 @pytest.mark.parametrize("text", [LAYOUTS[1], ODD[0], "136x72x264:f16:nn:batch=3"])
 def test_torch_matmul_is_right(gpu: Gpu, text: str) -> None:
     gemm = Gemm.parse(text)
-    assert check(TorchBaseline(gemm, gpu.ordinal, int(gpu.stream)), gemm, gpu.ordinal) == 1
+    plain_and_padded = 1 + bool(odd_sizes(gemm))
+    assert check(TorchBaseline(gemm, gpu.ordinal, int(gpu.stream)), gemm, gpu.ordinal) == plain_and_padded
 
 
 def test_cublaslt_offers_many_algorithms_and_says_which(gpu: Gpu) -> None:
@@ -194,7 +216,7 @@ def measurer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measurer]:
 @pytest.mark.parametrize("regime", ["sustained", "isolated"])
 def test_a_session_times_the_best_candidate_of_each_and_reports_the_rest(measurer: Measurer, regime: str) -> None:
     package = artifact("1024x1024x1024:f16:nt")
-    found = measurer.time(package, regime, baselines=measurer.baselines(), min_samples=20, budget_s=0.3)
+    found = measurer.time(package, RaceOptions(regime, 20, 0.3), baselines=measurer.baselines())
     assert not found.conditions.get("absent")
     medians = {name: statistics.median(samples) for name, samples in found.baselines.items()}
     assert set(medians) == set(measurer.baselines())
@@ -212,10 +234,8 @@ def test_a_session_times_the_best_candidate_of_each_and_reports_the_rest(measure
 
 
 def test_baselines_that_do_not_compute_a_problem_are_left_out_with_reasons(measurer: Measurer) -> None:
-    found = measurer.time(
-        artifact("257x129x65:f16:nt:align=2:alpha:bias:act=silu"), "isolated", baselines=measurer.baselines(),
-        min_samples=5, budget_s=0.05,
-    )  # fmt: skip
+    fused = artifact("257x129x65:f16:nt:align=2:alpha:bias:act=silu")
+    found = measurer.time(fused, RaceOptions("isolated", 5, 0.05), baselines=measurer.baselines())
     assert set(found.baselines) == {"torch.matmul"}
     assert "no epilogue silu" in found.conditions["absent"]["cublaslt_best"]
     if "triton" in measurer.baselines():

@@ -13,12 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.verification.alterations import DELAY, LATE, altered
-from benchmarks.verification.altered_bench import AlteredBench
-from benchmarks.verification.cases import Case
-from benchmarks.verification.covering import build_cost, covering, paths, small_cases
-from benchmarks.verification.disturbance import Competitor, differing, outputs
-from tirgemm.artifact import Trust, load, pack
+from tirgemm.artifact import Contents, Trust, load, pack
 from tirgemm.artifact.sign import Signer
 from tirgemm.config import Config
 from tirgemm.detect import devices
@@ -27,9 +22,14 @@ from tirgemm.families.wgmma import Wgmma
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch, Pointer, scalar_args, tensor_args
-from tirgemm.tuning.compile import Binary
-from tirgemm.tuning.compile.nvrtc import compile_source
-from tirgemm.tuning.verify.plan import Problem
+from tirgemm.tuning.build.binary import Binary
+from tirgemm.tuning.driver.nvrtc import compile_source
+from tirgemm.tuning.verify.plan import GemmTest
+from verification.alterations import DELAY, LATE, altered
+from verification.altered_bench import AlteredBench
+from verification.cases import Case
+from verification.covering import build_cost, covering, paths, small_cases
+from verification.disturbance import Competitor, differing, outputs
 
 GPUS = [device for device in devices() if device.kind == "cuda" and device.arch == "sm_90a"]
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="this machine has no Hopper GPU")]
@@ -87,7 +87,7 @@ def builds(bench: AlteredBench) -> Builds:
 
 @pytest.fixture(scope="module")
 def gpu() -> Any:
-    from tirgemm.tuning.measure.driver import Gpu
+    from tirgemm.tuning.driver.cuda import Gpu
 
     return Gpu(GPUS[0])
 
@@ -108,7 +108,7 @@ def competitor(gpu: Any) -> Competitor:
 def test_disturbed_launches_give_the_same_bits(
     bench: AlteredBench, builds: Builds, gpu: Any, backend: Any, competitor: Competitor, case: Case
 ) -> None:
-    problem = backend.prepare(Problem(case.gemm, case.gemm.m_max, "normal", 3))
+    problem = backend.prepare(GemmTest(case.gemm, case.gemm.m_max, "normal", 3))
     first: Any = None
     for alteration in ALTERATIONS:
         binary = builds[case, alteration].result()
@@ -131,12 +131,22 @@ def test_adding_in_order_of_arrival_fails(gpu: Any, backend: Any, competitor: Co
     )
     cubin = compile_source(altered(ARRIVAL, LATE), GPUS[0].arch)
     package = pack(
-        gemm=gemm, config=Config("hand", ()), device=GPUS[0].with_(uuid="", index=0, environment=()),
-        launch=Launch(tensor_args(gemm), scalar_args(gemm), kernels), binary=cubin.data, binary_format="cubin",
-        sources={}, flags=cubin.flags, certificate=None, timings={}, signer=signer,
-    )  # fmt: skip
+        Contents(
+            gemm=gemm,
+            config=Config("hand", ()),
+            device=GPUS[0].with_(uuid="", index=0, environment=()),
+            launch=Launch(tensor_args(gemm), scalar_args(gemm), kernels),
+            binary=cubin.data,
+            binary_format="cubin",
+            sources={},
+            flags=cubin.flags,
+            certificate=None,
+            timings={},
+        ),
+        signer,
+    )
     kernel = load(package, trust=Trust.of(signer.public))
-    problem = backend.prepare(Problem(gemm, 256, "normal", 3))
+    problem = backend.prepare(GemmTest(gemm, 256, "normal", 3))
     first = next(outputs(gpu, backend, problem, kernel.raw, None, 1))
     # It computes the problem: only the last bits of the sums depend on the order.
     assert backend.compare(problem, slice(0, 256), slice(0, 256)).failures == 0

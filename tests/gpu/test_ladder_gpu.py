@@ -14,10 +14,15 @@ from tirgemm.families.simt import ladder
 from tirgemm.gemm import Gemm
 
 GPUS = [device for device in devices() if device.kind == "cuda"]
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="this machine has no NVIDIA GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.torch,
+    pytest.mark.skipif(not GPUS, reason="this machine has no NVIDIA GPU"),
+]
 
 NAMES = [rung.name for rung in ladder.RUNGS]
-# Odd: no size is a multiple of a tile, k ends inside a step; the second has rows of which four elements are no multiple.
+# Odd: no size is a multiple of a tile, k ends inside a step; the second has rows of which four elements are no
+# multiple.
 TEXTS = ("2049x2052x1036:f32:nn:alpha:beta", "2047x2053x519:f16:nn", "2050x2054x1034:f32:tt:beta")
 
 
@@ -25,15 +30,17 @@ TEXTS = ("2049x2052x1036:f32:nn:alpha:beta", "2047x2053x519:f16:nn", "2050x2054x
 def kernel(name: str, text: str) -> Any:
     from tests.gpu.launcher_samples import SIGNER, loaded
     from tirgemm.artifact import pack
-    from tirgemm.tuning.compile import build
+    from tirgemm.tuning.build.compile import build
 
     gemm = Gemm.parse(text)
     config = ladder.config(name, gemm, GPUS[0])
     binary = build(gemm, config, GPUS[0])
-    return loaded(pack(
-        gemm=gemm, config=config, device=GPUS[0], launch=binary.launch, binary=binary.data, binary_format=binary.format,
-        sources=binary.sources, flags=binary.flags, certificate=None, timings={}, signer=SIGNER,
-    ))  # fmt: skip
+    return loaded(
+        pack(
+            binary.contents(gemm, config, GPUS[0]),
+            SIGNER,
+        )
+    )
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -52,7 +59,7 @@ def test_every_rung_is_exact_and_the_same_at_every_launch(name: str, text: str) 
 
 
 def test_the_command_measures_every_rung_beside_cublas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from service import cli
+    from tirgemm.service import cli
 
     page, file = tmp_path / "ladder.html", tmp_path / "ladder.sustained.json"
     options = ["--data", str(tmp_path / "data"), "--json", "--html", str(page), "--out", str(file), "--measure", "0.2"]

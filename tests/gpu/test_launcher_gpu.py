@@ -1,6 +1,6 @@
 """The launcher on a real GPU: PyTorch tensors, streams, threads, graphs, workspaces, tensor maps, failures, overhead.
 
-What the launcher asks of the driver, call by call, is tests/unit/test_launcher_cuda.py's.
+What the launcher asks of the driver, call by call, is tests/artifact/test_launcher_cuda.py's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from tirgemm.artifact import export
 from tirgemm.errors import (
     CallError,
-)  # fmt: skip
+)
 from tirgemm.expr import M, ceildiv
 from tirgemm.launch import (
     KernelLaunch,
@@ -29,7 +29,7 @@ from tirgemm.launch import (
     Size,
     TensorMap,
     Workspace,
-)  # fmt: skip
+)
 
 torch = pytest.importorskip("torch", reason="the launcher's GPU tests call with PyTorch tensors")
 
@@ -43,9 +43,13 @@ from tests.gpu.launcher_samples import (  # noqa: E402 (it imports torch)
     expected,
     loaded,
     operands,
-)  # fmt: skip
+)
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="this machine has no NVIDIA GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.torch,
+    pytest.mark.skipif(not GPUS, reason="this machine has no NVIDIA GPU"),
+]
 
 
 @pytest.mark.parametrize(
@@ -248,11 +252,15 @@ def test_tensor_maps_clusters_and_dependent_launches_work_for_every_m() -> None:
             "1..200x64x64:f16:nt",
             TILES,
             KernelLaunch(
-                "tiles", (over_a, Pointer("d"), Size(M)), grid, (128, 1, 1), (2, 1, 1),
+                "tiles",
+                (over_a, Pointer("d"), Size(M)),
+                grid,
+                (128, 1, 1),
+                (2, 1, 1),
                 attributes=(("programmatic_dependent_launch", 1),),
             ),
         )
-    )  # fmt: skip
+    )
     for m in (1, 32, 63, 199):
         tensors = operands(kernel.gemm, m, seed=m)
         assert torch.equal(kernel(**tensors), 2 * tensors["a"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tirgemm.artifact import Kernel, load, pack, read
+from tirgemm.artifact import Contents, Kernel, load, pack, read
 from tirgemm.config import Config
 from tirgemm.errors import (
     CallError,
@@ -17,7 +17,7 @@ from tirgemm.errors import (
     IncompatibleArtifact,
     LaunchFailed,
     TirgemmError,
-)  # fmt: skip
+)
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import (
@@ -25,7 +25,7 @@ from tirgemm.launch import (
     Launch,
     Pointer,
     tensor_args,
-)  # fmt: skip
+)
 
 torch = pytest.importorskip("torch", reason="the launcher's GPU tests call with PyTorch tensors")
 
@@ -39,9 +39,13 @@ from tests.gpu.launcher_samples import (  # noqa: E402 (it imports torch)
     check,
     loaded,
     zeros,
-)  # fmt: skip
+)
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="this machine has no NVIDIA GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.torch,
+    pytest.mark.skipif(not GPUS, reason="this machine has no NVIDIA GPU"),
+]
 
 
 def misaligned() -> None:
@@ -85,9 +89,20 @@ def test_a_broken_cubin_is_refused_and_other_kernels_work_after_it() -> None:
     # As long as the real one: the driver is told no length and follows the header's offsets.
     broken = whole[:64] + bytes(len(whole) - 64)
     data = pack(
-        gemm=kernel.gemm, config=kernel.config, device=GPUS[0], launch=kernel.manifest.launch, binary=broken,
-        binary_format="cubin", sources={}, flags=(), certificate=None, timings={}, signer=SIGNER,
-    )  # fmt: skip
+        Contents(
+            gemm=kernel.gemm,
+            config=kernel.config,
+            device=GPUS[0],
+            launch=kernel.manifest.launch,
+            binary=broken,
+            binary_format="cubin",
+            sources={},
+            flags=(),
+            certificate=None,
+            timings={},
+        ),
+        SIGNER,
+    )
     for _ in range(2):
         with pytest.raises((CorruptArtifact, LaunchFailed)):
             loaded(data)(zeros(257, 65), zeros(129, 65))
@@ -95,16 +110,25 @@ def test_a_broken_cubin_is_refused_and_other_kernels_work_after_it() -> None:
 
 
 def test_a_kernel_for_another_architecture_is_refused_at_load_and_at_the_call() -> None:
-    from tirgemm.tuning.compile.nvrtc import compile_source
+    from tirgemm.tuning.driver.nvrtc import compile_source
 
     other = "sm_80" if GPUS[0].arch != "sm_80" else "sm_90a"
     gemm, source = Gemm.parse(PLAIN), 'extern "C" __global__ void nothing() {}'
     data = pack(
-        gemm=gemm, config=Config("hand", ()), device=named_device(other),
-        launch=Launch(tensor_args(gemm), (), (KernelLaunch("nothing", ()),)),
-        binary=compile_source(source, other).data, binary_format="cubin", sources={}, flags=(), certificate=None,
-        timings={}, signer=SIGNER,
-    )  # fmt: skip
+        Contents(
+            gemm=gemm,
+            config=Config("hand", ()),
+            device=named_device(other),
+            launch=Launch(tensor_args(gemm), (), (KernelLaunch("nothing", ()),)),
+            binary=compile_source(source, other).data,
+            binary_format="cubin",
+            sources={},
+            flags=(),
+            certificate=None,
+            timings={},
+        ),
+        SIGNER,
+    )
     if GPUS[0].arch[:4] == other[:4]:
         pytest.skip(f"{other} code runs on {GPUS[0].arch}")
     with pytest.raises(IncompatibleArtifact, match=f"built for {other}"):

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from tirgemm.artifact import Signer, Trust, pack, read
+from tirgemm.artifact import Contents, Signer, Trust, pack, read
 from tirgemm.config import Config
 from tirgemm.detect import devices
 from tirgemm.expr import M, ceildiv
 from tirgemm.gemm import Gemm
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, scalar_args, tensor_args
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer
+from tirgemm.tuning.measure.requests import RaceOptions
 
 GPUS = [device for device in devices() if device.kind == "cuda"]
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="this machine has no NVIDIA GPU")]
@@ -57,17 +58,27 @@ TRUST = Trust.of(SIGNER.public)
 
 @cache
 def package(name: str) -> bytes:
-    from tirgemm.tuning.compile.nvrtc import compile_source
+    from tirgemm.tuning.driver.nvrtc import compile_source
 
     options = (f"-DMUTANT={MUTANTS.index(name)}", f"-DN={GEMM.n}", f"-DK={GEMM.k}")
     cubin = compile_source(SOURCE, GPUS[0].arch, options=options)
     params: tuple[Any, ...] = (*(Pointer(tensor) for tensor in "abcd"), Scalar("alpha"), Scalar("beta"), Size(M))
     kernel = KernelLaunch("toy", params, (ceildiv(GEMM.n, 16), ceildiv(M, 16), 1), (16, 16, 1))
     return pack(
-        gemm=GEMM, config=Config("toy", ()), device=GPUS[0],
-        launch=Launch(tensor_args(GEMM), scalar_args(GEMM), (kernel,)), binary=cubin.data, binary_format="cubin",
-        sources={"kernel.cu": SOURCE}, flags=cubin.flags, certificate=None, timings={}, signer=SIGNER,
-    )  # fmt: skip
+        Contents(
+            gemm=GEMM,
+            config=Config("toy", ()),
+            device=GPUS[0],
+            launch=Launch(tensor_args(GEMM), scalar_args(GEMM), (kernel,)),
+            binary=cubin.data,
+            binary_format="cubin",
+            sources={"kernel.cu": SOURCE},
+            flags=cubin.flags,
+            certificate=None,
+            timings={},
+        ),
+        SIGNER,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +129,10 @@ def test_a_hang_is_killed_after_the_timeout(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("regime", ["sustained", "isolated"])
 def test_times_are_the_gpus_own_beside_opponents(measurer: Measurer, regime: str) -> None:
+    options = RaceOptions(regime, 6, 0.05, swap=True)
     found = measurer.time(
-        package("SLOW"), regime, against={"default": package("RIGHT")}, baselines=measurer.baselines(), min_samples=6,
-        budget_s=0.05, swap=True,
-    )  # fmt: skip
+        package("SLOW"), options, against={"default": package("RIGHT")}, baselines=measurer.baselines()
+    )
     assert 19 < found.median_us < 60  # it spins for 20 us in its one wave of blocks
     names = {"default", *measurer.baselines()} - set(found.conditions.get("absent", {}))
     assert set(found.baselines) == names

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.verification.cases import Case, random_cases
 from tests.gpu.family_on_gpu import FamilyOnGpu
 from tirgemm.detect import devices
 from tirgemm.families.mma import Mma
 from tirgemm.gemm import LAYOUTS, Gemm
 from tirgemm.hardware import ARCHITECTURES
+from verification.cases import Case, random_cases
 
 GPUS = [device for device in devices() if device.kind == "cuda" and device.arch in ARCHITECTURES]
 pytestmark = [
@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 FAMILY = Mma()
-# ``benchmarks/verification`` runs hundreds, with every choice of every knob.
+# ``verification`` runs hundreds, with every choice of every knob.
 RANDOM = 60
 # Every layout of operands with every layout of shared memory, at sizes that end inside tiles.
 NAMED = [

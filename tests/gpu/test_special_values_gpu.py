@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.verification.altered_bench import AlteredBench
-from benchmarks.verification.cases import Case
-from benchmarks.verification.covering import small_cases
-from benchmarks.verification.sanitize import chosen
 from tirgemm.artifact import load
 from tirgemm.detect import devices
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tirgemm.tuning.compile import Binary
+from tirgemm.reference.numbers import activate, decode, encode
+from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.verify.host import HostBackend, HostCase, HostOperand
-from tirgemm.tuning.verify.numbers import activate, decode, encode
-from tirgemm.tuning.verify.plan import Problem, layout_of
+from tirgemm.tuning.verify.plan import GemmTest, layout_of
+from verification.altered_bench import AlteredBench
+from verification.cases import Case
+from verification.covering import small_cases
+from verification.sanitize import chosen
 
 GPUS = [device for device in devices() if device.kind == "cuda" and device.arch == "sm_90a"]
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="this machine has no Hopper GPU")]
@@ -107,7 +107,7 @@ def builds(bench: AlteredBench) -> dict[Case, Future[Binary]]:
 
 @pytest.fixture(scope="module")
 def backend() -> Any:
-    from tirgemm.tuning.measure.driver import Gpu
+    from tirgemm.tuning.driver.cuda import Gpu
     from tirgemm.tuning.verify.cuda import CudaBackend
 
     return CudaBackend(Gpu(GPUS[0]))
@@ -129,7 +129,7 @@ def test_special_values_stay_where_they_belong(
 
 def run(backend: Any, function: Any, gemm: Gemm, m: int, values: dict[str, Floats]) -> tuple[HostCase, Floats]:
     """D (batch, m, n) in fp64, and every operand's memory after the call."""
-    case = backend.prepare(Problem(gemm, m, "exact", 0))
+    case = backend.prepare(GemmTest(gemm, m, "exact", 0))
     host: dict[str, HostOperand] = {}
     for name, operand in case.operands.items():
         host[name] = HostOperand(layout_of(gemm, name, m))

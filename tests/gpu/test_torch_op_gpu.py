@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from service import cli
+from tirgemm.service import cli
 
 torch = pytest.importorskip("torch", reason="the GPU tests of the operator call with PyTorch tensors")
 
 from tests.gpu.launcher_samples import GPUS, SIGNER, artifact, expected, loaded, operands  # noqa: E402 (it imports torch)
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="this machine has no NVIDIA GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.torch,
+    pytest.mark.skipif(not GPUS, reason="this machine has no NVIDIA GPU"),
+]
 
 PLAIN = "257x129x65:f16:nt:align=2"
 RANGED = "1..130x67x35:f16:nn:alpha:beta:bias:align=2"

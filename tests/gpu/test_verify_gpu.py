@@ -10,11 +10,11 @@ import pytest
 
 from tirgemm.detect import devices
 from tirgemm.gemm import Gemm
+from tirgemm.reference.numbers import POISON, decode
 from tirgemm.tuning.verify import flow as flow_module
 from tirgemm.tuning.verify import verify
 from tirgemm.tuning.verify.host import GUARD_BYTES, HostBackend, HostCase, HostOperand
-from tirgemm.tuning.verify.numbers import POISON, decode
-from tirgemm.tuning.verify.plan import Problem, exact_plan
+from tirgemm.tuning.verify.plan import GemmTest, exact_plan
 
 GPUS = [device for device in devices() if device.kind == "cuda"]
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="this machine has no NVIDIA GPU")]
@@ -31,7 +31,7 @@ GEMMS = [
 
 @pytest.fixture(scope="module")
 def backend() -> Any:
-    from tirgemm.tuning.measure.driver import Gpu
+    from tirgemm.tuning.driver.cuda import Gpu
     from tirgemm.tuning.verify.cuda import CudaBackend
 
     return CudaBackend(Gpu(GPUS[0]))
@@ -49,7 +49,7 @@ def downloaded(backend: Any, case: Any) -> HostCase:
 
 def write(backend: Any, case: Any, values: np.ndarray[Any, Any], host: HostCase, change: Callable[[Any], None]) -> None:
     """Upload ``values`` as D, spoiled by ``change``, between the poison."""
-    from tirgemm.tuning.verify.numbers import encode
+    from tirgemm.reference.numbers import encode
 
     d = host.operands["d"]
     d.poison()
@@ -63,7 +63,7 @@ def write(backend: Any, case: Any, values: np.ndarray[Any, Any], host: HostCase,
 def test_operands_and_reference_agree_with_numpy(backend: Any, text: str, test: str) -> None:
     gemm = Gemm.parse(text)
     m, n = gemm.m_max, gemm.n
-    case = backend.prepare(Problem(gemm, m, test, 5))
+    case = backend.prepare(GemmTest(gemm, m, test, 5))
     host = downloaded(backend, case)
     for name, operand in host.operands.items():
         outside = operand.flat.copy()
@@ -115,7 +115,7 @@ def check_values(values: np.ndarray[Any, Any], gemm: Gemm, name: str, test: str)
 @pytest.mark.parametrize("test", ["exact", "normal"])
 def test_one_wrong_element_is_found_and_named(backend: Any, test: str) -> None:
     gemm = Gemm.parse("129x67x1023:f16:nt:batch=2:ldd=80")
-    case = backend.prepare(Problem(gemm, 129, test, 6))
+    case = backend.prepare(GemmTest(gemm, 129, test, 6))
     host = downloaded(backend, case)
     y = np.stack([HostBackend()._expected(host, i, slice(0, 129), slice(0, 67))[0] for i in range(2)])
 

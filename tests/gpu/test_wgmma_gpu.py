@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.verification.cases import random_cases
 from tests.gpu.family_on_gpu import FamilyOnGpu
-from tests.wgmma_paths import named_cases
+from tests.helpers.wgmma_paths import named_cases
 from tirgemm.detect import devices
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.hardware import named_device
+from verification.cases import random_cases
 
 GPUS = [device for device in devices() if device.kind == "cuda" and device.arch == "sm_90a"]
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="this machine has no Hopper GPU")]
 
 FAMILY = Wgmma()
 H200 = named_device("sm_90a")
-# As many again as the named ones, about; ``benchmarks/verification`` runs hundreds, with every choice of every knob.
+# As many again as the named ones, about; ``verification`` runs hundreds, with every choice of every knob.
 RANDOM = 80
 
 

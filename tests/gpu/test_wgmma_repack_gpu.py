@@ -1,6 +1,7 @@
 """The copy to aligned rows on a Hopper GPU: its bits, and the share of memory's bandwidth that it reaches.
 
-The copying kernel is packed alone, D in the place of the copy: n is k rounded up as the rows of a copy are, so that their rows are alike.
+The copying kernel is packed alone, D in the place of the copy: n is k rounded up as the rows of a copy are, so that
+their rows are alike.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ from functools import cache
 
 import pytest
 
-from tests.repack_alone import repack_alone
-from tirgemm.artifact import Kernel, Signer, Trust, load, pack
+from tests.helpers.repack_alone import repack_alone
+from tirgemm.artifact import Contents, Kernel, Signer, Trust, load, pack
 from tirgemm.config import Config
 from tirgemm.detect import devices
 from tirgemm.gemm import Gemm
 from tirgemm.launch import Pointer
 
 GPUS = [device for device in devices() if device.kind == "cuda" and device.arch == "sm_90a"]
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="this machine has no Hopper GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.torch,
+    pytest.mark.skipif(not GPUS, reason="this machine has no Hopper GPU"),
+]
 
 SIGNER = Signer.generate()
 # Pairs of operand and copy, together more than the L2.
@@ -30,9 +35,9 @@ _LEAST_BYTES_PER_SECOND = 2.5e12
 @cache
 def copying(text: str) -> Kernel:
     """A kernel that copies A to D."""
-    from tirgemm.families.wgmma.repacking import repacked
-    from tirgemm.tuning.compile import cuda
-    from tirgemm.tuning.compile.nvrtc import compile_source
+    from tirgemm.families.wgmma.planning.repacking import repacked
+    from tirgemm.tuning.build import cuda
+    from tirgemm.tuning.driver.nvrtc import compile_source
 
     gemm, units = Gemm.parse(text), GPUS[0].units
     item = repacked(gemm, "a")
@@ -45,9 +50,20 @@ def copying(text: str) -> Kernel:
     launch = replace(program.launch, kernels=(replace(kernel, params=params),))
     cubin = compile_source(source, GPUS[0].arch)
     data = pack(
-        gemm=gemm, config=Config("hand", ()), device=GPUS[0], launch=launch, binary=cubin.data, binary_format="cubin",
-        sources={}, flags=cubin.flags, certificate=None, timings={}, signer=SIGNER,
-    )  # fmt: skip
+        Contents(
+            gemm=gemm,
+            config=Config("hand", ()),
+            device=GPUS[0],
+            launch=launch,
+            binary=cubin.data,
+            binary_format="cubin",
+            sources={},
+            flags=cubin.flags,
+            certificate=None,
+            timings={},
+        ),
+        SIGNER,
+    )
     return load(data, trust=Trust.of(SIGNER.public))
 
 
@@ -82,7 +98,10 @@ def test_copy_runs_at_memorys_speed() -> None:
     m, n, k = 4096, 4104, 4097
     kernel = copying(f"{m}x{n}x{k}:f16:nt")
     b = torch.randn(n, k, device="cuda", dtype=torch.float16)
-    pairs = [(torch.randn(m, k, device="cuda", dtype=torch.float16), torch.empty(m, n, device="cuda", dtype=torch.float16)) for _ in range(_PAIRS)]  # fmt: skip
+    pairs = [
+        (torch.randn(m, k, device="cuda", dtype=torch.float16), torch.empty(m, n, device="cuda", dtype=torch.float16))
+        for _ in range(_PAIRS)
+    ]
     kernel(a=pairs[0][0], b=b, out=pairs[0][1])
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -13,7 +13,7 @@ from types import TracebackType
 
 
 def command(name: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", f"service.commands.{name}", *arguments]
+    return [sys.executable, "-m", f"tirgemm.service.commands.{name}", *arguments]
 
 
 class Serve:
@@ -44,7 +44,7 @@ class Serve:
     def worker_pid(self) -> int:
         """The worker's process id, 0 where none runs."""
         for pid in children(self.process.pid):
-            if b"service.commands.worker" in command_line(pid):
+            if b"tirgemm.service.commands.worker" in command_line(pid):
                 return pid
         return 0
 

@@ -16,25 +16,33 @@ from typing import Any
 import httpx
 import uvicorn
 
-from service.app import create_app
-from service.settings import Settings
-from service.state import ServiceState, open_database
-from service.worker import Worker
 from tirgemm.config import Config
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, Cancelled
+from tirgemm.events import CandidateRecorded, EventHandler, KernelSelected, SearchStarted
+from tirgemm.service.http.state import ServiceState, open_database
+from tirgemm.service.jobs.worker import Worker
+from tirgemm.service.server.app import create_app
+from tirgemm.service.settings import Settings
+from tirgemm.status import Status
 from tirgemm.tuning.records import Certificate, KernelRecord
-from tuning_db import JobQueue, JobRequest, SqlStore
+from tirgemm.tuning_db import JobQueue, JobRequest, SqlStore
 
 CPU = detect_device("cpu")
 ODD = "129x67x31:f16:nt"
 
 
 def kernel_record(
-    store: SqlStore, request: JobRequest, role: Any = "tuned", salt: str = "", device: Device | None = None
+    store: SqlStore,
+    request: JobRequest,
+    role: Any = "tuned",
+    salt: str = "",
+    device: Device | None = None,
+    search: dict[str, Any] | None = None,
 ) -> KernelRecord:
-    """A stored kernel whose artifact is a few bytes: the service never looks into it."""
+    """A stored kernel that spent the trials of ``request``, whose artifact is a few bytes: the service never looks into
+    it."""
     blob = f"artifact of {request.gemm} {role} {salt}".encode() * 9
     sha256 = store.put_blob(blob)
     kernel_sha256 = hashlib.sha256(blob + b"kernel").hexdigest()
@@ -42,11 +50,19 @@ def kernel_record(
         kernel_sha256, True, ({"test": "exact", "error": 0.0},), "numpy", {"python": "3"}, "2026-01-01T00:00:00Z"
     )
     record = KernelRecord(
-        gemm=request.gemm, device=device or request.device, regime=request.regime, role=role,
-        config=Config("x86", (("tile_m", 8), ("pack", True))), kernel_sha256=kernel_sha256, artifact_sha256=sha256,
-        artifact_bytes=len(blob), certificate=None if role == "unverified" else certificate,
-        timings={"median_us": 12.5, "ratio_default": 1.25}, trials=3, created_at="2026-01-01T00:00:00Z",
-    )  # fmt: skip
+        gemm=request.gemm,
+        device=device or request.device,
+        regime=request.regime,
+        role=role,
+        config=Config("x86", (("tile_m", 8), ("pack", True))),
+        kernel_sha256=kernel_sha256,
+        artifact_sha256=sha256,
+        artifact_bytes=len(blob),
+        certificate=None if role == "unverified" else certificate,
+        timings={"median_us": 12.5, "ratio_default": 1.25} | ({"search": search} if search else {}),
+        trials=request.trials,
+        created_at="2026-01-01T00:00:00Z",
+    )
     return store.put_kernel(record)
 
 
@@ -68,7 +84,13 @@ class ScriptedEngine:
     def warm(self) -> None:
         self.calls.append(("warm", ""))
 
-    def fallback(self, request: JobRequest, cancel: threading.Event) -> KernelRecord:
+    def fallback(
+        self,
+        request: JobRequest,
+        cancel: threading.Event,
+        on_event: EventHandler | None = None,
+    ) -> KernelRecord:
+        del on_event
         _hold(self.fallback_gate, cancel)
         self.calls.append(("fallback", str(request.gemm)))
         return kernel_record(self.store, request, "fallback")
@@ -76,14 +98,14 @@ class ScriptedEngine:
     def tune(
         self,
         request: JobRequest,
-        on_event: Callable[[str, dict[str, Any]], None],
+        on_event: EventHandler,
         cancel: threading.Event,
         between_batches: Callable[[], None],
     ) -> KernelRecord:
         self.calls.append(("tune", str(request.gemm)))
-        on_event("started", {"gemm": str(request.gemm)})
+        on_event(SearchStarted(gemm=str(request.gemm)))
         for number in range(self.candidates):
-            on_event("candidate", {"trials": number + 1, "status": "measured"})
+            on_event(CandidateRecorded(trials=number + 1, status=Status.MEASURED))
             between_batches()
         while not self.gate.wait(0.02):
             between_batches()
@@ -93,15 +115,13 @@ class ScriptedEngine:
             raise self.fail_with
         if request.gemm.n == 13:
             raise BuildFailed("every candidate of this problem fails to build")
-        on_event("selected", {"config": "x86"})
+        on_event(KernelSelected(config="x86"))
         return kernel_record(self.store, request, "tuned")
 
-    def cross_compile(
-        self, request: JobRequest, on_event: Callable[[str, dict[str, Any]], None], cancel: threading.Event
-    ) -> KernelRecord:
+    def cross_compile(self, request: JobRequest, on_event: EventHandler, cancel: threading.Event) -> KernelRecord:
         del cancel
         self.calls.append(("cross_compile", str(request.gemm)))
-        on_event("started", {"device": request.device.key})
+        on_event(SearchStarted(device=request.device.key))
         return kernel_record(self.store, request, "unverified")
 
     def close(self) -> None:
@@ -163,7 +183,8 @@ class Service:
 @contextmanager
 def serving(data: Path, **options: Any) -> Iterator[Service]:
     """The application under uvicorn in a thread, on a data folder of its own."""
-    settings = Settings.load(data=data, lock_dir=data / "locks", fallback_seconds=0.6, lease_seconds=2.0, **options)
+    usual = {"data": data, "lock_dir": data / "locks", "fallback_seconds": 0.6, "lease_seconds": 2.0}
+    settings = Settings.load(**usual | options)
     database = open_database(settings)
     state = ServiceState(settings, database, SqlStore(database), JobQueue(database), "ed25519:" + "A" * 43 + "=")
     listener = socket.create_server(("127.0.0.1", 0))

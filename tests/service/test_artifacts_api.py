@@ -6,7 +6,7 @@ import pytest
 
 from tests.service.support import CPU, ODD, Service, kernel_record
 from tirgemm.gemm import Gemm
-from tuning_db import JobRequest
+from tirgemm.tuning_db import JobRequest
 
 
 @pytest.fixture

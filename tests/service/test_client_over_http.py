@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -9,16 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
-from service import cli
-from tests.service.support import ScriptedEngine, Service
-from tests.unit.artifact_samples import CONFIG, SIGNER, operands, packed
+from tests.helpers.artifact_samples import CONFIG, SIGNER, operands, packed
+from tests.service.support import CPU, ScriptedEngine, Service, serving
 from tirgemm import Client, Device, Gemm
 from tirgemm.errors import Cancelled, ServiceError
+from tirgemm.events import CandidateRecorded, Done, Event
+from tirgemm.service import cli
 from tirgemm.tuning.records import Certificate, KernelRecord
-from tuning_db import JobRequest, SqlStore
+from tirgemm.tuning_db import JobRequest, SqlStore
 
 SHAPE = Gemm.parse("33x17x19:f32:nt")
 
@@ -32,10 +35,19 @@ def packed_record(
     data = packed(request.gemm, config=CONFIG, timings={"sustained": timing, "role": role})
     certificate = Certificate("0" * 64, True, ({"name": "exact"},), "numpy fp64")
     record = KernelRecord(
-        gemm=request.gemm, device=device or request.device, regime=request.regime, role=role, config=CONFIG,
-        kernel_sha256=certificate.kernel_sha256, artifact_sha256=store.put_blob(data), artifact_bytes=len(data),
-        certificate=certificate, timings={"sustained": timing}, trials=3, created_at="2026-01-01T00:00:00Z",
-    )  # fmt: skip
+        gemm=request.gemm,
+        device=device or request.device,
+        regime=request.regime,
+        role=role,
+        config=CONFIG,
+        kernel_sha256=certificate.kernel_sha256,
+        artifact_sha256=store.put_blob(data),
+        artifact_bytes=len(data),
+        certificate=certificate,
+        timings={"sustained": timing},
+        trials=request.trials,
+        created_at="2026-01-01T00:00:00Z",
+    )
     return store.put_kernel(record)
 
 
@@ -55,9 +67,9 @@ def test_a_kernel_is_tuned_followed_loaded_and_called(service: Service, engine: 
     engine.fallback_gate.set()
     told: list[str] = []
 
-    def on_event(kind: str, _data: dict[str, Any]) -> None:
-        told.append(kind)
-        if kind == "candidate":
+    def on_event(event: Event) -> None:
+        told.append(event.kind)
+        if isinstance(event, CandidateRecorded):
             engine.gate.set()
 
     with service.worker():
@@ -85,6 +97,86 @@ def test_the_fallback_is_used_while_the_search_goes_on(
         assert time.monotonic() - started < 5
         engine.gate.set()
         assert client.kernel(SHAPE).manifest.timings["role"] == "tuned"
+
+
+def test_submitting_waits_for_nobody(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", fallback_seconds=60, lease_seconds=600) as service:
+        # Read for less than a single fallback is waited for: a submit that waited would fail.
+        with Client(service.url, trust=[], cache_dir=tmp_path / "cache", timeout=20, patience=0.0) as client:
+            with pytest.raises(ServiceError, match="no worker is alive"):
+                client.submit(SHAPE)
+            service.queue.register_worker("elsewhere:1:0", [CPU])
+            answers = [client.submit(SHAPE.with_(m=m)) for m in range(1, 51)]
+        assert all(answer.job is not None and answer.job["status"] == "queued" for answer in answers)
+        assert len({answer.job_id for answer in answers}) == 50 == len(service.queue.jobs())
+
+
+def test_a_worker_that_is_still_starting_is_waited_for(
+    service: Service, engine: ScriptedEngine, client: Client
+) -> None:
+    engine.fallback_gate.set()
+    engine.gate.set()
+    posts: list[str] = []
+
+    def register(request: httpx.Request) -> None:
+        if request.method == "POST":
+            posts.append(request.headers.get("prefer", ""))
+            if len(posts) == 2:
+                starting.start()
+
+    with contextlib.ExitStack() as stack:
+        starting = threading.Timer(0.1, lambda: stack.enter_context(service.worker()))
+        client._session._http.event_hooks = {"request": [register]}
+        assert client.kernel(SHAPE).manifest.timings["role"] == "tuned"
+    assert posts == ["wait=0", ""], "first at once, then as long as the service waits"
+
+
+def test_a_larger_budget_and_retune_go_on_with_the_search(
+    service: Service, engine: ScriptedEngine, client: Client
+) -> None:
+    engine.fallback_gate.set()
+    engine.gate.set()
+    with service.worker():
+        for trials, retune, jobs in ((4, False, 1), (4, False, 1), (8, False, 2), (8, True, 3)):
+            client.kernel(SHAPE, budget={"trials": trials}, retune=retune)
+            assert len(service.queue.jobs()) == jobs, (trials, retune)
+        client.kernel(SHAPE)
+        assert len(client.jobs()) == 3
+    engine.gate.clear()
+    with service.worker():
+        answer = client.submit(SHAPE, retune=True)
+        assert answer.fallback is not None, "what is there answers meanwhile"
+        assert answer.fallback["role"] == "tuned"
+        assert client.kernel(SHAPE, budget={"trials": 99}, wait="fallback").manifest.timings["role"] == "tuned"
+        service.wait_for(answer.job_id, "running")
+        assert [job["status"] for job in client.jobs(2, gemm=SHAPE, device=CPU)] == ["queued", "running"]
+        assert [job["id"] for job in client.jobs(status="running")] == [answer.job_id]
+
+
+def test_a_deleted_kernel_is_asked_for_anew(service: Service, engine: ScriptedEngine, client: Client) -> None:
+    engine.fallback_gate.set()
+    engine.gate.set()
+    with service.worker():
+        first = client.document(SHAPE)
+        client.delete(first["id"])
+        with pytest.raises(ServiceError, match="there is no kernel"):
+            client.delete(first["id"])
+        assert client.kernels(gemm=SHAPE, device=CPU, regime="sustained")[0]["role"] == "fallback"
+        assert client.document(SHAPE)["id"] != first["id"]
+
+
+def test_a_kernel_that_is_deleted_when_its_job_ends_is_told(
+    service: Service, engine: ScriptedEngine, client: Client
+) -> None:
+    engine.fallback_gate.set()
+    engine.gate.set()
+
+    def delete(event: Event) -> None:
+        if isinstance(event, Done) and event.kernel:
+            client.delete(event.kernel)
+
+    with service.worker(), pytest.raises(ServiceError, match="is done, but its kernel was deleted; ask again"):
+        client.kernel(SHAPE, on_event=delete)
 
 
 def test_events_go_on_where_they_were_left(service: Service, engine: ScriptedEngine, client: Client) -> None:
@@ -151,6 +243,7 @@ def test_get_writes_the_artifact_of_a_running_service(
 ) -> None:
     for name in ("CONFIG", "CACHE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+    service.state.public_key = SIGNER.public  # which this test's kernels are signed with
     engine.gate.set()
     engine.fallback_gate.set()
     out = tmp_path / "k.tirgemm"

@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 
 from scripts.stored_kernel import gpu_kernel
-from service.documents import ExplanationDocument
-from service.explain.gather import Stored
-from service.explainer import Explainer
 from tests.service.support import CPU, Service, kernel_record
 from tirgemm.artifact import Signer, pack
 from tirgemm.config import Config
@@ -20,10 +17,13 @@ from tirgemm.errors import Cancelled
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tirgemm.tuning.compile import build
+from tirgemm.service.explain.explainer import Explainer
+from tirgemm.service.explain.gather import Stored
+from tirgemm.service.http.documents import ExplanationDocument
+from tirgemm.tuning.build.compile import build
 from tirgemm.tuning.records import Candidate, KernelRecord, Reason, SampleSet, Status
-from tirgemm.tuning.store import Store
-from tuning_db import JobRequest
+from tirgemm.tuning.records.store import Store
+from tirgemm.tuning_db import JobRequest
 
 SMALL = "129x67x31:f16:nt"
 
@@ -36,9 +36,9 @@ def tuned_kernel(store: Store, signer: Signer) -> tuple[KernelRecord, Config]:
     other = config.with_(raster=2) if config["raster"] == 1 else config.with_(raster=1)
     binary = build(gemm, config, device)
     data = pack(
-        gemm=gemm, config=config, device=device, launch=binary.launch, binary=binary.data, binary_format="cubin",
-        sources=binary.sources, flags=binary.flags, certificate=None, timings={}, signer=signer,
-    )  # fmt: skip
+        binary.contents(gemm, config, device),
+        signer,
+    )
 
     def candidate(chosen: Config, status: Status, us: tuple[float, ...] = (), **more: Any) -> None:
         reasons: tuple[Reason, ...] = ("search", "selection")
@@ -51,13 +51,24 @@ def tuned_kernel(store: Store, signer: Signer) -> tuple[KernelRecord, Config]:
     candidate(config.with_(pad=0), Status.BUILD_FAILED, message="ptxas: no")
     candidate(config.with_(block_k=8), Status.PRUNED, rule="waves", message="27 blocks <keep> few SMs busy")
     timings = {
-        "sustained": {"median_us": 8.0}, "selection": {"reason": "1.2 times as fast as the default"},
-        "search": {"pruned": {"waves": 41, "threads": 7}}, "stream": {"read_gbps": 1500.0, "at": "2026-08-01T12:00:00"},
-    }  # fmt: skip
+        "sustained": {"median_us": 8.0},
+        "selection": {"reason": "1.2 times as fast as the default"},
+        "search": {"pruned": {"waves": 41, "threads": 7}},
+        "stream": {"read_gbps": 1500.0, "at": "2026-08-01T12:00:00"},
+    }
     record = KernelRecord(
-        gemm, device, "sustained", "tuned", config, hashlib.sha256(b"kernel").hexdigest(), store.put_blob(data),
-        len(data), None, timings, trials=4,
-    )  # fmt: skip
+        gemm,
+        device,
+        "sustained",
+        "tuned",
+        config,
+        hashlib.sha256(b"kernel").hexdigest(),
+        store.put_blob(data),
+        len(data),
+        None,
+        timings,
+        trials=4,
+    )
     return store.put_kernel(record), other
 
 
@@ -83,8 +94,9 @@ def test_a_stored_kernel_is_explained_with_what_it_was_chosen_from(service: Serv
     rivals = found["rivals"]
     assert rivals["statuses"] == {"measured": 3, "build_failed": 1, "pruned": 1}
     assert [(p["rule"], p["count"], p["sentence"]) for p in rivals["pruned"]] == [
-        ("waves", 41, "27 blocks <keep> few SMs busy"), ("threads", 7, ""),
-    ]  # fmt: skip
+        ("waves", 41, "27 blocks <keep> few SMs busy"),
+        ("threads", 7, ""),
+    ]
     runner_up = rivals["runner_up"]
     assert (runner_up["us"], runner_up["kernel_us"], runner_up["reason"]) == (8.5, 8.0, "selection")
     assert runner_up["config"] == dict(other.knobs), "one that was only searched is not compared with a selection"
@@ -110,12 +122,13 @@ def test_the_page_is_for_browsers_and_the_document_for_programs(service: Service
     path = f"/v1/kernels/{gpu_kernel(service.store, SMALL).id}/explain"
     browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
     for accept, format_, html in (
-        ("*/*", None, False), (browser, None, True), (browser, "json", False), ("application/json", "html", True),
+        ("*/*", None, False),
+        (browser, None, True),
+        (browser, "json", False),
+        ("application/json", "html", True),
         ("application/json, text/html", None, False),
-    ):  # fmt: skip
-        answer = service.http.get(
-            path, params={"format": format_} if format_ else {}, headers={"Accept": accept}
-        )  # fmt: skip
+    ):
+        answer = service.http.get(path, params={"format": format_} if format_ else {}, headers={"Accept": accept})
         assert answer.headers["content-type"].startswith("text/html" if html else "application/json"), (accept, format_)
         assert answer.headers["vary"] == "Accept"
     assert answer.json()["code"].startswith("compiled here: the artifact is damaged"), "it is no artifact of ours"
@@ -133,10 +146,18 @@ def test_what_cannot_be_explained_is_a_problem_that_says_why(service: Service) -
     old = gpu_kernel(service.store, SMALL)
     gone = service.store.put_kernel(
         KernelRecord(
-            old.gemm, old.device, old.regime, "tuned", Config("simt", (("tile", 3),)), old.kernel_sha256,
-            old.artifact_sha256, old.artifact_bytes, None, {},
+            old.gemm,
+            old.device,
+            old.regime,
+            "tuned",
+            Config("simt", (("tile", 3),)),
+            old.kernel_sha256,
+            old.artifact_sha256,
+            old.artifact_bytes,
+            None,
+            {},
         )
-    )  # fmt: skip
+    )
     answer = service.http.get(f"/v1/kernels/{gone.id}/explain")
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_config")
     assert "tile" in answer.json()["detail"]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.service.support import CPU, ODD, Service, read_events, sse
 from tirgemm.gemm import Gemm
-from tuning_db import JobRequest
+from tirgemm.tuning_db import JobRequest
 
 
 def queued(service: Service, gemm: str = ODD) -> str:
@@ -24,6 +24,15 @@ def test_a_queued_job_is_shown_and_listed(service: Service) -> None:
     assert [j["id"] for j in service.http.get("/v1/jobs").json()["jobs"]] == [second, first]
     assert service.http.get("/v1/jobs", params={"limit": 1}).json()["jobs"][0]["id"] == second
     assert service.http.get("/v1/jobs", params={"status": "done"}).json()["jobs"] == []
+
+    def found(**filters: str) -> list[str]:
+        return [job["id"] for job in service.http.get("/v1/jobs", params=filters).json()["jobs"]]
+
+    assert found(gemm="131x67x31") == [second]
+    assert found(device=CPU.key) == [second, first]
+    service.store.put_device(CPU)
+    assert found(device="cpu", gemm=ODD) == [first]
+    assert found(device="sm_80") == []
 
 
 def test_cancelling_twice_is_the_same_as_once(service: Service) -> None:
@@ -62,8 +71,14 @@ def test_a_stream_tells_everything_in_order_and_ends_with_the_job(service: Servi
         threading.Timer(0.4, service.engine.gate.set).start()
         events = read_events(service.http, job_id)
     assert [kind for _, kind, _ in events] == [
-        "fallback", "started", "candidate", "candidate", "candidate", "selected", "done",
-    ]  # fmt: skip
+        "fallback",
+        "started",
+        "candidate",
+        "candidate",
+        "candidate",
+        "selected",
+        "done",
+    ]
     ids = [number for number, _, _ in events if number is not None]
     assert ids == sorted(set(ids)), "a client that drops what it has seen would drop an event"
     assert events[-1][2]["kernel"] == service.http.get(f"/v1/jobs/{job_id}").json()["kernel_id"]

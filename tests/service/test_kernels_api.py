@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
+from tirgemm.config import Config
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tuning_db import JobRequest
+from tirgemm.tuning.records import Candidate, Status
+from tirgemm.tuning_db import JobRequest
 
 
-def stored(service: Service, gemm: str = ODD, role: str = "tuned", regime: str = "sustained", salt: str = "") -> str:
-    return kernel_record(service.store, JobRequest(Gemm.parse(gemm), CPU, regime), role, salt).id
+def stored(
+    service: Service,
+    gemm: str = ODD,
+    role: str = "tuned",
+    regime: str = "sustained",
+    salt: str = "",
+    trials: int = 32,
+    search: dict[str, Any] | None = None,
+) -> str:
+    request = JobRequest(Gemm.parse(gemm), CPU, regime, trials)
+    return kernel_record(service.store, request, role, salt, search=search).id
 
 
 def test_a_known_kernel_is_answered_without_a_worker(service: Service) -> None:
@@ -25,8 +37,12 @@ def test_a_known_kernel_is_answered_without_a_worker(service: Service) -> None:
     assert document["id"] == kernel_id
     assert document["gemm"] == ODD
     assert document["device"] == {
-        "key": CPU.key, "name": "cpu", "kind": "cpu", "model": CPU.model, "arch": CPU.arch,
-    }  # fmt: skip
+        "key": CPU.key,
+        "name": "cpu",
+        "kind": "cpu",
+        "model": CPU.model,
+        "arch": CPU.arch,
+    }
     assert (document["role"], document["verified"], document["regime"]) == ("tuned", True, "sustained")
     assert (document["family"], document["config"]) == ("x86", {"tile_m": 8, "pack": True})
     assert document["certificate"]["passed"] is True
@@ -76,6 +92,119 @@ def test_an_unknown_kernel_starts_a_job_and_brings_the_fallback(service: Service
         assert service.post().json()["id"] == done["kernel_id"]
 
 
+# What a known kernel spent, what is asked for, and whether the kernel is the answer.
+SPENT = {"ended": "seconds", "seconds": 20.0}
+BUDGETS = [
+    (2, None, {}, True),
+    (2, None, {"budget": {}}, True),
+    (2, None, {"budget": {"trials": 2}}, True),
+    (2, None, {"budget": {"trials": 500}}, False),
+    (2, None, {"budget": {"seconds": 500.0}}, False),
+    (40, SPENT, {"budget": {"trials": 500, "seconds": 20}}, True),
+    (40, SPENT, {"budget": {"trials": 500, "seconds": 21}}, False),
+    (40, {"ended": "exhausted", "seconds": 20.0}, {"budget": {"trials": 500, "seconds": 3600}}, True),
+]
+
+
+@pytest.mark.parametrize(("trials", "search", "asked", "answers"), BUDGETS)
+def test_a_larger_budget_than_was_spent_goes_on_and_any_other_is_answered_at_once(
+    service: Service, trials: int, search: dict[str, Any] | None, asked: dict[str, Any], answers: bool
+) -> None:
+    known = stored(service, trials=trials, search=search)
+    with service.worker():
+        answer = service.post(**asked)
+        assert answer.status_code == (200 if answers else 202)
+        if answers:
+            assert answer.json()["id"] == known
+            assert service.queue.jobs() == []
+            return
+        body = answer.json()
+        assert (body["status"], body["fallback"]["id"]) == ("running", known), "the known kernel answers meanwhile"
+        assert body["fallback"]["role"] == "tuned"
+        assert body["job"]["fallback_id"] == known
+        assert service.post().json()["id"] == known, "who names no budget is served meanwhile"
+        service.engine.gate.set()
+        done = service.wait_for(body["job"]["id"], "done")
+        assert done["kernel_id"] != known
+        assert service.post(**asked).json()["id"] == done["kernel_id"], "the same budget again is answered at once"
+    assert len(service.queue.jobs()) == 1
+
+
+def test_retune_always_starts_a_job_that_goes_on_from_what_is_recorded(service: Service) -> None:
+    known = stored(service, trials=500, search={"ended": "exhausted", "seconds": 20.0})
+    request = JobRequest(Gemm.parse(ODD), CPU)
+    for number, status in enumerate((Status.MEASURED, Status.CRASHED, Status.MEASURED, Status.PRUNED)):
+        config = Config("x86", (("tile_m", number),))
+        service.store.add_candidate(Candidate(request.gemm, CPU.key, request.regime, config, status))
+    with service.worker():
+        assert service.post().json()["id"] == known
+        body = service.post(retune=True, budget={"trials": 40}).json()
+        assert body["fallback"]["id"] == known
+        assert body["job"]["budget"] == {"trials": 43, "seconds": 120.0}, "on top of the three that were tried"
+        service.engine.gate.set()
+        service.wait_for(body["job"]["id"], "done")
+    assert ("tune", ODD) in service.engine.calls
+
+
+def test_retune_without_a_worker_is_refused_and_a_larger_budget_takes_what_there_is(service: Service) -> None:
+    known = stored(service)
+    assert service.post(device=CPU.key, budget={"trials": 500}).json()["id"] == known
+    answer = service.post(device=CPU.key, retune=True)
+    assert (answer.status_code, answer.json()["code"]) == (409, "device_unavailable")
+
+
+def test_a_deleted_kernel_is_gone_with_its_artifact_and_made_again(service: Service) -> None:
+    service.engine.fallback_gate.set()
+    service.engine.gate.set()
+    with service.worker():
+        kernel = service.post(headers={"Prefer": "wait=10"}).json()
+        job_id = service.queue.jobs()[0].id
+        answer = service.http.delete(kernel["links"]["self"])
+        assert (answer.status_code, answer.content) == (204, b"")
+        for method, path in (("GET", "self"), ("DELETE", "self"), ("GET", "artifact")):
+            assert service.http.request(method, kernel["links"][path]).status_code == 404
+        assert service.http.delete("/v1/kernels/..").status_code == 404
+        job = service.http.get(f"/v1/jobs/{job_id}").json()
+        assert (job["status"], job["kernel_id"], job["kernel"]) == ("done", None, None)
+        again = service.post(headers={"Prefer": "wait=10"}).json()
+        assert (again["role"], again["id"] != kernel["id"]) == ("tuned", True)
+
+
+def test_where_a_deleted_kernel_had_one_before_it_that_one_answers_again(service: Service) -> None:
+    before, newest = stored(service), stored(service, salt="newer")
+    assert service.post(device=CPU.key).json()["id"] == newest
+    assert service.http.delete(f"/v1/kernels/{newest}").status_code == 204
+    assert service.post(device=CPU.key).json()["id"] == before
+
+
+def test_an_artifact_that_another_kernel_has_too_stays(service: Service) -> None:
+    first, second = stored(service), stored(service)
+    artifact = service.http.get(f"/v1/kernels/{first}").json()["links"]["artifact"]
+    service.http.delete(f"/v1/kernels/{first}")
+    assert service.http.get(artifact).status_code == 200
+    service.http.delete(f"/v1/kernels/{second}")
+    assert service.http.get(artifact).status_code == 404
+
+
+def test_a_kernel_that_is_deleted_while_its_job_is_awaited_is_a_problem(service: Service) -> None:
+    service.engine.fallback_gate.set()
+    real, finish = service.queue.job, threading.Event()
+
+    def job(job_id: str) -> Any:
+        found = real(job_id)
+        if found is not None and found.kernel_id:
+            service.store.delete_kernel(found.kernel_id)
+            finish.set()
+        return real(job_id)
+
+    service.queue.job = job  # type: ignore[method-assign]
+    service.engine.gate.set()
+    with service.worker():
+        answer = service.post(headers={"Prefer": "wait=20"})
+    assert finish.is_set()
+    assert (answer.status_code, answer.json()["code"]) == (409, "kernel_deleted")
+
+
 def test_a_fallback_that_takes_longer_is_told_by_an_event(service: Service) -> None:
     with service.worker():
         began = time.monotonic()
@@ -122,6 +251,7 @@ def test_prefer_wait_waits_for_the_tuned_kernel_and_says_so(service: Service) ->
         assert answer.headers["preference-applied"] == "wait=10"
 
 
+@pytest.mark.timing
 def test_prefer_wait_runs_out_and_zero_does_not_wait(service: Service) -> None:
     with service.worker():
         began = time.monotonic()
@@ -219,4 +349,6 @@ def test_kernels_are_listed_newest_first_page_by_page_and_filtered(service: Serv
     assert found(gemm="129x67x31", regime="sustained") == [ids[0]]
     assert found(regime="isolated") == [isolated]
     assert len(found(device=CPU.key)) == 6
+    assert len(found(device="cpu")) == 6
     assert found(device="cuda:sm_80:none:1") == []
+    assert found(device="sm_80") == []

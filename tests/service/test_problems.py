@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from service.body_limit import BodyLimit
-from service.problems import MEDIA_TYPE
-from service.settings import MAX_BODY_BYTES
 from tests.service.support import CPU, Service, serving
+from tirgemm.service.http.body_limit import BodyLimit
+from tirgemm.service.http.problems import MEDIA_TYPE
+from tirgemm.service.settings import MAX_BODY_BYTES
 
 MEMBERS = {"type", "title", "status", "detail", "instance", "code"}
 
@@ -123,11 +123,21 @@ def test_an_announced_length_is_refused_before_the_body_is_sent(shared: Service)
         ({"gemm": "7x5x3", "budget": {"seconds": 0}}, "invalid_request", "seconds"),
         ({"gemm": "7x5x3", "budget": {"seconds": float("nan")}}, "invalid_request", "seconds"),
         ({"gemm": "7x5x3", "budget": {"seconds": float("inf")}}, "invalid_request", "seconds"),
-        ({"gemm": "7x5x3", "budget": {"hours": 1}}, "invalid_request", "hours"),
+        (
+            {"gemm": "7x5x3", "budget": {"hours": 1}},
+            "invalid_request",
+            "budget.hours: no such member; there are trials, seconds",
+        ),
         ({"gemm": "7x5x3", "seed": -1}, "invalid_request", "seed"),
         ({"gemm": "7x5x3", "seed": 2**40}, "invalid_request", "seed"),
         ({"gemm": "7x5x3", "verify": "no"}, "invalid_request", "verify"),
         ({"gemm": "7x5x3", "verify": 0}, "invalid_request", "verify"),
+        ({"gemm": "7x5x3", "retune": "yes"}, "invalid_request", "retune"),
+        (
+            {"gemm": "7x5x3", "retrun": True},
+            "invalid_request",
+            "body.retrun: no such member; there are gemm, device, regime, budget, seed, retune, verify",
+        ),
     ],
 )
 def test_bad_input_is_422_with_the_reason(shared: Service, body: Any, code: str, words: str) -> None:
@@ -146,10 +156,39 @@ def test_bad_filters_are_422(shared: Service, query: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "known"),
+    [
+        ("/v1/kernels", "after, device, gemm, limit, regime"),
+        ("/v1/jobs", "device, gemm, limit, status"),
+        (f"/v1/kernels/{'0' * 16}/explain", "format"),
+    ],
+)
+def test_a_filter_that_does_not_exist_is_refused_and_those_that_do_are_named(
+    shared: Service, path: str, known: str
+) -> None:
+    body = check(shared.http.get(path, params={"statuz": "done"}), 422, "invalid_request")
+    assert "'statuz'" in body["detail"]
+    assert body["detail"].endswith(f"it takes {known}")
+    assert body["errors"] == [{"field": "query.statuz", "message": "no such parameter"}]
+    check(shared.http.get(path, params={"limit" if "explain" not in path else "format": "x"}), 422)
+
+
+@pytest.mark.parametrize(
     "path",
-    ["/", "/v2", "/v1/kernels/", "/v1/kernels/zz", "/v1/kernels/" + "0" * 16, "/v1/jobs/nothing", "/v1/jobs/0/events",
-     "/v1/jobs/%00", "/v1/artifacts/x", "/docs", "/v1/jobs/a%2Fb"],
-)  # fmt: skip
+    [
+        "/",
+        "/v2",
+        "/v1/kernels/",
+        "/v1/kernels/zz",
+        "/v1/kernels/" + "0" * 16,
+        "/v1/jobs/nothing",
+        "/v1/jobs/0/events",
+        "/v1/jobs/%00",
+        "/v1/artifacts/x",
+        "/docs",
+        "/v1/jobs/a%2Fb",
+    ],
+)
 def test_what_is_not_there_is_404(shared: Service, path: str) -> None:
     response = shared.http.get(path)
     assert response.status_code == 404
@@ -160,9 +199,18 @@ def test_what_is_not_there_is_404(shared: Service, path: str) -> None:
 def test_openapi_describes_every_error_as_a_problem(shared: Service) -> None:
     schema = shared.http.get("/openapi.json").json()
     assert set(schema["paths"]) == {
-        "/v1/kernels", "/v1/kernels/{kernel_id}", "/v1/kernels/{kernel_id}/explain", "/v1/jobs", "/v1/jobs/{job_id}", "/v1/jobs/{job_id}/events",
-        "/v1/artifacts/{sha256}", "/v1/keys", "/v1/meta", "/healthz", "/readyz",
-    }  # fmt: skip
+        "/v1/kernels",
+        "/v1/kernels/{kernel_id}",
+        "/v1/kernels/{kernel_id}/explain",
+        "/v1/jobs",
+        "/v1/jobs/{job_id}",
+        "/v1/jobs/{job_id}/events",
+        "/v1/artifacts/{sha256}",
+        "/v1/keys",
+        "/v1/meta",
+        "/healthz",
+        "/readyz",
+    }
     assert not schema["components"]["schemas"].keys() & {"HTTPValidationError", "ValidationError"}
     assert set(schema["components"]["schemas"]["Problem"]["required"]) == MEMBERS
     for path, operations in schema["paths"].items():

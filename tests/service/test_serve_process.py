@@ -16,8 +16,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from service.commands.serve import serve
 from tests.service.processes import Serve, alive, command, descendants
+from tirgemm.service.commands.serve import serve
 
 
 def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
@@ -80,6 +80,20 @@ def test_a_database_of_a_newer_schema_is_refused_and_not_touched(tmp_path: Path)
     with sqlite3.connect(file) as connection:
         assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("9999",)
     connection.close()
+
+
+def test_a_worker_joins_a_service_that_is_there_and_makes_none(tmp_path: Path) -> None:
+    typo, there = tmp_path / "typo", tmp_path / "there"
+    there.mkdir()
+    words = refused("worker", "--data", str(typo), "--lock-dir", str(tmp_path / "locks"))
+    assert f"{typo} holds no tuning database" in words
+    assert f"start that first, with `tirgemm serve --data {typo}`" in words
+    as_json = refused("worker", "--data", str(there), "--lock-dir", str(tmp_path / "locks"), "--json")
+    assert json.loads(as_json)["error"] == "invalid_request"
+    url = f"sqlite:///{typo}/x.db"
+    assert "no data folder" in refused("worker", "--data", str(typo), environment={"TIRGEMM_DB": url})
+    assert "no database file" in refused("worker", "--data", str(there), "--db", url)
+    assert list(tmp_path.iterdir()) == [there], "nothing was made, no lock either"
 
 
 @pytest.mark.parametrize(

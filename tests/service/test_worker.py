@@ -8,19 +8,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from service.data_lock import ProcessLock
-from service.lease import Lease
-from service.settings import Settings
-from service.state import open_database
-from service.worker import Worker, died_here, owner_name
 from tests.service.support import CPU, ODD, ScriptedEngine, kernel_record
 from tirgemm.errors import AlreadyRunning, BuildFailed, DoesNotFit, StorageFull, StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
+from tirgemm.service.http.state import open_database
+from tirgemm.service.jobs.data_lock import ProcessLock
+from tirgemm.service.jobs.lease import Lease
+from tirgemm.service.jobs.worker import Worker, died_here, owner_name
+from tirgemm.service.settings import Settings
+from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
 
 
 @pytest.fixture
@@ -39,8 +40,8 @@ def engine(database: Database) -> ScriptedEngine:
     return ScriptedEngine(SqlStore(database))
 
 
-def submit(queue: JobQueue, gemm: str = ODD) -> str:
-    return queue.submit(JobRequest(Gemm.parse(gemm), CPU))[0].id
+def submit(queue: JobQueue, gemm: str = ODD, fallback_id: str | None = None, **request: Any) -> str:
+    return queue.submit(JobRequest(Gemm.parse(gemm), CPU, **request), fallback_id)[0].id
 
 
 def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
@@ -97,7 +98,7 @@ def test_a_fallback_that_cannot_be_built_is_tried_once_and_stops_nobody_else(
     tried: list[str] = []
     real = engine.fallback
 
-    def fallback(request: JobRequest, cancel: threading.Event) -> object:
+    def fallback(request: JobRequest, cancel: threading.Event, _on_event: object) -> object:
         tried.append(str(request.gemm))
         if request.gemm.m == 131:
             raise BuildFailed("no default of this problem builds")
@@ -180,10 +181,53 @@ def test_a_kernel_that_was_stored_just_before_a_kill_ends_the_job_without_a_sear
     assert ("tune", ODD) not in engine.calls
 
 
+def test_a_kernel_that_spent_less_than_the_job_asks_for_does_not_end_it(
+    queue: JobQueue, engine: ScriptedEngine
+) -> None:
+    engine.fallback_gate.set()
+    engine.gate.set()
+    small = submit(queue, trials=2)
+    large = submit(queue, trials=500)
+    with Running(queue, engine):
+        until(lambda: found(queue, large).status == "done")
+    assert found(queue, small).kernel_id != found(queue, large).kernel_id
+    assert engine.calls.count(("tune", ODD)) == 2
+
+
+def test_the_kernel_that_a_job_is_to_improve_does_not_end_it_however_much_was_spent(
+    queue: JobQueue, engine: ScriptedEngine
+) -> None:
+    engine.gate.set()
+    known = kernel_record(engine.store, JobRequest(Gemm.parse(ODD), CPU, trials=999))
+    job_id = submit(queue, fallback_id=known.id, trials=10)
+    with Running(queue, engine):
+        until(lambda: found(queue, job_id).status == "done")
+    assert engine.calls.count(("tune", ODD)) == 1
+    assert ("fallback", ODD) not in engine.calls, "the known kernel is the fallback"
+    # Killed now, after storing and before finishing, the job ends with what it had stored.
+    again = submit(queue, fallback_id=known.id, trials=10)
+    with Running(queue, engine):
+        until(lambda: found(queue, again).status == "done")
+    assert engine.calls.count(("tune", ODD)) == 1
+    assert found(queue, again).kernel_id == found(queue, job_id).kernel_id
+
+
+def test_a_job_whose_fallback_was_deleted_goes_on(queue: JobQueue, engine: ScriptedEngine) -> None:
+    engine.fallback_gate.set()
+    with Running(queue, engine):
+        job_id = submit(queue)
+        until(lambda: ("tune", ODD) in engine.calls)
+        assert engine.store.delete_kernel(str(found(queue, job_id).fallback_id))
+        assert found(queue, job_id).fallback_id is None
+        engine.gate.set()
+        until(lambda: found(queue, job_id).status == "done")
+    assert found(queue, job_id).kernel_id
+
+
 def test_a_job_that_kills_every_worker_is_given_up(
     queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.worker.MAX_ATTEMPTS", 2)
+    monkeypatch.setattr("tirgemm.service.jobs.worker.MAX_ATTEMPTS", 2)
     job_id = submit(queue)
     for _ in range(2):
         assert queue.claim(owner_name(pid=4_194_304), [CPU.key], lease_s=0)
@@ -218,7 +262,7 @@ def test_a_failure_ends_its_job_with_the_reason_and_no_other(
 def test_a_database_that_does_not_answer_sends_the_job_back_and_it_ends_later(
     queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.worker.STORE_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("tirgemm.service.jobs.worker.STORE_PAUSE_SECONDS", 0.05)
     engine.fallback_gate.set()
     engine.gate.set()
     engine.fail_with = StoreError("the database is locked")
@@ -271,8 +315,10 @@ def test_a_lease_outlives_its_length_while_it_is_held_and_tells_a_cancellation(q
 
 def test_a_lock_is_held_by_one_and_says_by_whom(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "x.lock"
-    script = "import sys, time; from pathlib import Path; from service.data_lock import ProcessLock; " \
-             "lock = ProcessLock(Path(sys.argv[1]), 'it'); print('held', flush=True); time.sleep(60)"  # fmt: skip
+    script = (
+        "import sys, time; from pathlib import Path; from tirgemm.service.jobs.data_lock import ProcessLock; "
+        "lock = ProcessLock(Path(sys.argv[1]), 'it'); print('held', flush=True); time.sleep(60)"
+    )
     with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"

@@ -1,1 +1,1 @@
-"""Why a kernel is fast or slow, from its addresses and its machine code alone: no GPU needed."""
+"""Static analysis of kernels: shared-memory banks, coalescing, occupancy, roofline, machine code. No GPU needed."""

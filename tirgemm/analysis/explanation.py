@@ -1,4 +1,4 @@
-"""Why a kernel is as fast as it is, as one value: memory, resources, waves, opcodes and roofline of all its launches."""
+"""``Explanation``: memory, resources, waves, opcodes and roofline of all launches of a kernel, as one value."""
 
 from __future__ import annotations
 
@@ -8,18 +8,28 @@ from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tirgemm import expr
-from tirgemm.analysis.clash import clash_of
-from tirgemm.analysis.cut import Cut, cut_of
-from tirgemm.analysis.kernel import KernelAnalysis, analyse
-from tirgemm.analysis.opcode_mix import OpcodeMix, opcode_mix
-from tirgemm.analysis.resources import Coverage, Occupancy, Resources, Waves, occupancy_of, resources_of, waves_of
+from tirgemm.analysis.bank_collision import clash_of
+from tirgemm.analysis.ir.sites import Unknown
+from tirgemm.analysis.memory_traffic import KernelAnalysis, analyse
+from tirgemm.analysis.resources import (
+    Coverage,
+    Occupancy,
+    Resources,
+    Waves,
+    coverage,
+    occupancy_of,
+    resources_of,
+    waves_of,
+)
 from tirgemm.analysis.roofline import MeasuredRate, Roofline, measured_for, peak_formula, peak_of, roofline
-from tirgemm.analysis.sass import Function, disassemble
-from tirgemm.analysis.sites import Unknown
+from tirgemm.analysis.sass.opcode_mix import OpcodeMix, opcode_mix
+from tirgemm.analysis.sass.program import Function, disassemble
+from tirgemm.analysis.tile_shape import output_tile
 from tirgemm.analysis.tma_box import Box, boxes_of
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import AnalysisFailed, InvalidDevice, MissingExtra
+from tirgemm.families.base import OutputTile
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 from tirgemm.launch import KernelLaunch, Launch, TensorMap
 
@@ -36,8 +46,8 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """``operand``'s rows lie ``pitch_bytes`` apart, and so begin at multiples of ``nbytes`` (at most a line) beyond its base
-    address; the problem promises that this one is a multiple of ``base_bytes``."""
+    """``operand``'s rows lie ``pitch_bytes`` apart, and so begin at multiples of ``nbytes`` (at most a line) beyond its
+    base address; the problem promises that this one is a multiple of ``base_bytes``."""
 
     operand: str
     nbytes: int
@@ -113,7 +123,7 @@ class Explanation:
     code: str
     kernels: tuple[KernelExplanation, ...]
     alignments: tuple[Alignment, ...]
-    cut: Cut | None
+    cut: OutputTile | None
     coverage: Coverage | None
     roofline: Roofline | None
     peak_formula: str
@@ -138,7 +148,10 @@ class Explanation:
             "gemm": str(self.gemm),
             "m": self.m,
             "device": {
-                "key": self.device.key, "name": self.device.name, "model": self.device.model, "arch": self.device.arch,
+                "key": self.device.key,
+                "name": self.device.name,
+                "model": self.device.model,
+                "arch": self.device.arch,
                 "units": self.device.units,
             },
             "family": self.config.family,
@@ -155,7 +168,7 @@ class Explanation:
             "roofline": _roofline(self.roofline, self.peak_formula, self.clock_mhz),
             "timed": self.timed,
             "unknown": [asdict(each) for each in self.unknown],
-        }  # fmt: skip
+        }
 
 
 def explain_launch(
@@ -177,8 +190,10 @@ def explain_launch(
 ) -> Explanation:
     """The explanation of ``launch``; ``mod`` and ``launch`` as ``analyse`` takes them.
 
-    Without ``cubin``, or without a disassembler, it is as written; ``missing`` says why there is none. ``clock_mhz`` and
-    ``measured``: the clock of nominal rates, and the rates that were seen on the device (``measured_for``). Raises what ``analyse`` raises.
+    Without ``cubin``, or without a disassembler, it is as written; ``missing`` says why there is none. ``clock_mhz``
+    and
+    ``measured``: the clock of nominal rates, and the rates that were seen on the device (``measured_for``). Raises what
+    ``analyse`` raises.
     """
     at = m or gemm.m_max
     lacking = list(missing)
@@ -192,15 +207,29 @@ def explain_launch(
             lacking.append(Unknown("machine code", str(error)))
             cubin, code = None, AS_WRITTEN
     memory = analyse(mod, launch, gemm, device, cubin, m)
-    cut = cut_of(gemm, config, device, at)
+    cut = output_tile(gemm, config, device, at)
     kernels = tuple(
         _kernel(kernel, one, functions.get(kernel.symbol), resources.get(kernel.symbol), device, at)
         for kernel, one in zip(launch.kernels, memory, strict=True)
     )
     made = Explanation(
-        gemm, at, device, config, default, cubin is not None, code or AS_WRITTEN, kernels, _alignments(gemm, at), cut,
-        cut.covering(gemm, at) if cut else None, None, "", timed, clock_mhz, tuple(lacking),
-    )  # fmt: skip
+        gemm,
+        at,
+        device,
+        config,
+        default,
+        cubin is not None,
+        code or AS_WRITTEN,
+        kernels,
+        _alignments(gemm, at),
+        cut,
+        coverage(at, gemm.n, gemm.k, (cut.m, cut.n, cut.k), gemm.batch) if cut else None,
+        None,
+        "",
+        timed,
+        clock_mhz,
+        tuple(lacking),
+    )
     made = _with_tiles(made)
     return _with_roofline(made, launch, functions, time_us, measured)
 
@@ -224,9 +253,19 @@ def _kernel(
         missing.append(Unknown(", ".join(function.unknown), "opcodes that this analysis does not know"))
     x, y, z = (expr.evaluate(extent, m) for extent in kernel.grid)
     return KernelExplanation(
-        kernel.symbol, (x, y, z), kernel.block, kernel.cluster, kernel.shared_bytes, boxes_of(kernel), memory, resources, occupancy,
-        waves, opcode_mix(function) if function is not None else None, tuple(missing),
-    )  # fmt: skip
+        kernel.symbol,
+        (x, y, z),
+        kernel.block,
+        kernel.cluster,
+        kernel.shared_bytes,
+        boxes_of(kernel),
+        memory,
+        resources,
+        occupancy,
+        waves,
+        opcode_mix(function) if function is not None else None,
+        tuple(missing),
+    )
 
 
 def _with_tiles(made: Explanation) -> Explanation:
@@ -256,9 +295,16 @@ def _with_roofline(
     def lines() -> tuple[Roofline, str]:
         peak = peak_of(made.gemm, functions[symbol])
         known = roofline(
-            made.gemm, made.device, peak, m=made.m, l2_bytes=_l2_bytes(made, launch),
-            measured=measured_for(measured or {}, made.gemm, functions[symbol]), shared_bytes=_shared_bytes(made), time_us=time_us, clock_mhz=made.clock_mhz,
-        )  # fmt: skip
+            made.gemm,
+            made.device,
+            peak,
+            m=made.m,
+            l2_bytes=_l2_bytes(made, launch),
+            measured=measured_for(measured or {}, made.gemm, functions[symbol]),
+            shared_bytes=_shared_bytes(made),
+            time_us=time_us,
+            clock_mhz=made.clock_mhz,
+        )
         return known, peak_formula(made.device, peak)
 
     found = _or_missing("roofline", lines, missing)

@@ -1,4 +1,4 @@
-"""What a kernel takes of an SM, how many blocks fit, and how its blocks fill the device: from its cubin and its launch."""
+"""Resources, occupancy and waves of a kernel, from its cubin, its launch and the device."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tirgemm import expr
-from tirgemm.analysis.cubin import KernelSections, kernels
-from tirgemm.analysis.sass import Function
+from tirgemm.analysis.sass.cubin import KernelSections, kernels
+from tirgemm.analysis.sass.program import Function
 from tirgemm.device import Device
 from tirgemm.errors import AnalysisFailed
 from tirgemm.hardware import ARCHITECTURES, WARP, occupancy_limits, resident_clusters
@@ -77,8 +77,8 @@ def _resources(kernel: KernelSections, function: Function) -> Resources:
 class Occupancy:
     """How many blocks an SM holds at a time, by the vendor's rules, and what allows no more.
 
-    ``limits``: the blocks that threads, registers, shared memory, the number of blocks and (from sm_90 on) named barriers
-    alone would allow;
+    ``limits``: the blocks that threads, registers, shared memory, the number of blocks and (from sm_90 on) named
+    barriers alone would allow;
     ``bound_by`` names the least of them. ``share``: resident warps of all that an SM can hold.
     """
 
@@ -117,7 +117,8 @@ def occupancy_of(launch: KernelLaunch, resources: Resources, device: Device) -> 
     )
     if not found.blocks:
         raise AnalysisFailed(
-            f"no block of {launch.symbol} fits an SM of {device.name}: {threads} threads, {resources.registers} registers, "
+            f"no block of {launch.symbol} fits an SM of {device.name}: {threads} threads, {resources.registers} "
+            f"registers, "
             f"{shared} bytes of shared memory; bound by {', '.join(found.bound_by)}"
         )
     return found
@@ -127,8 +128,8 @@ def occupancy_of(launch: KernelLaunch, resources: Resources, device: Device) -> 
 class Waves:
     """How ``items`` of equal work fill the ``slots`` that the device runs at a time.
 
-    ``items`` are blocks, clusters or, in a persistent kernel, tiles; ``waves`` is their ratio, ``turns`` the whole waves
-    that it takes, ``tail`` the items of the last. ``loss``: the share of all turns' slots that are idle.
+    ``items`` are blocks, clusters or, in a persistent kernel, tiles; ``waves`` is their ratio, ``turns`` the whole
+    waves that it takes, ``tail`` the items of the last. ``loss``: the share of all turns' slots that are idle.
     ``idle_units``: SMs that no cluster can use, of ``units``.
     """
 
@@ -181,7 +182,8 @@ def waves_of(
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much of the tiles lies inside the matrix: ``tiles`` of them, ``loss`` the share of their work that is outside."""
+    """How much of the tiles lies inside the matrix: ``tiles`` of them, ``loss`` the share of their work that is
+    outside."""
 
     tiles: int
     loss: float

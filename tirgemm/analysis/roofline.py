@@ -1,4 +1,5 @@
-"""The roofline of a GEMM on a device: arithmetic, bytes at each level, the time each ceiling allows, and which binds."""
+"""The roofline of a GEMM on a device: arithmetic, bytes at each level, the time each ceiling allows, and which
+binds."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tirgemm.analysis.sass import Function
+from tirgemm.analysis.sass.program import Function
 from tirgemm.device import Device
 from tirgemm.errors import AnalysisFailed
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
@@ -26,9 +27,9 @@ class MeasuredRate:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What one unit allows: ``name`` (``compute``, ``dram``, ``l2``, ``shared``), its ``rate`` in TFLOP/s or GB/s, whether
-    that was ``measured`` (``taken``: in what) or is nominal, the ``amount`` of work in FLOP or bytes, and the time in
-    microseconds it takes.
+    """What one unit allows: ``name`` (``compute``, ``dram``, ``l2``, ``shared``), its ``rate`` in TFLOP/s or GB/s,
+    whether that was ``measured`` (``taken``: in what) or is nominal, the ``amount`` of work in FLOP or bytes, and the
+    time in microseconds it takes.
     """
 
     name: str
@@ -106,11 +107,11 @@ def roofline(
 ) -> Roofline:
     """The roofline of ``gemm`` at ``m`` (the largest) on ``device``.
 
-    ``peak``: which of the device's rates the kernel's arithmetic has (``peak_of``). ``l2_bytes``: what moves from L2 to the
-    SMs (``l2_traffic``, or counted sectors times 32); ``shared_bytes``: wavefronts times 128; a level left out has no
-    ceiling. ``measured``: rates that records have, by ceiling name (``compute`` in TFLOP/s, the others in GB/s), in place
-    of the nominal ones; ``clock_mhz``: the clock that the nominal ones are taken at, the device's highest by default
-    (memory has its own). Raises AnalysisFailed for a rate that is not known.
+    ``peak``: which of the device's rates the kernel's arithmetic has (``peak_of``). ``l2_bytes``: what moves from L2 to
+    the SMs (``l2_traffic``, or counted sectors times 32); ``shared_bytes``: wavefronts times 128; a level left out has
+    no ceiling. ``measured``: rates that records have, by ceiling name (``compute`` in TFLOP/s, the others in GB/s), in
+    place of the nominal ones; ``clock_mhz``: the clock that the nominal ones are taken at, the device's highest by
+    default (memory has its own). Raises AnalysisFailed for a rate that is not known.
     """
     m = gemm.m_max if m is None else m
     given = dict(measured or {})
@@ -131,8 +132,11 @@ def roofline(
     }
     flops = 2 * m * gemm.n * gemm.k * gemm.batch
     amounts: dict[str, float | None] = {
-        "compute": flops, "dram": compulsory_bytes(gemm, m), "l2": l2_bytes, "shared": shared_bytes
-    }  # fmt: skip
+        "compute": flops,
+        "dram": compulsory_bytes(gemm, m),
+        "l2": l2_bytes,
+        "shared": shared_bytes,
+    }
     ceilings = []
     for name, amount in amounts.items():
         seen = given.get(name)
@@ -151,7 +155,8 @@ def roofline(
 def measured_for(known: Mapping[str, MeasuredRate], gemm: Gemm, function: Function) -> dict[str, MeasuredRate]:
     """Of the rates ``known`` of a device those that are ceilings of ``function``, by ceiling.
 
-    Rates of arithmetic are of one instruction and kind (``mma_rate``): they bound no kernel that has another instruction.
+    Rates of arithmetic are of one instruction and kind (``mma_rate``): they bound no kernel that has another
+    instruction.
     """
     found: dict[str, MeasuredRate] = {level: known[level] for level in LEVELS if level in known}
     opcodes = {i.opcode for i in function.executed}

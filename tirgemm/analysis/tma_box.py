@@ -1,4 +1,5 @@
-"""What TMA moves at once, in place of threads that each copy values: a box of a tensor, and how its rows lie in shared memory."""
+"""What TMA moves at once, in place of threads that each copy values: a box of a tensor, and how its rows lie in shared
+memory."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tirgemm.analysis.core_matrix import SWIZZLES
-from tirgemm.analysis.svg import HUES, picture, rect, room, text
+from tirgemm.analysis.banks.core_matrix import SWIZZLES
+from tirgemm.analysis.figures.svg import HUES, picture, rect, room, text
 from tirgemm.gemm import DTYPE_BYTES
 from tirgemm.launch import KernelLaunch, TensorMap
 from tirgemm.layouts import Layout
@@ -60,9 +61,13 @@ class Box:
     def to_json(self) -> dict[str, Any]:
         """Every field, with the row's bytes and the swizzle in words."""
         return {
-            "tensor": self.tensor, "rows": self.rows, "columns": self.columns, "element_bytes": self.element_bytes,
-            "row_bytes": self.row_bytes, "swizzle": SWIZZLES.get(self.swizzle, str(self.swizzle)),
-        }  # fmt: skip
+            "tensor": self.tensor,
+            "rows": self.rows,
+            "columns": self.columns,
+            "element_bytes": self.element_bytes,
+            "row_bytes": self.row_bytes,
+            "swizzle": SWIZZLES.get(self.swizzle, str(self.swizzle)),
+        }
 
 
 def boxes_of(kernel: KernelLaunch) -> tuple[Box, ...]:

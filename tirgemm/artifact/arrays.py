@@ -97,7 +97,8 @@ class PyTorch(Arrays):
     def take(self, name: str, array: Any, writes: bool) -> Any:  # noqa: ARG002
         if array.requires_grad and sys.modules["torch"].is_grad_enabled():
             raise CallError(
-                f"{name} requires grad, and this kernel has no backward: call it under torch.no_grad(), or detach {name}"
+                f"{name} requires grad, and this kernel has no backward: call it under torch.no_grad(), or detach "
+                f"{name}"
             )
         return array
 

@@ -1,12 +1,14 @@
 """Compile the native launcher by hand: ``python -m tirgemm.artifact.build``.
 
-``setup.py`` loads this file by its path and calls ``compile_launcher``: there is one way to compile the launcher, and
-it needs a C++17 compiler and apache-tvm-ffi, nothing of CUDA and nothing else of this package.
+``setup.py`` loads this file by its path and calls ``compile_launcher`` and ``manylinux_tag``: there is one way to
+compile the launcher, and it needs a C++17 compiler and apache-tvm-ffi, nothing of CUDA and nothing else of this
+package.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -20,6 +22,29 @@ LIBRARY = Path(__file__).parent / "_launcher.so"
 _COMPILE = ("-std=c++17", "-O2", "-Wall", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-pthread")
 # nodelete: worker threads sleep in the library until the process ends.
 _LINK = ("-shared", "-s", "-pthread", "-ltvm_ffi", "-ldl", "-Wl,-z,nodelete,-z,defs,-z,now")
+
+
+# What distributions with a glibc of 2.MINOR are sure to have beside it, by the manylinux policies of auditwheel 6.
+_POLICIES = {
+    17: {"GLIBCXX": (3, 4, 19), "CXXABI": (1, 3, 7), "GCC": (4, 8, 0)},
+    24: {"GLIBCXX": (3, 4, 22), "CXXABI": (1, 3, 10), "GCC": (4, 8, 0)},
+    27: {"GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11), "GCC": (7, 0, 0)},
+    31: {"GLIBCXX": (3, 4, 28), "CXXABI": (1, 3, 12), "GCC": (7, 0, 0)},
+    34: {"GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (7, 0, 0)},
+    35: {"GLIBCXX": (3, 4, 30), "CXXABI": (1, 3, 13), "GCC": (12, 0, 0)},
+    39: {"GLIBCXX": (3, 4, 33), "CXXABI": (1, 3, 15), "GCC": (14, 0, 0)},
+}
+_SYSTEM_LIBRARIES = {
+    "libc",
+    "libm",
+    "libdl",
+    "librt",
+    "libpthread",
+    "libstdc++",
+    "libgcc_s",
+    "ld-linux-x86-64",
+    "ld-linux-aarch64",
+}
 
 
 class LauncherBuildError(RuntimeError):
@@ -60,10 +85,31 @@ def compile_launcher(target: Path = LIBRARY) -> Path:
     return target
 
 
-def _run(command: list[str]) -> None:
+def manylinux_tag(library: Path = LIBRARY) -> str | None:
+    """``manylinux_2_N`` for the oldest glibc that ``library`` loads with, by the symbol versions it needs.
+
+    libtvm_ffi comes with apache-tvm-ffi, which the package requires. None where ``library`` is not for glibc, or needs
+    what no policy promises.
+    """
+    headers = _run(["objdump", "--private-headers", str(library)])
+    libraries = {name.split(".so")[0] for name in re.findall(r"NEEDED +(\S+)", headers)}
+    needed: dict[str, tuple[int, ...]] = {}
+    for name, version in re.findall(r"^ +0x\w+ 0x\w+ \d+ ([A-Z]+)_([\d.]+)$", headers, re.MULTILINE):
+        needed[name] = max(needed.get(name, ()), tuple(int(part) for part in version.split(".")))
+    glibc = needed.pop("GLIBC", None)
+    if glibc is None or libraries - _SYSTEM_LIBRARIES - {"libtvm_ffi"}:
+        return None
+    for minor, promised in _POLICIES.items():
+        if all(version <= promised.get(name, ()) for name, version in needed.items()):
+            return f"manylinux_2_{max(minor, glibc[1])}"
+    return None
+
+
+def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise LauncherBuildError(f"{shlex.join(command[:1])} failed on the launcher:\n{done.stderr.strip()}")
+    return done.stdout
 
 
 def main() -> None:

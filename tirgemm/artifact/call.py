@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 from tirgemm import expr
 from tirgemm.artifact import arrays
@@ -11,12 +15,12 @@ from tirgemm.artifact.manifest import Manifest
 from tirgemm.artifact.package import Package
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import CallError, CallTypeError, TirgemmError
+from tirgemm.errors import CallError, CallTypeError, InvalidRequest, TirgemmError
 from tirgemm.gemm import Gemm
 
 
 class Kernel:
-    """One kernel, ready to be called. Safe from several threads.
+    """One kernel, ready to be called. Safe from several threads. A context manager that closes it.
 
     ``raw`` is the launcher's own function: tensors in the launch's order (a, b, then c and bias where they occur, then
     the output), then alpha and beta where they occur. It checks everything but ``requires_grad`` and allocates nothing.
@@ -30,6 +34,7 @@ class Kernel:
         self.kernel_sha256: str = self.manifest.kernel_sha256
         self.artifact_sha256: str = package.sha256
         self.raw = raw
+        self._data = package.data
         self._close = close
         self._shape, self._strides = self.gemm.shape("d"), self.gemm.strides("d")
         # Where a call's m is read: the axis of a, counted from the end.
@@ -39,6 +44,41 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<Kernel {self.gemm} on {self.device.key}: {self.config}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def timings(self) -> dict[str, Any]:
+        """What the tuner measured: per regime ``median_us`` and the baselines of the same run, and why it was
+        chosen."""
+        return self.manifest.timings
+
+    @property
+    def certificate(self) -> dict[str, Any] | None:
+        """The evidence that the kernel is right: each test with its bound and what was found; None for an unverified
+        one."""
+        return self.manifest.certificate
+
+    def save(self, path: Path | str) -> Path:
+        """Write the signed artifact to ``path``, which ``tirgemm.load`` takes, and return the path."""
+        path = Path(path)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            if path.exists() and not path.is_file():  # /dev/stdout, say
+                path.write_bytes(self._data)
+            else:
+                draft.write_bytes(self._data)
+                draft.replace(path)
+        except OSError as error:
+            raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from error
+        finally:
+            with contextlib.suppress(OSError):
+                draft.unlink()
+        return path
 
     def close(self) -> None:
         """Unload the kernel from its GPUs; a later call loads it again.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tirgemm.artifact import native
 from tirgemm.artifact.package import read
-from tirgemm.artifact.sign import Trust
+from tirgemm.artifact.trust import Trust
 from tirgemm.errors import InvalidRequest, MissingExtra
 
 _MAGIC = b"TIRGEMM1"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from tirgemm import detect_cpu
 from tirgemm.artifact import native
 from tirgemm.artifact.call import Kernel
 from tirgemm.artifact.manifest import Manifest
-from tirgemm.artifact.package import read
-from tirgemm.artifact.sign import Trust
+from tirgemm.artifact.package import Package, read
+from tirgemm.artifact.trust import Trust
 from tirgemm.errors import IncompatibleArtifact
 
 
@@ -20,11 +21,18 @@ def load(artifact: bytes | Path | str, *, trust: Trust | None = None, check_devi
     user's trust file by default. Raises UntrustedArtifact, CorruptArtifact, IncompatibleArtifact where this machine
     cannot run it (``check_device=False`` leaves that to the call), MissingExtra without apache-tvm-ffi.
     """
+    return Kernel(*opened(artifact, trust, check_device=check_device))
+
+
+def opened(
+    artifact: bytes | Path | str, trust: Trust | None, *, check_device: bool = True
+) -> tuple[Package, Callable[..., None], Callable[[], None]]:
+    """What ``Kernel`` is made of: the verified package, the launcher's function, and what unloads it."""
     package = read(artifact, trust)
     if check_device:
         check_runs_here(package.manifest)
     call, close = native.load(package.binary, package.manifest.kernel_json)
-    return Kernel(package, call, close)
+    return package, call, close
 
 
 def check_runs_here(manifest: Manifest) -> None:

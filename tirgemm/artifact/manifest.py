@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tirgemm import __version__
+from tirgemm._version import __version__
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import CorruptArtifact, IncompatibleArtifact, InvalidRequest, TirgemmError
@@ -70,20 +71,25 @@ class Manifest:
         return canonical(self.data["kernel"]).decode("ascii")
 
 
-def write(
-    *,
-    gemm: Gemm,
-    config: Config,
-    device: Device,
-    launch: Launch,
-    binary: bytes,
-    binary_format: str,
-    sources: dict[str, bytes],
-    flags: tuple[str, ...],
-    certificate: dict[str, Any] | None,
-    timings: dict[str, Any],
-) -> bytes:
-    """The bytes of a manifest. Raises InvalidRequest for a launch that is not of ``gemm``, or for what is not JSON."""
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What an artifact is packed of: a kernel with its binary, the texts behind that, the evidence and the times."""
+
+    gemm: Gemm
+    config: Config
+    device: Device
+    launch: Launch
+    binary: bytes = field(repr=False)
+    binary_format: str
+    sources: Mapping[str, str] = field(repr=False)
+    flags: tuple[str, ...]
+    certificate: dict[str, Any] | None
+    timings: dict[str, Any]
+
+
+def write(contents: Contents) -> bytes:
+    """The bytes of a manifest. Raises InvalidRequest for a launch that is not of the gemm, or for what is not JSON."""
+    gemm, device, launch, binary_format = contents.gemm, contents.device, contents.launch, contents.binary_format
     if binary_format != {"cuda": "cubin", "cpu": "so"}[device.kind]:
         raise InvalidRequest(
             f"binary format is {binary_format!r}; a {device.kind} kernel is a cubin on cuda and a so on cpu"
@@ -91,23 +97,23 @@ def write(
     if launch.tensors != tensor_args(gemm) or launch.scalars != scalar_args(gemm):
         raise InvalidRequest(f"the launch's tensors and scalars are not those of {gemm}")
     try:
-        check_binary(binary, binary_format)
+        check_binary(contents.binary, binary_format)
         kernel = {
             "gemm": gemm.to_json(),
-            "config": config.to_json(),
+            "config": contents.config.to_json(),
             "device": device.to_json(),
             "launch": launch.to_json(),
-            "binary": {"name": FORMATS[binary_format], "sha256": sha256(binary), "format": binary_format},
-            "flags": list(flags),
-            "sources": {name: sha256(text) for name, text in sorted(sources.items())},
+            "binary": {"name": FORMATS[binary_format], "sha256": sha256(contents.binary), "format": binary_format},
+            "flags": list(contents.flags),
+            "sources": {name: sha256(text.encode()) for name, text in sorted(contents.sources.items())},
             "tirgemm": __version__,
         }
         document = {
             "format": FORMAT,
             "kernel": kernel,
             "kernel_sha256": sha256(canonical(kernel)),
-            "certificate": certificate,
-            "timings": timings,
+            "certificate": contents.certificate,
+            "timings": contents.timings,
         }
         canonical(document)
         return json.dumps(document, indent=1, allow_nan=False).encode("ascii") + b"\n"
@@ -124,7 +130,8 @@ def read(data: bytes) -> Manifest:
             raise ValueError(f"format {version!r} is unknown")
         if version > FORMAT:
             raise IncompatibleArtifact(
-                f"the artifact has format {version}; this tirgemm ({__version__}) reads up to {FORMAT}: install a newer one"
+                f"the artifact has format {version}; this tirgemm ({__version__}) reads up to {FORMAT}: install a "
+                f"newer one"
             )
         if set(document) != {"format", "kernel", "kernel_sha256", "certificate", "timings"}:
             raise ValueError(f"its fields are {', '.join(sorted(document))}")

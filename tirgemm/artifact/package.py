@@ -13,18 +13,15 @@ import re
 import stat
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from tirgemm.artifact import manifest as manifests
-from tirgemm.artifact.manifest import FORMATS, Manifest, check_binary, sha256
-from tirgemm.artifact.sign import Trust, decode, encode, trusted
-from tirgemm.config import Config
-from tirgemm.device import Device
-from tirgemm.errors import CorruptArtifact, InvalidRequest, UntrustedArtifact
-from tirgemm.gemm import Gemm
-from tirgemm.launch import Launch
+from tirgemm.artifact.manifest import FORMATS, Contents, Manifest, check_binary, sha256
+from tirgemm.artifact.sign import decode, encode
+from tirgemm.artifact.trust import Trust, trusted
+from tirgemm.errors import ArtifactError, CorruptArtifact, InvalidRequest, UntrustedArtifact
 
 MAX_BYTES = 256 << 20
 _MANIFEST, _SIGNATURE = "manifest.json", "signature.json"
@@ -44,7 +41,10 @@ class Signs(Protocol):
 
 @dataclass(frozen=True)
 class Package:
-    """A verified artifact: every byte of it is covered by a trusted signature. ``sha256`` is of the whole file."""
+    """A verified artifact: every byte of it is covered by a trusted signature.
+
+    ``data`` is the whole file and ``sha256`` its hash.
+    """
 
     manifest: Manifest
     manifest_bytes: bytes
@@ -52,36 +52,23 @@ class Package:
     sources: dict[str, str]
     key: str
     sha256: str
+    data: bytes = field(repr=False)
 
 
-def pack(
-    *,
-    gemm: Gemm,
-    config: Config,
-    device: Device,
-    launch: Launch,
-    binary: bytes,
-    binary_format: str,
-    sources: Mapping[str, str],
-    flags: tuple[str, ...],
-    certificate: dict[str, Any] | None,
-    timings: dict[str, Any],
-    signer: Signs,
-) -> bytes:
+def pack(contents: Contents, signer: Signs) -> bytes:
     """The bytes of a signed artifact; the same for the same input and key. Raises InvalidRequest."""
     reserved = {_MANIFEST, _SIGNATURE, *FORMATS.values()}
-    for name in sources:
+    for name in contents.sources:
         if not _NAME.fullmatch(name) or name in reserved:
             raise InvalidRequest(
                 f"source name {name!r:.120} is reserved, or not a plain file name of letters, digits, _ . -"
             )
-    texts = {name: text.encode() for name, text in sorted(sources.items())}
-    document = manifests.write(
-        gemm=gemm, config=config, device=device, launch=launch, binary=binary, binary_format=binary_format,
-        sources=texts, flags=tuple(flags), certificate=certificate, timings=timings,
-    )  # fmt: skip
+    texts = {name: text.encode() for name, text in sorted(contents.sources.items())}
+    document = manifests.write(contents)
     signature = _signature(signer.public, signer.sign(document))
-    data = _write({_MANIFEST: document, _SIGNATURE: signature, FORMATS[binary_format]: binary, **texts})
+    data = _write(
+        {_MANIFEST: document, _SIGNATURE: signature, FORMATS[contents.binary_format]: contents.binary, **texts}
+    )
     if len(data) > MAX_BYTES:
         raise InvalidRequest(f"the artifact has {len(data):,} bytes; the limit is {MAX_BYTES:,}")
     return data
@@ -93,7 +80,15 @@ def read(data: bytes | Path | str, trust: Trust | None = None) -> Package:
     Raises UntrustedArtifact for a key that is not trusted, CorruptArtifact for everything that ``pack`` did not write,
     IncompatibleArtifact for a format that only a newer tirgemm reads.
     """
-    data = data if isinstance(data, bytes) else read_file(Path(data))
+    if isinstance(data, bytes):
+        return _read(data, trust)
+    try:
+        return _read(read_file(Path(data)), trust)
+    except ArtifactError as error:
+        raise type(error)(f"{data}: {error}") from error
+
+
+def _read(data: bytes, trust: Trust | None) -> Package:
     members = _members(data)
     for name in (_MANIFEST, _SIGNATURE):
         if name not in members:
@@ -118,7 +113,15 @@ def read(data: bytes | Path | str, trust: Trust | None = None) -> Package:
         sources = {name: members[name].decode() for name in manifest.sources}
     except ValueError as error:
         raise CorruptArtifact(str(error)) from error
-    return Package(manifest, members[_MANIFEST], members[binary_name], sources, key, sha256(data))
+    return Package(manifest, members[_MANIFEST], members[binary_name], sources, key, sha256(data), data)
+
+
+def signing_key(data: bytes) -> str:
+    """The key that an artifact says signed it, believed or not. Raises CorruptArtifact, UntrustedArtifact for none."""
+    members = _members(data)
+    if _SIGNATURE not in members:
+        raise CorruptArtifact(f"the artifact lacks {_SIGNATURE}")
+    return _read_signature(members[_SIGNATURE])[0]
 
 
 def read_file(path: Path) -> bytes:

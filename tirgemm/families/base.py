@@ -6,15 +6,16 @@ Heuristic, tuner, ladder, tests and pages all go through it. A family imports TV
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from tirgemm.config import Config, Space
+from tirgemm.config import Config, Space, Value
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig
 from tirgemm.gemm import Gemm
 from tirgemm.launch import Launch
+from tirgemm.layouts import Layout, TiledCopy
 
 if TYPE_CHECKING:
     from tvm import IRModule
@@ -80,6 +81,63 @@ class Family(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class OutputTile:
+    """What a thread block computes at a time: ``m`` x ``n`` of D, summed ``k`` at a time.
+
+    ``tiles``: of a persistent kernel, whose blocks take tile after tile, how many there are at this m, else None.
+    ``even``: whether steps of k are dealt out evenly over the blocks, so that no wave is left half empty.
+    """
+
+    m: int
+    n: int
+    k: int
+    tiles: int | None = None
+    even: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTile:
+    """A's tile in shared memory: ``layout`` as the kernel has it, ``copy`` which thread copies what of the operand's
+    own tile (None where TMA does), and how many bytes after one another such tiles begin (``period``)."""
+
+    layout: Layout
+    copy: TiledCopy | None
+    period: int
+
+
+# What a family may say beside the contract. Who asks goes by the names of its knobs, or does without, where it says
+# nothing.
+
+
+@runtime_checkable
+class WithOutputTile(Protocol):
+    """A family whose knobs ``tile_m``, ``tile_n``, ``tile_k`` (or ``block_m``, ...) are not the whole truth about
+    tiles."""
+
+    def output_tile(self, gemm: Gemm, config: Config, device: Device, m: int) -> OutputTile:
+        """The tile of a block, for waves and edges at one m."""
+        ...
+
+
+@runtime_checkable
+class WithSharedTile(Protocol):
+    """A family whose kernels have tiles of A in shared memory, of which pictures can be drawn."""
+
+    def shared_tile(self, gemm: Gemm, config: Config, device: Device) -> SharedTile | None:
+        """A's tile; None for a config without one. Raises InvalidConfig for a config without a meaning."""
+        ...
+
+
+@runtime_checkable
+class WithDerivedKnobs(Protocol):
+    """A family whose config says by other knobs what most say by ``thread_m``, ``thread_n`` or ``stages``."""
+
+    def derived_knobs(self, config: Config) -> Mapping[str, Value]:
+        """Knobs of the usual names for the cost model, in addition to the config's."""
+        ...
+
+
 def rejected(family: Family, gemm: Gemm, config: Config, device: Device) -> tuple[str, str] | None:
     """The first rule that rejects ``config``, as (name, sentence), or None."""
     for rule in family.rules:
@@ -90,7 +148,8 @@ def rejected(family: Family, gemm: Gemm, config: Config, device: Device) -> tupl
 
 
 def require_valid(family: Family, gemm: Gemm, config: Config, device: Device) -> None:
-    """Raise InvalidConfig unless ``config`` is in the space and passes every rule: the first line of ``instantiate``."""
+    """Raise InvalidConfig unless ``config`` is in the space and passes every rule: the first line of
+    ``instantiate``."""
     family.space(gemm, device).check(config)
     require_rules(family, gemm, config, device)
 

@@ -1,6 +1,7 @@
-"""Which thread copies which elements of a tile: CuTe's ``make_tiled_copy`` as data.
+"""Thread-value layouts of tiled copies: CuTe's ``make_tiled_copy`` as data.
 
-Source: CUTLASS ``include/cute/atom/copy_atom.hpp``; "CUTLASS CuTe GEMM: TiledCopy and cp.async" for the worked examples.
+Source: CUTLASS ``include/cute/atom/copy_atom.hpp``; "CUTLASS CuTe GEMM: TiledCopy and cp.async" for the worked
+examples.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class TiledCopy:
 
     @property
     def layout_tv(self) -> Strided:
-        """TiledLayout_TV: from (thread, value) to the element's number in the tile, which is counted down its columns."""
+        """TiledLayout_TV: from (thread, value) to the element's number in the tile, which is counted down its
+        columns."""
         rows, _ = self.tiler
         value_rows, value_columns = _shape(self.values)
         threads = _numbered(self.threads, (value_rows, value_columns * rows))

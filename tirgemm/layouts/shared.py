@@ -1,4 +1,4 @@
-"""How a tile of rows and columns lies in shared memory: plain, padded or permuted rows."""
+"""Shared-memory layouts of a tile: plain, padded or permuted rows."""
 
 from __future__ import annotations
 
@@ -102,7 +102,8 @@ class Layout:
         return replace(self, **changes)
 
     def recast(self, element_bytes: int) -> Layout:
-        """The same bytes as elements of another width: runs of 16 bytes as halves, halves as words. Raises InvalidConfig."""
+        """The same bytes as elements of another width: runs of 16 bytes as halves, halves as words. Raises
+        InvalidConfig."""
         if element_bytes not in ELEMENT_BYTES:
             raise InvalidConfig(f"elements of {element_bytes} bytes; a layout's have {ELEMENT_BYTES}")
         finer, coarser = self.element_bytes // element_bytes, element_bytes // self.element_bytes
@@ -164,7 +165,8 @@ class Layout:
         return np.asarray(self.offset(rows, columns) * self.element_bytes, dtype=np.int64)
 
     def coordinates(self, offset: Any) -> tuple[Any, Any]:
-        """The (row, column) that lies at ``offset``, the inverse of ``offset``; in a pad the column is past the last."""
+        """The (row, column) that lies at ``offset``, the inverse of ``offset``; in a pad the column is past the
+        last."""
         flat = offset if self.permutation is None else self.permutation.inverse(offset)
         return flat // self.stride, flat % self.stride
 
@@ -174,7 +176,8 @@ class Layout:
         return self.permutation is None or self.stride % self.permutation.block == 0
 
     def index_map(self, row: Any, column: Any) -> tuple[Any, Any]:
-        """(row, place in the row) of an element in a buffer of ``rows`` by ``stride``, for ``transform_layout`` and TIRx.
+        """(row, place in the row) of an element in a buffer of ``rows`` by ``stride``, for ``transform_layout`` and
+        TIRx.
 
         The row stays an expression of its own, so that TIR's simplifier sees it. For integers, NumPy arrays and TIR
         expressions. Raises InvalidConfig where elements leave their rows.

@@ -1,14 +1,21 @@
-"""``Budget``: how much a search may spend."""
+"""``Budget``: how much a search may spend; ``covers``: whether a stored kernel answers a request with a budget."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from tirgemm.errors import InvalidRequest
 
+if TYPE_CHECKING:
+    from tirgemm.tuning.records import KernelRecord
+
 MAX_TRIALS = 100_000
 MAX_SECONDS = 7 * 24 * 3600.0
+
+Ended: TypeAlias = Literal["trials", "seconds", "exhausted", "interrupted"]
+"""Why a search ended: a part of its budget was spent, the space holds nothing more to try, or somebody stopped it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +38,22 @@ class Budget:
 
     def to_json(self) -> dict[str, Any]:
         return {"trials": self.trials, "seconds": self.seconds}
+
+    def on_top_of(self, spent: int) -> Budget:
+        """This budget for a search that goes on from ``spent`` recorded trials and is to try ``trials`` more."""
+        return Budget(min(self.trials + spent, MAX_TRIALS), self.seconds)
+
+
+def covers(record: KernelRecord, budget: Budget, families: Collection[str] | None = None) -> bool:
+    """Whether the search behind ``record`` did what ``budget`` asks for, so that ``record`` is the answer.
+
+    True for a tuned kernel whose search tried at least ``budget.trials`` candidates, or used up the space, or used up
+    at least ``budget.seconds``, in all of ``families`` (None: all that support the problem). Any other request goes on
+    from the records.
+    """
+    search = record.timings.get("search", {})
+    searched = search.get("families")  # None: all that support the problem
+    if record.role != "tuned" or (searched is not None and (families is None or not set(families) <= set(searched))):
+        return False
+    ended, seconds = search.get("ended"), search.get("seconds", 0.0)
+    return budget.trials <= record.trials or ended == "exhausted" or (ended == "seconds" and budget.seconds <= seconds)

@@ -2,53 +2,67 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config
-from tirgemm.errors import BuildFailed, Cancelled, DeviceUnavailable, VerificationFailed
-from tirgemm.gemm import Gemm
-from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer, Verification
-from tirgemm.tuning.measure.measurer import SLOW_BASELINES
+from tirgemm.errors import Cancelled, DeviceUnavailable, TirgemmError, VerificationFailed
+from tirgemm.gemm import Gemm, Regime
+from tirgemm.status import Role
+from tirgemm.tuning.measure import MeasurementCrashed, Measurer, Verification
+from tirgemm.tuning.measure.measurer import LATE_BASELINES, SLOW_BASELINES
+from tirgemm.tuning.measure.race import RaceResult, confirmed_race, race
+from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.records import Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
-from tirgemm.tuning.search import Proposal
-from tirgemm.tuning.space_trace import trace_of
+from tirgemm.tuning.search.search import Proposal
+from tirgemm.tuning.search.space_trace import trace_of
 from tirgemm.tuning.workbench import Workbench
 
 if TYPE_CHECKING:
-    from tirgemm.tuning.compile import Binary
+    from tirgemm.tuning.build.binary import Binary
 
 T = TypeVar("T")
 
 MAX_ATTEMPTS = 2
-SELECTION_SAMPLES = 50
-SELECTION_SECONDS = 2.0
+# The default ahead of the search, whose user waits for it.
+FALLBACK_SAMPLES, FALLBACK_SECONDS = 10, 0.5
+# Of how many of the fastest candidates the builds are kept: more than selection takes.
+KEPT_BUILDS = 8
 
 
 class Evaluator:
     """Evaluates configs of one problem on one workbench in one regime."""
 
-    def __init__(self, gemm: Gemm, workbench: Workbench, regime: str, *, seed: int, cancel: threading.Event) -> None:
+    def __init__(self, gemm: Gemm, workbench: Workbench, regime: Regime, *, seed: int, cancel: Flag) -> None:
         self.gemm = gemm
         self.workbench = workbench
         self.regime = regime
         self.seed = seed
         self.cancel = cancel
+        self._default: tuple[Config, Binary] | None = None
+        self._fastest: list[tuple[float, Config, Binary]] = []
 
     @property
     def measurer(self) -> Measurer:
         if self.workbench.measurer is None:
-            raise DeviceUnavailable(f"device {self.workbench.device.name} is only named; nothing can be measured on it")
+            raise DeviceUnavailable(self.workbench.device.only_named)
         return self.workbench.measurer
 
     @property
     def baselines(self) -> tuple[str, ...]:
         """What every answer on this device is measured against: the installed ones that need no tuning themselves."""
         return tuple(name for name in self.measurer.baselines() if name not in SLOW_BASELINES)
+
+    @property
+    def ready_baselines(self) -> tuple[str, ...]:
+        """Those of them for which nothing must be imported first: the fallback does not wait for the others."""
+        late = LATE_BASELINES[self.workbench.device.kind]
+        return tuple(name for name in self.baselines if name not in late)
 
     def key(self, config: Config) -> CandidateKey:
         return CandidateKey(self.gemm, self.workbench.device.key, self.regime, config.digest)
@@ -57,36 +71,45 @@ class Evaluator:
         """Verify and time one finished build and commit its record, whatever its status.
 
         The attempt is counted before anything runs; a config whose attempts were lost ``MAX_ATTEMPTS`` times, each
-        time with the whole process, is recorded as crashed without running.
+        time with the whole process, is recorded as crashed without running. Raises Cancelled; nothing is recorded then,
+        and the attempt does not count.
         """
         attempt = self.workbench.store.begin_attempt(self.key(proposal.config))
         base = Candidate(
-            self.gemm, self.workbench.device.key, self.regime, proposal.config, Status.CRASHED,
-            trace=proposal.trace_json, attempt=attempt, predicted_us=proposal.predicted_us,
-        )  # fmt: skip
+            self.gemm,
+            self.workbench.device.key,
+            self.regime,
+            proposal.config,
+            Status.CRASHED,
+            trace=proposal.trace_json,
+            attempt=attempt,
+            predicted_us=proposal.predicted_us,
+        )
         if attempt > MAX_ATTEMPTS:
             found = base.with_(message=f"the process died during each of the {attempt - 1} attempts before this one")
         else:
-            found = self._evaluate(base, build)
+            try:
+                found = self._evaluate(base, build)
+            except Cancelled:
+                self.workbench.store.withdraw_attempt(base.key, attempt)
+                raise
         self.workbench.store.add_candidate(found)
         return found
 
-    def _evaluate(self, base: Candidate, build: Future[Binary]) -> Candidate:
+    def _evaluate(self, candidate: Candidate, build: Future[Binary]) -> Candidate:
         try:
             binary = build.result()
-        except BuildFailed as error:
-            return base.with_(status=Status.BUILD_FAILED, message=str(error))
-        package = self.workbench.package(self.gemm, base.config, binary)
-        built = self._hashed(base, binary, package)
-        try:
+            package = self.workbench.package(self.gemm, candidate.config, binary)
+            candidate = self._hashed(candidate, binary, package)
             verification, samples = self.measurer.evaluate(package, self.regime, seed=self.seed, cancel=self.cancel)
-        except MeasurementTimedOut as error:
-            return built.with_(status=Status.TIMED_OUT, message=str(error))
-        except MeasurementCrashed as error:
-            return built.with_(status=Status.CRASHED, message=str(error))
+        except TirgemmError as error:
+            return failed(candidate, error)
         if not verification.passed or samples is None:
-            return built.with_(status=Status.WRONG, error=verification.error, message=wrong_message(verification))
-        return built.with_(status=Status.MEASURED, error=verification.error, sample_sets=(samples,))
+            return candidate.with_(status=Status.WRONG, error=verification.error, message=wrong_message(verification))
+        self._fastest = sorted([*self._fastest, (samples.median_us, candidate.config, binary)], key=itemgetter(0))[
+            :KEPT_BUILDS
+        ]
+        return candidate.with_(status=Status.MEASURED, error=verification.error, sample_sets=(samples,))
 
     def _hashed(self, base: Candidate, binary: Binary, package: bytes) -> Candidate:
         return base.with_(
@@ -94,6 +117,13 @@ class Evaluator:
             binary_sha256=binary.binary_sha256,
             kernel_sha256=self.kernel_sha256(package),
         )
+
+    def build_of(self, config: Config) -> Binary | None:
+        """The build that was measured, where ``config`` is the certified default or among the fastest of this run."""
+        builds = {known: binary for _, known, binary in self._fastest}
+        if self._default is not None:
+            builds.setdefault(*self._default)
+        return builds.get(config)
 
     def kernel_sha256(self, package: bytes) -> str:
         return read(package, Trust.of(self.workbench.signer.public)).manifest.kernel_sha256
@@ -104,38 +134,54 @@ class Evaluator:
             lambda: self.measurer.verify(package, level="certificate", seed=self.seed, cancel=self.cancel)
         )
         certificate = Certificate(
-            self.kernel_sha256(package), found.passed, tuple(found.tests), found.reference,
-            dict(self.workbench.device.environment), datetime.now(UTC).isoformat(timespec="seconds"),
-        )  # fmt: skip
+            self.kernel_sha256(package),
+            found.passed,
+            tuple(found.tests),
+            found.reference,
+            dict(self.workbench.device.environment),
+            datetime.now(UTC).isoformat(timespec="seconds"),
+        )
         if not found.passed:
             raise VerificationFailed(f"{self.gemm}: {wrong_message(found)}")
         return certificate
 
-    def time(self, package: bytes, regime: str, **options: Any) -> SampleSet:
-        """Time a package beside every baseline; options as ``Measurer.time`` takes them."""
-        return persistent(
-            lambda: self.measurer.time(package, regime, baselines=self.baselines, cancel=self.cancel, **options)
-        )
+    def race(
+        self, entries: Mapping[str, bytes], baselines: Sequence[str], options: RaceOptions, *, confirm: bool = False
+    ) -> RaceResult:
+        """``race``, or with ``confirm`` a ``confirmed_race``, on this workbench. Raises as they do."""
+        run = confirmed_race if confirm else race
+        return run(self.measurer, entries, baselines, options, self.cancel)
+
+    def built(self, build: Future[Binary]) -> Binary:
+        """The build's result. Raises Cancelled, with the build given up, and whatever the build failed with."""
+        while not self.workbench.ended([build]):
+            if self.cancel.is_set():
+                build.cancel()
+                raise Cancelled(f"tuning of {self.gemm} was cancelled")
+        return build.result()
 
     def certified_default(self, config: Config) -> KernelRecord:
         """Build, certify, time and store a family's default as the fallback, and record it as a candidate."""
-        build = self.workbench.build(self.gemm, config)
-        while not build.done():
-            if self.cancel.wait(0.02):
-                build.cancel()
-                raise Cancelled(f"tuning of {self.gemm} was cancelled")
-        binary = build.result()
+        binary = self.built(self.workbench.build(self.gemm, config))
+        self._default = config, binary
         package = self.workbench.package(self.gemm, config, binary)
         certificate = self.certify(package)
-        samples = self.time(package, self.regime, reason="search", min_samples=10, budget_s=0.5)
+        options = RaceOptions(self.regime, FALLBACK_SAMPLES, FALLBACK_SECONDS, "search", self.seed)
+        samples = self.race({config.digest: package}, self.ready_baselines, options).of(config.digest)
         key = self.key(config)
         if self.workbench.store.candidate(key) is None:
             attempt = self.workbench.store.begin_attempt(key)
             base = Candidate(
-                self.gemm, self.workbench.device.key, self.regime, config, Status.MEASURED, attempt=attempt,
-                trace=trace_of(self.gemm, self.workbench.device, config), sample_sets=(samples,),
+                self.gemm,
+                self.workbench.device.key,
+                self.regime,
+                config,
+                Status.MEASURED,
+                attempt=attempt,
+                trace=trace_of(self.gemm, self.workbench.device, config),
+                sample_sets=(samples,),
                 error=max((float(t["error"]) for t in certificate.tests if t.get("error") is not None), default=None),
-            )  # fmt: skip
+            )
             self.workbench.store.add_candidate(self._hashed(base, binary, package))
         timings = {self.regime: timing_summary(samples), "default": {"config": str(config)}}
         return self.store_kernel(config, binary, "fallback", certificate, timings)
@@ -144,7 +190,7 @@ class Evaluator:
         self,
         config: Config,
         binary: Binary,
-        role: Literal["fallback", "tuned", "unverified"],
+        role: Role,
         certificate: Certificate | None,
         timings: dict[str, Any],
         trials: int = 0,
@@ -153,11 +199,19 @@ class Evaluator:
         evidence = certificate.to_json() if certificate else None
         package = self.workbench.package(self.gemm, config, binary, certificate=evidence, timings=timings)
         record = KernelRecord(
-            gemm=self.gemm, device=self.workbench.device, regime=self.regime, role=role, config=config,
-            kernel_sha256=self.kernel_sha256(package), artifact_sha256=self.workbench.store.put_blob(package),
-            artifact_bytes=len(package), certificate=certificate, timings=timings, trials=trials,
+            gemm=self.gemm,
+            device=self.workbench.device,
+            regime=self.regime,
+            role=role,
+            config=config,
+            kernel_sha256=self.kernel_sha256(package),
+            artifact_sha256=self.workbench.store.put_blob(package),
+            artifact_bytes=len(package),
+            certificate=certificate,
+            timings=timings,
+            trials=trials,
             created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        )  # fmt: skip
+        )
         return self.workbench.store.put_kernel(record)
 
 
@@ -169,6 +223,13 @@ def persistent(work: Callable[[], T]) -> T:
         except MeasurementCrashed:
             continue
     return work()
+
+
+def failed(candidate: Candidate, error: TirgemmError) -> Candidate:
+    """The candidate with what became of it. Raises an error that says nothing of it."""
+    if error.outcome is None:
+        raise error
+    return candidate.with_(status=error.outcome, message=str(error))
 
 
 def timing_summary(samples: SampleSet) -> dict[str, Any]:

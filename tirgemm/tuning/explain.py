@@ -1,23 +1,25 @@
-"""Why a config's kernels are as fast as they are: lowers and compiles them, and hands both to the analysis."""
+"""Explanation of a config: lowers and compiles its kernels, and hands both to the analysis."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tirgemm._extras import require
 from tirgemm.analysis.explanation import AS_WRITTEN, Explanation, explain_launch
-from tirgemm.analysis.kernel import KernelAnalysis, analyse
+from tirgemm.analysis.ir.sites import Unknown
+from tirgemm.analysis.memory_traffic import KernelAnalysis, analyse
 from tirgemm.analysis.roofline import MeasuredRate
-from tirgemm.analysis.sites import Unknown
 from tirgemm.artifact import Package
-from tirgemm.config import Config, Value
+from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, InvalidConfig, MissingExtra, TirgemmError, Unsupported
-from tirgemm.families import Family, family_named, supporting
+from tirgemm.families import Family, families, family_named, refusal, supporting
 from tirgemm.families.base import Program
-from tirgemm.families.tracing import quick_tracing
-from tirgemm.gemm import Gemm
-from tirgemm.tuning.compile.cuda import checked_launch, compile_lowered, lower_all
+from tirgemm.families.common.tracing import quick_tracing
+from tirgemm.gemm import Gemm, Regime
+from tirgemm.tuning.build.cuda import checked_launch, compile_lowered, lower_all
+from tirgemm.tuning.search.partial_config import completed, parse_knobs
 
 _HERE = "compiled here"
 _SERVED = "the machine code that is served"
@@ -25,8 +27,9 @@ _CHANGED = "compiled here: this version of tirgemm writes the config otherwise t
 
 
 @dataclass(frozen=True, slots=True)
-class Time:
-    """A measured time of a call in microseconds, what it was ``taken`` in, in words, and the SM clock meanwhile, if known."""
+class MeasuredTime:
+    """A measured time of a call in microseconds, what it was ``taken`` in, in words, and the SM clock meanwhile, if
+    known."""
 
     us: float
     taken: str
@@ -40,19 +43,21 @@ def explain(
     *,
     compiled: bool = True,
     m: int = 0,
-    regime: str = "sustained",
+    regime: Regime = "sustained",
     package: Package | None = None,
-    time: Time | None = None,
+    time: MeasuredTime | None = None,
     measured: Mapping[str, MeasuredRate] | None = None,
 ) -> Explanation:
     """Why ``config`` of ``gemm`` is as fast as it is on ``device``, which need not be here.
 
-    ``compiled`` false reports as written, without compiling; so does a machine without a compiler or a disassembler, and
-    says why. ``m``: what a range is taken to be, its largest by default. ``regime``: whose default the config may be. ``package``: the kernel's artifact, whose
-    machine code is read where this version of the program writes the same source. ``measured``: rates that were seen on
-    the device, in place of nominal ones. Raises Unsupported for a CPU and for a
-    gemm that the family does not write, InvalidConfig, InvalidRequest, BuildFailed, AnalysisFailed.
+    ``compiled`` false reports as written, without compiling; so does a machine without a compiler or a disassembler,
+    and says why. ``m``: what a range is taken to be, its largest by default. ``regime``: whose default the config may
+    be.
+    ``package``: the kernel's artifact, whose machine code is read where this version of the program writes the same
+    source. ``measured``: rates that were seen on the device, in place of nominal ones. Raises Unsupported for a CPU and
+    for a gemm that the family does not write, InvalidConfig, InvalidRequest, BuildFailed, AnalysisFailed.
     """
+    require("explaining a kernel", "tune")
     family = writing(gemm, config.family, device)
     try:
         with quick_tracing():
@@ -72,11 +77,21 @@ def explain(
         except MissingExtra as error:
             missing = (Unknown("machine code", str(error)),)
     return explain_launch(
-        module, launch, gemm, config, device, cubin, m=m, code=code, missing=missing,
+        module,
+        launch,
+        gemm,
+        config,
+        device,
+        cubin,
+        m=m,
+        code=code,
+        missing=missing,
         default=config == family.default(gemm, device, regime),
-        time_us=time.us if time else None, timed=time.taken if time else "", clock_mhz=time.clock_mhz if time else None,
+        time_us=time.us if time else None,
+        timed=time.taken if time else "",
+        clock_mhz=time.clock_mhz if time else None,
         measured=measured,
-    )  # fmt: skip
+    )
 
 
 def _machine_code(package: Package | None, source: str, device: Device) -> tuple[bytes, str]:
@@ -91,25 +106,39 @@ def _machine_code(package: Package | None, source: str, device: Device) -> tuple
 def writing(gemm: Gemm, name: str, device: Device) -> Family:
     """The family ``name``, which writes ``gemm`` for ``device``, a GPU. Raises Unsupported, InvalidRequest."""
     family = family_named(name)
-    if device.kind != "cuda":
-        raise Unsupported(
-            f"device {device.name} is no GPU ({device.model}): what is explained are GPU kernels; name a device such as "
-            f"sm_90a"
-        )
-    reason = family.supports(gemm, device)
+    _require_gpu(device)
+    reason = refusal(family, gemm, device)
     if reason is not None:
         raise Unsupported(f"family {name} does not write {gemm} for {device.name}: {reason}")
     return family
 
 
-def chosen(gemm: Gemm, device: Device, family: str | None = None, knobs: str = "", regime: str = "sustained") -> Config:
-    """The config to explain: the default of ``family``, or of the family that is predicted to be fastest, with ``knobs``
-    (``name=value,name=value``) in place of the default's. Raises Unsupported, InvalidConfig, InvalidRequest."""
+def _require_gpu(device: Device) -> None:
+    if device.kind != "cuda":
+        raise Unsupported(
+            f"device {device.name} is no GPU ({device.model}): what is explained are GPU kernels; name a device such "
+            f"as "
+            f"sm_90a"
+        )
+
+
+def chosen(
+    gemm: Gemm,
+    device: Device,
+    family: str | None = None,
+    knobs: str = "",
+    regime: Regime = "sustained",
+    base: Config | None = None,
+) -> Config:
+    """The config to explain: the default of ``family``, or of the family that is predicted to be fastest, or ``base``;
+    with ``knobs`` (``name=value,name=value``) in place of its own. Raises Unsupported, InvalidConfig,
+    InvalidRequest."""
+    if base is not None:
+        return with_knobs(writing(gemm, base.family, device), gemm, device, base, knobs)
     if family is None:
         if knobs:
-            raise InvalidConfig(f"the knobs {knobs!r:.200} are of no family: say which")
-        if device.kind != "cuda":
-            writing(gemm, "simt", device)
+            raise InvalidConfig(f"the knobs {knobs!r:.200} are of no family: name one of {', '.join(families())}")
+        _require_gpu(device)
         choices = [(f, f.default(gemm, device, regime)) for f in supporting(gemm, device)]
         return min(choices, key=lambda pair: pair[0].predict_us(gemm, pair[1], device, regime))[1]
     writer = writing(gemm, family, device)
@@ -117,29 +146,16 @@ def chosen(gemm: Gemm, device: Device, family: str | None = None, knobs: str = "
 
 
 def with_knobs(family: Family, gemm: Gemm, device: Device, config: Config, knobs: str) -> Config:
-    """``config`` with the ``name=value`` pairs of ``knobs``, separated by commas. Raises InvalidConfig."""
-    choices = {knob.name: knob.choices for knob in family.space(gemm, device).knobs}
-    changes: dict[str, Value] = {}
-    for part in filter(None, (word.strip() for word in knobs.split(","))):
-        name, equals, text = (word.strip() for word in part.partition("="))
-        if not equals:
-            raise InvalidConfig(f"config part {part!r:.100} is not name=value")
-        if name not in choices:
-            raise InvalidConfig(f"{family.name} has no knob {name!r:.100}; its knobs are {', '.join(choices)}")
-        if name in changes:
-            raise InvalidConfig(f"{family.name} knob {name} is given twice: {changes[name]} and {text!r:.100}")
-        found = next((choice for choice in choices[name] if str(choice).lower() == text.lower()), None)
-        if found is None:
-            known = ", ".join(map(str, choices[name]))
-            raise InvalidConfig(f"{family.name} knob {name} is {text!r:.100}; choices for {gemm} are {known}")
-        changes[name] = found
-    return config.with_(**changes)
+    """``config`` with the ``name=value`` pairs of ``knobs``, separated by commas, and with what the rules then need of
+    the others. Raises InvalidConfig."""
+    return completed(family, gemm, device, config, parse_knobs(family, gemm, device, knobs))
 
 
 def memory_of(
     gemm: Gemm, config: Config, device: Device, *, compiled: bool = True, m: int = 0
 ) -> tuple[KernelAnalysis, ...]:
-    """The memory accesses alone of every kernel of ``config``, in order of launch; arguments and errors as ``explain``."""
+    """The memory accesses alone of every kernel of ``config``, in order of launch; arguments and errors as
+    ``explain``."""
     family = writing(gemm, config.family, device)
     with quick_tracing():
         program = family.instantiate(gemm, config, device)

@@ -1,4 +1,4 @@
-"""The last stages of tuning: measure the best few again, choose, certify, measure the other regime, package, store."""
+"""The last stages of tuning: choose among the best few, certify the choice, take its figures, package and store it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tirgemm.config import Config
-from tirgemm.errors import Cancelled, MeasurementFailed, TirgemmError, VerificationFailed
+from tirgemm.errors import Cancelled, TirgemmError, VerificationFailed
+from tirgemm.events import KernelSelected, Phase
 from tirgemm.families import family_named
 from tirgemm.gemm import REGIMES
-from tirgemm.tuning.evaluate import SELECTION_SAMPLES, SELECTION_SECONDS, persistent, timing_summary
-from tirgemm.tuning.measure import MeasurementTimedOut
+from tirgemm.tuning.evaluate import failed, persistent, timing_summary
+from tirgemm.tuning.measure.race import SMALL_GAP, RaceResult, joined
+from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
-from tirgemm.tuning.selection import Choice, choose
+from tirgemm.tuning.selection import DEFAULT, ONLY_THE_DEFAULT, Choice, choose, ratio_to_default
+from tirgemm.tuning.tuning_task import TuningTask
 
 if TYPE_CHECKING:
-    from tirgemm.tuning.compile import Binary
-    from tirgemm.tuning.tune import Tuning
+    from tirgemm.tuning.build.binary import Binary
 
 FINALISTS = 4
-# A smaller gap to the default is believed only after a run with the buffers swapped (docs: a number names its regime).
-SMALL_GAP = 0.03
+SAMPLES = 50
+# Of the races that choose, that report (twice where a gap is small) and that are run in the other regime.
+SELECTION_SECONDS, REPORT_SECONDS, OTHER_REGIME_SECONDS = 2.0, 0.5, 1.0
+# After a search that was stopped: its user waits.
+STOPPED_FINALISTS, STOPPED_SAMPLES, STOPPED_SECONDS = 1, 10, 0.5
 
 
 @dataclass(frozen=True)
@@ -32,160 +37,247 @@ class Finalist:
     binary: Binary
     package: bytes
 
+    @property
+    def name(self) -> str:
+        """What it is called in a race."""
+        return self.config.digest
 
-def finish(tuning: Tuning, summary: dict[str, Any]) -> KernelRecord:
-    """Select among the best few and the default, certify the choice and store it as the answer.
+    @property
+    def kernel(self) -> object:
+        """What makes two configs one kernel: the machine code and how it is launched."""
+        return self.binary.binary_sha256, self.binary.launch
 
-    A finalist that fails its certificate is recorded as wrong and the next best is chosen. Raises VerificationFailed
-    where none is left, Cancelled.
+
+def finish(tuning: TuningTask, summary: dict[str, Any]) -> KernelRecord:
+    """Select among the best few, the default and the kernel that is served, certify the choice and store it as the
+    answer.
+
+    One race chooses; the figures that are stored are those of a second one, between the choice, the default and the
+    baselines. A finalist that fails in a race or in its certificate is recorded so, and the next best is chosen. After
+    a search that was stopped the fastest stands against the default and what is served alone, each race takes half a
+    second and has no baselines, and nothing is measured with the buffers swapped or in the other regime. Raises
+    VerificationFailed or MeasurementFailed where none is left, Cancelled.
     """
-    finalists = _finalists(tuning)
+    stopped = tuning.end.stopping
+    served_config = _served(tuning)
+    offered = _finalists(tuning, served_config, STOPPED_FINALISTS if stopped else FINALISTS)
+    answers = {finalist.kernel for finalist in offered if finalist.config == served_config}
+    finalists = _distinct(offered)
     default = finalists[0]
-    samples = _measured_again(tuning, finalists)
-    swapped = False
-    left = list(range(len(finalists)))
+    served = next((finalist for finalist in finalists if finalist.kernel in answers), None)
+    alone = len(finalists) == 1
+    tuning.enter(Phase.CHOOSING, "the only one measured" if alone else f"among the best {len(finalists)}")
+    result = RaceResult({}) if alone else _selection(tuning, finalists, default)
+    swapped = stopped
+    left = [finalist for finalist in finalists if finalist.name not in result.failed]
     while left:
-        choice = choose([samples[i] for i in left], [_rank(tuning, finalists[i].config) for i in left])
-        if finalists[left[choice.index]] is not default and choice.ratio < 1 + SMALL_GAP and not swapped:
-            again = _measured_again(tuning, finalists, swap=True)
-            samples = [_joined(first, second) for first, second in zip(samples, again, strict=True)]
+        choice = ONLY_THE_DEFAULT if alone else _choice(tuning, left, result, default, served)
+        winner = left[choice.index]
+        stays = winner is (served if served in left else default)
+        if not stays and choice.lead < 1 + SMALL_GAP and not swapped:
+            result = joined(result, _selection(tuning, left, default, swap=True))
+            left = [finalist for finalist in left if finalist.name not in result.failed]
             swapped = True
             continue
-        index = left[choice.index]
-        winner = finalists[index]
+        tuning.enter(Phase.CERTIFYING)
         try:
             certificate = tuning.evaluator.certify(winner.package)
-        except (VerificationFailed, MeasurementFailed) as error:
-            _mark(tuning, winner, error)
-            left.remove(index)
+            report = _report(tuning, winner, default)
+        except TirgemmError as error:
+            _mark(tuning, winner.config, error)
+            left = [finalist for finalist in left if finalist is not winner]
             continue
-        timings = _timings(tuning, winner, default, samples[index], choice, summary)
+        timings = _timings(tuning, winner, default, report, choice, summary)
         return _store(tuning, winner, certificate, timings, summary)
     raise VerificationFailed(f"none of the {len(finalists)} fastest candidates of {tuning.gemm} passed its certificate")
 
 
-def _finalists(tuning: Tuning) -> list[Finalist]:
-    """The default first, then the fastest measured candidates, rebuilt."""
+def _served(tuning: TuningTask) -> Config | None:
+    """The config of the tuned kernel that answers so far."""
+    known = tuning.store.kernel(tuning.gemm, tuning.device.key, tuning.regime)
+    return known.config if known is not None and known.role == "tuned" else None
+
+
+def _finalists(tuning: TuningTask, served: Config | None, most: int) -> list[Finalist]:
+    """The default first, then at most ``most`` of the fastest measured candidates, and the one that is served.
+
+    Built again where the build is gone.
+    """
     names = {f.name for f in tuning.families}
-    measured = [c for c in tuning.store.candidates(tuning.gemm, tuning.device.key, tuning.regime)
-                if c.status is Status.MEASURED and c.search_us is not None and c.config.family in names]  # fmt: skip
+    measured = [
+        c
+        for c in tuning.recorded()
+        if c.status is Status.MEASURED and c.search_us is not None and c.config.family in names
+    ]
     measured.sort(key=lambda c: c.search_us or 0.0)
     defaults = [f.default(tuning.gemm, tuning.device, tuning.regime) for f in tuning.families]
     best_default = next((c.config for c in measured if c.config in defaults), None)
     configs: list[Config] = [] if best_default is None else [best_default]
-    configs += [c.config for c in measured if c.config != best_default][: FINALISTS - len(configs) + 1]
-    if not configs:
+    configs += [c.config for c in measured if c.config != best_default][: most + 1 - len(configs)]
+    configs += [c.config for c in measured if c.config == served and served not in configs]
+    known = {config: tuning.evaluator.build_of(config) for config in configs}
+    builds = {config: tuning.workbench.build(tuning.gemm, config) for config in configs if known[config] is None}
+    finalists = []
+    for config in configs:
+        try:
+            binary = known[config] or tuning.evaluator.built(builds[config])
+        except TirgemmError as error:
+            _mark(tuning, config, error)
+            continue
+        finalists.append(Finalist(config, binary, tuning.workbench.package(tuning.gemm, config, binary)))
+    if not finalists:
         raise VerificationFailed(f"no candidate of {tuning.gemm} on {tuning.device.name} was measured")
-    builds = [tuning.workbench.build(tuning.gemm, config) for config in configs]
-    binaries = [tuning._wait(build) for build in builds]
-    return [
-        Finalist(config, binary, tuning.workbench.package(tuning.gemm, config, binary))
-        for config, binary in zip(configs, binaries, strict=True)
-    ]
+    return finalists
 
 
-def _measured_again(tuning: Tuning, finalists: list[Finalist], *, swap: bool = False) -> list[SampleSet]:
-    """One interleaved run over all finalists and the baselines; each finalist's samples become a new sample set."""
-    first, *rest = finalists
-    run = tuning.evaluator.time(
-        first.package,
+def _distinct(finalists: list[Finalist]) -> list[Finalist]:
+    """Without those that are the same kernel as an earlier one: it is no faster than itself."""
+    kept: dict[object, Finalist] = {}
+    for finalist in finalists:
+        kept.setdefault(finalist.kernel, finalist)
+    return list(kept.values())
+
+
+def _selection(tuning: TuningTask, finalists: list[Finalist], default: Finalist, *, swap: bool = False) -> RaceResult:
+    """The race that chooses, between the finalists alone; the default's samples stand beside the others'.
+
+    Each finalist's samples become a sample set of its record; one that fails is recorded so.
+    """
+    stopped = tuning.end.stopping
+    options = RaceOptions(
         tuning.regime,
-        against={f.config.digest: f.package for f in rest},
-        min_samples=SELECTION_SAMPLES,
-        budget_s=SELECTION_SECONDS,
-        swap=swap,
+        STOPPED_SAMPLES if stopped else SAMPLES,
+        STOPPED_SECONDS if stopped else SELECTION_SECONDS,
+        "selection",
+        tuning.seed,
+        swap,
     )
-    named = {name: run.baselines[name] for name in tuning.evaluator.baselines if name in run.baselines}
-    own = [run.samples_us, *(run.baselines[f.config.digest] for f in rest)]
-    sets = [
-        SampleSet(samples, "selection", named | ({"default": own[0]} if i else {}), run.conditions)
-        for i, samples in enumerate(own)
-    ]
-    for finalist, samples in zip(finalists, sets, strict=True):
-        tuning.store.add_samples(tuning.evaluator.key(finalist.config), samples)
-    return sets
+    result = tuning.evaluator.race({finalist.name: finalist.package for finalist in finalists}, (), options)
+    theirs = result.samples.get(default.name)
+    samples: dict[str, SampleSet] = {}
+    for finalist in finalists:
+        if finalist.name in result.failed:
+            _mark(tuning, finalist.config, result.failed[finalist.name])
+            continue
+        taken = result.samples[finalist.name]
+        if theirs is not None and finalist is not default:
+            taken = taken.beside(DEFAULT, theirs.samples_us)
+        samples[finalist.name] = taken
+        tuning.store.add_samples(tuning.evaluator.key(finalist.config), samples[finalist.name])
+    return RaceResult(samples, result.failed)
 
 
-def _joined(first: SampleSet, second: SampleSet) -> SampleSet:
-    """Two runs' samples as one set, under the second's conditions."""
-    baselines = {name: first.baselines.get(name, ()) + raw for name, raw in second.baselines.items()}
-    return SampleSet(first.samples_us + second.samples_us, first.reason, baselines, second.conditions)
+def _choice(
+    tuning: TuningTask, left: list[Finalist], result: RaceResult, default: Finalist, served: Finalist | None
+) -> Choice:
+    return choose(
+        [result.samples[finalist.name] for finalist in left],
+        [_rank(tuning, finalist.config) for finalist in left],
+        default=left.index(default) if default in left else None,
+        served=left.index(served) if served in left else None,
+    )
 
 
-def _rank(tuning: Tuning, config: Config) -> tuple[int, ...]:
+def _rank(tuning: TuningTask, config: Config) -> tuple[int, ...]:
     """Smaller is simpler: the order of the families, then of each knob's choices."""
     family = family_named(config.family)
     order = [f.name for f in tuning.families].index(config.family)
     return (order, *family.space(tuning.gemm, tuning.device).indices(config).values())
 
 
-def _mark(tuning: Tuning, finalist: Finalist, error: TirgemmError) -> None:
-    """Record what its certificate made of a finalist."""
-    status = Status.WRONG if isinstance(error, VerificationFailed) else Status.CRASHED
-    status = Status.TIMED_OUT if isinstance(error, MeasurementTimedOut) else status
-    known = tuning.store.candidate(tuning.evaluator.key(finalist.config))
-    base = known or Candidate(tuning.gemm, tuning.device.key, tuning.regime, finalist.config, status)
-    tuning.store.add_candidate(base.with_(status=status, message=str(error)))
+def _mark(tuning: TuningTask, config: Config, error: TirgemmError) -> None:
+    """Record what became of a finalist. Raises an error that says nothing of it."""
+    known = tuning.store.candidate(tuning.evaluator.key(config))
+    base = known or Candidate(tuning.gemm, tuning.device.key, tuning.regime, config, Status.CRASHED)
+    tuning.store.add_candidate(failed(base, error))
+
+
+def _report(tuning: TuningTask, winner: Finalist, default: Finalist) -> SampleSet:
+    """Samples of the choice that did not choose it, beside the default and the baselines: a race of their own.
+
+    Where a gap is small half of them are taken with the buffers swapped. After a search that was stopped without the
+    baselines: one of them may take seconds. Raises what ends the winner.
+    """
+    # Neither the operands nor the order of the turns are those of the selection.
+    seed = tuning.seed + 1
+    if tuning.end.stopping:
+        options = RaceOptions(tuning.regime, STOPPED_SAMPLES, STOPPED_SECONDS, "report", seed)
+    else:
+        options = RaceOptions(tuning.regime, SAMPLES, REPORT_SECONDS, "report", seed)
+    return _beside_default(tuning, winner, default, options, confirm=not tuning.end.stopping)
+
+
+def _beside_default(
+    tuning: TuningTask, winner: Finalist, default: Finalist, options: RaceOptions, *, confirm: bool = False
+) -> SampleSet:
+    """The winner's samples beside the default's, which are its own where it is the default. Both are kept."""
+    entries = {finalist.name: finalist.package for finalist in (winner, default)}
+    baselines = () if tuning.end.stopping else tuning.evaluator.baselines
+    result = tuning.evaluator.race(entries, baselines, options, confirm=confirm)
+    samples = result.of(winner.name)
+    if default is winner:
+        samples = samples.beside(DEFAULT, samples.samples_us)
+    elif default.name in result.samples:
+        beside = result.samples[default.name]
+        tuning.store.add_samples(tuning.evaluator.key(default.config), beside)
+        samples = samples.beside(DEFAULT, beside.samples_us)
+    tuning.store.add_samples(tuning.evaluator.key(winner.config), samples)
+    return samples
 
 
 def _timings(
-    tuning: Tuning, winner: Finalist, default: Finalist, samples: SampleSet, choice: Choice, summary: dict[str, Any]
+    tuning: TuningTask, winner: Finalist, default: Finalist, report: SampleSet, choice: Choice, summary: dict[str, Any]
 ) -> dict[str, Any]:
     """Both regimes' figures of the winner, the default's, and why it was chosen."""
-    mine = samples if "default" in samples.baselines else _with_default(samples)
     timings: dict[str, Any] = {
-        tuning.regime: timing_summary(mine),
+        tuning.regime: timing_summary(report),
         "default": {"config": str(default.config)},
-        "selection": {"reason": choice.reason, "ratio_low": choice.ratio_low},
+        "selection": {"reason": choice.reason, "ratio_low": ratio_to_default(report)[1]},
         "search": summary,
     }
+    other = next(regime for regime in REGIMES if regime != tuning.regime)
+    if tuning.end.stopping:
+        timings[other] = {"error": "not measured: the search was stopped"}
+        return timings
     if tuning.device.kind == "cuda":
         timings["stream"] = _stream(tuning.evaluator.measurer.stream)
-    other = next(regime for regime in REGIMES if regime != tuning.regime)
+    options = RaceOptions(other, SAMPLES, OTHER_REGIME_SECONDS, "other_regime", tuning.seed)
     try:
-        against = {} if winner is default else {"default": default.package}
-        found = tuning.evaluator.time(
-            winner.package, other, reason="other_regime", against=against, min_samples=SELECTION_SAMPLES,
-            budget_s=SELECTION_SECONDS / 2,
-        )  # fmt: skip
+        samples = _beside_default(tuning, winner, default, options)
     except Cancelled:
         raise
     except TirgemmError as error:
         # The other regime's figure is for information: failing to take it must not lose a certified kernel.
         timings[other] = {"error": str(error)}
         return timings
-    tuning.store.add_samples(tuning.evaluator.key(winner.config), found)
-    timings[other] = timing_summary(found if against else _with_default(found))
+    timings[other] = timing_summary(samples)
     return timings
 
 
 def _stream(measure: Callable[[], SampleSet]) -> dict[str, Any]:
-    """What ``measure`` finds of the bandwidth of reading alone, beside the selection: a ceiling, for information as the
-    other regime is."""
+    """What ``measure`` says of the bandwidth of reading alone, taken beside the report: a ceiling, for information as
+    the other regime is."""
     try:
-        found = persistent(measure)
+        samples = persistent(measure)
     except Cancelled:
         raise
     except TirgemmError as error:
         return {"error": str(error)}
-    nbytes, median = int(found.conditions["bytes"]), found.median_us
+    nbytes, median = int(samples.conditions["bytes"]), samples.median_us
     return {
-        "bytes": nbytes, "median_us": median, "samples": len(found.samples_us), "read_gbps": nbytes / median / 1e3,
-        "at": found.conditions["at"],
-    }  # fmt: skip
-
-
-def _with_default(samples: SampleSet) -> SampleSet:
-    """The default's own samples, named as the default's too, so that its ratio reads 1."""
-    baselines = samples.baselines | {"default": samples.samples_us}
-    return SampleSet(samples.samples_us, samples.reason, baselines, samples.conditions)
+        "bytes": nbytes,
+        "median_us": median,
+        "samples": len(samples.samples_us),
+        "read_gbps": nbytes / median / 1e3,
+        "at": samples.conditions["at"],
+    }
 
 
 def _store(
-    tuning: Tuning, winner: Finalist, certificate: Certificate, timings: dict[str, Any], summary: dict[str, Any]
+    tuning: TuningTask, winner: Finalist, certificate: Certificate, timings: dict[str, Any], summary: dict[str, Any]
 ) -> KernelRecord:
     record = tuning.evaluator.store_kernel(
         winner.config, winner.binary, "tuned", certificate, timings, trials=int(summary["trials"])
     )
-    tuning.emit("selected", kernel=record.id, config=str(winner.config), timings=timings)
+    tuning.emit(KernelSelected(kernel=record.id, config=str(winner.config), timings=timings))
     return record

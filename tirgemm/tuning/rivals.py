@@ -1,4 +1,4 @@
-"""Why the other candidates lost: what the rules pruned, what failed, and how the runner-up differs from the kernel."""
+"""Losing candidates: what rules pruned, what failed, and how the runner-up differs from the kernel."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tirgemm.config import Config, Value
+from tirgemm.gemm import Regime
 from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet, Status
 
 _FAILURES = (Status.BUILD_FAILED, Status.WRONG, Status.TIMED_OUT, Status.CRASHED)
@@ -45,8 +46,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
-    """The fastest of the others: its median beside the kernel's, both of one ``reason`` to measure (``selection``: in one
-    interleaved run; ``search``: one after the other)."""
+    """The fastest of the others: its median beside the kernel's, both of one ``reason`` to measure (``selection``: in
+    one interleaved run; ``search``: one after the other)."""
 
     config: Config
     us: float
@@ -65,7 +66,7 @@ class Rivals:
     """What a kernel was chosen from. ``why``: the sentence of the selection; ``statuses``: candidates by status, pruned
     ones as far as they are recorded as examples."""
 
-    regime: str
+    regime: Regime
     role: str
     trials: int
     why: str
@@ -131,9 +132,7 @@ def _runner_up(record: KernelRecord, candidates: Sequence[Candidate]) -> RunnerU
         return None
     for reason, reasons in (("selection", ("selection",)), ("search", ("search", "noise"))):
         own = _median(kernel, reasons)
-        others = [
-            (us, c.config) for c in measured if c is not kernel and (us := _median(c, reasons)) is not None
-        ]  # fmt: skip
+        others = [(us, c.config) for c in measured if c is not kernel and (us := _median(c, reasons)) is not None]
         if own is not None and others:
             us, config = min(others, key=lambda pair: pair[0])
             return RunnerUp(config, us, own, reason, differences(record.config, config))

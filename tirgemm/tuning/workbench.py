@@ -5,21 +5,25 @@ Building and measuring cost seconds to start, so a worker keeps one workbench fo
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from collections.abc import Collection, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from tirgemm._extras import require
 from tirgemm.artifact import Signer, Trust, pack
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm
+from tirgemm.tuning.build.pool import BuildPool
 from tirgemm.tuning.measure import Measurer
-from tirgemm.tuning.pool import BuildPool
-from tirgemm.tuning.store import Store
+from tirgemm.tuning.process.locks import OnWait
+from tirgemm.tuning.records.store import Store
 
 if TYPE_CHECKING:
-    from tirgemm.tuning.compile import Binary
+    from tirgemm.tuning.build.binary import Binary
 
 
 class Workbench:
@@ -28,6 +32,9 @@ class Workbench:
     ``processes`` is the number of build processes (default: the usable hardware threads). ``lock_dir`` is where the
     host-wide device locks lie. The measuring process exists only where the device is present.
     """
+
+    _on_wait: OnWait | None = None
+    _wait_told = ""
 
     def __init__(
         self,
@@ -39,12 +46,15 @@ class Workbench:
         processes: int | None = None,
         timeout_s: float = 60.0,
     ) -> None:
+        require("tuning", "tune")
         self.device = device
         self.store = store
         self.signer = signer or Signer.generate()
         self.pool = BuildPool(device, processes=processes, lock_dir=lock_dir)
         self.measurer = (
-            Measurer(device, Trust.of(self.signer.public), lock_dir=lock_dir, timeout_s=timeout_s)
+            Measurer(
+                device, Trust.of(self.signer.public), lock_dir=lock_dir, timeout_s=timeout_s, on_wait=self._tell_wait
+            )
             if device.present
             else None
         )
@@ -58,6 +68,16 @@ class Workbench:
         """Instantiate and compile one config in a build process. The future raises BuildFailed."""
         return self.pool.submit(gemm, config)
 
+    def ended(self, builds: Collection[Future[Binary]], timeout_s: float = 0.1) -> set[Future[Binary]]:
+        """Those of ``builds`` that have ended, once one has or ``timeout_s`` is over."""
+        done = wait(builds, timeout=timeout_s, return_when=FIRST_COMPLETED).done
+        self._tell_wait(self.pool.waiting)
+        return done
+
+    def abandon_builds(self) -> None:
+        """Cancel the builds that wait and kill those that run; their futures end without a binary."""
+        self.pool.abandon()
+
     def package(
         self,
         gemm: Gemm,
@@ -68,20 +88,27 @@ class Workbench:
         timings: dict[str, Any] | None = None,
     ) -> bytes:
         """The signed artifact of a build, with or without its evidence; the kernel part hashes the same either way."""
-        return pack(
-            gemm=gemm,
-            config=config,
-            # The class of devices that it runs on, not the one that it was built beside: one kernel has one hash.
-            device=self.device.with_(uuid="", index=0, environment=()),
-            launch=binary.launch,
-            binary=binary.data,
-            binary_format=binary.format,
-            sources=binary.sources,
-            flags=binary.flags,
-            certificate=certificate,
-            timings=timings or {},
-            signer=self.signer,
-        )
+        # The class of devices that it runs on, not the one that it was built beside: one kernel has one hash.
+        device = self.device.with_(uuid="", index=0, environment=())
+        return pack(binary.contents(gemm, config, device, certificate, timings), self.signer)
+
+    @contextmanager
+    def waits_told(self, on_wait: OnWait) -> Iterator[None]:
+        """Within the block ``on_wait`` is told what building or measuring waits for, then "" when it goes on.
+
+        It is called in the thread that uses this workbench, and by the innermost block alone.
+        """
+        before = self._on_wait, self._wait_told
+        self._on_wait, self._wait_told = on_wait, ""
+        try:
+            yield
+        finally:
+            self._on_wait, self._wait_told = before
+
+    def _tell_wait(self, reason: str) -> None:
+        if reason != self._wait_told and self._on_wait is not None:
+            self._wait_told = reason
+            self._on_wait(reason)
 
     def close(self) -> None:
         """Stop the build processes and the measuring process."""

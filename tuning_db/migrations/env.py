@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from tuning_db.models import Base
+from tirgemm.tuning_db.models import Base
 
 context.configure(
     connection=context.config.attributes["connection"],

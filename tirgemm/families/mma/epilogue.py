@@ -1,8 +1,8 @@
-"""How the sums of ``mma`` leave: from a thread's registers, or sixteen rows of a warp at a time through shared memory.
+"""Epilogue of ``mma``: from a thread's registers, or sixteen rows of a warp at a time through shared memory.
 
 Registers hold two neighbouring sums of a row here and two of another there: stores of them touch half sectors of eight
-rows. Through shared memory a warp stores whole lines, and C is read in whole lines too. A warp's sixteen rows are its own,
-so that nothing but the warp waits; only what the tiles held has to be done with before, in every warp.
+rows. Through shared memory a warp stores whole lines, and C is read in whole lines too. A warp's sixteen rows are its
+own, so that nothing but the warp waits; only what the tiles held has to be done with before, in every warp.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def finish_rows(sch: Schedule, thread: Any, rows: Any, turns: Any, vector: Any, 
 
 
 def staged(func: PrimFunc, stage: Stage, sums: Sums, thread: Any) -> PrimFunc:
-    """``func`` with the sums going through shared memory; ``thread`` is the variable of the outputs' loop over threads."""
+    """``func`` with the sums going through shared memory; ``thread`` is the variable of the outputs' loop over
+    threads."""
     from tvm import tirx
     from tvm_ffi.structural import structural_map
 

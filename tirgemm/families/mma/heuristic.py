@@ -8,24 +8,37 @@ from collections.abc import Iterator, Mapping
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
+from tirgemm.families.common.alignment import store_width
 from tirgemm.families.mma.rules import RULES
 from tirgemm.families.mma.space import space, tiling
 from tirgemm.families.mma.tile import VECTOR, registers_of
-from tirgemm.families.tensorcore.estimate import Cut, Estimate
+from tirgemm.families.tensorcore.estimate import BlockWork, Estimate
 from tirgemm.families.tensorcore.names import DIRECT, LINE, PERMUTED, STAGED
-from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, loads, output_width, repacked_bytes
+from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, loads, repacked_bytes
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 from tirgemm.hardware import occupancy
 
 # tile_m, tile_n, tile_k, warps_m, warps_n, stages, blocks that an SM holds; largest first: where the model calls two
 # equal, data is reused more.
 _CUTS = (
-    (128, 256, 64, 2, 4, 4, 1), (256, 128, 64, 4, 2, 4, 1), (128, 256, 32, 2, 4, 4, 1), (256, 128, 32, 4, 2, 4, 1),
-    (128, 128, 64, 2, 2, 3, 2), (128, 128, 32, 2, 2, 4, 2), (128, 64, 32, 2, 2, 4, 3),
-    (64, 128, 32, 2, 2, 4, 3), (64, 64, 64, 2, 2, 4, 3), (64, 32, 64, 2, 2, 4, 4), (32, 64, 64, 2, 2, 4, 4),
-    (32, 32, 64, 2, 2, 4, 6), (16, 64, 64, 1, 4, 4, 4), (64, 16, 64, 4, 1, 4, 4), (16, 32, 64, 1, 2, 4, 8),
-    (32, 16, 64, 2, 1, 4, 8), (16, 16, 64, 1, 1, 4, 12),
-)  # fmt: skip
+    (128, 256, 64, 2, 4, 4, 1),
+    (256, 128, 64, 4, 2, 4, 1),
+    (128, 256, 32, 2, 4, 4, 1),
+    (256, 128, 32, 4, 2, 4, 1),
+    (128, 128, 64, 2, 2, 3, 2),
+    (128, 128, 32, 2, 2, 4, 2),
+    (128, 64, 32, 2, 2, 4, 3),
+    (64, 128, 32, 2, 2, 4, 3),
+    (64, 64, 64, 2, 2, 4, 3),
+    (64, 32, 64, 2, 2, 4, 4),
+    (32, 64, 64, 2, 2, 4, 4),
+    (32, 32, 64, 2, 2, 4, 6),
+    (16, 64, 64, 1, 4, 4, 4),
+    (64, 16, 64, 4, 1, 4, 4),
+    (16, 32, 64, 1, 2, 4, 8),
+    (32, 16, 64, 2, 1, 4, 8),
+    (16, 16, 64, 1, 1, 4, 12),
+)
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 # Stages that a cut has to do without, where with its own none passes every rule.
 _FEWER = (0, 1, 2)
@@ -56,12 +69,13 @@ def _estimates(
         blocks = -(-gemm.m_max // tile_m) * -(-gemm.n // tile_n) * gemm.batch
         for split in _SPLITS:
             if split == 1 or (split in choices["split"] and blocks * split <= 2 * resident * device.units):
-                cut = Cut(tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident, efficiency, copied)
+                cut = BlockWork(tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident, efficiency, copied)
                 yield estimate.us(cut), number, split
 
 
 def _resident(number: int, fewer: int, device: Device) -> int:
-    """Blocks of cut ``number`` with ``fewer`` stages less that an SM holds at once; 0 where one takes too much shared memory."""
+    """Blocks of cut ``number`` with ``fewer`` stages less that an SM holds at once; 0 where one takes too much shared
+    memory."""
     tile_m, tile_n, tile_k, _, _, stages, most = _CUTS[number]
     shared, limits = (stages - fewer) * (tile_m + tile_n) * tile_k * ELEMENT_BYTES, device.limits
     if shared > limits.shared_per_block:
@@ -74,15 +88,24 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
     cut = tiling(gemm, config)
     sets = config["registers"]
     resident = max(1, occupancy(device.limits, cut.threads, min(255, registers_of(cut, sets)), cut.shared_bytes))
-    numbers = Cut(
-        cut.tile_m, cut.tile_n, cut.tile_k, cut.warps_m, cut.warps_n, cut.stages, cut.split, resident,
-        _efficiency(cut.warp_m, cut.warp_n, sets), repacked_bytes(gemm, config["load"]),
-    )  # fmt: skip
+    numbers = BlockWork(
+        cut.tile_m,
+        cut.tile_n,
+        cut.tile_k,
+        cut.warps_m,
+        cut.warps_n,
+        cut.stages,
+        cut.split,
+        resident,
+        _efficiency(cut.warp_m, cut.warp_n, sets),
+        repacked_bytes(gemm, config["load"]),
+    )
     return Estimate(gemm, device, regime).us(numbers)
 
 
 def _efficiency(warp_m: int, warp_n: int, sets: int) -> float:
-    """The share of mma.sync's rate: fragments, whose loads come between, are read again the less the larger a warp's tile."""
+    """The share of mma.sync's rate: fragments, whose loads come between, are read again the less the larger a warp's
+    tile."""
     products, fragments = warp_m * warp_n / 128, (warp_m + warp_n) / 16
     return products / (products + fragments * (1.0 if sets == 1 else 0.5))
 
@@ -97,7 +120,7 @@ def _config(
     wave = math.isqrt(device.units * _resident(number, fewer, device) * tile_m * tile_n)
     rasters = [r for r in (1, 2, 3, 4, 8, 16) if columns % r == 0 and r in choices["raster"]]
     # Half sectors are what leaves the registers otherwise.
-    whole = split > 1 or (DTYPE_BYTES[gemm.out] == 2 and output_width(gemm) == VECTOR)
+    whole = split > 1 or (DTYPE_BYTES[gemm.out] == 2 and store_width(gemm) == VECTOR)
     steps = -(-gemm.k // (tile_k * split))
     stages = max(2, min(stages - fewer, steps + 1))
     return Config(

@@ -74,7 +74,8 @@ def with_instructions(func: PrimFunc, stage: Stage, sums: Sums, lane: Any, sets:
 
 
 class _Registers:
-    """A thread's part of an operand's fragments, ``sets`` of them: eight values of each 16 rows or columns of its warp."""
+    """A thread's part of an operand's fragments, ``sets`` of them: eight values of each 16 rows or columns of its
+    warp."""
 
     def __init__(self, tiling: Tiling, side: Side, sets: int) -> None:
         from tvm.tirx import decl_buffer

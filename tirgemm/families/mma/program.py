@@ -39,6 +39,7 @@ def kernel(tiling: Tiling, registers: int) -> PrimFunc:
 
 
 def spelled_out(tiling: Tiling, registers: int) -> PrimFunc:
-    """The same kernel with every instruction element by element and nothing overlapped: what it means, on any device."""
+    """The same kernel with every instruction element by element and nothing overlapped: what it means, on any
+    device."""
     sch, _ = scheduled(tiling, registers)
     return sch.mod[SYMBOL]

@@ -34,7 +34,10 @@ def _epilogue(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa
     cut, most = tiling(gemm, config), WARP * VECTOR
     if cut.epilogue != STAGED or cut.warp_n <= most:
         return None
-    return f"epilogue={STAGED} gives each lane {VECTOR} outputs of a row; a warp's {cut.warp_n} columns are more than {most}"
+    return (
+        f"epilogue={STAGED} gives each lane {VECTOR} outputs of a row; a warp's {cut.warp_n} columns are more than "
+        f"{most}"
+    )
 
 
 _of_tiling, _of_device = partial(rules.of_tiling, tiling), partial(rules.of_device, tiling)

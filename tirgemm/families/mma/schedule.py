@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tirgemm.families.mma.epilogue import finish_rows
-from tirgemm.families.mma.staged import StagedMma
+from tirgemm.families.mma.fragment_blocks import StagedMma
 from tirgemm.families.tensorcore.names import STAGED
 from tirgemm.families.tensorcore.pipeline import INNER, STEPS
 from tirgemm.families.tensorcore.schedule import GRID_LOOPS, copy_by_all_threads, place_on_grid, share_tile
@@ -19,7 +19,7 @@ SYMBOL = "mma_gemm"
 
 
 @dataclass(frozen=True)
-class Nest:
+class MmaLoops:
     """The loops of the ``gemm`` block once placed on the machine."""
 
     thread: Any
@@ -29,7 +29,7 @@ class Nest:
     inner: Any
 
 
-def scheduled(tiling: Tiling, registers: int) -> tuple[Schedule, Nest]:
+def scheduled(tiling: Tiling, registers: int) -> tuple[Schedule, MmaLoops]:
     """The schedule before instructions take the place of what spells them out."""
     from tvm import IRModule
     from tvm.s_tir import Schedule
@@ -47,8 +47,9 @@ def scheduled(tiling: Tiling, registers: int) -> tuple[Schedule, Nest]:
     return sch, nest
 
 
-def place_on_machine(sch: Schedule, tiling: Tiling) -> Nest:
-    """Bind blocks to the grid, warps and lanes to threads, and finish outputs in the registers of their sums' threads."""
+def place_on_machine(sch: Schedule, tiling: Tiling) -> MmaLoops:
+    """Bind blocks to the grid, warps and lanes to threads, and finish outputs in the registers of their sums'
+    threads."""
     block = sch.get_sblock("gemm")
     inner = sch.get_loops(block)[GRID_LOOPS:]
     grid = place_on_grid(sch, tiling, block, inner)
@@ -56,11 +57,12 @@ def place_on_machine(sch: Schedule, tiling: Tiling) -> Nest:
     thread = sch.fuse(wm, wn, lane)
     sch.bind(thread, "threadIdx.x")
     finish_in_registers(sch, thread, grid + 1, tiling)
-    return Nest(thread, thread, step, ki)
+    return MmaLoops(thread, thread, step, ki)
 
 
-def place_with_rows(sch: Schedule, tiling: Tiling) -> Nest:
-    """As ``place_on_machine``, but finish outputs behind all sums of the block, by other threads than those of their sums."""
+def place_with_rows(sch: Schedule, tiling: Tiling) -> MmaLoops:
+    """As ``place_on_machine``, but finish outputs behind all sums of the block, by other threads than those of their
+    sums."""
     epilogue, block = sch.get_sblock("epilogue"), sch.get_sblock("gemm")
     inner = sch.get_loops(epilogue)[GRID_LOOPS:]
     grid = place_on_grid(sch, tiling, epilogue, inner)
@@ -71,11 +73,12 @@ def place_with_rows(sch: Schedule, tiling: Tiling) -> Nest:
     wm, wn, lane, step, ki = sch.get_loops(block)[grid + GRID_LOOPS :][:5]
     thread = sch.fuse(wm, wn, lane)
     sch.bind(thread, "threadIdx.x")
-    return Nest(thread, outputs, step, ki)
+    return MmaLoops(thread, outputs, step, ki)
 
 
 def finish_in_registers(sch: Schedule, thread: Any, outer: int, tiling: Tiling) -> None:
-    """Every thread finishes its own sums, two neighbours at once where D is aligned; ``outer`` loops are around that."""
+    """Every thread finishes its own sums, two neighbours at once where D is aligned; ``outer`` loops are around
+    that."""
     epilogue = sch.get_sblock("epilogue")
     sch.reverse_compute_at(epilogue, thread, preserve_unit_loops=True)
     *_, last = sch.get_loops(epilogue)
@@ -85,7 +88,7 @@ def finish_in_registers(sch: Schedule, thread: Any, outer: int, tiling: Tiling) 
         sch.unroll(loop)
 
 
-def load_fragments(sch: Schedule, nest: Nest) -> None:
+def load_fragments(sch: Schedule, nest: MmaLoops) -> None:
     """Read a warp's fragments of each 16 of k from shared memory once."""
     for operand in ("a", "b"):
         fragment = sch.get_sblock(f"{operand}_frag")
@@ -95,7 +98,7 @@ def load_fragments(sch: Schedule, nest: Nest) -> None:
         sch.blockize(lane)
 
 
-def mark_products(sch: Schedule, nest: Nest) -> None:
+def mark_products(sch: Schedule, nest: MmaLoops) -> None:
     """One instruction's products become a block of their own."""
     gemm = sch.get_sblock("gemm")
     sch.decompose_reduction(gemm, nest.step)
@@ -103,7 +106,7 @@ def mark_products(sch: Schedule, nest: Nest) -> None:
     sch.blockize(sch.get_loops(update)[-2])
 
 
-def overlap(sch: Schedule, nest: Nest, tiling: Tiling, registers: int) -> None:
+def overlap(sch: Schedule, nest: MmaLoops, tiling: Tiling, registers: int) -> None:
     """Mark the loops that ``pipelined`` overlaps: ``stages`` steps in flight, ``registers`` sets of fragments."""
     sch.annotate(nest.step, STEPS, tiling.stages)
     sch.annotate(nest.inner, INNER, registers)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tirgemm.config import Config, Knob, Space, Value, up_to
+from tirgemm.families.common.alignment import store_width
 from tirgemm.families.tensorcore.names import DIRECT, HALF, LINE, NONE, PADDED, PERMUTED, STAGED
 from tirgemm.families.tensorcore.rules import LEAST_STEPS
-from tirgemm.families.tensorcore.tiling import MMA_K, Tiling, loads, output_width, side
+from tirgemm.families.tensorcore.tiling import MMA_K, Tiling, loads, side
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import WARP
 
@@ -69,5 +70,5 @@ def tiling(gemm: Gemm, config: Config) -> Tiling:
         resident=config["resident"],
         a=side(gemm, "a", config["tile_m"], config["tile_k"], threads, *knobs),
         b=side(gemm, "b", config["tile_n"], config["tile_k"], threads, *knobs),
-        width_d=output_width(gemm),
+        width_d=store_width(gemm),
     )

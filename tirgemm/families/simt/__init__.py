@@ -7,16 +7,18 @@ kernel is deterministic.
 
 from __future__ import annotations
 
-from tirgemm.config import Config, Space
+from tirgemm.config import Config, Space, Value
 from tirgemm.device import Device
+from tirgemm.errors import InvalidConfig
 from tirgemm.expr import evaluate
-from tirgemm.families.base import Program, Rule, require_rules
+from tirgemm.families.base import Program, Rule, SharedTile, require_rules
 from tirgemm.families.simt import heuristic
-from tirgemm.families.simt.rules import MAX_GRID, RULES
+from tirgemm.families.simt.rules import RULES
 from tirgemm.families.simt.space import ladder_space, space
-from tirgemm.families.simt.tiling import blocks, tiling
+from tirgemm.families.simt.tiling import PIPELINES, blocks, tiling, transposes
 from tirgemm.gemm import Gemm, Range
-from tirgemm.hardware import ARCHITECTURES
+from tirgemm.hardware import ARCHITECTURES, MAX_GRID
+from tirgemm.layouts import Layout, TiledCopy
 
 __all__ = ["Simt"]
 
@@ -43,7 +45,10 @@ class Simt:
         if isinstance(gemm.m, Range):
             columns = -(-gemm.n // _LARGEST_BLOCK[1])
             if max(columns, gemm.batch) > MAX_GRID[1]:
-                return f"m is a range, n makes {columns} columns of blocks, batch is {gemm.batch}; both may be {MAX_GRID[1]}"
+                return (
+                    f"m is a range, n makes {columns} columns of blocks, batch is {gemm.batch}; both may be "
+                    f"{MAX_GRID[1]}"
+                )
         return None
 
     def space(self, gemm: Gemm, device: Device) -> Space:  # noqa: ARG002
@@ -54,6 +59,24 @@ class Simt:
 
     def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
         return heuristic.predict_us(gemm, config, device, regime)
+
+    def derived_knobs(self, config: Config) -> dict[str, Value]:
+        return {"stages": PIPELINES[config["pipeline"]]}
+
+    def shared_tile(self, gemm: Gemm, config: Config, device: Device) -> SharedTile | None:  # noqa: ARG002
+        cut = tiling(gemm, config)
+        if not cut.shares:
+            return None
+        rows, columns = (
+            (cut.block_m, cut.block_k) if cut.reads != "fragments" and not gemm.trans_a else (cut.block_k, cut.block_m)
+        )
+        layout = Layout.padded(rows, columns, cut.element_bytes, cut.pad_a)
+        line = cut.block_k if transposes(gemm, "a") else cut.block_m
+        try:
+            copy = TiledCopy.row_major(cut.threads, line, cut.width_a)
+        except InvalidConfig:
+            copy = None
+        return SharedTile(layout, copy, layout.nbytes)
 
     def instantiate(self, gemm: Gemm, config: Config, device: Device) -> Program:
         """The program of a config, which may be a rung's: its choices are those of ``ladder_space``."""

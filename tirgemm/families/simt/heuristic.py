@@ -4,48 +4,78 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
 from tirgemm.expr import evaluate
+from tirgemm.families.common.alignment import access_width
+from tirgemm.families.common.fit_file import fitted_constants
 from tirgemm.families.simt.loads import loads_per_fma
 from tirgemm.families.simt.rules import RULES
 from tirgemm.families.simt.space import space
-from tirgemm.families.simt.tiling import Tiling, blocks, tiling, transposes, widest
+from tirgemm.families.simt.tiling import ThreadTiling, blocks, tiling, transposes
 from tirgemm.families.simt.wavefronts import fragment_wavefronts
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Range
 from tirgemm.hardware import WARP, occupancy
 
 # block_m, block_n, block_k, thread_m, thread_n. Largest first: where the model calls two equal, data is reused more.
 _SHAPES = (
-    (128, 128, 16, 8, 16), (256, 128, 16, 16, 8), (128, 128, 8, 8, 8), (128, 64, 8, 8, 8), (64, 128, 8, 8, 8), (64, 64, 16, 8, 4), (64, 32, 16, 4, 4),
-    (32, 64, 16, 4, 4), (32, 32, 32, 2, 4), (16, 128, 16, 2, 8), (128, 16, 16, 8, 2), (16, 64, 32, 2, 4),
-    (64, 16, 32, 4, 2), (16, 32, 32, 2, 2), (32, 16, 32, 2, 2), (8, 128, 16, 1, 8), (128, 8, 16, 8, 1),
-    (8, 64, 32, 1, 4), (64, 8, 32, 4, 1), (16, 16, 32, 1, 2), (8, 32, 32, 1, 2), (32, 8, 32, 2, 1),
-    (8, 16, 32, 1, 1), (16, 8, 32, 1, 1), (8, 8, 32, 1, 1),
-)  # fmt: skip
+    (128, 128, 16, 8, 16),
+    (256, 128, 16, 16, 8),
+    (128, 128, 8, 8, 8),
+    (128, 64, 8, 8, 8),
+    (64, 128, 8, 8, 8),
+    (64, 64, 16, 8, 4),
+    (64, 32, 16, 4, 4),
+    (32, 64, 16, 4, 4),
+    (32, 32, 32, 2, 4),
+    (16, 128, 16, 2, 8),
+    (128, 16, 16, 8, 2),
+    (16, 64, 32, 2, 4),
+    (64, 16, 32, 4, 2),
+    (16, 32, 32, 2, 2),
+    (32, 16, 32, 2, 2),
+    (8, 128, 16, 1, 8),
+    (128, 8, 16, 8, 1),
+    (8, 64, 32, 1, 4),
+    (64, 8, 32, 4, 1),
+    (16, 16, 32, 1, 2),
+    (8, 32, 32, 1, 2),
+    (32, 8, 32, 2, 1),
+    (8, 16, 32, 1, 1),
+    (16, 8, 32, 1, 1),
+    (8, 8, 32, 1, 1),
+)
 # The wide shapes have two tiles of each operand: with 8 warps an SM a second barrier a step would be felt.
 _WIDE = 128  # outputs of a thread
-# How much issue slots lose to the banks: an H200 ran 2048x2048x2048:f16:nt 6.5 % faster with lanes_n=2 than with 8, which are
-# 8 and 12 wavefronts a step (benchmarks/results/nvidia-h200/simt.sustained.json, tuned and default).
-_BANK_LOSS = 0.22
-
-_LAUNCH_US = 2.0
-_COLD_US = 1.5
-# Clocks from a global load to its use: what a step of k costs where nothing hides it.
-_GLOBAL_LATENCY = 700.0
-# Clocks from a barrier until every warp has its first fragments: lost where no other block of the SM computes meanwhile.
-_BARRIER_CLOCKS = 120.0
-# Instructions of a step of k beside its FMAs, fragments and copies: barriers, addresses, the branch.
-_STEP_SLOTS = 12
-# The L2's bandwidth beside the memory's, and the share of the memory's that a kernel sees.
-_L2_FACTOR = 2.2
-_MEMORY_SHARE = 0.9
 _SCHEDULERS = 4
-# Warps of an SM that keep its schedulers busy with independent FMAs.
-_BUSY_WARPS = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class SimtConstants:
+    """What the model is fitted with: ``estimate.json``."""
+
+    launch_us: float
+    # From a global load to its use: what a step of k costs where nothing hides it.
+    load_latency_clocks: float
+    # From a barrier until every warp has its first fragments: lost where no other block of the SM computes meanwhile.
+    barrier_clocks: float
+    # Instructions of a step of k beside its FMAs, fragments and copies: barriers, addresses, the branch.
+    step_instructions: float
+    # How much issue slots lose to the banks: an H200 ran 2048x2048x2048:f16:nt 6.5 % faster with lanes_n=2 than with 8,
+    # which are 8 and 12 wavefronts a step.
+    bank_loss: float
+    # The L2's bandwidth beside the memory's, and the share of the memory's that a kernel sees.
+    l2_rate_factor: float
+    memory_rate_share: float
+    # Warps of an SM that keep its schedulers busy with independent FMAs.
+    busy_warps: float
+
+
+CONSTANTS = fitted_constants(__package__, SimtConstants)
 
 
 def default(gemm: Gemm, device: Device, regime: str) -> Config:
@@ -65,7 +95,7 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
 
     A block without threads, which no rule passes, takes for ever.
     """
-    cut = tiling(gemm, config)
+    c, cut = CONSTANTS[regime], tiling(gemm, config)
     if not cut.threads:
         return math.inf
     count = evaluate(blocks(gemm, cut.block_m, cut.block_n), gemm.m_max)
@@ -84,24 +114,23 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
         asked = loads_per_fma(cut)
         loads = wavefronts = fmas * (asked.shared_instructions + asked.global_instructions)
     copies = _copy_slots(gemm, cut) / cut.block_k if cut.shares else 0.0
-    share = fmas / (fmas + loads + copies + _STEP_SLOTS / cut.block_k)
+    share = fmas / (fmas + loads + copies + c.step_instructions / cut.block_k)
     # Every wavefront takes a clock of the SM's one data stage, every FMA of a warp a clock of one of four schedulers.
-    share /= 1 + _BANK_LOSS * (_SCHEDULERS * wavefronts / fmas) ** 2
-    busy = min(1.0, together * cut.threads / WARP / _BUSY_WARPS)
+    share /= 1 + c.bank_loss * (_SCHEDULERS * wavefronts / fmas) ** 2
+    busy = min(1.0, together * cut.threads / WARP / c.busy_warps)
     clock_hz = (device.clock_mhz or 1500) * 1e6
     flops_per_clock = dict(device.peak_tflops).get("f32", 20.0) * 1e12 / clock_hz / device.units
     compute = rounds * 2 * cut.block_m * cut.block_n * steps * cut.block_k / (flops_per_clock * share * busy)
     if together == 1:
-        compute += rounds * steps * _BARRIER_CLOCKS
+        compute += rounds * steps * c.barrier_clocks
     ahead = max(1, cut.buffers - 1) if cut.asynchronous else 1
-    waiting = -(-rounds // together) * steps * _GLOBAL_LATENCY / ahead
+    waiting = -(-rounds // together) * steps * c.load_latency_clocks / ahead
 
     size = DTYPE_BYTES[gemm.dtype]
     bandwidth = (device.peak_gbps or 500.0) * 1e9
-    through_l2 = count * (cut.block_m + cut.block_n) * steps * cut.block_k * size / (bandwidth * _L2_FACTOR)
-    memory = _nbytes(gemm) / (bandwidth * _MEMORY_SHARE)
-    cold = _COLD_US if regime == "isolated" else 0.0
-    return _LAUNCH_US + cold + 1e6 * max(max(compute, waiting) / clock_hz, through_l2, memory)
+    through_l2 = count * (cut.block_m + cut.block_n) * steps * cut.block_k * size / (bandwidth * c.l2_rate_factor)
+    memory = _nbytes(gemm) / (bandwidth * c.memory_rate_share)
+    return c.launch_us + 1e6 * max(max(compute, waiting) / clock_hz, through_l2, memory)
 
 
 @lru_cache(maxsize=64)
@@ -109,7 +138,7 @@ def _nbytes(gemm: Gemm) -> int:
     return gemm.nbytes
 
 
-def _copy_slots(gemm: Gemm, cut: Tiling) -> float:
+def _copy_slots(gemm: Gemm, cut: ThreadTiling) -> float:
     """Instructions a thread spends on copying both tiles: loads, conversions, stores to shared memory."""
     slots = 0.0
     sides: tuple[tuple[Operand, int, int], ...] = (("a", cut.block_m, cut.width_a), ("b", cut.block_n, cut.width_b))
@@ -123,7 +152,7 @@ def _copy_slots(gemm: Gemm, cut: Tiling) -> float:
 
 def _candidates(gemm: Gemm, choices: Mapping[str, tuple[Value, ...]]) -> Iterator[Config]:
     turned = transposes(gemm, "a") or transposes(gemm, "b")
-    narrow = min(widest(gemm, "a"), widest(gemm, "b")) < 4
+    narrow = min(access_width(gemm, "a"), access_width(gemm, "b")) < 4
     for block_m, block_n, block_k, thread_m, thread_n in _SHAPES:
         if block_m not in choices["block_m"] or block_n not in choices["block_n"]:
             continue
@@ -138,7 +167,11 @@ def _candidates(gemm: Gemm, choices: Mapping[str, tuple[Value, ...]]) -> Iterato
         most = min(block_m, block_n) * block_k // (threads_m * threads_n)
         most = most or max(block_m, block_n) * block_k // (threads_m * threads_n)
         knobs: dict[str, Value] = {
-            "block_m": block_m, "block_n": block_n, "block_k": block_k, "thread_m": thread_m, "thread_n": thread_n,
+            "block_m": block_m,
+            "block_n": block_n,
+            "block_k": block_k,
+            "thread_m": thread_m,
+            "thread_n": thread_n,
             "lanes_n": lanes[0],
             "piece": min(4, max(thread_m, thread_n)),
             "vector": next(v for v in vectors if v <= most or v == 1),
@@ -151,5 +184,5 @@ def _candidates(gemm: Gemm, choices: Mapping[str, tuple[Value, ...]]) -> Iterato
             "lane_order": "z" if 2 <= lanes[0] <= WARP // 2 else "row",
             "grid": choices["grid"][0],
             "barriers": 1 if wide else 2,
-        }  # fmt: skip
+        }
         yield Config("simt", tuple(knobs.items()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tirgemm.families.simt.tiling import Tiling
+from tirgemm.families.simt.tiling import ThreadTiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Loads:
     shared_instructions: float
 
 
-def loads_per_fma(cut: Tiling) -> Loads:
+def loads_per_fma(cut: ThreadTiling) -> Loads:
     """What one FMA costs in loads from global and from shared memory."""
     thread_m, thread_n = cut.pieces_m * cut.piece_m, cut.pieces_n * cut.piece_n
     fmas = thread_m * thread_n

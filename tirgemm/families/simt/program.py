@@ -5,8 +5,8 @@ from __future__ import annotations
 from tirgemm.families.base import Program
 from tirgemm.families.simt import barriers
 from tirgemm.families.simt.schedule import scheduled
-from tirgemm.families.simt.staged import SYMBOL
-from tirgemm.families.simt.tiling import Tiling, grid
+from tirgemm.families.simt.tile_blocks import SYMBOL
+from tirgemm.families.simt.tiling import ThreadTiling, grid
 from tirgemm.gemm import Gemm, Range
 from tirgemm.launch import KernelLaunch, Launch, Param, Pointer, Scalar, Size, scalar_args, tensor_args
 
@@ -18,7 +18,7 @@ _PASS_CONFIG: tuple[tuple[str, object], ...] = (
 )
 
 
-def program(gemm: Gemm, tiling: Tiling) -> Program:
+def program(gemm: Gemm, tiling: ThreadTiling) -> Program:
     """The scheduled module of ``tiling`` and the launch that runs it."""
     tensors = tensor_args(gemm)
     scalars = scalar_args(gemm)

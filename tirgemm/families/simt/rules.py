@@ -6,11 +6,10 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
-from tirgemm.families.simt.tiling import PIPELINES, Tiling, blocks, grid, tiling
+from tirgemm.families.simt.tiling import PIPELINES, ThreadTiling, blocks, grid, tiling
 from tirgemm.gemm import Gemm
-from tirgemm.hardware import WARP, occupancy
+from tirgemm.hardware import MAX_GRID, WARP, occupancy
 
-MAX_GRID = (2**31 - 1, 65535, 65535)
 _MIN_THREADS, _MAX_THREADS = 32, 1024
 # Blocks of this many outputs or fewer may leave SMs idle: nothing smaller would be better.
 _SMALL_BLOCK = 32 * 32
@@ -52,7 +51,10 @@ def _piece(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: A
 def _lane_order(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
     if config["lane_order"] == "row" or 2 <= config["lanes_n"] <= WARP // 2:
         return None
-    return f"lane_order={config['lane_order']} needs two lanes along both axes; lanes_n={config['lanes_n']} has {WARP // config['lanes_n']} along m"
+    return (
+        f"lane_order={config['lane_order']} needs two lanes along both axes; lanes_n={config['lanes_n']} has "
+        f"{WARP // config['lanes_n']} along m"
+    )
 
 
 def _reads(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
@@ -68,7 +70,10 @@ def _barriers(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa
     buffers = PIPELINES[config["pipeline"]]
     if config["barriers"] >= 2 or buffers > 1:
         return None
-    return f"barriers={config['barriers']} lets a step write one tile while another is read; pipeline={config['pipeline']} has {buffers}"
+    return (
+        f"barriers={config['barriers']} lets a step write one tile while another is read; "
+        f"pipeline={config['pipeline']} has {buffers}"
+    )
 
 
 def _unroll(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
@@ -126,10 +131,13 @@ def _resident(gemm: Gemm, config: Config, device: Device) -> str | None:
     fit = occupancy(device.limits, cut.threads, least, cut.shared_bytes)
     if cut.resident <= fit:
         return None
-    return f"resident={cut.resident} blocks of {cut.threads} threads are more than the {fit} that an SM of {device.arch} holds"
+    return (
+        f"resident={cut.resident} blocks of {cut.threads} threads are more than the {fit} that an SM of {device.arch} "
+        "holds"
+    )
 
 
-def _written_out(gemm: Gemm, cut: Tiling, device: Device) -> str | None:
+def _written_out(gemm: Gemm, cut: ThreadTiling, device: Device) -> str | None:
     """Why registers cannot be bounded where no loop over k is left.
 
     With a bound the compiler takes all that it allows: it loads what every step multiplies, C and bias in advance, and
@@ -144,10 +152,13 @@ def _written_out(gemm: Gemm, cut: Tiling, device: Device) -> str | None:
     share = _share_of_registers(cut.resident, cut, device)
     if need <= share:
         return None
-    return f"the {steps} steps of k are written out: the compiler loads what all of them multiply, {need} registers with the sums, where resident={cut.resident} leaves {share}"
+    return (
+        f"the {steps} steps of k are written out: the compiler loads what all of them multiply, {need} registers with "
+        f"the sums, where resident={cut.resident} leaves {share}"
+    )
 
 
-def _share_of_registers(resident: int, cut: Tiling, device: Device) -> int:
+def _share_of_registers(resident: int, cut: ThreadTiling, device: Device) -> int:
     """Registers that a thread may have where an SM holds ``resident`` blocks."""
     share = device.limits.registers_per_sm // (resident * cut.threads) // _REGISTER_UNIT * _REGISTER_UNIT
     return min(share, device.limits.registers_per_thread)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tirgemm.families.simt.staged import SYMBOL, staged
-from tirgemm.families.simt.tiling import Tiling, transposes
+from tirgemm.families.simt.tile_blocks import SYMBOL, staged
+from tirgemm.families.simt.tiling import ThreadTiling, transposes
 from tirgemm.gemm import Gemm, Operand
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Nest:
     """Loops around what a thread does: those of the grid, and the thread loop."""
 
 
-def scheduled(gemm: Gemm, tiling: Tiling) -> IRModule:
+def scheduled(gemm: Gemm, tiling: ThreadTiling) -> IRModule:
     """The IRModule of one kernel."""
     from tvm import IRModule
     from tvm.s_tir import Schedule
@@ -56,11 +56,11 @@ def scheduled(gemm: Gemm, tiling: Tiling) -> IRModule:
     return bound_registers(sch.mod, tiling)
 
 
-def place_on_machine(sch: Schedule, tiling: Tiling) -> Nest:
+def place_on_machine(sch: Schedule, tiling: ThreadTiling) -> Nest:
     """Bind blocks to the grid, ``raster`` columns of them at a time, and warps and lanes to threads.
 
-    The grid is one-dimensional, or three-dimensional as a plane: nothing then divides by a size in m. Within a step k is
-    outside the thread tile (outer products), or inside it (inner products).
+    The grid is one-dimensional, or three-dimensional as a plane: nothing then divides by a size in m. Within a step k
+    is outside the thread tile (outer products), or inside it (inner products).
     """
     z, i, vi, wi, li, ti, j, vj, wj, lj, tj, step, k = sch.get_loops(sch.get_sblock("gemm"))
     j_outer, j_inner = sch.split(j, [None, tiling.raster])
@@ -79,7 +79,7 @@ def place_on_machine(sch: Schedule, tiling: Tiling) -> Nest:
     return Nest(thread, step, k, tile, len(grid) + 1)
 
 
-def lane_loops(sch: Schedule, li: Any, lj: Any, tiling: Tiling) -> tuple[Any, ...]:
+def lane_loops(sch: Schedule, li: Any, lj: Any, tiling: ThreadTiling) -> tuple[Any, ...]:
     """The loops over a warp's lanes, outermost first: rows along n, or Z order.
 
     In Z order the lowest bits of a lane are one of n, two of m, one of n: of 16 lanes each 8 share 2 rows of A or 2
@@ -99,7 +99,7 @@ def keep_sums_in_registers(sch: Schedule, nest: Nest) -> None:
     sch.set_scope("gemm", 0, "local")
 
 
-def load_fragments(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
+def load_fragments(sch: Schedule, nest: Nest, tiling: ThreadTiling) -> None:
     """Read each step's row of A and of B from shared memory once, then multiply from registers.
 
     In accesses of up to 16 bytes where the tiles lie k-major, else one element at a time.
@@ -120,7 +120,7 @@ def share_tile(sch: Schedule, nest: Nest, operand: Operand) -> None:
     sch.compute_at(tile, nest.step, preserve_unit_loops=True)
 
 
-def copy_by_all_threads(sch: Schedule, operand: Operand, gemm: Gemm, tiling: Tiling) -> None:
+def copy_by_all_threads(sch: Schedule, operand: Operand, gemm: Gemm, tiling: ThreadTiling) -> None:
     """Spread the copy over the block's threads, neighbours along the operand's contiguous dimension, in vectors."""
     tile = sch.get_sblock(f"{operand}_tile")
     k, block, *inside = sch.get_loops(tile)[-6:]
@@ -132,7 +132,7 @@ def copy_by_all_threads(sch: Schedule, operand: Operand, gemm: Gemm, tiling: Til
     sch.vectorize(vector)
 
 
-def pad_rows(sch: Schedule, operand: Operand, tiling: Tiling) -> None:
+def pad_rows(sch: Schedule, operand: Operand, tiling: ThreadTiling) -> None:
     """Let the rows of a shared tile start in different banks."""
     pad, row = (tiling.pad_a, tiling.block_m) if operand == "a" else (tiling.pad_b, tiling.block_n)
     if pad:
@@ -140,7 +140,7 @@ def pad_rows(sch: Schedule, operand: Operand, tiling: Tiling) -> None:
         sch.storage_align(sch.get_sblock(f"{operand}_tile"), 0, 2, 2 * row, row + pad)
 
 
-def overlap_copies(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
+def overlap_copies(sch: Schedule, nest: Nest, tiling: ThreadTiling) -> None:
     """Let copies of later steps run while this one computes, as ``pipeline`` says.
 
     ``register`` and ``double``: global loads, compute, then stores to shared memory, to the same tile or to the other
@@ -161,7 +161,7 @@ def overlap_copies(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
         sch.annotate(nest.step, "software_pipeline_async_stages", [0])
 
 
-def unroll_tile(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
+def unroll_tile(sch: Schedule, nest: Nest, tiling: ThreadTiling) -> None:
     """Unroll the thread tile and ``unroll`` steps of k: registers cannot be indexed."""
     gemm = sch.get_sblock("gemm")
     sch.decompose_reduction(gemm, nest.step)
@@ -170,7 +170,7 @@ def unroll_tile(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
         sch.unroll(loop)
 
 
-def store_vectors(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
+def store_vectors(sch: Schedule, nest: Nest, tiling: ThreadTiling) -> None:
     """Write D in vectors of ``width_d``."""
     epilogue = sch.get_sblock("epilogue")
     *_, last = sch.get_loops(epilogue)
@@ -180,7 +180,7 @@ def store_vectors(sch: Schedule, nest: Nest, tiling: Tiling) -> None:
         sch.unroll(loop)
 
 
-def bound_registers(mod: IRModule, tiling: Tiling) -> IRModule:
+def bound_registers(mod: IRModule, tiling: ThreadTiling) -> IRModule:
     """Tell the compiler how many blocks an SM must hold, and so how many registers a thread may take.
 
     An attribute that no schedule primitive writes: it goes around the body of the block loop.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tirgemm.config import Knob, Space, Value
-from tirgemm.families.simt.tiling import GRIDS, LANE_ORDERS, PIPELINES, READS, transposes, widest
-from tirgemm.families.staged import tiles_reach
+from tirgemm.families.common.alignment import access_width
+from tirgemm.families.common.parameters import tiles_reach
+from tirgemm.families.simt.tiling import GRIDS, LANE_ORDERS, PIPELINES, READS, transposes
 from tirgemm.gemm import Gemm, Range
 from tirgemm.workload import index_dtype
 
@@ -25,11 +26,11 @@ def space(gemm: Gemm) -> Space:
     them to the compiler. reads,
     lane_order, grid: see ``tiling``. barriers: of a step of k where shared memory holds two tiles or more.
 
-    A config from before reads, lane_order, grid and barriers is the one with the first choice of each. Choices that only
-    a rung of the ladder makes are not among these but in ``ladder_space``: no search need try them.
+    A config from before reads, lane_order, grid and barriers is the one with the first choice of each. Choices that
+    only a rung of the ladder makes are not among these but in ``ladder_space``: no search need try them.
     """
     turned = transposes(gemm, "a") or transposes(gemm, "b")
-    width = max(widest(gemm, "a"), widest(gemm, "b"))
+    width = max(access_width(gemm, "a"), access_width(gemm, "b"))
     if width > 4 and _wide_offsets(gemm):
         width = 4  # CUDA's vectors of 64-bit integers have four at most, and such a load has an offset for each element
     vectors = tuple(v for v in (1, 2, 4, 8) if v <= width)

@@ -1,23 +1,23 @@
-"""How a config cuts the problem: block, warps, lanes, thread tile, copies. Integers only, no TVM."""
+"""Tiling for CUDA cores: block, warps, lanes, thread tile, copies. Integers only, no TVM."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from tirgemm import expr
 from tirgemm.config import Config
 from tirgemm.expr import Dim
+from tirgemm.families.common.alignment import access_width, store_width
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 from tirgemm.hardware import WARP
 
 # Pipeline -> tiles of A and B that shared memory holds at a time.
 PIPELINES: dict[str, int] = {"none": 1, "register": 1, "double": 2, "async2": 2, "async3": 3, "async4": 4}
-# How a thread gets the elements that it multiplies: from fragments in registers, filled by wide loads from tiles that lie
-# k-major, or by scalar loads from tiles that lie as their operands do; from such tiles at every FMA, outer product or
-# inner product; or from global memory.
+# How a thread gets the elements that it multiplies: from fragments in registers, filled by wide loads from tiles that
+# lie k-major, or by scalar loads from tiles that lie as their operands do; from such tiles at every FMA, outer product
+# or inner product; or from global memory.
 READS = ("fragments", "scalars", "outer", "inner", "global")
 # How the lanes of a warp lie over its threads: in rows along n, or in Z order, so that 16 of them are 4 x 4.
 LANE_ORDERS = ("row", "z")
@@ -27,7 +27,7 @@ _ACCESS_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Tiling:
+class ThreadTiling:
     """A block of ``block_m x block_n`` outputs, summed ``block_k`` at a time by ``warps_m x warps_n`` warps.
 
     A warp is ``lanes_m x lanes_n`` threads; a thread has ``pieces_m x pieces_n`` pieces of ``piece_m x piece_n``
@@ -124,7 +124,7 @@ class Tiling:
         return round((thread_m * thread_n + 2 * (thread_m + thread_n) + staged - unpacked) * words) + unpacked + 24
 
 
-def tiling(gemm: Gemm, config: Config) -> Tiling:
+def tiling(gemm: Gemm, config: Config) -> ThreadTiling:
     """The cut that ``config`` means for ``gemm``. Defined for every point of the space, valid or not."""
     knobs: dict[str, Any] = dict(config.knobs)
     thread_m, thread_n = min(knobs["thread_m"], knobs["block_m"]), min(knobs["thread_n"], knobs["block_n"])
@@ -132,7 +132,7 @@ def tiling(gemm: Gemm, config: Config) -> Tiling:
     piece_m, piece_n = min(knobs["piece"], thread_m), min(knobs["piece"], thread_n)
     asynchronous = knobs["pipeline"].startswith("async")
     lanes_n = knobs["lanes_n"]
-    return Tiling(
+    return ThreadTiling(
         block_m=knobs["block_m"],
         block_n=knobs["block_n"],
         block_k=knobs["block_k"],
@@ -167,30 +167,12 @@ def transposes(gemm: Gemm, operand: Operand) -> bool:
     return not gemm.trans_a if operand == "a" else gemm.trans_b
 
 
-@lru_cache(maxsize=512)
-def widest(gemm: Gemm, operand: Operand) -> int:
-    """Elements of the widest aligned access along the contiguous dimension that stays inside its row: 1 to 16 bytes."""
-    size = DTYPE_BYTES[gemm.operand_dtype(operand)]
-    rows: list[Dim] = [gemm.matrix(operand)[1], gemm.leading(operand)]
-    if gemm.batch > 1:
-        rows.append(gemm.batch_stride(operand))
-    width = _ACCESS_BYTES // size
-    while width > 1 and (gemm.align % (width * size) or not all(_divides(width, d) for d in rows)):
-        width //= 2
-    return width
-
-
-def store_width(gemm: Gemm) -> int:
-    """Elements of the widest access that fits D, C and bias alike: at most four, the widest vector of floats."""
-    return min(4, widest(gemm, "d"), widest(gemm, "c") if gemm.beta else 4)
-
-
 def blocks(gemm: Gemm, block_m: int, block_n: int) -> Dim:
     """Thread blocks of one launch, an expression in m where m is a range."""
     return expr.make("mul", expr.ceildiv(gemm.m_dim, block_m), gemm.batch * -(-gemm.n // block_n))
 
 
-def grid(gemm: Gemm, tiling: Tiling) -> tuple[Dim, Dim, Dim]:
+def grid(gemm: Gemm, tiling: ThreadTiling) -> tuple[Dim, Dim, Dim]:
     """All blocks in x; as a plane, rows by ``raster`` columns in x, the other columns in y, the batch in z."""
     if not tiling.plane:
         return (blocks(gemm, tiling.block_m, tiling.block_n), 1, 1)
@@ -201,11 +183,4 @@ def grid(gemm: Gemm, tiling: Tiling) -> tuple[Dim, Dim, Dim]:
 
 def _copy_width(gemm: Gemm, operand: Operand, vector: int, asynchronous: bool) -> int:
     # cp.async copies bytes as they lie: a tile that is turned takes one element at a time.
-    return 1 if asynchronous and transposes(gemm, operand) else min(vector, widest(gemm, operand))
-
-
-def _divides(width: int, dim: Dim) -> bool:
-    """Whether ``width`` divides ``dim`` at every m: a product of which one factor is divisible will do."""
-    if isinstance(dim, int):
-        return dim % width == 0
-    return dim.op == "mul" and (_divides(width, dim.left) or _divides(width, dim.right))
+    return 1 if asynchronous and transposes(gemm, operand) else min(vector, access_width(gemm, operand))

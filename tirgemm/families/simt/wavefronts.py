@@ -1,9 +1,10 @@
-"""Wavefronts of a warp's fragment loads: how often the banks of shared memory are passed over for one access.
+"""Shared-memory wavefronts of a warp's fragment loads, by the lanes' addresses.
 
-A wavefront serves 128 bytes, at most one word of each bank. An access of 16 bytes a lane is served a quarter of the warp
-at a time, one of 8 bytes a half; two neighbouring parts are served together where every lane's address is also that of
-the lane with the lowest bit flipped, or of the lane with the second bit flipped (Greg Smith of NVIDIA, "Unexpected shared
-memory bank conflict", forums.developer.nvidia.com/t/77228). ``tirgemm.analysis.banks`` says it of any access.
+A wavefront serves 128 bytes, at most one word of each bank. An access of 16 bytes a lane is served a quarter of the
+warp at a time, one of 8 bytes a half; two neighbouring parts are served together where every lane's address is also
+that of the lane with the lowest bit flipped, or of the lane with the second bit flipped (Greg Smith of NVIDIA,
+"Unexpected shared memory bank conflict", forums.developer.nvidia.com/t/77228). ``tirgemm.analysis.banks.wavefronts``
+says it of any access.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import lru_cache
 
-from tirgemm.families.simt.tiling import Tiling
+from tirgemm.families.simt.tiling import ThreadTiling
 from tirgemm.hardware import WARP
 
 _BANKS, _WORD = 32, 4
@@ -30,7 +31,7 @@ def lane_place(lane: int, lanes_n: int, order: str) -> tuple[int, int]:
     return high_m * inner_m + low_m, (high_n * middle + mid_n) * 2 + low_n
 
 
-def fragment_wavefronts(cut: Tiling) -> int:
+def fragment_wavefronts(cut: ThreadTiling) -> int:
     """Wavefronts that a warp's fragments of one step of k take, A and B together, where reads is "fragments"."""
     size = cut.element_bytes
     total = 0

@@ -1,4 +1,4 @@
-"""The copies of tiles as cp.async: 16 bytes at a time, or 8 or 4, of which those outside the operand are zero."""
+"""cp.async copies of tiles: 16 bytes at a time, or 8 or 4, of which those outside the operand are zero."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ class _Vector:
         return (x, p) if side.k_major else (p, x)
 
     def addresses(self, turn: tuple[int, int] | None) -> tuple[Any, Any]:
-        """Where it is copied to, in shared memory, and from; with a turn, each as the first copy's and the bytes from there."""
+        """Where it is copied to, in shared memory, and from; with a turn, each as the first copy's and the bytes from
+        there."""
         side, layout = self.side, self.side.layout
         if turn is None:
             target = self.stage.at(side, self.step, self.row, self.place, self.start)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
-# cp.async of 16 bytes passes L1 by; narrower ones cannot. L2 fetches whole lines: the next step needs the other half of a
-# line of which this one needs half. A copy of nothing writes zeros, and has an address of which all could be read.
+# cp.async of 16 bytes passes L1 by; narrower ones cannot. L2 fetches whole lines: the next step needs the other half of
+# a line of which this one needs half. A copy of nothing writes zeros, and has an address of which all could be read.
 _CP_ASYNC = """
 __forceinline__ __device__ void tirgemm_cp_async_{n}(void* to, const void* from) {{
   unsigned address = __cvta_generic_to_shared(to);
@@ -63,9 +63,16 @@ def with_buffers(block: Any, gone: list[Any], made: list[Any]) -> Any:
 
     kept = [buffer for buffer in block.alloc_buffers if not any(buffer.same_as(other) for other in gone)]
     return SBlock(
-        block.iter_vars, block.reads, block.writes, block.name_hint, block.body, block.init, [*kept, *made],
-        block.match_buffers, block.annotations,
-    )  # fmt: skip
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        block.body,
+        block.init,
+        [*kept, *made],
+        block.match_buffers,
+        block.annotations,
+    )
 
 
 def region(buffer: Any) -> Any:
@@ -94,8 +101,8 @@ def address(buffer: Any, indices: list[Any]) -> Any:
 def behind(pointer: Any, nbytes: Any, dtype: str) -> Any:
     """The address ``nbytes`` behind ``pointer``, by an addition of its own.
 
-    What is a constant behind a common address ends up in the instruction's own offset. As a part of an index it does not:
-    NVRTC adds it up in 32 bits and widens every sum by itself.
+    What is a constant behind a common address ends up in the instruction's own offset. As a part of an index it does
+    not: NVRTC adds it up in 32 bits and widens every sum by itself.
     """
     from tvm import tirx
 

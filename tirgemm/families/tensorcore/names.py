@@ -1,4 +1,4 @@
-"""The names of choices that knobs of the tensor-core families take. See a family's ``space.py`` for what each does."""
+"""Choices of the tensor-core families' knobs that are words. See a family's ``space.py`` for what each does."""
 
 from __future__ import annotations
 

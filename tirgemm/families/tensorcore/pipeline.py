@@ -13,8 +13,8 @@ read, and its barrier also says that everybody is done with the step before, who
             behind the first: copy the step S - 1 ahead
             multiply
 
-Spread, a long step copies the one ahead later and in two: A behind the loads of the last 16 of k but one, B behind those of the
-last, each before multiplications that hide it.
+Spread, a long step copies the one ahead later and in two: A behind the loads of the last 16 of k but one, B behind
+those of the last, each before multiplications that hide it.
 
 Without a second set of registers a step starts with the wait and the barrier, then copies, then loads and multiplies.
 """
@@ -46,8 +46,8 @@ __forceinline__ __device__ void tirgemm_wait_{n}() {{
 def pipelined(func: PrimFunc, *, spread: bool) -> PrimFunc:
     """``func`` with its marked loop as a pipeline. What it copies to and loads from has a place for every stage.
 
-    ``spread``: with two sets of registers and three or more 16 of k a step, the operands are copied one by one before its
-    later multiplications, not together before the first.
+    ``spread``: with two sets of registers and three or more 16 of k a step, the operands are copied one by one before
+    its later multiplications, not together before the first.
     """
     from tvm.tirx import For
     from tvm_ffi.structural import structural_map

@@ -1,4 +1,4 @@
-"""The kernels of a call in order: copies with aligned rows, the products, the sum of a split's parts; and its launch."""
+"""Program and launch of a call: repack kernels, the GEMM kernel, the split-K reduction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tirgemm.expr import make
 from tirgemm.families.base import Program
 from tirgemm.families.tensorcore.reduce import reduce_grid, reduce_kernel, reduce_threads
 from tirgemm.families.tensorcore.repack import REPACK_THREADS, repack_grid, repack_kernel
-from tirgemm.families.tensorcore.staged import PARTIALS
+from tirgemm.families.tensorcore.tile_blocks import PARTIALS
 from tirgemm.families.tensorcore.tiling import Side, Tiling
 from tirgemm.gemm import Gemm, Range
 from tirgemm.launch import KernelLaunch, Launch, Param, Pointer, Scalar, Size, Workspace, scalar_args, tensor_args
@@ -26,7 +26,8 @@ _PASS_CONFIG: tuple[tuple[str, object], ...] = (
 
 
 def program(family: str, tiling: Tiling, gemm_kernel: PrimFunc, block: tuple[int, int, int]) -> Program:
-    """The program around the kernel that multiplies, whose symbol is ``FAMILY_gemm`` and whose threads are ``block``."""
+    """The program around the kernel that multiplies, whose symbol is ``FAMILY_gemm`` and whose threads are
+    ``block``."""
     from tvm import IRModule
 
     functions = {symbol_of(family, "gemm"): gemm_kernel}

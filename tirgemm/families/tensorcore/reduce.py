@@ -1,4 +1,4 @@
-"""The second kernel of a split: adds the parts of k in their order and finishes D, four neighbours of a row a thread."""
+"""Split-K reduction kernel: adds the parts of k in their order and finishes D, four neighbours of a row a thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tirgemm.expr import Dim
 from tirgemm.families.tensorcore.registers import bounded
-from tirgemm.families.tensorcore.staged import Writer
+from tirgemm.families.tensorcore.tile_blocks import Writer
 from tirgemm.families.tensorcore.tiling import PART_WIDTH, Tiling
 from tirgemm.hardware import WARP
 from tirgemm.workload import named
@@ -52,7 +52,8 @@ def reduce_kernel(tiling: Tiling, symbol: str) -> PrimFunc:
         sch.vectorize(e)
     else:
         sch.unroll(e)
-    # Told nothing, ptxas makes do with 32 registers for the sake of occupancy, and spills; all parts are loaded at once.
+    # Told nothing, ptxas makes do with 32 registers for the sake of occupancy, and spills; all parts are loaded at
+    # once.
     return bounded(sch.mod[symbol], _RESIDENT)
 
 

@@ -1,4 +1,4 @@
-"""How many blocks an SM must hold, and so how many registers a thread may take: an attribute of the kernel.
+"""Launch bounds: how many blocks an SM must hold, and so how many registers a thread may take.
 
 No schedule primitive writes it. Without it ptxas may spill a few registers to reach an occupancy that nobody asked for.
 """

@@ -1,4 +1,4 @@
-"""The kernel before where an operand's rows are not aligned: copies it to rows of whole 16-byte words, zero beyond them.
+"""Repack kernel, where an operand's rows are not aligned: copies it to rows of whole 16-byte words, zero beyond them.
 
 A thread makes one word: eight elements by loads as wide as the source allows, one store of 16 bytes.
 """
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from tirgemm import expr
 from tirgemm.expr import Dim
-from tirgemm.families.tensorcore.staged import Writer
+from tirgemm.families.common.aligned_copy import AlignedCopy
+from tirgemm.families.tensorcore.tile_blocks import Writer
 from tirgemm.families.tensorcore.tiling import RUN, Side, Tiling, copy_width
-from tirgemm.families.wgmma.repacking import Repacked
 from tirgemm.gemm import DTYPE_NAMES
 from tirgemm.workload import named
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 REPACK_THREADS = 256
 
 
-def repack_grid(item: Repacked) -> tuple[Dim, Dim, Dim]:
+def repack_grid(item: AlignedCopy) -> tuple[Dim, Dim, Dim]:
     return (expr.ceildiv(item.words, REPACK_THREADS), 1, 1)
 
 

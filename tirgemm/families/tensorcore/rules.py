@@ -1,4 +1,5 @@
-"""The static rules that the tensor-core families share, as functions of a tiling. A family wraps them into its ``Rule``s."""
+"""The static rules that the tensor-core families share, as functions of a tiling. A family wraps them into its
+``Rule``s."""
 
 from __future__ import annotations
 
@@ -8,16 +9,15 @@ from typing import TypeVar
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
-from tirgemm.families.simt.rules import MAX_GRID
 from tirgemm.families.tensorcore.names import HALF, LINE, REPACK
 from tirgemm.families.tensorcore.reduce import reduce_grid
 from tirgemm.families.tensorcore.repack import repack_grid
 from tirgemm.families.tensorcore.tiling import LEAST_WIDTH, RUN_BYTES, Tiling, copy_width
 from tirgemm.gemm import Gemm
-from tirgemm.hardware import occupancy
+from tirgemm.hardware import MAX_GRID, occupancy
 
 Check = Callable[[Gemm, Config, Device], "str | None"]
-Cut = TypeVar("Cut", bound=Tiling)
+AnyTiling = TypeVar("AnyTiling", bound=Tiling)
 
 # A part of a split with fewer steps than this is mostly prologue and epilogue.
 LEAST_STEPS = 2
@@ -27,17 +27,17 @@ _MAX_WORKSPACE_BYTES = 2**30
 _SMALL_TILE = 32 * 32
 
 
-def of_tiling(tiling: Callable[[Gemm, Config], Cut], check: Callable[[Cut], str | None]) -> Check:
+def of_tiling(tiling: Callable[[Gemm, Config], AnyTiling], check: Callable[[AnyTiling], str | None]) -> Check:
     """A rule's check from one of a tiling."""
     return lambda gemm, config, _: check(tiling(gemm, config))
 
 
-def of_device(tiling: Callable[[Gemm, Config], Cut], check: Callable[[Cut, Device], str | None]) -> Check:
+def of_device(tiling: Callable[[Gemm, Config], AnyTiling], check: Callable[[AnyTiling, Device], str | None]) -> Check:
     """The same from one of a tiling on a device."""
     return lambda gemm, config, device: check(tiling(gemm, config), device)
 
 
-def of_load(tiling: Callable[[Gemm, Config], Cut]) -> Check:
+def of_load(tiling: Callable[[Gemm, Config], AnyTiling]) -> Check:
     return lambda gemm, config, _: load(tiling(gemm, config), config["load"])
 
 
@@ -85,7 +85,10 @@ def load(cut: Tiling, way: str) -> str | None:
     for side in cut.sides:
         width = copy_width(cut.gemm, side.operand)
         if width < LEAST_WIDTH:
-            return f"cp.async copies 4 bytes at least; rows of {side.operand.upper()} are aligned to 2: load={REPACK} is for them"
+            return (
+                f"cp.async copies 4 bytes at least; rows of {side.operand.upper()} are aligned to 2: load={REPACK} is "
+                "for them"
+            )
     return None
 
 
@@ -182,7 +185,10 @@ def resident(cut: Tiling, need: int, device: Device) -> str | None:
         return None
     fit = occupancy(device.limits, cut.threads, need, cut.shared_bytes)
     if cut.resident > fit:
-        return f"resident={cut.resident} blocks of {cut.threads} threads are more than the {fit} that an SM of {device.arch} holds"
+        return (
+            f"resident={cut.resident} blocks of {cut.threads} threads are more than the {fit} that an SM of "
+            f"{device.arch} holds"
+        )
     blocks = evaluate(cut.blocks, cut.gemm.m_max)
     if blocks <= device.units * (cut.resident - 1):
         return f"{blocks} blocks on {device.units} SMs are never {cut.resident} on one"

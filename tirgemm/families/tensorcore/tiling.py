@@ -1,4 +1,4 @@
-"""How a config cuts the problem for tensor cores: block, warps, stages, split, shared layouts, copies. No TVM.
+"""Tiling for mma.sync and WMMA: block, warps, stages, split, shared layouts, copies. No TVM.
 
 A tile lies in shared memory as rows of *runs* of 16 bytes, eight elements: what cp.async writes and a row of ldmatrix
 reads at once. Rows run along the operand's contiguous dimension: k where it is k-major, else m or n.
@@ -14,12 +14,12 @@ from tirgemm import expr
 from tirgemm.device import Device
 from tirgemm.errors import InvalidGemm
 from tirgemm.expr import Dim
-from tirgemm.families.simt.rules import MAX_GRID
-from tirgemm.families.simt.tiling import store_width, widest
+from tirgemm.families.base import SharedTile
+from tirgemm.families.common.aligned_copy import AlignedCopy
+from tirgemm.families.common.alignment import access_width
 from tirgemm.families.tensorcore.names import COPY, HALF, PADDED, PERMUTED, REPACK, STAGED
-from tirgemm.families.wgmma.repacking import MAX_COPY_BYTES, Repacked
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Range
-from tirgemm.hardware import ARCHITECTURES, WARP
+from tirgemm.hardware import ARCHITECTURES, MAX_GRID, WARP
 from tirgemm.layouts import Layout, Swizzle, TiledCopy
 
 ELEMENT_BYTES = 2
@@ -58,7 +58,7 @@ class Side:
     width: int
     threads: int
     across: int
-    source: Repacked | None
+    source: AlignedCopy | None
 
     @property
     def rows(self) -> int:
@@ -172,6 +172,11 @@ class Tiling:
         return max(self.stages * (self.a.nbytes + self.b.nbytes), self.staged_bytes)
 
     @property
+    def shared_tile(self) -> SharedTile:
+        """A's tile for pictures, by elements; the tiles of both operands follow one another."""
+        return SharedTile(self.a.layout.recast(ELEMENT_BYTES), self.a.copy, self.a.nbytes + self.b.nbytes)
+
+    @property
     def rows_of_blocks(self) -> Dim:
         return expr.ceildiv(self.gemm.m_dim, self.tile_m)
 
@@ -233,31 +238,18 @@ def copy_width(gemm: Gemm, operand: Operand) -> int:
     Rows are whole copies: compute-sanitizer calls one of which fewer bytes are asked for an invalid read where the rest
     lies behind the operand.
     """
-    return widest(gemm, operand)
+    return access_width(gemm, operand)
 
 
-def repacked(gemm: Gemm, operand: Operand) -> Repacked | None:
+def repacked(gemm: Gemm, operand: Operand) -> AlignedCopy | None:
     """The copy of A or B whose rows are whole runs, or None where 16 bytes are copied of the operand itself.
 
     Raises InvalidGemm where it takes more than 16 GiB.
     """
     if copy_width(gemm, operand) == RUN:
         return None
-    rows, columns = gemm.matrix(operand)
-    source_ld = gemm.leading(operand)
-    source_stride: Dim = gemm.batch_stride(operand) if gemm.batch > 1 else 0
-    # Rows start on lines of L2.
-    unit = LINE_BYTES // ELEMENT_BYTES if expr.evaluate(columns, gemm.m_max) * ELEMENT_BYTES >= LINE_BYTES else RUN
-    ld = expr.make("mul", expr.ceildiv(columns, unit), unit)
-    stride = expr.make("mul", rows, ld)
-    elements = expr.make("mul", stride, gemm.batch)
-    nbytes = ELEMENT_BYTES * expr.evaluate(elements, gemm.m_max)
-    if nbytes > MAX_COPY_BYTES:
-        raise InvalidGemm(
-            f"a copy of {operand.upper()} with aligned rows takes {nbytes} bytes; the limit is {MAX_COPY_BYTES}"
-        )
     width = copy_width(gemm, operand)
-    return Repacked(operand, rows, columns, gemm.batch, source_ld, source_stride, ld, stride, elements, width, width)
+    return AlignedCopy.of(gemm, operand, width, width)
 
 
 def repacked_bytes(gemm: Gemm, load: str) -> int:
@@ -283,13 +275,9 @@ def side(
     return Side(operand, extent, depth, major, layout, width, threads, min(runs, line), source)
 
 
-def output_width(gemm: Gemm) -> int:
-    """Elements of the widest access that fits D, C and bias alike, at most four."""
-    return store_width(gemm)
-
-
 def loads(gemm: Gemm) -> tuple[str, ...]:
-    """The ways in which A and B can reach shared memory, simplest first; none where a copy of one would be too large."""
+    """The ways in which A and B can reach shared memory, simplest first; none where a copy of one would be too
+    large."""
     widths = [copy_width(gemm, operand) for operand in OPERANDS]
     found = (COPY,) if min(widths) >= LEAST_WIDTH else ()
     if min(widths) == RUN:
@@ -319,5 +307,8 @@ def unsupported(gemm: Gemm, device: Device, family: str) -> str | None:
     if blocks > MAX_GRID[0]:
         return f"even blocks of {tile}x{tile} outputs are {blocks} blocks; the driver takes at most {MAX_GRID[0]}"
     if isinstance(gemm.m, Range) and max(-(-gemm.n // tile), gemm.batch) > MAX_GRID[1]:
-        return f"m is a range, n makes {-(-gemm.n // tile)} columns of blocks, batch is {gemm.batch}; both may be {MAX_GRID[1]}"
+        return (
+            f"m is a range, n makes {-(-gemm.n // tile)} columns of blocks, batch is {gemm.batch}; both may be "
+            f"{MAX_GRID[1]}"
+        )
     return None

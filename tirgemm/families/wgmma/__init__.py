@@ -1,8 +1,8 @@
 """Family ``wgmma``: warp-specialised Hopper kernels in TIRx: TMA, mbarriers, wgmma.
 
 fp16 and bf16 inputs, fp32 or fp16 accumulation, every layout, batches, epilogues and m as a range, at any alignment:
-operands that TMA cannot load are copied to aligned rows first, or by cp.async. The order of every sum is the config's,
-so every kernel is deterministic.
+operands that TMA cannot load are copied to aligned rows first, or loaded by cp.async. The order of every sum is the
+config's, so every kernel is deterministic.
 """
 
 from __future__ import annotations
@@ -10,12 +10,17 @@ from __future__ import annotations
 from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.errors import InvalidGemm
-from tirgemm.families.base import Program, Rule, require_valid
-from tirgemm.families.wgmma import heuristic, repacking
-from tirgemm.families.wgmma.plan import plan
+from tirgemm.expr import evaluate
+from tirgemm.families.base import OutputTile, Program, Rule, SharedTile, require_valid
+from tirgemm.families.wgmma import heuristic
+from tirgemm.families.wgmma.planning import repacking
+from tirgemm.families.wgmma.planning.copies import COPYING_THREADS, copies_of
+from tirgemm.families.wgmma.planning.plan import plan
+from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
 from tirgemm.families.wgmma.rules import RULES
 from tirgemm.families.wgmma.space import space
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
+from tirgemm.layouts import Layout, TiledCopy
 
 __all__ = ["Wgmma"]
 
@@ -63,6 +68,21 @@ class Wgmma:
 
     def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
         return heuristic.predict_us(gemm, config, device, regime)
+
+    def output_tile(self, gemm: Gemm, config: Config, device: Device, m: int) -> OutputTile:
+        cut = plan(gemm, config, device.units)
+        rows, columns = (cut.tile_n, cut.tile_m) if cut.swapped else (cut.tile_m, cut.tile_n)
+        tiles = None if cut.in_cluster else evaluate(cut.work, m) * cut.cluster
+        return OutputTile(rows, columns, cut.tile_k, tiles)
+
+    def shared_tile(self, gemm: Gemm, config: Config, device: Device) -> SharedTile:
+        cut = plan(gemm, config, device.units)
+        tile = cut.right if cut.swapped else cut.left
+        copy = None
+        if cut.copied["a"]:
+            copy = TiledCopy.row_major(COPYING_THREADS, tile.width, copies_of(cut, "a").elements)
+        span = tile.width * ELEMENT_BYTES
+        return SharedTile(Layout.tma(tile.rows, tile.width, ELEMENT_BYTES, span), copy, cut.stage_bytes)
 
     def instantiate(self, gemm: Gemm, config: Config, device: Device) -> Program:
         from tirgemm.families.wgmma.program import program

@@ -14,18 +14,22 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
 from tirgemm.families.wgmma.estimate import Cuts, estimate_us
-from tirgemm.families.wgmma.names import CLUSTER, COOPERATIVE, DIRECT, KERNEL, NORMAL, PINGPONG
-from tirgemm.families.wgmma.plan import Plan, plan
+from tirgemm.families.wgmma.planning.names import CLUSTER, COOPERATIVE, DIRECT, KERNEL, NORMAL, PINGPONG
+from tirgemm.families.wgmma.planning.plan import Plan, plan
+from tirgemm.families.wgmma.planning.tile import MMA_K
 from tirgemm.families.wgmma.rules import RULES, empty_parts
 from tirgemm.families.wgmma.space import TILES_N, epilogues, loads
-from tirgemm.families.wgmma.tile import MMA_K
 from tirgemm.gemm import Gemm
 
 # schedule, resident, cluster_m, cluster_n of whole tiles.
 _WHOLE = (
-    (COOPERATIVE, 1, 1, 1), (COOPERATIVE, 1, 2, 1), (COOPERATIVE, 1, 1, 2), (PINGPONG, 1, 2, 1), (PINGPONG, 1, 1, 1),
+    (COOPERATIVE, 1, 1, 1),
+    (COOPERATIVE, 1, 2, 1),
+    (COOPERATIVE, 1, 1, 2),
+    (PINGPONG, 1, 2, 1),
+    (PINGPONG, 1, 1, 1),
     (COOPERATIVE, 2, 1, 1),
-)  # fmt: skip
+)
 # split and reduction of tiles whose k is cut.
 _PARTS = (*((s, CLUSTER) for s in (2, 3, 4, 6, 8)), *((s, KERNEL) for s in (2, 3, 4, 6, 8, 12, 16, 32, 64)))
 # tile_m -> the widest tile_n whose accumulators fit, whole and where two blocks share an SM.
@@ -50,7 +54,10 @@ def default(gemm: Gemm, device: Device, regime: str) -> Config:
     # Half a tile of few rows for each of two blocks: far slower than estimated, as the search found.
     wasteful |= (table.cluster_n > 1) & (rows <= _FEW_ROWS)
     times = np.where(wasteful | (stages < 2), np.inf, times)
-    nearest = np.argpartition(times, _TRIES)[:_TRIES]
+    # In fp32, and ties by their place in the table: neither the last bits of an estimate nor the order in which numpy
+    # partitions, which both depend on this machine's vector instructions, may decide what an H200 gets.
+    times = times.astype(np.float32)
+    nearest = np.sort(np.argpartition(times, _TRIES)[:_TRIES])
     order = nearest[np.argsort(times[nearest], kind="stable")]
     for row in order[_promising(table, order, gemm)]:
         config = _config(gemm, device, names[row], int(stages[row]))
@@ -86,8 +93,8 @@ def _table() -> tuple[Cuts, tuple[Name, ...]]:
     columns = list(zip(*names, strict=True))
     numbers = [np.array(columns[i]) for i in (0, 1, 2, 4, 5, 6, 7, 8)]
     pingpong, kernel = np.array(columns[3]) == PINGPONG, np.array(columns[9]) == KERNEL
-    none = np.zeros(len(names), bool)
-    knobs: list[Any] = [*numbers[:3], none, pingpong, none, *numbers[3:], kernel, none, ~kernel]
+    stages = np.zeros(len(names), np.int64)
+    knobs: list[Any] = [*numbers[:3], stages, pingpong, *numbers[3:], kernel, ~kernel]
     return Cuts(*knobs), tuple(names)
 
 
@@ -124,6 +131,23 @@ def _config(gemm: Gemm, device: Device, name: Name, stages: int) -> Config:
     group = 1 if 1 < wide <= _FEW_TILES else next((g for g, least in ((8, 8), (4, 2)) if high >= least), 1)
     epilogue = DIRECT if reduction == KERNEL and split > 1 else epilogues(gemm)[0]
     return Plan(
-        gemm, device.units, tile_m, tile_n, tile_k, stages, schedule, resident, cluster_m, cluster_n, swap, split,
-        reduction, loads(gemm)[0], epilogue, "m", group, 2, NORMAL,
-    ).config  # fmt: skip
+        gemm,
+        device.units,
+        tile_m,
+        tile_n,
+        tile_k,
+        stages,
+        schedule,
+        resident,
+        cluster_m,
+        cluster_n,
+        swap,
+        split,
+        reduction,
+        loads(gemm)[0],
+        epilogue,
+        "m",
+        group,
+        2,
+        NORMAL,
+    ).config

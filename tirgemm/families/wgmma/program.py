@@ -1,4 +1,4 @@
-"""A plan as a Program: the GEMM, a kernel before where operands are copied, one behind where k is split."""
+"""Program of a plan: the GEMM kernel, a repack kernel before it where needed, a split-K reduction behind it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tirgemm.families.base import Program
-from tirgemm.families.tracing import quick_tracing
-from tirgemm.families.wgmma.arguments import Arguments
-from tirgemm.families.wgmma.launch import REDUCE_SYMBOL, SYMBOL, launch
-from tirgemm.families.wgmma.names import REPACK
-from tirgemm.families.wgmma.plan import Plan
-from tirgemm.families.wgmma.repacking import REPACK_SYMBOL, Repacked, copies
+from tirgemm.families.common.aligned_copy import AlignedCopy
+from tirgemm.families.common.tracing import quick_tracing
+from tirgemm.families.wgmma.device.arguments import Arguments
+from tirgemm.families.wgmma.planning.launch import REDUCE_SYMBOL, SYMBOL, launch
+from tirgemm.families.wgmma.planning.names import REPACK
+from tirgemm.families.wgmma.planning.plan import Plan
+from tirgemm.families.wgmma.planning.repacking import REPACK_SYMBOL, copies
 from tirgemm.gemm import Gemm
 from tirgemm.launch import Param
 
@@ -27,8 +28,8 @@ def program(plan: Plan) -> Program:
     """The module of ``plan`` and the launch that runs it."""
     from tvm import IRModule
 
-    from tirgemm.families.wgmma.kernel import gemm_kernel
-    from tirgemm.families.wgmma.reduce import reduce_kernel
+    from tirgemm.families.wgmma.device.kernel import gemm_kernel
+    from tirgemm.families.wgmma.device.reduce import reduce_kernel
 
     gemm, params = traced(partial(gemm_kernel, plan), partial(_declared, plan, Arguments.declare_gemm))
     functions = {SYMBOL: gemm}
@@ -44,9 +45,9 @@ def program(plan: Plan) -> Program:
     return Program(IRModule(functions), made, "tirx", _PASS_CONFIG)
 
 
-def copying(gemm: Gemm, items: tuple[Repacked, ...], units: int) -> tuple[PrimFunc, tuple[Param, ...]]:
+def copying(gemm: Gemm, items: tuple[AlignedCopy, ...], units: int) -> tuple[PrimFunc, tuple[Param, ...]]:
     """The kernel that copies operands of ``gemm`` on ``units`` SMs, and its parameters."""
-    from tirgemm.families.wgmma.repack import RepackArguments, repack_kernel
+    from tirgemm.families.wgmma.device.repack import RepackArguments, repack_kernel
 
     return traced(partial(repack_kernel, items), lambda: RepackArguments(gemm, items, units))
 

@@ -8,14 +8,25 @@ from tirgemm.config import Config, up_to
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
-from tirgemm.families.wgmma.alignment import loaded_by_tma, stored_by_tma
-from tirgemm.families.wgmma.names import CLUSTER, COPY, DIRECT, HILBERT, MAX_CLUSTER, MEMORY, REPACK, STAGED, TMA
-from tirgemm.families.wgmma.plan import MMA_M, Plan, plan
+from tirgemm.families.wgmma.planning.alignment import loaded_by_tma, stored_by_tma
+from tirgemm.families.wgmma.planning.names import (
+    CLUSTER,
+    COPY,
+    DIRECT,
+    MAX_CLUSTER,
+    REPACK,
+    STAGED,
+    TMA,
+    WORDS,
+    unknown_word,
+)
+from tirgemm.families.wgmma.planning.plan import MMA_M, Plan, plan
+from tirgemm.families.wgmma.planning.registers import registers
+from tirgemm.families.wgmma.planning.tile import CORE_ROWS, MMA_K
 from tirgemm.families.wgmma.space import GROUPS, LEAST_STEPS, TILES_M, TILES_N
-from tirgemm.families.wgmma.tile import CORE_ROWS, MMA_K
 from tirgemm.gemm import DTYPE_BYTES, Gemm
+from tirgemm.hardware import MAX_GRID
 
-MAX_GRID = 2**31 - 1
 # Blocks that share tiles by multicast.
 MAX_SHARED_BY = 2
 # Tiles of this many rows and columns or fewer may leave SMs idle: nothing smaller would be better.
@@ -34,30 +45,19 @@ def empty_parts(steps: Any, split: Any) -> Any:
     return -(-steps // split) * (split - 1) >= steps
 
 
+def _words(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+    """Values that only old records have."""
+    return next((reason for knob in WORDS if (reason := unknown_word(knob, config[knob]))), None)
+
+
 def _schedule(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
-    if cut.stream:
-        return _stream(cut)
     if not cut.pingpong:
         return None
     if cut.split > 1:
         return f"split={cut.split} leaves a block one tile, and pingpong needs two to overlap them"
     if evaluate(cut.waves, gemm.m_max) == 1:
         return "every block has one tile; pingpong needs two to overlap them"
-    return None
-
-
-def _stream(cut: Plan) -> str | None:
-    if cut.split > 1 or cut.cluster > 1:
-        shared = f"split={cut.split}" if cut.split > 1 else f"a cluster of {cut.cluster}"
-        return f"stream deals out the steps of k itself; {shared} would cut them again"
-    if cut.half:
-        return "stream adds fp32 sums; the gemm's are f16"
-    tiles = evaluate(cut.work, cut.gemm.m_max)
-    if tiles % cut.slots == 0:
-        return f"{tiles} tiles fill {cut.slots} blocks evenly: there is nothing to deal out"
-    if evaluate(cut.streamed, cut.gemm.m_max) * cut.steps < LEAST_STEPS * cut.slots:
-        return f"{tiles} tiles of {cut.steps} steps are fewer than {LEAST_STEPS} steps for each of {cut.slots} blocks"
     return None
 
 
@@ -68,7 +68,10 @@ def _cluster(gemm: Gemm, config: Config, device: Device) -> str | None:
             f"a cluster of {cut.shared_by} blocks leaves SMs of {device.arch} idle: their groups are no multiple of it"
         )
     if cut.shared_by > 1 and cut.split > 1:
-        return f"a cluster of {cut.shared_by} shares tiles where there are many; split={cut.split} is for where there are few"
+        return (
+            f"a cluster of {cut.shared_by} shares tiles where there are many; split={cut.split} is for where there "
+            "are few"
+        )
     for axis, size, tile, count in (
         ("m", cut.most_rows, cut.tile_m, cut.cluster_m),
         ("n", cut.most_columns, cut.tile_n, cut.cluster_n),
@@ -77,7 +80,10 @@ def _cluster(gemm: Gemm, config: Config, device: Device) -> str | None:
             return f"cluster_{axis}={count} has one tile of {tile} to share among {size} outputs along {axis}"
     for name, shared in (("cluster_n", cut.left), ("cluster_m", cut.right)):
         if shared.peers > 1 and shared.rows % (shared.peers * CORE_ROWS):
-            return f"{name}={shared.peers} cuts {shared.rows} rows of shared memory into parts that are no multiple of {CORE_ROWS}"
+            return (
+                f"{name}={shared.peers} cuts {shared.rows} rows of shared memory into parts that are no multiple of "
+                f"{CORE_ROWS}"
+            )
     return None
 
 
@@ -87,15 +93,21 @@ def _load(gemm: Gemm, config: Config, device: Device) -> str | None:
         return None
     for operand in (cut.left_operand, cut.right_operand):
         if not cut.copied[operand] and not loaded_by_tma(gemm, operand):
-            return f"load={COPY} needs rows of {operand.upper()} that are 4 bytes apart, aligned and whole pieces of 4 bytes; {REPACK} does not"
+            return (
+                f"load={COPY} needs rows of {operand.upper()} that are 4 bytes apart, aligned and whole pieces of 4 "
+                f"bytes; {REPACK} does not"
+            )
     for operand, tile, name in (
         (cut.left_operand, cut.left, "cluster_n"),
         (cut.right_operand, cut.right, "cluster_m"),
     ):
         if cut.copied[operand] and tile.peers > 1:
-            return f"{name}={tile.peers} shares tiles of {operand.upper()} by multicast; load={COPY} brings them by cp.async, to one block"
-    if cut.copies and cut.producer_registers < _COPY_REGISTERS:
-        return f"a thread that copies takes {_COPY_REGISTERS} registers; consumers leave it {cut.producer_registers}"
+            return (
+                f"{name}={tile.peers} shares tiles of {operand.upper()} by multicast; load={COPY} brings them by "
+                "cp.async, to one block"
+            )
+    if cut.copies and (left := registers(cut).producer) < _COPY_REGISTERS:
+        return f"a thread that copies takes {_COPY_REGISTERS} registers; consumers leave it {left}"
     return None
 
 
@@ -122,19 +134,18 @@ def _accumulators(gemm: Gemm, config: Config, device: Device) -> str | None:
     need = cut.accumulator_registers // cut.blocks + _INSTRUCTION_REGISTERS
     if need > even:
         return f"a wgmma of {cut.tile_n} columns takes {need} registers; each of {cut.threads} threads has {even}"
-    if cut.accumulator_registers <= cut.most_accumulators:
+    dealt = registers(cut)
+    if cut.accumulator_registers <= dealt.for_accumulators:
         return None
     return (
-        f"a thread has {cut.accumulator_registers} registers of accumulators; {cut.consumers} consumer warpgroups of {cut.consumer_registers} "
-        f"registers leave room for {cut.most_accumulators}"
+        f"a thread has {cut.accumulator_registers} registers of accumulators; {cut.consumers} consumer warpgroups of "
+        f"{dealt.consumer} registers leave room for {dealt.for_accumulators}"
     )
 
 
 def _stages(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     steps = cut.split_steps * (evaluate(cut.waves, gemm.m_max) if cut.split == 1 else 1)
-    if cut.stream:
-        steps = -(-evaluate(cut.work, gemm.m_max) * cut.steps // cut.slots)
     if cut.stages > max(2, steps):
         return f"stages={cut.stages} are more than the {steps} steps of k that a block takes in all"
     return None
@@ -162,17 +173,7 @@ def _split(gemm: Gemm, config: Config, device: Device) -> str | None:
         return f"{tiles} tiles keep {device.units} SMs busy without split={cut.split}"
     if tiles * cut.split > 2 * device.units and cut.split > 2:
         return f"split={cut.split} makes {tiles * cut.split} parts for {device.units} SMs; fewer would keep them busy"
-    by = {CLUSTER: _in_cluster, MEMORY: _in_memory}
-    return by.get(cut.reduction, _by_kernel)(cut)
-
-
-def _in_memory(cut: Plan) -> str | None:
-    if cut.half:
-        return "blocks hand over fp32 sums; the gemm's are f16"
-    blocks = evaluate(cut.grid, cut.gemm.m_max)
-    if blocks > cut.slots:
-        return f"{blocks} parts of tiles are more than the {cut.slots} blocks that run at once"
-    return None
+    return _in_cluster(cut) if cut.in_cluster else _by_kernel(cut)
 
 
 def _in_cluster(cut: Plan) -> str | None:
@@ -209,12 +210,6 @@ def _epilogue(gemm: Gemm, config: Config, device: Device) -> str | None:
 def _raster(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     rows, columns = evaluate(cut.tiles_m, gemm.m_max), evaluate(cut.tiles_n, gemm.m_max)
-    if cut.order == HILBERT:
-        if cut.group == 1:
-            return "a curve through squares of one tile is no curve: group=1 is order=m"
-        if cut.group > min(rows, columns):
-            return f"squares of {cut.group} tiles a side do not fit into {rows} by {columns} tiles"
-        return None
     along = columns if cut.order == "n" else rows
     if cut.group not in up_to(along, GROUPS):
         return f"group={cut.group} is more than the {along} tiles along {cut.order}: a smaller group is the same order"
@@ -226,9 +221,7 @@ def _raster(gemm: Gemm, config: Config, device: Device) -> str | None:
 def _resident(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     blocks = evaluate(cut.work, gemm.m_max) * cut.cluster
-    if cut.resident > 1 and cut.in_memory:
-        return f"reduction={cut.reduction} keeps one block an SM; resident={cut.resident} is for tiles without parts in memory"
-    if cut.resident == 1 or cut.stream or blocks > device.units:
+    if cut.resident == 1 or blocks > device.units:
         return None
     return f"{blocks} blocks have an SM each: there are no two to share one"
 
@@ -236,16 +229,14 @@ def _resident(gemm: Gemm, config: Config, device: Device) -> str | None:
 def _grid(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     # A warpgroup counts on to the first tile that does not exist.
-    count, limit = evaluate(cut.work, gemm.m_max), MAX_GRID - 4 * device.units
+    count, limit = evaluate(cut.work, gemm.m_max), MAX_GRID[0] - 4 * device.units
     return None if count <= limit else f"there are {count} tiles; the limit is {limit}"
 
 
 def _waves(gemm: Gemm, config: Config, device: Device) -> str | None:
     """Idle SMs that smaller tiles or a split would use."""
     cut = plan(gemm, config, device.units)
-    if cut.stream:
-        return None
-    work = evaluate(cut.work, gemm.m_max) * (cut.split if cut.in_memory else cut.cluster)
+    work = evaluate(cut.work, gemm.m_max) * cut.cluster
     if 2 * work > device.units or (cut.tile_m == _SMALLEST_M and cut.tile_n <= _SMALL_N):
         return None
     if _with_smaller_tile(cut) <= work:
@@ -261,6 +252,7 @@ def _with_smaller_tile(cut: Plan) -> int:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule("words", _words),
     Rule("epilogue", _epilogue),
     Rule("load", _load),
     Rule("tile", _tile),

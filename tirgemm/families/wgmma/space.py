@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tirgemm.config import Knob, Space, Value, up_to
 from tirgemm.device import Device
-from tirgemm.families.wgmma.alignment import copy_bytes, loaded_by_tma, stored_by_tma
-from tirgemm.families.wgmma.names import (
+from tirgemm.families.wgmma.planning.alignment import copy_bytes, loaded_by_tma, stored_by_tma
+from tirgemm.families.wgmma.planning.names import (
     CLUSTER,
     COOPERATIVE,
     COPY,
@@ -13,17 +13,15 @@ from tirgemm.families.wgmma.names import (
     EVICT_BOTH,
     EVICT_FIRST,
     EVICT_LAST,
-    HILBERT,
     KERNEL,
-    MEMORY,
     NORMAL,
+    ORDERS,
     PINGPONG,
     REPACK,
     STAGED,
-    STREAM,
     TMA,
 )
-from tirgemm.families.wgmma.tile import MMA_K
+from tirgemm.families.wgmma.planning.tile import MMA_K
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 
 TILES_M = (64, 128, 192, 256)
@@ -40,16 +38,14 @@ def space(gemm: Gemm, device: Device) -> Space:
     """Every knob with its choices, simplest first; none that no config of this problem could use.
 
     tile_m, tile_n, tile_k: outputs of a thread block and its step in k. stages: tiles of both operands in flight.
-    schedule: the consumer warpgroups share a tile (cooperative), alternate on tiles of their own (pingpong), or share
-    tiles of which blocks take equal numbers of steps (stream). resident: blocks that share an SM. cluster_m, cluster_n: thread blocks that share tiles of
-    the right operand, of the left one, by multicast. swap: tile rows run along n, columns along m. split: parts of k.
-    reduction: the parts are added in a cluster's
-    shared memory, by the last part's block out of memory, or by a second kernel. load: operands go to shared
-    memory by TMA, after a pass that aligns their rows (repack), or by cp.async (copy). epilogue: D leaves by TMA,
-    through shared memory by rows (staged), or from the registers. order, group: tiles that are neighbours along the
-    tile's rows (m) or columns (n) run together, or squares of them along Hilbert's curve. l2_promotion: bytes that an L2
-    miss of A or B fetches (the driver's enumeration: 0 none, 2 128, 3 256). eviction: the larger operand's lines leave
-    L2 first, the smaller one's last.
+    schedule: the consumer warpgroups share a tile (cooperative), or alternate on tiles of their own (pingpong).
+    resident: blocks that share an SM. cluster_m, cluster_n: thread blocks that share tiles of the right operand, of the
+    left one, by multicast. swap: tile rows run along n, columns along m. split: parts of k. reduction: the parts are
+    added in a cluster's shared memory, or by a second kernel. load: operands go to shared memory by TMA, after a pass
+    that aligns their rows (repack), or by cp.async (copy). epilogue: D leaves by TMA, through shared memory by rows
+    (staged), or from the registers. order, group: tiles that are neighbours along the tile's rows (m) or columns (n)
+    run together. l2_promotion: bytes that an L2 miss of A or B fetches (the driver's enumeration: 0 none, 2 128, 3
+    256). eviction: the larger operand's lines leave L2 first, the smaller one's last.
     """
     wide, high = max(gemm.n, gemm.m_max), min(gemm.n, gemm.m_max)
     tiles_m, tiles_n = -(-gemm.m_max // TILES_M[0]), -(-gemm.n // TILES_M[0])
@@ -58,23 +54,22 @@ def space(gemm: Gemm, device: Device) -> Space:
     )
     steps = -(-gemm.k // TILES_K[0])
     several = most > device.units
-    schedules = (COOPERATIVE, PINGPONG, STREAM) if several else (COOPERATIVE, STREAM) if steps > 1 else (COOPERATIVE,)
     splits = tuple(s for s in _SPLITS if s == 1 or -(-steps // s) >= LEAST_STEPS)
     knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
         ("tile_m", up_to(wide, TILES_M)),
         ("tile_n", up_to(max(wide, MMA_K), TILES_N)),
         ("tile_k", up_to(gemm.k, TILES_K)),
         ("stages", tuple(s for s in _STAGES if several or s <= max(2, steps))),
-        ("schedule", schedules),
+        ("schedule", (COOPERATIVE, PINGPONG) if several else (COOPERATIVE,)),
         ("resident", (1, 2) if several else (1,)),
         ("cluster_m", (1, 2) if most > 1 else (1,)),
         ("cluster_n", (1, 2) if most > 1 else (1,)),
         ("swap", (0, 1)),
         ("split", splits),
-        ("reduction", (CLUSTER, MEMORY, KERNEL) if len(splits) > 1 else (CLUSTER,)),
+        ("reduction", (CLUSTER, KERNEL) if len(splits) > 1 else (CLUSTER,)),
         ("load", loads(gemm)),
         ("epilogue", epilogues(gemm)),
-        ("order", ("m", "n", HILBERT) if tiles_m > 1 and tiles_n > 1 else ("m",)),
+        ("order", ORDERS if tiles_m > 1 and tiles_n > 1 else ("m",)),
         ("group", up_to(max(tiles_m, tiles_n), GROUPS)),
         ("l2_promotion", (2, 3, 0)),
         ("eviction", (NORMAL, EVICT_FIRST, EVICT_LAST, EVICT_BOTH)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tirgemm.config import Config, Space
 from tirgemm.device import Device
-from tirgemm.families.base import Program, Rule, require_valid
+from tirgemm.families.base import Program, Rule, SharedTile, require_valid
 from tirgemm.families.tensorcore.tiling import unsupported
 from tirgemm.families.wmma import heuristic
 from tirgemm.families.wmma.rules import RULES
@@ -39,6 +39,9 @@ class Wmma:
 
     def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
         return heuristic.predict_us(gemm, config, device, regime)
+
+    def shared_tile(self, gemm: Gemm, config: Config, device: Device) -> SharedTile:  # noqa: ARG002
+        return tiling(gemm, config).shared_tile
 
     def instantiate(self, gemm: Gemm, config: Config, device: Device) -> Program:
         from tirgemm.families.wmma.program import program

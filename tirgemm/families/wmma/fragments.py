@@ -1,4 +1,5 @@
-"""The instructions of ``wmma``: fragments loaded, filled, multiplied and stored in place of the blocks that spell it out.
+"""The instructions of ``wmma``: fragments loaded, filled, multiplied and stored in place of the blocks that spell it
+out.
 
 Fragments are buffers of TVM's scopes ``wmma.*``, 256 elements each; which lane holds which is the hardware's secret.
 Source: PTX ISA, "Warp-level Matrix Instructions: wmma".
@@ -28,11 +29,14 @@ def with_fragments(func: PrimFunc, stage: Stage, tiling: WmmaTiling) -> PrimFunc
     sums = _Fragments("sums", "wmma.accumulator", acc, 1, m * n)
     factors: dict[str, _Fragments] = {
         side.operand: _Fragments(
-            f"{side.operand}_fragments", f"wmma.matrix_{side.operand}", DTYPE_NAMES[tiling.gemm.dtype],
-            tiling.sets, m if side.operand == "a" else n,
+            f"{side.operand}_fragments",
+            f"wmma.matrix_{side.operand}",
+            DTYPE_NAMES[tiling.gemm.dtype],
+            tiling.sets,
+            m if side.operand == "a" else n,
         )
         for side in tiling.sides
-    }  # fmt: skip
+    }
     blocks: dict[str, Exchange] = {
         f"{side.operand}_tile_local_o": partial(_load, stage, side, factors[side.operand]) for side in tiling.sides
     }
@@ -95,9 +99,15 @@ def _multiply(tiling: WmmaTiling, factors: dict[str, _Fragments], sums: _Fragmen
     a, b = factors["a"], factors["b"]
     number = _sum(tiling, block)
     body = tir.tvm_mma_sync(
-        sums.buffer.data, number, a.buffer.data, a.number(fi, depth), b.buffer.data, b.number(fj, depth),
-        sums.buffer.data, number,
-    )  # fmt: skip
+        sums.buffer.data,
+        number,
+        a.buffer.data,
+        a.number(fi, depth),
+        b.buffer.data,
+        b.number(fj, depth),
+        sums.buffer.data,
+        number,
+    )
     whole = region(sums.buffer)
     return with_body(block, _statement(body), [whole, region(a.buffer), region(b.buffer)], [whole])
 
@@ -112,17 +122,28 @@ def _store(tiling: WmmaTiling, sums: _Fragments, block: Any) -> Any:
     target = block.writes[0]
     strides = [Var(f"stride{i}", "int32") for i in range(3)]
     view = decl_buffer(
-        [FRAGMENT, 1, FRAGMENT], DTYPE_NAMES[tiling.gemm.acc], "staged", strides=strides, elem_offset=Var("start", "int32"),
-        scope=SHARED, data_alignment=32, offset_factor=RUN,
-    )  # fmt: skip
+        [FRAGMENT, 1, FRAGMENT],
+        DTYPE_NAMES[tiling.gemm.acc],
+        "staged",
+        strides=strides,
+        elem_offset=Var("start", "int32"),
+        scope=SHARED,
+        data_alignment=32,
+        offset_factor=RUN,
+    )
     place = view.access_ptr("w", ptr_type=DTYPE_NAMES[tiling.gemm.acc])
     number = fi * tiling.fragments_n + fj
     body = tir.tvm_store_matrix_sync(sums.buffer.data, *_SIZES, number, place, strides[0], "row_major")
     made = with_body(block, _statement(body), [region(sums.buffer)], [target])
     return SBlock(
-        made.iter_vars, made.reads, made.writes, made.name_hint, made.body,
-        match_buffers=[MatchBufferRegion(view, target)], annotations=made.annotations,
-    )  # fmt: skip
+        made.iter_vars,
+        made.reads,
+        made.writes,
+        made.name_hint,
+        made.body,
+        match_buffers=[MatchBufferRegion(view, target)],
+        annotations=made.annotations,
+    )
 
 
 def _sum(tiling: WmmaTiling, block: Any) -> Any:

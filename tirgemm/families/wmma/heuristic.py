@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
-from tirgemm.families.tensorcore.estimate import Cut, Estimate
+from tirgemm.families.tensorcore.estimate import BlockWork, Estimate
 from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, RUN, k_major, loads, repacked_bytes
 from tirgemm.families.wmma.rules import RULES
 from tirgemm.families.wmma.space import space, tiling
@@ -18,11 +18,24 @@ from tirgemm.hardware import WARP, occupancy
 
 # tile_m, tile_n, tile_k, warps_m, warps_n; largest first: where the model calls two equal, data is reused more.
 _CUTS = (
-    (128, 256, 64, 2, 4), (256, 128, 64, 2, 4), (128, 256, 32, 2, 4), (256, 128, 32, 4, 2), (128, 128, 32, 2, 2),
-    (128, 64, 32, 2, 2), (64, 128, 32, 2, 2),
-    (64, 64, 64, 2, 2), (64, 64, 32, 2, 2), (64, 32, 64, 2, 2), (32, 64, 64, 2, 2), (32, 32, 64, 2, 2), (16, 64, 64, 1, 4),
-    (64, 16, 64, 4, 1), (16, 32, 64, 1, 2), (32, 16, 64, 2, 1), (16, 16, 64, 1, 1),
-)  # fmt: skip
+    (128, 256, 64, 2, 4),
+    (256, 128, 64, 2, 4),
+    (128, 256, 32, 2, 4),
+    (256, 128, 32, 4, 2),
+    (128, 128, 32, 2, 2),
+    (128, 64, 32, 2, 2),
+    (64, 128, 32, 2, 2),
+    (64, 64, 64, 2, 2),
+    (64, 64, 32, 2, 2),
+    (64, 32, 64, 2, 2),
+    (32, 64, 64, 2, 2),
+    (32, 32, 64, 2, 2),
+    (16, 64, 64, 1, 4),
+    (64, 16, 64, 4, 1),
+    (16, 32, 64, 1, 2),
+    (32, 16, 64, 2, 1),
+    (16, 16, 64, 1, 1),
+)
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _STAGES = (4, 3, 2)
 _MOST_RESIDENT = 4
@@ -53,9 +66,7 @@ def default(gemm: Gemm, device: Device, regime: str) -> Config:
         efficiency = _efficiency(gemm, (tile_m, tile_n, tile_k), (warps_m, warps_n), 2, _PAD)
         for split in _SPLITS:
             if split == 1 or (split in choices["split"] and blocks * split <= 2 * resident * device.units):
-                cut = Cut(
-                    tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident, efficiency, copied
-                )  # fmt: skip
+                cut = BlockWork(tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident, efficiency, copied)
                 room = min(resident, -(-blocks * split // device.units), _MOST_RESIDENT)
                 found.append((estimate.us(cut), number, split, room))
     for _, number, split, room in sorted(found):
@@ -70,17 +81,24 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
     """The time that the analytic model gives a config."""
     cut = tiling(gemm, config)
     need = min(registers_of(cut.warp_m, cut.warp_n, gemm.acc, cut.sets), device.limits.registers_per_thread)
-    numbers = Cut(
-        cut.tile_m, cut.tile_n, cut.tile_k, cut.warps_m, cut.warps_n, cut.stages, cut.split,
+    numbers = BlockWork(
+        cut.tile_m,
+        cut.tile_n,
+        cut.tile_k,
+        cut.warps_m,
+        cut.warps_n,
+        cut.stages,
+        cut.split,
         max(1, occupancy(device.limits, cut.threads, need, cut.shared_bytes)),
         _efficiency(gemm, (cut.tile_m, cut.tile_n, cut.tile_k), (cut.warps_m, cut.warps_n), cut.sets, config["pad"]),
         repacked_bytes(gemm, config["load"]),
-    )  # fmt: skip
+    )
     return Estimate(gemm, device, regime).us(numbers)
 
 
 def _efficiency(gemm: Gemm, tile: tuple[int, int, int], warps: tuple[int, int], sets: int, pad: int) -> float:
-    """The share of mma.sync's rate: factors, whose loads come between, are read again the less the larger a warp's tile.
+    """The share of mma.sync's rate: factors, whose loads come between, are read again the less the larger a warp's
+    tile.
 
     A load takes as many wavefronts as rows start in one place of the banks.
     """

@@ -10,9 +10,9 @@ from tirgemm.families.tensorcore.copies import Stage, copies
 from tirgemm.families.tensorcore.intrinsics import exchanged
 from tirgemm.families.tensorcore.pipeline import pipelined
 from tirgemm.families.tensorcore.registers import bounded
+from tirgemm.families.wmma.fragment_blocks import SYMBOL
 from tirgemm.families.wmma.fragments import with_fragments
 from tirgemm.families.wmma.schedule import scheduled
-from tirgemm.families.wmma.staged import SYMBOL
 from tirgemm.families.wmma.tile import WmmaTiling
 from tirgemm.hardware import WARP
 

@@ -15,7 +15,7 @@ from tirgemm.families.tensorcore.schedule import (
     share_tile,
 )
 from tirgemm.families.tensorcore.tiling import RUN, STAGED_PAD
-from tirgemm.families.wmma.staged import SYMBOL, StagedWmma
+from tirgemm.families.wmma.fragment_blocks import SYMBOL, StagedWmma
 from tirgemm.families.wmma.tile import FRAGMENT, WmmaTiling
 from tirgemm.hardware import WARP
 
@@ -28,7 +28,7 @@ _LANES, _WARPS = "threadIdx.x", "threadIdx.y"
 
 
 @dataclass(frozen=True)
-class Nest:
+class WmmaLoops:
     """The loops of the ``gemm`` block once placed on the machine."""
 
     warp: Any
@@ -68,17 +68,17 @@ def thread_axes(tiling: WmmaTiling) -> Axes:
     return ((_WARPS, tiling.threads // WARP), (_LANES, WARP))
 
 
-def place_on_machine(sch: Schedule, tiling: WmmaTiling) -> Nest:
+def place_on_machine(sch: Schedule, tiling: WmmaTiling) -> WmmaLoops:
     """Bind blocks to the grid and warps to threads; lanes belong to the instructions."""
     block = sch.get_sblock("gemm")
     wi, wj, fi, fj, step, depth, *elements = sch.get_loops(block)[GRID_LOOPS:]
     grid = place_on_grid(sch, tiling, block, (wi, wj, step, depth, fi, fj, *elements))
     warp = sch.fuse(wi, wj)
     sch.bind(warp, _WARPS)
-    return Nest(warp, step, depth, (fi, fj), elements[0], grid + 1)
+    return WmmaLoops(warp, step, depth, (fi, fj), elements[0], grid + 1)
 
 
-def send_sums_through_shared(sch: Schedule, nest: Nest) -> None:
+def send_sums_through_shared(sch: Schedule, nest: WmmaLoops) -> None:
     """Behind the last step store a row of every warp's fragments to shared memory, from where ``epilogue`` reads it."""
     epilogue = sch.get_sblock("epilogue")
     staged = sch.get_sblock(STAGED_SUMS)
@@ -99,7 +99,7 @@ def store_fragments(sch: Schedule) -> None:
     sch.storage_align(sch.blockize(row), 0, -3, FRAGMENT, STAGED_PAD)
 
 
-def load_fragments(sch: Schedule, nest: Nest) -> None:
+def load_fragments(sch: Schedule, nest: WmmaLoops) -> None:
     """Read a warp's factors of 16 of k from the tiles."""
     for number in range(2):
         fragment = sch.cache_read(sch.get_sblock("gemm"), number, "local")
@@ -113,7 +113,7 @@ def load_fragments(sch: Schedule, nest: Nest) -> None:
             sch.unroll(loop)
 
 
-def multiply_fragments(sch: Schedule, nest: Nest) -> None:
+def multiply_fragments(sch: Schedule, nest: WmmaLoops) -> None:
     """Multiply fragments by one instruction each, everything of a step written out."""
     init = sch.decompose_reduction(sch.get_sblock("gemm"), nest.step)
     *around, element, _, _, _ = sch.get_loops(init)

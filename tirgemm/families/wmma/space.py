@@ -6,9 +6,10 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tirgemm.config import Config, Knob, Space, Value, up_to
+from tirgemm.families.common.alignment import store_width
 from tirgemm.families.tensorcore.names import LINE, NONE, STAGED
 from tirgemm.families.tensorcore.rules import LEAST_STEPS
-from tirgemm.families.tensorcore.tiling import RUN, RUN_BYTES, Side, loads, output_width, side
+from tirgemm.families.tensorcore.tiling import RUN, RUN_BYTES, Side, loads, side
 from tirgemm.families.wmma.tile import FRAGMENT, WmmaTiling
 from tirgemm.gemm import Gemm, Operand
 from tirgemm.hardware import WARP
@@ -65,7 +66,7 @@ def tiling(gemm: Gemm, config: Config) -> WmmaTiling:
         resident=config["resident"],
         a=_padded(gemm, "a", config["tile_m"], config),
         b=_padded(gemm, "b", config["tile_n"], config),
-        width_d=output_width(gemm),
+        width_d=store_width(gemm),
         sets=config["registers"],
     )
 

@@ -7,7 +7,7 @@ is deterministic.
 
 from __future__ import annotations
 
-from tirgemm.config import Config, Space
+from tirgemm.config import Config, Space, Value
 from tirgemm.device import Device
 from tirgemm.families.base import Program, Rule, require_valid
 from tirgemm.families.x86 import heuristic
@@ -31,7 +31,10 @@ class X86:
             return f"x86 writes for CPUs, not for {device.kind} {device.arch}"
         missing = [feature for feature in _NEEDED if feature not in device.features]
         if missing or not device.arch.startswith("x86-64"):
-            return f"x86 needs the CPU features {', '.join(_NEEDED)}; {device.arch} here lacks {', '.join(missing) or 'x86-64'}"
+            return (
+                f"x86 needs the CPU features {', '.join(_NEEDED)}; {device.arch} here lacks "
+                f"{', '.join(missing) or 'x86-64'}"
+            )
         if gemm.acc != "f32":
             return f"x86 accumulates in f32; acc={gemm.acc} is not written for CPUs"
         rows, columns, depth = gemm.m_max + _PAD, gemm.n + _PAD, gemm.k + _PAD
@@ -53,6 +56,9 @@ class X86:
 
     def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
         return heuristic.predict_us(gemm, config, device, regime)
+
+    def derived_knobs(self, config: Config) -> dict[str, Value]:
+        return {"thread_n": config["vectors"] * config["lanes"]}
 
     def instantiate(self, gemm: Gemm, config: Config, device: Device) -> Program:
         require_valid(self, gemm, config, device)

@@ -6,7 +6,7 @@ from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
-from tirgemm.families.x86.layout import CHUNK, Tiling
+from tirgemm.families.x86.layout import CHUNK, PanelTiling
 from tirgemm.families.x86.rules import BLOCK_RULES, RULES, TILE_RULES
 from tirgemm.families.x86.space import has_avx512
 from tirgemm.gemm import DTYPE_BYTES, Gemm
@@ -60,7 +60,7 @@ def _accepted(rules: tuple[Rule, ...], gemm: Gemm, config: Config, device: Devic
 
 def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
     """Multiply-adds of the padded problem at two a cycle, the copies of packing, and what each launch costs."""
-    tiling = Tiling(gemm, config)
+    tiling = PanelTiling(gemm, config)
     threads = min(config["threads"] or device.units, device.units)
     panels_m = evaluate(tiling.panels_m, gemm.m_max)
     tasks = evaluate(tiling.tasks, gemm.m_max)

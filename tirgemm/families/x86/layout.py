@@ -19,7 +19,7 @@ CHUNK = 16
 
 
 @dataclass(frozen=True)
-class Tiling:
+class PanelTiling:
     """What every kernel of one config shares."""
 
     gemm: Gemm

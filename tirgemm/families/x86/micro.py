@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tirgemm.families.x86.layout import CHUNK, Tiling
+from tirgemm.families.x86.layout import CHUNK, PanelTiling
 from tirgemm.families.x86.maths import activation
 from tirgemm.families.x86.script import Emitter
 from tirgemm.launch import Param
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
 
-def multiply(tiling: Tiling) -> tuple[PrimFunc, tuple[Param, ...]]:
+def multiply(tiling: PanelTiling) -> tuple[PrimFunc, tuple[Param, ...]]:
     """The scheduled PrimFunc ``multiply`` and its launch parameters."""
     writer = _Multiply(tiling)
     return scheduled(writer.emit.function(writer.body), tiling), tuple(writer.emit.params)
 
 
-def scheduled(func: PrimFunc, tiling: Tiling) -> PrimFunc:
+def scheduled(func: PrimFunc, tiling: PanelTiling) -> PrimFunc:
     """``func`` with the block ``gemm`` tiled for registers."""
     from tvm.s_tir import Schedule
 
@@ -45,7 +45,7 @@ def scheduled(func: PrimFunc, tiling: Tiling) -> PrimFunc:
 class _Multiply:
     """Writes the PrimFunc; one instance a kernel."""
 
-    def __init__(self, tiling: Tiling) -> None:
+    def __init__(self, tiling: PanelTiling) -> None:
         self.tiling, self.gemm = tiling, tiling.gemm
         self.emit = Emitter("multiply", tiling)
         self.tir = self.emit.tir
@@ -171,7 +171,8 @@ class _Multiply:
         return (self.z, self.y, self.x, i, j)
 
     def tile_vectors(self, write: Callable[[Any, Any], None]) -> None:
-        """Every element of the register tile, already unrolled and in vectors: no block, so acc keeps its one writer."""
+        """Every element of the register tile, already unrolled and in vectors: no block, so acc keeps its one
+        writer."""
         tir, lanes = self.tir, self.tiling.lanes
         with (
             tir.unroll(self.tiling.tile_m) as i,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tirgemm.families.x86.layout import CHUNK, Tiling
+from tirgemm.families.x86.layout import CHUNK, PanelTiling
 from tirgemm.families.x86.script import Emitter
 from tirgemm.launch import Param
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
 
-def pack_a(tiling: Tiling) -> tuple[PrimFunc, tuple[Param, ...]]:
+def pack_a(tiling: PanelTiling) -> tuple[PrimFunc, tuple[Param, ...]]:
     """A -> ``packed_a``; rows beyond m repeat the last."""
     emit = Emitter("pack_a", tiling)
 
@@ -57,7 +57,7 @@ def pack_a(tiling: Tiling) -> tuple[PrimFunc, tuple[Param, ...]]:
     return emit.function(body), tuple(emit.params)
 
 
-def pack_b(tiling: Tiling) -> tuple[PrimFunc, tuple[Param, ...]]:
+def pack_b(tiling: PanelTiling) -> tuple[PrimFunc, tuple[Param, ...]]:
     """B -> ``packed_b``; columns beyond n repeat the last."""
     emit = Emitter("pack_b", tiling)
 

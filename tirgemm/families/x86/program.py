@@ -7,7 +7,7 @@ from tvm import IRModule
 from tirgemm.config import Config
 from tirgemm.expr import make
 from tirgemm.families.base import Program
-from tirgemm.families.x86.layout import Tiling, elements
+from tirgemm.families.x86.layout import PanelTiling, elements
 from tirgemm.families.x86.micro import multiply
 from tirgemm.families.x86.pack import pack_a, pack_b
 from tirgemm.gemm import Gemm
@@ -16,7 +16,7 @@ from tirgemm.launch import KernelLaunch, Launch, Workspace, scalar_args, tensor_
 
 def program(gemm: Gemm, config: Config) -> Program:
     """The Program of a config that is known to be valid."""
-    tiling = Tiling(gemm, config)
+    tiling = PanelTiling(gemm, config)
     threads = (("threads", int(config["threads"])),)
     functions, kernels, workspaces = {}, [], []
     parts = [

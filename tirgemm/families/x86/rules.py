@@ -1,4 +1,4 @@
-"""Why a config of the x86 family cannot work or cannot win, each with the sentence that a person reads."""
+"""The static rules of ``x86``, each with the sentence that a person reads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
-from tirgemm.families.x86.layout import CHUNK, Tiling
+from tirgemm.families.x86.layout import CHUNK, PanelTiling
 from tirgemm.families.x86.space import VECTORS, registers
 from tirgemm.gemm import Gemm
 
@@ -33,14 +33,20 @@ def _in_flight(gemm: Gemm, config: Config, _device: Device) -> str | None:
     widest = vectors == max(VECTORS) or vectors * lanes >= gemm.n or _wasteful(gemm, (vectors + 1) * lanes, lanes)
     covers = tile_m >= gemm.m_max and widest
     if sums < _IN_FLIGHT and not covers:
-        return f"a tile of {tile_m} rows by {vectors} vectors has {sums} independent sums; {_IN_FLIGHT} hide the latency of an FMA"
+        return (
+            f"a tile of {tile_m} rows by {vectors} vectors has {sums} independent sums; {_IN_FLIGHT} hide the latency "
+            "of an FMA"
+        )
     return None
 
 
 def _code(_gemm: Gemm, config: Config, _device: Device) -> str | None:
     size = config["tile_m"] * config["vectors"] * config["unroll"]
     if size > _MAX_UNROLLED:
-        return f"unroll {config['unroll']} writes out {size} multiply-adds; beyond {_MAX_UNROLLED} the loop leaves the instruction cache"
+        return (
+            f"unroll {config['unroll']} writes out {size} multiply-adds; beyond {_MAX_UNROLLED} the loop leaves the "
+            "instruction cache"
+        )
     return None
 
 
@@ -78,7 +84,10 @@ def _direct_a(gemm: Gemm, config: Config, _device: Device) -> str | None:
     panels = -(-gemm.n // (config["vectors"] * config["lanes"]))
     limit = 8
     if not config["pack_a"] and gemm.dtype != "f32" and panels > limit:
-        return f"pack_a off converts A again for each of {panels} panels of B; beyond {limit} converting it once is cheaper"
+        return (
+            f"pack_a off converts A again for each of {panels} panels of B; beyond {limit} converting it once is "
+            "cheaper"
+        )
     return None
 
 
@@ -90,7 +99,7 @@ def _block_m(_gemm: Gemm, config: Config, _device: Device) -> str | None:
 
 def _cache(gemm: Gemm, config: Config, _device: Device) -> str | None:
     """The operand that passes again and again within a task must stay in L2."""
-    tiling = Tiling(gemm, config)
+    tiling = PanelTiling(gemm, config)
     depth = tiling.chunks_per_block * CHUNK * 4
     inner = tiling.task_panels_m * tiling.tile_m if config["order"] == "rows" else tiling.task_panels_n * tiling.tile_n
     if inner * depth > 4 * _L2_BYTES:
@@ -102,22 +111,31 @@ def _cache(gemm: Gemm, config: Config, _device: Device) -> str | None:
 
 
 def _shallow(gemm: Gemm, config: Config, _device: Device) -> str | None:
-    tiling = Tiling(gemm, config)
+    tiling = PanelTiling(gemm, config)
     panel = tiling.chunks * CHUNK * (tiling.tile_n + tiling.tile_m) * 4
     if tiling.k_blocks > 1 and panel <= _L1_BYTES:
-        return f"block_k {config['block_k']} splits panels of {panel} bytes, which stay in the L1 cache ({_L1_BYTES} bytes) whole"
+        return (
+            f"block_k {config['block_k']} splits panels of {panel} bytes, which stay in the L1 cache ({_L1_BYTES} "
+            "bytes) whole"
+        )
     return None
 
 
 def _tasks(gemm: Gemm, config: Config, device: Device) -> str | None:
-    tasks = evaluate(Tiling(gemm, config).tasks, gemm.m_max)
+    tasks = evaluate(PanelTiling(gemm, config).tasks, gemm.m_max)
     threads = config["threads"] or device.units
     largest = config["block_m"] >= min(gemm.m_max, 1024) and config["block_n"] >= min(gemm.n, 1024)
     if tasks > _MAX_TASKS_PER_THREAD * threads and not largest:
-        return f"{tasks} tasks for {threads} threads; beyond {_MAX_TASKS_PER_THREAD} each, larger blocks only save overhead"
+        return (
+            f"{tasks} tasks for {threads} threads; beyond {_MAX_TASKS_PER_THREAD} each, larger blocks only save "
+            "overhead"
+        )
     smallest = config["block_m"] == 64 and config["block_n"] == 64
     if threads > 1 and tasks < threads and not smallest and gemm.m_max * gemm.n > 64 * 64:
-        return f"blocks of {config['block_m']}x{config['block_n']} make {tasks} tasks; {threads} threads would not all work"
+        return (
+            f"blocks of {config['block_m']}x{config['block_n']} make {tasks} tasks; {threads} threads would not all "
+            "work"
+        )
     return None
 
 

@@ -1,4 +1,4 @@
-"""What the x86 kernels share when they are written: parameters by name, widening loads, edges, transposes."""
+"""TIR-building helpers of the x86 kernels: parameters by name, widening loads, edges, transposes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tirgemm.expr import Dim
-from tirgemm.families.x86.layout import CHUNK, Tiling
+from tirgemm.families.x86.layout import CHUNK, PanelTiling
 from tirgemm.gemm import DTYPE_NAMES, Operand, Range
 from tirgemm.launch import Param, Pointer, Scalar, Size
 from tirgemm.workload import dense_strides, evaluate_symbolic, named
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Emitter:
     """Writes one PrimFunc and notes the launch's parameters as they are declared."""
 
-    def __init__(self, symbol: str, tiling: Tiling) -> None:
+    def __init__(self, symbol: str, tiling: PanelTiling) -> None:
         from tvm.tirx.script import builder
 
         self.symbol, self.tiling, self.gemm = symbol, tiling, tiling.gemm
@@ -139,7 +139,8 @@ class Emitter:
         return named("t", self.tir.Bind(value))
 
     def hold(self, value: Any) -> Any:
-        """``value`` through a local buffer: TVM writes a bound expression out again at each of its uses, a load it keeps."""
+        """``value`` through a local buffer: TVM writes a bound expression out again at each of its uses, a load it
+        keeps."""
         lanes = int(value.ty.dtype.lanes)
         buffer = named("held", self.tir.sblock_alloc_buffer([lanes], "float32", scope="local"))
         self.tir.buffer_store(buffer, value, [self.ramp(0, lanes)])

@@ -1,4 +1,5 @@
-"""The measuring process: ``python -m tirgemm.tuning.measure.child``. Loads packages as users do; TVM is not imported."""
+"""The measuring process: ``python -m tirgemm.tuning.measure.child``. Loads packages as users do; TVM is not
+imported."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from typing import Any
 from tirgemm.artifact import Kernel, Trust, load
 from tirgemm.device import Device
 from tirgemm.errors import ArtifactError, CallError, InvalidRequest, LaunchFailed
-from tirgemm.tuning.child_process import Channel, serve, without_torch
-from tirgemm.tuning.locks import DeviceLock
 from tirgemm.tuning.measure.errors import MeasurementCrashed
-from tirgemm.tuning.measure.requests import Request, Stream
+from tirgemm.tuning.measure.requests import ReadBandwidth, Request
 from tirgemm.tuning.measure.session import Session
+from tirgemm.tuning.process.child_rpc import Channel, serve, without_torch
+from tirgemm.tuning.process.locks import DeviceLock
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.flow import verify
 from tirgemm.tuning.verify.result import Verification
@@ -33,11 +34,11 @@ class _Process:
         self._device: Device | None = None
         self._kernels: OrderedDict[bytes, Kernel] = OrderedDict()
 
-    def __call__(self, request: Request | Stream) -> tuple[Verification | None, SampleSet | None]:
-        with DeviceLock(request.device.lock_key, request.lock_dir):
+    def __call__(self, request: Request | ReadBandwidth) -> tuple[Verification | None, SampleSet | None]:
+        with DeviceLock(request.device.lock_key, request.lock_dir, on_wait=self._channel.waiting):
             self._channel.alive()
             session = self._open(request.device)
-            if isinstance(request, Stream):
+            if isinstance(request, ReadBandwidth):
                 return None, session.stream()
             kernel = self._load(request.package, request.trust)
             against = self._opponents(kernel, request)
@@ -61,9 +62,13 @@ class _Process:
         found = None
         if request.verify is not None:
             found = verify(
-                session.backend, kernel.gemm, kernel.raw,
-                kernel_sha256=kernel.kernel_sha256, level=request.verify.level, seed=request.verify.seed,
-            )  # fmt: skip
+                session.backend,
+                kernel.gemm,
+                kernel.raw,
+                kernel_sha256=kernel.kernel_sha256,
+                level=request.verify.level,
+                seed=request.verify.seed,
+            )
             if not found.passed:
                 return found, None
         if request.time is None:
@@ -97,12 +102,13 @@ class _Process:
 
 
 def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Any], Any]:
-    """``arguments``: the device's kind. On a GPU PyTorch may be a baseline; on a CPU it is of no use."""
+    """``arguments``: the device's kind. PyTorch may be a baseline: on a GPU from here on, on a CPU when it is asked
+    for."""
     if arguments == ["cpu"]:
         without_torch()
     # Imports that the first request would otherwise pay for within its timeout.
     importlib.import_module("tirgemm.artifact.native")
-    importlib.import_module("tirgemm.tuning.measure.tensors")
+    importlib.import_module("tirgemm.tuning.driver.tensors")
     if arguments == ["cuda"]:
         with contextlib.suppress(ImportError):  # a baseline, which may be absent
             importlib.import_module("torch")

@@ -1,4 +1,4 @@
-"""What a measurement was taken under: the time, the load and the clocks of the machine."""
+"""Measurement conditions: the time, the load and the clocks of the machine."""
 
 from __future__ import annotations
 

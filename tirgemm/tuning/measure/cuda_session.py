@@ -18,26 +18,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tvm_ffi
-
+from tirgemm._extras import needed_by
 from tirgemm.artifact import Kernel
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.measure.candidates import Baseline, Call, Candidate, choose
+from tirgemm.tuning.driver.cuda import Gpu, Memory, Module, call
+from tirgemm.tuning.driver.nvml import Probe
+from tirgemm.tuning.measure.baselines.cublaslt_baseline import CublasLtBaseline
+from tirgemm.tuning.measure.baselines.cutlass_baseline import CutlassBaseline
+from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.torch_baseline import TorchBaseline
+from tirgemm.tuning.measure.baselines.triton_baseline import TritonBaseline
+from tirgemm.tuning.measure.baselines.tuned_baseline import Baseline, BaselineOption, Call, choose
 from tirgemm.tuning.measure.conditions import now
-from tirgemm.tuning.measure.cublaslt_baseline import CublasLtBaseline
-from tirgemm.tuning.measure.cutlass_baseline import CutlassBaseline
-from tirgemm.tuning.measure.driver import Gpu, Memory, Module, call
 from tirgemm.tuning.measure.gpu_operands import Operands, filled, sets_that_fit
-from tirgemm.tuning.measure.numpy_baseline import Absent
-from tirgemm.tuning.measure.nvml import Probe
 from tirgemm.tuning.measure.requests import Time
 from tirgemm.tuning.measure.rounds import Block, Enough, alternate, assign
 from tirgemm.tuning.measure.stream import gpu_stream
-from tirgemm.tuning.measure.torch_baseline import TorchBaseline
-from tirgemm.tuning.measure.triton_baseline import TritonBaseline
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.cuda import CudaBackend
+
+with needed_by("tirgemm.tuning.measure"):
+    import tvm_ffi
 
 _SOURCE = Path(__file__).with_name("timing.cu")
 _EVICTION = 2
@@ -87,9 +89,9 @@ class CudaSession:
         alive()
 
     def time(self, kernel: Kernel, against: dict[str, Kernel], request: Time) -> SampleSet:
-        gemm = kernel.gemm
+        gemm, options = kernel.gemm, request.options
         absent: dict[str, str] = {}
-        chosen = self._chosen.setdefault((gemm, request.regime), {})
+        chosen = self._chosen.setdefault((gemm, options.regime), {})
         makers: dict[str, Callable[[Operands], _Contender]] = {"": lambda o: self._kernel(kernel, o)}
         for name, other in against.items():
             makers[name] = lambda o, k=other: self._kernel(k, o)  # type: ignore[misc]
@@ -99,15 +101,15 @@ class CudaSession:
             except Absent as reason:
                 absent[name] = str(reason)
                 continue
-            makers[name] = lambda o, n=name, b=baseline: self._library(n, b, o, request.regime, chosen)  # type: ignore[misc]
+            makers[name] = lambda o, n=name, b=baseline: self._library(n, b, o, options.regime, chosen)  # type: ignore[misc]
         self._alive()
-        owners = 1 if request.shared else len(makers)
+        owners = 1 if options.shared else len(makers)
         sets = sets_that_fit(gemm, owners, self._gpu, self.backend)
         buffers = []
         for i in range(owners):
-            buffers.append(filled(gemm, sets, request.seed + i, self._gpu, self.backend))
+            buffers.append(filled(gemm, sets, options.seed + i, self._gpu, self.backend))
             self._alive()
-        order = [0] * len(makers) if request.shared else assign(len(makers), request.swap)
+        order = [0] * len(makers) if options.shared else assign(len(makers), options.swap)
         contenders: dict[str, _Contender] = {}
         for i, (name, make) in enumerate(makers.items()):
             try:
@@ -121,31 +123,40 @@ class CudaSession:
         blocks: dict[str, Block] = {}
         try:
             for name, contender in contenders.items():
-                blocks[name], count = self._block(contender, request.regime, probe, graphs)
+                blocks[name], count = self._block(contender, options.regime, probe, graphs)
                 if count:
                     launches[name or "kernel"] = count
                 self._alive()
-            samples = alternate(blocks, Enough(request.min_samples, request.budget_s), self._alive)
+            samples = alternate(blocks, Enough(options.min_samples, options.budget_s), self._alive, seed=options.seed)
         finally:
             for graph in graphs:
                 call("cuGraphExecDestroy", graph)
-        conditions: dict[str, Any] = probe.summary() | {
-            "at": now(), "regime": request.regime, "fingerprint": self.device.fingerprint, "device": self.device.key,
-            "m": gemm.m_max, "operand_sets": sets, "rotated_bytes": buffers[0].memory.nbytes,
-            "cache_bytes": self.device.limits.l2_bytes, "swapped": request.swap, "shared": request.shared,
-            "clock": "cuda events",
-        } | {name: found for name, found in chosen.items() if name in contenders}  # fmt: skip
+        conditions: dict[str, Any] = (
+            probe.summary()
+            | {
+                "at": now(),
+                "regime": options.regime,
+                "fingerprint": self.device.fingerprint,
+                "device": self.device.key,
+                "m": gemm.m_max,
+                "operand_sets": sets,
+                "rotated_bytes": buffers[0].memory.nbytes,
+                "cache_bytes": self.device.limits.l2_bytes,
+                "swapped": options.swap,
+                "shared": options.shared,
+                "clock": "cuda events",
+            }
+            | {name: found for name, found in chosen.items() if name in contenders}
+        )
         if launches:
             conditions["launches_per_replay"] = launches
         if absent:
             conditions["absent"] = absent
         ours = tuple(samples.pop(""))
-        return SampleSet(ours, request.reason, {name: tuple(s) for name, s in samples.items()}, conditions)
+        return SampleSet(ours, options.reason, {name: tuple(s) for name, s in samples.items()}, conditions)
 
     def stream(self) -> SampleSet:
-        return gpu_stream(
-            self._gpu, lambda at, nbytes: self.backend.fill_normal(at, nbytes, "f16", 0), self._alive
-        )  # fmt: skip
+        return gpu_stream(self._gpu, lambda at, nbytes: self.backend.fill_normal(at, nbytes, "f16", 0), self._alive)
 
     def require_usable(self) -> None:
         """Raise CudaError where the context is broken."""
@@ -166,7 +177,8 @@ class CudaSession:
     def _library(
         self, name: str, baseline: Baseline, operands: Operands, regime: str, chosen: dict[str, Any]
     ) -> _Contender:
-        """A library's matmul, by the fastest of its candidates, which are tried once; ``chosen`` keeps it. Raises Absent."""
+        """A library's matmul, by the fastest of its candidates, which are tried once; ``chosen`` keeps it. Raises
+        Absent."""
         count, index = len(operands.views), 0
         with baseline.context():
             candidates = baseline.candidates(operands.views)
@@ -183,7 +195,9 @@ class CudaSession:
                 index = found.index
             return _contender(baseline.context, candidates[index], range(count))
 
-    def _screened(self, context: Context, candidate: Candidate, turn: Iterator[int], regime: str, best: float) -> float:
+    def _screened(
+        self, context: Context, candidate: BaselineOption, turn: Iterator[int], regime: str, best: float
+    ) -> float:
         """Microseconds of a candidate from few calls, with operands that were not used just before. Raises Refused."""
         candidate.call(next(turn))()
         self._gpu.synchronize()
@@ -212,7 +226,9 @@ class CudaSession:
             self._destroy([first, last])
             call("cuGraphExecDestroy", graph)
 
-    def _final(self, context: Context, candidates: dict[int, Candidate], count: int, regime: str) -> dict[int, float]:
+    def _final(
+        self, context: Context, candidates: dict[int, BaselineOption], count: int, regime: str
+    ) -> dict[int, float]:
         """Medians of the best candidates, timed as contenders are."""
         graphs: list[Any] = []
         try:
@@ -239,7 +255,8 @@ class CudaSession:
         return self._sustained(graphs[-1], count, probe), count
 
     def _warm(self, contender: _Contender) -> tuple[float, int]:
-        """Microseconds of one call, roughly, after the first, which loads code and allocates; nanoseconds to queue it."""
+        """Microseconds of one call, roughly, after the first, which loads code and allocates; nanoseconds to queue
+        it."""
         calls = contender.calls
         with contender.context():
             # Of the two only the second tells: the first loads code.
@@ -361,6 +378,6 @@ class CudaSession:
             call("cuEventDestroy", event)
 
 
-def _contender(context: Context, candidate: Candidate, sets: Iterable[int]) -> _Contender:
+def _contender(context: Context, candidate: BaselineOption, sets: Iterable[int]) -> _Contender:
     with context():
         return _Contender(context, [candidate.call(i) for i in sets])

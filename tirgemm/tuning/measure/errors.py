@@ -1,16 +1,18 @@
-"""How a measurement can fail."""
+"""Errors of measurements."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from tirgemm.errors import MeasurementFailed
+from tirgemm.status import Status
 
 
 class MeasurementTimedOut(MeasurementFailed):
     """The kernel, or what it was compared with, gave no sign of life for the allowed time; its process was killed."""
 
     code: ClassVar[str] = "measurement_timed_out"
+    outcome = Status.TIMED_OUT
 
 
 class MeasurementCrashed(MeasurementFailed):

@@ -8,11 +8,11 @@ import numpy as np
 
 from tirgemm.errors import DoesNotFit
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.measure.driver import Gpu, Memory
-from tirgemm.tuning.measure.tensors import CUDA, View
+from tirgemm.reference.numbers import BITS
+from tirgemm.tuning.driver.cuda import Gpu, Memory
+from tirgemm.tuning.driver.tensors import CUDA, View
 from tirgemm.tuning.verify.cuda import CudaBackend
-from tirgemm.tuning.verify.numbers import BITS
-from tirgemm.tuning.verify.plan import Layout, layout_of, tensor_shape
+from tirgemm.tuning.verify.plan import OperandPlacement, layout_of, tensor_shape
 
 _ROTATION = 4
 _SETS = 8192
@@ -63,14 +63,14 @@ def filled(gemm: Gemm, sets: int, seed: int, gpu: Gpu, backend: CudaBackend) -> 
     return Operands(memory, views)
 
 
-def _layouts(gemm: Gemm) -> list[Layout]:
+def _layouts(gemm: Gemm) -> list[OperandPlacement]:
     return [layout_of(gemm, name, gemm.m_max) for name in (*gemm.inputs, "d")]
 
 
-def _size(layout: Layout) -> int:
+def _size(layout: OperandPlacement) -> int:
     return layout.span * int(np.dtype(BITS[layout.dtype]).itemsize)
 
 
-def _padded(layout: Layout) -> int:
+def _padded(layout: OperandPlacement) -> int:
     align = max(_ALIGN, layout.align)
     return -(-_size(layout) // align) * align

@@ -2,7 +2,9 @@
 
 Sustained: calls back to back over operands that rotate over at least four times the last-level cache; a sample is a
 block of calls (about a millisecond) over their number. Isolated: before every call each hardware thread reads its part
-of a buffer twice the size of the last-level cache; a sample is one call. Opponents take turns of about 20 ms.
+of a buffer twice the size of the last-level cache; a sample is one call. Opponents take turns of about 20 ms, and a
+turn begins when no thread spins any more: OpenBLAS's and OpenMP's do so for a while after a product, to be quick at the
+next.
 """
 
 from __future__ import annotations
@@ -20,17 +22,20 @@ import numpy as np
 import numpy.typing as npt
 
 from tirgemm.artifact import Kernel
+from tirgemm.artifact.native import host_threads
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm
+from tirgemm.reference.numbers import BITS, Bits, encode
+from tirgemm.tuning.driver.tensors import View
+from tirgemm.tuning.measure.baselines.numpy_baseline import Absent, numpy_baseline
+from tirgemm.tuning.measure.baselines.tuned_baseline import Call
 from tirgemm.tuning.measure.conditions import host_conditions, last_level_cache_bytes
-from tirgemm.tuning.measure.numpy_baseline import Absent, numpy_baseline
+from tirgemm.tuning.measure.host_torch_baseline import HostTorchBaseline
 from tirgemm.tuning.measure.requests import Time
 from tirgemm.tuning.measure.rounds import Block, Enough, alternate, assign, settle, turn
-from tirgemm.tuning.measure.tensors import View
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.host import HostBackend
-from tirgemm.tuning.verify.numbers import BITS, Bits, encode
-from tirgemm.tuning.verify.plan import Layout, layout_of, tensor_shape
+from tirgemm.tuning.verify.plan import OperandPlacement, layout_of, tensor_shape
 
 _ROTATION = 4
 _EVICTION = 2
@@ -42,8 +47,6 @@ _RANDOM = 1 << 20
 _PRIVATE_CACHE = 4 << 20
 _STREAM_SAMPLES = 20
 
-Call = Callable[..., object]
-
 
 @dataclass(frozen=True)
 class _Operands:
@@ -52,6 +55,9 @@ class _Operands:
     memory: npt.NDArray[np.uint8]
     first: int
     views: list[dict[str, View]]
+
+
+_Prepare = Callable[[_Operands], Iterator[Call]]
 
 
 class HostSession:
@@ -63,48 +69,72 @@ class HostSession:
         self._alive = alive
         self._cache = last_level_cache_bytes()
         self._evict: _Evictor | None = None
+        # Of baselines that choose among ways to compute a problem, what they chose.
+        self._ways: dict[tuple[Gemm, str], dict[str, dict[str, Any]]] = {}
 
     def time(self, kernel: Kernel, against: dict[str, Kernel], request: Time) -> SampleSet:
-        gemm = kernel.gemm
+        gemm, options = kernel.gemm, request.options
         absent: dict[str, str] = {}
-        contenders: dict[str, Callable[[_Operands], Iterator[Callable[[], object]]]] = {
-            "": lambda operands: _kernel_calls(kernel, operands)
-        }
+        contenders: dict[str, _Prepare] = {"": lambda operands: _kernel_calls(kernel, operands)}
         for name, other in against.items():
             contenders[name] = lambda operands, k=other: _kernel_calls(k, operands)  # type: ignore[misc]
         for name in request.baselines:
             try:
-                function = numpy_baseline(gemm)
+                contenders[name] = self._baseline(name, gemm, options.regime)
             except Absent as reason:
                 absent[name] = str(reason)
-                continue
-            contenders[name] = lambda operands, f=function: _array_calls(f, gemm, operands)  # type: ignore[misc]
-        owners = 1 if request.shared else len(contenders)
+        owners = 1 if options.shared else len(contenders)
         sets = self._sets(gemm, owners)
-        rng = np.random.default_rng([request.seed, 0x71E])
+        rng = np.random.default_rng([options.seed, 0x71E])
         buffers = []
         for _ in range(owners):
             buffers.append(_operands(gemm, sets, rng))
             self._alive()
-        order = [0] * len(contenders) if request.shared else assign(len(contenders), request.swap)
+        order = [0] * len(contenders) if options.shared else assign(len(contenders), options.swap)
         calls = {name: prepare(buffers[order[i]]) for i, (name, prepare) in enumerate(contenders.items())}
         before = host_conditions()
         settle()
-        make = self._sustained if request.regime == "sustained" else self._isolated
+        make = self._sustained if options.regime == "sustained" else self._isolated
         blocks = {name: make(it) for name, it in calls.items()}
         if len(blocks) > 1:
             blocks = {name: turn(calls[name], block) for name, block in blocks.items()}
-        samples = alternate(blocks, Enough(request.min_samples, request.budget_s), self._alive)
+        samples = alternate(blocks, Enough(options.min_samples, options.budget_s), self._alive, seed=options.seed)
         conditions = before | {
-            "regime": request.regime, "fingerprint": self.device.fingerprint, "device": self.device.key,
-            "m": gemm.m_max, "operand_sets": sets, "rotated_bytes": buffers[0].memory.nbytes,
-            "cache_bytes": self._cache, "swapped": request.swap, "shared": request.shared,
+            "regime": options.regime,
+            "fingerprint": self.device.fingerprint,
+            "device": self.device.key,
+            "m": gemm.m_max,
+            "operand_sets": sets,
+            "rotated_bytes": buffers[0].memory.nbytes,
+            "cache_bytes": self._cache,
+            "swapped": options.swap,
+            "shared": options.shared,
             "clock": "perf_counter_ns",
-        }  # fmt: skip
+        }
+        conditions |= {
+            name: found for name, found in self._ways.get((gemm, options.regime), {}).items() if name in calls
+        }
         if absent:
             conditions["absent"] = absent
         ours = tuple(samples.pop(""))
-        return SampleSet(ours, request.reason, {name: tuple(s) for name, s in samples.items()}, conditions)
+        return SampleSet(ours, options.reason, {name: tuple(s) for name, s in samples.items()}, conditions)
+
+    def _baseline(self, name: str, gemm: Gemm, regime: str) -> _Prepare:
+        """How a baseline's calls are prepared. Raises Absent."""
+        if name == "numpy_f32":
+            function = numpy_baseline(gemm)
+            return lambda operands: _array_calls(function, gemm, operands)
+        baseline = HostTorchBaseline(gemm, host_threads(), self._alive)
+        return lambda operands: self._torch_calls(name, baseline, gemm, regime, operands)
+
+    def _torch_calls(
+        self, name: str, baseline: HostTorchBaseline, gemm: Gemm, regime: str, operands: _Operands
+    ) -> Iterator[Call]:
+        """PyTorch's calls by the fastest of its ways, which are tried once a problem and regime."""
+        known = self._ways.setdefault((gemm, regime), {})
+        if name not in known:
+            known[name] = baseline.choose(operands.views, self._sustained if regime == "sustained" else self._isolated)
+        return itertools.cycle(baseline.chosen(known[name], operands.views))
 
     def stream(self) -> SampleSet:
         read = _Evictor(_ROTATION * self._cache)
@@ -125,7 +155,7 @@ class HostSession:
         affordable = self.device.memory_bytes // (_MEMORY_SHARE * contenders * one)
         return max(1, min(max(2, -(-_ROTATION * self._cache // one)), _SETS, affordable))
 
-    def _sustained(self, calls: Iterator[Callable[[], object]]) -> Block:
+    def _sustained(self, calls: Iterator[Call]) -> Block:
         """Blocks of as many calls as take about a millisecond; at least one."""
         count = _calls_per_block(calls)
         self._alive()
@@ -139,7 +169,7 @@ class HostSession:
 
         return block
 
-    def _isolated(self, calls: Iterator[Callable[[], object]]) -> Block:
+    def _isolated(self, calls: Iterator[Call]) -> Block:
         next(calls)()
         self._alive()
         if self._evict is None:
@@ -156,7 +186,7 @@ class HostSession:
         return block
 
 
-def _calls_per_block(calls: Iterator[Callable[[], object]]) -> int:
+def _calls_per_block(calls: Iterator[Call]) -> int:
     """From warm calls: the first loads code and starts threads, and is not counted."""
     next(calls)()
     count, spent = 0, 0.0
@@ -170,7 +200,7 @@ def _calls_per_block(calls: Iterator[Callable[[], object]]) -> int:
     return max(1, round(_BLOCK_S * count / spent))
 
 
-def _kernel_calls(kernel: Kernel, operands: _Operands) -> Iterator[Callable[[], object]]:
+def _kernel_calls(kernel: Kernel, operands: _Operands) -> Iterator[Call]:
     """Endless calls of the loaded kernel, each with the next set of operands."""
     raw = kernel.raw
     scalars = [1.0 for _ in kernel.gemm.scalars]
@@ -181,19 +211,19 @@ def _kernel_calls(kernel: Kernel, operands: _Operands) -> Iterator[Callable[[], 
     return itertools.cycle(ready)
 
 
-def _array_calls(function: Call, gemm: Gemm, operands: _Operands) -> Iterator[Callable[[], object]]:
+def _array_calls(function: Callable[..., object], gemm: Gemm, operands: _Operands) -> Iterator[Call]:
     return itertools.cycle([lambda a=arrays: function(**a) for arrays in _arrays(gemm, operands)])
 
 
-def _layouts(gemm: Gemm) -> list[Layout]:
+def _layouts(gemm: Gemm) -> list[OperandPlacement]:
     return [layout_of(gemm, name, gemm.m_max) for name in (*gemm.inputs, "d")]
 
 
-def _size(layout: Layout) -> int:
+def _size(layout: OperandPlacement) -> int:
     return layout.span * int(np.dtype(BITS[layout.dtype]).itemsize)
 
 
-def _padded(layout: Layout) -> int:
+def _padded(layout: OperandPlacement) -> int:
     align = max(_ALIGN, layout.align)
     return -(-_size(layout) // align) * align
 

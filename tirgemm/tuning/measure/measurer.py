@@ -12,21 +12,24 @@ from typing import TYPE_CHECKING
 from tirgemm.artifact import Trust
 from tirgemm.device import Device
 from tirgemm.errors import AlreadyRunning, InvalidRequest, MeasurementFailed
-from tirgemm.gemm import REGIMES
-from tirgemm.tuning.child_process import START_S, ChildDied, ChildProcess, ChildTimedOut
-from tirgemm.tuning.locks import default_lock_dir
-from tirgemm.tuning.measure.cutlass_build import PACKAGE as CUTLASS
+from tirgemm.gemm import Regime, regime_named
+from tirgemm.tuning.measure.baselines.cutlass_build import PACKAGE as CUTLASS
 from tirgemm.tuning.measure.errors import MeasurementCrashed, MeasurementTimedOut
-from tirgemm.tuning.measure.requests import Request, Stream, Time, Verify
+from tirgemm.tuning.measure.requests import RaceOptions, ReadBandwidth, Request, Time, Verify
+from tirgemm.tuning.process.child_rpc import START_S, ChildDied, ChildProcess, ChildTimedOut
+from tirgemm.tuning.process.interrupts import Flag
+from tirgemm.tuning.process.locks import OnWait, default_lock_dir
 from tirgemm.tuning.records import Reason, SampleSet
 from tirgemm.tuning.verify.result import Verification
 
 if TYPE_CHECKING:
     Answer = tuple[Verification | None, SampleSet | None]
 
-BASELINES = {"cpu": ("numpy_f32",), "cuda": ("torch.matmul", "cublaslt_best", "triton", "cutlass")}
+BASELINES = {"cpu": ("numpy_f32", "torch.matmul"), "cuda": ("torch.matmul", "cublaslt_best", "triton", "cutlass")}
 # Those that choose among candidates of their own first: a fraction of a second or more, which the tuner does not spend.
 SLOW_BASELINES = frozenset({"cublaslt_best", "triton", "cutlass"})
+# Those whose library the measuring process of a device kind imports when they are first asked for, in seconds.
+LATE_BASELINES = {"cpu": frozenset({"torch.matmul"}), "cuda": frozenset[str]()}
 _PACKAGES = {"torch.matmul": ("torch",), "triton": ("torch", "triton"), "cutlass": (CUTLASS,)}
 SEARCH_SAMPLES = 5
 SEARCH_SECONDS = 0.1
@@ -38,16 +41,24 @@ class Measurer:
     The process holds the device's host-wide lock while it works on a request, does not import TVM, and dies with this
     process. One that crashes, or gives no sign of life for ``timeout_s``, is replaced at the next request. Methods may
     be called from any thread; requests are served one after the other. Where ``cancel`` is set during a call the
-    process is killed and Cancelled is raised, within a tenth of a second.
+    process is killed and Cancelled is raised, within a tenth of a second. ``on_wait`` is told what a call waits for
+    (the device's lock), and "" when it goes on and at its end.
     """
 
     def __init__(
-        self, device: Device, trust: Trust | str, *, lock_dir: Path | None = None, timeout_s: float = 60.0
+        self,
+        device: Device,
+        trust: Trust | str,
+        *,
+        lock_dir: Path | None = None,
+        timeout_s: float = 60.0,
+        on_wait: OnWait | None = None,
     ) -> None:
         self.device = device
         self.trust = Trust.of(trust) if isinstance(trust, str) else trust
         self.lock_dir = lock_dir or default_lock_dir()
         self.timeout_s = timeout_s
+        self._on_wait = on_wait
         self._child: ChildProcess | None = None
         self._one_at_a_time = threading.Lock()
         device.lock_key  # noqa: B018 - refuses a device that is only named, now rather than at the first request
@@ -62,7 +73,7 @@ class Measurer:
         *,
         level: str = "candidate",
         seed: int = 0,
-        cancel: threading.Event | None = None,
+        cancel: Flag | None = None,
     ) -> Verification:
         """Whether the kernel is right. Raises MeasurementTimedOut, MeasurementCrashed, ArtifactError, Cancelled."""
         found, _ = self._ask(self._request(package, Verify(level, seed), None), cancel)
@@ -73,26 +84,23 @@ class Measurer:
     def time(
         self,
         package: bytes,
-        regime: str,
+        options: RaceOptions,
         *,
         against: Mapping[str, bytes] | None = None,
         baselines: tuple[str, ...] = (),
-        min_samples: int = 50,
-        budget_s: float = 1.0,
-        reason: Reason = "selection",
-        seed: int = 0,
-        swap: bool = False,
-        shared: bool = False,
-        cancel: threading.Event | None = None,
+        cancel: Flag | None = None,
     ) -> SampleSet:
-        """Samples in microseconds a call; ``against`` and ``baselines`` ran interleaved with it and are in ``.baselines``.
+        """Samples in microseconds a call; ``against`` and ``baselines`` ran interleaved with it and are in
+        ``.baselines``.
+
+        One run, which any of them may end; ``race`` is the same for contenders of which each may fail for itself.
 
         A baseline that cannot run this problem is left out; ``conditions["absent"]`` says why. Of one that chose among
         candidates, ``conditions`` has under its name which it took and what each was timed at. Problems whose m is a
         range are timed at its high end. Raises as ``verify``, and InvalidRequest for an unknown regime or baseline.
         """
-        timing = Time(regime, min_samples, budget_s, reason, seed, dict(against or {}), baselines, swap, shared)
-        _, samples = self._ask(self._request(package, None, timing), cancel)
+        request = Time(options, dict(against or {}), baselines)
+        _, samples = self._ask(self._request(package, None, request), cancel)
         if samples is None:
             raise MeasurementFailed("the measuring process answered without samples")
         return samples
@@ -100,25 +108,26 @@ class Measurer:
     def evaluate(
         self,
         package: bytes,
-        regime: str,
+        regime: Regime,
         seed: int = 0,
         *,
         level: str = "candidate",
         min_samples: int = SEARCH_SAMPLES,
         budget_s: float = SEARCH_SECONDS,
         reason: Reason = "search",
-        cancel: threading.Event | None = None,
+        cancel: Flag | None = None,
     ) -> tuple[Verification, SampleSet | None]:
         """Verify and, where it is right, time a candidate of the search, in one round trip. Raises as ``time``."""
-        timing = Time(regime, min_samples, budget_s, reason, seed)
-        found, samples = self._ask(self._request(package, Verify(level, seed), timing), cancel)
+        request = Time(RaceOptions(regime, min_samples, budget_s, reason, seed))
+        found, samples = self._ask(self._request(package, Verify(level, seed), request), cancel)
         if found is None:
             raise MeasurementFailed("the measuring process answered without a verification")
         return found, samples
 
     def stream(self) -> SampleSet:
-        """Microseconds of reading ``conditions["bytes"]`` bytes of the device's memory, once each: its read bandwidth."""
-        _, samples = self._ask(Stream(self.device, self.lock_dir), None)
+        """Microseconds of reading ``conditions["bytes"]`` bytes of the device's memory, once each: its read
+        bandwidth."""
+        _, samples = self._ask(ReadBandwidth(self.device, self.lock_dir), None)
         if samples is None:
             raise MeasurementFailed("the measuring process answered without samples")
         return samples
@@ -140,24 +149,25 @@ class Measurer:
         if time is not None:
             known = BASELINES[self.device.kind]
             unknown = [name for name in time.baselines if name not in known]
-            if time.regime not in REGIMES:
-                raise InvalidRequest(f"regime is {time.regime!r}; it must be one of {', '.join(REGIMES)}")
+            regime_named(time.options.regime)
             if unknown:
                 raise InvalidRequest(
                     f"baseline {unknown[0]!r} is unknown on {self.device.kind}; it must be one of {', '.join(known)}"
                 )
-            if time.min_samples < 1:
-                raise InvalidRequest(f"min_samples is {time.min_samples}; at least one sample is taken")
+            if time.options.min_samples < 1:
+                raise InvalidRequest(f"min_samples is {time.options.min_samples}; at least one sample is taken")
         return Request(self.device, self.trust, self.lock_dir, package, verify, time)
 
-    def _ask(self, request: Request | Stream, cancel: threading.Event | None) -> Answer:
+    def _ask(self, request: Request | ReadBandwidth, cancel: Flag | None) -> Answer:
         with self._one_at_a_time:
             if self._child is None or not self._child.alive:
                 if self._child is not None:
                     self._child.kill()
                 self._child = ChildProcess("tirgemm.tuning.measure.child", [self.device.kind])
             try:
-                answer: Answer = self._child.request(request, timeout_s=self.timeout_s, cancel=cancel)
+                answer: Answer = self._child.request(
+                    request, timeout_s=self.timeout_s, cancel=cancel, on_wait=self._on_wait
+                )
             except ChildDied as error:
                 reason = error.output.splitlines()[-1:]  # of a traceback the line that says what happened
                 words = f": {reason[0]}" if reason else ""
@@ -171,6 +181,9 @@ class Measurer:
                 raise MeasurementTimedOut(
                     f"the kernel gave no sign of life for {self.timeout_s:g} s on {self.device.name} and was stopped"
                 ) from error
+            finally:
+                if self._on_wait is not None:
+                    self._on_wait("")
         return answer
 
 

@@ -1,4 +1,4 @@
-"""What the measuring process is asked, as frozen values that are pickled to it."""
+"""Requests to the measuring process, as frozen values that are pickled to it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tirgemm.artifact import Trust
 from tirgemm.device import Device
+from tirgemm.gemm import Regime
 from tirgemm.tuning.records import Reason
 
 
@@ -19,22 +20,30 @@ class Verify:
 
 
 @dataclass(frozen=True, slots=True)
-class Time:
-    """Time the packaged kernel in a regime, beside the ``against`` packages and the baselines, in alternating blocks.
+class RaceOptions:
+    """How contenders are timed beside one another, in a regime.
 
-    At least ``min_samples`` samples each, for ``budget_s`` seconds in all. ``swap`` gives every contender the buffers
-    of the next one; ``shared`` gives all of them the same, which saves a search most of its memory and filling.
+    At least ``min_samples`` samples each, for ``budget_s`` seconds in all. ``seed`` draws the operands, and the order
+    of the contenders anew for every round. ``swap`` gives every contender the buffers of the next one; ``shared`` gives
+    all of them the same, which saves most of the memory and filling.
     """
 
-    regime: str
-    min_samples: int
-    budget_s: float
-    reason: Reason
-    seed: int
-    against: dict[str, bytes] = field(default_factory=dict)
-    baselines: tuple[str, ...] = ()
+    regime: Regime
+    min_samples: int = 50
+    budget_s: float = 1.0
+    reason: Reason = "selection"
+    seed: int = 0
     swap: bool = False
     shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """Time the packaged kernel beside the ``against`` packages and the baselines, interleaved."""
+
+    options: RaceOptions
+    against: dict[str, bytes] = field(default_factory=dict)
+    baselines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class ReadBandwidth:
     """Measure the bandwidth of reading memory alone."""
 
     device: Device

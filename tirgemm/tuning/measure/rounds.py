@@ -1,11 +1,12 @@
-"""Alternating blocks: every contender takes its turn in every round, until there are samples enough.
+"""Interleaved measurement: every contender takes its turn in every round, until there are samples enough.
 
-Contenders share whatever the machine does meanwhile: clocks, temperature, neighbours. The order rotates from round to
-round, so that no contender always runs behind the same one.
+Contenders share whatever the machine does meanwhile: clocks, temperature, neighbours. The order is drawn anew for every
+round, so that none owes anything to what runs before it.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -73,19 +74,23 @@ def alternate(
     blocks: Mapping[str, Block],
     enough: Enough,
     alive: Callable[[], None],
+    *,
+    seed: int = 0,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, list[float]]:
-    """Samples by contender, in microseconds. ``blocks`` each take one or more samples and return them."""
-    names = list(blocks)
-    samples: dict[str, list[float]] = {name: [] for name in names}
+    """Samples by contender, in microseconds. ``blocks`` each take one or more samples and return them.
+
+    The same ``seed`` draws the same orders.
+    """
+    order = list(blocks)
+    draw = random.Random(seed)
+    samples: dict[str, list[float]] = {name: [] for name in order}
     started = clock()
-    turn = 0
-    while not enough.reached(min(len(s) for s in samples.values()), clock() - started):
-        shift = turn % len(names)
-        for name in names[shift:] + names[:shift]:
+    while not enough.reached(min(len(taken) for taken in samples.values()), clock() - started):
+        draw.shuffle(order)
+        for name in order:
             samples[name] += blocks[name]()
             alive()
-        turn += 1
     return samples
 
 

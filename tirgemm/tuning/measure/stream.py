@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
+from tirgemm.tuning.driver.cuda import Gpu, Memory, Module, call
 from tirgemm.tuning.measure.conditions import now
-from tirgemm.tuning.measure.driver import Gpu, Memory, Module, call
 from tirgemm.tuning.records import SampleSet
 
 GPU_BYTES = 1 << 30

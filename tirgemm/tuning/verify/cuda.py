@@ -1,4 +1,5 @@
-"""Verification's data on a GPU: our own plain kernels (``reference.cu``) make the operands, check them and compare D."""
+"""Verification's data on a GPU: our own plain kernels (``reference.cu``) make the operands, check them and compare
+D."""
 
 from __future__ import annotations
 
@@ -11,16 +12,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tvm_ffi
 
+from tirgemm._extras import needed_by
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.measure.driver import Gpu, Memory, Module
-from tirgemm.tuning.measure.tensors import CUDA, View
-from tirgemm.tuning.verify.bound import bound_of
+from tirgemm.reference.bound import bound_of
+from tirgemm.reference.numbers import BITS
+from tirgemm.tuning.driver.cuda import Gpu, Memory, Module
+from tirgemm.tuning.driver.tensors import CUDA, View
 from tirgemm.tuning.verify.host import GUARD_BYTES
-from tirgemm.tuning.verify.numbers import BITS
-from tirgemm.tuning.verify.plan import Layout, Problem, exact_plan, layout_of, tensor_shape
+from tirgemm.tuning.verify.plan import GemmTest, OperandPlacement, exact_plan, layout_of, tensor_shape
 from tirgemm.tuning.verify.result import Found
+
+with needed_by("tirgemm.tuning.verify"):
+    import tvm_ffi
 
 Floats = npt.NDArray[np.float64]
 
@@ -62,7 +66,7 @@ class _Epilogue(ctypes.Structure):
 class CudaOperand:
     """An operand between guard bands of NaN, at an address aligned to ``layout.align`` and to no more."""
 
-    def __init__(self, gpu: Gpu, layout: Layout, fill: _Fill) -> None:
+    def __init__(self, gpu: Gpu, layout: OperandPlacement, fill: _Fill) -> None:
         self.layout = layout
         self.fill = fill
         item = np.dtype(BITS[layout.dtype]).itemsize
@@ -70,9 +74,18 @@ class CudaOperand:
         self.memory = Memory(size + 4 * layout.align)
         base = self.memory.address + (layout.align - self.memory.address) % (2 * layout.align)
         self.argument = _Operand(
-            base, size // item, GUARD_BYTES // item, layout.span, layout.batch, layout.rows, layout.cols, layout.ld,
-            layout.stride, _DTYPES[layout.dtype], layout.transposed,
-        )  # fmt: skip
+            base,
+            size // item,
+            GUARD_BYTES // item,
+            layout.span,
+            layout.batch,
+            layout.rows,
+            layout.cols,
+            layout.ld,
+            layout.stride,
+            _DTYPES[layout.dtype],
+            layout.transposed,
+        )
         self.view = View(base + GUARD_BYTES, layout.dtype, *tensor_shape(layout), CUDA, gpu.ordinal)
 
     @property
@@ -86,7 +99,7 @@ class CudaOperand:
 class CudaCase:
     """Operands of one problem, the norms that bounds need, and the full reference once it has been computed."""
 
-    problem: Problem
+    problem: GemmTest
     operands: dict[str, CudaOperand]
     a_norms: Memory
     b_norms: Memory
@@ -100,7 +113,8 @@ class CudaCase:
 
 
 class CudaBackend:
-    """Keeps the cases of the last problems, up to an eighth of the GPU's memory. ``alive`` is called between kernels."""
+    """Keeps the cases of the last problems, up to an eighth of the GPU's memory. ``alive`` is called between
+    kernels."""
 
     reference = "plain CUDA kernels, fp64"
 
@@ -108,14 +122,14 @@ class CudaBackend:
         self._gpu = gpu
         self._alive = alive
         self._module = Module(_SOURCE, gpu.device.arch)
-        self._cases: OrderedDict[Problem, CudaCase] = OrderedDict()
+        self._cases: OrderedDict[GemmTest, CudaCase] = OrderedDict()
         self._kept_bytes = gpu.device.memory_bytes // _KEPT_SHARE
         self._result = Memory(24)
         self._counts = Memory(64)
 
     # -- cases ---------------------------------------------------------------------------------
 
-    def prepare(self, problem: Problem) -> CudaCase:
+    def prepare(self, problem: GemmTest) -> CudaCase:
         found = self._cases.get(problem)
         if found is not None:
             self._cases.move_to_end(problem)
@@ -187,9 +201,7 @@ class CudaBackend:
             y, bounds = Memory(8 * total), Memory(4 * total)
         grid = gemm.batch * -(-height // _TILE) * -(-width // _TILE)
         extents = (ctypes.c_int64(v) for v in (gemm.k, rows.start, height, cols.start, width))
-        self._launch(
-            "reference", grid, *self._arguments(case), *extents, _pointer(y), _pointer(bounds), self._to()
-        )  # fmt: skip
+        self._launch("reference", grid, *self._arguments(case), *extents, _pointer(y), _pointer(bounds), self._to())
         found = self._found(case, total)
         case.y, case.bounds = y or case.y, bounds or case.bounds
         return found
@@ -241,9 +253,16 @@ class CudaBackend:
         gemm, (alpha, beta) = case.problem.gemm, case.problem.scalars
         limits = bound_of(gemm, case.problem.test)
         epilogue = _Epilogue(
-            alpha, beta, limits.per_t, limits.per_x, limits.per_y, limits.floor,
-            _ACTIVATIONS[gemm.act], gemm.beta, gemm.bias,
-        )  # fmt: skip
+            alpha,
+            beta,
+            limits.per_t,
+            limits.per_x,
+            limits.per_y,
+            limits.floor,
+            _ACTIVATIONS[gemm.act],
+            gemm.beta,
+            gemm.bias,
+        )
         given = [case.operands.get(name, case.operands["a"]).argument for name in ("a", "b", "c", "bias", "d")]
         return (*given, epilogue, _pointer(case.a_norms), _pointer(case.b_norms))
 
@@ -278,7 +297,7 @@ def _pointer(memory: Memory | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(memory.address if memory is not None else 0)
 
 
-def _fill_of(problem: Problem, name: str) -> _Fill:
+def _fill_of(problem: GemmTest, name: str) -> _Fill:
     number = ("a", "b", "c", "bias", "d").index(name)
     seed = ((problem.seed * 1_000_003 + problem.m) * 10 + 5 * (problem.test == "exact") + number) % 2**64
     if name == "d":

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.verify.bound import bound_of, describe
+from tirgemm.reference.bound import bound_of, describe
 from tirgemm.tuning.verify.plan import (
     EDGE,
     LEVELS,
@@ -21,11 +21,11 @@ from tirgemm.tuning.verify.plan import (
     SAMPLES,
     TESTS,
     VECTORS,
-    Problem,
+    GemmTest,
     compares_in_full,
     is_linear,
     sizes,
-)  # fmt: skip
+)
 from tirgemm.tuning.verify.result import WORST, Found, Verification
 
 Floats = npt.NDArray[np.float64]
@@ -38,7 +38,7 @@ class Backend(Protocol):
 
     reference: str
 
-    def prepare(self, problem: Problem) -> Any:
+    def prepare(self, problem: GemmTest) -> Any:
         """The case of ``problem``: operands filled, NaN around them and between their rows."""
         ...
 
@@ -82,7 +82,7 @@ def verify(
     tests: list[dict[str, Any]] = []
     for m in sizes(gemm, level):
         for test in TESTS:
-            tests.append(_one(backend, Problem(gemm, m, test, seed), function, level))
+            tests.append(_one(backend, GemmTest(gemm, m, test, seed), function, level))
             if not tests[-1]["passed"]:
                 break
         if not tests[-1]["passed"]:
@@ -97,12 +97,17 @@ def verify(
     )
 
 
-def _one(backend: Backend, problem: Problem, function: Callable[..., object], level: str) -> dict[str, Any]:
+def _one(backend: Backend, problem: GemmTest, function: Callable[..., object], level: str) -> dict[str, Any]:
     gemm = problem.gemm
     report: dict[str, Any] = {
-        "name": problem.test, "m": problem.m, "n": gemm.n, "k": gemm.k, "batch": gemm.batch, "seed": problem.seed,
+        "name": problem.test,
+        "m": problem.m,
+        "n": gemm.n,
+        "k": gemm.k,
+        "batch": gemm.batch,
+        "seed": problem.seed,
         "bound": describe(gemm, problem.test),
-    }  # fmt: skip
+    }
     case = backend.prepare(problem)
     backend.run(case, function)
     disturbed = backend.disturbed(case)
@@ -111,13 +116,16 @@ def _one(backend: Backend, problem: Problem, function: Callable[..., object], le
         return report | {"passed": False, "error": WORST, "method": "guard bands", "checked": 0, "message": message}
     method, found = _compare(backend, case, compares_in_full(problem, level))
     return report | {
-        "passed": not found.failures, "error": found.worst, "method": method, "checked": found.checked,
+        "passed": not found.failures,
+        "error": found.worst,
+        "method": method,
+        "checked": found.checked,
         "message": found.message,
-    }  # fmt: skip
+    }
 
 
 def _compare(backend: Backend, case: Any, in_full: bool) -> tuple[str, Found]:
-    problem: Problem = case.problem
+    problem: GemmTest = case.problem
     m, n = problem.m, problem.gemm.n
     everything = slice(0, m), slice(0, n)
     if in_full or (m <= EDGE or n <= EDGE):
@@ -138,7 +146,7 @@ def freivalds(backend: Backend, case: Any) -> Found:
     Integers make it exact. Otherwise the deviation of a row is a sum of its elements' errors with random signs: it
     may be ``_DEVIATIONS`` times the root of the sum of their squared bounds.
     """
-    problem: Problem = case.problem
+    problem: GemmTest = case.problem
     gemm, (alpha, beta) = problem.gemm, problem.scalars
     rng = np.random.default_rng([problem.seed, 0xF4E1])
     tolerance = _row_tolerance(backend, case) if problem.test == "normal" else np.zeros((gemm.batch, problem.m))
@@ -156,7 +164,7 @@ def freivalds(backend: Backend, case: Any) -> Found:
 
 def _row_tolerance(backend: Backend, case: Any) -> Floats:
     """(p + q + r + s)^2 <= 4 (p^2 + q^2 + r^2 + s^2), element by element, summed over a row."""
-    problem: Problem = case.problem
+    problem: GemmTest = case.problem
     gemm, (alpha, beta) = problem.gemm, problem.scalars
     bound = bound_of(gemm, problem.test)
     b_squared = (backend.norms(case, "b") ** 2).sum(axis=1, keepdims=True)
@@ -180,6 +188,11 @@ def _rows(got: Floats, want: Floats, tolerance: Floats) -> Found:
     batch, row = (int(i) for i in np.unravel_index(int(np.argmax(ratios)), ratios.shape))
     place = (batch, row)
     return Found(
-        got.size, int(wrong.sum()), float(ratios[place]), (batch, row, -1),
-        float(got[place]), float(want[place]), float(tolerance[place]),
-    )  # fmt: skip
+        got.size,
+        int(wrong.sum()),
+        float(ratios[place]),
+        (batch, row, -1),
+        float(got[place]),
+        float(want[place]),
+        float(tolerance[place]),
+    )

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tirgemm.tuning.measure.tensors import View
-from tirgemm.tuning.verify.bound import bound_of
-from tirgemm.tuning.verify.numbers import BITS, POISON, Bits, Floats, activate, decode, encode
-from tirgemm.tuning.verify.plan import Layout, Problem, exact_plan, layout_of, tensor_shape
+from tirgemm.reference.bound import bound_of
+from tirgemm.reference.numbers import BITS, POISON, Bits, Floats, decode, encode
+from tirgemm.reference.result import result_and_bound
+from tirgemm.tuning.driver.tensors import View
+from tirgemm.tuning.verify.plan import GemmTest, OperandPlacement, exact_plan, layout_of, tensor_shape
 from tirgemm.tuning.verify.result import Found, ratio
 
 GUARD_BYTES = 1 << 16
@@ -27,7 +28,7 @@ _COMPARED_AT_ONCE = 1 << 18
 class HostOperand:
     """An operand between guard bands of NaN, at an address aligned to ``layout.align`` and to no more."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: OperandPlacement) -> None:
         self.layout = layout
         item = np.dtype(BITS[layout.dtype]).itemsize
         size = 2 * GUARD_BYTES + layout.span * item
@@ -75,7 +76,7 @@ class HostCase:
     ``reference``: D and its bound (None: zero) by matrix and rows and columns; ``lines``: products and norms.
     """
 
-    problem: Problem
+    problem: GemmTest
     operands: dict[str, HostOperand]
     reference: dict[tuple[int, ...], tuple[Floats, npt.NDArray[np.float32] | None]] = field(default_factory=dict)
     lines: dict[tuple[str, bytes], Floats] = field(default_factory=dict)
@@ -98,11 +99,11 @@ class HostBackend:
     def __init__(self, alive: Callable[[], None] = lambda: None, kept_bytes: int = _KEPT_BYTES) -> None:
         self._alive = alive
         self._kept_bytes = kept_bytes
-        self._cases: OrderedDict[Problem, HostCase] = OrderedDict()
+        self._cases: OrderedDict[GemmTest, HostCase] = OrderedDict()
 
     # -- cases ---------------------------------------------------------------------------------
 
-    def prepare(self, problem: Problem) -> HostCase:
+    def prepare(self, problem: GemmTest) -> HostCase:
         found = self._cases.get(problem)
         if found is not None:
             self._cases.move_to_end(problem)
@@ -219,8 +220,10 @@ class HostBackend:
             for top in range(rows.start, rows.stop, step):
                 lines = slice(top, min(top + step, rows.stop))
                 a = case.operands["a"].rows(matrix, lines)
-                place = (slice(lines.start - rows.start, lines.stop - rows.start),
-                         slice(columns.start - cols.start, columns.stop - cols.start))  # fmt: skip
+                place = (
+                    slice(lines.start - rows.start, lines.stop - rows.start),
+                    slice(columns.start - cols.start, columns.stop - cols.start),
+                )
                 norms = np.linalg.norm(a, axis=1)[:, None] * b_norms
                 y[place], limits = self._epilogue(case, a @ b, norms, *self._addends(case, matrix, lines, columns))
                 if bound is not None:
@@ -245,12 +248,7 @@ class HostBackend:
     ) -> tuple[Floats, Floats]:
         """D and its bound from the product and the norms of its rows times those of its columns."""
         gemm, (alpha, beta) = case.problem.gemm, case.problem.scalars
-        x = alpha * product + (beta * c + bias)
-        t = abs(alpha) * norms + (np.abs(beta * c) + np.abs(bias))
-        y = activate(x, gemm.act)
-        limits = bound_of(gemm, case.problem.test)
-        error = limits.per_t * t + limits.per_x * np.abs(x)
-        return y, error * (1 + limits.per_y) + limits.per_y * np.abs(y) + limits.floor
+        return result_and_bound(gemm, bound_of(gemm, case.problem.test), product, norms, (beta * c, bias), alpha)
 
     def _compared(
         self, d: HostOperand, matrix: int, rows: slice, cols: slice, y: Floats, bound: npt.NDArray[np.float32] | None
@@ -268,7 +266,7 @@ class HostBackend:
         return result
 
 
-def _values(problem: Problem, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.float32]:
+def _values(problem: GemmTest, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.float32]:
     if problem.test == "normal":
         return rng.standard_normal(shape, dtype=np.float32)
     plan = exact_plan(problem.gemm)

@@ -1,4 +1,4 @@
-"""What verification runs: at which m, with which operands, and which elements it compares."""
+"""Verification plan: the values of m, the operands, and the elements that are compared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tirgemm.gemm import Gemm, Operand, Range
-from tirgemm.tuning.verify.bound import INTEGERS
+from tirgemm.reference.bound import INTEGERS
 
 Test = Literal["exact", "normal"]
 TESTS: tuple[Test, ...] = ("exact", "normal")
@@ -62,7 +62,7 @@ def exact_plan(gemm: Gemm) -> Exact:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class GemmTest:
     """One test of one gemm at one m."""
 
     gemm: Gemm
@@ -100,7 +100,7 @@ def sizes(gemm: Gemm, level: str) -> tuple[int, ...]:
     return tuple(sorted({low, high, *(m for m in between if low < m < high)}))
 
 
-def compares_in_full(problem: Problem, level: str) -> bool:
+def compares_in_full(problem: GemmTest, level: str) -> bool:
     return level == "certificate" or problem.flops <= FULL_FLOPS
 
 
@@ -109,7 +109,7 @@ def is_linear(gemm: Gemm) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class OperandPlacement:
     """Where an operand lies at one m: matrices of ``rows`` x ``cols`` in memory, in elements.
 
     ``transposed`` where memory holds the transpose of what the product means (A: m x k, B: k x n).
@@ -131,10 +131,10 @@ class Layout:
         return (self.batch - 1) * self.stride + (self.rows - 1) * self.ld + self.cols
 
 
-def layout_of(gemm: Gemm, name: str, m: int) -> Layout:
+def layout_of(gemm: Gemm, name: str, m: int) -> OperandPlacement:
     """The layout of ``a``, ``b``, ``c``, ``d`` or ``bias`` (one row of n, the same for every matrix of the batch)."""
     if name == "bias":
-        return Layout(name, gemm.out, 1, 1, gemm.n, gemm.n, 0, gemm.align, False)
+        return OperandPlacement(name, gemm.out, 1, 1, gemm.n, gemm.n, 0, gemm.align, False)
     op: Operand = name  # type: ignore[assignment]
     fixed = gemm.with_(m=m) if isinstance(gemm.m, Range) else gemm
     rows, cols, ld, stride = (
@@ -143,10 +143,12 @@ def layout_of(gemm: Gemm, name: str, m: int) -> Layout:
     )
     transposed = (name == "a" and gemm.trans_a) or (name == "b" and gemm.trans_b)
     dtype = gemm.operand_dtype(op)
-    return Layout(name, dtype, gemm.batch, rows, cols, ld, stride if gemm.batch > 1 else 0, gemm.align, transposed)
+    return OperandPlacement(
+        name, dtype, gemm.batch, rows, cols, ld, stride if gemm.batch > 1 else 0, gemm.align, transposed
+    )
 
 
-def tensor_shape(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def tensor_shape(layout: OperandPlacement) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shape and strides of the tensor that a call takes."""
     if layout.name == "bias":
         return (layout.cols,), (1,)

@@ -1,4 +1,4 @@
-"""What verification found, as frozen values."""
+"""Verification results, as frozen values."""
 
 from __future__ import annotations
 

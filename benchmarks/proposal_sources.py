@@ -1,0 +1,191 @@
+"""Sources of proposals compared at equal trials: evolution, neighbourhood of the fastest, and half of each.
+
+    python benchmarks/proposal_sources.py --out benchmarks/results/nvidia-h200/proposal_sources.json
+
+Runs ``Search`` without a device on recorded times: a complete space of ``simt`` (``tests/data``), and for problems of
+``wgmma`` the configs in ``records.jsonl.gz`` as the space, with and without the records of other problems. In these
+pools evolution cannot mutate; what is compared there is which unknown config the trained model takes next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tirgemm.bench.results import environment  # noqa: E402 - found by the line above
+from tirgemm.config import Config, Space  # noqa: E402
+from tirgemm.detect import device as detect  # noqa: E402
+from tirgemm.device import Device  # noqa: E402
+from tirgemm.errors import InvalidConfig  # noqa: E402
+from tirgemm.families import Family, family_named  # noqa: E402
+from tirgemm.gemm import Gemm  # noqa: E402
+from tirgemm.tuning.comparable_times import comparable_times  # noqa: E402
+from tirgemm.tuning.records import Candidate, Status  # noqa: E402
+from tirgemm.tuning.search import search as search_module  # noqa: E402
+from tirgemm.tuning.search.recorded_space import RecordedFamily, RecordedSpace, Row  # noqa: E402
+from tirgemm.tuning.search.search import Search  # noqa: E402
+from tirgemm.tuning_db.transfer import read_candidates, read_devices  # noqa: E402
+
+SUITE = "proposal_sources"
+# The share of the neighbourhood in the first proposals, and later.
+SHARES = {
+    "evolution": (0.0, 0.0),
+    "half": (0.5, 0.5),
+    "neighbourhood": (1.0, 1.0),
+    "neighbourhood, then half": (1.0, 0.5),
+    "neighbourhood, then evolution": (1.0, 0.0),
+}
+TRIALS, BATCH = (8, 16, 32), 4
+LEAST_CONFIGS = 60
+
+
+class Pool(Space):
+    """A space of which only some points exist."""
+
+    points: tuple[Config, ...]
+
+    @classmethod
+    def of(cls, space: Space, points: Sequence[Config]) -> Pool:
+        pool = cls(space.family, space.knobs)
+        object.__setattr__(pool, "points", tuple(points))
+        return pool
+
+    @property
+    def size(self) -> int:
+        return len(self.points)
+
+    def at(self, index: int) -> Config:
+        return self.points[index]
+
+
+class PoolFamily(RecordedFamily):
+    """The family's own estimate over the recorded points."""
+
+    def __init__(self, recorded: RecordedSpace, family: Family) -> None:
+        super().__init__(recorded)
+        self.family = family
+
+    def supports(self, gemm: Gemm, device: Device) -> str | None:  # noqa: ARG002 - other problems teach the model
+        return None
+
+    def space(self, gemm: Gemm, device: Device) -> Space:
+        return self.recorded.space if gemm == self.recorded.gemm else self.family.space(gemm, device)
+
+    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+        return self.family.predict_us(gemm, config, device, regime)
+
+
+@dataclass(frozen=True)
+class SearchedSpace:
+    """A space to search, and what is known of other problems."""
+
+    name: str
+    space: RecordedSpace
+    family: Family
+    history: tuple[Candidate, ...] = ()
+
+
+def pools(path: Path, count: int) -> Iterator[SearchedSpace]:
+    """Problems of many recorded configs, drawn by a seed; each without and with the records of other (n, k)."""
+    device, family = read_devices(path)[0], family_named("wgmma")
+    problems: dict[Gemm, list[Candidate]] = {}
+    for candidate in read_candidates(path):
+        if (candidate.config.family, candidate.regime) == ("wgmma", "sustained"):
+            problems.setdefault(candidate.gemm, []).append(candidate)
+    large = [gemm for gemm, recorded in problems.items() if len(recorded) >= LEAST_CONFIGS]
+    for gemm in random.Random(13).sample(large, count):
+        space = family.space(gemm, device)
+        times = {c: us for c, us in comparable_times(problems[gemm]).items() if us is not None and _has(space, c)}
+        default = family.default(gemm, device, "sustained")
+        times.setdefault(default, max(times.values()))
+        recorded = RecordedSpace(gemm, device, "sustained", Pool.of(space, list(times)), default, path.name)
+        for config, us in times.items():
+            predicted = family.predict_us(gemm, config, device, "sustained")
+            recorded.rows[recorded.number(config)] = Row(Status.MEASURED, us, predicted)
+        others = [c for g, recorded_of in problems.items() if (g.n, g.k) != (gemm.n, gemm.k) for c in recorded_of]
+        made: Family = PoolFamily(recorded, family)  # type: ignore[assignment]
+        yield SearchedSpace(f"{gemm} alone", recorded, made)
+        yield SearchedSpace(f"{gemm} with others", recorded, made, tuple(others))
+
+
+def _has(space: Space, config: Config) -> bool:
+    try:
+        space.check(config)
+    except InvalidConfig:
+        return False
+    return True
+
+
+def searched(case: SearchedSpace, shares: tuple[float, float], seed: int) -> list[float]:
+    """The best time over the optimum after each number of TRIALS."""
+    search = Search(
+        case.space.gemm,
+        case.space.device,
+        case.space.regime,
+        [case.family],
+        seed=seed,
+        history=case.history,
+        near_shares=shares,
+    )
+    best: list[float] = []
+    while len(best) < TRIALS[-1]:
+        batch = search.ask(BATCH)
+        if not batch:
+            break
+        results = [case.space.candidate(proposal.config) for proposal in batch]
+        search.tell(results)
+        for result in results:
+            us = result.search_us or math.inf
+            best.append(min(us, best[-1] if best else math.inf))
+    return [best[min(trials, len(best)) - 1] / case.space.optimum_us for trials in TRIALS]
+
+
+def main() -> int:
+    options = _options()
+    # Pools are always enumerated and scored: their points are no neighbours of each other.
+    search_module.ALL_SCORED = 10_000
+    complete = RecordedSpace.load(ROOT / "tests" / "data" / "h200_simt.space.json.gz")
+    cases = [SearchedSpace("simt, complete", complete, complete.family()), *pools(options.records, options.problems)]  # type: ignore[list-item]
+    rows: list[dict[str, Any]] = []
+    for case in cases:
+        search_module.ALL_SCORED = 64 if case.name == "simt, complete" else 10_000
+        for source, shares in SHARES.items():
+            over = [searched(case, shares, seed) for seed in range(options.seeds)]
+            rows.append({"space": case.name, "points": len(case.space.times), "source": source, "over_optimum": over})
+            print(
+                case.name,
+                source,
+                [round(statistics.median(values), 4) for values in zip(*over, strict=True)],
+                flush=True,
+            )
+        # Nothing is timed here: the device is the recorded one, Python and TVM are those of this run.
+        device = case.space.device.with_(environment=detect("cpu").environment)
+        about = environment(device, ROOT, options.commit)
+        document = {"suite": SUITE, "environment": about, "trials": list(TRIALS), "rows": rows}
+        options.out.write_text(json.dumps(document, indent=1) + "\n")
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--records", type=Path, default=ROOT / "benchmarks/results/nvidia-h200/records.jsonl.gz")
+    parser.add_argument("--problems", type=int, default=12)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--commit", default=None)
+    parser.add_argument("--out", type=Path, required=True)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""``tirgemm compare``: two artifacts side by side, as they are recorded or raced on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tirgemm._terminal import console
+from tirgemm._terminal.console import Json
+from tirgemm.cli import RegimeOption, TrustOption, trust_of
+from tirgemm.gemm import regime_named
+from tirgemm.service.commands.tune import Data, LockDir, Url
+
+if TYPE_CHECKING:
+    from tirgemm.service.explain.tables import Section
+    from tirgemm.service.views.comparison import Comparison
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A .tirgemm file, or a kernel's id or hash.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="What it is compared with.")],
+    regime: RegimeOption = "sustained",
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Race both on this machine, in one interleaved run, now.")
+    ] = False,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds that --measure takes at most.")] = 4.0,
+    trust: TrustOption = None,
+    data: Data = None,
+    db: Url = None,
+    lock_dir: LockDir = None,
+    as_json: Json = False,
+) -> None:
+    """Compare two artifacts: the knobs that differ, their times with 95 % intervals, their machine code."""
+    from tirgemm.service.explain.terminal import show
+    from tirgemm.service.views.artifact_file import open_artifact
+    from tirgemm.service.views.comparison import compare as put_side_by_side
+    from tirgemm.service.views.comparison import compare_now
+
+    trusted = trust_of(trust, data)
+    one, two = (open_artifact(text, data, db, trusted) for text in (a, b))
+    asked = regime_named(regime)
+    found = compare_now(one, two, asked, seconds, lock_dir) if measure else put_side_by_side(one, two, asked)
+    console.emit(as_json, found.to_json(), lambda: show(sections(found)))
+
+
+def sections(found: Comparison) -> Iterator[Section]:
+    """The comparison in tables: what both are, knobs, times, machine code."""
+    yield from (part for part in (_what(found), _knobs(found), _times(found), _code(found)) if part is not None)
+
+
+def _what(found: Comparison) -> Section:
+    from tirgemm.service.explain.tables import row, table
+
+    sides = (found.a, found.b)
+    manifests = [side.package.manifest for side in sides]
+    rows = [
+        ("from", *(side.where for side in sides)),
+        ("problem", *(str(manifest.gemm) for manifest in manifests)),
+        ("device", *(f"{manifest.device.model}, {manifest.device.arch}" for manifest in manifests)),
+        ("family", *(manifest.config.family for manifest in manifests)),
+        ("certificate", *("passed" if (m.certificate or {}).get("passed") else "none" for m in manifests)),
+        ("signer", *("trusted here" if side.trusted else "NOT trusted here" for side in sides)),
+        ("built by", *(f"tirgemm {manifest.tirgemm}" for manifest in manifests)),
+        ("kernel", *(manifest.kernel_sha256[:16] for manifest in manifests)),
+    ]
+    notes = ["They are one and the same kernel."] if found.same_kernel else []
+    return table("What is compared", ("", "A", "B"), [row(*cells) for cells in rows], notes=notes)
+
+
+def _knobs(found: Comparison) -> Section | None:
+    from tirgemm.service.explain.tables import Section, row, table
+
+    rows = [
+        row(each.knob, "-" if each.kernel is None else str(each.kernel), "-" if each.other is None else str(each.other))
+        for each in found.differences
+    ]
+    if not rows:
+        return Section("Knobs", notes=("All knobs are the same.",))
+    return table("Knobs that differ", ("knob", "A", "B"), rows)
+
+
+def _times(found: Comparison) -> Section:
+    from tirgemm.service.explain.tables import row, table
+
+    rows = []
+    for name, opened, time in zip("AB", (found.a, found.b), found.times, strict=True):
+        if time is None:
+            rows.append(row(name, "-", "", "", "", f"it was not measured in the regime {found.regime}"))
+            continue
+        interval, flops = time.interval, opened.package.manifest.gemm.flops
+        spread = f"{interval.low:.2f} to {interval.high:.2f}" if interval else "-"
+        clock = time.samples.conditions.get("clock_mhz") if time.samples else None
+        rows.append(row(name, f"{time.us:.2f}", spread, f"{flops / time.us / 1e6:.3g}", str(clock or ""), time.taken))
+    heads = ("", ">us a call", ">95 % interval", ">TFLOP/s", ">MHz", "taken")
+    return table(f"Times, {found.regime}", heads, rows, notes=tuple(_verdict(found)))
+
+
+def _verdict(found: Comparison) -> Iterator[str]:
+    """What the times say of which is faster, and how far that can be believed."""
+    if found.comparable:
+        yield f"The times say nothing of which is faster: {found.comparable}."
+        return
+    ratio, interval = found.ratio, found.ratio_interval
+    if ratio is None:
+        yield "There are not two times to compare: --measure takes them, where the device is here."
+        return
+    spread = f" (95 %: {interval.low:.3f} to {interval.high:.3f})" if interval else ""
+    words = f"B takes {ratio:.3f} times as long as A{spread}"
+    if interval is None:
+        yield f"{words}; without both kernels' samples in the data folder nobody knows how certain that is."
+    elif interval.low > 1 or interval.high < 1:
+        yield f"{words}: {'A' if interval.low > 1 else 'B'} is faster."
+    else:
+        yield f"{words}: these samples do not tell which is faster."
+    if not found.same_run:
+        yield (
+            "They are of different runs, at which the machine may have been in different states: --measure races "
+            "both in one."
+        )
+
+
+def _code(found: Comparison) -> Section:
+    from tirgemm.service.explain.tables import count, row, table
+
+    one, two = found.code
+    pairs: list[tuple[str, int | None, int | None]] = [("bytes of code and data", one.nbytes, two.nbytes)]
+    figures = [dict(code.figures) for code in found.code]
+    pairs += [(name, figures[0].get(name), figures[1].get(name)) for name in {**figures[0], **figures[1]}]
+    if one.instructions is not None or two.instructions is not None:
+        pairs.append(("instructions", one.instructions, two.instructions))
+    for title, counts in (("", (dict(one.units), dict(two.units))), ("main loop: ", (dict(one.loop), dict(two.loop)))):
+        mine, theirs = counts
+        pairs += [(f"{title}{name}", mine.get(name, 0), theirs.get(name, 0)) for name in {**mine, **theirs}]
+    rows = [row(name, *("-" if n is None else count(n) for n in (left, right))) for name, left, right in pairs]
+    notes = [f"{name}: {code.missing}." for name, code in zip("AB", found.code, strict=True) if code.missing]
+    return table("Machine code", ("", ">A", ">B"), rows, notes=notes)

@@ -1,0 +1,238 @@
+"""``tirgemm kernels``: the kernels of a service or of a tuning database, listed, shown, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+from tirgemm._terminal import console
+from tirgemm._terminal.console import Json
+from tirgemm._terminal.tables import Column, Fields, Table
+from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import REGIMES, Gemm, Regime, regime_named
+from tirgemm.progress import role_name, role_words
+
+if TYPE_CHECKING:
+    from tirgemm.tuning_db import Database, SqlStore
+
+app = typer.Typer(
+    help="List, show and delete kernels: of a service where --url is given, else of a tuning database.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+ServiceUrl = Annotated[str | None, typer.Option("--url", help="A service; by default the data folder is looked into.")]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", envvar="TIRGEMM_DATA", help="Data folder; default ~/.local/share/tirgemm."),
+]
+DbUrl = Annotated[
+    str | None,
+    typer.Option("--db", metavar="URL", envvar="TIRGEMM_DB", help="Database; default: SQLite in the data folder."),
+]
+KernelId = Annotated[str, typer.Argument(metavar="ID", help="A kernel, by its id.")]
+KernelIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Kernels, by their ids.")]
+Document = dict[str, Any]
+_ENDED = {
+    "trials": ", the search's budget",
+    "seconds": ", then the search's seconds were over",
+    "exhausted": ", all that there are",
+    "interrupted": ", then the search was interrupted",
+}
+
+
+class KernelCatalog(Protocol):
+    """Kernels as the API's documents, wherever they are."""
+
+    def list(self, limit: int, gemm: str | None, device: str | None, regime: Regime | None) -> list[Document]: ...
+
+    def show(self, kernel_id: str) -> Document: ...
+
+    def delete(self, kernel_id: str) -> None: ...
+
+
+@app.command("list")
+def list_kernels(
+    gemm: Annotated[str | None, typer.Option(help="Only kernels of this problem.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Only kernels of this device: cpu, sm_90a, a device's key.")
+    ] = None,
+    regime: Annotated[str | None, typer.Option(help="Only those of sustained, or isolated.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 20,
+    url: ServiceUrl = None,
+    data: Data = None,
+    db: DbUrl = None,
+    as_json: Json = False,
+) -> None:
+    """The newest kernels. Of several tuned ones for a problem, device and regime the newest is the one that is
+    served."""
+    with _kernels(url, data, db) as kernels:
+        found = kernels.list(limit, gemm, device, None if regime is None else regime_named(regime))
+
+    def show() -> None:
+        table = Table(
+            "kernel",
+            "role",
+            "problem",
+            "device",
+            Column("regime", optional=3),
+            ">us a call",
+            Column("x default", number=True, optional=1),
+            Column("trials", number=True, optional=2),
+            Column("made", optional=4),
+        )
+        for kernel in found:
+            us, ratio = _figures(kernel, kernel["regime"])
+            made = str(kernel["created_at"])[:16].replace("T", " ")
+            name = kernel["device"]["name"]
+            table.add_row(
+                kernel["id"],
+                role_name(kernel["role"]),
+                kernel["gemm"],
+                name,
+                kernel["regime"],
+                us,
+                ratio,
+                str(kernel["trials"]),
+                made,
+            )
+        console.out.print(table if found else "there is no such kernel")
+
+    console.emit(as_json, {"kernels": found}, show)
+
+
+@app.command()
+def show(
+    kernel_id: KernelId, url: ServiceUrl = None, data: Data = None, db: DbUrl = None, as_json: Json = False
+) -> None:
+    """A kernel: its problem, device, config, times and certificate."""
+    from tirgemm.config import Config
+
+    with _kernels(url, data, db) as kernels:
+        kernel = kernels.show(kernel_id)
+
+    def tell() -> None:
+        config = Config(kernel["family"], tuple(kernel["config"].items()))
+        times = []
+        for regime in REGIMES:
+            us, ratio = _figures(kernel, regime)
+            if us:
+                times.append((regime, f"{us} us a call" + (f", {ratio} x the default" if ratio else "")))
+        ended = _ENDED.get(kernel["timings"].get("search", {}).get("ended"), "")
+        certificate = kernel["certificate"]
+        tests = f"{len(certificate['tests'])} tests against {certificate['reference']}" if certificate else "none"
+        fields = [
+            ("kernel", kernel["id"]),
+            ("role", role_words(kernel["role"])),
+            ("problem", kernel["gemm"]),
+            ("device", f"{kernel['device']['model']} ({kernel['device']['key']})"),
+            ("regime", kernel["regime"]),
+            ("config", str(config)),
+            *times,
+            ("trials", f"{kernel['trials']}{ended}"),
+            ("chosen", kernel["timings"].get("selection", {}).get("reason", "")),
+            ("certificate", tests),
+            ("artifact", f"{kernel['artifact']['sha256']} ({kernel['artifact']['bytes']} bytes)"),
+            ("made", kernel["created_at"]),
+        ]
+        console.out.print(Fields(fields))
+
+    console.emit(as_json, kernel, tell)
+
+
+@app.command()
+def delete(
+    kernel_ids: KernelIds, url: ServiceUrl = None, data: Data = None, db: DbUrl = None, as_json: Json = False
+) -> None:
+    """Delete kernels with their artifacts. What was measured stays, so that making one again is quick."""
+    with _kernels(url, data, db) as kernels:
+        found = [kernels.show(kernel_id) for kernel_id in dict.fromkeys(kernel_ids)]
+        for kernel in found:
+            kernels.delete(kernel["id"])
+
+    def tell() -> None:
+        for kernel in found:
+            where = f"{kernel['device']['name']} ({kernel['regime']})"
+            what = f"{role_name(kernel['role'])} kernel of {kernel['gemm']} on {where}"
+            console.out.print(f"deleted {kernel['id']}, the {what}; what was measured for it stays")
+
+    console.emit(as_json, {"deleted": [kernel["id"] for kernel in found]}, tell)
+
+
+def _figures(kernel: Document, regime: Regime) -> tuple[str, str]:
+    """Microseconds a call in a regime and the ratio to the default, as texts; empty where nobody took them."""
+    timing = kernel["timings"].get(regime, {})
+    if "median_us" not in timing:
+        return "", ""
+    ratio = timing.get("baselines", {}).get("default", {}).get("ratio")
+    return f"{timing['median_us']:.2f}", f"{ratio:.3f}" if ratio is not None else ""
+
+
+@contextmanager
+def _kernels(url: str | None, data: Path | None, db: str | None) -> Iterator[KernelCatalog]:
+    """Those of the service at ``url`` where that is given, else those of a database, which must be there."""
+    if url is not None:
+        from tirgemm._commands.jobs import PATIENCE_SECONDS
+        from tirgemm.client import Client
+
+        with Client(url, patience=PATIENCE_SECONDS) as client:
+            yield _Served(client)
+        return
+    from tirgemm.tuning_db import SqlStore
+    from tirgemm.tuning_db.data_folder import existing_database
+
+    with existing_database(data, db, or_give="a service with --url") as database:
+        yield _Stored(database, SqlStore(database))
+
+
+class _Served:
+    """Kernels of a service."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def list(self, limit: int, gemm: str | None, device: str | None, regime: Regime | None) -> list[Document]:
+        found: list[Document] = self._client.kernels(limit, gemm=gemm, device=device, regime=regime)
+        return found
+
+    def show(self, kernel_id: str) -> Document:
+        found: Document = self._client.kernel_document(kernel_id)
+        return found
+
+    def delete(self, kernel_id: str) -> None:
+        self._client.delete(kernel_id)
+
+
+class _Stored:
+    """Kernels of a tuning database."""
+
+    def __init__(self, database: Database, store: SqlStore) -> None:
+        self._database = database
+        self._store = store
+
+    def list(self, limit: int, gemm: str | None, device: str | None, regime: Regime | None) -> list[Document]:
+        from tirgemm.service.views.kernel_members import kernel_members
+        from tirgemm.service.views.queries import device_keys, list_kernels
+
+        problem = None if gemm is None else Gemm.parse(gemm)
+        keys = None if device is None else device_keys(self._database, device)
+        found = list_kernels(self._database, gemm=problem, device_keys=keys, regime=regime, limit=limit)
+        return [kernel_members(record) for record in found]
+
+    def show(self, kernel_id: str) -> Document:
+        from tirgemm.service.views.kernel_members import kernel_members
+
+        record = self._store.kernel_by_id(kernel_id)
+        if record is None:
+            raise InvalidRequest(
+                f"{self._database.place} has no kernel {kernel_id!r:.80}; `tirgemm kernels list` shows those that it "
+                f"has"
+            )
+        return kernel_members(record)
+
+    def delete(self, kernel_id: str) -> None:
+        self._store.delete_kernel(kernel_id)

@@ -1,0 +1,194 @@
+"""``tirgemm show``: what an artifact is and who signed it, or one of its texts; nothing of it is run."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tirgemm._terminal import console
+from tirgemm._terminal.console import Json
+from tirgemm._terminal.tables import Fields, Table
+from tirgemm.cli import TrustOption, trust_of
+from tirgemm.gemm import REGIMES
+from tirgemm.progress import role_name
+from tirgemm.service.commands.tune import Data, Url
+
+if TYPE_CHECKING:
+    from tirgemm.service.views.artifact_file import Opened
+
+# What a terminal would take for commands to itself.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def show(
+    artifact: Annotated[str, typer.Argument(metavar="ARTIFACT", help="A .tirgemm file, or a kernel's id or hash.")],
+    script: Annotated[bool, typer.Option("--script", help="Print its TVMScript, alone.")] = False,
+    cuda: Annotated[bool, typer.Option("--cuda", help="Print its CUDA source, alone.")] = False,
+    ptx: Annotated[bool, typer.Option("--ptx", help="Print its PTX, which NVRTC makes here, alone.")] = False,
+    sass: Annotated[bool, typer.Option("--sass", help="Print its GPU machine code by nvdisasm, alone.")] = False,
+    llvm: Annotated[bool, typer.Option("--llvm", help="Print its LLVM IR (CPU kernels), alone.")] = False,
+    asm: Annotated[bool, typer.Option("--asm", help="Print its CPU machine code by objdump, alone.")] = False,
+    trust: TrustOption = None,
+    data: Data = None,
+    db: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Show what an artifact is, who signed it and how fast it was; or one of its texts. Nothing of it is run."""
+    from tirgemm.errors import InvalidRequest
+    from tirgemm.service.views.artifact_file import open_artifact
+    from tirgemm.service.views.artifact_texts import kinds, text_of
+
+    chosen = {"script": script, "cuda": cuda, "ptx": ptx, "sass": sass, "llvm": llvm, "asm": asm}
+    wanted = [kind for kind, asked in chosen.items() if asked]
+    if len(wanted) > 1:
+        raise InvalidRequest(f"--{' and --'.join(wanted)} are given; show prints one text at a time")
+    opened = open_artifact(artifact, data, db, trust_of(trust, data))
+    if not wanted:
+        console.emit(as_json, _document(opened, kinds(opened.package)), lambda: _show(opened, kinds(opened.package)))
+        return
+    text = text_of(opened, wanted[0])
+    document = {
+        "kind": wanted[0],
+        "made": text.made,
+        "text": text.text,
+        "kernel_sha256": opened.package.manifest.kernel_sha256,
+    }
+    if text.made and not as_json:
+        console.err.print(text.made, markup=False, soft_wrap=True, style="dim")
+    console.emit(as_json, document, lambda: _write(text.text))
+
+
+def _write(text: str) -> None:
+    """The text as it is; to a terminal without what would steer it."""
+    sys.stdout.write(_plain(text) if sys.stdout.isatty() else text)
+    if not text.endswith("\n"):
+        sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def _document(opened: Opened, texts: tuple[str, ...]) -> dict[str, Any]:
+    package = opened.package
+    return {
+        "from": opened.where,
+        "sha256": package.sha256,
+        "signer": package.key,
+        "trusted": opened.trusted,
+        "role": opened.record.role if opened.record else None,
+        "id": opened.record.id if opened.record else None,
+        "texts": list(texts),
+        "members": _members(opened),
+        "manifest": package.manifest.to_json(),
+    }
+
+
+def _members(opened: Opened) -> list[dict[str, Any]]:
+    package = opened.package
+    manifest = package.manifest
+    binary = manifest.to_json()["kernel"]["binary"]["name"]
+    sizes = {name: len(text.encode()) for name, text in package.sources.items()}
+    return [
+        {"name": binary, "bytes": len(package.binary), "sha256": manifest.binary_sha256},
+        *({"name": name, "bytes": sizes[name], "sha256": digest} for name, digest in manifest.sources.items()),
+    ]
+
+
+def _show(opened: Opened, texts: tuple[str, ...]) -> None:
+    manifest, record = opened.package.manifest, opened.record
+    fields = [
+        ("problem", str(manifest.gemm)),
+        ("device", f"{manifest.device.model}, {manifest.device.arch}"),
+        ("family", manifest.config.family),
+        ("config", ", ".join(f"{name}={value}" for name, value in manifest.config.knobs)),
+        ("role", f"{role_name(record.role)}, {record.regime}, made {record.created_at}" if record else ""),
+        ("signed by", opened.signature),
+        ("certificate", _certificate(manifest.certificate, manifest.kernel_sha256)),
+        ("chosen", str(manifest.timings.get("selection", {}).get("reason", ""))),
+        ("launches", "; ".join(_launches(opened))),
+        ("built by", f"tirgemm {manifest.tirgemm}, {' '.join(manifest.flags)}"),
+        ("kernel", manifest.kernel_sha256),
+        ("artifact", opened.package.sha256),
+    ]
+    console.out.print(_plain(opened.where), style="bold")
+    console.out.print(Fields([(name, _plain(value)) for name, value in fields], indent=2))
+    timings = _timings(opened)
+    if timings.rows:
+        console.out.print()
+        console.out.print(timings)
+    table = Table("holds", ">bytes", "SHA-256", indent=2)
+    for member in _members(opened):
+        table.add_row(member["name"], f"{member['bytes']:,}", member["sha256"])
+    console.out.print()
+    console.out.print(table)
+    console.out.print()
+    console.out.print(f"Texts of it: {', '.join(f'--{kind}' for kind in texts)}.")
+
+
+def _certificate(certificate: dict[str, Any] | None, kernel_sha256: str) -> str:
+    if certificate is None:
+        return "none: nobody verified this build"
+    if certificate.get("kernel_sha256") != kernel_sha256:
+        return "of another kernel: it says nothing of this one"
+    tests = certificate.get("tests", [])
+    errors = [test["error"] for test in tests if isinstance(test, dict) and isinstance(test.get("error"), float)]
+    worst = f", the largest error {max(errors):.3g} of its bound" if errors else ""
+    passed = "passed" if certificate.get("passed") else "FAILED"
+    at = f", {certificate['at']}" if certificate.get("at") else ""
+    return f"{passed} {len(tests)} tests against {certificate.get('reference', '?')}{worst}{at}"
+
+
+def _launches(opened: Opened) -> list[str]:
+    """Every kernel in order: its extents and what it takes of an SM."""
+    from tirgemm import expr
+    from tirgemm.analysis.sass.cubin import kernels
+    from tirgemm.errors import AnalysisFailed
+
+    manifest = opened.package.manifest
+    registers: dict[str, int] = {}
+    if manifest.binary_format == "cubin":
+        try:
+            registers = {kernel.name: kernel.registers for kernel in kernels(opened.package.binary)}
+        except AnalysisFailed:
+            registers = {}
+    found = []
+    for kernel in manifest.launch.kernels:
+        grid = " x ".join(expr.text(extent) for extent in kernel.grid)
+        words = f"{kernel.symbol} on {grid} blocks"
+        if manifest.device.kind == "cuda":
+            words += f" of {kernel.block[0] * kernel.block[1] * kernel.block[2]} threads"
+            words += f", {kernel.shared_bytes:,} bytes of dynamic shared memory" if kernel.shared_bytes else ""
+            words += f", {registers[kernel.symbol]} registers a thread" if kernel.symbol in registers else ""
+        found.append(words)
+    return found
+
+
+def _timings(opened: Opened) -> Table:
+    """A row for each regime: the time, and how the baselines of the same run compare."""
+    manifest = opened.package.manifest
+    measured = {
+        regime: timing
+        for regime in REGIMES
+        if isinstance(timing := manifest.timings.get(regime), dict)
+        and isinstance(timing.get("median_us"), (int, float))
+    }
+    names = sorted({name for timing in measured.values() for name in timing.get("baselines", {})})
+    table = Table(
+        "regime", ">us a call", ">TFLOP/s", *(f">speed against {name}" for name in names), ">samples", indent=2
+    )
+    for regime, timing in measured.items():
+        us = float(timing["median_us"])
+        ratios = [timing.get("baselines", {}).get(name, {}).get("ratio") for name in names]
+        table.add_row(
+            _plain(regime),
+            f"{us:.2f}",
+            f"{manifest.gemm.flops / us / 1e6:.3g}",
+            *(f"{ratio:.3f}" if ratio else "-" for ratio in ratios),
+            str(timing.get("samples", "")),
+        )
+    return table
+
+
+def _plain(text: str) -> str:
+    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,0 +1,108 @@
+"""``tirgemm tune`` for several problems or suites: one search each, scheduled on one device."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tirgemm._terminal import console
+from tirgemm.events import CandidateRecorded, Event
+
+if TYPE_CHECKING:
+    from tirgemm.gemm import Gemm
+    from tirgemm.tuning.sweep import Outcome
+    from tirgemm.tuning.tuned_kernel import TuneRequest
+    from tirgemm.tuning.workbench import Workbench
+
+
+def problems(gemms: Sequence[str], suites: Sequence[str]) -> list[Gemm]:
+    """The problems that are named and those of the suites, each once. Raises InvalidGemm, InvalidRequest."""
+    from tirgemm.bench.suites import Suite, find_suite
+    from tirgemm.errors import InvalidRequest
+    from tirgemm.gemm import Gemm
+
+    named = [Gemm.parse(text) for text in gemms]
+    named += [gemm for name in suites for gemm in Suite.read(find_suite(name)).gemms]
+    if not named:
+        raise InvalidRequest("give at least one GEMM, or --suite NAME")
+    return list(dict.fromkeys(named))
+
+
+def sweep(
+    requests: Sequence[TuneRequest], workbench: Workbench, *, stop: threading.Event, quiet: bool
+) -> list[Outcome]:
+    """Tune every problem that the store does not answer yet, all with one budget; a line for each as it is done."""
+    from tirgemm.errors import TirgemmError
+    from tirgemm.tuning.budget import covers
+    from tirgemm.tuning.records import Status
+    from tirgemm.tuning.sweep import Outcome, Sweep
+    from tirgemm.tuning.tune import Tuning
+    from tirgemm.tuning.tuning_task import Control
+
+    store, key = workbench.store, workbench.device.key
+    regime, budget = requests[0].regime, requests[0].budget
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed} trials"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console.err, disable=quiet and not console.err.is_terminal) as progress:
+        task = progress.add_task(f"{len(requests)} problems, {regime}; {workbench.device.model}")
+        outcomes: list[Outcome] = []
+
+        def on_outcome(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            progress.console.print(_line(outcome, regime), highlight=False, markup=False, soft_wrap=True)
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, CandidateRecorded):
+                progress.advance(task)
+
+        tunings: list[Tuning] = []
+        for request in requests:
+            gemm = request.gemm
+            recorded = store.candidates(gemm, key, regime)
+            spent = sum(candidate.status is not Status.PRUNED for candidate in recorded)
+            known = None if request.retune else store.kernel(gemm, key, regime)
+            if known is not None and covers(known, budget, request.families):
+                on_outcome(Outcome(gemm, known))
+                continue
+            own = budget.on_top_of(spent) if request.retune else budget
+            try:
+                tunings.append(
+                    Tuning(
+                        gemm,
+                        workbench,
+                        regime,
+                        own,
+                        seed=request.seed,
+                        families=request.families,
+                        control=Control(on_event, stop=stop),
+                    )
+                )
+            except TirgemmError as error:
+                on_outcome(Outcome(gemm, error=error))
+        progress.update(task, total=sum(tuning.budget.trials for tuning in tunings))
+        if tunings:
+            Sweep(tunings, seconds=budget.seconds * len(tunings), on_outcome=on_outcome).run()
+    return outcomes
+
+
+def document(outcomes: Sequence[Outcome], describe: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    """The outcomes as one JSON object."""
+    return {
+        "kernels": [describe(outcome.record) for outcome in outcomes if outcome.record is not None],
+        "failed": [{"gemm": str(o.gemm), "error": str(o.error)} for o in outcomes if o.error is not None],
+    }
+
+
+def _line(outcome: Outcome, regime: str) -> str:
+    if outcome.record is None:
+        return f"{outcome.gemm}  {outcome.error}"
+    timing = outcome.record.timings.get(regime, {})
+    ratios = "".join(f"  {beside['ratio']:.3f} x {name}" for name, beside in timing.get("baselines", {}).items())
+    return f"{outcome.gemm}  {timing.get('median_us', float('nan')):.2f} us{ratios}  {outcome.record.config}"

@@ -1,0 +1,1 @@
+"""HTTP: routes, request and response documents, problems and server-sent events."""

@@ -1,0 +1,64 @@
+"""Resolve the device that a request names: a live worker's, or one to cross-compile for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tirgemm.device import Device
+from tirgemm.errors import DeviceUnavailable, InvalidDevice
+from tirgemm.hardware import ARCHITECTURES, named_device
+from tirgemm.service.http.problems import Problem
+
+_KEY = re.compile(r"(cpu:[a-z0-9.-]+(:[a-z0-9.-]+){3}|cuda:sm_\d+a?:[a-z0-9-]+:\d+)")
+_PLACE = re.compile(r"cpu|cuda(:\d{1,4})?")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device class by its key. ``device`` is None where only the key is known; ``here``: a live worker has it."""
+
+    key: str
+    device: Device | None
+    here: bool
+
+
+def resolve(name: str | None, devices: Iterable[Device]) -> Target:
+    """What ``name`` (a key, ``cpu``, ``cuda:0``, ``sm_90a``; None: the best) means beside the live workers' devices.
+
+    Raises InvalidDevice for a name that means nothing or more than one thing, and the 409 problem where a place such as
+    ``cuda:0`` is not there, so that nobody can say which device it would be.
+    """
+    classes = {device.key: device for device in devices}
+    if name is None:
+        if not classes:
+            raise unavailable("no device was named, and", classes.values())
+        best = max(classes.values(), key=_rank)
+        return Target(best.key, best, True)
+    found = [d for d in classes.values() if name in d.names]
+    if len(found) > 1:
+        keys = ", ".join(d.key for d in found)
+        raise InvalidDevice(f"device {name!r} means several devices of the workers; give one of the keys {keys}")
+    if found:
+        return Target(found[0].key, found[0], True)
+    if _KEY.fullmatch(name):
+        named = {device.key: device for device in map(named_device, ARCHITECTURES)}
+        return Target(name, named.get(name), False)
+    if _PLACE.fullmatch(name):
+        raise unavailable(f"device {name!r} is with no live worker;", classes.values())
+    device = named_device(name)
+    return Target(device.key, device, False)
+
+
+def unavailable(why: str, devices: Iterable[Device], **extra: Any) -> Problem:
+    """The 409 that says which devices the live workers have, with ``extra`` members."""
+    known = [{"key": d.key, "name": d.name} for d in devices]
+    listed = ", ".join(f"{d['name']} ({d['key']})" for d in known)
+    detail = f"{why} live workers have {listed}" if known else "no worker is alive; start one with `tirgemm worker`"
+    return Problem(DeviceUnavailable.status, detail, DeviceUnavailable.code, devices=known, **extra)
+
+
+def _rank(device: Device) -> tuple[bool, float, int]:
+    return device.kind == "cuda", max((rate for _, rate in device.peak_tflops), default=0.0), device.units

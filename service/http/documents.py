@@ -1,0 +1,297 @@
+"""The JSON documents of the API: what a request holds and what answers look like."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
+
+from tirgemm.device import Device
+from tirgemm.gemm import Regime
+from tirgemm.service.views.kernel_members import device_members, kernel_members
+from tirgemm.status import JobStatus, Role
+from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning_db import Job
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class BudgetRequest(BaseModel):
+    """How much the search may spend; what is not given is the service's default, see the limits in /v1/meta."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    trials: Annotated[StrictInt, Field(ge=1)] | None = Field(default=None, description="Candidates built.")
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = None
+
+
+class BudgetBody(BaseModel):
+    """How much the search of a job may spend."""
+
+    trials: int
+    seconds: float
+
+
+class KernelRequest(BaseModel):
+    """A problem, a device and a regime; what to do where the answer is not there yet."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    gemm: str | dict[str, Any] = Field(
+        description="The text form, or an object of the fields.",
+        examples=["1023x1021x1027:f16:nt", {"m": 1023, "n": 1021, "k": 1027}],
+    )
+    device: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        default=None, description="A device's key or name (cpu, cuda:0, sm_90a); by default the best that a worker has."
+    )
+    regime: Regime = "sustained"
+    budget: BudgetRequest = BudgetRequest()
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**31)] = 0
+    retune: StrictBool = Field(
+        default=False, description="true goes on with the search, by budget.trials further candidates."
+    )
+    verify: StrictBool = Field(
+        default=True, description="false takes an unverified cross-compiled build where no worker has the device."
+    )
+
+
+class DeviceBody(BaseModel):
+    """A device as documents name it."""
+
+    key: str
+    name: str
+    kind: Literal["cpu", "cuda"]
+    model: str
+    arch: str
+
+    @classmethod
+    def of(cls, device: Device) -> DeviceBody:
+        return cls.model_validate(device_members(device))
+
+
+class ArtifactBody(BaseModel):
+    """Where the signed artifact is."""
+
+    sha256: str
+    bytes: int
+    url: str
+
+
+class KernelDocument(BaseModel):
+    """A kernel. ``role``: the ``tuned`` one, the ``fallback`` served ahead of the search, or ``unverified``."""
+
+    id: str
+    gemm: str
+    problem: dict[str, Any]
+    device: DeviceBody
+    regime: Regime
+    role: Role
+    verified: bool
+    family: str
+    config: dict[str, Any]
+    config_hash: str
+    kernel_sha256: str
+    timings: dict[str, Any]
+    certificate: dict[str, Any] | None
+    artifact: ArtifactBody
+    trials: int
+    created_at: str
+    links: dict[str, str]
+
+    @classmethod
+    def of(cls, record: KernelRecord) -> KernelDocument:
+        return cls.model_validate(kernel_members(record))
+
+
+class ExplainedDevice(BaseModel):
+    """The device that a kernel is explained on."""
+
+    key: str
+    name: str
+    model: str
+    arch: str
+    units: int
+
+
+class Unexplained(BaseModel):
+    """Something that is in no figure: its name, and in a sentence why."""
+
+    name: str
+    reason: str
+
+
+class ExplanationDocument(BaseModel):
+    """Why a kernel is as fast as it is. ``kernels``: every launch with ``memory``, ``resources``, ``occupancy``,
+    ``waves`` and ``opcodes``; ``rivals``: what it was chosen from."""
+
+    kernel: str | None
+    gemm: str
+    m: int
+    device: ExplainedDevice
+    family: str
+    config: dict[str, Any]
+    config_hash: str
+    default: bool
+    compiled: bool
+    code: str
+    main: str
+    kernels: list[dict[str, Any]]
+    alignments: list[dict[str, Any]]
+    cut: dict[str, Any] | None
+    coverage: dict[str, Any] | None
+    roofline: dict[str, Any] | None
+    timed: str
+    unknown: list[Unexplained]
+    rivals: dict[str, Any] | None
+
+
+class JobError(BaseModel):
+    """Why a job failed."""
+
+    code: str
+    detail: str
+
+    @classmethod
+    def of(cls, text: str) -> JobError:
+        """The inverse of how the worker writes an error: ``code: detail``."""
+        found = re.fullmatch(r"([a-z_]+): (.*)", text, re.DOTALL)
+        return cls(code=found[1], detail=found[2]) if found else cls(code="error", detail=text)
+
+
+class JobSummary(BaseModel):
+    """One tuning request, alive until it is done, failed or cancelled."""
+
+    id: str
+    status: JobStatus
+    gemm: str
+    device: DeviceBody
+    regime: Regime
+    budget: BudgetBody
+    seed: int
+    verify: bool
+    fallback_id: str | None
+    kernel_id: str | None
+    error: JobError | None
+    attempts: int
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    links: dict[str, str]
+
+    @classmethod
+    def of(cls, job: Job) -> JobSummary:
+        return cls(**_summary(job))
+
+
+class JobDocument(JobSummary):
+    """A job with its kernels: ``fallback`` is what to use meanwhile, ``kernel`` what it ended with."""
+
+    fallback: KernelDocument | None
+    kernel: KernelDocument | None
+
+    @classmethod
+    def with_kernels(cls, job: Job, fallback: KernelRecord | None, kernel: KernelRecord | None) -> JobDocument:
+        return cls(
+            **_summary(job),
+            fallback=KernelDocument.of(fallback) if fallback else None,
+            kernel=KernelDocument.of(kernel) if kernel else None,
+        )
+
+
+def _summary(job: Job) -> dict[str, Any]:
+    request = job.request
+    links = {"self": f"/v1/jobs/{job.id}", "events": f"/v1/jobs/{job.id}/events"}
+    for name, kernel_id in (("fallback", job.fallback_id), ("kernel", job.kernel_id)):
+        if kernel_id:
+            links[name] = f"/v1/kernels/{kernel_id}"
+    return {
+        "id": job.id,
+        "status": job.status,
+        "gemm": str(request.gemm),
+        "device": DeviceBody.of(request.device),
+        "regime": request.regime,
+        "budget": BudgetBody(trials=request.trials, seconds=request.seconds),
+        "seed": request.seed,
+        "verify": request.verify,
+        "fallback_id": job.fallback_id or None,
+        "kernel_id": job.kernel_id or None,
+        "error": JobError.of(job.error) if job.error else None,
+        "attempts": job.attempts,
+        "created_at": job.created_at,
+        "started_at": job.started_at or None,
+        "finished_at": job.finished_at or None,
+        "links": links,
+    }
+
+
+class PendingDocument(BaseModel):
+    """The answer while a job works: ``running`` with the fallback to use meanwhile, ``building`` until there is one."""
+
+    status: Literal["building", "running"]
+    job: JobDocument
+    fallback: KernelDocument | None
+
+
+class KernelList(BaseModel):
+    """Kernels, newest first; ``next`` is the ``after`` of the next page, null at the end."""
+
+    kernels: list[KernelDocument]
+    next: str | None
+
+
+class JobList(BaseModel):
+    """Jobs, newest first."""
+
+    jobs: list[JobSummary]
+
+
+class KeyBody(BaseModel):
+    """One public key with which the service signs artifacts."""
+
+    algorithm: Literal["ed25519"]
+    key: str
+
+
+class KeyList(BaseModel):
+    """The service's public keys. Whether to trust them is for the user to decide, over a channel that they trust."""
+
+    keys: list[KeyBody]
+
+
+class Health(BaseModel):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Readiness(BaseModel):
+    """The database is reachable and a worker is alive."""
+
+    status: Literal["ready"]
+    workers: int
+
+
+class WorkerBody(BaseModel):
+    """A live worker."""
+
+    name: str
+    devices: list[DeviceBody]
+    seen_at: str
+
+
+class Meta(BaseModel):
+    """What this service is and takes."""
+
+    version: str
+    schema_revision: str
+    signer: str = Field(description="The public key that new artifacts are signed with; see /v1/keys.")
+    workers: list[WorkerBody]
+    devices: list[DeviceBody]
+    named_devices: list[str]
+    families: list[str]
+    regimes: list[str]
+    dtypes: list[str]
+    layouts: list[str]
+    activations: list[str]
+    limits: dict[str, int | float]

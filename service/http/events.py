@@ -1,0 +1,67 @@
+"""A job's events as server-sent events: resumable by id, ended by the job's end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi.concurrency import run_in_threadpool
+from fastapi.sse import ServerSentEvent
+
+from tirgemm.events import event_from_json
+from tirgemm.service.http.problems import Problem
+from tirgemm.service.http.state import ServiceState
+from tirgemm.tuning_db import Job, StoredEvent
+
+POLL_SECONDS = 0.1
+PAGE = 500
+RETRY_MS = 500
+
+
+def last_event_id(header: str | None) -> int:
+    """The event to go on behind. Raises the 422 problem for what this service never gave out as an id."""
+    if header is None or header == "":
+        return 0
+    if not (header.isascii() and header.isdigit() and len(header) <= 18):
+        raise Problem(422, f"Last-Event-ID is {header[:80]!r}; it must be the id of an event", "invalid_request")
+    return int(header)
+
+
+async def stream(state: ServiceState, job_id: str, after: int) -> AsyncIterator[ServerSentEvent]:
+    """Every event behind ``after``, then new ones as they come, then the end: ``done``, ``failed`` or ``cancelled``.
+
+    The end is made from the job itself, so that it cannot be missing; it is told again to whoever comes back later.
+    """
+    retry: int | None = RETRY_MS
+    while not state.stopping.is_set():
+        job, events = await run_in_threadpool(_read, state, job_id, after)
+        for event in events:
+            yield ServerSentEvent(id=str(event.id), event=event.kind, data=event.data, retry=retry)
+            after, retry = event.id, None
+        if len(events) == PAGE:
+            continue
+        if job is None:
+            return
+        if job.ended:
+            data = await run_in_threadpool(_end, state, job)
+            yield ServerSentEvent(id=str(after + 1), event=job.status, data=data, retry=retry)
+            return
+        try:
+            await asyncio.wait_for(state.stopping.wait(), POLL_SECONDS)
+        except TimeoutError:
+            continue
+
+
+def _read(state: ServiceState, job_id: str, after: int) -> tuple[Job | None, list[StoredEvent]]:
+    # The job first: where it has ended, every event of it is already there to be read.
+    job = state.queue.job(job_id)
+    return job, state.queue.events(job_id, after=after, limit=PAGE)
+
+
+def _end(state: ServiceState, job: Job) -> dict[str, Any]:
+    kernel = state.store.kernel_by_id(job.kernel_id) if job.kernel_id else None
+    said: dict[str, Any] = {"kernel": job.kernel_id, "error": job.error, "at": job.finished_at}
+    if kernel is not None:
+        said |= {"config": str(kernel.config), "timings": kernel.timings}
+    return event_from_json(job.status, said).to_json()

@@ -1,0 +1,167 @@
+"""Every error of the service as one RFC 9457 document: type, title, status, detail, instance, and code."""
+
+from __future__ import annotations
+
+import http
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tirgemm.errors import TirgemmError
+from tirgemm.service.http.documents import BudgetRequest, KernelRequest
+
+logger = logging.getLogger("tirgemm.service")
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:tirgemm:problem:"
+
+# What may stand where in a request.
+_MEMBERS: dict[tuple[str, ...], type[BaseModel]] = {("body",): KernelRequest, ("body", "budget"): BudgetRequest}
+_HTTP_CODES = {
+    400: "bad_request",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "request_timeout",
+    413: "body_too_large",
+    415: "unsupported_media_type",
+    416: "range_not_satisfiable",
+    503: "not_ready",
+}
+
+
+class ProblemDocument(BaseModel):
+    """An RFC 9457 problem. ``code`` is the stable name to switch on; more members may follow."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(examples=["urn:tirgemm:problem:invalid_gemm"])
+    title: str
+    status: int = Field(ge=400, le=599)
+    detail: str
+    instance: str = Field(description="The path of the request.")
+    code: str
+
+
+class Problem(Exception):
+    """An error that only the service knows; ``extra`` becomes members of the document."""
+
+    def __init__(
+        self, status: int, detail: str, code: str = "", headers: Mapping[str, str] | None = None, **extra: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.code = code or _HTTP_CODES[status]
+        self.headers = dict(headers or {})
+        self.extra = extra
+
+
+def respond(
+    path: str, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None, **extra: Any
+) -> Response:
+    """The response that carries one problem document."""
+    body = {
+        "type": f"{TYPE_PREFIX}{code}",
+        "title": code.replace("_", " ").capitalize(),
+        "status": status,
+        "detail": detail,
+        "instance": path,
+        "code": code,
+        **extra,
+    }
+    # ASCII only: a message may quote what a client sent, lone surrogates included, which UTF-8 cannot hold.
+    content = json.dumps(body, ensure_ascii=True, default=str).encode("ascii")
+    return Response(content, status, {"Cache-Control": "no-store", **(headers or {})}, MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Make ``app`` answer every exception with a problem document."""
+    app.add_exception_handler(Problem, _on_problem)
+    app.add_exception_handler(TirgemmError, _on_tirgemm_error)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(Exception, _on_exception)
+
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    "4XX": {"description": "Problem", "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}},
+    "5XX": {"description": "Problem", "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}},
+}
+
+
+def describe(schema: dict[str, Any]) -> dict[str, Any]:
+    """The OpenAPI document with FastAPI's own error schemas replaced by the one that is really sent."""
+    schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    schemas["Problem"] = ProblemDocument.model_json_schema()
+    for operations in schema["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+    return schema
+
+
+def _on_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return respond(request.url.path, error.status, error.code, error.detail, error.headers, **error.extra)
+
+
+def _on_tirgemm_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, TirgemmError)
+    if error.status >= 500:
+        logger.error("%s %s: %s: %s", request.method, request.url.path, error.code, error)
+    return respond(request.url.path, error.status, error.code, str(error))
+
+
+def _on_validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()
+    first = found[0]
+    if first["type"] == "json_invalid":
+        reason = first.get("ctx", {}).get("error", first["msg"])
+        return respond(request.url.path, 400, "invalid_json", f"the body is not JSON: {reason}")
+    fields = [{"field": _field(e["loc"]), "message": _words(e)} for e in found[:20]]
+    detail = f"{fields[0]['field']}: {fields[0]['message']}"
+    return respond(request.url.path, 422, "invalid_request", detail, errors=fields)
+
+
+def _words(error: Mapping[str, Any]) -> str:
+    model = _MEMBERS.get(error["loc"][:-1]) if error["type"] == "extra_forbidden" else None
+    return str(error["msg"]) if model is None else f"no such member; there are {', '.join(model.model_fields)}"
+
+
+def _field(loc: tuple[int | str, ...]) -> str:
+    return ".".join(str(part)[:80] for part in loc)
+
+
+def _on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = _HTTP_CODES.get(error.status_code, "http_error")
+    detail = str(error.detail)
+    if error.status_code == 404:
+        detail = f"nothing is at {request.url.path}; /openapi.json lists what is"
+    elif error.status_code == 405:
+        detail = f"{request.url.path} does not take {request.method}"
+    elif error.status_code == 400:
+        code, detail = "invalid_json", "the body is not JSON in UTF-8"
+    elif not detail:
+        detail = http.HTTPStatus(error.status_code).phrase
+    return respond(request.url.path, error.status_code, code, detail, error.headers)
+
+
+def _on_exception(request: Request, error: Exception) -> Response:
+    # The server logs the traceback itself; what the client gets names no internals.
+    return respond(
+        request.url.path,
+        500,
+        "internal_error",
+        f"the service failed to answer ({type(error).__name__}); its log says why",
+    )

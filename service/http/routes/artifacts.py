@@ -1,0 +1,101 @@
+"""``/v1/artifacts/{sha256}``: signed artifacts, which never change under their address."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Path, Response
+
+from tirgemm.service.http.problems import Problem
+from tirgemm.service.http.state import State
+
+router = APIRouter(prefix="/v1/artifacts", tags=["artifacts"])
+
+MEDIA_TYPE = "application/vnd.tirgemm+zip"
+
+Name = Annotated[str, Path(description="SHA-256 of the file, 64 lowercase hexadecimal digits.")]
+_BODY = {"content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
+_RESPONSES: dict[int | str, dict[str, object]] = {
+    200: {**_BODY, "description": "The whole file."},
+    206: {**_BODY, "description": "The range that was asked for."},
+    304: {"description": "The client has it already."},
+}
+
+
+@router.get("/{sha256}", response_class=Response, responses=_RESPONSES)
+def get_artifact(
+    sha256: Name,
+    state: State,
+    if_none_match: Annotated[str | None, Header()] = None,
+    range_: Annotated[str | None, Header(alias="Range")] = None,
+    if_range: Annotated[str | None, Header()] = None,
+) -> Response:
+    """The artifact's bytes, or one range of them. Check its signature against a key that you trust before loading
+    it."""
+    data = _read(state, sha256)
+    etag = f'"{sha256}"'
+    headers = {
+        "ETag": etag,
+        "Cache-Control": "public, max-age=31536000, immutable",
+        "Accept-Ranges": "bytes",
+        "X-Content-Type-Options": "nosniff",
+    }
+    if if_none_match is not None and _matches(if_none_match, etag):
+        return Response(status_code=304, headers=headers)
+    headers["Content-Disposition"] = f'attachment; filename="{sha256}.tirgemm"'
+    if range_ is None or (if_range is not None and if_range.strip() != etag):
+        return Response(data, 200, headers, MEDIA_TYPE)
+    span = _span(range_, len(data))
+    if span is None:
+        return Response(data, 200, headers, MEDIA_TYPE)
+    first, last = span
+    headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
+    return Response(data[first : last + 1], 206, headers, MEDIA_TYPE)
+
+
+@router.head("/{sha256}", response_class=Response, responses={200: {"description": "The headers of GET."}})
+def head_artifact(sha256: Name, state: State, if_none_match: Annotated[str | None, Header()] = None) -> Response:
+    """What GET would answer, without the body."""
+    # The server drops the body of an answer to HEAD and keeps its Content-Length.
+    return get_artifact(sha256, state, if_none_match, None, None)
+
+
+def _read(state: State, sha256: str) -> bytes:
+    missing = Problem(
+        404, f"there is no artifact {sha256[:80]!r}; a kernel document names its own", "artifact_not_found"
+    )
+    if not re.fullmatch(r"[0-9a-f]{64}", sha256) or not state.database.blobs.has(sha256):
+        raise missing
+    return state.store.get_blob(sha256)
+
+
+def _matches(header: str, etag: str) -> bool:
+    """RFC 9110, section 13.1.2: a list of tags, compared weakly, or ``*``."""
+    tags = [tag.strip().removeprefix("W/") for tag in header.split(",")]
+    return "*" in tags or etag in tags
+
+
+def _span(header: str, size: int) -> tuple[int, int] | None:
+    """The first and the last byte of a single range, or None where the header is to be ignored (RFC 9110, 14.2).
+
+    Raises the 416 problem where the range lies behind the end.
+    """
+    found = re.fullmatch(r"bytes\s*=\s*(\d{0,18})-(\d{0,18})", header.strip())
+    if found is None or found.groups() == ("", ""):
+        return None
+    first, last = found.groups()
+    if not first:
+        start, end = size - min(int(last), size), size - 1
+    else:
+        start, end = int(first), min(int(last), size - 1) if last else size - 1
+        if last and int(last) < int(first):
+            return None
+    if start > end or start >= size:
+        raise Problem(
+            416,
+            f"{header[:80]!r} is outside the file, which has {size} bytes",
+            headers={"Content-Range": f"bytes */{size}"},
+            size=size,
+        )
+    return start, end

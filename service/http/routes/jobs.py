@@ -1,0 +1,90 @@
+"""``/v1/jobs``: look at tuning requests, follow them, cancel them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from tirgemm.gemm import Gemm
+from tirgemm.service.http.documents import JobDocument, JobList, JobSummary
+from tirgemm.service.http.events import last_event_id, stream
+from tirgemm.service.http.problems import Problem
+from tirgemm.service.http.routes.parameters import ONLY_KNOWN, DeviceFilter, GemmFilter
+from tirgemm.service.http.state import ServiceState, State
+from tirgemm.service.views.queries import device_keys
+from tirgemm.status import JobStatus
+from tirgemm.tuning_db import Job
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+
+def _job(job_id: str, state: State) -> Job:
+    found = state.queue.job(job_id) if job_id.isascii() and job_id.isalnum() and len(job_id) <= 32 else None
+    if found is None:
+        raise Problem(404, f"there is no job {job_id[:64]!r}; GET /v1/jobs lists them", "job_not_found")
+    return found
+
+
+def _after(last_event: Annotated[str | None, Header(alias="Last-Event-ID")] = None) -> int:
+    return last_event_id(last_event)
+
+
+# Looked at before a stream starts, so that what is wrong is still an error and not the end of a stream.
+FoundJob = Annotated[Job, Depends(_job)]
+After = Annotated[int, Depends(_after)]
+
+
+def job_document(state: ServiceState, job: Job) -> JobDocument:
+    """The job with the documents of its kernels."""
+    fallback = state.store.kernel_by_id(job.fallback_id) if job.fallback_id else None
+    kernel = state.store.kernel_by_id(job.kernel_id) if job.kernel_id else None
+    return JobDocument.with_kernels(job, fallback, kernel)
+
+
+@router.get("", dependencies=[ONLY_KNOWN])
+def list_jobs(
+    state: State,
+    gemm: GemmFilter = None,
+    device: DeviceFilter = None,
+    status: Annotated[JobStatus | None, Query(description="Only jobs of this status.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> JobList:
+    """The newest jobs."""
+    problem = None if gemm is None else Gemm.parse(gemm)
+    keys = None if device is None else device_keys(state.database, device)
+    return JobList(jobs=[JobSummary.of(job) for job in state.queue.jobs(limit, status, problem, keys)])
+
+
+@router.get("/{job_id}")
+def get_job(job: FoundJob, state: State, response: Response) -> JobDocument:
+    """One job, with its fallback and, once it is done, its kernel."""
+    response.headers["Cache-Control"] = "no-store"
+    return job_document(state, job)
+
+
+@router.delete("/{job_id}")
+def cancel_job(job: FoundJob, state: State) -> JobDocument:
+    """Cancel a job, for everyone who joined it; what it has measured stays. Cancelling twice is the same as once.
+
+    The job is cancelled at once; its worker stops within a second.
+    """
+    job = state.queue.cancel(job.id)
+    if job.status in ("done", "failed"):
+        raise Problem(
+            409, f"job {job.id} is {job.status}; only a queued or running job can be cancelled", "job_finished"
+        )
+    return job_document(state, job)
+
+
+@router.get("/{job_id}/events", response_class=EventSourceResponse)
+async def job_events(job: FoundJob, state: State, after: After) -> AsyncIterator[ServerSentEvent]:
+    """The job's events as they happen, from the first one or from behind Last-Event-ID; ends when the job ends.
+
+    Kinds: started, phase, fallback, batch, candidate, selected, and last one of done, failed, cancelled. A comment
+    comes every 15 seconds in which nothing happens.
+    """
+    async for event in stream(state, job.id, after):
+        yield event

@@ -1,0 +1,174 @@
+"""``/v1/kernels``: ask for the kernel of a problem, and look at those that are there."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+
+from tirgemm.errors import TirgemmError
+from tirgemm.gemm import Gemm, Regime
+from tirgemm.service.http.documents import JobError, KernelDocument, KernelList, KernelRequest, PendingDocument
+from tirgemm.service.http.problems import Problem
+from tirgemm.service.http.requests import KernelOrJob, answer, progress
+from tirgemm.service.http.routes.jobs import job_document
+from tirgemm.service.http.routes.parameters import ONLY_KNOWN, DeviceFilter, GemmFilter
+from tirgemm.service.http.state import ServiceState, State
+from tirgemm.service.views.queries import device_keys, list_kernels
+from tirgemm.tuning.records import KernelRecord
+
+router = APIRouter(prefix="/v1/kernels", tags=["kernels"])
+
+POLL_SECONDS = 0.05
+RETRY_SECONDS = 1
+
+
+def _require_json(content_type: Annotated[str, Header(include_in_schema=False)] = "") -> None:
+    """Refuse what a page of another site can make a browser send without asking: forms and plain text."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise Problem(415, f"Content-Type is {media_type or 'missing'}; it must be application/json")
+
+
+@router.post(
+    "",
+    dependencies=[Depends(_require_json)],
+    response_model=KernelDocument,
+    responses={
+        200: {"description": "The kernel: from the database, or tuned within the wait."},
+        202: {
+            "model": PendingDocument,
+            "description": "A job is working on it; Location is the job's address.",
+            "headers": {
+                "Location": {"schema": {"type": "string"}},
+                "Retry-After": {"schema": {"type": "integer"}},
+            },
+        },
+    },
+)
+async def request_kernel(
+    body: KernelRequest, state: State, prefer: Annotated[str | None, Header(description="wait=N, in seconds")] = None
+) -> Response:
+    """The kernel of a problem on a device in a regime: at once where it is known, else by a job that may be joined.
+
+    A budget larger than what was spent on the known one, or ``retune``, goes on from the records. While the job works
+    its fallback is in the answer, if that is ready within a few seconds. ``Prefer: wait=N`` waits up to N seconds for
+    the tuned kernel instead; ``wait=0`` not at all.
+    """
+    wait = _wait(prefer)
+    applied: dict[str, str] = {}
+    if wait is not None:
+        wait = min(wait, state.settings.max_wait_seconds)
+        applied["Preference-Applied"] = f"wait={wait:g}"
+    found = await run_in_threadpool(lambda: answer(state, body, patient=wait != 0))
+    if found.kernel is None:
+        found = await _waited(state, found, wait)
+    headers = {"Cache-Control": "no-store", "Vary": "Prefer", **applied}
+    if found.kernel is not None:
+        headers["Content-Location"] = f"/v1/kernels/{found.kernel.id}"
+        return JSONResponse(KernelDocument.of(found.kernel).model_dump(mode="json"), 200, headers)
+    assert found.job is not None
+    job = await run_in_threadpool(job_document, state, found.job)
+    if found.job.status in ("failed", "cancelled"):
+        raise _ended(found, job.model_dump(mode="json"))
+    headers |= {"Location": f"/v1/jobs/{found.job.id}", "Retry-After": str(RETRY_SECONDS)}
+    pending = PendingDocument(
+        status="running" if found.fallback else "building",
+        job=job,
+        fallback=KernelDocument.of(found.fallback) if found.fallback else None,
+    )
+    return JSONResponse(pending.model_dump(mode="json"), 202, headers)
+
+
+@router.get("", dependencies=[ONLY_KNOWN])
+def get_kernels(
+    state: State,
+    response: Response,
+    gemm: GemmFilter = None,
+    device: DeviceFilter = None,
+    regime: Regime | None = None,
+    after: Annotated[str, Query(pattern=r"^[0-9a-f]{0,32}$", description="The `next` of the page before.")] = "",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> KernelList:
+    """Kernels of every role, newest first."""
+    problem = None if gemm is None else Gemm.parse(gemm)
+    keys = None if device is None else device_keys(state.database, device)
+    records = list_kernels(state.database, gemm=problem, device_keys=keys, regime=regime, after=after, limit=limit + 1)
+    page = [KernelDocument.of(record) for record in records[:limit]]
+    response.headers["Cache-Control"] = "no-store"
+    return KernelList(kernels=page, next=page[-1].id if len(records) > limit else None)
+
+
+@router.get("/{kernel_id}")
+def get_kernel(kernel_id: str, state: State) -> KernelDocument:
+    """One kernel."""
+    return KernelDocument.of(kernel_record(state, kernel_id))
+
+
+@router.delete("/{kernel_id}", status_code=204, response_class=Response)
+def delete_kernel(kernel_id: str, state: State) -> None:
+    """Forget a kernel, with its artifact unless another kernel has the same one. What was measured stays.
+
+    The next request for its problem is answered by the tuned kernel before it, or makes it again from the records. A
+    job that works on the problem goes on.
+    """
+    record = kernel_record(state, kernel_id)
+    if not state.store.delete_kernel(record.id):
+        raise _no_kernel(kernel_id)
+
+
+def kernel_record(state: ServiceState, kernel_id: str) -> KernelRecord:
+    """The kernel of an id that a client sent. Raises Problem."""
+    record = state.store.kernel_by_id(kernel_id) if re.fullmatch(r"[0-9a-f]{1,32}", kernel_id) else None
+    if record is None:
+        raise _no_kernel(kernel_id)
+    return record
+
+
+def _no_kernel(kernel_id: str) -> Problem:
+    return Problem(404, f"there is no kernel {kernel_id[:64]!r}; GET /v1/kernels lists them", "kernel_not_found")
+
+
+def _wait(prefer: str | None) -> float | None:
+    """The N of ``wait=N`` in a Prefer header (RFC 7240); None where it is not there or means nothing."""
+    for preference in (prefer or "").split(","):
+        found = re.fullmatch(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*(;.*)?", preference, re.IGNORECASE)
+        if found:
+            return float(found[1])
+    return None
+
+
+async def _waited(state: ServiceState, found: KernelOrJob, wait: float | None) -> KernelOrJob:
+    """Look again until the kernel is there, or, where no wait was asked for, until the fallback is."""
+    assert found.job is not None
+    job_id, known = found.job.id, found.fallback
+    deadline = time.monotonic() + (state.settings.fallback_seconds if wait is None else wait)
+    while True:
+        finished = found.kernel is not None or found.job is None or found.job.status in ("failed", "cancelled")
+        if finished or (wait is None and found.fallback is not None):
+            return found
+        if time.monotonic() >= deadline or state.stopping.is_set():
+            return found
+        await asyncio.sleep(POLL_SECONDS)
+        found = await run_in_threadpool(progress, state, job_id)
+        if found.fallback is None and found.kernel is None:
+            found = KernelOrJob(job=found.job, fallback=known)
+
+
+def _ended(found: KernelOrJob, job: dict[str, Any]) -> Problem:
+    """The problem for a job that ended without a kernel while its answer was awaited."""
+    assert found.job is not None
+    if found.job.status == "cancelled":
+        return Problem(409, f"job {found.job.id} was cancelled while it was awaited; ask again", "cancelled", job=job)
+    error = JobError.of(found.job.error or "error: no reason given")
+    classes = {cls.code: cls.status for cls in _subclasses(TirgemmError)}
+    return Problem(classes.get(error.code, 500), f"job {found.job.id} failed: {error.detail}", error.code, job=job)
+
+
+def _subclasses(base: type[TirgemmError]) -> list[type[TirgemmError]]:
+    return [base, *(found for cls in base.__subclasses__() for found in _subclasses(cls))]

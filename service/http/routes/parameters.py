@@ -1,0 +1,34 @@
+"""Refuse query parameters that a route does not take: a filter that is mistyped must not be ignored."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Query, Request
+from fastapi.routing import APIRoute
+
+from tirgemm.service.http.problems import Problem
+
+DeviceFilter = Annotated[
+    str | None,
+    Query(max_length=200, description="Only this device: its key, or a name such as cpu, cuda:0 or sm_90a."),
+]
+GemmFilter = Annotated[str | None, Query(max_length=512, description="Only this problem, in its text form.")]
+
+
+def _only_known(request: Request) -> None:
+    route = request.scope["route"]
+    assert isinstance(route, APIRoute)
+    known = sorted(field.alias for field in route.dependant.query_params)
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown:
+        names = ", ".join(repr(name[:80]) for name in unknown[:5])
+        raise Problem(
+            422,
+            f"query parameter {names} is none of {route.path}; it takes {', '.join(known)}",
+            "invalid_request",
+            errors=[{"field": f"query.{name[:80]}", "message": "no such parameter"} for name in unknown[:20]],
+        )
+
+
+ONLY_KNOWN = Depends(_only_known)

@@ -1,0 +1,49 @@
+"""Shared state of the routes, made once at start: settings, database, store, queue and the public key."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from tirgemm.artifact.sign import Signer
+from tirgemm.service.explain.explainer import Explainer
+from tirgemm.service.settings import Settings
+from tirgemm.tuning_db import Database, JobQueue, SqlStore, data_folder
+
+
+def open_database(settings: Settings) -> Database:
+    """The database that the settings name, with the current schema. Raises SchemaTooNew and StoreError."""
+    return data_folder.open_database(settings.data, settings.db or None)
+
+
+@dataclass
+class ServiceState:
+    """The open parts of one service; ``stopping`` ends the event streams so that the server can shut down;
+    ``explainer`` has a process of its own, to be closed with the database."""
+
+    settings: Settings
+    database: Database
+    store: SqlStore
+    queue: JobQueue
+    public_key: str
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    explainer: Explainer = field(default_factory=Explainer)
+
+    @classmethod
+    def open(cls, settings: Settings) -> ServiceState:
+        """Open the data folder: the database, and the signing key, made where absent. Raises what open_database
+        does."""
+        database = open_database(settings)
+        signer = Signer.load_or_create(settings.signing_key)
+        return cls(settings, database, SqlStore(database), JobQueue(database), signer.public)
+
+
+def _state(request: Request) -> ServiceState:
+    state: ServiceState = request.app.state.service
+    return state
+
+
+State = Annotated[ServiceState, Depends(_state)]

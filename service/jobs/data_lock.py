@@ -1,0 +1,45 @@
+"""Locks that a process holds for its life: the server's on its data folder, the worker's on its machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+from tirgemm.errors import AlreadyRunning, StoreError
+from tirgemm.tuning.process.locks import FileLock
+
+
+class ProcessLock:
+    """An exclusive lock on the file ``path``; the kernel drops it with the process, however that ends.
+
+    ``what`` names the thing in AlreadyRunning, which is raised where another process still holds it after ``wait_s``.
+    """
+
+    def __init__(self, path: Path, what: str, wait_s: float = 0.0) -> None:
+        self._lock = FileLock(path)
+        try:
+            self._lock.acquire(timeout_s=wait_s)
+        except AlreadyRunning as error:
+            raise AlreadyRunning(
+                f"{what} is in use by process {_owner(path)}; stop that one first, or use another"
+            ) from error
+        except OSError as error:
+            reason = f"lock file {path} cannot be opened: {error.strerror}"
+            raise StoreError(f"{reason}; choose a folder that this user can write") from error
+
+    def release(self) -> None:
+        """Give the lock up. The file stays: deleting it would let two processes lock two files of one name."""
+        self._lock.release()
+
+    def __enter__(self) -> ProcessLock:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.release()
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.read_text().strip() or "unknown"
+    except OSError:
+        return "unknown"

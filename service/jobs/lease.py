@@ -1,0 +1,57 @@
+"""The heartbeat of a running job: keeps its lease, and stops the work when the job is no longer ours to do."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import TracebackType
+from typing import Literal
+
+from tirgemm.errors import StoreError
+from tirgemm.tuning_db import JobQueue
+
+logger = logging.getLogger("tirgemm.worker")
+
+Reason = Literal["", "cancelled", "lost", "released"]
+
+
+class Lease:
+    """Renews the lease of one job from a thread. ``cancel`` is set, with a ``reason``, when the work must stop."""
+
+    def __init__(self, queue: JobQueue, job_id: str, owner: str, seconds: float) -> None:
+        self.cancel = threading.Event()
+        self.reason: Reason = ""
+        self._queue = queue
+        self._job_id = job_id
+        self._owner = owner
+        self._seconds = seconds
+        self._closed = threading.Event()
+        self._lock = threading.RLock()
+        self._thread = threading.Thread(target=self._beat, name=f"lease-{job_id}", daemon=True)
+
+    def stop(self, reason: Reason) -> None:
+        """Ask for the work to stop; the first reason holds."""
+        with self._lock:
+            self.reason = self.reason or reason
+        self.cancel.set()
+
+    def __enter__(self) -> Lease:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        # Also how soon a cancellation is seen, so no slower than twice a second.
+        while not self._closed.wait(min(self._seconds / 5, 0.5)):
+            try:
+                state = self._queue.heartbeat(self._job_id, self._owner, self._seconds)
+            except StoreError as error:
+                # The next beat tries again; if none gets through, another worker takes the job over when it runs out.
+                logger.warning("heartbeat of job %s: %s", self._job_id, error)
+                continue
+            if state != "ok":
+                self.stop(state)
+                return

@@ -1,0 +1,86 @@
+"""The supervisor: keeps one worker process beside the server, and lets neither outlive the other."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+
+from tirgemm.service.settings import Settings
+
+logger = logging.getLogger("tirgemm.service")
+
+STOP_SECONDS = 15.0
+FIRST_PAUSE, LONGEST_PAUSE, STEADY_SECONDS = 0.5, 30.0, 60.0
+
+
+def worker_command(parent: int) -> list[str]:
+    """The command line of a worker that ends with the process ``parent``."""
+    return [sys.executable, "-m", "tirgemm.service.commands.worker", "--parent", str(parent)]
+
+
+def worker_environment(settings: Settings) -> dict[str, str]:
+    """This process's environment with the settings on top: a password in the database's URL is in no command line."""
+    passed = settings.model_dump(mode="json", exclude_none=True)
+    return os.environ | {f"TIRGEMM_{name.upper()}": str(value) for name, value in passed.items()}
+
+
+class Supervisor:
+    """Starts a process and starts it again, with growing pauses, whenever it ends before ``stop``."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
+        self._command = command
+        self._environment = environment
+        self._stop = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        # The kernel ties the worker to the thread that started it, so this thread lives as long as the server.
+        self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id while it runs."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the worker, politely first, and wait for it."""
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        pause = FIRST_PAUSE
+        while not self._stop.is_set():
+            started = time.monotonic()
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, env=self._environment)
+            code = self._wait(self._process)
+            if self._stop.is_set():
+                return
+            if time.monotonic() - started > STEADY_SECONDS:
+                pause = FIRST_PAUSE
+            logger.error("the worker ended with %s; it is started again in %.1f s", _words(code), pause)
+            self._stop.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        while not self._stop.is_set():
+            try:
+                return process.wait(timeout=0.1)
+            except subprocess.TimeoutExpired:
+                continue
+        process.terminate()
+        try:
+            return process.wait(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+
+def _words(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

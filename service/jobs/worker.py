@@ -1,0 +1,239 @@
+"""The worker: one process a machine that claims jobs, runs them, and answers for what becomes of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+from pathlib import Path
+
+from tirgemm._terminal.progress_view import LOG_SECONDS, LineView
+from tirgemm.device import Device
+from tirgemm.errors import Cancelled, StorageFull, StoreError, TirgemmError
+from tirgemm.events import Ended, Event, EventHandler, FallbackStored
+from tirgemm.progress import ProgressTracker
+from tirgemm.service.jobs.engine import Engine
+from tirgemm.service.jobs.lease import Lease
+from tirgemm.tuning.budget import covers
+from tirgemm.tuning.records.store import Store
+from tirgemm.tuning_db import Job, JobQueue
+
+logger = logging.getLogger("tirgemm.worker")
+
+POLL_SECONDS = 0.1
+STORE_PAUSE_SECONDS = 1.0
+MAX_ATTEMPTS = 50
+_EVER_SECONDS = 1e9
+_INTERRUPTIONS = {
+    "cancelled": "cancelled",
+    "lost": "another worker has taken it over",
+    "released": "back in the queue, as this worker stops",
+}
+
+
+def owner_name(host: str | None = None, pid: int | None = None) -> str:
+    """``host:pid:nonce``, the name under which a worker process holds jobs."""
+    return f"{host or _machine()}:{pid or os.getpid()}:{secrets.token_hex(4)}"
+
+
+def _machine() -> str:
+    """The host and its namespace of process numbers: containers of one host may share the name, and each have a pid
+    1."""
+    return f"{socket.gethostname()}/{Path('/proc/self/ns/pid').stat().st_ino}"
+
+
+def died_here(owner: str, me: str) -> bool:
+    """Whether ``owner`` names a process of this machine that is gone. A reused pid counts as alive unless it is
+    ours."""
+    host, _, rest = owner.rpartition(":")[0].rpartition(":")
+    my_host, _, my_pid = me.rpartition(":")[0].rpartition(":")
+    if host != my_host or owner == me or not rest.isdigit():
+        return False
+    if rest == my_pid:
+        return True
+    try:
+        os.kill(int(rest), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
+
+
+class Worker:
+    """Claims jobs for the engine's devices, one at a time, until ``stop`` is called.
+
+    While one job searches, the fallbacks of newly queued ones are built between its batches. A job that is interrupted
+    by ``stop`` goes back to the queue; one whose worker was killed goes on from its records under the next.
+    """
+
+    def __init__(self, queue: JobQueue, store: Store, engine: Engine, *, lease_s: float = 5.0, name: str = "") -> None:
+        self.name = name or owner_name()
+        self.devices: list[Device] = engine.devices()
+        self._keys = [device.key for device in self.devices]
+        self._queue = queue
+        self._store = store
+        self._engine = engine
+        self._lease_s = lease_s
+        self._stop = threading.Event()
+        self._lease: Lease | None = None
+        self._hopeless: set[str] = set()
+
+    def stop(self) -> None:
+        """End after releasing the running job; safe in a signal handler."""
+        self._stop.set()
+        if self._lease is not None:
+            self._lease.stop("released")
+
+    def run(self) -> None:
+        """Work until stopped."""
+        self._register()
+        self._take_over()
+        alive = threading.Thread(target=self._stay_registered, name="registration", daemon=True)
+        alive.start()
+        try:
+            self._warm()
+            while not self._stop.is_set():
+                try:
+                    worked = self.run_one()
+                except StoreError as error:
+                    logger.error("the database failed: %s", error)
+                    worked = False
+                    self._stop.wait(1.0)
+                if not worked:
+                    self._stop.wait(POLL_SECONDS)
+        finally:
+            alive.join()
+            self._queue.remove_worker(self.name)
+
+    def _warm(self) -> None:
+        try:
+            self._engine.warm()
+        except TirgemmError as error:
+            # The first job says the same, to the one who asked for it.
+            logger.warning("warming up: %s: %s", error.code, error)
+
+    def run_one(self) -> bool:
+        """Claim one job and bring it to its end, if there is one."""
+        job = self._queue.claim(self.name, self._keys, self._lease_s, unverified=True)
+        if job is None:
+            return False
+        with Lease(self._queue, job.id, self.name, self._lease_s) as lease:
+            self._lease = lease
+            if self._stop.is_set():
+                lease.stop("released")
+            try:
+                self._work(job, lease)
+            finally:
+                self._lease = None
+        return True
+
+    def _work(self, job: Job, lease: Lease) -> None:
+        again = f", attempt {job.attempts}" if job.attempts > 1 else ""
+        logger.info("job %s: tuning %s on %s%s", job.id, job.request.gemm, job.request.device.key, again)
+        view = LineView(ProgressTracker(), lambda line: logger.info("job %s: %s", job.id, line), interval=LOG_SECONDS)
+        try:
+            if job.attempts > MAX_ATTEMPTS:
+                raise StoreError(f"workers died {MAX_ATTEMPTS} times on this job; it is given up")
+            kernel = self._answer(job, lease, view)
+        except Cancelled:
+            self._interrupted(job, lease)
+        except StoreError as error:
+            self._store_failed(job, error)
+        except TirgemmError as error:
+            logger.warning("job %s: failed: %s: %s", job.id, error.code, error)
+            self._queue.finish(job.id, self.name, "failed", error=f"{error.code}: {error}")
+        except Exception as error:
+            logger.exception("job %s: failed", job.id)
+            self._queue.finish(job.id, self.name, "failed", error=f"internal_error: {type(error).__name__}: {error}")
+        else:
+            standing = view.tracker.progress.standing
+            logger.info("job %s: done, kernel %s%s", job.id, kernel, f", {standing}" if standing else "")
+            self._queue.finish(job.id, self.name, "done", kernel_id=kernel)
+
+    def _store_failed(self, job: Job, error: StoreError) -> None:
+        """A database that does not answer may answer again: the job waits for it. A full disk does not empty itself."""
+        if isinstance(error, StorageFull) or job.attempts > MAX_ATTEMPTS:
+            logger.warning("job %s: failed: %s: %s", job.id, error.code, error)
+            self._queue.finish(job.id, self.name, "failed", error=f"{error.code}: {error}")
+            return
+        logger.warning("job %s: back in the queue: %s: %s", job.id, error.code, error)
+        self._stop.wait(STORE_PAUSE_SECONDS)
+        self._queue.release(job.id, self.name)
+
+    def _interrupted(self, job: Job, lease: Lease) -> None:
+        logger.info("job %s: %s", job.id, _INTERRUPTIONS.get(lease.reason, lease.reason))
+        if lease.reason == "cancelled":
+            self._queue.finish(job.id, self.name, "cancelled")
+        elif lease.reason == "released":
+            self._queue.release(job.id, self.name)
+
+    def _answer(self, job: Job, lease: Lease, view: LineView) -> str:
+        """The id of the kernel that the job ends with; ``view`` tells the log how far it is."""
+        request = job.request
+        on_event = self._publisher(job.id, view)
+        if request.device.key not in self._keys:
+            return self._engine.cross_compile(request, on_event, lease.cancel).id
+        known = self._store.kernel(request.gemm, request.device.key, request.regime)
+        # What the job is to improve is its fallback. Any other kernel that covers it was stored since: by a worker that
+        # was killed before it could finish the job, or for another request.
+        if known is not None and known.id != job.fallback_id and covers(known, request.budget):
+            return known.id
+        if not job.fallback_id:
+            self._build_fallback(job, lease.cancel, on_event)
+        return self._engine.tune(request, on_event, lease.cancel, self._build_pending).id
+
+    def _build_pending(self) -> None:
+        """Fallbacks of jobs that wait, between two batches of the one that runs."""
+        for job in self._queue.pending_fallbacks(self._keys):
+            if self._stop.is_set():
+                return
+            if job.id in self._hopeless or job.request.device.key not in self._keys:
+                continue
+            try:
+                self._build_fallback(job, self._stop)
+            except Cancelled:
+                return
+            except TirgemmError as error:
+                # The job itself will fail with this when its turn comes; until then it is not tried at every batch.
+                self._hopeless.add(job.id)
+                logger.warning("job %s, which waits: its default kernel failed: %s: %s", job.id, error.code, error)
+
+    def _build_fallback(self, job: Job, cancel: threading.Event, on_event: EventHandler | None = None) -> None:
+        kernel = self._engine.fallback(job.request, cancel, on_event)
+        self._queue.set_fallback(job.id, kernel.id)
+        stored = FallbackStored(kernel=kernel.id, role=kernel.role, config=str(kernel.config), timings=kernel.timings)
+        self._queue.add_event(job.id, stored)
+
+    def _publisher(self, job_id: str, view: LineView) -> EventHandler:
+        def publish(event: Event) -> None:
+            if isinstance(event, Ended):  # the job's own row says how it ended: that is told from there
+                return
+            view(event)
+            if not isinstance(event, FallbackStored):
+                self._queue.add_event(job_id, event)
+
+        return publish
+
+    # -- at start and while alive ------------------------------------------------------------------
+
+    def _take_over(self) -> None:
+        """Forget workers that died on this machine, and put their jobs back: nobody keeps those leases any more."""
+        for worker in self._queue.live_workers(_EVER_SECONDS):
+            if died_here(worker.name, self.name):
+                self._queue.remove_worker(worker.name)
+        for job in self._queue.jobs(1000, status="running"):
+            if job.owner and died_here(job.owner, self.name) and self._queue.release(job.id, job.owner):
+                logger.info("job %s: its worker %s is dead", job.id, job.owner)
+
+    def _register(self) -> None:
+        self._queue.register_worker(self.name, self.devices)
+
+    def _stay_registered(self) -> None:
+        while not self._stop.wait(min(self._lease_s / 2, 2.0)):
+            try:
+                self._register()
+            except StoreError as error:
+                logger.warning("registration: %s", error)

@@ -1,0 +1,1 @@
+"""The server process: the FastAPI application put together, and what runs it on a data folder."""

@@ -1,0 +1,165 @@
+"""One server process on one data folder: lock, database, worker, HTTP, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from tirgemm.errors import AlreadyRunning, InvalidRequest, StoreError
+from tirgemm.service.http.state import ServiceState
+from tirgemm.service.jobs.data_lock import ProcessLock
+from tirgemm.service.jobs.supervisor import Supervisor, worker_command, worker_environment
+from tirgemm.service.server.app import create_app
+from tirgemm.service.settings import Settings
+from tirgemm.tuning_db.database import make_folder
+
+logger = logging.getLogger("tirgemm.service")
+
+Announce = Callable[[dict[str, Any]], None]
+WORKER_SECONDS = 60.0
+
+
+def run_server(settings: Settings, announce: Announce) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    ``announce`` gets ``{"url", "host", "port", "pid", "data", "started_at"}``, as ``server.json`` in the data folder
+    does, once requests are answered and the worker, if there is to be one, is alive. Raises AlreadyRunning where
+    another server has the data folder or the port, SchemaTooNew, StoreError, InvalidRequest.
+    """
+    with ExitStack() as stack:
+        make_folder(settings.data)
+        stack.enter_context(ProcessLock(settings.server_lock, f"data folder {settings.data}"))
+        settings.server_file.unlink(missing_ok=True)
+        listener = stack.enter_context(_listen(settings.host, settings.port))
+        state = ServiceState.open(settings)
+        stack.callback(state.database.close)
+        stack.callback(state.explainer.close)
+        server = _Server(state)
+        # Until Uvicorn takes the signals, and when it raises them again after its end: what is open is closed either
+        # way.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: server.ask_to_exit())
+        supervisor = None
+        if settings.worker:
+            supervisor = Supervisor(worker_command(os.getpid()), worker_environment(settings))
+            stack.callback(supervisor.stop)
+            supervisor.start()
+        stack.callback(settings.server_file.unlink, missing_ok=True)
+        info = _describe(settings, listener)
+        announcer = threading.Thread(
+            target=_announce_when_ready, args=(server, state, supervisor, info, announce), daemon=True
+        )
+        announcer.start()
+        stack.callback(announcer.join)
+        stack.callback(server.ask_to_exit)
+        server.run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn that ends the event streams first, which would otherwise hold the shutdown up."""
+
+    def __init__(self, state: ServiceState) -> None:
+        super().__init__(
+            uvicorn.Config(
+                create_app(state),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=3,
+            )
+        )
+        self._state = state
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def ask_to_exit(self) -> None:
+        """End ``run`` soon, or at its start."""
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._state.stopping.set)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket; bound here, so that a free port is known before anything is started."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise InvalidRequest(f"host {host!r} is no address to listen on: {error.strerror}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(256)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise AlreadyRunning(f"port {port} of {host} is in use by another process; choose another, or 0") from error
+        raise InvalidRequest(f"port {port} of {host} cannot be listened on: {error.strerror}") from error
+    return listener
+
+
+def _describe(settings: Settings, listener: socket.socket) -> dict[str, Any]:
+    port = listener.getsockname()[1]
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    authority = f"[{reachable}]:{port}" if ":" in reachable else f"{reachable}:{port}"
+    return {
+        "url": f"http://{authority}",
+        "host": settings.host,
+        "port": port,
+        "pid": os.getpid(),
+        "data": str(settings.data),
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _announce_when_ready(
+    server: uvicorn.Server, state: ServiceState, supervisor: Supervisor | None, info: dict[str, Any], announce: Announce
+) -> None:
+    deadline = time.monotonic() + WORKER_SECONDS
+    while not server.should_exit:
+        if server.started and (supervisor is None or _is_alive(state, supervisor)):
+            break
+        if server.started and time.monotonic() > deadline:
+            logger.warning(
+                "no worker after %.0f s; requests for new kernels are refused until there is one", WORKER_SECONDS
+            )
+            break
+        time.sleep(0.05)
+    if server.should_exit:
+        return
+    file = state.settings.server_file
+    written = file.with_name(f".{file.name}.{os.getpid()}")
+    written.write_text(json.dumps(info))
+    written.replace(file)
+    announce(info)
+
+
+def _is_alive(state: ServiceState, supervisor: Supervisor) -> bool:
+    """Whether the worker that this server started has registered."""
+    mine = f":{supervisor.pid}:"
+    try:
+        return any(mine in worker.name for worker in state.queue.live_workers(state.settings.alive_seconds))
+    except StoreError:
+        return False

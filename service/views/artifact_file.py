@@ -1,0 +1,92 @@
+"""Artifacts opened to be looked at: from a file or the database, signed by whomever; nothing of them is run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tirgemm.artifact import Package, Trust, read
+from tirgemm.artifact.package import read_file, signing_key
+from tirgemm.errors import ArtifactError, InvalidRequest, StoreError
+from tirgemm.gemm import REGIMES
+from tirgemm.tuning_db.data_folder import database_file, open_store
+
+if TYPE_CHECKING:
+    from tirgemm.tuning.records import KernelRecord, SampleSet
+
+_ID = re.compile(r"[0-9a-f]{6,64}")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An artifact whose signature fits what it holds.
+
+    ``data`` is the whole file. ``trusted``: whether the key is one that is believed here. ``where`` it is from, in
+    words. ``record``, and the raw ``samples`` of the very same kernel: what the database knows of it.
+    """
+
+    package: Package
+    data: bytes
+    trusted: bool
+    where: str
+    record: KernelRecord | None = None
+    samples: tuple[SampleSet, ...] = ()
+
+    @property
+    def signature(self) -> str:
+        """Who signed it, and what that is worth here."""
+        worth = "trusted here" if self.trusted else "NOT trusted here; `tirgemm call` and `load` refuse it"
+        return f"{self.package.key}, {worth}"
+
+
+def open_artifact(text: str, data: Path | None, db: str | None, trust: Trust) -> Opened:
+    """The artifact that ``text`` means: a file, else a kernel of the data folder by its id or how its hash begins.
+
+    Raises InvalidRequest where there is neither, CorruptArtifact for a file that is not what its key signed.
+    """
+    path = Path(text)
+    if path.is_file():
+        opened = _opened(read_file(path), trust, text)
+        return _with_records(opened, data, db)
+    has_store = db is not None or database_file(data).exists()
+    if not _ID.fullmatch(text):
+        raise InvalidRequest(f"{text!r:.200} is neither a file nor the id of a kernel, 6 hexadecimal digits or more")
+    if not has_store:
+        raise InvalidRequest(
+            f"{text!r:.200} is no file, and {database_file(data)}, whose kernels have ids, does not exist"
+        )
+    from tirgemm.service.views.kernel_refs import find_kernel
+
+    with open_store(data, db) as store:
+        record = find_kernel(store, text)
+        try:
+            blob = store.get_blob(record.artifact_sha256)
+        except StoreError as error:
+            raise StoreError(f"kernel {record.id} is in the database, its artifact is not: {error}") from error
+    return _with_records(_opened(blob, trust, f"kernel {record.id}"), data, db, record)
+
+
+def _opened(data: bytes, trust: Trust, where: str) -> Opened:
+    try:
+        key = signing_key(data)
+        return Opened(read(data, Trust.of(key)), data, key in trust.keys, where)
+    except ArtifactError as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
+def _with_records(opened: Opened, data: Path | None, db: str | None, record: KernelRecord | None = None) -> Opened:
+    """``opened`` with what the database knows of the very same kernel."""
+    if db is None and not database_file(data).exists():
+        return opened
+    from tirgemm.tuning.records import CandidateKey
+
+    manifest = opened.package.manifest
+    samples: list[SampleSet] = []
+    with open_store(data, db) as store:
+        for regime in REGIMES:
+            found = store.candidate(CandidateKey(manifest.gemm, manifest.device.key, regime, manifest.config.digest))
+            if found is not None and found.kernel_sha256 == manifest.kernel_sha256:
+                samples += found.sample_sets
+    return replace(opened, record=record, samples=tuple(samples))

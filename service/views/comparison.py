@@ -1,0 +1,206 @@
+"""Two artifacts side by side: the knobs in which they differ, their times with intervals, their machine code."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tirgemm.artifact import Trust
+from tirgemm.errors import DeviceUnavailable, InvalidRequest, UntrustedArtifact
+from tirgemm.gemm import Regime
+from tirgemm.service.views.artifact_file import Opened
+from tirgemm.service.views.code_figures import CodeFigures, code_figures
+from tirgemm.tuning.intervals import Interval, median_interval, ratio_interval
+from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.rivals import Difference, differences
+
+MIN_SAMPLES = {"sustained": 24, "isolated": 50}
+# Later in the list is read first: races say more than the search's one after the other, and those that chose nothing
+# most.
+_STAGES = ("search", "noise", "other_regime", "selection", "report")
+
+
+@dataclass(frozen=True)
+class ComparedTime:
+    """A median in microseconds a call. Without raw ``samples`` it is the manifest's, and has no interval."""
+
+    us: float
+    taken: str
+    samples: SampleSet | None = None
+
+    @property
+    def interval(self) -> Interval | None:
+        return median_interval(self.samples.samples_us) if self.samples is not None else None
+
+    def to_json(self) -> dict[str, Any]:
+        conditions = self.samples.conditions if self.samples is not None else {}
+        return {
+            "median_us": self.us,
+            "interval": self.interval.to_json() if self.interval else None,
+            "taken": self.taken,
+            "samples_us": list(self.samples.samples_us) if self.samples else None,
+            "conditions": conditions,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``a`` and ``b`` with their ``times`` in ``regime``.
+
+    ``ratio``: how many times as long ``b`` takes; above 1, ``a`` is faster. ``same_run``: both ran interleaved.
+    """
+
+    a: Opened
+    b: Opened
+    regime: Regime
+    times: tuple[ComparedTime | None, ComparedTime | None]
+    same_run: bool
+    code: tuple[CodeFigures, CodeFigures]
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        return differences(self.a.package.manifest.config, self.b.package.manifest.config)
+
+    @property
+    def same_kernel(self) -> bool:
+        return self.a.package.manifest.kernel_sha256 == self.b.package.manifest.kernel_sha256
+
+    @property
+    def comparable(self) -> str:
+        """Why the times do not tell which is faster, in words; empty where they do."""
+        one, two = self.a.package.manifest, self.b.package.manifest
+        if one.gemm != two.gemm:
+            return "they solve different problems"
+        return "" if one.device.key == two.device.key else "they are for different devices"
+
+    @property
+    def ratio(self) -> float | None:
+        one, two = self.times
+        return two.us / one.us if one and two and not self.comparable else None
+
+    @property
+    def ratio_interval(self) -> Interval | None:
+        one, two = self.times
+        if self.ratio is None or one is None or two is None or one.samples is None or two.samples is None:
+            return None
+        return ratio_interval(two.samples.samples_us, one.samples.samples_us, paired=self.same_run)
+
+    def to_json(self) -> dict[str, Any]:
+        interval = self.ratio_interval
+        return {
+            "regime": self.regime,
+            "same_kernel": self.same_kernel,
+            "same_run": self.same_run,
+            "not_comparable": self.comparable or None,
+            "ratio": self.ratio,
+            "ratio_interval": interval.to_json() if interval else None,
+            "differences": [asdict(each) for each in self.differences],
+            **{
+                name: _side(opened) | {"time": time.to_json() if time else None, "code": code.to_json()}
+                for name, opened, time, code in zip("ab", (self.a, self.b), self.times, self.code, strict=True)
+            },
+        }
+
+
+def compare(a: Opened, b: Opened, regime: Regime) -> Comparison:
+    """What is recorded of both. Raises InvalidRequest for an unknown regime."""
+    pair = _one_run(a, b, regime)
+    if pair is not None:
+        times: tuple[ComparedTime | None, ComparedTime | None] = (_time(pair[0]), _time(pair[1]))
+    else:
+        times = _latest(a, regime), _latest(b, regime)
+    return Comparison(a, b, regime, times, pair is not None, (code_figures(a), code_figures(b)))
+
+
+def compare_now(a: Opened, b: Opened, regime: Regime, seconds: float, lock_dir: Path | None) -> Comparison:
+    """The same, of a race on this machine: half of it with the buffers swapped.
+
+    Raises UntrustedArtifact, InvalidRequest for kernels of different problems, DeviceUnavailable, MeasurementFailed.
+    """
+    from tirgemm.detect import devices
+    from tirgemm.tuning.measure import Measurer
+    from tirgemm.tuning.measure.race import joined, race
+    from tirgemm.tuning.measure.requests import RaceOptions
+
+    found = compare(a, b, regime)
+    if found.comparable or found.same_kernel:
+        raise InvalidRequest(f"{a.where} and {b.where} are not raced: {found.comparable or 'they are one kernel'}")
+    for opened in (a, b):
+        if not opened.trusted:
+            key = opened.package.key
+            raise UntrustedArtifact(
+                f"{opened.where} would be run, and its key {key} is not trusted here: --trust {key}"
+            )
+    wanted = a.package.manifest.device
+    device = next((each for each in devices() if each.key == wanted.key), None)
+    if device is None:
+        here = ", ".join(each.key for each in devices())
+        raise DeviceUnavailable(f"the kernels are for {wanted.key}, which is not on this machine; it has {here}")
+    trust = Trust.of(a.package.key, b.package.key)
+    entries = {"a": a.data, "b": b.data}
+    half = RaceOptions(regime, MIN_SAMPLES[regime], seconds / 2)
+    with Measurer(device, trust, lock_dir=lock_dir) as measurer:
+        result = joined(*(race(measurer, entries, (), replace(half, swap=swap)) for swap in (False, True)))
+    times = [ComparedTime(taken.median_us, "here and now, interleaved", taken) for taken in map(result.of, entries)]
+    return Comparison(a, b, regime, (times[0], times[1]), True, found.code)
+
+
+def _mine(opened: Opened, regime: Regime) -> list[SampleSet]:
+    """The samples of a kernel in ``regime``, the best last."""
+    mine = [samples for samples in opened.samples if samples.conditions.get("regime", regime) == regime]
+    return sorted(mine, key=lambda samples: _STAGES.index(samples.reason))
+
+
+def _one_run(a: Opened, b: Opened, regime: Regime) -> tuple[SampleSet, SampleSet] | None:
+    """The last samples of both that were taken in one interleaved run, where there are such."""
+    for one in reversed(_mine(a, regime)):
+        for two in reversed(_mine(b, regime)):
+            if (
+                one.reason == two.reason
+                and one.reason in ("selection", "report")
+                and one.conditions == two.conditions
+                and one.conditions.get("at")
+            ):
+                return one, two
+    return None
+
+
+def _latest(opened: Opened, regime: Regime) -> ComparedTime | None:
+    mine = _mine(opened, regime)
+    if mine:
+        return _time(mine[-1])
+    timing = opened.package.manifest.timings.get(regime, {})
+    if not isinstance(timing, dict) or not isinstance(timing.get("median_us"), (int, float)):
+        return None
+    at = timing.get("conditions", {}).get("at", "")
+    return ComparedTime(float(timing["median_us"]), f"as its manifest says{f', {at}' if at else ''}")
+
+
+def _time(samples: SampleSet) -> ComparedTime:
+    stages = {
+        "selection": "beside the other finalists",
+        "report": "beside the default, after it was selected",
+        "other_regime": "after it was selected",
+    }
+    stage = stages.get(samples.reason, "in the search")
+    at = samples.conditions.get("at", "")
+    return ComparedTime(samples.median_us, f"{stage}{f', {at}' if at else ''}", samples)
+
+
+def _side(opened: Opened) -> dict[str, Any]:
+    manifest = opened.package.manifest
+    return {
+        "from": opened.where,
+        "gemm": str(manifest.gemm),
+        "device": manifest.device.key,
+        "signer": opened.package.key,
+        "trusted": opened.trusted,
+        "family": manifest.config.family,
+        "config": dict(manifest.config.knobs),
+        "kernel_sha256": manifest.kernel_sha256,
+        "artifact_sha256": opened.package.sha256,
+        "tirgemm": manifest.tirgemm,
+        "flags": list(manifest.flags),
+        "certified": bool((manifest.certificate or {}).get("passed")),
+    }

@@ -1,0 +1,457 @@
+"""``tirgemm explain``: what it tells, as written and as compiled; its page; what it refuses and how it says so."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from tests.helpers.scripts import script
+from tirgemm.analysis.bank_collision import clash_of
+from tirgemm.analysis.banks import wavefronts
+from tirgemm.analysis.explanation import AS_WRITTEN, Explanation
+from tirgemm.analysis.memory_traffic import AccessReport, Example
+from tirgemm.analysis.shared_tile import shared_tile
+from tirgemm.config import Config
+from tirgemm.errors import BuildFailed, InvalidConfig
+from tirgemm.families import family_named
+from tirgemm.families.wgmma.planning.copies import COPYING_THREADS, copies_of
+from tirgemm.families.wgmma.planning.plan import plan
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.service import cli
+from tirgemm.service.explain.drawings import drawings
+from tirgemm.service.explain.gather import Report, recorded_time
+from tirgemm.service.explain.page import page
+from tirgemm.service.explain.reasons import why_sectors
+from tirgemm.service.explain.report_text import sections
+from tirgemm.tuning.explain import MeasuredTime, chosen, explain, with_knobs
+from tirgemm.tuning.records import Candidate, KernelRecord, Reason, SampleSet, Status
+from tirgemm.tuning.records.memory_store import MemoryStore
+from tirgemm.tuning.rivals import rivals_of
+
+SMALL = Gemm.parse("129x67x31:f16:nt")
+A100 = named_device("sm_80")
+H200 = named_device("sm_90a")
+
+
+def explained(gemm: Gemm = SMALL, family: str = "simt", knobs: str = "", **options: Any) -> Explanation:
+    device = H200 if family == "wgmma" else A100
+    return explain(gemm, chosen(gemm, device, family, knobs), device, **options)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Explanation:
+    return explained(time=MeasuredTime(4.0, "by hand"))
+
+
+# What it tells
+
+
+def test_the_whole_is_json_and_says_what_was_read(compiled: Explanation) -> None:
+    found = json.loads(json.dumps(compiled.to_json(), allow_nan=False))
+    assert (found["gemm"], found["family"], found["compiled"], found["default"]) == (str(SMALL), "simt", True, True)
+    (kernel,) = found["kernels"]
+    assert found["main"] == kernel["symbol"]
+    assert kernel["resources"]["registers"] > 0
+    assert kernel["opcodes"]["units"]["fp32"] > 0
+    conflicting = [a for a in kernel["memory"]["accesses"] if a["conflicts"]]
+    assert conflicting
+    assert all(a["clash"]["lanes"][0] != a["clash"]["lanes"][1] for a in conflicting)
+    assert all(a["clash"] is None for a in kernel["memory"]["accesses"] if not a["conflicts"])
+
+
+def test_the_mix_as_run_is_in_the_report_the_document_and_the_page() -> None:
+    found = explained(Gemm.parse("256x256x512:f32:nt"))
+    mix = found.main.opcodes
+    assert mix is not None
+    told = found.to_json()["kernels"][0]["opcodes"]
+    assert told["executed_units"] == dict(mix.executed_units)
+    assert told["executed_opcodes"]["FFMA"] > told["units"]["fp32"], "the main loop turns"
+    assert max(told["turns"].values()) > 1
+    assert told["once"] == []
+    (section,) = (part for part in sections(Report(found)) if part.title == "Opcodes")
+    assert any(line.startswith(f"as run: {mix.executed:,} instructions") for line in section.lines)
+    assert any(line.startswith("loops turn: ") for line in section.lines)
+    assert f"{mix.executed:,} instructions of a warp" in page(Report(found))
+
+
+def test_the_share_reached_is_of_the_ceiling_that_binds(compiled: Explanation) -> None:
+    known = compiled.roofline
+    assert known is not None
+    assert known.share == pytest.approx(known.bound.us / 4.0)
+    lines = [line for part in sections(Report(compiled)) for line in (*part.lines, *part.notes)]
+    assert any("measured 4 us" in line for line in lines)
+    assert any("(by hand)" in line for line in lines)
+
+
+def test_ceilings_of_a_measured_kernel_are_at_its_clock(compiled: Explanation) -> None:
+    half = explained(time=MeasuredTime(4.0, "by hand", A100.clock_mhz // 2))
+    assert half.roofline is not None
+    assert compiled.roofline is not None
+    assert half.roofline.ceiling("compute").us == pytest.approx(2 * compiled.roofline.ceiling("compute").us)
+    assert half.roofline.ceiling("dram").us == compiled.roofline.ceiling("dram").us, "memory has a clock of its own"
+    lines = [line for part in sections(Report(half)) for line in part.lines]
+    assert any(
+        line.startswith("rates: by formula, of the SMs at the 705 MHz at which it was measured") for line in lines
+    )
+
+
+@pytest.mark.parametrize("family", ["mma", "wgmma"])
+def test_the_kernel_that_multiplies_is_known_without_machine_code(family: str) -> None:
+    gemm = Gemm.parse("255x253x131:f16:nn")
+    device = H200 if family == "wgmma" else A100
+    config = chosen(gemm, device, family)
+    written, found = (explain(gemm, config, device, compiled=compiled) for compiled in (False, True))
+    assert len(found.kernels) > 1, "an operand is repacked first"
+    assert written.main.symbol == found.main.symbol == f"{family}_gemm_kernel"
+
+
+def test_waves_of_a_persistent_kernel_are_of_its_tiles() -> None:
+    found = explained(Gemm.parse("4096x4096x4096:f16:nt"), "wgmma")
+    waves, cut = found.main.waves, found.cut
+    assert waves is not None
+    assert cut is not None
+    assert cut.tiles == 4096 * 4096 // (cut.m * cut.n)
+    assert (waves.items, waves.slots) == (cut.tiles, H200.units)
+    assert found.main.blocks <= H200.units
+    traffic = next(c for c in found.roofline.ceilings if c.name == "l2") if found.roofline else None
+    assert traffic is not None
+    moved = 4096 * 4096 * 2 * (4096 // cut.m + 4096 // cut.n + 1)
+    assert traffic.amount == moved, "every tile of A and B once a tile of D, D once"
+
+
+def test_tiles_that_a_cluster_takes_together_are_counted_in_groups() -> None:
+    gemm = Gemm.parse("1024x1024x1024:f16:nt")
+    found = explained(gemm, "wgmma", "cluster_m=2")
+    assert found.main.waves is not None
+    assert found.cut is not None
+    assert found.main.waves.items * 2 == found.cut.tiles
+    words = f"{found.main.waves.items} groups of 2 tiles over {found.main.waves.slots} at a time"
+    assert any(words in note for note in sections(Report(found))[0].notes)
+    (waves,) = (drawing.svg for drawing in drawings(found) if drawing.title == "Waves over the SMs")
+    assert "groups of 2 tiles in 1 wave of" in waves
+    assert "at a time on each" not in waves, "slots are clusters here, not blocks of an SM"
+
+
+def test_what_tvm_cannot_lower_is_said_by_config_and_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors of eight halves beyond 2^31 elements, which the space leaves out: TVM's C++ gives up."""
+    module = importlib.import_module("tirgemm.families.simt.space")  # the package has a function of that name
+    monkeypatch.setattr(module, "_wide_offsets", lambda _: False)
+    gemm = Gemm.parse("100000x100000x100000:f16:nt")
+    with pytest.raises(
+        BuildFailed, match=r"simt.* for 100000x100000x100000:f16:nt was not lowered for sm_80: .*type_name"
+    ):
+        explained(gemm)
+
+
+def test_a_default_is_the_one_of_its_regime(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = family_named("simt")
+    sustained = family.default(SMALL, A100, "sustained")
+    isolated = sustained.with_(pad=0)
+    monkeypatch.setattr(type(family), "default", lambda *a: isolated if a[-1] == "isolated" else sustained)
+    found = [explain(SMALL, isolated, A100, compiled=False, regime=regime) for regime in ("sustained", "isolated")]
+    assert [each.default for each in found] == [False, True]
+
+
+def test_a_range_is_explained_at_its_largest_or_where_told() -> None:
+    ranged = Gemm.parse("1..513x67x31:f16:nt")
+    config = chosen(ranged, A100, "simt")
+    found = [explain(ranged, config, A100, m=m, compiled=False) for m in (0, 1)]
+    assert [each.m for each in found] == [513, 1]
+    assert found[0].main.blocks > found[1].main.blocks
+
+
+@pytest.mark.parametrize("width", [4, 8, 16])
+def test_a_clash_is_two_lanes_that_want_different_words_of_one_bank(width: int) -> None:
+    random = np.random.default_rng(width)
+    access = f"load.{8 * width}"
+    for _ in range(200):
+        addresses = random.integers(0, 64, 32) * width
+        active = random.random(32) < 0.8
+        report = wavefronts.analyze(addresses, access, active)
+        phases = tuple((p.lanes, p.banks, p.wavefronts) for p in report.phases(0))
+        shown = tuple(int(a) if on else None for a, on in zip(addresses, active, strict=True))
+        clash = clash_of(Example(shown, phases))
+        assert (clash is None) == bool(report.conflicts[0] == 0)
+        if clash is None:
+            continue
+        assert clash.lanes[0] != clash.lanes[1]
+        assert clash.words[0] != clash.words[1]
+        for lane, address, word in zip(clash.lanes, clash.addresses, clash.words, strict=True):
+            assert shown[lane] == address
+            assert word % 32 == clash.bank
+            assert address <= 4 * word < address + width
+
+
+def access_at(addresses: list[int], width: int) -> AccessReport:
+    shown = next(a for a in explained(compiled=False).main.memory.accesses if a.space == "global")
+    return replace(shown, width=width, example=Example(tuple(addresses)))
+
+
+def test_why_sectors_are_wasted_is_told_from_the_addresses() -> None:
+    assert why_sectors(access_at([12 + 2 * lane for lane in range(32)], 2)) == (
+        "its 64 bytes lie together, but begin 12 bytes into a sector"
+    )
+    assert why_sectors(access_at([32 + 2 * lane for lane in range(32)], 2)) == "", "this one wastes nothing"
+    strided = why_sectors(access_at([128 * lane for lane in range(32)], 4))
+    assert strided == "its lanes touch 32 runs of 4 bytes, 128 bytes apart, and sectors have 32"
+
+
+# The page
+
+
+class Elements(HTMLParser):
+    """Tags, and whether every one was closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+
+def test_the_page_is_whole_and_takes_nothing_from_elsewhere(compiled: Explanation) -> None:
+    text = page(Report(compiled, "<id>"))
+    found = Elements()
+    found.feed(text)
+    assert not found.open
+    assert not {"script", "link", "img", "iframe", "object"} & set(found.tags)
+    assert not [name for name, _ in found.attributes if name.startswith("on") or name in ("src", "xlink:href")]
+    assert all((value or "").startswith("#") for name, value in found.attributes if name == "href")
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "prefers-color-scheme:dark" in text
+    assert text.count("<style>") == 1 + text.count("<svg")
+    assert "&lt;id&gt;" in text
+
+
+@pytest.mark.parametrize("family", ["simt", "wgmma"])
+def test_the_page_has_the_pictures(family: str, compiled: Explanation) -> None:
+    found = compiled if family == "simt" else explained(Gemm.parse("512x512x512:f16:nt"), "wgmma")
+    titles = [drawing.title for drawing in drawings(found)]
+    wanted = ["Roofline", "Waves over the SMs", "Banks: ", "The shared tile of A"]
+    wanted += ["The copy of A"] if family == "simt" else ["The box of a"]
+    for want in wanted:
+        assert any(title.startswith(want) for title in titles), (want, titles)
+    assert all(drawing.svg.startswith("<svg") and drawing.words for drawing in drawings(found))
+
+
+def test_what_wgmma_copies_without_tma_has_its_map() -> None:
+    found = explained(Gemm.parse("512x512x516:f16:nt"), "wgmma", "load=copy", compiled=False)
+    titles = [drawing.title for drawing in drawings(found)]
+    assert "The copy of A" in titles
+    assert not [title for title in titles if title.startswith("The box of a")]
+    tile = shared_tile(found.gemm, found.config, found.device)
+    assert tile is not None
+    assert tile.copy is not None
+    copies, owner = copies_of(plan(found.gemm, found.config, found.device.units), "a"), tile.copy.owner()
+    for thread in range(COPYING_THREADS):
+        first = copies.column(thread)
+        assert (owner[copies.row(thread), first : first + copies.elements] == thread).all()
+
+
+def test_tmas_box_stands_where_a_map_of_threads_and_values_would_and_says_so() -> None:
+    found = explained(Gemm.parse("512x512x512:f16:nt"), "wgmma", compiled=False)
+    (box,) = (drawing for drawing in drawings(found) if drawing.title.startswith("The box of"))
+    assert "no thread-value map" in box.words
+    assert "bytes each, 128-byte swizzle" in box.svg
+    told = found.to_json()["kernels"][0]["boxes"]
+    assert {"a", "b", "d"} <= {each["tensor"] for each in told}
+    assert all(each["row_bytes"] == each["columns"] * each["element_bytes"] for each in told)
+
+
+def test_the_shared_tile_is_shown_plain_padded_and_permuted() -> None:
+    gemm = Gemm.parse("1024x1024x1024:f16:nt")
+    found = explain(gemm, chosen(gemm, A100, "mma"), A100, compiled=False)
+    tile = next(drawing.svg for drawing in drawings(found) if drawing.title.startswith("The shared tile"))
+    assert re.findall(r">(plain rows|padded|permuted, as here): ", tile) == [
+        "plain rows",
+        "padded",
+        "permuted, as here",
+    ]
+
+
+# Why the others lost
+
+
+def record(config: Config, timings: dict[str, Any]) -> KernelRecord:
+    return KernelRecord(SMALL, A100, "sustained", "tuned", config, "a" * 64, "b" * 64, 1, None, timings)
+
+
+def measured(config: Config, **medians: float) -> Candidate:
+    sets = tuple(SampleSet((us,), cast(Reason, reason)) for reason, us in medians.items())
+    return Candidate(SMALL, A100.key, "sustained", config, Status.MEASURED, sample_sets=sets)
+
+
+def test_the_runner_up_is_the_fastest_of_those_measured_alike() -> None:
+    config = family_named("simt").default(SMALL, A100, "sustained")
+    near, far = config.with_(raster=4), config.with_(raster=8, unroll=16)
+    found = rivals_of(
+        record(config, {}), [measured(config, search=5), measured(near, search=6), measured(far, search=5.5)]
+    )
+    assert found.runner_up is not None
+    assert (found.runner_up.us, found.runner_up.reason) == (5.5, "search")
+    assert {d.knob for d in found.runner_up.differences} == {"raster", "unroll"}
+    again = [
+        measured(config, search=5, selection=7),
+        measured(near, search=6, selection=6.9),
+        measured(far, search=5.5),
+    ]
+    tie = rivals_of(record(config, {}), again).runner_up
+    assert tie is not None
+    assert (tie.us, tie.reason, tie.config) == (6.9, "selection", near)
+    assert tie.behind < 0
+    words = " ".join(
+        line
+        for part in sections(Report(explained(compiled=False), "1", rivals_of(record(config, {}), again)))
+        for line in part.lines
+    )
+    assert "faster: a tie goes to the simpler config" in words
+
+
+def test_a_kernel_without_records_has_no_runner_up_and_says_what_it_knows() -> None:
+    config = family_named("simt").default(SMALL, A100, "sustained")
+    found = rivals_of(record(config, {"search": {"pruned": {"lanes": 3}}}), [])
+    assert found.runner_up is None
+    assert [(p.rule, p.count, p.sentence, p.config) for p in found.pruned] == [("lanes", 3, "", None)]
+    assert json.loads(json.dumps(found.to_json()))["pruned"][0]["config"] is None
+
+
+def test_a_recorded_time_of_a_config_is_the_last_of_its_regime() -> None:
+    store, config = MemoryStore(), family_named("simt").default(SMALL, A100, "sustained")
+    assert recorded_time(store, SMALL, config, A100, "sustained") is None
+    store.add_candidate(measured(config, search=5, selection=7, other_regime=1))
+    time = recorded_time(store, SMALL, config, A100, "sustained")
+    assert time is not None
+    assert time.us == 7
+    assert recorded_time(store, SMALL, config, A100, "isolated") is None
+
+
+# The command
+
+
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(["explain", *arguments, "--data", str(tmp_path / "data")])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_the_command_prints_a_report_or_one_document_and_writes_the_page(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = [str(SMALL), "--device", "sm_80", "--family", "simt"]
+    code, out, _ = run(capsys, tmp_path, *options, "--as-written")
+    assert code == 0
+    assert AS_WRITTEN in out
+    assert re.search(r"\[1\] stores of a_tile: lane \d+ at byte \d+ and lane \d+ at byte \d+ want words", out)
+    file = tmp_path / "page.html"
+    code, out, err = run(capsys, tmp_path, *options, "--config", "pad=0", "--html", str(file), "--json")
+    found = json.loads(out)
+    assert (code, err, found["html"], found["config"]["pad"], found["default"]) == (0, "", str(file), 0, False)
+    assert file.read_text().startswith("<!doctype html>")
+    assert not (tmp_path / "data").exists(), "explaining a config makes no data folder"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "neither GEMM nor --kernel"),
+        (["64x64x64", "--kernel", "ab"], "GEMM '64x64x64' and --kernel 'ab' given"),
+        (["--kernel", "ab", "--family", "simt"], "leave out --family simt"),
+        (["--kernel", "ab", "--as-written"], "leave out --as-written"),
+        (["--kernel", "ab"], "there is no kernel 'ab'"),
+        (["0x1x1"], "gemm field m is 0"),
+        (["64x64x64", "--device", "sm_70"], "device 'sm_70' is unknown"),
+        (["64x64x64", "--device", "cpu"], "device cpu is no GPU"),
+        (["64x64x64", "--device", "cpu", "--family", "x86"], "what is explained are GPU kernels"),
+        (["64x64x64", "--device", "sm_80", "--family", "sim"], "family 'sim' is unknown; families are"),
+        (["64x64x64", "--device", "sm_80", "--family", "x86"], "family x86 does not write 64x64x64:f16:nt for sm_80"),
+        (
+            ["64x64x64", "--device", "sm_80", "--family", "wgmma"],
+            "family wgmma does not write 64x64x64:f16:nt for sm_80",
+        ),
+        (["64x64x64:f32:nn", "--device", "sm_80", "--family", "wmma"], "family wmma does not write"),
+        (["64x64x64", "--device", "sm_80", "--config", "pad=0"], "'pad=0' are of no family"),
+        (
+            ["64x64x64", "--device", "sm_80", "--family", "simt", "--config", "pod=0"],
+            "simt has no knob 'pod'; its knobs are",
+        ),
+        (
+            ["64x64x64", "--device", "sm_80", "--family", "simt", "--config", "pad=5"],
+            "simt knob pad is '5'; choices for",
+        ),
+        (["64x64x64", "--device", "sm_80", "--family", "simt", "--config", "pad"], "'pad' is not name=value"),
+        (
+            ["64x64x64", "--device", "sm_80", "--family", "simt", "--config", "block_m=8,thread_m=16"],
+            "rule thread_tile",
+        ),
+        (
+            ["64x64x64", "--device", "sm_80", "--m", "65", "--as-written"],
+            "m is 65; 64x64x64:f16:nt has m from 64 to 64",
+        ),
+        (["64x64x64", "--device", "sm_80", "--regime", "fast"], "regime is 'fast'"),
+    ],
+)
+def test_bad_input_is_refused_with_its_value(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], says: str
+) -> None:
+    code, out, err = run(capsys, tmp_path, *arguments)
+    assert (code, out) == (2, "")
+    assert says in err.replace("\n", " ")
+
+
+def test_an_unknown_id_in_a_store_names_the_newest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from scripts.stored_kernel import gpu_kernel
+    from tirgemm.tuning_db.data_folder import open_store
+
+    with open_store(tmp_path / "data") as store:
+        known = gpu_kernel(store, str(SMALL)).id
+    code, _, err = run(capsys, tmp_path, "--kernel", "feed")
+    assert code == 2
+    assert f"there is no kernel 'feed'; the newest are {known}" in err.replace("\n", " ")
+    code, out, _ = run(capsys, tmp_path, "--kernel", known, "--json")
+    assert (code, json.loads(out)["kernel"]) == (0, known)
+
+
+def test_knobs_are_taken_by_their_words_and_once() -> None:
+    family = family_named("simt")
+    default = family.default(SMALL, A100, "sustained")
+    changed = default.with_(pad=0, pipeline="none")
+    assert with_knobs(family, SMALL, A100, default, " pad = 0 , pipeline=None,") == changed
+    assert with_knobs(family, SMALL, A100, default, "") == default
+    with pytest.raises(InvalidConfig, match="pad is given twice: 0 and '4'"):
+        with_knobs(family, SMALL, A100, default, "pad=0,pad=4")
+
+
+def test_the_examples_of_the_page_have_the_sections_that_the_commands_print() -> None:
+    examples = script("scripts/render_explain_examples.py")
+    assert examples.differences(examples.PAGE.read_text()) == []
+
+
+def test_an_example_without_a_section_is_noticed() -> None:
+    examples = script("scripts/render_explain_examples.py")
+    arguments = f"{SMALL} --device sm_80 --family simt --as-written"
+    block = f"<!-- explain:{arguments} -->\n{examples.block(arguments)}<!-- /explain -->"
+    assert examples.differences(block) == []
+    assert examples.differences(block.replace("Global memory", "Golbal memory"))

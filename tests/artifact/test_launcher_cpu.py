@@ -1,0 +1,240 @@
+"""The launcher on the CPU: values, threads, workspaces, errors of kernels."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.helpers.artifact_samples import kernel, operands, raw_kernel, shared_object
+from tirgemm import expr
+from tirgemm.artifact import native
+from tirgemm.errors import CorruptArtifact, LaunchFailed
+from tirgemm.expr import M
+from tirgemm.gemm import Gemm, Range
+from tirgemm.launch import KernelLaunch, Launch, Pointer, Size, Workspace, tensor_args
+
+# d has one row a block, of N columns.
+GEMM = Gemm(37, 5, 3, dtype="f32", align=4)
+
+
+def call(function: object, gemm: Gemm = GEMM, m: int | None = None) -> np.ndarray:
+    arrays, _ = operands(gemm, m)
+    out = np.full((m or gemm.m_max, gemm.n), np.nan, np.float32)
+    function(arrays["a"], arrays["b"], out)
+    return out
+
+
+def launch_of(*kernels: KernelLaunch, workspaces: tuple[Workspace, ...] = (), gemm: Gemm = GEMM) -> Launch:
+    return Launch(tensor_args(gemm), (), kernels, workspaces)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "37x29x13:f32:nn:align=4",
+        "1x1x1:f32:nt:align=4",
+        "37x29x13:f16:tt:align=2",
+        "5x29x13:bf16:tn:align=2",
+        "7x9x13:f32:nt:batch=3:align=4",
+        "37x29x13:f32:nt:lda=17:ldb=14:ldd=31:align=4",
+        "9x29x13:f32:nn:alpha:beta:bias:align=4",
+        "9x29x13:f16:nt:beta:ldc=40:align=2",
+    ],
+)
+def test_a_kernel_computes_what_its_gemm_says(text: str) -> None:
+    gemm = Gemm.parse(text)
+    arrays, expected = operands(gemm)
+    scalars = {name: {"alpha": 0.5, "beta": -2.0}[name] for name in gemm.scalars}
+    out = kernel(gemm)(**arrays, **scalars)
+    expected = expected * scalars.get("alpha", 1.0)
+    if gemm.beta:
+        expected = expected - 2.0 * arrays["c"].astype(np.float64)
+    if gemm.bias:
+        expected = expected + arrays["bias"].astype(np.float64)
+    assert out.dtype == arrays["a"].dtype
+    np.testing.assert_array_equal(out.astype(np.float64), expected)
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_one_kernel_serves_every_m_of_its_range(layout: str) -> None:
+    gemm = Gemm(Range(1, 70), 11, 5, dtype="f32", layout=layout, align=4)
+    found = kernel(gemm)
+    for m in (1, 2, 33, 70):
+        arrays, expected = operands(gemm, m)
+        np.testing.assert_array_equal(found(**arrays), expected)
+
+
+def test_every_block_runs_exactly_once_whatever_the_threads() -> None:
+    source = r"""
+    KERNEL(count) { float* d = args[0].v.p; int64_t i = args[1].v.i;
+      for (int j = 0; j < 5; ++j) __atomic_fetch_add(&((int32_t*)d)[i * 5 + j], 1, __ATOMIC_RELAXED); return 0; }
+    """
+    gemm = Gemm(1001, 5, 3, dtype="f32", align=4)
+    for threads in (0, 1, 2, 3, 64):
+        launch = launch_of(
+            KernelLaunch("count", (Pointer("d"),), (1001, 1, 1), attributes=(("threads", threads),)), gemm=gemm
+        )
+        function = raw_kernel(gemm, launch, shared_object(source))
+        arrays, _ = operands(gemm)
+        out = np.zeros((1001, 5), np.int32).view(np.float32)
+        for _ in range(20):
+            function(arrays["a"], arrays["b"], out)
+        assert (out.view(np.int32) == 20).all()
+
+
+def test_the_thread_cap_of_a_kernel_is_kept() -> None:
+    source = r"""
+    static int inside, most;
+    KERNEL(enter) { int now = __atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+      int seen = __atomic_load_n(&most, __ATOMIC_SEQ_CST);
+      while (now > seen && !__atomic_compare_exchange_n(&most, &seen, now, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+      usleep(2000); __atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST); return 0; }
+    KERNEL(report) { ((float*)args[0].v.p)[0] = most; return 0; }
+    """
+    for cap, expected in ((1, 1), (0, min(8, native.host_threads()))):
+        enter = KernelLaunch("enter", (Pointer("d"),), (8, 1, 1), attributes=(("threads", cap),) if cap else ())
+        binary = shared_object(source, f"-DCAP={cap}")
+        assert (
+            call(raw_kernel(GEMM, launch_of(enter, KernelLaunch("report", (Pointer("d"),))), binary))[0, 0] == expected
+        )
+
+
+def test_kernels_run_in_order_over_zeroed_and_aligned_workspaces() -> None:
+    source = r"""
+    KERNEL(first) { float *w = args[0].v.p, *z = args[1].v.p; int64_t i = args[2].v.i;
+      if ((uintptr_t)w % 64 || (uintptr_t)z % 64) { TVMFFIErrorSetRaisedFromCStr("ValueError", "not aligned"); return -1; }
+      w[i] = i; z[i] += 1; return 0; }
+    KERNEL(second) { float *w = args[0].v.p, *z = args[1].v.p, *d = args[2].v.p; int64_t i = args[3].v.i;
+      for (int j = 0; j < 5; ++j) d[i * 5 + j] = w[36 - i] + 100 * z[i]; return 0; }
+    """
+    pointers = (Pointer("w"), Pointer("z"))
+    launch = launch_of(
+        KernelLaunch("first", pointers, (37, 1, 1)),
+        KernelLaunch("second", (*pointers, Pointer("d")), (37, 1, 1)),
+        workspaces=(Workspace("w", 37 * 4), Workspace("z", 37 * 4, "zero")),
+    )
+    function = raw_kernel(GEMM, launch, shared_object(source))
+    for _ in range(3):
+        np.testing.assert_array_equal(call(function)[:, 4], 36 - np.arange(37) + 100)
+
+
+def test_a_workspace_that_grows_with_m_is_large_enough() -> None:
+    source = r"""
+    KERNEL(fill) { memset(args[0].v.p, 7, args[1].v.i); ((float*)args[2].v.p)[args[3].v.i * 5] = args[1].v.i; return 0; }
+    """
+    gemm = Gemm(Range(1, 5000), 5, 3, dtype="f32", align=4)
+    nbytes = M * 4096
+    fill = KernelLaunch("fill", (Pointer("w"), Size(nbytes, "i64"), Pointer("d")), (1, 1, 1))
+    launch = launch_of(fill, workspaces=(Workspace("w", nbytes),), gemm=gemm)
+    function = raw_kernel(gemm, launch, shared_object(source))
+    for m in (1, 5000, 3):
+        assert call(function, gemm, m)[0, 0] == m * 4096
+
+
+def test_a_failing_kernel_raises_its_words_and_the_next_call_works() -> None:
+    source = r"""
+    static int calls;
+    KERNEL(fails) { int64_t i = args[1].v.i;
+      if (i == 20 && calls++ == 0) { TVMFFIErrorSetRaisedFromCStr("ValueError", "block twenty is tired"); return -1; }
+      ((float*)args[0].v.p)[i * 5] = i; return 0; }
+    """
+    launch = launch_of(KernelLaunch("fails", (Pointer("d"),), (37, 1, 1)))
+    function = raw_kernel(GEMM, launch, shared_object(source))
+    with pytest.raises(LaunchFailed, match="fails failed: block twenty is tired"):
+        call(function)
+    assert call(function)[36, 0] == 36
+
+
+def test_callers_on_many_threads_do_not_mix_their_work() -> None:
+    gemm = Gemm(Range(1, 64), 33, 17, dtype="f32", align=4)
+    found, failures = kernel(gemm), []
+
+    def work(seed: int) -> None:
+        for turn in range(30):
+            arrays, expected = operands(gemm, 1 + (seed * 7 + turn) % 64, seed)
+            if not np.array_equal(found(**arrays), expected):
+                failures.append((seed, turn))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def _call_in_child(queue: multiprocessing.Queue) -> None:
+    arrays, expected = operands(GEMM)
+    queue.put(bool(np.array_equal(kernel(GEMM)(**arrays), expected)))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_gets_workers_of_its_own() -> None:
+    arrays, expected = operands(GEMM)
+    np.testing.assert_array_equal(kernel(GEMM)(**arrays), expected)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_call_in_child, args=(queue,))
+    child.start()
+    assert queue.get(timeout=60)
+    child.join(60)
+    assert child.exitcode == 0
+
+
+def test_the_launcher_uses_no_more_threads_than_the_affinity_allows() -> None:
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
+        "from tirgemm.artifact import native; print(native.host_threads())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
+
+
+def test_two_kernels_with_one_symbol_do_not_answer_for_each_other() -> None:
+    one, two = (
+        raw_kernel(
+            GEMM,
+            launch_of(KernelLaunch("same", (Pointer("d"),))),
+            shared_object(f"KERNEL(same) {{ ((float*)args[0].v.p)[0] = {number}; return 0; }}"),
+        )
+        for number in (1, 2)
+    )
+    assert (call(one)[0, 0], call(two)[0, 0], call(one)[0, 0]) == (1, 2, 1)
+
+
+def test_kernels_that_come_and_go_keep_no_file_open() -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    call(kernel(GEMM).raw)
+    before = open_files()
+    for _ in range(5):
+        call(kernel(GEMM).raw)
+    assert open_files() == before
+
+
+@pytest.mark.parametrize(
+    ("binary", "message"),
+    [
+        (b"\x7fELF" + bytes(100), "does not load"),
+        (b"", "does not load"),
+        (shared_object("int unrelated;"), "has no function rows"),
+    ],
+)
+def test_a_broken_shared_object_is_refused_at_load(binary: bytes, message: str) -> None:
+    with pytest.raises(CorruptArtifact, match=message):
+        raw_kernel(GEMM, launch_of(KernelLaunch("rows", (Pointer("d"),))), binary)
+
+
+def test_an_empty_grid_is_refused_at_the_call() -> None:
+    gemm = Gemm(Range(1, 64), 5, 3, dtype="f32", align=4)
+    launch = launch_of(KernelLaunch("rows", (Pointer("d"),), (expr.make("sub", M, 1), 1, 1)), gemm=gemm)
+    function = raw_kernel(gemm, launch, shared_object("KERNEL(rows) { return 0; }"))
+    with pytest.raises(CorruptArtifact, match="0 blocks"):
+        call(function, gemm, 1)

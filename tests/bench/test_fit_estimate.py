@@ -1,0 +1,66 @@
+"""Fit files of the families' analytic models: what they hold, what a fit writes, and that a fit finds what made the
+data."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from dataclasses import fields, replace
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import fit_estimate
+from benchmarks.fit_estimate import Measured
+from tirgemm.families import simt, tensorcore, wgmma
+from tirgemm.families.common.fit_file import FILE
+from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts, estimate_us
+from tirgemm.families.wgmma.planning.plan import plan
+from tirgemm.gemm import REGIMES, Gemm
+from tirgemm.hardware import named_device
+
+H200 = named_device("sm_90a")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("family", [simt, tensorcore, wgmma], ids=lambda family: family.__name__)
+def test_a_fit_file_has_every_regime_and_says_where_it_comes_from(family: object) -> None:
+    regimes = json.loads(files(family).joinpath(FILE).read_text())  # type: ignore[arg-type]
+    assert list(regimes) == list(REGIMES)
+    for fit in regimes.values():
+        assert {"fitted_to", "device", "command", "commit", "date"} <= fit["provenance"].keys()
+        assert all(fit["provenance"].values())
+        assert all(math.isfinite(value) for value in fit["constants"].values())
+
+
+def test_a_written_fit_replaces_one_regime_and_names_its_command(tmp_path: Path) -> None:
+    path = tmp_path / FILE
+    path.write_text(fit_estimate.ESTIMATE.read_text())
+    before = json.loads(path.read_text())
+    constants = replace(CONSTANTS["sustained"], launch_us=2.123456)
+    fit_estimate.write("sustained", constants, H200, ["fit_estimate.py", "some/records.gz", "--write"], path)
+    after = json.loads(path.read_text())
+    assert after["isolated"] == before["isolated"]
+    assert after["sustained"]["constants"] == before["sustained"]["constants"] | {"launch_us": 2.123}
+    provenance = after["sustained"]["provenance"]
+    assert provenance["command"] == "python fit_estimate.py some/records.gz --write"
+    assert provenance["fitted_to"] == ["some/records.gz"]
+    assert provenance["device"] == H200.model
+    head = subprocess.run(["git", "rev-parse", "HEAD"], check=False, capture_output=True, text=True, cwd=ROOT)
+    assert head.returncode or provenance["commit"].startswith(head.stdout.strip())
+
+
+def test_the_error_is_least_at_the_constants_that_made_the_times() -> None:
+    gemm, family = Gemm.parse("4096x4096x4096:f16:nt"), wgmma.Wgmma()
+    default = family.default(gemm, H200, "sustained")
+    rows = [Cuts.of(plan(gemm, default.with_(stages=stages), H200.units)) for stages in (2, 3, 4, 5)]
+    cuts = Cuts(*(np.array([getattr(row, field.name) for row in rows]) for field in fields(Cuts)))
+    problem = Measured(gemm, cuts, estimate_us(cuts, gemm, H200, "sustained"))
+    present = CONSTANTS["sustained"]
+    assert fit_estimate.error([problem], H200, "sustained", present) == 0.0
+    slower = replace(present, launch_us=2 * present.launch_us)
+    assert fit_estimate.error([problem], H200, "sustained", slower) > 0.0
+    assert fit_estimate.regret([problem], H200, "sustained", present) == (1.0, 1.0)

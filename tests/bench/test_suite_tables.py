@@ -1,0 +1,242 @@
+"""Tables over the suites, the reasons in them and the check of what benches write, on made-up results files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import suite_tables
+from tests.bench.test_results import COMMIT, check, plant, problems, render
+from tirgemm import Config, Device, Gemm
+from tirgemm.bench.results import ResultsFile, environment, load, measured_row, unmeasured_row
+from tirgemm.tuning.measure.baselines.torch_baseline import PINNED
+from tirgemm.tuning.records import Candidate, SampleSet, Status
+from tirgemm.tuning_db import transfer
+from tirgemm.tuning_db.data_folder import open_database
+from tirgemm.tuning_db.store import SqlStore
+
+GPU = Device(
+    "cuda", "sm_90a", "NVIDIA H200", 132, 2**37, uuid="GPU-1", environment=(("python", "3.12"), ("tvm", "0.27"))
+)
+KNOBS = {"tile_m": 128, "tile_n": 128, "split": 1, "swap": 0, "load": "tma", "schedule": "cooperative"}
+SUITES = {
+    "square": ["1024x1024x1024:f16:nt", "8192x8192x8192:f16:nt"],
+    "deepgemm": ["16x24576x1536:f16:nt", "16x576x7168:f16:nt", "128x4096x7168:f16:nt"],
+    "llama": ["1x28672x4096:f16:nt"],
+    "skinny": ["64x64x8192:f16:nt"],
+    "odd": ["1025x1024x1024:f16:nt", "1024x1025x1024:f16:nt"],
+}
+# Speed of default and tuned over torch.matmul; the tuned one takes 10 us.
+SPEEDS = {
+    "1024x1024x1024:f16:nt": (0.91, 0.96),
+    "8192x8192x8192:f16:nt": (1.0, 1.05),
+    "16x24576x1536:f16:nt": (1.1, 1.21),
+    "16x576x7168:f16:nt": (1.0, 1.0),
+    "128x4096x7168:f16:nt": (1.2, 1.2),
+    "1x28672x4096:f16:nt": (1.5, 1.6),
+    "64x64x8192:f16:nt": (2.0, 2.0),
+    "1025x1024x1024:f16:nt": (0.98, 0.99),
+    "1024x1025x1024:f16:nt": (4.0, 5.0),
+}
+
+
+def config(**changes: Any) -> Config:
+    return Config("wgmma", tuple((KNOBS | changes).items()))
+
+
+def contest(text: str, read_gbps: float, count: int = 50, **knobs: Any) -> list[dict[str, Any]]:
+    """The default's and the tuned row of two races."""
+    default, tuned = SPEEDS[text]
+    baselines = {"torch.matmul": (10.0 * tuned,) * count, "cublaslt_best": (10.0 * tuned / 1.1,) * count}
+    conditions = {"clock_mhz": 1410, "power_w": 690.0, "throttled": ["power_cap"]}
+    about = {"at": "2026-11-21T13:00:00+00:00", "read_gbps": read_gbps, "swapped": False}
+    ours = {"default": (10.0 * tuned / default,) * count, "tuned": (9.9, 10.1) * (count // 2)}
+    return [
+        measured_row(
+            Gemm.parse(text),
+            config(tile_k=64 + 64 * (variant == "tuned"), **knobs),
+            variant,
+            [
+                SampleSet(
+                    raw,
+                    "selection",
+                    baselines | ({"default": ours["default"]} if variant == "tuned" else {}),
+                    conditions,
+                )
+            ]
+            * 2,
+            error=0.5,
+            workspace_bytes=0,
+            artifact_sha256="a" * 64,
+            source_sha256="b" * 64,
+            conditions=about,
+        )
+        for variant, raw in ours.items()
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A device's results: every suite in both regimes, the isolated ones compressed."""
+    for regime, ending in (("sustained", "json"), ("isolated", "json.gz")):
+        for name, gemms in SUITES.items():
+            (tmp_path / f"{name}.json").write_text(json.dumps({"name": name, "source": "made up", "gemms": gemms}))
+            path = tmp_path / "results" / "gpu" / f"{name}.{regime}.{ending}"
+            file = ResultsFile(
+                path, name, regime, environment(GPU, None, COMMIT) | {"torch_settings": PINNED}, resume=False
+            )
+            read = file.add_stream(SampleSet((250.0,) * 3, "selection", {}, {"bytes": 10**9, "at": "now"}))
+            for text in gemms:
+                file.put(*contest(text, read, load="repack" if "1025" in text else "tma"))
+            file.arrange([Gemm.parse(text) for text in gemms], ["default", "tuned"])
+    (tmp_path / "odd.json").write_text(
+        json.dumps({"name": "odd", "source": "x", "gemms": SUITES["odd"], "groups": {"odd m": SUITES["odd"][:1]}})
+    )
+    return tmp_path / "results" / "gpu"
+
+
+def cells(table: str, first: str) -> list[str]:
+    """The cells of the first line that begins with a cell."""
+    line = next(line for line in table.splitlines() if line.startswith(f"| {first} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
+
+
+def test_the_summary_has_means_by_suite_group_and_over_the_four_suites(folder: Path) -> None:
+    table = suite_tables.summary(folder, folder.parents[1])
+    assert table.index("sustained;") < table.index("isolated;")
+    square = math.sqrt(0.96 * 1.05)
+    assert cells(table, "**square**") == [
+        f"{square:.3f} (0.960)",
+        f"{square / 1.1:.3f} ({0.96 / 1.1:.3f})",
+        "",
+        f"{math.sqrt(0.91):.3f} (0.910)",
+        f"{math.sqrt(0.91 / 0.96 / 1.05):.3f} ({0.91 / 0.96:.3f})",
+    ]
+    assert cells(table, "from 4096 on")[0] == "1.050 (1.050)"
+    assert cells(table, "odd m")[0] == "0.990 (0.990)"
+    deepgemm = (1.21 * 1.0 * 1.2) ** (1 / 3)
+    mean = statistics.geometric_mean([square, deepgemm, 1.6, 2.0])
+    assert cells(table, "**mean over square, deepgemm, llama, skinny**")[0] == f"**{mean:.3f}** (0.960)"
+
+
+def test_shapes_without_a_measurement_are_not_passed_over(folder: Path) -> None:
+    path = folder / "odd.sustained.json"
+    file = ResultsFile(path, "odd", "sustained", load(path)["environment"], resume=True)
+    gemm = Gemm.parse(SUITES["odd"][1])
+    file.put(unmeasured_row(gemm, None, "tuned", "skipped", "n is odd | TMA"))
+    assert cells(suite_tables.summary(folder, folder.parents[1]), "**odd**")[0] == "0.990 (0.990; 1 of 2)"
+    assert "skipped: n is odd \\| TMA" in suite_tables.shapes(folder, folder.parents[1])
+    (folder / "llama.sustained.json").unlink()
+    assert "mean over" not in suite_tables.summary(folder, folder.parents[1]).partition("isolated;")[0]
+
+
+def test_bandwidth_counts_the_shapes_of_many_weights_and_lists_the_others(folder: Path) -> None:
+    table = suite_tables.bandwidth(folder, folder.parents[1])
+    large, small = Gemm.parse("16x24576x1536:f16:nt"), Gemm.parse("16x576x7168:f16:nt")
+    share = large.nbytes / 10.0 / 1e3 / 4000
+    assert cells(table, f"`{large}`")[-1] == f"{share:.1%}"
+    assert cells(table, f"`{small}`")[-3:] == [f"{small.nbytes / 4e6:.2f}", f"{small.nbytes / 1e4:.0f}", ""]
+    other = Gemm.parse("1x28672x4096:f16:nt").nbytes / 10.0 / 1e3 / 4000
+    mean = math.sqrt(share * other)
+    assert cells(table, "**all of at least 25 MB of weights**")[-1] == f"**{mean:.1%}** (least {share:.1%}, 2 shapes)"
+
+
+def test_the_shapes_show_how_far_their_races_lie_apart(folder: Path) -> None:
+    path = folder / "square.isolated.json.gz"
+    gemm = Gemm.parse(SUITES["square"][1])
+    file = ResultsFile(path, "square", "isolated", load(path)["environment"], resume=True)
+    races = [SampleSet((us,) * 50, "selection", {"torch.matmul": (12.0,) * 50}) for us in (10.0, 10.4)]
+    row = measured_row(
+        gemm, config(), "tuned", races, error=0.5, workspace_bytes=0, artifact_sha256="a" * 64, source_sha256="b" * 64
+    )
+    file.put(row)
+    table = suite_tables.shapes(folder, folder.parents[1]).partition("square: NVIDIA H200, isolated")[2]
+    assert cells(table, f"`{gemm}`")[1:3] == ["10.20", "4.0%"]
+    old = load(path) | {"format": 1}
+    path.write_bytes(gzip.compress(json.dumps(old).encode()))
+    assert "square: NVIDIA H200, isolated" not in suite_tables.shapes(folder, folder.parents[1]), "it is not published"
+
+
+def test_sources_of_proposals_are_averaged_over_spaces_and_seeds(tmp_path: Path) -> None:
+    def row(space: str, *over: list[float]) -> dict[str, Any]:
+        return {"space": space, "points": 9, "source": "half", "over_optimum": over}
+
+    rows = [row("simt, complete", [2.0, 1.0]), row("a", [1.0, 1.0], [4.0, 1.0]), row("b", [4.0, 1.0], [16.0, 1.0])]
+    (tmp_path / "proposal_sources.json").write_text(json.dumps({"trials": [8, 16], "rows": rows}))
+    lines = suite_tables.proposals(tmp_path, tmp_path).splitlines()
+    assert lines[0] == "| space | source | 8 trials | 16 trials |"
+    assert lines[2:] == [
+        "| simt, complete; 1 x 1 searches | half | 2.000 | 1.000 |",
+        "| recorded configs of `wgmma`; 2 x 2 searches | half | 4.000 | 1.000 |",
+    ]
+
+
+def test_markers_name_the_tables_of_a_device(folder: Path) -> None:
+    for name in suite_tables.TABLES:
+        text = f"<!-- results:gpu/{name} -->\n<!-- /results:gpu/{name} -->\n"
+        written = render.rendered(text, folder.parent, folder.parents[1])
+        assert suite_tables.TABLES[name](folder, folder.parents[1]) in written
+        assert written == render.rendered(written, folder.parent, folder.parents[1])
+        widths = {
+            block: {line.count(" | ") for line in block.splitlines() if line.startswith("|")}
+            for block in written.split("\n\n")
+        }
+        assert all(len(found) < 2 for found in widths.values()), "lines of one table have the same cells"
+    other = render.rendered(
+        "<!-- results:cpu/summary -->\n<!-- /results:cpu/summary -->", folder.parent, folder.parents[1]
+    )
+    assert "Not measured yet: `tirgemm bench square" in other
+    one = "<!-- results:gpu/square.isolated -->\n<!-- /results:gpu/square.isolated -->"
+    assert "8192x8192x8192" in render.rendered(one, folder.parent, folder.parents[1]), "a compressed file is found"
+
+
+def test_what_the_bench_writes_passes_the_check(folder: Path) -> None:
+    paths = check.tracked(folder)
+    assert len(paths) == 10
+    assert [s for path in paths for s in problems(path, folder.parents[1])] == []
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "says"),
+    [
+        (("streams", 0, "read_gbps"), 5000.0, "read_gbps of stream 0 is 5000.0"),
+        (("streams", 0, "samples_us"), [100.0], "median_us of stream 0"),
+        (("rows", 0, "conditions", "read_gbps"), 4800.0, "read_gbps 4800.0 was not measured"),
+        (("rows", 1, "baselines", "default", "samples_us"), [9.0] * 100, "samples of default differ"),
+        (("rows", 1, "baselines", "torch.matmul", "samples_us"), [9.0] * 100, "samples of torch.matmul differ"),
+        (("rows", 1, "races", 0, "samples"), 49, "a race of 49 samples has fewer than 50"),
+    ],
+)
+def test_the_check_finds_what_was_planted_in_a_contest(
+    folder: Path, where: tuple[Any, ...], value: Any, says: str
+) -> None:
+    path = folder / "square.isolated.json"
+    document = load(folder / "square.isolated.json.gz")
+    plant(document, where, value)
+    path.write_text(json.dumps(document))
+    found = problems(path, folder.parents[1])
+    assert any(says in sentence for sentence in found), found
+
+
+def test_the_check_reads_a_records_file(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl.gz"
+    right = Candidate(
+        Gemm.parse("1x2x3"), GPU.key, "sustained", config(), Status.MEASURED, sample_sets=(SampleSet((2.0,)),)
+    )
+    with open_database(tmp_path, None) as db:
+        SqlStore(db).add_candidate(right)
+        transfer.export_records(db, path)
+        assert check.problems(path) == []
+        SqlStore(db).add_candidate(right.with_(gemm=Gemm.parse("2x2x3"), sample_sets=()))
+        transfer.export_records(db, path)
+    (sentence,) = check.problems(path)
+    assert "2x2x3" in sentence
+    assert "is measured and took None us" in sentence
+    path.write_bytes(path.read_bytes()[:-9])
+    assert problems(path)

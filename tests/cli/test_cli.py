@@ -1,0 +1,414 @@
+"""The command line: what it prints, its exit codes, and what it says where something is wrong or missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+from tests.helpers.artifact_samples import ROWS, SIGNER, fake_cubin, operands, packed, rows_binary, shared_object
+from tests.helpers.command_line import Run, own_folders
+from tests.helpers.fake_service import EVENTS, FakeService, sse
+from tirgemm import Gemm
+from tirgemm._client import http as http_layer
+from tirgemm.artifact import Signer, Trust, read
+from tirgemm.detect import device
+from tirgemm.service import cli
+
+SHAPE = "33x17x19:f16:nt"
+RANGED = "1..40x17x19:f32:tn:alpha:beta:bias"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of the test's own: trust file, cache, data folder and working folder."""
+    return own_folders(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def trusted(home: Path) -> None:
+    assert Trust.default().path == home / "config" / "tirgemm" / "trusted_keys"
+    Trust.default().add(SIGNER.public)
+
+
+def artifact(folder: Path, text: str = SHAPE, **changes: Any) -> Path:
+    path = folder / "kernel.tirgemm"
+    path.write_bytes(packed(Gemm.parse(text), **changes))
+    return path
+
+
+@pytest.mark.usefixtures("trusted")
+def test_call_checks_against_numpy_and_times(run: Run, home: Path) -> None:
+    code, out, err = run("call", artifact(home), "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["passed"]
+    assert 0 <= found["error_over_bound"] <= 1
+    assert found["median_us"] > 0
+    code, out, _ = run("call", artifact(home))
+    assert (code, "us a call" in out) == (0, True)
+
+
+@pytest.mark.usefixtures("trusted")
+def test_call_takes_arrays_and_writes_the_result(run: Run, home: Path) -> None:
+    gemm = Gemm.parse(RANGED)
+    arrays, product = operands(gemm, 23)
+    options = []
+    for name, array in arrays.items():
+        np.save(home / f"{name}.npy", np.asarray(array, np.float64))
+        options += [f"--{name}", home / f"{name}.npy"]
+    code, out, _ = run("call", artifact(home, RANGED), *options, "--alpha", 2, "--beta", 0.5, "-o", "d.npy", "--json")
+    assert (code, json.loads(out)["m"]) == (0, 23)
+    assert np.array_equal(np.load(home / "d.npy"), 2 * product + 0.5 * arrays["c"] + arrays["bias"])
+    assert run("call", artifact(home, RANGED), "--m", 7)[0] == 0
+
+
+@pytest.mark.usefixtures("trusted")
+def test_call_refuses_arrays_that_do_not_fit(run: Run, home: Path) -> None:
+    path = artifact(home)
+    np.save(home / "a.npy", np.zeros((33, 18)))
+    np.save(home / "s.npy", np.full((33, 19), "text"))
+    (home / "no.npy").write_text("hello")
+    for options, says in (
+        (("--a", "a.npy"), "array a has shape (33, 18); 33x17x19:f16:nt needs (33, 19)"),
+        (("--b", "a.npy"), "needs (17, 19)"),
+        (("--a", "s.npy"), "array a has dtype <U4; it must hold real numbers"),
+        (("--c", "a.npy"), "takes a, b; c was given"),
+        (("--a", "no.npy"), "is not a .npy array"),
+        (("--m", "7"), "m is 7; 33x17x19:f16:nt takes 33"),
+        (("--m", "0"), "Invalid value for '--m'"),
+    ):
+        code, out, err = run("call", path, *options)
+        assert (code, out) == (2, "")
+        assert says in err
+    code, _, err = run("call", path, "--a", "absent.npy")
+    assert (code, "absent.npy: No such file" in err) == (1, True)
+
+
+@pytest.mark.usefixtures("trusted")
+def test_a_kernel_that_computes_wrong_fails(run: Run, home: Path) -> None:
+    gemm = Gemm.parse(SHAPE)
+    wrong = ROWS.replace("k < GEMM_K;", "k < GEMM_K - 1;")
+    assert wrong != ROWS
+    flags = [
+        f"-DGEMM_{n}={v}"
+        for n, v in (
+            ("F16", 1),
+            ("BF16", 0),
+            ("N", 17),
+            ("K", 19),
+            ("BATCH", 1),
+            ("TA", 0),
+            ("TB", 1),
+            ("ALPHA", 0),
+            ("BETA", 0),
+            ("BIAS", 0),
+            ("LDA", 19),
+            ("LDB", 19),
+            ("STRIDE_B", 0),
+            ("LDC", 17),
+            ("LDD", 17),
+        )
+    ]
+    path = artifact(home, SHAPE, binary=shared_object(wrong, *flags))
+    for command in ("call", "verify"):
+        code, out, err = run(command, path)
+        assert (code, out) == (1, "")
+        assert "error: " in err
+    assert rows_binary(gemm) != shared_object(wrong, *flags)
+
+
+@pytest.mark.usefixtures("trusted")
+def test_verify_looks_at_signature_certificate_and_result(run: Run, home: Path) -> None:
+    code, out, _ = run("verify", artifact(home), "--json")
+    found = json.loads(out)
+    results = {check["check"]: check["result"] for check in found["checks"]}
+    assert (code, results) == (0, {"signature and hashes": "passed", "certificate": "absent", "run here": "passed"})
+    kernel_sha256 = read(artifact(home).read_bytes(), Trust.of(SIGNER.public)).manifest.kernel_sha256
+    for certificate, wanted in (
+        ({"kernel_sha256": kernel_sha256, "passed": True}, 0),
+        ({"kernel_sha256": kernel_sha256, "passed": False}, 1),
+        ({"kernel_sha256": "0" * 64, "passed": True}, 1),
+    ):
+        path = artifact(home, certificate=certificate | {"tests": [{}], "reference": "numpy"})
+        code, out, err = run("verify", path, "--no-run")
+        assert code == wanted
+        assert ("certificate failed" in err) == bool(wanted)
+    gpu = artifact(home, device=device("sm_90a"), binary=fake_cubin(), binary_format="cubin")
+    code, out, _ = run("verify", gpu, "--no-run", "--json")
+    assert (code, json.loads(out)["passed"]) == (0, True)
+
+
+@pytest.mark.usefixtures("trusted")
+def test_verify_and_call_refuse_what_was_touched_or_is_a_strangers(run: Run, home: Path) -> None:
+    path = artifact(home)
+    path.write_bytes(path.read_bytes()[:-3])
+    for command in ("call", "verify"):
+        assert run(command, path)[0] == 1
+    stranger = Signer.generate()
+    path = artifact(home, signer=stranger)
+    code, _, err = run("verify", path)
+    assert (code, stranger.public in err.replace("\n", "")) == (1, True)
+    assert run("verify", path, "--trust", stranger.public)[0] == 0
+    (home / "keys").write_text(stranger.public + "\n")
+    (home / "keys").chmod(0o600)
+    assert run("verify", path, "--trust", home / "keys")[0] == 0
+    assert run("verify", path, "--trust", "a", "--trust", "b")[0] == 2
+    assert run("verify", path)[0] == 1, "none of it was remembered"
+
+
+@pytest.mark.usefixtures("trusted")
+def test_export_writes_a_library_that_stands_alone(run: Run, home: Path) -> None:
+    import tvm_ffi
+
+    code, out, _ = run("export", artifact(home), home / "k.so", "--json")
+    assert code == 0
+    assert json.loads(out)["bytes"] == (home / "k.so").stat().st_size
+    arrays, product = operands(Gemm.parse(SHAPE))
+    d = np.zeros(product.shape, np.float16)
+    tvm_ffi.load_module(str(home / "k.so"))["main"](*(tvm_ffi.from_dlpack(x) for x in (arrays["a"], arrays["b"], d)))
+    assert np.array_equal(d, product)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeService:
+    """The service that ``get`` reaches, whatever the address."""
+    found = FakeService()
+    real = http_layer.ServiceConnection
+
+    def session(url: str, **options: Any) -> http_layer.ServiceConnection:
+        return real(url, **options | {"transport": found, "patience": 0.05})
+
+    monkeypatch.setattr("tirgemm.client.ServiceConnection", session)
+    return found
+
+
+def test_get_tunes_and_writes_the_artifact(run: Run, home: Path, fake: FakeService) -> None:
+    options = ("--trust", SIGNER.public, "--trials", 4, "--seconds", 9.5, "--seed", 3, "--json")
+    code, out, err = run("get", fake.gemm, *options)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["kernel"]["role"] == "tuned"
+    assert (home / "33x17x19-f32-nt.tirgemm").read_bytes() == fake.blobs[found["kernel"]["artifact"]["sha256"]]
+    (request,) = fake.sent("POST", "/v1/kernels")
+    assert json.loads(request.content)["budget"] == {"trials": 4, "seconds": 9.5}
+    assert SIGNER.public in Trust.default().keys, "--trust KEY is for good"
+    fake.streams, fake.status = [list(EVENTS)], "running"
+    code, out, _ = run("get", fake.gemm, "--default", "-o", "mean[while]")
+    assert (code, "1.25 of default" in out) == (0, True)
+    assert "mean[while]  the default kernel (served meanwhile)  sample(rows=1)" in out
+    fake.streams, fake.status = [list(EVENTS)], "running"
+    assert run("get", fake.gemm, "--fallback", "-o", "mean[while]")[:2] == (code, out), "as it was called before"
+
+
+def test_an_interrupt_ends_the_waiting_and_not_the_job(run: Run, fake: FakeService, home: Path) -> None:
+    fake.streams = [[EVENTS[0], KeyboardInterrupt()]]
+    code, out, err = run("get", fake.gemm, "--trust", SIGNER.public)
+    assert (code, out) == (130, "")
+    assert "no longer waiting for 33x17x19:f32:nt; a job that http://127.0.0.1:8000 has begun goes on" in err
+    assert not list(home.glob("*.tirgemm"))
+
+
+def test_get_tells_a_pipe_in_plain_words_what_the_service_does(run: Run, fake: FakeService) -> None:
+    fake.streams = [
+        [
+            sse(1, "started", budget={"trials": 4, "seconds": 9}),
+            sse(2, "phase", phase="default", detail="", seconds_left=None),
+            sse(3, "fallback", kernel="fa11", timings={"sustained": {"median_us": 19.0}}),
+            sse(4, "batch", proposed=3, trials=4, pruned={"regs\x1b[2J": 2}),
+            sse(5, "phase", phase="measuring", detail="", seconds_left=7.2),
+            sse(
+                6,
+                "candidate",
+                status="measured",
+                trials=4,
+                tried=2,
+                of=4,
+                best_us=9.5,
+                best="x86(a=1)",
+                default_us=19.0,
+            ),
+            sse(7, "phase", phase="certifying", detail="\x1b]0;title\r", seconds_left=None),
+            sse(8, "selected", kernel="70ed"),
+            sse(9, "done", kernel="70ed"),
+        ]
+    ]
+    code, out, err = run("get", fake.gemm, "--trust", SIGNER.public, "-o", "k.tirgemm")
+    assert code == 0
+    told = [line.partition(" s  ")[2] for line in err.splitlines()]
+    assert told[:3] == [
+        "33x17x19:f32:nt: starting",
+        "building the default kernel",
+        "measuring 1 of 4, best 19.00 us (1.00 x the default), at most 8 s left",
+    ]
+    assert told[3].startswith("certifying ")
+    assert told[3].endswith(", best 9.50 us (2.00 x the default)")
+    assert told[4] == "done, best 9.50 us (2.00 x the default)"
+    assert told[5].startswith("downloading ")
+    for text in (out, err):
+        assert all(line.isprintable() for line in text.splitlines())
+        assert "fallback" not in text
+        assert "batch" not in text
+
+
+def test_get_says_what_is_wrong(run: Run, home: Path, fake: FakeService) -> None:
+    code, out, err = run("get", fake.gemm)
+    assert (code, out, f"tirgemm trust add http://127.0.0.1:8000 {SIGNER.public}\n" in err) == (1, "", True)
+    assert not fake.sent("POST", "/v1/kernels"), "nothing was asked for"
+    assert not list(home.glob("*.tirgemm"))
+    Trust.default().add(SIGNER.public)
+    fake.answer = lambda _body: (422, {"detail": "too big", "code": "does_not_fit"})
+    assert run("get", fake.gemm)[0] == 2
+    fake.answer = lambda _body: (409, {"detail": "no worker has it", "code": "device_unavailable"})
+    code, out, err = run("get", fake.gemm, "--json")
+    assert (code, err) == (1, "")
+    assert json.loads(out)["error"]["message"].endswith("no worker has it")
+    assert run("get", "0x1x1")[0] == 2
+    assert run("get", "1x1x1", "--url", "nowhere")[0] == 2
+    assert run("get", "1x1x1", "--regime", "fast")[0] == 2
+
+
+def test_devices_and_versions(run: Run) -> None:
+    code, out, _ = run("devices", "--json")
+    assert (code, json.loads(out)["devices"][0]["key"]) == (0, device("cpu").key)
+    code, out, _ = run("devices")
+    assert (code, "sm_90a" in out) == (0, True)
+    code, out, _ = run("version", "--json")
+    assert (code, json.loads(out)["tirgemm"]) == (0, "0.1.0")
+    assert run("version")[1].startswith("tirgemm 0.1.0")
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    monkeypatch.setattr(cli, "find_spec", lambda name: None if name in packages else importlib.util.find_spec(name))
+
+
+def test_a_command_without_its_extra_names_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "tvm", "sqlalchemy")
+    for name in ("tune", "bench", "db", "serve", "worker"):
+        code, out, err = run(name, "1x2x3", "--anything", "--help")
+        assert (code, out) == (2, "")
+        assert f"`tirgemm {name}` needs the extra tune (tvm is absent): pip install 'tirgemm[tune]'" in err.replace(
+            "\n", " "
+        )
+    code, out, _ = run("tune", "1x2x3", "--json")
+    assert (code, json.loads(out)["error"]["code"]) == (2, "missing_extra")
+    assert run("devices")[0] == 0
+    code, out, _ = run("--help")
+    assert (code, "needs the extra tune" in out, "verify" in out) == (0, True, True)
+    without(monkeypatch, "uvicorn")
+    assert "needs the extra service (uvicorn is absent)" in run("serve")[2].replace("\n", " ")
+    without(monkeypatch, "typer")
+    code, _, err = run("devices")
+    assert (code, "needs the extra client (typer is absent)" in err) == (2, True)
+
+
+def test_what_turns_out_to_be_absent_while_running_is_named_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise ModuleNotFoundError("No module named 'obstore'", name="obstore.store")
+
+    monkeypatch.setattr("tirgemm.detect.devices", absent)
+    code, _, err = run("devices")
+    assert (code, "pip install 'tirgemm[tune]'" in err) == (2, True)
+
+    def broken() -> None:
+        raise ModuleNotFoundError("No module named 'colours'", name="colours")
+
+    monkeypatch.setattr("tirgemm.detect.devices", broken)
+    with pytest.raises(ModuleNotFoundError):
+        run("devices")
+
+
+def test_an_error_is_one_sentence_and_debug_shows_where(run: Run) -> None:
+    code, out, err = run("get", "7x8")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: gemm '7x8'")
+    assert "Traceback" not in err
+    for arguments in (("get", "7x8", "--debug"), ("--debug", "get", "7x8")):
+        assert "Traceback" in run(*arguments)[2]
+    assert "Traceback" not in run("get", "7x8")[2], "debug does not outlive its command"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("frob",), ("get",), ("devices", "--colour"), ("call",), ("call", "x", "--m", "many")]
+)
+def test_wrong_usage_is_bad_input(run: Run, arguments: tuple[str, ...]) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out, "--help" in err) == (2, "", True)
+    code, out, err = run(*arguments, "--json")
+    assert (code, err, json.loads(out)["error"]["code"]) == (2, "", "usage")
+
+
+def test_an_interrupt_ends_it_with_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tirgemm.detect.devices", interrupted)
+    assert run("devices")[0] == 130
+
+
+def test_no_help_uses_the_names_that_the_program_has_for_things() -> None:
+    def walk(command: Any) -> None:
+        for name in command.list_commands(None) if getattr(command, "commands", None) is not None else []:
+            walk(command.get_command(None, name))
+        shown = [p for p in command.params if not getattr(p, "hidden", False)]
+        text = " ".join(
+            [command.help or "", *(getattr(p, "help", None) or "" for p in shown), *(o for p in shown for o in p.opts)]
+        )
+        assert "fallback" not in text.lower(), command.name
+        assert "batch" not in text.lower(), command.name
+
+    walk(typer.main.get_command(cli.build_app()))
+
+
+def test_every_command_has_json_and_a_summary() -> None:
+    def walk(command: Any, name: str) -> None:
+        inner = getattr(command, "commands", None)
+        names = command.list_commands(None) if inner is not None else []
+        for each in names:
+            walk(command.get_command(None, each), f"{name} {each}")
+        if not names:
+            assert "--json" in {option for parameter in command.params for option in parameter.opts}, name
+        assert command.help, name
+
+    walk(typer.main.get_command(cli.build_app()), "tirgemm")
+
+
+def test_the_database_is_exported_imported_merged_and_collected(run: Run, home: Path) -> None:
+    code, _, err = run("db", "info")
+    assert (code, "holds no tuning database" in err) == (2, True)
+    assert not (home / "data").exists(), "looking did not make one"
+    (home / "one").mkdir()
+    from tirgemm.tuning_db import Database, SqlStore
+
+    with Database.embedded(home / "one") as database:
+        store = SqlStore(database)
+        store.put_device(device("cpu"))
+        store.put_blob(b"nobody needs this")
+    code, out, _ = run("db", "info", "--data", "one", "--json")
+    assert (code, json.loads(out)["devices"]) == (0, [device("cpu").key])
+    assert "lost attempts: 0" in run("db", "info", "--data", "one")[1]
+    assert run("db", "check", "--data", "one")[0] == 0
+    assert "1 devices" in run("db", "export", "records.jsonl.gz", "--data", "one")[1]
+    code, out, _ = run("db", "import", "records.jsonl.gz", "--data", "two", "--json")
+    assert (code, json.loads(out)["candidates"]) == (0, 0)
+    assert run("db", "merge", "one", "--data", "two")[0] == 0
+    assert run("db", "merge", "absent", "--data", "two")[0] == 2
+    assert run("db", "merge", "absent", "--data", "three")[0] == 2
+    assert run("db", "import", "absent.jsonl", "--data", "three")[0] == 1
+    assert run("db", "info", "--db", f"sqlite:///{home}/three.db", "--data", "one")[0] == 2
+    assert not (home / "three").exists(), "what cannot be had leaves no new database behind"
+    assert not (home / "three.db").exists()
+    assert f"merged into a new tuning database in {home / 'three'}: " in run("db", "merge", "one", "--data", "three")[1]
+    assert "merged: " in run("db", "merge", "one", "--data", "three")[1]
+    code, _, err = run("db", "merge", "postgresql://user:secret@host/name", "--data", "two")
+    assert (code, "--other-data" in err, "secret" in err) == (2, True, False)
+    code, out, _ = run("db", "gc", "--data", "one", "--older-than", 0, "--dry-run", "--json")
+    assert (code, json.loads(out)["blobs"]) == (0, 1)
+    assert run("db", "gc", "--data", "one", "--older-than", 0, "--vacuum")[0] == 0
+    code, out, _ = run("db", "info", "--data", "one", "--json")
+    assert (code, json.loads(out)["blobs"]) == (0, 0)

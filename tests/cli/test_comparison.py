@@ -1,0 +1,166 @@
+"""``tirgemm compare``: knobs, times with intervals, machine code; what the figures can and cannot tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.artifact_samples import SIGNER, packed
+from tests.helpers.command_line import Run, own_folders, runner
+from tests.helpers.stored_candidates import FAST, GEMM, SLOW, Made, compiled_for_a_gpu, made, samples
+from tirgemm.artifact import Signer, Trust
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.intervals import median_interval, ratio_interval
+from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.records import CandidateKey, SampleSet
+from tirgemm.tuning_db.data_folder import open_store
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    own_folders(tmp_path, monkeypatch, 160)
+    Trust.default().add(SIGNER.public)
+    return tmp_path
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    return runner(capsys, "compare")
+
+
+def test_two_finalists_of_one_run_are_told_apart(run: Run, home: Path) -> None:
+    stored: Made = made(home / "data" / "tirgemm")
+    code, out, err = run(stored.fast.id, stored.slow.id)
+    assert (code, err) == (0, "")
+    assert "B takes 1.250 times as long as A (95 %: " in out
+    assert out.count("A is faster") == 1
+    assert "different runs" not in out
+    for line in ("rows   4     1", "order  rows  columns"):
+        assert line in out
+    assert "pad" not in out, "what is the same is not told"
+    found = json.loads(run(stored.fast.id, stored.slow.id, "--json")[1])
+    assert (found["ratio"], found["same_run"]) == (1.25, True)
+    assert found["ratio_interval"]["low"] < 1.25 < found["ratio_interval"]["high"]
+    assert (found["a"]["time"]["median_us"], found["b"]["time"]["median_us"]) == (8.0, 10.0)
+    assert {each["knob"] for each in found["differences"]} == {"rows", "order"}
+    assert found["a"]["code"]["instructions"] is None or found["a"]["code"]["instructions"] > 10
+
+
+def test_files_are_compared_with_what_the_data_folder_knows_of_the_same_kernels(run: Run, home: Path) -> None:
+    stored: Made = made(home / "data" / "tirgemm")
+    with open_store(None) as store:
+        for record, name in ((stored.fast, "fast"), (stored.slow, "slow")):
+            (home / name).write_bytes(store.get_blob(record.artifact_sha256))
+        store.add_samples(
+            CandidateKey(GEMM, stored.slow.device.key, "sustained", SLOW.digest),
+            SampleSet(
+                samples(7.99, seed=9), "selection", {}, {"at": "2026-08-02T00:00:00+00:00", "regime": "sustained"}
+            ),
+        )
+    code, out, _ = run("fast", "slow")
+    assert (code, "B takes 1.250" in out) == (0, True), "the run that both were in counts"
+    assert "NOT trusted here" not in out, "the key of the user's own folder is the user's"
+
+
+def test_medians_without_samples_have_no_interval_and_it_is_said(run: Run, home: Path) -> None:
+    for name, config, us in (("one", FAST, 8.0), ("two", SLOW, 10.0)):
+        (home / name).write_bytes(packed(GEMM, config=config, timings={"sustained": {"median_us": us}}))
+    code, out, _ = run("one", "two")
+    assert (code, "B takes 1.250 times as long as A; without both kernels' samples" in out) == (0, True)
+    assert "They are of different runs" in out
+    assert "There are not two times to compare" in run("one", "two", "--regime", "isolated")[1]
+    assert json.loads(run("one", "two", "--json")[1])["ratio_interval"] is None
+
+
+def test_different_problems_and_one_kernel_twice_are_said_to_be(run: Run, home: Path) -> None:
+    (home / "one").write_bytes(packed(GEMM))
+    (home / "two").write_bytes(packed(Gemm.parse("9x17x19:f16:nt")))
+    assert "nothing of which is faster: they solve different problems" in run("one", "two")[1]
+    code, out, _ = run("one", "one")
+    assert (code, "They are one and the same kernel." in out, "All knobs are the same." in out) == (0, True, True)
+    code, _, err = run("one", "two", "--measure")
+    assert (code, "one and two are not raced: they solve different problems" in err) == (2, True)
+    code, _, err = run("one", "one", "--measure")
+    assert (code, "they are one kernel" in err) == (2, True)
+    assert run("one", "nofile")[0] == 2
+    assert run("one", "two", "--regime", "fast")[0] == 2
+
+
+def test_a_strangers_code_is_neither_read_by_a_tool_nor_raced(run: Run, home: Path) -> None:
+    stranger = Signer.generate()
+    (home / "one").write_bytes(packed(GEMM, config=FAST))
+    (home / "two").write_bytes(packed(GEMM, config=SLOW, signer=stranger))
+    code, out, _ = run("one", "two")
+    assert (code, f"B: nothing of {stranger.public} is disassembled" in out) == (0, True)
+    code, _, err = run("one", "two", "--measure")
+    assert (code, f"two would be run, and its key {stranger.public} is not trusted here" in err) == (1, True)
+
+
+def test_the_race_is_one_run_with_the_buffers_swapped_for_half_of_it(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    class FakeMeasurer:
+        def __init__(self, device: Any, trust: Trust, *, lock_dir: Path | None) -> None:
+            asked.append({"device": device.kind, "keys": trust.keys, "lock_dir": lock_dir})
+
+        def __enter__(self) -> FakeMeasurer:
+            return self
+
+        def time(self, package: bytes, options: RaceOptions, *, against: dict[str, bytes], **_: Any) -> SampleSet:
+            asked.append({"package": package, "against": against, "options": options})
+            return SampleSet(samples(8.0), "selection", {"b": samples(10.0, seed=4)}, {"clock_mhz": 2600})
+
+        def __exit__(self, *_: object) -> None:
+            asked.append({"closed": True})
+
+    monkeypatch.setattr("tirgemm.tuning.measure.Measurer", FakeMeasurer)
+    one, two = packed(GEMM, config=FAST), packed(GEMM, config=SLOW)
+    (home / "one").write_bytes(one)
+    (home / "two").write_bytes(two)
+    code, out, _ = run("one", "two", "--measure", "--seconds", 3, "--lock-dir", home)
+    assert (code, "B takes 1.250 times as long as A" in out, "here and now, interleaved" in out) == (0, True, True)
+    made_, first, second, closed = asked
+    assert made_ == {"device": "cpu", "keys": {SIGNER.public}, "lock_dir": home}
+    assert (first["package"], first["against"]) == (one, {"b": two})
+    assert (first["options"].budget_s, first["options"].swap) == (1.5, False)
+    assert (second["options"].swap, closed) == (True, {"closed": True})
+
+
+def test_machine_code_of_a_gpu_is_told_by_registers_and_units(run: Run, home: Path) -> None:
+    gpu_artifact = compiled_for_a_gpu(home)
+    code, out, err = run(gpu_artifact, gpu_artifact)
+    assert (code, err) == (0, "")
+    for words in (
+        "registers a thread",
+        "bytes of shared memory a block",
+        "blocks an SM",
+        "instructions",
+        "main loop: fp32",
+    ):
+        assert words in out, words
+    found = json.loads(run(gpu_artifact, gpu_artifact, "--json")[1])["a"]["code"]
+    assert found["registers a thread"] > 16
+    assert sum(found["units"].values()) == found["instructions"]
+
+
+def test_the_interval_of_a_median_covers_it_and_shrinks_with_samples() -> None:
+    few, many = median_interval(samples(10.0, 20)), median_interval(samples(10.0, 2000))
+    assert few.low < 10.0 < few.high
+    assert many.high - many.low < few.high - few.low
+    assert median_interval(samples(10.0)) == median_interval(samples(10.0))
+    with pytest.raises(ValueError, match="an interval needs samples"):
+        median_interval(())
+
+
+def test_pairs_cancel_what_both_suffered() -> None:
+    drift = [1.0 + 0.2 * (n % 10) for n in range(100)]
+    ours, theirs = [8.0 * d for d in drift], [10.0 * d for d in drift]
+    paired, apart = ratio_interval(theirs, ours, paired=True), ratio_interval(theirs, ours)
+    assert paired.value == apart.value == pytest.approx(1.25)
+    assert paired.high - paired.low < 1e-9
+    assert apart.high - apart.low > 0.1

@@ -1,0 +1,48 @@
+"""Every test's home: folders of its own for configuration, data and caches, so that no test meets the user's files."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_HOME = Path(tempfile.mkdtemp(prefix="tirgemm-tests-"))
+# Set at import, before any module reads them; child processes inherit them.
+os.environ.update(
+    {f"XDG_{kind}_HOME": str(_HOME / kind.lower()) for kind in ("CONFIG", "DATA", "STATE", "CACHE")},
+)
+for _name in [name for name in os.environ if name.startswith("TIRGEMM_")]:
+    del os.environ[_name]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _home() -> Iterator[None]:
+    yield
+    shutil.rmtree(_HOME, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if importlib.util.find_spec("torch") is None:
+        reason = "PyTorch is not installed here: `make test` runs these in .venv-torch, `make unit` both environments"
+        for item in items:
+            if item.get_closest_marker("torch"):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def _environment() -> Iterator[None]:
+    """No test leaves environment variables behind: what the next one prints, or where it writes, depends on them."""
+    before = _variables()
+    yield
+    assert _variables() == before, "the test leaves environment variables changed"
+
+
+def _variables() -> dict[str, str]:
+    """All but pytest's own, and those that PyTorch sets when it compiles."""
+    foreign = ("PYTEST_CURRENT_TEST", "TORCH", "_TORCH")
+    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}

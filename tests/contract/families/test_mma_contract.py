@@ -1,0 +1,53 @@
+"""The mma family under the contract of every family, for the H200 and for the smaller SMs of sm_86.
+
+What a kernel means is run on this machine: its schedule before instructions take the place of what spells them out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.contract.families import gpu_on_cpu
+from tests.contract.families.family_contract import ComputedContract
+from tests.contract.families.tensorcore_problems import GEMMS, SMALL_GEMMS
+from tirgemm.detect import device
+from tirgemm.families.base import Program
+from tirgemm.families.mma import Mma
+from tirgemm.families.mma import program as programs
+from tirgemm.hardware import named_device
+from tirgemm.tuning.build import cuda
+from verification.emulator.operands import KernelCall
+
+
+class MmaContract(ComputedContract):
+    family = Mma()
+    other_device = device("cpu")
+    gemms = (*GEMMS, "64x4098x1026:f16:nn:acc=f16")
+    small_gemms = SMALL_GEMMS
+    random_configs = 1
+
+    @pytest.fixture(autouse=True)
+    def meant(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What ``run`` gets is what the kernel means."""
+        self.kernel = programs.kernel
+        monkeypatch.setattr(programs, "kernel", programs.spelled_out)
+
+    def run(self, program: Program, case: KernelCall) -> np.ndarray:
+        return gpu_on_cpu.run(program, case)
+
+
+class TestMmaOnH200(MmaContract):
+    device = named_device("sm_90a")
+
+    def test_the_same_config_gives_the_same_source_twice(self) -> None:
+        programs.kernel = self.kernel
+        super().test_the_same_config_gives_the_same_source_twice()
+
+    def source(self, program: Program) -> str:
+        return cuda.lower(program, self.device.arch)[1]
+
+
+class TestMmaOnSm86(MmaContract):
+    device = named_device("sm_86")
+    small_gemms = SMALL_GEMMS[:3]

@@ -1,0 +1,65 @@
+"""The wmma family under the contract of every family, for the H200 and for the smaller SMs of sm_86.
+
+What a kernel means is run on this machine: its schedule before instructions take the place of what spells them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tests.contract.families import gpu_on_cpu
+from tests.contract.families.family_contract import ComputedContract
+from tests.contract.families.tensorcore_problems import GEMMS, SMALL_GEMMS
+from tirgemm.detect import device
+from tirgemm.families.base import Program
+from tirgemm.families.wmma import Wmma
+from tirgemm.families.wmma import program as programs
+from tirgemm.families.wmma.tile import WmmaTiling
+from tirgemm.hardware import named_device
+from tirgemm.tuning.build import cpu, cuda
+from verification.emulator.operands import KernelCall
+
+# Fragments of all warps are tensors of a thread here.
+_STACK_BYTES = 4 * 2**20
+
+
+class WmmaContract(ComputedContract):
+    family = Wmma()
+    other_device = device("cpu")
+    gemms = GEMMS
+    small_gemms = SMALL_GEMMS
+    random_configs = 1
+
+    @pytest.fixture(autouse=True)
+    def meant(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Remember what each program is cut as, so that its meaning can be run."""
+        self.cuts: list[tuple[Program, WmmaTiling]] = []
+        original = programs.program
+
+        def noting(tiling: WmmaTiling) -> Program:
+            self.cuts.append((original(tiling), tiling))
+            return self.cuts[-1][0]
+
+        monkeypatch.setattr(programs, "program", noting)
+        monkeypatch.setattr(cpu, "_MAX_STACK_BYTES", _STACK_BYTES)
+        yield
+        self.cuts.clear()
+
+    def run(self, program: Program, case: KernelCall) -> np.ndarray:
+        tiling = next(tiling for made, tiling in self.cuts if made is program)
+        return gpu_on_cpu.run(programs.meaning(tiling), case)
+
+    def source(self, program: Program) -> str:
+        return cuda.lower(program, self.device.arch)[1]
+
+
+class TestWmmaOnH200(WmmaContract):
+    device = named_device("sm_90a")
+
+
+class TestWmmaOnSm86(WmmaContract):
+    device = named_device("sm_86")
+    small_gemms = SMALL_GEMMS[1:3]

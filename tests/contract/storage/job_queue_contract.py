@@ -1,0 +1,414 @@
+"""What the job queue must do on every database; each test class inherits all of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_GEMM, kernel
+from tirgemm.errors import InvalidRequest, StoreError
+from tirgemm.events import BatchProposed, CandidateRecorded, SearchStarted, UnknownEvent
+from tirgemm.status import JobStatus
+from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
+
+REPOSITORY = Path(__file__).parents[3]
+KEYS = [DEVICE.key]
+
+# Claims until nothing is left and prints each id; with a second argument it then waits to be killed.
+CLAIMER = """
+import sys, time
+from pathlib import Path
+from tirgemm.tuning_db import Database, JobQueue
+url, folder, owner, key, lease, hold = sys.argv[1:]
+queue = JobQueue(Database(url, Path(folder)))
+print("ready", flush=True)
+sys.stdin.readline()
+while (job := queue.claim(owner, [key], float(lease))) is not None:
+    print(job.id, flush=True)
+    if hold == "hold":
+        time.sleep(600)
+"""
+
+
+class FakeClock:
+    """Seconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def claimer(database: Database, owner: str, lease_s: float = 60.0, hold: str = "go") -> subprocess.Popen[str]:
+    url = database.url.render_as_string(hide_password=False)
+    arguments = [url, str(database.data_dir), owner, DEVICE.key, str(lease_s), hold]
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLAIMER, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def start(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+class JobQueueContract:
+    """Inherit and give the fixture ``database``: a new, empty Database."""
+
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def queue(self, database: Database, clock: FakeClock) -> JobQueue:
+        return JobQueue(database, clock)
+
+    def claimed(self, queue: JobQueue, owner: str = "w1", lease_s: float = 5.0) -> Job:
+        job = queue.claim(owner, KEYS, lease_s)
+        assert job is not None
+        return job
+
+    # -- submitting ----------------------------------------------------------------------------
+
+    def test_a_job_comes_back_as_it_was_submitted(self, queue: JobQueue) -> None:
+        request = JobRequest(OTHER_GEMM, DEVICE, "isolated", trials=33, seconds=7.25, seed=-(2**63), verify=False)
+        job, created = queue.submit(request)
+        assert created
+        assert job.request == request
+        assert (job.status, job.attempts, job.owner, job.kernel_id, job.fallback_id) == ("queued", 0, None, None, None)
+        assert job.created_at == "2027-01-15T08:00:00.000000Z"
+        assert queue.job(job.id) == job
+        assert queue.job("nope") is None
+
+    def test_the_same_request_joins_the_live_job(self, queue: JobQueue) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        assert queue.submit(JobRequest(GEMM, DEVICE, seed=7)) == (job, False)
+        running = self.claimed(queue)
+        assert queue.submit(JobRequest(GEMM, DEVICE)) == (running, False)
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            JobRequest(OTHER_GEMM, DEVICE),
+            JobRequest(GEMM, OTHER_DEVICE),
+            JobRequest(GEMM, DEVICE, "isolated"),
+            JobRequest(GEMM, DEVICE, trials=33),
+            JobRequest(GEMM, DEVICE, seconds=600.0),
+            JobRequest(GEMM, DEVICE, verify=False),
+        ],
+    )
+    def test_another_request_is_another_job(self, queue: JobQueue, other: JobRequest) -> None:
+        first, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        second, created = queue.submit(other)
+        assert created
+        assert second.id != first.id
+
+    @pytest.mark.parametrize("end", ["done", "failed", "cancelled"])
+    def test_an_ended_job_is_not_joined(self, queue: JobQueue, end: JobStatus) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        self.claimed(queue)
+        assert queue.finish(job.id, "w1", end)
+        again, created = queue.submit(JobRequest(GEMM, DEVICE))
+        assert created
+        assert again.id != job.id
+
+    def test_threads_that_submit_the_same_request_make_one_job(self, queue: JobQueue) -> None:
+        made: list[tuple[Job, bool]] = []
+        threads = [
+            threading.Thread(target=lambda: made.append(queue.submit(JobRequest(GEMM, DEVICE)))) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len({job.id for job, _ in made}) == 1
+        assert sum(created for _, created in made) == 1
+
+    @pytest.mark.parametrize(
+        "bad", [{"regime": "cold"}, {"trials": -1}, {"seconds": float("nan")}, {"seconds": -0.5}, {"seed": 2**63}]
+    )
+    def test_a_request_outside_its_limits_cannot_be_made(self, bad: dict[str, Any]) -> None:
+        with pytest.raises(InvalidRequest, match=next(iter(bad))):
+            JobRequest(GEMM, DEVICE, **bad)
+
+    def test_jobs_are_listed_newest_first_and_by_status(self, queue: JobQueue) -> None:
+        ids = [queue.submit(JobRequest(GEMM.with_(m=m), DEVICE))[0].id for m in (3, 5, 7)]
+        self.claimed(queue)
+        assert [job.id for job in queue.jobs()] == ids[::-1]
+        assert [job.id for job in queue.jobs(limit=1)] == ids[2:]
+        assert [job.id for job in queue.jobs(status="running")] == ids[:1]
+
+    def test_jobs_are_listed_by_problem_and_device(self, queue: JobQueue) -> None:
+        mine = queue.submit(JobRequest(GEMM, DEVICE))[0].id
+        elsewhere = queue.submit(JobRequest(GEMM, OTHER_DEVICE))[0].id
+        other = queue.submit(JobRequest(OTHER_GEMM, DEVICE))[0].id
+        assert [job.id for job in queue.jobs(gemm=GEMM)] == [elsewhere, mine]
+        assert [job.id for job in queue.jobs(device_keys=KEYS)] == [other, mine]
+        assert [job.id for job in queue.jobs(gemm=GEMM, device_keys=KEYS)] == [mine]
+        assert queue.jobs(device_keys=[]) == []
+
+    # -- claiming ------------------------------------------------------------------------------
+
+    def test_the_oldest_job_of_a_served_device_is_claimed(self, queue: JobQueue) -> None:
+        queue.submit(JobRequest(GEMM, OTHER_DEVICE))
+        first, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        queue.submit(JobRequest(OTHER_GEMM, DEVICE))
+        job = self.claimed(queue)
+        assert (job.id, job.status, job.owner, job.attempts) == (first.id, "running", "w1", 1)
+        assert job.started_at == "2027-01-15T08:00:00.000000Z"
+        self.claimed(queue)
+        assert queue.claim("w1", KEYS, 5.0) is None
+        assert queue.claim("w1", [], 5.0) is None
+
+    def test_only_a_worker_that_builds_unverified_takes_jobs_of_absent_devices(self, queue: JobQueue) -> None:
+        queue.submit(JobRequest(GEMM, OTHER_DEVICE))
+        job, _ = queue.submit(JobRequest(GEMM, OTHER_DEVICE, verify=False))
+        assert queue.claim("w1", KEYS, 5.0) is None
+        found = queue.claim("w1", KEYS, 5.0, unverified=True)
+        assert found is not None
+        assert found.id == job.id
+        assert queue.claim("w1", KEYS, 5.0, unverified=True) is None
+
+    def test_a_held_job_is_taken_over_once_its_lease_has_run_out(self, queue: JobQueue, clock: FakeClock) -> None:
+        queue.submit(JobRequest(GEMM, DEVICE))
+        first = self.claimed(queue, "w1", lease_s=5.0)
+        clock.now += 4.5
+        assert queue.claim("w2", KEYS, 5.0) is None
+        assert queue.heartbeat(first.id, "w1", 5.0) == "ok"
+        clock.now += 4.5
+        assert queue.claim("w2", KEYS, 5.0) is None
+        clock.now += 0.5
+        second = self.claimed(queue, "w2")
+        assert (second.id, second.owner, second.attempts) == (first.id, "w2", 2)
+        assert second.started_at == first.started_at
+        assert queue.heartbeat(first.id, "w1", 5.0) == "lost"
+        assert not queue.finish(first.id, "w1", "done")
+        assert queue.finish(first.id, "w2", "done")
+
+    def test_a_late_heartbeat_keeps_a_job_that_nobody_took(self, queue: JobQueue, clock: FakeClock) -> None:
+        queue.submit(JobRequest(GEMM, DEVICE))
+        job = self.claimed(queue)
+        clock.now += 60
+        assert queue.heartbeat(job.id, "w1", 5.0) == "ok"
+        assert queue.claim("w2", KEYS, 5.0) is None
+
+    def test_threads_that_claim_together_get_different_jobs(self, queue: JobQueue) -> None:
+        wanted = {queue.submit(JobRequest(GEMM.with_(m=m), DEVICE))[0].id for m in range(1, 13)}
+        claimed: list[str] = []
+        together = threading.Barrier(6)
+
+        def claim(owner: str) -> None:
+            for _ in range(2):
+                together.wait(30)
+                job = queue.claim(owner, KEYS, 60.0)
+                claimed.append("none" if job is None else job.id)
+
+        threads = [threading.Thread(target=claim, args=(f"w{number}",)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(claimed) == sorted(wanted)
+
+    def test_a_job_is_claimed_by_one_of_several_processes(self, database: Database, queue: JobQueue) -> None:
+        wanted = {queue.submit(JobRequest(GEMM.with_(m=m), DEVICE))[0].id for m in range(1, 16)}
+        processes = [claimer(database, f"w{number}") for number in range(3)]
+        for process in processes:
+            start(process)
+        printed = [process.communicate(timeout=60)[0] for process in processes]
+        assert sorted("".join(printed).split()) == sorted(wanted)
+        assert all(process.returncode == 0 for process in processes)
+
+    def test_the_job_of_a_killed_process_is_claimed_again(self, database: Database) -> None:
+        queue = JobQueue(database)
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        process = claimer(database, "killed", lease_s=1.0, hold="hold")
+        start(process)
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == job.id
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=10)
+        assert queue.claim("next", KEYS, 5.0) is None
+        deadline = time.monotonic() + 10
+        while (found := queue.claim("next", KEYS, 5.0)) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert found is not None
+        assert (found.id, found.owner, found.attempts) == (job.id, "next", 2)
+
+    # -- ending --------------------------------------------------------------------------------
+
+    def test_a_finished_job_names_its_kernel(self, database: Database, queue: JobQueue, clock: FakeClock) -> None:
+        stored = SqlStore(database).put_kernel(kernel())
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        self.claimed(queue)
+        clock.now += 61.5
+        assert queue.finish(job.id, "w1", "done", kernel_id=stored.id)
+        found = queue.job(job.id)
+        assert found is not None
+        assert (found.status, found.kernel_id, found.ended) == ("done", stored.id, True)
+        assert found.finished_at == "2027-01-15T08:01:01.500000Z"
+        assert queue.claim("w2", KEYS, 5.0) is None
+
+    def test_a_failed_job_says_why(self, queue: JobQueue) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        self.claimed(queue)
+        assert queue.finish(job.id, "w1", "failed", error="no\0 luck")
+        found = queue.job(job.id)
+        assert found is not None
+        assert (found.status, found.error) == ("failed", "no� luck")
+
+    def test_a_job_ends_once_and_only_by_its_owner(self, queue: JobQueue) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        assert not queue.finish(job.id, "w1", "done")
+        self.claimed(queue)
+        assert not queue.finish(job.id, "w2", "done")
+        assert queue.finish(job.id, "w1", "done")
+        assert not queue.finish(job.id, "w1", "failed")
+        with pytest.raises(InvalidRequest, match="running"):
+            queue.finish(job.id, "w1", "running")
+
+    def test_a_waiting_job_is_cancelled_for_good(self, queue: JobQueue) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        cancelled = queue.cancel(job.id)
+        assert cancelled.status == "cancelled"
+        assert cancelled.finished_at is not None
+        assert queue.claim("w1", KEYS, 5.0) is None
+        again, created = queue.submit(JobRequest(GEMM, DEVICE))
+        assert created
+        assert again.id != job.id
+
+    def test_the_owner_learns_that_its_job_was_cancelled(self, queue: JobQueue) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        self.claimed(queue)
+        queue.cancel(job.id)
+        assert queue.heartbeat(job.id, "w1", 5.0) == "cancelled"
+        assert not queue.finish(job.id, "w1", "done")
+        found = queue.job(job.id)
+        assert found is not None
+        assert found.status == "cancelled"
+
+    def test_cancelling_an_ended_job_changes_nothing(self, queue: JobQueue) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        self.claimed(queue)
+        queue.finish(job.id, "w1", "done")
+        assert queue.cancel(job.id) == queue.job(job.id)
+        assert queue.cancel(job.id).status == "done"
+
+    def test_an_unknown_job_is_an_error(self, queue: JobQueue) -> None:
+        assert queue.heartbeat("nope", "w1", 5.0) == "lost"
+        for act in (
+            lambda: queue.cancel("nope"),
+            lambda: queue.add_event("nope", BatchProposed()),
+            lambda: queue.set_fallback("nope", "k1"),
+        ):
+            with pytest.raises(StoreError, match="nope"):
+                act()
+
+    def test_a_released_job_is_claimed_at_once(self, queue: JobQueue) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        self.claimed(queue, "w1")
+        assert not queue.release(job.id, "w2")
+        assert queue.release(job.id, "w1")
+        assert queue.heartbeat(job.id, "w1", 5.0) == "lost"
+        assert queue.submit(JobRequest(GEMM, DEVICE))[1] is False
+        again = self.claimed(queue, "w2")
+        assert (again.id, again.attempts) == (job.id, 2)
+
+    # -- fallbacks -----------------------------------------------------------------------------
+
+    def test_a_fallback_is_pending_until_it_is_set_or_the_job_runs(self, database: Database, queue: JobQueue) -> None:
+        stored = SqlStore(database).put_kernel(kernel("fallback"))
+        first, second, third = (queue.submit(JobRequest(GEMM.with_(m=m), DEVICE))[0] for m in (3, 5, 7))
+        queue.submit(JobRequest(GEMM, OTHER_DEVICE))
+        self.claimed(queue)
+        assert [job.id for job in queue.pending_fallbacks(KEYS)] == [second.id, third.id]
+        queue.set_fallback(second.id, stored.id)
+        assert [job.id for job in queue.pending_fallbacks(KEYS)] == [third.id]
+        queue.set_fallback(first.id, stored.id)
+        found = queue.job(first.id)
+        assert found is not None
+        assert found.fallback_id == stored.id
+
+    def test_a_job_that_is_to_improve_a_kernel_has_it_as_its_fallback_from_the_start(
+        self, database: Database, queue: JobQueue
+    ) -> None:
+        first, second = (SqlStore(database).put_kernel(kernel()) for _ in range(2))
+        job, created = queue.submit(JobRequest(GEMM, DEVICE), fallback_id=first.id)
+        assert (created, job.fallback_id) == (True, first.id)
+        assert queue.pending_fallbacks(KEYS) == []
+        joined, created = queue.submit(JobRequest(GEMM, DEVICE), fallback_id=second.id)
+        assert (created, joined) == (False, job), "a job that is joined keeps its own"
+
+    # -- events --------------------------------------------------------------------------------
+
+    def test_events_come_in_order_with_growing_ids_and_from_behind_one(self, queue: JobQueue) -> None:
+        first, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        other, _ = queue.submit(JobRequest(OTHER_GEMM, DEVICE))
+        ids = []
+        for number in range(5):
+            ids.append(
+                queue.add_event(
+                    first.id, UnknownEvent(name="batch", data={"number": number, "rate": float("inf"), "size": (1, 2)})
+                )
+            )
+            queue.add_event(other.id, SearchStarted())
+        assert ids == sorted(set(ids))
+        events = queue.events(first.id)
+        assert [event.id for event in events] == ids
+        assert events[3].data == {"number": 3, "rate": None, "size": [1, 2]}
+        assert events[3].kind == "batch"
+        assert queue.events(first.id, after=ids[2]) == events[3:]
+        assert queue.events(first.id, after=ids[0], limit=2) == events[1:3]
+        assert queue.events(first.id, after=ids[-1]) == []
+        assert queue.events("nope") == []
+
+    def test_a_reader_that_follows_events_of_many_writers_misses_none(self, queue: JobQueue) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+
+        def write() -> None:
+            for number in range(15):
+                queue.add_event(job.id, CandidateRecorded(trials=number))
+
+        threads = [threading.Thread(target=write) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        seen: list[int] = []
+        while any(thread.is_alive() for thread in threads):
+            seen += [event.id for event in queue.events(job.id, after=seen[-1] if seen else 0)]
+        for thread in threads:
+            thread.join()
+        seen += [event.id for event in queue.events(job.id, after=seen[-1] if seen else 0)]
+        assert seen == [event.id for event in queue.events(job.id)]
+        assert len(seen) == 45
+
+    # -- workers -------------------------------------------------------------------------------
+
+    def test_workers_are_live_while_they_are_seen(self, queue: JobQueue, clock: FakeClock) -> None:
+        queue.register_worker("b", [DEVICE, OTHER_DEVICE])
+        queue.register_worker("a", [DEVICE], clock.now - 8)
+        assert [worker.name for worker in queue.live_workers(10)] == ["a", "b"]
+        clock.now += 5
+        alive = queue.live_workers(10)
+        assert [(worker.name, worker.devices) for worker in alive] == [("b", (DEVICE, OTHER_DEVICE))]
+        assert alive[0].seen_at == "2027-01-15T08:00:00.000000Z"
+        queue.register_worker("a", [OTHER_DEVICE])
+        assert queue.live_workers(10)[0].devices == (OTHER_DEVICE,)
+        queue.remove_worker("a")
+        assert [worker.name for worker in queue.live_workers(10)] == ["b"]

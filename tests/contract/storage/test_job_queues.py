@@ -1,0 +1,20 @@
+"""The job queue held to its contract on every database."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.storage.job_queue_contract import JobQueueContract
+from tirgemm.tuning_db import Database
+
+
+class TestSqliteJobQueue(JobQueueContract):
+    @pytest.fixture
+    def database(self, sqlite_database: Database) -> Database:
+        return sqlite_database
+
+
+class TestPostgresJobQueue(JobQueueContract):
+    @pytest.fixture
+    def database(self, postgres_database: Database) -> Database:
+        return postgres_database

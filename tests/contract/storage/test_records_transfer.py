@@ -1,0 +1,249 @@
+"""Export, import and merge, on every database."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.storage.databases import (
+    DEVICE,
+    GEMM,
+    OTHER_DEVICE,
+    OTHER_GEMM,
+    PostgresDatabases,
+    candidate,
+    kernel,
+    key,
+    opened,
+    samples,
+)
+from tirgemm.errors import InvalidRequest, StoreError
+from tirgemm.tuning.records import KernelRecord, Status
+from tirgemm.tuning_db import Database, SqlStore
+from tirgemm.tuning_db.transfer import Merged, export_records, import_records, merge
+
+MakeDatabase = Callable[[], Database]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeDatabase]:
+    """A function that opens one new database after the other."""
+    with ExitStack() as stack:
+        count = 0
+
+        def fresh() -> Database:
+            nonlocal count
+            count += 1
+            folder = tmp_path / f"data{count}"
+            if request.param == "sqlite":
+                return stack.enter_context(Database.embedded(folder))
+            postgres: PostgresDatabases = request.getfixturevalue("postgres")
+            return stack.enter_context(opened(postgres.fresh(), folder))
+
+        yield fresh
+
+
+def stored_kernel(store: SqlStore, data: bytes, **changes: Any) -> KernelRecord:
+    return store.put_kernel(kernel(artifact_sha256=store.put_blob(data), artifact_bytes=len(data), **changes))
+
+
+@pytest.fixture
+def source(make: MakeDatabase) -> Database:
+    """Three candidates, one of them not measured, and two kernels."""
+    database = make()
+    store = SqlStore(database)
+    store.put_device(DEVICE)
+    store.add_candidate(candidate(1))
+    store.add_candidate(candidate(2, status=Status.WRONG, error=math.inf, message="NaN\0", trace=None, sample_sets=()))
+    store.add_candidate(candidate(3, gemm=OTHER_GEMM, attempt=2))
+    store.add_samples(key(1), samples(9.0, "selection"))
+    stored_kernel(store, b"artifact 1", role="fallback")
+    stored_kernel(store, bytes(range(256)) * 33, device=OTHER_DEVICE, certificate=None)
+    return database
+
+
+def test_everything_arrives_once(source: Database, make: MakeDatabase, tmp_path: Path) -> None:
+    target, path = make(), tmp_path / "records.jsonl"
+    header = export_records(source, path, artifacts=True)
+    assert header["counts"] == {"candidate": 3, "device": 2, "kernel": 2}
+    assert import_records(target, path) == Merged(candidates=3, known=0, sample_sets=3, kernels=2)
+    there, here = SqlStore(source), SqlStore(target)
+    for gemm in (GEMM, OTHER_GEMM):
+        assert here.candidates(gemm, DEVICE.key, "sustained") == there.candidates(gemm, DEVICE.key, "sustained")
+    assert here.kernels() == there.kernels()
+    for record in here.kernels():
+        assert here.get_blob(record.artifact_sha256) == there.get_blob(record.artifact_sha256)
+    assert import_records(target, path) == Merged(candidates=0, known=3, sample_sets=0, kernels=0)
+    assert here.kernels() == there.kernels()
+    assert here.candidate(key(1)) == there.candidate(key(1))
+
+
+def test_without_artifacts_a_file_holds_candidates_only(source: Database, make: MakeDatabase, tmp_path: Path) -> None:
+    target, path = make(), tmp_path / "records.jsonl.gz"
+    export_records(source, path)
+    assert gzip.decompress(path.read_bytes()).startswith(b'{"format":"tirgemm-records","version":1')
+    assert import_records(target, path).kernels == 0
+    assert SqlStore(target).kernels() == []
+    assert len(SqlStore(target).history(DEVICE.key, "sustained")) == 2
+
+
+def test_what_two_databases_measured_is_united(source: Database, make: MakeDatabase) -> None:
+    target = make()
+    store = SqlStore(target)
+    store.add_candidate(candidate(1, message="mine", sample_sets=(samples(77.0), samples(9.0, "selection"))))
+    store.add_candidate(candidate(2, status=Status.TIMED_OUT, message="slow here", sample_sets=()))
+    store.add_candidate(candidate(3, gemm=OTHER_GEMM, status=Status.CRASHED, sample_sets=(), trace=None))
+    assert merge(target, source, artifacts=False) == Merged(candidates=0, known=3, sample_sets=2, kernels=0)
+    first, second = store.candidate(key(1)), store.candidate(key(2))
+    assert first is not None
+    assert second is not None
+    assert first.message == "mine"
+    assert first.sample_sets == (samples(77.0), samples(9.0, "selection"), samples(11.0))
+    assert (second.status, second.message) == (Status.TIMED_OUT, "slow here")
+    assert store.candidates(OTHER_GEMM, DEVICE.key, "sustained") == [candidate(3, gemm=OTHER_GEMM, attempt=2)]
+    assert merge(target, source, artifacts=False) == Merged(candidates=0, known=3, sample_sets=0, kernels=0)
+
+
+def test_an_imported_kernel_answers_only_if_it_is_newer(make: MakeDatabase) -> None:
+    old, target, new = make(), make(), make()
+    stored_kernel(SqlStore(old), b"old")
+    mine = stored_kernel(SqlStore(target), b"mine")
+    newer = stored_kernel(SqlStore(new), b"new")
+    merge(target, old)
+    assert SqlStore(target).kernel(GEMM, DEVICE.key, "sustained") == mine
+    merge(target, new)
+    assert SqlStore(target).kernel(GEMM, DEVICE.key, "sustained") == newer
+    latest = stored_kernel(SqlStore(target), b"latest")
+    assert SqlStore(target).kernel(GEMM, DEVICE.key, "sustained") == latest
+
+
+def test_a_described_device_keeps_its_own_description(source: Database, make: MakeDatabase, tmp_path: Path) -> None:
+    target, path = make(), tmp_path / "again.jsonl"
+    SqlStore(target).put_device(DEVICE.with_(clock_mhz=999))
+    merge(target, source)
+    export_records(target, path)
+    devices = [json.loads(line)["device"] for line in path.read_text().splitlines() if '"kind":"device"' in line]
+    assert {device["key"]: device["clock_mhz"] for device in devices} == {DEVICE.key: 999, OTHER_DEVICE.key: 0}
+
+
+def test_an_import_spoils_no_count_of_lost_attempts(source: Database, make: MakeDatabase) -> None:
+    from tirgemm.tuning_db.admin import info
+
+    target = make()
+    assert SqlStore(target).begin_attempt(key(1)) == 1
+    merge(target, source)
+    assert info(target).lost_attempts == 1
+
+
+def _change(line: str, **changes: Any) -> str:
+    return json.dumps(json.loads(line) | changes)
+
+
+def _drop(line: str, name: str) -> str:
+    return json.dumps({field: value for field, value in json.loads(line).items() if field != name})
+
+
+BAD_LINES: dict[str, tuple[Callable[[str], str], str]] = {
+    "no JSON": (lambda line: line[:-3], "not JSON"),
+    "no object": (lambda _: "[1]", "not an object"),
+    "unknown kind": (lambda line: _change(line, kind="spell"), "kind is 'spell'"),
+    "no gemm": (lambda line: _drop(line, "gemm"), "'gemm' is missing"),
+    "impossible gemm": (lambda line: _change(line, gemm="0x3x5"), "gemm field m is 0"),
+    "unknown status": (lambda line: _change(line, status="lucky"), "lucky"),
+    "unknown regime": (lambda line: _change(line, regime="cold"), "regime is 'cold'"),
+    "config of no knobs": (lambda line: _change(line, config={"family": "x86"}), "not a config"),
+    "samples of text": (lambda line: _change(line, sample_sets=[{"samples_us": ["fast"]}]), "missing"),
+    "no samples": (lambda line: _change(line, sample_sets=[samples().to_json() | {"samples_us": []}]), "finite"),
+    "huge samples": (
+        lambda line: _change(line, sample_sets=[samples().to_json() | {"samples_us": [10**400]}]),
+        "large",
+    ),
+    "attempt of text": (lambda line: _change(line, attempt="two"), "attempt is 'two'"),
+    "huge attempt": (lambda line: _change(line, attempt=2**31), "attempt is 2147483648"),
+    "long device": (lambda line: _change(line, device_key="x" * 256), "device_key"),
+    "message of numbers": (lambda line: _change(line, message=5), "message is 5"),
+    "deep nesting": (lambda _: "[" * 100_000, "nested too deeply"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_LINES)
+def test_a_bad_line_is_named_and_nothing_is_imported(name: str, tmp_path: Path) -> None:
+    change, words = BAD_LINES[name]
+    path = tmp_path / "records.jsonl"
+    with Database.embedded(tmp_path / "from") as source:
+        SqlStore(source).add_candidate(candidate(1))
+        SqlStore(source).add_candidate(candidate(2))
+        export_records(source, path)
+    lines = path.read_text().splitlines()
+    lines[2] = change(lines[2])
+    path.write_text("\n".join(lines) + "\n")
+    with Database.embedded(tmp_path / "to") as target:
+        with pytest.raises(InvalidRequest, match=f"line 3 .*{words}"):
+            import_records(target, path)
+        assert SqlStore(target).history(DEVICE.key, "sustained") == []
+
+
+def test_a_truncated_file_is_refused_whole(tmp_path: Path) -> None:
+    for name in ("records.jsonl", "records.jsonl.gz"):
+        path = tmp_path / name
+        with Database.embedded(tmp_path / "from") as source:
+            for number in range(40):
+                SqlStore(source).add_candidate(candidate(number))
+            export_records(source, path)
+        whole = path.read_bytes()
+        last_line = whole.rfind(b"\n", 0, -1) + 1
+        for cut in (whole[: len(whole) // 2], whole[:10], b"", whole[: last_line or -9]):
+            path.write_bytes(cut)
+            with Database.embedded(tmp_path / "to") as target:
+                with pytest.raises(InvalidRequest, match=r"records\.jsonl"):
+                    import_records(target, path)
+                assert SqlStore(target).history(DEVICE.key, "sustained") == []
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [({"format": "other"}, "does not begin"), ({"version": 2}, "Upgrade"), ({"counts": None}, "counts")],
+)
+def test_a_file_of_another_kind_or_version_is_refused(header: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    with Database.embedded(tmp_path / "data") as database:
+        export_records(database, path)
+        path.write_text(_change(path.read_text(), **header))
+        with pytest.raises(InvalidRequest, match=words):
+            import_records(database, path)
+
+
+def test_an_artifact_that_was_changed_on_the_way_is_refused(
+    source: Database, make: MakeDatabase, tmp_path: Path
+) -> None:
+    target, path = make(), tmp_path / "records.jsonl"
+    export_records(source, path, artifacts=True)
+    lines = path.read_text().splitlines()
+    lines[-1] = _change(lines[-1], artifact="AAAA")
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InvalidRequest, match=f"line {len(lines)} .*hash"):
+        import_records(target, path)
+    assert SqlStore(target).kernels() == []
+    assert SqlStore(target).candidate(key(1)) is None
+
+
+def test_files_and_databases_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    with Database.embedded(tmp_path / "data") as database:
+        with pytest.raises(InvalidRequest, match=r"missing\.jsonl"):
+            import_records(database, tmp_path / "missing.jsonl")
+        with pytest.raises(StoreError, match="cannot be written"):
+            export_records(database, tmp_path / "no such folder" / "records.jsonl")
+        with pytest.raises(InvalidRequest, match="into itself"):
+            merge(database, database)
+        SqlStore(database).put_kernel(replace(kernel(), artifact_sha256="0" * 64))
+        with pytest.raises(StoreError, match="0000 is not stored"):
+            export_records(database, tmp_path / "records.jsonl", artifacts=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]

@@ -1,0 +1,212 @@
+"""What the wgmma family rejects and why, what it chooses without tuning, and the launches that it describes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tirgemm.errors import InvalidConfig
+from tirgemm.expr import evaluate
+from tirgemm.families.base import rejected
+from tirgemm.families.wgmma import Wgmma
+from tirgemm.families.wgmma.planning.maps import load_map, store_map
+from tirgemm.families.wgmma.planning.plan import Plan, plan
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+
+FAMILY = Wgmma()
+H200 = named_device("sm_90a")
+KNOBS = {
+    "tile_m": 128,
+    "tile_n": 128,
+    "tile_k": 64,
+    "stages": 4,
+    "schedule": "cooperative",
+    "resident": 1,
+    "cluster_m": 1,
+    "cluster_n": 1,
+    "swap": 0,
+    "split": 1,
+    "reduction": "cluster",
+    "load": "tma",
+    "epilogue": "tma",
+    "order": "m",
+    "group": 8,
+    "l2_promotion": 2,
+    "eviction": "normal",
+}
+
+
+def cut(text: str, **changes: object) -> Plan:
+    return Plan(Gemm.parse(text), H200.units, **(KNOBS | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "rule", "words"),
+    [
+        ("4096x4096x4096:f16:nt", {}, None, ""),
+        ("4096x4096x4096:f16:nt", {"tile_n": 256, "stages": 5}, "shared", "278608 bytes"),
+        (
+            "4096x4096x4096:f16:nt",
+            {"tile_m": 256, "tile_n": 224, "stages": 2},
+            "accumulators",
+            "224 registers of accumulators",
+        ),
+        ("4096x4096x4096:f16:nt", {"tile_m": 192, "tile_n": 224, "stages": 2}, "accumulators", "138 registers"),
+        ("4096x4096x4096:f16:nt:act=gelu", {"tile_m": 256, "tile_n": 192, "stages": 3}, "accumulators", "192"),
+        (
+            "1..64x2052x4096:f16:nt:bias",
+            {"tile_n": 56, "resident": 2, "swap": 1, "split": 4, "epilogue": "direct"},
+            "accumulators",
+            "room for 8",
+        ),
+        ("1024x576x7168:f16:nt", {"tile_n": 208, "swap": 1, "split": 4}, "accumulators", "room for 100"),
+        ("4096x4096x4096:f16:nt", {"cluster_m": 2, "cluster_n": 2}, "cluster", "cluster of 4"),
+        ("100x4096x4096:f16:nt", {"cluster_m": 2, "group": 1}, "cluster", "one tile of 128"),
+        ("1024x1024x4096:f16:nt", {"schedule": "pingpong"}, "schedule", "one tile"),
+        ("1..1024x1024x4096:f16:nt", {"schedule": "pingpong"}, "schedule", "one tile"),
+        ("50x4096x4096:f16:nt", {"group": 1}, "tile", "64 is enough"),
+        ("4096x104x4096:f16:nt", {"tile_n": 160}, "tile", "112 is enough"),
+        ("4096x4096x4096:f16:nt", {"split": 2, "epilogue": "direct"}, "split", "without split"),
+        ("512x512x512:f16:nt", {"split": 4, "epilogue": "direct", "group": 4, "stages": 2}, "split", "2 of 8"),
+        (
+            "128x576x2560:f16:nt",
+            {"split": 8, "reduction": "kernel", "epilogue": "direct", "group": 1, "tile_m": 64},
+            None,
+            "",
+        ),
+        ("128x576x1216:f16:nt", {"split": 4, "reduction": "kernel", "group": 1}, "epilogue", "fp32"),
+        ("128x4100x4096:f16:nt", {"group": 1}, "epilogue", "16 bytes apart"),
+        ("128x4096x4096:f16:nt:out=f32", {"group": 1, "epilogue": "staged"}, "epilogue", "f32"),
+        ("4096x4096x64:f16:nt", {"stages": 8, "tile_n": 64}, None, ""),
+        ("128x4096x128:f16:nt", {"stages": 4, "group": 1}, "stages", "2 steps"),
+        ("300x4096x4096:f16:nt", {"group": 16}, "raster", "3 tiles"),
+        ("300x304x4096:f16:nt", {"group": 4}, "waves", "fewer than half"),
+        ("16x4096x4096:f16:nt", {"swap": 1, "tile_n": 16, "split": 4, "group": 1}, None, ""),
+        (
+            "16x4096x4096:f16:nt",
+            {"swap": 1, "tile_n": 16, "split": 4, "group": 1, "reduction": "kernel"},
+            "epilogue",
+            "fp32",
+        ),
+        ("16x4096x4096:f16:nt", {"swap": 1, "tile_n": 32, "group": 1}, "tile", "16 is enough"),
+        ("16x4096x4096:f16:tn", {"swap": 1, "tile_n": 24, "group": 1}, "tile", "16"),
+        ("24x4096x4096:f16:tn", {"swap": 1, "tile_n": 24, "group": 1}, "tile", "no multiple of 16"),
+        ("128x4096x4096:f16:nt", {"reduction": "kernel", "group": 1}, "split", "no parts"),
+        ("128x576x8192:f16:nt", {"split": 16, "tile_n": 192, "group": 1}, "split", "8 blocks of a cluster"),
+        ("128x4096x4096:f16:nt", {"split": 2, "tile_n": 256, "stages": 2, "group": 1}, "split", "131072 bytes"),
+    ],
+)
+def test_rules_reject_what_cannot_work_or_win(
+    text: str, changes: dict[str, object], rule: str | None, words: str
+) -> None:
+    found = rejected(FAMILY, Gemm.parse(text), cut(text, **changes).config, H200)
+    assert (found[0] if found else None) == rule, found
+    assert words in (found[1] if found else "")
+
+
+@pytest.mark.parametrize(("knob", "word"), [("schedule", "stream"), ("reduction", "memory"), ("order", "hilbert")])
+def test_a_word_that_only_old_records_have_is_refused_with_the_choices_that_there_are(knob: str, word: str) -> None:
+    gemm = Gemm.parse("4096x4096x4096:f16:nt")
+    old = FAMILY.default(gemm, H200, "sustained").with_(**{knob: word})
+    said = rejected(FAMILY, gemm, old, H200)
+    assert said is not None
+    assert said[0] == "words"
+    assert f"{knob}={word} is none of its choices" in said[1]
+    with pytest.raises(InvalidConfig, match=f"{knob}={word}"):
+        plan(gemm, old, H200.units)
+    with pytest.raises(InvalidConfig, match=word):
+        FAMILY.instantiate(gemm, old, H200)
+
+
+def test_a_plan_and_its_config_name_each_other() -> None:
+    gemm = Gemm.parse("4096x4096x4096:f16:nt")
+    config = FAMILY.default(gemm, H200, "sustained")
+    assert plan(gemm, config, H200.units).config == config
+
+
+def test_large_problems_take_large_tiles_and_pingpong_where_power_is_short() -> None:
+    gemm = Gemm.parse("8192x8192x8192:f16:nt")
+    sustained, isolated = (FAMILY.default(gemm, H200, regime) for regime in ("sustained", "isolated"))
+    assert sustained["schedule"] == "pingpong"
+    for config in (sustained, isolated):
+        assert config["tile_m"] * config["tile_n"] >= 128 * 192
+        assert config["split"] == 1
+
+
+@pytest.mark.parametrize("text", ["16x576x7168:f16:nt", "128x576x7168:f16:nt", "64x512x32768:bf16:nn"])
+def test_few_tiles_are_split_along_k(text: str) -> None:
+    gemm = Gemm.parse(text)
+    config = FAMILY.default(gemm, H200, "sustained")
+    assert config["split"] > 1
+    assert evaluate(plan(gemm, config, H200.units).grid, gemm.m_max) > H200.units // 3
+
+
+def test_the_grid_is_as_small_as_gives_the_same_waves_at_every_m() -> None:
+    ranged = cut("1..8192x4096x4096:f16:nt", cluster_m=2)
+    for m in (1, 127, 128, 129, 1000, 4096, 8191):
+        fixed = cut(f"{m}x4096x4096:f16:nt", cluster_m=2)
+        assert evaluate(ranged.grid, m) == fixed.grid
+        assert isinstance(fixed.grid, int)
+        assert isinstance(fixed.work, int)
+        assert fixed.grid <= H200.units
+        assert -(-fixed.work // (fixed.grid // 2)) == fixed.waves == -(-fixed.work // (H200.units // 2))
+    assert cut("4096x4096x4096:f16:nt", cluster_m=2).grid == 128
+
+
+def test_tensor_maps_say_how_each_layout_lies() -> None:
+    a = load_map(cut("1000x520x264:f16:nt:batch=3:lda=272:stride_a=300000"), "a")
+    assert (a.dims, a.strides, a.box, a.swizzle) == ((264, 1000, 3), (544, 600000), (64, 128, 1), 3)
+    b = load_map(cut("1000x520x264:f16:nt", cluster_m=2), "b")
+    assert (b.dims, b.strides, b.box) == ((264, 520), (528,), (64, 64))
+    turned = load_map(cut("1000x520x264:bf16:tn", tile_n=96, tile_k=128), "b")
+    assert (turned.dtype, turned.dims, turned.strides, turned.box, turned.swizzle) == (
+        "bf16",
+        (520, 264),
+        (1040,),
+        (32, 128),
+        2,
+    )
+    few = load_map(cut("1..9x520x264:f16:nt", tile_m=64), "a")
+    assert [evaluate(d, 5) for d in few.dims] == [264, 5]
+    assert few.box == (64, 16)
+    d = store_map(cut("1000x520x264:f16:nt", tile_n=96))
+    assert (d.dims, d.box, d.swizzle) == ((520, 1000), (64, 64), 3)
+    swapped = cut("100x520x264:f16:nt", swap=1, tile_n=104)
+    assert (load_map(swapped, "a").box, load_map(swapped, "b").box) == ((64, 104), (64, 128))
+    assert store_map(swapped).box == (64, 8)
+
+
+def test_rows_of_a_that_are_not_loaded_are_inside_shared_memory() -> None:
+    few = cut("1x16x64:f16:nt", tile_m=64, tile_n=16, stages=2, epilogue="direct")
+    read = 2 * few.left.nbytes - few.left.nbytes + 64 * 128
+    assert few.left.extent == 8
+    assert read <= few.shared_bytes
+
+
+def test_workspace_holds_every_part_of_every_matrix() -> None:
+    gemm = Gemm.parse("1..100x577x7168:f16:nt:batch=3")
+    config = cut(str(gemm), tile_m=64, tile_n=192, split=4, reduction="kernel", epilogue="direct", group=1).config
+    launch = FAMILY.instantiate(gemm, config, H200).launch
+    assert launch.workspace_bytes(50) == 4 * (4 * 3) * 50 * 580
+    assert [evaluate(kernel.grid[0], 50) for kernel in launch.kernels] == [48, -(-3 * 50 * 290 // 256)]
+
+
+@pytest.mark.parametrize("text", ["1024x1024x1024:f16:nt", "4096x4096x4096:f16:nt", "8192x8192x8192:bf16:nt"])
+def test_the_default_does_not_depend_on_the_order_in_which_numpy_partitions(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Estimates of a square problem are equal with operands swapped and not: the simpler config is the default."""
+    gemm = Gemm.parse(text)
+    default = FAMILY.default(gemm, H200, "sustained")
+    assert default["swap"] == 0
+    partition = np.argpartition
+
+    def reversed_partition(times: Any, count: int) -> Any:
+        order = partition(times, count)
+        return np.concatenate([order[:count][::-1], order[count:][::-1]])
+
+    monkeypatch.setattr(np, "argpartition", reversed_partition)
+    assert FAMILY.default(gemm, H200, "sustained") == default

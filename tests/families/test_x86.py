@@ -1,0 +1,110 @@
+"""The x86 family beyond its contract: what it refuses, what its machine code looks like, how exact its maths is."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.contract.families.cpu_runner import run
+from tirgemm.detect import device as detect
+from tirgemm.device import Device
+from tirgemm.families import FAMILIES
+from tirgemm.families.base import rejected
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.build.compile import build
+from verification.emulator.operands import KernelCall
+
+X86 = FAMILIES["x86"]
+V3 = ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt")
+V4 = ("avx", "avx2", "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl", *V3[2:])
+
+
+def cpu(arch: str = "x86-64-v4", features: tuple[str, ...] = V4, units: int = 2) -> Device:
+    return Device("cpu", arch, "Some CPU", units=units, memory_bytes=2**33, features=features)
+
+
+@pytest.mark.parametrize("missing", ["avx2", "fma", "f16c"])
+def test_a_cpu_without_a_needed_feature_is_refused_by_that_feature(missing: str) -> None:
+    device = cpu("x86-64-v3", tuple(f for f in V3 if f != missing))
+    assert f"lacks {missing}" in str(X86.supports(Gemm.parse("7x9x11"), device))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("7x9x11:f16:nt:acc=f16", "acc=f16"), ("65536x32768x33:f16:nt", "32 bits")]
+)
+def test_problems_that_it_cannot_write_are_refused_with_the_reason(text: str, reason: str) -> None:
+    assert reason in str(X86.supports(Gemm.parse(text), cpu()))
+
+
+def test_the_space_of_a_large_problem_is_searchable() -> None:
+    gemm = Gemm.parse("1023x1021x1027:f16:nt")
+    space = X86.space(gemm, cpu())
+    sample = [space.at(i) for i in range(0, space.size, 97)]
+    valid = sum(rejected(X86, gemm, config, cpu()) is None for config in sample)
+    assert 4_000 < space.size * valid / len(sample) < 60_000
+
+
+def test_operands_are_read_in_place_only_where_that_is_possible() -> None:
+    def choices(text: str) -> dict[str, tuple[object, ...]]:
+        return {knob.name: knob.choices for knob in X86.space(Gemm.parse(text), cpu()).knobs}
+
+    assert choices("64x64x64:f16:nn")["pack_b"] == (True, False)
+    assert choices("64x64x64:f16:nt")["pack_b"] == (True,)
+    assert choices("64x64x63:f16:nn")["pack_b"] == (True,)
+    assert choices("64x64x63:f16:nn")["pack_a"] == (True,)
+    assert X86.default(Gemm.parse("1x1024x2048:f16:nn"), cpu(), "sustained")["pack_b"] is False
+
+
+@pytest.mark.parametrize(("device", "register"), [(cpu(), "zmm"), (cpu("x86-64-v3", V3), "ymm")])
+def test_the_register_tile_stays_in_registers(device: Device, register: str, tmp_path: Path) -> None:
+    if shutil.which("objdump") is None:
+        pytest.skip("objdump (binutils) is not installed")
+    gemm = Gemm.parse("511x509x513:f16:nt")
+    config = X86.default(gemm, device, "sustained")
+    (tmp_path / "kernel.so").write_bytes(build(gemm, config, device).data)
+    command = ["objdump", "-d", "--no-show-raw-insn", str(tmp_path / "kernel.so")]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    fused = [n for n, line in enumerate(lines) if re.search(rf"vfmadd.*%{register}", line)]
+    assert len(fused) == config["tile_m"] * config["vectors"] * config["unroll"]
+    inside = lines[fused[0] : fused[-1]]
+    assert not [line for line in inside if "%rsp" in line or "%rbp" in line], "the inner loop spills"
+
+
+@pytest.mark.parametrize("act", ["gelu", "gelu_tanh", "silu", "relu"])
+@pytest.mark.parametrize("vectors", [True, False])
+def test_activations_are_exact_over_the_whole_range(act: str, vectors: bool) -> None:
+    """n = 64 stores whole vectors, n = 7 element by element; both must give fp32's own accuracy."""
+    device = detect("cpu")
+    edges = [0.0, -0.0, 1e-30, -1e-30, 87.9, -87.9, 1e4, -1e4, 3e38, -3e38]
+    points = np.concatenate([np.linspace(-20, 20, 54), edges]) if vectors else np.array([*edges[2:8], 0.3])
+    gemm = Gemm(1, len(points), 1, dtype="f32", layout="nn", act=act)
+    b = points.astype(np.float32).astype(np.float64)
+    case = KernelCall(gemm, 1, {"a": np.ones((1, 1, 1)), "b": b.reshape(1, 1, -1)}, {})
+    program = X86.instantiate(gemm, X86.default(gemm, device, "sustained"), device)
+    d = run(program, case, device)[0, 0]
+    with np.errstate(over="ignore"):
+        expected = {
+            "relu": np.maximum(b, 0),
+            "silu": b / (1 + np.exp(np.minimum(-b, 700))),
+            "gelu": np.array([0.5 * x * math.erfc(-x / math.sqrt(2)) for x in b]),
+            "gelu_tanh": np.array([0.5 * x * (1 + math.tanh(0.7978845608028654 * (x + 0.044715 * x**3))) for x in b]),
+        }[act]
+    assert np.abs(d - expected).max(where=np.abs(b) < 1e5, initial=0) < 3e-6
+    assert np.isfinite(d).all()
+    np.testing.assert_allclose(d[np.abs(b) > 1e30], np.maximum(b, 0)[np.abs(b) > 1e30], rtol=1e-6, atol=1e-30)
+
+
+def test_a_nan_stays_a_nan_through_every_activation() -> None:
+    device = detect("cpu")
+    for act in ("relu", "gelu", "gelu_tanh", "silu"):
+        gemm = Gemm(1, 17, 1, dtype="f32", layout="nn", act=act)
+        b = np.full((1, 1, 17), np.nan)
+        program = X86.instantiate(gemm, X86.default(gemm, device, "sustained"), device)
+        case = KernelCall(gemm, 1, {"a": np.ones((1, 1, 1)), "b": b}, {})
+        assert np.isnan(run(program, case, device)).all(), act

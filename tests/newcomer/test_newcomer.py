@@ -1,0 +1,76 @@
+"""README and the pages, typed line by line by a newcomer: see newcomer.py."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.newcomer.newcomer import FIRST_PAGES, Newcomer, clone
+
+ROOT = Path(__file__).resolve().parents[2]
+# This one installs a package, into an environment of its own: test_adding_a_family.py runs it.
+ELSEWHERE = ("docs/adding-a-family.md",)
+PAGES = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))
+OTHER_PAGES = [page for page in PAGES if page not in (*FIRST_PAGES, *ELSEWHERE)]
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    """One newcomer at a time: the pages' services listen on the same port."""
+    with (Path(tempfile.gettempdir()) / "tirgemm-newcomer.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture
+def pip_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pip has downloaded already, so that an empty home does not mean an hour of downloads."""
+    done = subprocess.run([sys.executable, "-m", "pip", "cache", "dir"], check=True, capture_output=True, text=True)
+    monkeypatch.setenv("PIP_CACHE_DIR", done.stdout.strip())
+    monkeypatch.setenv("PIP_DISABLE_PIP_VERSION_CHECK", "1")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("pip_cache")
+def test_readme_and_getting_started_from_an_empty_home(tmp_path: Path) -> None:
+    """In a terminal, with all that the pages install."""
+    read_first_pages(tmp_path, terminal=True)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.timeout(1800)
+def test_readme_and_getting_started_without_a_terminal(tmp_path: Path) -> None:
+    """In pipes, in this environment, which has all that the pages install."""
+    read_first_pages(tmp_path, terminal=False, path=(Path(sys.executable).parent,))
+
+
+def read_first_pages(folder: Path, *, terminal: bool, path: tuple[Path, ...] = ()) -> None:
+    home = folder / "home"
+    home.mkdir()
+    # The pages install from the folder that holds the clone. An editable install is not found from there: Python takes
+    # the clone, which is called as the package is, for a namespace package.
+    checkout = clone(folder / "checkout" if path else home / "tirgemm")
+    with (folder / "transcript").open("w") as transcript:
+        newcomer = Newcomer(terminal, checkout, home, transcript, path=path)
+        for page in FIRST_PAGES:
+            newcomer.read(checkout / page, home)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", OTHER_PAGES)
+def test_every_line_of_a_page_from_an_empty_folder_and_home(page: str, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    checkout = clone(tmp_path / "checkout")
+    with (tmp_path / "transcript").open("w") as transcript:
+        newcomer = Newcomer(False, checkout, home, transcript, path=(Path(sys.executable).parent,))
+        newcomer.read(checkout / page, home)

@@ -1,0 +1,369 @@
+"""The documentation says what the code does: routes, problems, settings, commands, links, snippets, examples."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar, cast
+
+import pytest
+
+import tirgemm.tuning.measure.errors  # noqa: F401 (its codes are told too)
+from tests.helpers.artifact_samples import TRUST, packed
+from tests.helpers.scripts import script
+from tirgemm.artifact import read
+from tirgemm.errors import TirgemmError
+from tirgemm.events import LOCAL, SENT, Ended, Event, Standing, event_from_json
+from tirgemm.gemm import Gemm
+from tirgemm.launch import Launch
+from tirgemm.service.http import problems
+from tirgemm.service.http.documents import JobDocument, KernelDocument, PendingDocument
+from tirgemm.service.http.state import ServiceState
+from tirgemm.service.server.app import create_app
+from tirgemm.service.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def fences(*languages: str) -> Iterator[tuple[Path, str]]:
+    """Every fenced block of these languages with its page."""
+    for path in PAGES:
+        yield from ((path, text) for language, text in FENCE.findall(path.read_text()) if language in languages)
+
+
+def examples_script() -> ModuleType:
+    return script("scripts/render_api_examples.py")
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """The API's own description. It needs no open service: nothing is asked of one."""
+    return create_app(cast(ServiceState, None)).openapi()
+
+
+# -- docs/api.md -----------------------------------------------------------------------------------
+
+
+def test_every_route_has_a_section_and_every_section_a_route() -> None:
+    paths = schema()["paths"]
+    served = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    assert set(re.findall(r"^### `([A-Z]+ /.*)`$", page("api.md"), re.MULTILINE)) == served
+    table = page("api.md").partition("## What holds")[0]
+    assert set(re.findall(r"^\| \[`([A-Z]+ /.*?)`\]", table, re.MULTILINE)) == served
+
+
+def test_every_parameter_and_body_member_is_told() -> None:
+    sections = dict(re.findall(r"^### `(.*?)`\n(.*?)(?=^##)", page("api.md"), re.MULTILINE | re.DOTALL))
+    for path, methods in schema()["paths"].items():
+        for method, operation in methods.items():
+            section = sections[f"{method.upper()} {path}"]
+            for parameter in operation.get("parameters", []):
+                if parameter["in"] != "path" and method != "head":
+                    assert parameter["name"].lower() in section.lower(), (method, path, parameter["name"])
+    asked, budget = (schema()["components"]["schemas"][name] for name in ("KernelRequest", "BudgetRequest"))
+    names = [*asked["properties"].keys() - {"budget"}, *(f"budget.{name}" for name in budget["properties"])]
+    assert not [name for name in names if f"| `{name}` |" not in sections["POST /v1/kernels"]]
+
+
+T = TypeVar("T")
+
+
+def subclasses(base: type[T]) -> Iterator[type[T]]:
+    yield base
+    for found in base.__subclasses__():
+        if found.__module__.partition(".")[0] == "tirgemm":
+            yield from subclasses(found)
+
+
+def service_problems() -> dict[str, int | None]:
+    """The codes, with their status where it is a constant, of every Problem(...) and respond(...) in service/."""
+    found: dict[str, int | None] = {code: status for status, code in problems._HTTP_CODES.items()}
+    for path in (ROOT / "service").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            first, second = {"Problem": (0, 2), "respond": (1, 2)}.get(node.func.id, (99, 99))
+            if len(node.args) > second and isinstance(code := node.args[second], ast.Constant):
+                status = node.args[first]
+                constant = isinstance(status, ast.Constant) and isinstance(status.value, int)
+                found[str(code.value)] = status.value if constant else None
+    return found
+
+
+def test_every_problem_code_is_told_with_its_status_and_no_other() -> None:
+    told = dict(re.findall(r"^\| `([a-z_]+)` \| (\d+|any) \|", page("api.md"), re.MULTILINE))
+    known: dict[str, int | None] = service_problems() | {"invalid_json": 400, "http_error": None}
+    known |= {cls.code: cls.status for cls in subclasses(TirgemmError)}
+    assert told == {code: str(status or "any") for code, status in known.items()}
+
+
+def members(event: type[Event]) -> set[str]:
+    """What an event may have in its JSON: its fields, those of a standing beside them."""
+    names = {field.name for field in fields(event)} | ({"status"} if issubclass(event, Ended) else set())
+    return (names - {"standing"}) | ({field.name for field in fields(Standing)} if "standing" in names else set())
+
+
+def test_every_event_is_told_with_its_members_and_no_other() -> None:
+    section = page("api.md").partition("#### The events")[2].partition("## Artifacts")[0]
+    told = dict(re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", section, re.MULTILINE))
+    assert told.keys() == {event.KIND for event in SENT}
+    for event in SENT:
+        untold = members(event) - set(re.findall(r"`(\w+)`", told[event.KIND]))
+        assert untold <= {"stored"}, event
+    documented = {event for event in subclasses(Event) if event.__doc__}
+    assert documented == set(subclasses(Event))
+    assert {event for event in subclasses(Event) if event.KIND} == {*SENT, *LOCAL}
+
+
+@pytest.mark.parametrize("event", SENT, ids=lambda event: str(event.KIND))
+def test_an_event_comes_back_from_the_wire_as_it_was(event: type[Event]) -> None:
+    empty = event.from_json({"phase": "building", "config": "x86(a=1)"})
+    assert event_from_json(event.KIND, json.loads(json.dumps(empty.to_json()))) == empty
+    assert set(empty.to_json()) <= members(event)
+
+
+# -- the examples ------------------------------------------------------------------------------------
+
+
+def test_examples_that_need_no_tuning_are_as_the_service_answers() -> None:
+    assert examples_script().differences(examples_script().live_examples(tune=False)) == []
+
+
+def test_examples_of_a_job_have_the_members_of_its_documents() -> None:
+    examples = {name: examples_script().structure(block) for name, block in examples_script().written().items()}
+    _, _, kernel = examples["kernel"]
+    assert kernel.keys() == KernelDocument.model_fields.keys()
+    assert examples["job"][2].keys() == JobDocument.model_fields.keys()
+    assert examples["running"][2].keys() == PendingDocument.model_fields.keys()
+    assert [kind for kind, _ in examples["events"][2]] == [
+        "phase",
+        "fallback",
+        "started",
+        "batch",
+        "candidate",
+        "selected",
+        "done",
+    ]
+    assert [kind for kind, _ in examples["events-resumed"][2]] == ["done"]
+    for kind, data in (*examples["events"][2], *examples["cancelled-events"][2]):
+        told = re.search(rf"^\| `{kind}` \|.*\| (.*) \|$", page("api.md"), re.MULTILINE)
+        assert told is not None, kind
+        assert not [name for name in data if f"`{name}`" not in told[1]], kind
+
+
+def test_the_manifest_that_is_shown_is_of_the_form_that_is_packed() -> None:
+    shown = {
+        name: json.loads(FENCE.findall(examples_script().written()[name])[0][1].replace(', "…"]', "]"))
+        for name in ("manifest", "launch")
+    }
+    launch = Launch.from_json(shown["launch"])
+    assert launch.to_json() == shown["launch"]
+    gemm = Gemm.from_json(shown["manifest"]["kernel"]["gemm"])
+    data = packed(gemm.with_(act="none"), certificate={"passed": True}, timings={})
+    real = read(data, TRUST).manifest.to_json()
+    assert real.keys() == shown["manifest"].keys()
+    assert real["kernel"].keys() == shown["manifest"]["kernel"].keys()
+    for part in ("gemm", "config", "device", "launch", "binary"):
+        assert real["kernel"][part].keys() == shown["manifest"]["kernel"][part].keys(), part
+
+
+def test_a_changed_answer_is_noticed() -> None:
+    block = '```http\nGET /x HTTP/1.1\n\nHTTP/1.1 200 OK\nETag: "a"\n\n{"a": [{"b": 1}], "config": {"x": 1}}\n```\n'
+    structure = examples_script().structure(block)
+    for same in ('"b": 2', '"b": null'):
+        assert examples_script().same(structure, examples_script().structure(block.replace('"b": 1', same)))
+    for old, new in (('"b"', '"c"'), ("200 OK", "201 Created"), ("ETag", "Age"), ('"b": 1', '"b": 1, "d": 1')):
+        assert not examples_script().same(structure, examples_script().structure(block.replace(old, new))), new
+    assert examples_script().same(structure, examples_script().structure(block.replace('"x"', '"y"'))), (
+        "knobs depend on the machine"
+    )
+
+
+# -- docs/operating.md: settings and commands --------------------------------------------------------
+
+
+def test_every_setting_is_told_with_its_variable_and_its_option() -> None:
+    rows = dict(re.findall(r"^\| `TIRGEMM_(\w+)` \|(.*)$", page("operating.md"), re.MULTILINE))
+    assert {name.lower() for name in rows} == Settings.model_fields.keys()
+    options = {name.strip("-").replace("-", "_") for row in rows.values() for name in re.findall(r"`(--[a-z-]+)", row)}
+    of_serve = {parameter.name for parameter in commands()["serve"].params} - {"as_json", "verbose"}
+    assert options == of_serve
+
+
+@cache
+def commands() -> dict[str, Any]:
+    """Every command by its words."""
+    from typer.main import get_command
+
+    from tirgemm.service.cli import build_app
+
+    found: dict[str, Any] = {}
+
+    def walk(command: Any, words: tuple[str, ...]) -> None:
+        if hasattr(command, "list_commands"):
+            for name in command.list_commands(None):
+                walk(command.get_command(None, name), (*words, name))
+        else:
+            found[" ".join(words)] = command
+
+    walk(get_command(build_app()), ())
+    return found
+
+
+def root_options() -> set[str]:
+    """The options of ``tirgemm`` itself."""
+    from typer.main import get_command
+
+    from tirgemm.service.cli import build_app
+
+    return options_of(get_command(build_app()))
+
+
+def options_of(command: Any) -> set[str]:
+    return {
+        name
+        for parameter in command.params
+        if parameter.param_type_name == "option" and not getattr(parameter, "hidden", False)
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    }
+
+
+def test_every_command_has_a_section_with_its_options_and_no_others() -> None:
+    text = page("operating.md")
+    sections = dict(re.findall(r"^### tirgemm (\w+)\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))
+    assert sections.keys() == {name.partition(" ")[0] for name in commands()}
+    for head, section in sections.items():
+        mine = [command for name, command in commands().items() if name.partition(" ")[0] == head]
+        told = {part for span in re.findall(r"`(-[^` ]+)`", section) for part in span.split("/")}
+        assert told == set().union(*map(options_of, mine)), head
+    for group, common in (
+        ("db", {"--data", "--db", "--json"}),
+        ("jobs", {"--url", "--json"}),
+        ("kernels", {"--url", "--data", "--db", "--json"}),
+    ):
+        rows = dict(re.findall(rf"^\| `tirgemm ({group} \w+)` \|(.*)\|$", sections[group], re.MULTILINE))
+        assert rows.keys() == {name for name in commands() if name.startswith(f"{group} ")}
+        for name, row in rows.items():
+            told = {part for span in re.findall(r"`(--[^` ]+)`", row) for part in span.split("/")}
+            assert told | common == options_of(commands()[name]), name
+
+
+# -- every page: links, commands, snippets -----------------------------------------------------------
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that GitHub gives to a page's headings."""
+    text = FENCE.sub("", path.read_text())
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", re.sub(r"\[`([^`]*)`\]", r"[\1]", path.read_text())))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = target.partition("#")
+        there = (path.parent / name).resolve() if name else path
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), target
+
+
+def shell_commands() -> list[tuple[str, list[str]]]:
+    """Every ``tirgemm ...`` in a shell block, the image's runs included, as its page and its arguments."""
+    found = []
+    for path, block in fences("sh", "bash", "shell"):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if "docker" in words and "run" in words and "tirgemm" in words:
+                words = [*words[words.index("tirgemm") :]]
+                words = words if len(words) > 1 else ["tirgemm", "serve"]
+            if words[:1] == ["tirgemm"]:
+                found.append((path.name, words[1:]))
+    return found
+
+
+def test_every_shell_command_parses() -> None:
+    found = shell_commands()
+    assert len(found) > 15
+    for where, words in found:
+        if words[0].startswith("-"):
+            assert words == words[:1], (where, words)
+            assert words[0] in root_options(), (where, words)
+            continue
+        groups = {name.partition(" ")[0] for name in commands() if " " in name}
+        head = " ".join(words[:2]) if words[0] in groups else words[0]
+        assert head in commands(), (where, words)
+        command, arguments = commands()[head], words[len(head.split()) :]
+        arguments = [argument.replace("...", "AAAA") for argument in arguments]
+        context = command.make_context(head, arguments)
+        if context.params.get("gemm"):
+            Gemm.parse(context.params["gemm"])
+
+
+@pytest.mark.parametrize("words", [["tune", "7x5x3", "--trails", "4"], ["get"], ["serve", "--port", "many"]])
+def test_a_command_that_would_not_parse_is_noticed(words: list[str]) -> None:
+    import typer
+
+    with pytest.raises(typer.TyperException):
+        commands()[words[0]].make_context(words[0], words[1:])
+
+
+def test_every_command_named_in_the_text_exists() -> None:
+    for path in PAGES:
+        for line in re.findall(r"`tirgemm ([a-z]+(?: [a-z]+)?)[^`]*`", path.read_text()):
+            first, _, second = line.partition(" ")
+            assert first in {name.partition(" ")[0] for name in commands()}, (path.name, line)
+            assert first != "db" or not second or line in commands(), (path.name, line)
+
+
+def defined(module: str) -> set[str]:
+    """The names at the top of a module, read from its source where importing it would load TVM or PyTorch."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None, module
+    if module.partition(".")[0] != "tirgemm" or module == "tirgemm":
+        return set(dir(import_module(module))) | set(getattr(import_module(module), "__all__", ()))
+    assert spec.origin is not None
+    names: set[str] = set()
+    for node in ast.parse(Path(spec.origin).read_text()).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
+
+
+def test_every_python_snippet_compiles_and_names_what_exists() -> None:
+    blocks = list(fences("python", "py"))
+    assert len(blocks) > 5
+    for path, block in blocks:
+        tree = ast.parse(block, filename=path.name)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                # PyTorch has an environment of its own.
+                names = {alias.name for alias in node.names} - {"torch"}
+                assert all(importlib.util.find_spec(name) for name in names), (path.name, block)
+            elif isinstance(node, ast.ImportFrom):
+                assert not {alias.name for alias in node.names} - defined(node.module or ""), (path.name, node.module)
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("tirgemm", "tirgemm.torch"):
+                owner = ast.unparse(node.value)
+                known = node.attr in defined(owner) or importlib.util.find_spec(f"{owner}.{node.attr}") is not None
+                assert known, (path.name, ast.unparse(node))

@@ -1,0 +1,378 @@
+"""Who may import whom, read from the source; what ``import tirgemm`` loads; how long a file and how full a folder may
+be."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Each is a folder of the checkout; the last two are also linked into the first, under which they are installed.
+PACKAGES = ("tirgemm", "tuning_db", "service")
+MAX_LINES = 400
+MAX_FILES = 24
+
+# What the problem's, the device's and progress's own modules are; every part may import them.
+BASE = {
+    "tirgemm",
+    *(
+        f"tirgemm.{name}"
+        for name in ("gemm", "device", "errors", "expr", "config", "launch", "hardware", "progress", "events", "status")
+    ),
+    *(f"tirgemm.{name}" for name in ("detect", "detect_cpu", "detect_cuda", "_extras", "_user_folders", "_version")),
+    "tirgemm._terminal.progress_view",
+}
+# The client's modules and packages, by the name below ``tirgemm``.
+CLIENT = {"client", "cli", "torch", "_reference", "_trial", "_client", "_terminal", "_commands"}
+# A part and the parts that it may import, besides itself and the base.
+ALLOWED = {
+    "base": set(),
+    "artifact": set(),
+    "reference": set(),
+    "client": {"artifact", "reference"},
+    "layouts": set(),
+    "families": {"layouts", "workload"},
+    "workload": set(),
+    "analysis": {"families", "layouts", "workload"},
+    "tuning": {"analysis", "families", "layouts", "workload", "artifact", "reference"},
+    "bench": {"tuning", "analysis", "families", "layouts", "workload", "artifact", "reference"},
+}
+# The families, each a package of ``tirgemm.families``, and what each may import of the packages beside it.
+FAMILIES = {
+    "x86": {"common"},
+    "simt": {"common"},
+    "tensorcore": {"common"},
+    "mma": {"common", "tensorcore"},
+    "wmma": {"common", "tensorcore"},
+    "wgmma": {"common"},
+    "common": set(),
+}
+# What ``import tirgemm`` offers of the packages above it: named for type checkers, and loaded at first use by its name.
+FRONT = {("tirgemm", "tirgemm.tuning_db.tune")}
+# Circles that are there today, each by its members: of modules, and of folders.
+KNOWN_CIRCLES: dict[str, list[set[str]]] = {
+    "modules": [],
+    "folders": [],
+}
+# Class names that are there twice today.
+KNOWN_TWICE: set[str] = set()
+# Heavy or server-side packages that the client's world never imports, not even inside a function.
+HEAVY = {
+    "tvm",
+    "xgboost",
+    "sqlalchemy",
+    "alembic",
+    "obstore",
+    "fastapi",
+    "uvicorn",
+    "starlette",
+    "pydantic",
+    "psutil",
+    "cloudpickle",
+    "jinja2",
+}
+
+
+def part(module: str) -> str:
+    """The part of tirgemm that a module belongs to."""
+    if module in BASE:
+        return "base"
+    name = module.split(".")[1]
+    return "client" if name in CLIENT else name
+
+
+def package_of(module: str) -> str:
+    """The package of PACKAGES that a module of ours belongs to; the top-level name of any other."""
+    top, _, rest = module.partition(".")
+    inner = rest.partition(".")[0]
+    return inner if top == "tirgemm" and inner in PACKAGES else top
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            names = [*(() if package == "tirgemm" else ("tirgemm",)), *path.relative_to(ROOT).with_suffix("").parts]
+            yield ".".join(names[:-1] if names[-1] == "__init__" else names), path
+
+
+MODULES = dict(modules())
+
+
+def imports(module: str, path: Path) -> Iterator[tuple[str, int]]:
+    """Every module that ``path`` imports anywhere in it, with the line; ``from x import y`` as x.y where that is
+    one."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = ".".join(
+                    [*package.split(".")[: len(package.split(".")) - node.level + 1], *([base] if base else [])]
+                )
+            yield from (
+                (name if is_module(name := f"{base}.{alias.name}") else base, node.lineno) for alias in node.names
+            )
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def room(module: str) -> str:
+    """The folder that a module lies in, as a package; of one right under a package of PACKAGES, the module itself:
+    there lie the base and the front, below and above all the others."""
+    folder = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+    return module if folder.rpartition(".")[2] in PACKAGES else folder
+
+
+@cache
+def module_edges() -> set[tuple[str, str]]:
+    """Every import of one of our modules by another, those for type checkers too; not those of the lazy front."""
+    return {
+        (module, imported)
+        for module, path in MODULES.items()
+        if module != "tirgemm"
+        for imported, _ in imports(module, path)
+        if imported in MODULES and imported != module
+    }
+
+
+def room_edges() -> set[tuple[str, str]]:
+    """``module_edges`` between folders. A package's ``__init__`` may name the rooms below it."""
+    return {
+        (room(module), room(imported))
+        for module, imported in module_edges()
+        if room(module) != room(imported) and not room(imported).startswith(f"{module}.")
+    }
+
+
+def circles(edges: set[tuple[str, str]]) -> list[set[str]]:
+    """The sets of nodes of which each reaches every other."""
+    below: dict[str, set[str]] = {}
+    for node, other in edges:
+        below.setdefault(node, set()).add(other)
+
+    def reached(node: str) -> set[str]:
+        seen: set[str] = set()
+        ahead = list(below.get(node, ()))
+        while ahead:
+            if (name := ahead.pop()) not in seen:
+                seen.add(name)
+                ahead += below.get(name, ())
+        return seen
+
+    reach = {node: reached(node) for node in below}
+    return [
+        set(members)
+        for members in sorted(
+            {
+                tuple(sorted(other for other in reach[node] if node in reach.get(other, ())))
+                for node in below
+                if node in reach[node]
+            }
+        )
+    ]
+
+
+def offences(module: str, imported: str) -> str | None:
+    """Why ``module`` may not import ``imported``, or None."""
+    mine, theirs = package_of(module), package_of(imported)
+    if (module, imported) in FRONT:
+        return None
+    if theirs in PACKAGES and PACKAGES.index(theirs) > PACKAGES.index(mine):
+        return f"{mine} must not know {theirs}"
+    if mine != "tirgemm":
+        return None
+    me = part(module)
+    if theirs in HEAVY and me in ("base", "artifact", "client"):
+        return f"{me} must work without {theirs}"
+    if theirs != "tirgemm" or module == "tirgemm":
+        return None
+    other = part(imported)
+    if other not in ("base", me) and other not in ALLOWED[me]:
+        return f"{me} must not import {other}"
+    return None
+
+
+def test_imports_point_one_way() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {module} imports {imported}: {reason}"
+        for module, path in modules()
+        for imported, line in imports(module, path)
+        if (reason := offences(module, imported)) is not None
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def family_of(module: str) -> str | None:
+    """The package of ``tirgemm.families`` that a module belongs to."""
+    names = module.split(".")
+    return names[2] if names[:2] == ["tirgemm", "families"] and names[2:] and names[2] in FAMILIES else None
+
+
+def test_every_package_of_a_family_is_held_to_the_rule() -> None:
+    assert {path.parent.name for path in (ROOT / "tirgemm/families").glob("*/__init__.py")} == set(FAMILIES)
+
+
+def test_families_take_from_one_another_only_what_is_common() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {mine} must not import {theirs}"
+        for module, path in modules()
+        if (mine := family_of(module)) is not None
+        for imported, line in imports(module, path)
+        if (theirs := family_of(imported)) not in (None, mine, *FAMILIES[mine])
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+# Parts that serve every family alike, those of other packages too; the benchmarks' ladder is about one.
+FAMILY_BLIND = ("tirgemm.analysis", "tirgemm.tuning", "tirgemm.artifact", "tirgemm.tuning_db", "tirgemm.service")
+LADDER = "tirgemm.service.commands.ladder"
+
+
+def test_what_serves_every_family_knows_none_by_name() -> None:
+    wrong = []
+    for module, path in modules():
+        if not module.startswith(FAMILY_BLIND) or module == LADDER:
+            continue
+        at = path.relative_to(ROOT)
+        wrong += [
+            f"{at}:{line} imports {name}"
+            for name, line in imports(module, path)
+            if family_of(name) not in (None, "common")
+        ]
+        wrong += [
+            f"{at}:{node.lineno} compares with a family's name"
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Compare)
+            and any(isinstance(each, ast.Constant) and each.value in FAMILIES for each in ast.walk(node))
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_imports_go_round_in_no_circle() -> None:
+    assert circles(module_edges()) == KNOWN_CIRCLES["modules"]
+
+
+def test_folders_import_one_another_in_no_circle() -> None:
+    assert circles(room_edges()) == KNOWN_CIRCLES["folders"]
+
+
+def test_a_circle_is_seen_with_all_its_members_and_nothing_else() -> None:
+    assert circles({("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("x", "a"), ("d", "e")}) == [{"a", "b", "c"}]
+    assert circles({("a", "b"), ("b", "a"), ("b", "c"), ("c", "d"), ("d", "c")}) == [{"a", "b"}, {"c", "d"}]
+    assert circles({("a", "b"), ("a", "c"), ("b", "c")}) == []
+
+
+def test_a_module_right_under_a_package_is_a_room_and_any_other_is_in_its_folders() -> None:
+    assert room("tirgemm.gemm") == "tirgemm.gemm"
+    assert room("tirgemm.service.settings") == "tirgemm.service.settings"
+    assert room("tirgemm.artifact") == room("tirgemm.artifact.loader") == "tirgemm.artifact"
+    assert room("tirgemm.tuning.measure.child") == "tirgemm.tuning.measure"
+
+
+@pytest.mark.parametrize(
+    ("module", "imported", "reason"),
+    [
+        ("tirgemm.tuning.records.store", "tirgemm.tuning_db.store", "tirgemm must not know tuning_db"),
+        ("tirgemm.tuning_db.store", "tirgemm.service.server.app", "tuning_db must not know service"),
+        ("tirgemm", "tirgemm.tuning_db.tune", None),
+        ("tirgemm", "tirgemm.tuning_db.store", "tirgemm must not know tuning_db"),
+        ("tirgemm.client", "tirgemm.tuning_db.tune", "tirgemm must not know tuning_db"),
+        ("tirgemm.client", "tirgemm.tuning.records", "client must not import tuning"),
+        ("tirgemm.client", "tvm", "client must work without tvm"),
+        ("tirgemm.artifact.load", "tirgemm.families", "artifact must not import families"),
+        ("tirgemm.families.simt", "tirgemm.tuning.build.pool", "families must not import tuning"),
+        ("tirgemm.gemm", "tirgemm.artifact", "base must not import artifact"),
+        ("tirgemm.families.x86.schedule", "tvm.s_tir", None),
+        ("tirgemm.tuning.tune", "tirgemm.artifact", None),
+        ("tirgemm.service.server.app", "tirgemm.tuning.tune", None),
+    ],
+)
+def test_the_rule_itself_tells_right_from_wrong(module: str, imported: str, reason: str | None) -> None:
+    assert offences(module, imported) == reason
+
+
+def test_imports_inside_functions_and_relative_ones_are_seen(tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    file.write_text("def f():\n    import tvm.script\n    from ..tuning import records\n    from . import gemm\n")
+    assert list(imports("tirgemm.families.x", file)) == [
+        ("tvm.script", 2),
+        ("tirgemm.tuning.records", 3),
+        ("tirgemm.families", 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import tirgemm",
+        "import tirgemm; tirgemm.Client; tirgemm.load; tirgemm.devices()",
+        "import tirgemm.artifact, tirgemm.cli",
+        "from tirgemm.service import cli; cli.main(['--help'])",
+    ],
+)
+def test_the_client_loads_nothing_heavy(statement: str) -> None:
+    # typer itself brings pydantic.
+    code = f"{statement}\nimport sys\nprint('loaded', *(n for n in {sorted(HEAVY - {'pydantic'})} if n in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "loaded"
+
+
+def test_no_two_classes_have_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for top in (*PACKAGES, "benchmarks", "verification"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name for name, paths in places.items() if len(paths) > 1} == KNOWN_TWICE, places
+
+
+def test_no_file_is_longer_than_a_room() -> None:
+    paths = [
+        p
+        for name in (*PACKAGES, "benchmarks", "scripts", "verification")
+        for p in (ROOT / name).rglob("*")
+        if p.suffix in (".py", ".cc", ".h", ".cu")
+    ]
+    long = {str(p.relative_to(ROOT)): n for p in paths if (n := len(p.read_text().splitlines())) > MAX_LINES}
+    assert not long
+
+
+def test_no_folder_is_fuller_than_a_house() -> None:
+    names = (*PACKAGES, "benchmarks", "scripts", "verification", "tests")
+    folders = [path for name in names for path in ((ROOT / name), *(ROOT / name).rglob("*")) if path.is_dir()]
+    full = {str(path.relative_to(ROOT)): n for path in folders if (n := len(list(path.glob("*.py")))) > MAX_FILES}
+    assert not full
+
+
+def test_no_tracked_file_names_a_machine_or_a_package_index() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], check=False, capture_output=True, text=True, cwd=ROOT)
+    if listed.returncode:
+        pytest.skip("this is no git checkout, so that nothing says which files are tracked")
+    needles = [
+        "/" + "work/",
+        "/" + "root/",
+        "/" + "home/",
+        "--index" + "-url",
+        "--extra-index" + "-url",
+        "trusted" + "-host",
+    ]
+    found = []
+    for name in filter(None, listed.stdout.split("\0")):
+        path = ROOT / name
+        if path.suffix in (".gz", ".png", ".woff2") or not path.is_file():
+            continue
+        text = path.read_text(errors="replace")
+        found += [f"{name}: {needle}" for needle in needles if needle in text]
+    assert not found

@@ -1,0 +1,292 @@
+"""Measurement on the CPU with packaged shared objects written by hand: right, wrong in five ways, crashing, hanging.
+
+The kernels are C, so that each goes wrong exactly where it is meant to; what is tuned goes through the same loader.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tirgemm.artifact import Contents, Signer, Trust, pack, read
+from tirgemm.config import Config
+from tirgemm.detect import device as detect_device
+from tirgemm.errors import Cancelled, InvalidDevice, InvalidRequest, UntrustedArtifact
+from tirgemm.expr import M, ceildiv
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, scalar_args, tensor_args
+from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer
+from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.process.locks import DeviceLock
+
+# d = alpha a b + beta c in fp32, 16 rows a block; MUTANT says what is wrong with it.
+SOURCE = r"""
+#include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
+typedef struct { int32_t type, pad; union { void* p; double f; int64_t i; } v; } Any;
+enum { RIGHT, LAST_K, EDGE, BETA, SWAPPED, UNWRITTEN, SEGFAULT, HANG, SLOW, EXIT };
+int __tvm_ffi_toy(void* self, const Any* args, int32_t count, Any* ret) {
+  const float *a = args[0].v.p, *b = args[1].v.p, *c = args[2].v.p;
+  float* d = args[3].v.p;
+  float alpha = (float)args[4].v.f, beta = (float)args[5].v.f;
+  int m = (int)args[6].v.i, block = (int)args[7].v.i, low = 16 * block, high = low + 16 < m ? low + 16 : m;
+  if (MUTANT == SEGFAULT) *(volatile int*)8 = 1;
+  if (MUTANT == HANG) for (;;) pause();
+  if (MUTANT == SLOW && block == 0) usleep(3000);
+  if (MUTANT == EXIT) _exit(3);
+  if (MUTANT == EDGE && high == m && m % 16) high -= 1;
+  for (int i = low; i < high; ++i)
+    for (int j = 0; j < N; ++j) {
+      int from = MUTANT == SWAPPED && j == 1 ? N - 1 : MUTANT == SWAPPED && j == N - 1 ? 1 : j;
+      float sum = 0;
+      for (int k = 0; k < K - (MUTANT == LAST_K); ++k) sum += a[i * K + k] * b[k * N + from];
+      if (MUTANT == UNWRITTEN && i == m - 1 && j == N / 2) continue;
+      d[i * N + j] = alpha * sum + (MUTANT == BETA ? 0 : beta * c[i * N + j]);
+    }
+  return 0;
+}
+"""
+MUTANTS = ["RIGHT", "LAST_K", "EDGE", "BETA", "SWAPPED", "UNWRITTEN", "SEGFAULT", "HANG", "SLOW", "EXIT"]
+GEMM = Gemm.parse("3..53x31x67:f32:nn:alpha:beta")
+DEVICE = detect_device("cpu")
+SIGNER = Signer.generate()
+TRUST = Trust.of(SIGNER.public)
+
+Packages = Callable[[str], bytes]
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    """A function from a mutant's name to its signed package."""
+    folder = tmp_path_factory.mktemp("kernels")
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    assert compiler, "the tests need a C compiler"
+    built: dict[str, bytes] = {}
+
+    def build(name: str) -> bytes:
+        if name not in built:
+            source, target = folder / f"{name}.c", folder / f"{name}.so"
+            source.write_text(SOURCE)
+            sizes = [f"-DMUTANT={MUTANTS.index(name)}", f"-DN={GEMM.n}", f"-DK={GEMM.k}"]
+            subprocess.run([compiler, "-O1", "-shared", "-fPIC", *sizes, "-o", target, source], check=True)
+            built[name] = pack_toy(target.read_bytes())
+        return built[name]
+
+    return build
+
+
+def pack_toy(binary: bytes, signer: Signer = SIGNER) -> bytes:
+    params: tuple[Any, ...] = (*(Pointer(name) for name in "abcd"), Scalar("alpha"), Scalar("beta"), Size(M))
+    launch = Launch(tensor_args(GEMM), scalar_args(GEMM), (KernelLaunch("toy", params, (ceildiv(M, 16), 1, 1)),))
+    return pack(
+        Contents(
+            gemm=GEMM,
+            config=Config("toy", (("rows", 16),)),
+            device=DEVICE,
+            launch=launch,
+            binary=binary,
+            binary_format="so",
+            sources={"kernel.c": SOURCE},
+            flags=(),
+            certificate=None,
+            timings={},
+        ),
+        signer,
+    )
+
+
+@pytest.fixture(scope="module")
+def locks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("locks")
+
+
+@pytest.fixture(scope="module")
+def measurer(locks: Path) -> Iterator[Measurer]:
+    with Measurer(DEVICE, TRUST, lock_dir=locks, timeout_s=20.0) as measurer:
+        yield measurer
+
+
+def child_of(measurer: Measurer) -> int:
+    assert measurer._child is not None
+    return measurer._child.pid
+
+
+def test_a_right_kernel_is_verified_and_timed_in_one_round_trip(measurer: Measurer, package: Packages) -> None:
+    verification, samples = measurer.evaluate(package("RIGHT"), "sustained", seed=5)
+    assert verification.passed, verification.tests
+    assert verification.kernel_sha256 == read(package("RIGHT"), TRUST).manifest.kernel_sha256
+    assert verification.reference == "numpy fp64"
+    assert {t["m"] for t in verification.tests} >= {3, 53}
+    assert samples is not None
+    assert samples.reason == "search"
+    assert len(samples.samples_us) >= 5
+    assert 0 < samples.median_us < 1e5
+    assert samples.conditions["regime"] == "sustained"
+    assert samples.conditions["fingerprint"] == DEVICE.fingerprint
+    assert samples.conditions["rotated_bytes"] >= 1024 * GEMM.nbytes
+    assert {"at", "loadavg", "swapped", "m"} <= set(samples.conditions)
+
+
+@pytest.mark.parametrize("mutant", ["LAST_K", "EDGE", "BETA", "SWAPPED", "UNWRITTEN"])
+def test_a_wrong_packaged_kernel_is_caught_and_not_timed(measurer: Measurer, package: Packages, mutant: str) -> None:
+    verification, samples = measurer.evaluate(package(mutant), "sustained")
+    assert not verification.passed
+    assert verification.error > 1
+    assert samples is None
+    assert "wrong" in verification.tests[-1]["message"]
+    assert not measurer.verify(package(mutant), level="certificate", seed=11).passed
+
+
+@pytest.mark.parametrize(("mutant", "words"), [("SEGFAULT", r"signal 11 \(SIGSEGV\)"), ("EXIT", "exit status 3")])
+def test_a_crash_is_reported_and_the_process_replaced(
+    measurer: Measurer, package: Packages, mutant: str, words: str
+) -> None:
+    measurer.verify(package("RIGHT"))
+    before = child_of(measurer)
+    with pytest.raises(MeasurementCrashed, match=words):
+        measurer.evaluate(package(mutant), "isolated")
+    assert measurer.verify(package("RIGHT")).passed
+    assert child_of(measurer) != before
+
+
+@pytest.mark.timing
+def test_a_hang_is_killed_after_the_timeout_and_the_lock_is_free(package: Packages, tmp_path: Path) -> None:
+    with Measurer(DEVICE, SIGNER.public, lock_dir=tmp_path, timeout_s=20.0) as measurer:
+        measurer.verify(package("RIGHT"))
+        measurer.timeout_s = 1.0
+        started = time.monotonic()
+        with pytest.raises(MeasurementTimedOut, match="no sign of life for 1 s"):
+            measurer.verify(package("HANG"))
+        assert time.monotonic() - started < 4
+        DeviceLock("cpu", tmp_path).acquire(timeout_s=1)
+
+
+@pytest.mark.timing
+def test_cancelling_kills_promptly_and_the_next_call_works(measurer: Measurer, package: Packages) -> None:
+    measurer.verify(package("RIGHT"))
+    cancel = threading.Event()
+    threading.Timer(0.3, cancel.set).start()
+    started = time.monotonic()
+    with pytest.raises(Cancelled):
+        measurer.evaluate(package("HANG"), "sustained", cancel=cancel)
+    assert time.monotonic() - started < 0.8
+    assert measurer.verify(package("RIGHT")).passed
+
+
+def test_a_package_of_a_stranger_is_refused(measurer: Measurer, package: Packages) -> None:
+    stranger = pack_toy(read(package("RIGHT"), TRUST).binary, Signer.generate())
+    with pytest.raises(UntrustedArtifact):
+        measurer.evaluate(stranger, "sustained")
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("regime", ["sustained", "isolated"])
+def test_a_kernel_that_waits_is_seen_to_be_slower_beside_opponents(
+    measurer: Measurer, package: Packages, regime: str
+) -> None:
+    options = RaceOptions(regime, 6, 0.05, swap=True)
+    found = measurer.time(package("SLOW"), options, against={"default": package("RIGHT")}, baselines=("numpy_f32",))
+    assert found.median_us > 3000
+    assert set(found.baselines) == {"default", "numpy_f32"}
+    assert all(len(samples) >= 6 for samples in (found.samples_us, *found.baselines.values()))
+    assert statistics.median(found.baselines["default"]) < 2500
+    assert found.conditions["swapped"] is True
+    assert found.conditions["regime"] == regime
+
+
+@pytest.mark.timing
+def test_contenders_may_share_their_operands(measurer: Measurer, package: Packages) -> None:
+    against = {"default": package("RIGHT")}
+    own = measurer.time(package("SLOW"), RaceOptions("sustained", 3, 0.01), against=against)
+    shared = measurer.time(package("SLOW"), RaceOptions("sustained", 3, 0.01, shared=True), against=against)
+    assert (own.conditions["shared"], shared.conditions["shared"]) == (False, True)
+    assert shared.median_us > 3000 > statistics.median(shared.baselines["default"])
+
+
+def test_reading_alone_has_a_bandwidth(measurer: Measurer) -> None:
+    found = measurer.stream()
+    assert len(found.samples_us) == 20
+    assert 0.1 < found.conditions["bytes"] / found.median_us / 1e3 < 10_000, "GB/s"
+
+
+@pytest.mark.also_torch
+def test_what_cannot_be_asked_is_refused(measurer: Measurer, package: Packages) -> None:
+    right = package("RIGHT")
+    with pytest.raises(InvalidRequest, match="regime is 'warm'"):
+        measurer.time(right, RaceOptions("warm"))
+    with pytest.raises(InvalidRequest, match="'cublas' is unknown on cpu; it must be one of numpy_f32"):
+        measurer.time(right, RaceOptions("sustained"), baselines=("cublas",))
+    with pytest.raises(InvalidRequest, match="min_samples is 0"):
+        measurer.time(right, RaceOptions("sustained", min_samples=0))
+    with pytest.raises(InvalidDevice, match="only named"):
+        Measurer(named_device("sm_80"), TRUST)
+    torch = ("torch.matmul",) if importlib.util.find_spec("torch") else ()
+    assert measurer.baselines() == ("numpy_f32", *torch)
+
+
+def test_two_measurers_take_turns(package: Packages, measurer: Measurer, locks: Path) -> None:
+    with DeviceLock("cpu", locks, shared=True):  # a builder
+        waiting = threading.Thread(target=measurer.verify, args=(package("RIGHT"),))
+        waiting.start()
+        time.sleep(0.5)
+        assert waiting.is_alive()
+    waiting.join(timeout=20)
+    assert not waiting.is_alive()
+
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from tirgemm.detect import device
+from tirgemm.tuning.measure import Measurer
+measurer = Measurer(device("cpu"), sys.argv[1], lock_dir=Path(sys.argv[3]))
+measurer.verify(Path(sys.argv[2]).read_bytes())
+print(measurer._child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_measuring_process_dies_with_its_killed_parent(package: Packages, tmp_path: Path) -> None:
+    path = tmp_path / "right.tirgemm"
+    path.write_bytes(package("RIGHT"))
+    command = [sys.executable, "-c", PROGRAM, SIGNER.public, str(path), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGKILL)
+    for _ in range(200):
+        if not running(child):
+            break
+        time.sleep(0.02)
+    assert not running(child)
+
+
+def running(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.also_torch
+def test_the_measuring_process_loads_neither_tvm_nor_pytorch(measurer: Measurer, package: Packages) -> None:
+    measurer.evaluate(package("RIGHT"), "isolated")
+    maps = Path(f"/proc/{child_of(measurer)}/maps").read_text()
+    libraries = {Path(line.split()[-1]).name for line in maps.splitlines() if ".so" in line}
+    assert any("tvm_ffi" in name for name in libraries)
+    assert not [
+        name for name in libraries if name.startswith(("libtvm.", "libtvm_compiler", "libtvm_runtime", "libtorch"))
+    ]

@@ -1,0 +1,93 @@
+"""PyTorch's pinned settings, and the padded call beside the plain one, on a CPU's PyTorch and on a stub of one."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.torch_baseline import PADDED, PINNED, PLAIN, TorchBaseline, odd_sizes, pin
+from tirgemm.tuning.measure.baselines.tuned_baseline import FastestOption
+
+
+class StubTorch(SimpleNamespace):
+    """As much of PyTorch as settings and candidates need; ``deaf`` settings keep their value."""
+
+    def __init__(self, deaf: str = "") -> None:
+        class Matmul:
+            def __setattr__(self, name: str, value: Any) -> None:
+                if name != deaf:
+                    object.__setattr__(self, name, value)
+
+        matmul = Matmul()
+        for name in ("allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"):
+            object.__setattr__(matmul, name, None)
+        cuda = SimpleNamespace(is_available=lambda: True, ExternalStream=lambda *_, **__: None, stream=nullcontext)
+        super().__init__(backends=SimpleNamespace(cuda=SimpleNamespace(matmul=matmul)), cuda=cuda, __version__="9.9")
+        self.precision = "medium"
+
+    def set_float32_matmul_precision(self, value: str) -> None:
+        self.precision = value
+
+    def get_float32_matmul_precision(self) -> str:
+        return self.precision
+
+
+def test_the_settings_are_pinned_whatever_they_were() -> None:
+    torch = StubTorch()
+    pin(torch)
+    assert torch.precision == "highest"
+    assert {name: getattr(torch.backends.cuda.matmul, name) for name in PINNED if name.startswith("allow")} == {
+        name: value for name, value in PINNED.items() if name.startswith("allow")
+    }
+
+
+@pytest.mark.parametrize("deaf", ["allow_tf32", "allow_bf16_reduced_precision_reduction"])
+def test_a_pytorch_that_keeps_its_own_settings_is_absent(deaf: str) -> None:
+    with pytest.raises(Absent, match=f"PyTorch 9.9 does not take its settings.*'{deaf}': None"):
+        pin(StubTorch(deaf))
+
+
+@pytest.mark.parametrize(
+    ("text", "odd"),
+    [
+        ("4096x4096x4096:f16:nt", ""),
+        ("1023x1024x1024:f16:nt", ""),
+        ("1024x1023x1024:f16:nt", "n"),
+        ("1024x1024x1027:f16:nt", "k"),
+        ("1023x1024x1024:f16:tn", "m"),
+        ("1023x1021x1027:f16:nt", "kn"),
+        ("1024x1020x1024:f32:nn", ""),
+        ("1024x1020x1024:f16:nn", "n"),
+        ("64x64x61:f16:nt:lda=64", "k"),
+        ("64x64x61:f16:nt:lda=64:ldb=64", ""),
+        ("64x64x64:f16:nn:ldd=65", ""),
+        ("1..63x64x64:f16:tn", "m"),
+    ],
+)
+def test_odd_sizes_are_those_whose_rows_a_user_would_pad(text: str, odd: str) -> None:
+    assert "".join(sorted(odd_sizes(Gemm.parse(text)))) == odd
+
+
+def test_the_gpus_candidates_are_the_plain_call_and_of_odd_rows_the_padded_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", StubTorch())
+
+    def labels(text: str) -> list[dict[str, Any]]:
+        return [candidate.label for candidate in TorchBaseline(Gemm.parse(text), 0, 0).candidates([])]
+
+    assert labels("64x64x64:f16:nt") == [{}], "the one call needs no choice"
+    assert labels("64x63x64:f16:nt") == [{"call": PLAIN}, {"call": PADDED}]
+
+
+def test_the_report_of_a_choice_names_both_times() -> None:
+    candidates = [SimpleNamespace(label={"call": call}) for call in (PLAIN, PADDED)]
+    found = FastestOption(1, {0: 20.0, 1: 11.0}, {0: 19.0, 1: 10.0}).to_json(candidates)
+    assert [label["call"] for label in found["labels"]] == [PLAIN, PADDED]
+    assert (found["label"], found["finals_us"]) == ({"call": PADDED}, {"0": 19.0, "1": 10.0})
+    many = [SimpleNamespace(label={"number": i}) for i in range(40)]
+    assert "labels" not in FastestOption(0, {}, {}).to_json(many)

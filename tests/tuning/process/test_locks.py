@@ -1,0 +1,117 @@
+"""Locks: one measurer a device, builders beside each other, nothing left behind by the dead."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tirgemm.errors import AlreadyRunning, Cancelled, InvalidRequest
+from tirgemm.tuning.process.locks import DeviceLock, FileLock
+
+_HOLD = """
+import sys, time
+from pathlib import Path
+from tirgemm.tuning.process.locks import FileLock
+FileLock(Path(sys.argv[1])).acquire()
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_second_exclusive_holder_is_refused_with_the_first_ones_pid(tmp_path: Path) -> None:
+    with FileLock(tmp_path / "a.lock"):
+        started = time.monotonic()
+        with pytest.raises(AlreadyRunning, match=r"a\.lock is held by process \d+; .* within 0\.1 s"):
+            FileLock(tmp_path / "a.lock").acquire(timeout_s=0.1)
+        assert time.monotonic() - started < 2
+    FileLock(tmp_path / "a.lock").acquire(timeout_s=0)
+
+
+def test_shared_holders_stand_beside_each_other_and_keep_an_exclusive_one_out(tmp_path: Path) -> None:
+    first, second = (DeviceLock("cpu", tmp_path, shared=True) for _ in range(2))
+    first.acquire(0)
+    second.acquire(0)
+    exclusive = DeviceLock("cpu", tmp_path)
+    with pytest.raises(AlreadyRunning):
+        exclusive.acquire(timeout_s=0.05)
+    first.release()
+    second.release()
+    exclusive.acquire(timeout_s=0)
+    with pytest.raises(AlreadyRunning):
+        first.acquire(timeout_s=0.05)
+
+
+def test_a_measurer_that_waits_is_served_before_builders_that_come_later(tmp_path: Path) -> None:
+    builder, late = (DeviceLock("cpu", tmp_path, shared=True) for _ in range(2))
+    builder.acquire()
+    measurer = DeviceLock("cpu", tmp_path)
+    thread = threading.Thread(target=measurer.acquire)
+    thread.start()
+    time.sleep(0.2)
+    with pytest.raises(AlreadyRunning):
+        late.acquire(timeout_s=0.05)
+    builder.release()
+    thread.join(timeout=5)
+    assert measurer.held
+
+
+def test_a_waiting_caller_can_be_cancelled(tmp_path: Path) -> None:
+    cancel = threading.Event()
+    with FileLock(tmp_path / "b.lock"):
+        threading.Timer(0.1, cancel.set).start()
+        with pytest.raises(Cancelled):
+            FileLock(tmp_path / "b.lock").acquire(cancel=cancel)
+
+
+@pytest.mark.parametrize(
+    ("held_shared", "reason"), [(False, "another process measures on it, pid"), (True, "kernels are being built on it")]
+)
+def test_a_wait_is_told_with_who_is_waited_for_and_its_end(tmp_path: Path, held_shared: bool, reason: str) -> None:
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    with DeviceLock("cpu", tmp_path, shared=held_shared):
+        waiter = DeviceLock("cpu", tmp_path, on_wait=told.put)
+        thread = threading.Thread(target=waiter.acquire)
+        thread.start()
+        assert told.get(timeout=20).startswith(reason)
+    thread.join(20)
+    assert waiter.held
+    assert told.get(timeout=0) == ""
+    assert told.empty()
+
+
+def test_a_lock_that_is_free_is_taken_without_a_word(tmp_path: Path) -> None:
+    told: list[str] = []
+    for shared in (False, True):
+        with DeviceLock("cpu", tmp_path, shared=shared, on_wait=told.append):
+            pass
+    assert told == []
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "c.lock"
+    with subprocess.Popen([sys.executable, "-c", _HOLD, str(path)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(AlreadyRunning, match=f"process {holder.pid}"):
+            FileLock(path).acquire(timeout_s=0)
+        holder.kill()
+    FileLock(path).acquire(timeout_s=1)
+
+
+def test_lock_files_are_made_for_every_user_and_never_through_a_link(tmp_path: Path) -> None:
+    folder = tmp_path / "locks"
+    with DeviceLock("GPU-0b1c", folder):
+        assert folder.stat().st_mode & 0o7777 == 0o1777
+        assert (folder / "GPU-0b1c.lock").stat().st_mode & 0o777 == 0o666
+    (folder / "cpu.gate").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        DeviceLock("cpu", folder).acquire()
+    assert not (tmp_path / "elsewhere").exists()
+    with pytest.raises(InvalidRequest):
+        DeviceLock("../cpu", folder)

@@ -1,0 +1,274 @@
+"""What the search proposes, and what it never proposes."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from tests.helpers.toy_family import DEVICE, Toy, measured, simulated_us, valid_configs
+from tirgemm.config import Config, Knob
+from tirgemm.device import Device
+from tirgemm.errors import InvalidConfig, InvalidRequest
+from tirgemm.families.base import Rule
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.records import Candidate, Status
+from tirgemm.tuning.search.cost_model import Uniform
+from tirgemm.tuning.search.search import Proposal, Search
+from tirgemm.tuning.search.space_trace import replay, trace_of
+
+GEMM = Gemm(1023, 1021, 1027)
+TOY = Toy()
+DEFAULT = TOY.default(GEMM, DEVICE, "sustained")
+SMALL = (
+    Knob("block_m", (16, 32, 64)),
+    Knob("block_n", (16, 64)),
+    Knob("only", (1,)),
+    Knob("stages", (1, 2, 3, 4, 5, 6, 7)),
+)
+
+
+class Ruled(Toy):
+    """A toy with rules of its own and no estimate worth mentioning."""
+
+    def __init__(self, *rules: Rule, name: str = "toy", knobs: tuple[Knob, ...] | None = None) -> None:
+        super().__init__(name, knobs)
+        self.own = rules
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return self.own
+
+    def predict_us(self, gemm: Gemm, config: Config, device: object, regime: str) -> float:  # noqa: ARG002
+        return 1.0
+
+
+def search(*families: Toy, seed: int = 0, recorded: Sequence[Candidate] = (), **options: object) -> Search:
+    return Search(GEMM, DEVICE, "sustained", families or (TOY,), seed=seed, recorded=recorded, **options)  # type: ignore[arg-type]
+
+
+def results(proposals: Sequence[Proposal]) -> list[Candidate]:
+    return [measured(GEMM, proposal.config) for proposal in proposals]
+
+
+def configs(proposals: Sequence[Proposal]) -> list[Config]:
+    return [proposal.config for proposal in proposals]
+
+
+def tuned(found: Search, batches: Sequence[int]) -> list[Config]:
+    tried: list[Config] = []
+    for count in batches:
+        proposals = found.ask(count)
+        found.tell(results(proposals))
+        tried += configs(proposals)
+    return tried
+
+
+def test_the_default_comes_first_and_once() -> None:
+    found = search()
+    tried = tuned(found, [3, 8, 8])
+    assert tried[0] == DEFAULT
+    assert tried.count(DEFAULT) == 1
+
+
+def test_a_default_that_is_recorded_is_not_proposed() -> None:
+    assert DEFAULT not in configs(search(recorded=[measured(GEMM, DEFAULT)]).ask(8))
+
+
+def test_every_familys_default_comes_first_and_every_family_is_searched() -> None:
+    one, other = Ruled(name="one", knobs=TOY.knobs), Ruled(name="other", knobs=SMALL)
+    found = Search(GEMM, DEVICE, "sustained", [one, other], seed=3, cost_model=Uniform())
+    proposals = found.ask(20)
+    assert [p.config.family for p in proposals[:2]] == ["one", "other"]
+    assert {p.config.family for p in proposals[2:]} == {"one", "other"}
+
+
+def test_one_at_a_time_works() -> None:
+    tried = tuned(search(), [1] * 4)
+    assert len(set(tried)) == 4
+
+
+def test_nothing_is_proposed_twice_and_every_proposal_passes_the_rules() -> None:
+    tried = tuned(search(), [7, 9, 5])
+    assert len(tried) == len(set(tried)) == 21
+    assert set(tried) <= set(valid_configs(TOY, GEMM))
+
+
+@pytest.mark.parametrize("status", [Status.WRONG, Status.BUILD_FAILED, Status.CRASHED, Status.TIMED_OUT])
+def test_what_failed_is_never_proposed_again(status: Status) -> None:
+    found = search()
+    first = found.ask(8)
+    found.tell([Candidate(GEMM, DEVICE.key, "sustained", p.config, status) for p in first])
+    assert not set(configs(first)) & set(configs(found.ask(16)))
+
+
+def test_what_is_in_flight_is_not_proposed_again() -> None:
+    found = search()
+    tried = [config for _ in range(2) for config in configs(found.ask(16))]
+    assert len(set(tried)) == 32
+
+
+def test_a_seed_fixes_what_is_proposed_for_given_measurements() -> None:
+    first = tuned(search(seed=11), [8, 8, 8])
+    assert tuned(search(seed=11), [8, 8, 8]) == first
+    assert tuned(search(seed=12), [8]) != first[:8]
+
+
+def test_the_order_in_which_results_come_changes_nothing() -> None:
+    one, other = search(seed=5), search(seed=5)
+    for _ in range(2):
+        proposals = one.ask(8)
+        assert configs(other.ask(8)) == configs(proposals)
+        one.tell(results(proposals))
+        shuffled = random.Random(1).sample(results(proposals), 8)
+        other.tell(shuffled[:3])
+        other.tell(shuffled[3:])
+
+
+def test_a_search_that_is_started_again_goes_on_as_if_never_stopped() -> None:
+    whole = search(seed=2)
+    tried = tuned(whole, [8, 8])
+    again = search(seed=2, recorded=[measured(GEMM, config) for config in tried])
+    assert configs(again.ask(8)) == configs(whole.ask(8))
+
+
+def test_records_of_other_shapes_make_the_first_batch_better() -> None:
+    shapes = (Gemm(777, 1500, 2048), Gemm(2100, 515, 999), Gemm(900, 900, 4100))
+    history = [
+        measured(gemm, config)
+        for gemm in shapes
+        for config in random.Random(gemm.k).sample(valid_configs(TOY, gemm), 64)
+    ]
+    warm, cold = (
+        statistics.median(simulated_us(GEMM, config) for config in tuned(search(history=found), [9])[1:])
+        for found in (history, [])
+    )
+    assert warm < 0.8 * cold
+
+
+def test_a_small_space_is_proposed_in_full_and_then_nothing() -> None:
+    family = Ruled(knobs=SMALL)
+    found = search(family, cost_model=Uniform())
+    tried = [config for _ in range(6) for config in configs(found.ask(8))]
+    assert sorted(map(str, tried)) == sorted(map(str, family.space(GEMM, DEVICE)))
+    assert found.ask(8) == []
+
+
+def test_a_space_that_ends_behind_the_evolution_is_proposed_in_full_and_then_nothing() -> None:
+    knobs = (*SMALL, Knob("unroll", (1, 2, 4)))
+    found = search(Ruled(knobs=knobs), cost_model=Uniform())
+    tried = [config for _ in range(8) for config in configs(found.ask(20))]
+    assert len(tried) == len(set(tried)) == 3 * 2 * 7 * 3
+    assert found.ask(1) == []
+
+
+@pytest.mark.parametrize("enlarged", [False, True], ids=["enumerated", "drawn"])
+def test_a_space_of_which_rules_leave_the_default_alone_ends(enlarged: bool) -> None:
+    def only_the_default(_gemm: Gemm, config: Config, _device: Device) -> str | None:
+        small = all(value in (64, 32, 4, 1, "plain", False) for _, value in config.knobs[1:])
+        block = (config["block_m"], config["block_n"], config["block_k"], config["stages"]) == (64, 64, 32, 1)
+        default = small and block and config["thread_m"] == config["thread_n"] == 4
+        return None if default else "only the default will do"
+
+    rule = Rule("nothing_else", only_the_default)
+    knobs = (*TOY.knobs, Knob("more", tuple(range(50)))) if enlarged else TOY.knobs
+    family = Ruled(rule, knobs=knobs)
+    found = search(family, cost_model=Uniform())
+    if enlarged:
+        assert family.space(GEMM, DEVICE).size > 1_000_000
+    assert DEFAULT.knobs == found.ask(4)[0].config.knobs[: len(DEFAULT.knobs)]
+    left = sum(len(found.ask(8)) for _ in range(8))
+    assert left <= 49
+    assert found.ask(8) == []
+    assert found.pruned["nothing_else"] > 1000
+
+
+def test_what_rules_reject_is_counted_by_rule_with_examples() -> None:
+    found = search()
+    tuned(found, [8, 8])
+    assert set(found.pruned) <= {"threads", "shared_memory"}
+    assert set(found.pruned_examples) == set(found.pruned)
+    assert found.pruned["threads"] > 50
+    config, reason = found.pruned_examples["threads"][0]
+    assert "threads a block" in reason
+    assert config not in valid_configs(TOY, GEMM)
+
+
+def test_known_points_are_counted_apart_from_rejected_ones() -> None:
+    found = search(Ruled(knobs=(*SMALL, Knob("unroll", (1, 2, 4)))), cost_model=Uniform())
+    found.ask(40)
+    found.ask(40)
+    assert found.pruned == {}
+    assert found.repeats > 0
+
+
+def test_a_pruned_example_in_the_records_is_neither_known_nor_learnt() -> None:
+    pruned = Candidate(GEMM, DEVICE.key, "sustained", DEFAULT, Status.PRUNED, rule="old", message="no more")
+    assert configs(search(recorded=[pruned]).ask(1)) == [DEFAULT]
+
+
+def test_records_of_knobs_that_are_no_more_do_no_harm() -> None:
+    old = measured(GEMM, DEFAULT).with_(config=Config("toy", (("gone", 1),)))
+    strange = measured(GEMM, DEFAULT).with_(config=Config("gone", (("block_m", 1),)))
+    assert configs(search(recorded=[old, strange]).ask(2))[0] == DEFAULT
+
+
+def test_predictions_come_from_the_estimate_first_and_from_measurements_later() -> None:
+    found = search()
+    first = found.ask(16)
+    assert first[0].predicted_us == TOY.predict_us(GEMM, DEFAULT, DEVICE, "sustained")
+    found.tell(results(first))
+    later = found.ask(8)
+    errors = [abs((p.predicted_us or 0.0) / simulated_us(GEMM, p.config) - 1) for p in later]
+    assert sorted(errors)[4] < 0.5
+
+
+def test_every_proposals_trace_replays_to_its_config() -> None:
+    found = search()
+    proposals = found.ask(8)
+    found.tell(results(proposals))
+    proposals += found.ask(16)
+    for proposal in proposals:
+        stored = json.loads(json.dumps(proposal.trace_json))
+        assert replay(stored, GEMM, DEVICE, [TOY]) == proposal.config
+
+
+def test_the_trace_of_a_config_replays_to_it() -> None:
+    config = DEFAULT.with_(block_n=256, layout="padded", unroll=True, stages=3)
+    assert replay(trace_of(GEMM, DEVICE, config, [TOY]), GEMM, DEVICE, [TOY]) == config
+
+
+def test_a_trace_of_other_knobs_is_refused_rather_than_misread() -> None:
+    trace = trace_of(GEMM, DEVICE, DEFAULT, [TOY])
+    knobs = (Knob("block_m", (32, 64, 16, 128, 256)), *TOY.knobs[1:])
+    with pytest.raises(InvalidConfig, match="other knobs of toy"):
+        replay(trace, GEMM, DEVICE, [Toy(knobs=knobs)])
+
+
+@pytest.mark.parametrize("trace", [None, [], [[], []], {"a": 1}, "trace", [[["Nonsense", [], [], []]], []]])
+def test_what_is_no_trace_is_refused(trace: object) -> None:
+    with pytest.raises(InvalidRequest, match="not the trace"):
+        replay(trace, GEMM, DEVICE, [TOY])
+
+
+def test_results_of_another_problem_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="was reported to the search of"):
+        search().tell([measured(Gemm(7, 5, 3), DEFAULT)])
+
+
+def test_a_search_needs_a_family_and_a_count() -> None:
+    with pytest.raises(InvalidRequest, match="no family"):
+        Search(GEMM, DEVICE, "sustained", [])
+    with pytest.raises(InvalidRequest, match="at least 1"):
+        search().ask(0)
+
+
+def test_searching_does_not_import_the_slow_intrinsics() -> None:
+    """tvm.s_tir.tensor_intrin takes 11 seconds to import; MetaSchedule's own TuneContext would."""
+    before = "tvm.s_tir.tensor_intrin" in sys.modules
+    search(seed=9).ask(8)
+    assert ("tvm.s_tir.tensor_intrin" in sys.modules) == before

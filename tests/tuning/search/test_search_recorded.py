@@ -1,0 +1,121 @@
+"""The search judged on recorded spaces, whose optimum is known: it beats random sampling, and the model earns its
+place.
+
+``tests/data/*.space.json.gz`` are spaces that ``benchmarks/record_space.py`` measured. The space of the toy family is
+simulated (``toy_family.simulated_us``), and says so.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.toy_family import DEVICE, Toy, simulated_us
+from tirgemm.config import Knob
+from tirgemm.errors import InvalidRequest
+from tirgemm.families.base import rejected
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.records import Status
+from tirgemm.tuning.search.cost_model import CostModel, Uniform
+from tirgemm.tuning.search.recorded_space import RecordedSpace, Row
+from tirgemm.tuning.search.search import Search
+
+FILES = sorted((Path(__file__).parents[2] / "data").glob("*.space.json.gz"))
+SIMULATED = "simulated"
+TRIALS = 40
+BATCH = 8
+SEEDS = range(5)
+
+
+@cache
+def recorded(name: str) -> RecordedSpace:
+    return simulated_space(Gemm(1023, 1021, 1027)) if name == SIMULATED else RecordedSpace.load(FILES[0].parent / name)
+
+
+def simulated_space(gemm: Gemm, knobs: tuple[Knob, ...] | None = None) -> RecordedSpace:
+    toy = Toy(knobs=knobs)
+    space = toy.space(gemm, DEVICE)
+    found = RecordedSpace(
+        gemm, DEVICE, "sustained", space, toy.default(gemm, DEVICE, "sustained"), "simulated, not measured"
+    )
+    for number, config in enumerate(space):
+        predicted = toy.predict_us(gemm, config, DEVICE, "sustained")
+        pruned = rejected(toy, gemm, config, DEVICE) is not None
+        us = None if pruned else simulated_us(gemm, config)
+        found.rows[number] = Row(Status.PRUNED if pruned else Status.MEASURED, us, predicted)
+    return found
+
+
+def best_found(space: RecordedSpace, seed: int, model: CostModel | None = None) -> float:
+    """The fastest of TRIALS trials, over the optimum."""
+    search = Search(space.gemm, space.device, space.regime, [space.family()], seed=seed, cost_model=model)
+    times: list[float] = []
+    for _ in range(TRIALS // BATCH):
+        results = [space.candidate(proposal.config) for proposal in search.ask(BATCH)]
+        search.tell(results)
+        times += [c.search_us for c in results if c.search_us is not None]
+    return min(times) / space.optimum_us
+
+
+def mean_found(space: RecordedSpace, model: type[Uniform] | None = None) -> float:
+    """Over the seeds: a median of five ties where two searches end at one config."""
+    return statistics.geometric_mean([best_found(space, seed, model() if model else None) for seed in SEEDS])
+
+
+@pytest.mark.parametrize("name", [SIMULATED, *(path.name for path in FILES)])
+def test_the_search_beats_random_sampling_at_equal_trials_and_the_cost_model_earns_its_place(name: str) -> None:
+    space = recorded(name)
+    searched = mean_found(space)
+    draws = [min(random.Random(i).sample(space.times, TRIALS)) / space.optimum_us for i in range(200)]
+    assert searched < statistics.median(draws)
+    assert searched < 1.15
+    assert searched < mean_found(space, Uniform)
+
+
+def test_a_recorded_space_survives_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "toy.space.json.gz"
+    knobs = (
+        Knob("block_m", (64, 16)),
+        Knob("block_n", (64, 128)),
+        Knob("block_k", (32,)),
+        Knob("thread_m", (4, 16)),
+        Knob("thread_n", (4, 16)),
+        Knob("stages", (1, 3)),
+        Knob("layout", ("plain", "padded")),
+        Knob("unroll", (False, True)),
+    )
+    space = simulated_space(Gemm(65, 127, 33), knobs)
+    space.save(path)
+    first = path.read_bytes()
+    found = RecordedSpace.load(path)
+    found.save(path)
+    assert path.read_bytes() == first
+    assert (found.gemm, found.device, found.space, found.rows) == (space.gemm, space.device, space.space, space.rows)
+    assert found.complete
+    assert Status.PRUNED in {row.status for row in found.rows.values()}
+    assert all(found.space.at(found.number(config)) == config for config in found.space)
+
+
+def test_a_point_that_was_not_recorded_is_never_proposed() -> None:
+    space = simulated_space(
+        Gemm(65, 127, 33), Toy().knobs[:3] + tuple(Knob(k.name, k.choices[:1]) for k in Toy().knobs[3:])
+    )
+    for number in [
+        n for n, row in space.rows.items() if row.status is Status.MEASURED and space.space.at(n) != space.default
+    ][1:]:
+        del space.rows[number]
+    search = Search(space.gemm, space.device, space.regime, [space.family()])
+    assert len(search.ask(50)) == 2
+    assert not space.complete
+
+
+@pytest.mark.parametrize("data", [b"", b"not gzip", b"\x1f\x8b\x08\x00"])
+def test_a_damaged_file_is_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "bad.space.json.gz"
+    path.write_bytes(data)
+    with pytest.raises(InvalidRequest, match=r"bad\.space\.json\.gz is not a recorded space"):
+        RecordedSpace.load(path)

@@ -1,0 +1,58 @@
+"""Times of candidates that were measured under different clocks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.toy_family import DEVICE
+from tirgemm.config import Config
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.comparable_times import comparable_times, fastest, reference_us
+from tirgemm.tuning.records import Candidate, SampleSet, Status
+
+GEMM = Gemm.parse("127x129x1021:f16:nt")
+A, B, C = (Config("toy", (("block_m", m), ("layout", "plain"))) for m in (16, 32, 64))
+
+
+def candidate(config: Config, *runs: tuple[float, float | None, int], status: Status = Status.MEASURED) -> Candidate:
+    """Of each run our microseconds, the reference's, and when it was."""
+    sets = tuple(
+        SampleSet((us,), baselines={"torch.matmul": (beside,)} if beside else {}, conditions={"at": at})
+        for us, beside, at in runs
+    )
+    return Candidate(GEMM, DEVICE.key, "sustained", config, status, sample_sets=sets)
+
+
+# The clocks have fallen between the two runs: everything takes half as long again, and C is the fastest of all.
+RECORDED = [
+    candidate(A, (12.0, 10.0, 1), (18.0, 15.0, 2)),
+    candidate(B, (11.0, 10.0, 1)),
+    candidate(C, (15.75, 15.0, 2)),
+]
+
+
+def test_times_of_runs_under_other_clocks_are_comparable() -> None:
+    assert reference_us(RECORDED) == 12.5, "each run counts once"
+    assert comparable_times(RECORDED) == {A: pytest.approx(15.0), B: pytest.approx(13.75), C: pytest.approx(13.125)}
+    assert fastest(RECORDED, 2) == [C, B]
+
+
+def test_without_a_reference_times_are_as_they_were_measured() -> None:
+    assert comparable_times([candidate(A, (2.0, None, 1))]) == {A: 2.0}
+    assert reference_us([candidate(A, (2.0, None, 1))]) is None
+
+
+def test_a_reference_that_was_disturbed_scales_nothing() -> None:
+    assert comparable_times([*RECORDED, candidate(B, (11.0, 40.0, 3))])[B] == 11.0
+
+
+def test_a_config_that_failed_is_never_the_fastest_and_one_that_was_pruned_was_not_tried() -> None:
+    failed = candidate(C, (1.0, 10.0, 1), status=Status.WRONG)
+    assert comparable_times([failed, candidate(B, status=Status.PRUNED)]) == {C: None}
+    assert fastest([*RECORDED[:2], failed]) == [B]
+
+
+def test_samples_of_a_selection_are_no_times_of_the_search() -> None:
+    selected = candidate(A, (12.0, 10.0, 1))
+    selected = selected.with_(sample_sets=(*selected.sample_sets, SampleSet((1.0,), "selection")))
+    assert comparable_times([selected]) == {A: 12.0}

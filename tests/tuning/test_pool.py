@@ -1,0 +1,194 @@
+"""The build pool against builders that crash, hang, raise and are cancelled. No TVM: the builder is planted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.errors import BuildFailed
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.build.pool import BuildPool
+from tirgemm.tuning.process.locks import DeviceLock
+
+GEMM = Gemm(37, 41, 43, "f32")
+DEVICE = Device("cpu", "x86-64-v3", "planted", 1, 2**30, uuid="cpu-planted")
+BUILDER = """
+import os, signal, sys, time
+from tirgemm.errors import BuildFailed, InvalidConfig
+
+def build(gemm, config, device):
+    what = config["what"]
+    if what == "segfault":
+        print("about to read address 0", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if what == "hang":
+        time.sleep(600)
+    if what == "refuse":
+        raise BuildFailed("ptxas: too many registers")
+    if what == "invalid":
+        raise InvalidConfig("knob bm is 3")
+    if what == "bug":
+        raise ZeroDivisionError("in the builder")
+    if what == "noise":
+        os.write(1, b"x" * 100_000)
+    return (what, str(gemm), device.model, os.getpid())
+"""
+
+
+@pytest.fixture
+def locks(tmp_path: Path) -> Path:
+    return tmp_path / "locks"
+
+
+@pytest.fixture
+def pool(tmp_path: Path, locks: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BuildPool]:
+    (tmp_path / "planted_builder.py").write_text(BUILDER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with BuildPool(DEVICE, 1, lock_dir=locks, timeout_s=1.0, builder="planted_builder:build") as pool:
+        yield pool
+
+
+def config(what: str) -> Config:
+    return Config("planted", (("what", what),))
+
+
+def test_one_process_serves_many_builds_even_when_they_print(pool: BuildPool) -> None:
+    answers = [pool.submit(GEMM, config(what)).result(20) for what in ("a", "noise", "b")]
+    assert [a[:3] for a in answers] == [(w, str(GEMM), "planted") for w in ("a", "noise", "b")]
+    assert len({a[3] for a in answers}) == 1
+    assert answers[0][3] != os.getpid()
+
+
+def test_a_crashing_build_names_its_signal_and_the_next_one_works(pool: BuildPool) -> None:
+    crash, after = pool.submit(GEMM, config("segfault")), pool.submit(GEMM, config("after"))
+    with pytest.raises(BuildFailed, match=r"build process died: signal 11 \(SIGSEGV\).*about to read address 0"):
+        crash.result(20)
+    assert after.result(20)[0] == "after"
+
+
+def test_a_hanging_build_is_killed_at_its_time_and_the_next_one_works(pool: BuildPool) -> None:
+    hang, after = pool.submit(GEMM, config("hang")), pool.submit(GEMM, config("after"))
+    with pytest.raises(BuildFailed, match="longer than 1 s"):
+        hang.result(20)
+    assert after.result(20)[0] == "after"
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("refuse", "^ptxas: too many registers$"),
+        ("invalid", "knob bm is 3"),
+        ("bug", "ZeroDivisionError: in the builder"),
+    ],
+)
+def test_an_exception_of_the_builder_is_a_failed_build_in_its_words(pool: BuildPool, what: str, words: str) -> None:
+    with pytest.raises(BuildFailed, match=words):
+        pool.submit(GEMM, config(what)).result(20)
+
+
+def test_nothing_builds_while_the_cpu_is_being_measured(pool: BuildPool, locks: Path) -> None:
+    pool.submit(GEMM, config("first")).result(20)
+    with DeviceLock("cpu", locks):
+        waiting = pool.submit(GEMM, config("second"))
+        time.sleep(1.3)  # longer than the build's own timeout, which must not run while it waits
+        assert not waiting.done()
+    assert waiting.result(20)[0] == "second"
+
+
+@pytest.mark.timing
+def test_closing_kills_what_builds_and_cancels_what_waits(pool: BuildPool) -> None:
+    pool.timeout_s = 60.0
+    pid = pool.submit(GEMM, config("first")).result(20)[3]
+    building, waiting = pool.submit(GEMM, config("hang")), pool.submit(GEMM, config("never"))
+    time.sleep(0.2)
+    started = time.monotonic()
+    pool.close()
+    assert time.monotonic() - started < 2
+    assert waiting.cancelled()
+    with pytest.raises(BuildFailed, match="closed"):
+        building.result(0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_abandoning_kills_what_builds_cancels_what_waits_and_builds_what_comes_next(pool: BuildPool) -> None:
+    pool.timeout_s = 60.0
+    pid = pool.submit(GEMM, config("first")).result(20)[3]
+    building, waiting = pool.submit(GEMM, config("hang")), pool.submit(GEMM, config("never"))
+    while not building.running():
+        time.sleep(0.01)
+    pool.abandon()
+    after = pool.submit(GEMM, config("after"))
+    with pytest.raises(BuildFailed, match="given up"):
+        building.result(20)
+    answer = after.result(20)
+    assert answer[0] == "after"
+    assert answer[3] != pid, "the process that hung was killed"
+    assert waiting.cancelled()
+
+
+def test_a_build_that_waits_for_the_device_says_so(pool: BuildPool, locks: Path) -> None:
+    pool.submit(GEMM, config("first")).result(20)
+    with DeviceLock("cpu", locks):
+        waiting = pool.submit(GEMM, config("second"))
+        deadline = time.monotonic() + 20
+        while not pool.waiting and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert pool.waiting == f"another process measures on it, pid {os.getpid()}"
+        assert not waiting.done()
+    waiting.result(20)
+    assert pool.waiting == ""
+
+
+def test_a_builder_that_cannot_be_imported_fails_the_build(locks: Path) -> None:
+    with (
+        BuildPool(DEVICE, 1, lock_dir=locks, builder="no_such_module:build") as pool,
+        pytest.raises(BuildFailed, match=r"(?s)build process died: exit status 1.*no_such_module"),
+    ):
+        pool.submit(GEMM, config("a")).result(20)
+
+
+def test_processes_outlive_the_thread_that_started_the_pool(pool: BuildPool) -> None:
+    thread = threading.Thread(target=pool.warm)
+    thread.start()
+    thread.join()
+    first = pool.submit(GEMM, config("a")).result(20)
+    time.sleep(0.2)
+    assert pool.submit(GEMM, config("b")).result(20)[3] == first[3]
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from tirgemm.tuning.process.child_rpc import ChildProcess
+child = ChildProcess("tirgemm.tuning.build.child", ["planted_builder:build", "", ""])
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_build_process_dies_with_its_killed_parent(pool: BuildPool) -> None:
+    assert pool.processes == 1  # the fixture has planted the builder
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        os.kill(child, 0)
+        time.sleep(0.5)
+        parent.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
+        if "State:\tZ" in Path(f"/proc/{child}/status").read_text():
+            break
+        time.sleep(0.02)
+    else:
+        assert not Path(f"/proc/{child}").exists()

@@ -1,0 +1,130 @@
+"""The scheduler over many searches: who comes next, resuming, failures, stopping. Nothing here is a real time."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.helpers.fake_workbench import FakeBench
+from tirgemm import Budget, Gemm
+from tirgemm.artifact import Trust, read
+from tirgemm.events import CandidateRecorded, Event
+from tirgemm.gemm import Regime
+from tirgemm.tuning.records import Candidate, SampleSet, Status
+from tirgemm.tuning.search.search import Search
+from tirgemm.tuning.search.similar_problems import nearest, of_nearest
+from tirgemm.tuning.sweep import Outcome, Sweep
+from tirgemm.tuning.tune import Tuning
+from tirgemm.tuning.tuning_task import Control
+
+STALE, GAINING, THIRD = (Gemm.parse(text) for text in ("61x67x71:f16:nt", "63x65x127:f16:nt", "7x65x127:f16:nt"))
+REGIME: Regime = "sustained"
+
+
+class Bench(FakeBench):
+    """``order`` has the problem of every evaluation; each trial of GAINING is 5 % faster than the one before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[Gemm] = []
+        self.wrong: Gemm | None = None
+        evaluate = self.fake.evaluate
+
+        def noted(package: bytes, regime: str, **options: Any) -> Any:
+            gemm = read(package, Trust.of(self.signer.public)).manifest.gemm
+            self.order.append(gemm)
+            verification, samples = evaluate(package, regime, **options)
+            if gemm == self.wrong:
+                return replace(verification, passed=False), None
+            if samples is not None:
+                us = 100 * 0.95 ** self.order.count(GAINING) if gemm == GAINING else 50.0
+                samples = SampleSet((us,) * 5)
+            return verification, samples
+
+        self.fake.evaluate = noted  # type: ignore[method-assign]
+
+
+def swept(bench: FakeBench, *gemms: Gemm, trials: int = 8, seconds: float = 60.0, **options: Any) -> list[Outcome]:
+    tunings = [Tuning(gemm, bench, REGIME, Budget(trials, 60.0), **options) for gemm in gemms]
+    return Sweep(tunings, seconds=seconds).run()
+
+
+def test_every_problem_is_searched_and_answered_from_the_store() -> None:
+    bench = Bench()
+    outcomes = {outcome.gemm: outcome.record for outcome in swept(bench, STALE, GAINING, THIRD)}
+    assert set(outcomes) == {STALE, GAINING, THIRD}
+    assert Counter(bench.order) == {STALE: 8, GAINING: 8, THIRD: 8}
+    for gemm, record in outcomes.items():
+        assert record is not None
+        assert (record.role, record.trials, record.timings["search"]["ended"]) == ("tuned", 8, "trials")
+        assert bench.store.kernel(gemm, bench.device.key, REGIME) == record
+
+
+def test_the_next_batch_goes_where_a_gain_is_likeliest() -> None:
+    bench = Bench()
+    bench.pool.processes = 1
+    swept(bench, STALE, GAINING, trials=12)
+    # A first batch of three each; after a second one without gain the other has all of its turns.
+    assert Counter(bench.order[:6]) == {STALE: 3, GAINING: 3}
+    assert Counter(bench.order[6:17]) == {STALE: 2, GAINING: 9}
+
+
+def test_a_sweep_goes_on_from_the_store() -> None:
+    bench = Bench()
+    swept(bench, STALE, GAINING, trials=4)
+    bench.order.clear()
+    swept(bench, STALE, GAINING, trials=6)
+    assert Counter(bench.order) == {STALE: 2, GAINING: 2}
+    recorded = bench.store.candidates(STALE, bench.device.key, REGIME)
+    assert sum(candidate.status is Status.MEASURED for candidate in recorded) == 6
+
+
+def test_a_problem_that_fails_costs_itself_alone() -> None:
+    bench = Bench()
+    bench.wrong = STALE
+    outcomes = {outcome.gemm: outcome for outcome in swept(bench, STALE, GAINING, trials=4)}
+    assert outcomes[STALE].record is None
+    assert f"no candidate of {STALE}" in str(outcomes[STALE].error)
+    assert outcomes[GAINING].record is not None
+
+
+def test_a_sweep_that_is_stopped_ends_with_the_best_so_far() -> None:
+    bench, stop = Bench(), threading.Event()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, CandidateRecorded) and len(bench.order) == 5:
+            stop.set()
+
+    outcomes = swept(bench, STALE, GAINING, trials=8, control=Control(on_event, stop=stop))
+    assert len(bench.order) == 5
+    assert {outcome.gemm for outcome in outcomes if outcome.record is not None} == {STALE, GAINING}
+    assert all(outcome.record.interrupted for outcome in outcomes if outcome.record)
+
+
+def test_the_seconds_bound_all_searches_together() -> None:
+    bench = Bench()
+    outcomes = swept(bench, STALE, GAINING, trials=10_000, seconds=4.0)
+    assert [outcome.record is not None for outcome in outcomes] == [True, True]
+    assert {o.record.timings["search"]["ended"] for o in outcomes if o.record} == {"seconds"}
+
+
+def test_a_search_learns_from_the_similar_problems_of_its_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    learnt: list[tuple[Gemm, Gemm]] = []
+
+    def learn(search: Search, candidates: list[Candidate]) -> None:
+        learnt.extend((search.gemm, candidate.gemm) for candidate in candidates)
+
+    monkeypatch.setattr(Search, "learn", learn)
+    swept(Bench(), STALE, GAINING, trials=4)
+    assert Counter(learnt) == {(STALE, GAINING): 4, (GAINING, STALE): 4}
+
+
+def test_the_nearest_problems_are_of_the_same_types_and_layout_first() -> None:
+    far, near, other = (Gemm.parse(text) for text in ("4096x65x127:f16:nt", "60x65x127:f16:nt", "63x65x127:f16:nn"))
+    assert nearest(GAINING, [other, far, GAINING, near]) == [near, far, other]
+    candidates = [Candidate(g, "d", REGIME, None, Status.MEASURED) for g in (far, near, far, GAINING)]  # type: ignore[arg-type]
+    assert [c.gemm for c in of_nearest(GAINING, candidates, 3)] == [GAINING, near, far]

@@ -1,0 +1,205 @@
+"""Opening a tuning database: new, again, together, and every kind of one that cannot be opened."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest, MissingExtra, SchemaTooNew, StorageFull, StoreError
+from tirgemm.tuning_db import Database, SqlStore, schema
+from tirgemm.tuning_db.database import FILE_NAME
+from tirgemm.tuning_db.models import Base
+
+REPOSITORY = Path(__file__).parents[2]
+DEVICE = Device("cpu", "x86-64-v3", "Test CPU", units=3, memory_bytes=3 << 30, uuid="cpu-1")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def set_version(folder: Path, value: str) -> None:
+    with sqlite3.connect(folder / FILE_NAME) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = ?", (value,))
+    connection.close()
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A folder that even this user cannot write."""
+    folder = tmp_path / "sealed"
+    folder.mkdir()
+    if os.geteuid() != 0:
+        folder.chmod(0o555)
+        yield folder
+        folder.chmod(0o755)
+        return
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"root can write everywhere and may not mount here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("name", ["data", "a folder, with 100% odd #name?é"])
+def test_a_new_folder_gets_a_database_with_the_current_schema(tmp_path: Path, name: str) -> None:
+    with Database.embedded(tmp_path / "not" / "there" / name) as database:
+        with database.read() as connection:
+            assert schema.version(connection) == schema.HEAD
+            assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+            assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+            assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 1
+        assert database.blobs.get(database.blobs.put(b"x")) == b"x"
+    assert (tmp_path / "not" / "there" / name / FILE_NAME).is_file()
+
+
+def test_migrations_make_exactly_the_tables_of_the_models(tmp_path: Path) -> None:
+    with Database.embedded(tmp_path) as database, database.read() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_the_known_versions_are_those_of_the_migrations() -> None:
+    scripts = ScriptDirectory.from_config(schema.alembic_config())
+    assert scripts.get_current_head() == schema.HEAD
+    assert sorted(schema.KNOWN) == sorted(script.revision for script in scripts.walk_revisions())
+
+
+def test_opening_again_keeps_what_was_stored(tmp_path: Path) -> None:
+    with Database.embedded(tmp_path) as database:
+        sha256 = SqlStore(database).put_blob(b"kept")
+        SqlStore(database).put_device(DEVICE)
+    with Database.embedded(tmp_path) as database, database.read() as connection:
+        assert connection.exec_driver_sql("SELECT key FROM devices").scalar() == DEVICE.key
+        assert database.blobs.get(sha256) == b"kept"
+
+
+def test_processes_that_open_a_new_database_together_all_succeed(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from tuning_db import Database; "
+        "Database.embedded(Path(sys.argv[1])).close()"
+    )
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    started = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=environment) for _ in range(3)]
+    assert [process.wait(60) for process in started] == [0, 0, 0]
+    Database.embedded(tmp_path).close()
+
+
+def test_a_database_of_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+    Database.embedded(tmp_path).close()
+    set_version(tmp_path, "9999")
+    before = contents(tmp_path)
+    with pytest.raises(SchemaTooNew, match=r"'9999'.*'0001'.*Upgrade tirgemm"):
+        Database.embedded(tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_tables_named_as_ours_without_a_version_are_left_alone(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / FILE_NAME)
+    connection.execute("CREATE TABLE candidates (mine TEXT)")
+    connection.close()
+    before = contents(tmp_path)
+    with pytest.raises(StoreError, match="no version"):
+        Database.embedded(tmp_path)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("junk", [b"this is no database at all\n" * 300, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, junk: bytes) -> None:
+    (tmp_path / FILE_NAME).write_bytes(junk)
+    with pytest.raises(StoreError, match=r"damaged .*backup"):
+        Database.embedded(tmp_path)
+    assert (tmp_path / FILE_NAME).read_bytes() == junk
+
+
+def test_a_database_damaged_in_the_middle_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    with Database.embedded(tmp_path) as database:
+        SqlStore(database).put_device(DEVICE)
+    file = tmp_path / FILE_NAME
+    data = file.read_bytes()
+    file.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
+    with pytest.raises(StoreError, match="damaged"), Database.embedded(tmp_path) as database:
+        SqlStore(database).history(DEVICE.key, "sustained")
+
+
+def test_a_folder_that_cannot_be_written_is_refused(read_only: Path) -> None:
+    with pytest.raises(StoreError, match=r"sealed.*user can write"):
+        Database.embedded(read_only)
+    with pytest.raises(StoreError, match=r"inside.*user can write"):
+        Database.embedded(read_only / "inside")
+    assert list(read_only.iterdir()) == []
+
+
+def test_a_data_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("I am a file")
+    with pytest.raises(StoreError, match="data folder"):
+        Database.embedded(tmp_path / "data")
+
+
+def test_a_full_disk_is_said_and_nothing_is_half_written(tmp_path: Path) -> None:
+    with Database.embedded(tmp_path) as database:
+        store = SqlStore(database)
+        store.put_device(DEVICE)
+        with database.write() as connection:
+            pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+        big = DEVICE.with_(model="Big", features=tuple(f"feature-{number}" for number in range(5000)))
+        with pytest.raises(StorageFull, match="no space"):
+            store.put_device(big)
+        with database.read() as connection:
+            assert connection.exec_driver_sql("SELECT key FROM devices").scalars().all() == [DEVICE.key]
+
+
+def test_a_writer_waits_for_another_one(tmp_path: Path) -> None:
+    with Database.embedded(tmp_path) as first, Database.embedded(tmp_path) as second:
+        thread = threading.Thread(target=lambda: SqlStore(second).put_device(DEVICE))
+        with first.write() as connection:
+            thread.start()
+            thread.join(0.2)
+            assert thread.is_alive()
+            assert connection.exec_driver_sql("SELECT count(*) FROM devices").scalar() == 0
+        thread.join(10)
+        assert not thread.is_alive()
+        with first.read() as connection:
+            assert connection.exec_driver_sql("SELECT count(*) FROM devices").scalar() == 1
+
+
+def test_a_write_that_fails_is_undone(tmp_path: Path) -> None:
+    with Database.embedded(tmp_path) as database:
+        with pytest.raises(ZeroDivisionError), database.write() as connection:  # noqa: PT012
+            connection.exec_driver_sql("INSERT INTO workers (name, devices, seen) VALUES ('w', '[]', 0)")
+            raise ZeroDivisionError
+        with database.read() as connection:
+            assert connection.exec_driver_sql("SELECT count(*) FROM workers").scalar() == 0
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "mysql://host/name", "sqlite://", "sqlite:///:memory:", "oracle+x://"])
+def test_a_url_that_names_no_database_of_ours_is_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(InvalidRequest, match="database"):
+        Database(url, tmp_path)
+
+
+def test_no_error_tells_the_password(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="database") as caught:
+        Database("postgresql://someone:s3cret@127.0.0.1:1/none", tmp_path)
+    assert "s3cret" not in str(caught.value)
+    assert "someone" in str(caught.value)
+
+
+def test_a_missing_driver_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingExtra, match=r"tirgemm\[postgres\]"):
+        Database("postgresql://someone@127.0.0.1:1/none", tmp_path)

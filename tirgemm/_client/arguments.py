@@ -1,0 +1,101 @@
+"""Arguments of ``Client``'s methods, as the values that the service is asked with."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, SupportsIndex, TypeAlias
+
+from tirgemm.artifact import Trust
+from tirgemm.detect import device as detect_device
+from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest, ServiceError
+from tirgemm.gemm import Gemm, Range, regime_named
+
+Document: TypeAlias = "dict[str, Any]"
+Trusted: TypeAlias = "Trust | str | Path | Iterable[str] | None"
+Wait: TypeAlias = "bool | float | Literal['fallback']"
+
+
+def as_gemm(
+    m: SupportsIndex | Range | Gemm | str, n: SupportsIndex | None, k: SupportsIndex | None, fields: dict[str, Any]
+) -> Gemm:
+    """The Gemm of ``Client.kernel``'s arguments. Raises InvalidGemm, or InvalidRequest for a mixture of forms."""
+    if isinstance(m, (Gemm, str)):
+        if n is not None or k is not None or fields:
+            raise InvalidRequest("give either a whole Gemm (or its text) or m, n, k and fields, not both")
+        return m if isinstance(m, Gemm) else Gemm.parse(m)
+    if n is None or k is None:
+        raise InvalidRequest(f"m is {m}; n and k are missing")
+    rows = str(m) if isinstance(m, Range) else _integer(m)
+    return Gemm.from_json({"m": rows, "n": _integer(n), "k": _integer(k)} | fields)
+
+
+def _integer(value: Any) -> Any:
+    """NumPy's and other integers as int; anything else as it is, for Gemm to refuse."""
+    return int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
+
+
+def deadline_of(wait: Wait) -> float:
+    """The time of ``time.monotonic`` until which ``wait`` lets a search go on. Raises InvalidRequest."""
+    if wait is True or wait == "fallback":
+        return math.inf
+    if isinstance(wait, (int, float)) and wait >= 0:
+        return time.monotonic() + float(wait)
+    raise InvalidRequest(f"wait is {wait!r}; it must be True, a number of seconds, or 'fallback'")
+
+
+def device_name(device: Device | str | None) -> str:
+    """What the service is asked for: the class of a device that is here, the name of one that is not."""
+    if isinstance(device, str):
+        return device
+    found = device if device is not None else detect_device()
+    return found.key if found.present else found.name
+
+
+def request_body(
+    gemm: Gemm,
+    device: Device | str | None,
+    regime: str,
+    *,
+    budget: Mapping[str, float] | None,
+    seed: int | None,
+    retune: bool,
+    verify: bool,
+) -> Document:
+    """The body of ``POST /v1/kernels``; what is not given is left to the service. Raises InvalidRequest."""
+    regime_named(regime)
+    body: Document = {"gemm": str(gemm), "device": device_name(device), "regime": regime}
+    body |= {"budget": dict(budget)} if budget is not None else {}
+    body |= {"seed": seed} if seed is not None else {}
+    body |= {"retune": True} if retune else {}
+    return body | ({} if verify else {"verify": False})
+
+
+def listing_filters(gemm: Gemm | str | None, device: Device | str | None) -> dict[str, Any]:
+    """The parameters of a listing; None filters nothing."""
+    found = {} if gemm is None else {"gemm": str(as_gemm(gemm, None, None, {}))}
+    return found | ({} if device is None else {"device": device_name(device)})
+
+
+def as_trust(trust: Trusted) -> Trust:
+    """A Trust from a key, keys, a file of keys or a Trust; whom the user trusts for None."""
+    if trust is None:
+        return Trust.default()
+    if isinstance(trust, Trust):
+        return trust
+    if isinstance(trust, Path):
+        return Trust.file(trust)
+    if isinstance(trust, str):
+        return Trust.of(trust) if trust.startswith("ed25519:") else Trust.file(Path(trust))
+    return Trust.of(*trust)
+
+
+def artifact_sha256(document: Document) -> str:
+    """The artifact that a kernel document names. Raises ServiceError where it names none."""
+    try:
+        return str(document["artifact"]["sha256"])
+    except (KeyError, TypeError) as error:
+        raise ServiceError(f"the kernel document names no artifact: {document!r:.200}") from error

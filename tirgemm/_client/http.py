@@ -1,0 +1,321 @@
+"""One HTTP connection to a tirgemm service: retries on connection loss, problem documents, server-sent events."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tirgemm._extras import needed_by
+from tirgemm.errors import CorruptArtifact, InvalidRequest, ServiceError, ServiceUnreachable
+from tirgemm.events import Event, event_from_json
+
+with needed_by("tirgemm.Client"):
+    import httpx
+
+LOG = logging.getLogger("tirgemm.client")
+RETRIED_STATUSES = frozenset({502, 503, 504})
+# For whoever can do without an answer. A service may take its time to read, as long as it waits for a fallback.
+QUICK_CONNECT_SECONDS, QUICK_READ_SECONDS, QUICK_PATIENCE_SECONDS = 2.0, 15.0, 0.5
+TELL_AFTER_SECONDS = 1.0
+MAX_DOCUMENT_BYTES = 16 * 2**20
+
+_REQUESTS = re.compile(r"; (?:(?:GET|POST|DELETE) )?/(?:v1|openapi)\S* .*$")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedEvent:
+    """One server-sent event of a job: its number, its kind, and its data as JSON; ``event`` is what they say."""
+
+    id: int
+    kind: str
+    data: dict[str, Any]
+
+    @property
+    def event(self) -> Event:
+        return event_from_json(self.kind, self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer whose body was a JSON object."""
+
+    status: int
+    headers: httpx.Headers
+    body: dict[str, Any]
+
+
+class ServiceConnection:
+    """A connection pool to one service.
+
+    ``timeout`` bounds connecting and every read, in seconds. Where the connection is lost, refused, or answered with
+    502, 503 or 504, a request is sent again with growing pauses until ``patience`` seconds have passed, and the log is
+    told; every request of this interface may be repeated. ``offline``: nothing is ever sent. Raises ServiceError, and
+    ServiceUnreachable where there is no answer.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = 30.0,
+        patience: float = 30.0,
+        offline: bool = False,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.url = _base_url(url)
+        self.offline = offline
+        self.timeout = timeout
+        self.patience = patience
+        self._closing = threading.Event()
+        self._http = httpx.Client(
+            base_url=self.url, timeout=timeout, transport=transport, headers={"user-agent": "tirgemm"}
+        )
+
+    def close(self) -> None:
+        self._closing.set()
+        self._http.close()
+
+    def __enter__(self) -> ServiceConnection:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._closing.is_set()
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, but no longer than this session is open."""
+        self._closing.wait(max(0.0, seconds))
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        params: dict[str, Any] | None = None,
+        prefer_wait: int | None = None,
+        quick: bool = False,
+    ) -> Answer:
+        """One request with its JSON answer. ServiceError, with the problem document, for a status of 400 or above.
+
+        ``prefer_wait``: the seconds that the answer may take; None leaves that to the service. ``quick`` is for whoever
+        can do without an answer: a service that is away is given up within a second or two.
+        """
+        headers = {} if prefer_wait is None else {"prefer": f"wait={prefer_wait}"}
+        connect, read = self.timeout, self.timeout + (prefer_wait or 0)
+        if quick:
+            connect, read = min(connect, QUICK_CONNECT_SECONDS), min(read, QUICK_READ_SECONDS)
+        timeout = httpx.Timeout(self.timeout, connect=connect, read=read)
+
+        def send() -> Answer:
+            response = self._http.request(method, path, json=body, params=params, headers=headers, timeout=timeout)
+            _raise_for_problem(response, self.url)
+            return Answer(response.status_code, response.headers, _object(response, self.url))
+
+        return self._patiently(send, min(self.patience, QUICK_PATIENCE_SECONDS) if quick else self.patience)
+
+    def download(self, path: str, limit: int, on_bytes: Callable[[int, int], None]) -> bytes:
+        """A body of at most ``limit`` bytes; ``on_bytes(so far, total or 0)`` as it comes in."""
+
+        def receive() -> bytes:
+            data = bytearray()
+            with self._http.stream("GET", path) as response:
+                if response.status_code >= 400:
+                    response.read()
+                    _raise_for_problem(response, self.url)
+                total = int(response.headers.get("content-length", 0))
+                for chunk in response.iter_bytes():
+                    data += chunk
+                    if len(data) > limit:
+                        raise CorruptArtifact(f"{self.url}{path} sends more than {limit} bytes; it is not downloaded")
+                    on_bytes(len(data), total)
+            return bytes(data)
+
+        return self._patiently(receive, self.patience)
+
+    @contextmanager
+    def events(self, path: str, after: int, deadline: float = math.inf) -> Iterator[Iterator[ReceivedEvent]]:
+        """One event stream, from behind the event ``after``, until the server ends it or ``deadline`` has passed.
+
+        Raises ServiceError with ``http_status`` where there is no such stream; httpx.TransportError on loss.
+        """
+        self._refuse_offline()
+        headers = {"accept": "text/event-stream", "cache-control": "no-store"}
+        if after:
+            headers["last-event-id"] = str(after)
+        left = min(self.timeout, max(0.01, deadline - time.monotonic()))
+        with self._http.stream(
+            "GET", path, headers=headers, timeout=httpx.Timeout(self.timeout, read=left)
+        ) as response:
+            if response.status_code >= 400:
+                response.read()
+                _raise_for_problem(response, self.url)
+            if "text/event-stream" not in response.headers.get("content-type", ""):
+                raise ServiceError(f"{self.url}{path} is not an event stream", http_status=response.status_code)
+            yield parse_events(_until(response.iter_lines(), deadline))
+
+    def _refuse_offline(self) -> None:
+        if self.offline:
+            raise ServiceUnreachable(f"this client is offline; {self.url} is asked for nothing")
+
+    def _patiently(self, send: Callable[[], T], patience: float) -> T:
+        self._refuse_offline()
+        started, attempt = time.monotonic(), 0
+        outage = Outage(self.url, patience)
+        while True:
+            try:
+                return send()
+            except httpx.TransportError as error:
+                failure: Exception = error
+                wait = backoff(attempt)
+            except ServiceError as error:
+                if error.http_status not in RETRIED_STATUSES:
+                    raise
+                failure, wait = error, max(backoff(attempt), retry_after(error))
+            attempt += 1
+            away = time.monotonic() - started
+            if self._closing.is_set() or away + wait > patience:
+                raise unreachable(self.url, failure, patience) from failure
+            outage.tell(failure, away)
+            self.pause(wait)
+
+
+class Outage:
+    """Tells the log, once, that a service does not answer, and how long it is tried again."""
+
+    def __init__(self, url: str, patience: float) -> None:
+        self._url = url
+        self._patience = patience
+        self._told = False
+
+    def tell(self, failure: Exception, away: float) -> None:
+        """What failed, and for how many seconds nothing else happened: a moment is not worth a word."""
+        if away >= TELL_AFTER_SECONDS and not self._told:
+            self._told = True
+            LOG.warning("no answer from %s (%s); trying again for %.0f s", self._url, _reason(failure), self._patience)
+
+
+def parse_events(lines: Iterator[str]) -> Iterator[ReceivedEvent]:
+    """Events of a text/event-stream as WHATWG's HTML standard, section 9.2, parses it; comments and retries skipped."""
+    kind, last = "message", 0
+    data: list[str] = []
+    for line in lines:
+        if not line:
+            if data:
+                yield ReceivedEvent(last, kind, _event_data("\n".join(data)))
+            kind, data = "message", []
+            continue
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            kind = value
+        elif name == "data":
+            data.append(value)
+        elif name == "id" and value.isdigit():
+            last = int(value)
+
+
+def _until(lines: Iterator[str], deadline: float) -> Iterator[str]:
+    for line in lines:
+        yield line
+        if time.monotonic() > deadline:
+            return
+
+
+def backoff(attempt: int) -> float:
+    """Seconds to pause before the next attempt: 0.1, 0.2, ... 3.2, each by a random factor from 0.75 to 1.25."""
+    return float(0.1 * 2 ** min(attempt, 5)) * random.uniform(0.75, 1.25)
+
+
+def retry_after(error: ServiceError) -> float:
+    """The seconds that the service asked for with Retry-After, at most 30."""
+    seconds = error.problem.get("retry_after", 0)
+    return min(float(seconds), 30.0) if isinstance(seconds, (int, float)) else 0.0
+
+
+def unreachable(url: str, error: Exception, patience: float) -> ServiceUnreachable:
+    """The ServiceUnreachable for a service that did not answer within ``patience`` seconds, or only with 502, 503,
+    504."""
+    if isinstance(error, ServiceError):
+        return ServiceUnreachable(str(error), error.problem, error.http_status)
+    if patience <= QUICK_PATIENCE_SECONDS:
+        return ServiceUnreachable(f"no answer from {url} ({_reason(error)})")
+    return ServiceUnreachable(
+        f"no answer from {url} within {patience:.0f} s ({_reason(error)}); check the address and that `tirgemm "
+        f"serve` runs there"
+    )
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _base_url(url: str) -> str:
+    try:
+        parsed = httpx.URL(url)
+        good = parsed.scheme in ("http", "https") and re.fullmatch(r"[\w.:-]+", parsed.host) is not None
+    except (httpx.InvalidURL, TypeError):
+        good = False
+    if not good:
+        raise InvalidRequest(f"service address {url!r:.200} is not a URL such as http://127.0.0.1:8000")
+    return url.rstrip("/")
+
+
+def unverified_would_do(problem: dict[str, object]) -> bool:
+    """Whether the service would answer a request that accepts an unverified build."""
+    return problem.get("accepts") == {"verify": False}
+
+
+def _raise_for_problem(response: httpx.Response, url: str) -> None:
+    if response.status_code < 400:
+        return
+    problem: dict[str, object] = {}
+    try:
+        found = response.json()
+        problem = found if isinstance(found, dict) else {}
+    except ValueError:
+        pass
+    seconds = response.headers.get("retry-after", "")
+    if seconds.isdigit():
+        problem["retry_after"] = int(seconds)
+    words = str(problem.get("detail") or problem.get("title") or response.reason_phrase or "no reason given")
+    # Where in a document a field stood, and which request would help, is the client's business, not its caller's.
+    words = _REQUESTS.sub("", words.removeprefix("body."))
+    if "code" not in problem and (response.status_code < 500 or response.status_code == 501):
+        words = f"{words}; is it a tirgemm service?"
+    if unverified_would_do(problem):
+        words = f"{words}; verify=False takes a build that nobody has run"
+    raise ServiceError(f"{url} answered {response.status_code}: {words}", problem, response.status_code)
+
+
+def _object(response: httpx.Response, url: str) -> dict[str, Any]:
+    try:
+        if len(response.content) <= MAX_DOCUMENT_BYTES:
+            found = response.json() if response.content else {}
+            if isinstance(found, dict):
+                return found
+    except ValueError:
+        pass
+    raise ServiceError(f"{url} answered, but not as a tirgemm service does; is it a tirgemm service?")
+
+
+def _event_data(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {"text": text}
+    return found if isinstance(found, dict) else {"value": found}

@@ -1,0 +1,106 @@
+"""Trust on first use of a service's signing key, as ssh has it for hosts: compared before any work is asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from tirgemm._client.own_service import own_service_keys
+from tirgemm.artifact import Trust
+from tirgemm.artifact.known_servers import KnownServers, address
+from tirgemm.errors import UntrustedArtifact
+
+LOG = logging.getLogger("tirgemm.client")
+
+
+class Shown(Protocol):
+    """Asks a service what it signs with; ``quick`` gives a service that is away up at once."""
+
+    def __call__(self, *, quick: bool = False) -> Sequence[str]: ...
+
+
+class ServerTrust:
+    """Whose artifacts are accepted from the service at ``url``, which says with ``shown()`` what it signs with.
+
+    Where a caller ``given`` a Trust, that one and nothing else; otherwise the user's keys and those that were accepted
+    for this address, and trust on first use.
+    """
+
+    def __init__(self, url: str, given: Trust | None, shown: Shown) -> None:
+        self.url = url
+        self.trust = given or _trust_in(url)
+        self._first_use = given is None
+        self._checked = False
+        self._shown = shown
+
+    def check(self, *, again: bool = False, quick: bool = False) -> None:
+        """Compare what the service signs with with what is trusted, once or ``again``; a caller's own Trust is not
+        compared.
+
+        The user's own service is accepted, told from the log, and remembered. Raises UntrustedArtifact for any other
+        whose key is not trusted, with the line that accepts it.
+        """
+        if not self._first_use or (self._checked and not again):
+            return
+        self.trust = _trust_in(self.url)
+        shown = self._shown(quick=quick)
+        if not self.trust.keys & set(shown):
+            own = own_service_keys(self.url) & set(shown)
+            known = KnownServers.default().keys(self.url)
+            if not own:
+                raise UntrustedArtifact(_refusal(self.url, shown, known))
+            KnownServers.default().accept(self.url, own, "your own service")
+            instead = f" (until now {_listed(known)})" if known else ""
+            LOG.warning("trusting the key of your own service at %s: %s%s", address(self.url), _listed(own), instead)
+            self.trust = _trust_in(self.url)
+        self._checked = True
+
+    def accept(self, keys: Sequence[str], *, replace: bool = False) -> tuple[str, ...]:
+        """Trust ``keys`` of the service, by default all that it shows, from now on, and return them.
+
+        They are remembered for the address; where others were accepted for it before, only with ``replace``, and
+        instead of those. With a caller's Trust they are added to that. Raises UntrustedArtifact.
+        """
+        shown, known = self._shown(), KnownServers.default().keys(self.url) if self._first_use else frozenset()
+        for key in keys:
+            if key not in shown:
+                raise UntrustedArtifact(f"{address(self.url)} signs with {_listed(shown) or 'no key'}, not with {key}")
+        accepted = tuple(keys) or tuple(shown)
+        if not accepted or (known and not replace and not known & set(accepted)):
+            raise UntrustedArtifact(_refusal(self.url, accepted, known))
+        if self._first_use:
+            KnownServers.default().accept(self.url, accepted)
+            self.trust = _trust_in(self.url)
+        else:
+            for key in accepted:
+                self.trust = self.trust.add(key, self.url)
+        return accepted
+
+
+def _trust_in(url: str) -> Trust:
+    trust = Trust.of_user()
+    return Trust(trust.keys | KnownServers.default().keys(url), trust.path)
+
+
+def _listed(keys: Sequence[str] | frozenset[str]) -> str:
+    return ", ".join(sorted(keys))
+
+
+def _refusal(url: str, shown: Sequence[str], known: frozenset[str]) -> str:
+    """Why the keys that a service shows are refused, and the line to paste that accepts them."""
+    url = address(url)
+    if not shown:
+        return f"{url} shows no signing key, so that nothing that it serves can be trusted; is it a tirgemm service?"
+    if known:
+        return (
+            f"THE KEY OF {url} HAS CHANGED: you accepted {_listed(known)}, and now it signs with {_listed(shown)}; "
+            f"somebody"
+            " else may be answering there. No work was asked for. If whoever runs it says that the new key is right, "
+            "accept"
+            f" it: tirgemm trust add {url} {shown[0]} --replace"
+        )
+    return (
+        f"{url} signs with {_listed(shown)}, which you have not accepted; no work was asked for. Compare the key with"
+        f" whoever runs the service, then accept it: tirgemm trust add {url} {shown[0]}"
+    )

@@ -1,0 +1,1 @@
+"""Groups of commands that need the ``client`` extra alone, a module each."""

@@ -1,0 +1,1 @@
+"""Terminal output of the command line: the console, tables, help, progress."""

@@ -1,0 +1,95 @@
+"""The few shapes that the pictures are drawn with, as text: one self-contained SVG each, no script, light and dark.
+
+Colours are CSS variables on the class ``tg``, switched by ``prefers-color-scheme``; a page that has a switch of its own
+sets the same variables on ``.tg``. Inlined pictures repeat the style, word for word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from xml.sax.saxutils import escape, quoteattr
+
+HUES = 8
+CHARACTER = 6.2  # width of one at the size of labels, to leave room by
+
+_LIGHT = (
+    "--tg-ink:#1b1f24;--tg-soft:#57606a;--tg-line:#d0d7de;"
+    "--tg-bad:#c4162a;--tg-good:#0b6bcb;--tg-fill:82%;--tg-edge:45%"
+)
+_DARK = (
+    "--tg-ink:#e6edf3;--tg-soft:#9aa4af;--tg-line:#3d444d;"
+    "--tg-bad:#ff7b72;--tg-good:#58a6ff;--tg-fill:30%;--tg-edge:62%"
+)
+_STYLE = (
+    f".tg{{{_LIGHT}}}@media(prefers-color-scheme:dark){{.tg{{{_DARK}}}}}"
+    ".tg text{font:11px system-ui,sans-serif;fill:var(--tg-ink)}.tg .s{fill:var(--tg-soft)}.tg "
+    ".t{font-weight:600;font-size:13px}"
+    ".tg .m{text-anchor:middle}.tg .e{text-anchor:end}.tg .n{font-size:9px}"
+    ".tg .l{stroke:var(--tg-line);fill:none}.tg .g{stroke:var(--tg-good);fill:none;stroke-width:2}"
+    ".tg .x{stroke:var(--tg-bad);fill:none;stroke-width:2}.tg .o{stroke:var(--tg-ink);fill:none;stroke-width:1.6}"
+    ".tg .d{stroke:var(--tg-soft);fill:none;stroke-dasharray:3 2}.tg .p{fill:var(--tg-good)}.tg .r{fill:var(--tg-bad)}"
+    + "".join(
+        f".tg .h{hue}{{fill:hsl({360 * hue // HUES} 55% var(--tg-fill));stroke:hsl({360 * hue // HUES} 35% "
+        f"var(--tg-edge));stroke-width:.5}}"
+        for hue in range(HUES)
+    )
+)
+
+
+def number(value: float) -> str:
+    """A coordinate, without digits that nobody sees."""
+    return f"{value:.1f}".rstrip("0").rstrip(".")
+
+
+def rect(x: float, y: float, width: float, height: float, kind: str, tip: str = "") -> str:
+    """A rectangle of a class; ``tip`` is told when it is pointed at."""
+    head = f'<rect x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}" class="{kind}"'
+    return f"{head}><title>{escape(tip)}</title></rect>" if tip else f"{head}/>"
+
+
+def rects(corners: Iterable[tuple[float, float]], width: float, height: float, kind: str) -> str:
+    """Many rectangles of one size and class, in a few characters each."""
+    sides = f"h{number(width)}v{number(height)}h{number(-width)}z"
+    return f'<path d="{"".join(f"M{number(x)} {number(y)}{sides}" for x, y in corners)}" class="{kind}"/>'
+
+
+def text(x: float, y: float, words: str, kind: str = "") -> str:
+    """A line of words, its baseline at ``y``."""
+    of = f' class="{kind}"' if kind else ""
+    return f'<text x="{number(x)}" y="{number(y)}"{of}>{escape(words)}</text>'
+
+
+def path(points: Iterable[tuple[float, float]], kind: str) -> str:
+    """A line through points."""
+    return f'<path d="M{"L".join(f"{number(x)} {number(y)}" for x, y in points)}" class="{kind}"/>'
+
+
+def circle(x: float, y: float, radius: float, kind: str, tip: str = "") -> str:
+    """A dot of a class."""
+    return (
+        f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(radius)}" '
+        f'class="{kind}"><title>{escape(tip)}</title></circle>'
+    )
+
+
+def picture(width: float, height: float, title: str, shapes: Iterable[str]) -> str:
+    """The SVG of some shapes; ``title`` is its heading and what a screen reader says."""
+    size = f'viewBox="0 0 {number(width)} {number(height)}" width="{number(width)}" height="{number(height)}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="tg" role="img" aria-label={quoteattr(title)} {size}>'
+    return f"{head}<style>{_STYLE}</style>{text(8, 18, title, 't')}{''.join(shapes)}</svg>"
+
+
+def room(words: Iterable[str]) -> float:
+    """The width that the longest of some labels takes."""
+    return max((len(each) for each in words), default=0) * CHARACTER
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Ascending integers in words: ``0-3 8 16-19``."""
+    found: list[list[int]] = []
+    for each in numbers:
+        if found and found[-1][1] == each - 1:
+            found[-1][1] = each
+        else:
+            found.append([each, each])
+    return " ".join(f"{first}-{last}" if last > first else str(first) for first, last in found)

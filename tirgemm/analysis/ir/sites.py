@@ -1,0 +1,127 @@
+"""Memory-access sites of a kernel: a tree of accesses, loops, conditions and registers, without TVM.
+
+A ``Site`` is one place in the IR where lanes read or write shared or global memory. The tree around it says how often
+and for which lanes it runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from tirgemm.analysis.ir.expressions import IrExpr
+
+Space = Literal["shared", "global", "distributed"]
+Op = Literal["load", "store", "atomic", "ldmatrix", "stmatrix", "copy", "bulk", "matrix"]
+"""``copy`` is cp.async, a site in global and one in shared memory; ``bulk`` is TMA and ``matrix`` wgmma, which reach
+shared memory past the load/store unit."""
+
+# How the detail of what TMA writes to more than one block at once ends.
+TO_SEVERAL = " to several blocks"
+LSU: frozenset[str] = frozenset({"load", "store", "atomic", "ldmatrix", "stmatrix", "copy"})
+"""What goes through the load/store unit, lane by lane."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Site:
+    """One access of the IR.
+
+    ``order``: place in the source. ``buffer``: its name in the IR; ``operand``: the tensors whose data it moves, sorted
+    and joined by ``+``. ``width``: bytes a lane; of ldmatrix and stmatrix those of the row that a lane names.
+    ``address`` in bytes from the start of shared memory or of the tensor. ``guards`` must all hold for a lane to take
+    part, besides the conditions around it. ``matrices`` and ``transposed`` are ldmatrix's and stmatrix's. ``source``:
+    of the shared side of a copy, the global address. ``detail``: what else is to be said, for TMA and wgmma their shape
+    and swizzle.
+    """
+
+    order: int
+    buffer: str
+    operand: str
+    space: Space
+    op: Op
+    width: int
+    address: IrExpr
+    guards: tuple[IrExpr, ...] = ()
+    matrices: int = 0
+    transposed: bool = False
+    source: IrExpr | None = None
+    detail: str = ""
+
+    @property
+    def instruction(self) -> str:
+        """The operation with what else tells one instruction from another: ``ldmatrix.x4.trans``."""
+        return f"{self.op}.x{self.matrices}{'.trans' if self.transposed else ''}" if self.matrices else self.op
+
+    @property
+    def reads(self) -> bool:
+        """Whether memory of ``space`` is read: by loads, and by the global side of a copy."""
+        return self.op in ("load", "ldmatrix", "matrix") or (self.op in ("copy", "bulk") and self.space == "global")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Assign:
+    """A register, on which addresses, conditions or trip counts may depend, takes a value."""
+
+    register: str
+    value: IrExpr
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Loop:
+    """A counted loop from 0; ``variable`` is its symbol. ``unrolled``: the source asks the compiler to unroll it."""
+
+    variable: str
+    extent: IrExpr
+    body: Block
+    unrolled: bool = False
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class While:
+    condition: IrExpr
+    body: Block
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class If:
+    condition: IrExpr
+    then: Block
+    otherwise: Block
+
+
+Statement: TypeAlias = "Site | Assign | Loop | While | If"
+Block: TypeAlias = "tuple[Statement, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Something in the IR or the machine code that is not modelled: its name, and in a sentence what that leaves
+    out."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Tree:
+    """A kernel: its symbol, what it does to memory, and what of it is not modelled."""
+
+    symbol: str
+    body: Block
+    unknown: tuple[Unknown, ...] = ()
+
+
+def sites_of(body: Block) -> tuple[Site, ...]:
+    """Every site of ``body``, in the order of the source."""
+    found: list[Site] = []
+    for statement in body:
+        if isinstance(statement, Site):
+            found.append(statement)
+        elif isinstance(statement, If):
+            found += sites_of(statement.then) + sites_of(statement.otherwise)
+        elif isinstance(statement, (Loop, While)):
+            found += sites_of(statement.body)
+    return tuple(found)

@@ -1,0 +1,68 @@
+"""Groups of sites that are unrolled copies of one access: their addresses differ by constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tirgemm.analysis.ir.expressions import linear
+from tirgemm.analysis.ir.sites import Block, If, Loop, Site, While
+
+Around = tuple["Loop | While", ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Access:
+    """Sites of one buffer, operation, width and loop nest whose addresses differ by constants, in source order.
+
+    ``loops`` are around them, outermost first; ``offsets`` are the constants, in bytes, one a site. ``guarded``:
+    whether every site is under a condition.
+    """
+
+    sites: tuple[Site, ...]
+    loops: Around
+    offsets: tuple[int, ...]
+    guarded: bool = False
+
+    @property
+    def first(self) -> Site:
+        return self.sites[0]
+
+
+def accesses_of(body: Block) -> tuple[Access, ...]:
+    """The accesses of a tree, in the order of their first sites."""
+    found: dict[object, tuple[list[Site], list[int], Around]] = {}
+    free: set[object] = set()
+    for site, loops, conditional in _placed(body, (), conditional=False):
+        constant, atoms = linear(site.address)
+        key = (
+            site.buffer,
+            site.operand,
+            site.space,
+            site.op,
+            site.width,
+            site.matrices,
+            site.transposed,
+            site.detail,
+            tuple(map(id, loops)),
+            frozenset((id(a), f) for a, f in atoms.items()),
+        )
+        sites, offsets, _ = found.setdefault(key, ([], [], loops))
+        sites.append(site)
+        offsets.append(constant)
+        if not conditional and not site.guards:
+            free.add(key)
+    return tuple(
+        Access(tuple(sites), loops, tuple(offsets), key not in free) for key, (sites, offsets, loops) in found.items()
+    )
+
+
+def _placed(body: Block, around: Around, *, conditional: bool) -> Iterator[tuple[Site, Around, bool]]:
+    for statement in body:
+        if isinstance(statement, Site):
+            yield statement, around, conditional
+        elif isinstance(statement, If):
+            yield from _placed(statement.then, around, conditional=True)
+            yield from _placed(statement.otherwise, around, conditional=True)
+        elif isinstance(statement, (Loop, While)):
+            yield from _placed(statement.body, (*around, statement), conditional=conditional)

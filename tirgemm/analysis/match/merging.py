@@ -1,0 +1,47 @@
+"""Vectorised accesses: which narrow accesses of the IR the compiler merged into wide instructions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Sequence
+
+from tirgemm.analysis.ir.sites import Site
+from tirgemm.analysis.match.placement import Written
+
+_WIDEST = (16, 8, 4, 2)
+
+
+def merged(accesses: Sequence[Written], found: Counter[int]) -> dict[Site, int] | None:
+    """The width of every site if neighbours were merged so that the code has ``found`` of each width; None if they were
+    not.
+
+    Neighbours may lie in different turns of an unrolled loop; equal sites count once.
+    """
+    for widest in _WIDEST:
+        counts: Counter[int] = Counter()
+        widths: dict[Site, int] = {}
+        for written in accesses:
+            size = written.access.first.width
+            there = written.places
+            runs: set[tuple[int, int]] = set()
+            for offset, site in there.items():
+                width = _run(offset, size, widest, there)
+                widths[site] = min(width, widths.get(site, width))
+                runs.add((offset // width * width, width))
+            counts.update(width for _, width in runs)
+        if counts and counts.keys() == found.keys():
+            ratios = {divmod(found[w], counts[w]) for w in counts}
+            if len(ratios) == 1 and next(iter(ratios))[1] == 0:
+                return widths
+    return None
+
+
+def _run(offset: int, size: int, widest: int, there: Container[int]) -> int:
+    """The widest aligned run around ``offset`` all of whose elements are accessed."""
+    width = widest
+    while width > size:
+        first = offset // width * width
+        if all(first + step in there for step in range(0, width, size)):
+            return width
+        width //= 2
+    return size

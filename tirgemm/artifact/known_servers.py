@@ -1,0 +1,111 @@
+"""``KnownServers``: the keys that the user accepted, server by server, as ssh keeps its known hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tirgemm._user_folders import user_config
+from tirgemm.artifact import private_file
+from tirgemm.artifact.sign import public_bytes
+from tirgemm.errors import InvalidRequest, UntrustedArtifact
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownServer:
+    """One line of the file: the address, a key that was accepted for it, and a comment."""
+
+    url: str
+    key: str
+    comment: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.url} {self.key} {self.comment}".rstrip()
+
+
+@dataclass(frozen=True)
+class KnownServers:
+    """A file of ``url key comment`` lines; empty lines and lines with # are comments, and stay."""
+
+    path: Path
+
+    @classmethod
+    def default(cls) -> KnownServers:
+        """The user's file, ``known_servers`` in the configuration folder."""
+        return cls(user_config() / "known_servers")
+
+    def entries(self) -> tuple[KnownServer, ...]:
+        """Every server with every key of it. None where there is no file.
+
+        Raises UntrustedArtifact for a file that others may write, InvalidRequest for a line that is no entry.
+        """
+        return tuple(entry for _, entry in self._lines() if entry is not None)
+
+    def keys(self, url: str) -> frozenset[str]:
+        """The keys that were accepted for the server at ``url``."""
+        wanted = address(url)
+        return frozenset(entry.key for entry in self.entries() if entry.url == wanted)
+
+    def accept(self, url: str, keys: Iterable[str], comment: str = "") -> None:
+        """Remember ``keys``, and no others, for the server at ``url``."""
+        accepted = frozenset(keys)
+        for key in accepted:
+            public_bytes(key)
+        known = self.keys(url)
+        if known - accepted:
+            self.forget(url)
+            known = frozenset()
+        for key in sorted(accepted - known):
+            private_file.append(self.path, str(KnownServer(address(url), key, " ".join(comment.split()))))
+
+    def forget(self, what: str) -> tuple[KnownServer, ...]:
+        """Remove the entries of a server, or of a key, and return them."""
+        wanted = what if what.startswith("ed25519:") else address(what)
+        lines = self._lines()
+        gone = tuple(entry for _, entry in lines if entry is not None and wanted in (entry.url, entry.key))
+        if gone:
+            kept = "".join(f"{line}\n" for line, entry in lines if entry not in gone)
+            private_file.replace(self.path, kept.encode())
+        return gone
+
+    def _lines(self) -> list[tuple[str, KnownServer | None]]:
+        """Every line of the file, with its entry; None for a comment."""
+        data = private_file.read(self.path, "file of known servers", 0o022, UntrustedArtifact)
+        return [
+            (line, self._entry(number, line))
+            for number, line in enumerate((data or b"").decode("utf-8", "replace").splitlines(), 1)
+        ]
+
+    def _entry(self, number: int, line: str) -> KnownServer | None:
+        if not line.strip() or line.lstrip().startswith("#"):
+            return None
+        try:
+            url, key, *comment = line.split(maxsplit=2)
+            public_bytes(key)
+            return KnownServer(address(url), key, "".join(comment).strip())
+        except ValueError as error:
+            raise InvalidRequest(
+                f"file of known servers {self.path}, line {number} is not `URL ed25519:KEY`: {error}"
+            ) from error
+
+
+def address(url: str) -> str:
+    """What a server is known by: scheme, host, port and path, in one spelling, without user and password.
+
+    Raises InvalidRequest for what is no address of a service.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        parts, host, port = urlsplit(""), "", None
+    if parts.scheme not in _DEFAULT_PORTS or not host or any(letter.isspace() for letter in url):
+        raise InvalidRequest(f"service address {url!r:.200} is not a URL such as http://127.0.0.1:8000")
+    authority = f"[{host}]" if ":" in host else host
+    if port is not None and port != _DEFAULT_PORTS[parts.scheme]:
+        authority += f":{port}"
+    return f"{parts.scheme}://{authority}{parts.path.rstrip('/')}"

@@ -1,0 +1,367 @@
+"""Suite measurement: every shape in every variant, beside its baselines, into results files.
+
+A shape's default and best run in one race, whose baseline samples both rows hold; where the best had to be chosen, a
+race before that one did, whose samples the rows keep apart. Builds of the shapes to come are
+under way while one is measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tirgemm.artifact import Trust
+from tirgemm.bench import results
+from tirgemm.bench.contest import Contest, Entrant, failed_row
+from tirgemm.bench.results import ResultsFile, Row
+from tirgemm.bench.suites import Suite
+from tirgemm.config import Config
+from tirgemm.errors import DoesNotFit, InvalidRequest, TirgemmError, Unsupported
+from tirgemm.events import EventHandler
+from tirgemm.families import family_named
+from tirgemm.gemm import Gemm, Regime
+from tirgemm.tuning.budget import Budget
+from tirgemm.tuning.build.binary import compiled_source
+from tirgemm.tuning.comparable_times import fastest
+from tirgemm.tuning.measure.race import RaceResult
+from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.search.neighbourhood import adapted
+from tirgemm.tuning.tune import Tuning
+from tirgemm.tuning.tuning_task import Control
+
+if TYPE_CHECKING:
+    from tirgemm.tuning.build.binary import Binary
+    from tirgemm.tuning.measure import Measurer
+    from tirgemm.tuning.workbench import Workbench
+
+VARIANTS = ("default", "tuned")
+SECONDS = 1.0
+# Of the recorded configs so many run again beside the default; the fastest of them all is the tuned one.
+FINALISTS = 2
+# How often the contest of a shape is run: what is published shows how far its races lie apart.
+RACES = 2
+# Shapes whose builds are under way ahead of the one that is measured, for each build process.
+AHEAD = 3
+
+OnRow = Callable[[Row, bool], None]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A suite in a regime, and the file that its rows go to."""
+
+    suite: Suite
+    regime: Regime
+    file: ResultsFile
+
+
+@dataclass
+class _Shape:
+    """One shape of one work: its configs, the default first, and what is still to be done."""
+
+    work: Work
+    gemm: Gemm
+    configs: list[Config]
+    tuning: Tuning | None = None
+    refused: TirgemmError | None = None
+
+
+@dataclass
+class _Field:
+    """The kernels of a shape: the default and its rivals, with their errors over their bounds, and what has
+    ``failed``."""
+
+    default: Entrant
+    errors: dict[Config, float]
+    rivals: list[Entrant] = dataclasses.field(default_factory=list)
+    failed: dict[Config, TirgemmError] = dataclasses.field(default_factory=dict)
+    has_default_again: bool = False
+    """Whether another config makes the default's very kernel."""
+
+    @property
+    def lost(self) -> tuple[Config, TirgemmError] | None:
+        """The first failure where nothing but the default is left."""
+        if self.has_default_again or any(rival.config not in self.failed for rival in self.rivals):
+            return None
+        return next(iter(self.failed.items()), None)
+
+
+class Bench:
+    """Measures suites on one workbench.
+
+    ``baselines`` None is everything that can be measured beside ours on the device. With ``recorded`` the
+    tuned config is the best of the ``finalists`` fastest that the store has, else each shape is tuned within
+    ``budget``. ``seconds`` is about how long the contest of a shape takes in a regime.
+    """
+
+    def __init__(
+        self,
+        workbench: Workbench,
+        *,
+        baselines: Iterable[str] | None = None,
+        budget: Budget | None = None,
+        seed: int = 0,
+        families: Iterable[str] | None = None,
+        recorded: bool = False,
+        seconds: float = SECONDS,
+        finalists: int = FINALISTS,
+        races: int = RACES,
+        on_event: EventHandler | None = None,
+    ) -> None:
+        self.workbench = workbench
+        self.budget = budget
+        self.seed = seed
+        self.families = None if families is None else tuple(families)
+        for name in self.families or ():
+            family_named(name)  # refuses a name that there is not
+        if finalists < 1:
+            raise InvalidRequest(f"finalists are {finalists}; there must be at least 1")
+        if races < 1:
+            raise InvalidRequest(f"races are {races}; there must be at least 1")
+        self.recorded = recorded
+        self.finalists = finalists
+        self.races = races
+        self.on_event = on_event
+        offered = self.measurer.baselines()
+        chosen = offered if baselines is None else tuple(baselines)
+        unknown = [name for name in chosen if name not in offered]
+        if unknown:
+            raise InvalidRequest(
+                f"baseline {unknown[0]!r} cannot be measured on {workbench.device.name} here;"
+                f" baselines are {', '.join(offered) or 'none'}"
+            )
+        self.contest = Contest(self.measurer, chosen, seconds, seed)
+        self._builds: dict[tuple[Gemm, Config], Future[Binary]] = {}
+        self._read_gbps: dict[int, float] = {}
+
+    @property
+    def measurer(self) -> Measurer:
+        if self.workbench.measurer is None:
+            raise InvalidRequest(self.workbench.device.only_named)
+        return self.workbench.measurer
+
+    def run(
+        self, works: Sequence[Work], variants: Iterable[str], on_row: OnRow, *, limit_s: float | None = None
+    ) -> int:
+        """Measure what the files do not hold yet; how many shapes are left where ``limit_s`` seconds were not enough.
+
+        ``on_row(row, kept)`` sees every row; each is saved at once.
+        """
+        chosen = tuple(variants)
+        for variant in chosen:
+            if variant not in VARIANTS:
+                raise InvalidRequest(f"variant {variant!r} is unknown; variants are {', '.join(VARIANTS)}")
+        started = time.monotonic()
+        shapes = list(self._shapes(works, chosen, on_row))
+        done = 0
+        for shape in self._ahead(shapes):
+            if limit_s is not None and time.monotonic() - started > limit_s:
+                break
+            rows = self._rows(shape, chosen)
+            shape.work.file.put(*rows)
+            done += 1
+            for row in rows:
+                on_row(row, False)
+        for build in self._builds.values():
+            build.cancel()
+        for work in works:
+            work.file.arrange(work.suite.gemms, VARIANTS)
+        return len(shapes) - done
+
+    # -- what is to be done --------------------------------------------------------------------
+
+    def _shapes(self, works: Sequence[Work], variants: Sequence[str], on_row: OnRow) -> Iterator[_Shape]:
+        """The shapes that lack a row, in order; the rows of the others are told."""
+        for work in works:
+            for gemm in work.suite.gemms:
+                shape = self._shape(work, gemm, variants)
+                kept = [self._kept(shape, variant) for variant in variants]
+                if None in kept:
+                    yield shape
+                else:
+                    for row in kept:
+                        on_row(row or {}, True)
+
+    def _shape(self, work: Work, gemm: Gemm, variants: Sequence[str]) -> _Shape:
+        try:
+            tuning = Tuning(
+                gemm,
+                self.workbench,
+                work.regime,
+                self.budget,
+                seed=self.seed,
+                families=self.families,
+                control=Control(self.on_event),
+            )
+            configs = [tuning.default()[1]]
+        except (Unsupported, DoesNotFit, InvalidRequest) as error:  # the last of a family that was asked for
+            return _Shape(work, gemm, [], refused=error)
+        if "tuned" not in variants or not self.recorded:
+            return _Shape(work, gemm, configs, tuning if "tuned" in variants else None)
+        candidates = self.workbench.store.candidates(gemm, self.workbench.device.key, work.regime)
+        offered = fastest(candidates, 2 * self.finalists)
+        for family in tuning.families:
+            space = family.space(gemm, self.workbench.device)
+            best = [adapted(config, space) for config in offered if config.family == family.name]
+            configs += [c for c in best if all(r.check(gemm, c, self.workbench.device) is None for r in family.rules)]
+        return _Shape(work, gemm, list(dict.fromkeys(configs))[: 1 + self.finalists])
+
+    def _kept(self, shape: _Shape, variant: str) -> Row | None:
+        """The row to keep: of a config that would be measured, beside everything; a tuned one is whatever tuning found
+        then."""
+        if shape.refused is not None:
+            return None
+        found = shape.work.file.find(shape.gemm, variant)
+        allowed = {config.digest for config in (shape.configs[:1] if variant == "default" else shape.configs)}
+        tuned = variant == "tuned" and shape.tuning is not None
+        if found and "left_out" in found.get("conditions", {}):
+            return None
+        return found if found and (tuned or found["config_hash"] in allowed) else None
+
+    def _ahead(self, shapes: Iterable[_Shape]) -> Iterator[_Shape]:
+        """The same shapes, with builds submitted some shapes ahead."""
+        waiting: deque[_Shape] = deque()
+        most = AHEAD * self.workbench.pool.processes
+        for shape in shapes:
+            for config in shape.configs:
+                self._build(shape.gemm, config)
+            waiting.append(shape)
+            if len(waiting) > most:
+                yield waiting.popleft()
+        yield from waiting
+
+    def _build(self, gemm: Gemm, config: Config) -> Future[Binary]:
+        """One build for all regimes."""
+        key = gemm, config
+        if key not in self._builds:
+            self._builds[key] = self.workbench.build(gemm, config)
+        return self._builds[key]
+
+    # -- rows ----------------------------------------------------------------------------------
+
+    def _rows(self, shape: _Shape, variants: Sequence[str]) -> list[Row]:
+        """A row for each variant."""
+        if shape.refused is not None:
+            return [failed_row(shape.gemm, None, variant, shape.refused) for variant in variants]
+        try:
+            return self._measured(shape, variants)
+        except TirgemmError as error:
+            if error.outcome is None and not isinstance(error, (Unsupported, DoesNotFit)):
+                raise
+            config = None if error.outcome is None else shape.configs[0]
+            return [failed_row(shape.gemm, config, variant, error) for variant in variants]
+
+    def _measured(self, shape: _Shape, variants: Sequence[str]) -> list[Row]:
+        field = self._field(shape)
+        chosen, selection = self._chosen(shape, field)
+        reports = self.contest.report(shape.gemm, [field.default, chosen], shape.work.regime, self.races)
+        failed = {name: error for report in reports for name, error in report.failed.items()}
+        conditions: dict[str, Any] = {"read_gbps": self._stream(shape.work.file)}
+        raced = [entrant.name for entrant in (field.default, *field.rivals)]
+        conditions["entrants"] = [name for name in raced if name in selection.samples or name in reports[0].samples]
+        if selection.samples:
+            conditions["selection_us"] = {
+                name: results.rounded(taken.samples_us) for name, taken in selection.samples.items()
+            }
+        rows = []
+        for variant in variants:
+            entrant = field.default if variant == "default" else chosen
+            if variant == "tuned" and chosen is field.default and field.lost is not None:
+                rows.append(failed_row(shape.gemm, field.lost[0], variant, field.lost[1]))
+            elif entrant.name in failed:
+                rows.append(failed_row(shape.gemm, entrant.config, variant, failed[entrant.name]))
+            else:
+                races = [report.samples[entrant.name] for report in reports]
+                if variant == "tuned" and field.default.name not in failed:
+                    defaults = [report.samples[field.default.name].samples_us for report in reports]
+                    races = [taken.beside("default", us) for taken, us in zip(races, defaults, strict=True)]
+                rows.append(self._row(shape, variant, entrant, races, field.errors[entrant.config], conditions))
+        return rows
+
+    def _field(self, shape: _Shape) -> _Field:
+        """The kernels of a shape, each verified. Raises what the default fails with."""
+        default = Entrant(shape.configs[0], self._package(shape.gemm, shape.configs[0]))
+        field = _Field(default, {default.config: self.contest.verify(default)})
+        served: dict[Config, bytes] = {}
+        if shape.tuning is not None:
+            record = shape.tuning.run()
+            served[record.config] = self.workbench.store.get_blob(record.artifact_sha256)
+            shape.configs = list(dict.fromkeys([default.config, record.config]))
+        for config in shape.configs[1:]:
+            try:
+                entrant = Entrant(config, served.get(config) or self._package(shape.gemm, config))
+                if entrant.is_same_kernel(default, self._trust):
+                    field.has_default_again = True
+                    continue
+                field.errors[config] = self.contest.verify(entrant)
+                field.rivals.append(entrant)
+            except TirgemmError as error:
+                if error.outcome is None:
+                    raise
+                field.failed[config] = error
+        return field
+
+    def _chosen(self, shape: _Shape, field: _Field) -> tuple[Entrant, RaceResult]:
+        """The kernel of the tuned row, and the race that chose it: none where tuning did, or where there is no
+        choice."""
+        if shape.tuning is not None or not field.rivals:
+            return (*field.rivals, field.default)[0], RaceResult({})
+        entrants = [field.default, *field.rivals]
+        result = self.contest.choose(shape.gemm, entrants, shape.work.regime)
+        field.failed |= {one.config: result.failed[one.name] for one in field.rivals if one.name in result.failed}
+        running = [entrant for entrant in entrants if entrant.name in result.samples]
+        best = min(running, key=lambda entrant: result.samples[entrant.name].median_us, default=field.default)
+        return best, result
+
+    def _row(
+        self,
+        shape: _Shape,
+        variant: str,
+        entrant: Entrant,
+        races: Sequence[SampleSet],
+        error: float,
+        about: dict[str, Any],
+    ) -> Row:
+        manifest = entrant.manifest(self._trust)
+        first = races[0].conditions
+        conditions = {
+            name: value for one in reversed(races) for name, value in one.conditions.items() if name in _CONDITIONS
+        }
+        picked = {  # by baselines that are tuned
+            name: first[name] for name in races[0].baselines if isinstance(first.get(name), dict)
+        }
+        conditions |= {"baseline_configs": {name: choice["label"] for name, choice in picked.items()}} if picked else {}
+        ways = {name: results.ways(choice) for name, choice in picked.items() if "labels" in choice}
+        conditions |= {"baseline_ways": ways} if ways else {}
+        return results.measured_row(
+            shape.gemm,
+            entrant.config,
+            variant,
+            races,
+            error=error,
+            artifact_sha256=entrant.sha256,
+            source_sha256=manifest.sources[compiled_source(manifest.sources)],
+            workspace_bytes=manifest.launch.workspace_bytes(shape.gemm.m_max),
+            conditions=conditions | about,
+        )
+
+    @property
+    def _trust(self) -> Trust:
+        return Trust.of(self.workbench.signer.public)
+
+    def _stream(self, file: ResultsFile) -> float:
+        """The bandwidth of reading alone, measured once a run for each file."""
+        if id(file) not in self._read_gbps:
+            self._read_gbps[id(file)] = file.add_stream(self.measurer.stream())
+        return self._read_gbps[id(file)]
+
+    def _package(self, gemm: Gemm, config: Config) -> bytes:
+        return self.workbench.package(gemm, config, self._build(gemm, config).result())
+
+
+_CONDITIONS = ("at", "swapped", "operand_sets", "temperature_c", "absent", "left_out")

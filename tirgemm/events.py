@@ -1,0 +1,312 @@
+"""Events: what a tuning tells while it runs, as values.
+
+``tirgemm.tune(on_event=...)`` is called with them, a service's jobs store them and send them on, as JSON under the
+kind. Times of kernels are in microseconds a call, names that end in ``_us``; ``seconds_left`` is what is left of the
+budget, in seconds, None outside the search.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar
+
+from tirgemm.status import EndedStatus, Status
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
+E = TypeVar("E", bound=StrEnum)
+
+
+class Phase(StrEnum):
+    """What a tuning is at. The value is what the event ``phase`` names it by; ``words`` is what a user reads."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    WAITING = "waiting"
+    DEFAULT = "default"
+    BUILDING = "building"
+    MEASURING = "measuring"
+    CHOOSING = "choosing"
+    CERTIFYING = "certifying"
+    DOWNLOADING = "downloading"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def words(self) -> str:
+        return _WORDS.get(self, self.value)
+
+
+_WORDS = {
+    Phase.QUEUED: "waiting for a worker",
+    Phase.WAITING: "waiting for the device",
+    Phase.DEFAULT: "building the default kernel",
+}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened to a tuning. ``KIND`` is its name on the wire, ``at`` when it was, ISO 8601 in UTC."""
+
+    KIND: ClassVar[str] = ""
+    at: str = field(default_factory=_now)
+
+    @property
+    def kind(self) -> str:
+        return self.KIND
+
+    def to_json(self) -> dict[str, Any]:
+        """The event as JSON, without its kind."""
+        return _flat({item.name: getattr(self, item.name) for item in fields(self)})
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The event that ``data`` tells of. It may be of another version: what is missing or of another type is as if
+        nothing had been said of it."""
+        return _read(cls, data)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a search stands by the records: candidates ``tried``, those ``measured``, the ``best``'s config, and the
+    times."""
+
+    tried: int = 0
+    measured: int = 0
+    best_us: float | None = None
+    best: str | None = None
+    default_us: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseEntered(Event):
+    """What is being done changes. ``phase`` is None where a newer version named one that is unknown here; ``detail`` is
+    for a person."""
+
+    KIND = "phase"
+    phase: Phase | None
+    detail: str = ""
+    seconds_left: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchStarted(Event):
+    """The search begins, or goes on. ``space`` counts each family's configs; ``budget`` has ``trials`` and ``seconds``;
+    ``recorded`` counts the candidates that are there already."""
+
+    KIND = "started"
+    gemm: str = ""
+    device: str = ""
+    regime: str = ""
+    families: tuple[str, ...] = ()
+    space: dict[str, Any] = field(default_factory=dict)
+    budget: dict[str, Any] = field(default_factory=dict)
+    recorded: int = 0
+    standing: Standing = Standing()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FallbackStored(Event):
+    """The default kernel is stored: ``kernel`` is its id, ``timings`` are those of its record, by regime."""
+
+    KIND = "fallback"
+    kernel: str | None = None
+    role: str = ""
+    config: str = ""
+    timings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchProposed(Event):
+    """``proposed`` candidates more are to be tried, ``trials`` in all; ``pruned`` counts those rejected so far, by
+    rule."""
+
+    KIND = "batch"
+    proposed: int = 0
+    trials: int = 0
+    pruned: dict[str, Any] = field(default_factory=dict)
+    seconds_left: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidateRecorded(Event):
+    """A candidate has its record. ``digest`` is the config's hash; ``us`` its median, None unless measured, and
+    ``predicted_us`` the model's; ``trials`` were proposed so far ``of`` those that the budget allows."""
+
+    KIND = "candidate"
+    config: str = ""
+    digest: str = ""
+    status: Status | None = None
+    us: float | None = None
+    message: str = ""
+    trials: int = 0
+    of: int = 0
+    predicted_us: float | None = None
+    seconds_left: float | None = None
+    standing: Standing = Standing()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelSelected(Event):
+    """The search's kernel is selected, certified and stored."""
+
+    KIND = "selected"
+    kernel: str | None = None
+    config: str = ""
+    timings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended(Event):
+    """The last event of a tuning: ``kernel`` is what it ended with, ``error`` is ``code: reason`` in one text."""
+
+    kernel: str | None = None
+    error: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"status": self.kind} | super().to_json()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done(Ended):
+    """There is a kernel. ``config`` is empty where it was deleted since; ``stored``: it was in the database, and
+    nothing was searched."""
+
+    KIND = "done"
+    config: str = ""
+    timings: dict[str, Any] = field(default_factory=dict)
+    stored: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        untold = {"stored": self.stored, "config": self.config, "timings": self.config}
+        return {name: value for name, value in super().to_json().items() if untold.get(name, True)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed(Ended):
+    """It failed."""
+
+    KIND = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WasCancelled(Ended):
+    """It was cancelled. Its records are kept."""
+
+    KIND = "cancelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobPolled(Event):
+    """The job document, told by a client that cannot follow the events; a service sends none."""
+
+    KIND = "job"
+    document: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return self.document
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(document=dict(data))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Downloaded(Event):
+    """``bytes`` of the artifact have come of ``total``, which is 0 where the service does not say; told by a client."""
+
+    KIND = "download"
+    bytes: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnknownEvent(Event):
+    """An event of a kind that a newer version tells."""
+
+    name: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return self.name
+
+    def to_json(self) -> dict[str, Any]:
+        return self.data
+
+
+EventHandler: TypeAlias = Callable[[Event], None]
+
+# What a service sends, and what a client tells besides.
+SENT: tuple[type[Event], ...] = (
+    FallbackStored,
+    SearchStarted,
+    PhaseEntered,
+    BatchProposed,
+    CandidateRecorded,
+    KernelSelected,
+    Done,
+    Failed,
+    WasCancelled,
+)
+LOCAL: tuple[type[Event], ...] = (JobPolled, Downloaded)
+ENDINGS: dict[EndedStatus, type[Ended]] = {"done": Done, "failed": Failed, "cancelled": WasCancelled}
+_KINDS = {event.KIND: event for event in (*SENT, *LOCAL)}
+
+
+def event_from_json(kind: str, data: Mapping[str, Any]) -> Event:
+    """The event of a kind as it came over the wire."""
+    event = _KINDS.get(kind)
+    return UnknownEvent(name=kind, data=dict(data)) if event is None else event.from_json(data)
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON of an event's fields: the standing's beside the others, the time last."""
+    document = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    standing, at = document.pop("standing", None), document.pop("at")
+    return document | (asdict(standing) if isinstance(standing, Standing) else {}) | {"at": at}
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _enum(cls: type[E]) -> Callable[[Any], E | None]:
+    return lambda value: cls(value) if value in set(cls) else None
+
+
+# How a field of each type is read from JSON.
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "str": lambda value: value if isinstance(value, str) else "",
+    "str | None": lambda value: value if isinstance(value, str) else None,
+    "int": lambda value: value if isinstance(value, int) and value > 0 else 0,
+    "bool": bool,
+    "float | None": _number,
+    "dict[str, Any]": lambda value: dict(value) if isinstance(value, dict) else {},
+    "tuple[str, ...]": lambda value: tuple(map(str, value)) if isinstance(value, list | tuple) else (),
+    "Phase | None": _enum(Phase),
+    "Status | None": _enum(Status),
+}
+
+
+def _read(cls: type[T], data: Mapping[str, Any]) -> T:
+    """``cls`` of the members of ``data`` that its fields name."""
+    return cls(
+        **{
+            item.name: _read(Standing, data)
+            if item.type == "Standing"
+            else _READERS[str(item.type)](data.get(item.name))
+            for item in fields(cls)
+        }
+    )

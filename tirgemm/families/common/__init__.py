@@ -1,0 +1,1 @@
+"""Parts shared by all families: alignment, aligned copies, kernel parameters, fit files, a quick TIRx tracer."""

@@ -1,0 +1,1 @@
+"""Parts shared by the tensor-core families scheduled in TensorIR: tiling, copies, pipeline, split-K."""

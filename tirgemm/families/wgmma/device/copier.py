@@ -1,0 +1,177 @@
+# mypy: ignore-errors
+# ruff: noqa: N812
+# The decorated functions are TVMScript, which is parsed and never run as Python.
+"""cp.async producer, where TMA cannot load an operand: a warpgroup that fills stages, swizzled as TMA would.
+
+The other operand, if TMA can load it, comes by TMA to the same stages. Copies are writes of the generic proxy:
+consumers fence before wgmma, which reads by the asynchronous one. Source: PTX ISA, "cp.async" and
+"cp.async.mbarrier.arrive".
+"""
+
+from __future__ import annotations
+
+from tvm.backend.cuda.lang.pipeline import PipelineState
+from tvm.script import tirx as T
+
+from tirgemm.families.wgmma.device.producer import POLICIES, load
+from tirgemm.families.wgmma.planning.copies import Arithmetic, copies_of
+
+_COPY = "cp.async.ca.shared.global"
+_HINT = ".L2::cache_hint"
+# The driver's CUtensorMapL2promotion -> what cp.async asks L2 to fetch.
+_FETCHES = {0: "", 2: ".L2::128B", 3: ".L2::256B"}
+_ARRIVE = "cp.async.mbarrier.arrive.noinc.shared.b64"
+# A value of which the compiler knows nothing: else it would keep the address of every copy over the steps, and spill.
+_OPAQUE = """
+__forceinline__ __device__ long long tirgemm_opaque(long long value) {
+    asm volatile("" : "+l"(value));
+    return value;
+}
+"""
+_TIR = Arithmetic(T.Select)
+
+
+@T.meta_class
+class Copier:
+    """One thread's copies of one operand, step after step of a tile.
+
+    ``source``: elements from the operand's first to the thread's first of the step. ``rows``, ``columns``: those of the
+    matrix from the step's first on, where tiles may reach beyond them.
+    """
+
+    def __init__(self, plan, operand, args, memory, thread):
+        self.plan, self.operand, self.args, self.thread = plan, operand, args, thread
+        self.copies = copies_of(plan, operand)
+        self.tile = self.copies.tile
+        policy = plan.policy(operand)
+        self.hint = (T.uint64(POLICIES[policy]),) if policy else ()
+        self.name = _COPY + (_HINT if policy else "") + _FETCHES[plan.l2_promotion]
+        self.source = T.local_scalar("int64")
+        self.here = T.local_scalar("int64")
+        self.rows = T.local_scalar("int32")
+        self.columns = T.local_scalar("int32")
+        self.to = T.alloc_local([self.copies.phases], "uint32")
+        base = T.cuda.cvta_generic_to_shared(memory.ptr_to([0, 0]))
+        for phase in range(self.copies.phases):
+            T.buffer_store(self.to, base + T.Cast("uint32", self.copies.to(thread, phase)), [phase])
+
+    def begin(self, k, mn, matrix):
+        """Go to the first step of a tile."""
+        row, column = (mn, k) if self.tile.k_major else (k, mn)
+        self.begin_at(row, column, matrix)
+
+    @T.inline
+    def begin_at(self, row, column, matrix):
+        shape = T.meta_var(self.copies)
+        sizes = T.meta_var(self.plan.gemm.matrix(self.operand))
+        self.source = self.args.place_of(
+            self.operand, matrix, row + shape.row(self.thread), column + shape.column(self.thread)
+        )
+        if self.copies.beyond_rows:
+            self.rows = self.args.dim(sizes[0]) - row
+        if self.copies.beyond_columns:
+            self.columns = self.args.dim(sizes[1]) - column
+
+    @T.inline
+    def advance(self):
+        """Go to the next step."""
+        if self.tile.k_major:
+            self.source = self.source + T.int64(self.tile.tile_k)
+            if self.copies.beyond_columns:
+                self.columns = self.columns - self.tile.tile_k
+        else:
+            self.source = self.source + T.int64(self.tile.tile_k * self.plan.gemm.leading(self.operand))
+            if self.copies.beyond_rows:
+                self.rows = self.rows - self.tile.tile_k
+
+    def inside(self):
+        """Whether all of the step's tile lies inside the matrix."""
+        tile = self.tile
+        rows = self.rows >= tile.rows if self.copies.beyond_rows else T.bool(True)
+        columns = self.columns >= tile.slabs * tile.width if self.copies.beyond_columns else T.bool(True)
+        return T.And(rows, columns)
+
+    def copy(self, stage, slab, number, *size):
+        """Issue one copy: of all its bytes, or of the first ``size`` and zeros."""
+        shape = self.copies
+        place = self.here + T.int64(shape.source(slab, number, self.plan.gemm.leading(self.operand)))
+        # A copy of nothing is from the operand's start: the address counts even where no byte is read.
+        place = T.Select(size[0] > T.uint32(0), place, T.int64(0)) if size else place
+        source = self.args.memory[self.operand].ptr_to([place])
+        stages = T.Cast("uint32", stage) * T.uint32(self.tile.nbytes)
+        to = T.ptx.addr(self.to[number % shape.phases] + stages, shape.further(slab, number))
+        T.evaluate(T.ptx[self.name](to, source, shape.nbytes, *size, *self.hint))
+
+    def copy_inside(self, stage):
+        # Slabs innermost: they share the address of a row.
+        for number in range(self.copies.passes):
+            for slab in range(self.tile.slabs):
+                self.copy(stage, slab, number)
+
+    def copy_edge(self, stage, rows, columns):
+        """What lies outside the matrix becomes zero, as TMA has it; ``rows``, ``columns``: from the thread's own on."""
+        for number in range(self.copies.passes):
+            for slab in range(self.tile.slabs):
+                size = self.copies.size(rows, columns, slab, number, _TIR)
+                self.copy(stage, slab, number, T.Cast("uint32", size))
+
+    @T.inline
+    def locate(self):
+        self.here = T.cuda.func_call("tirgemm_opaque", self.source, source_code=_OPAQUE, return_type="int64")
+
+    @T.inline
+    def fill(self, stage):
+        """Copy the step's tile to a stage."""
+        if self.copies.beyond_rows or self.copies.beyond_columns:
+            if self.inside():
+                self.locate()
+                self.copy_inside(stage)
+            else:
+                self.locate()
+                shape = T.meta_var(self.copies)
+                rows: T.let = self.rows - shape.row(self.thread) if self.copies.beyond_rows else 0
+                columns: T.let = self.columns - shape.column(self.thread) if self.copies.beyond_columns else 0
+                self.copy_edge(stage, rows, columns)
+        else:
+            self.locate()
+            self.copy_inside(stage)
+
+
+def _way(plan, operand, args, tile, memory, full, thread):
+    """What copies an operand, or the arguments by which it is loaded."""
+    if plan.copied[operand]:
+        return Copier(plan, operand, args, memory, thread)
+    return operand, args, tile, memory, full
+
+
+@T.inline
+def produce_by_copies(plan, args, shared, tiles, rank, thread):
+    """One warpgroup: fill stage after stage, tile after tile."""
+    left = T.meta_var(_way(plan, plan.left_operand, args, plan.left, shared.left, shared.ring.full, thread))
+    right = T.meta_var(_way(plan, plan.right_operand, args, plan.right, shared.right, shared.ring.full, thread))
+    at = PipelineState(plan.stages, 1)
+    while tiles.valid():
+        if plan.copied[plan.left_operand] > 0:
+            left.begin(tiles.first_k(), tiles.row0, tiles.matrix)
+        if plan.copied[plan.right_operand] > 0:
+            right.begin(tiles.first_k(), tiles.column0, tiles.matrix)
+        for step in T.serial(tiles.steps(), unroll=False):
+            shared.ring.empty.wait(at.stage, at.phase)
+            if plan.loaded_bytes > 0:
+                if thread == 0:
+                    shared.ring.full.arrive(at.stage, plan.loaded_bytes)
+                    k = T.meta_var(tiles.first_k() + step * plan.tile_k)
+                    if plan.copied[plan.left_operand] == 0:
+                        load(plan, *left, at.stage, k, tiles.row0, tiles.matrix, rank)
+                    if plan.copied[plan.right_operand] == 0:
+                        load(plan, *right, at.stage, k, tiles.column0, tiles.matrix, rank)
+                T.cuda.warp_sync()
+            if plan.copied[plan.left_operand] > 0:
+                left.fill(at.stage)
+                left.advance()
+            if plan.copied[plan.right_operand] > 0:
+                right.fill(at.stage)
+                right.advance()
+            T.ptx[_ARRIVE](shared.ring.full.ptr_to([at.stage]))
+            at.advance()
+        tiles.advance(1)

@@ -1,0 +1,256 @@
+# mypy: ignore-errors
+# ruff: noqa: N812, SIM102
+# The decorated functions are TVMScript, which is parsed and never run as Python.
+"""Epilogue, from accumulators to D: by TMA out of shared memory, by rows out of shared memory, or straight from the
+registers.
+
+Where operands are swapped a tile's rows are D's columns, and D's rows its columns. A thread's accumulators are pairs of
+neighbouring columns: of every eight columns, two in row ``lane / 4`` of its warp's sixteen and two in the row eight
+below (PTX ISA, "Register Fragments and Shared Memory Matrix Layouts").
+"""
+
+from __future__ import annotations
+
+from tvm.script import tirx as T
+
+from tirgemm.families.wgmma.device.arguments import WORDS
+from tirgemm.families.wgmma.planning.names import TMA
+from tirgemm.families.wgmma.planning.plan import MMA_M, WARPGROUP
+from tirgemm.families.wgmma.planning.tile import permuted
+from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES
+from tirgemm.workload import activation, combine, later
+
+_STORE = "cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
+_STMATRIX = "stmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16"
+_CONVERT = {"f16": "cvt.rn.f16x2.f32", "bf16": "cvt.rn.bf16x2.f32"}
+# Columns that one stmatrix stores at most, and elements of 16 bytes.
+_STMATRIX_COLUMNS = 16
+_UNIT_ELEMENTS = 8
+
+
+@T.meta_class
+class Epilogue:
+    """One consumer's way from accumulators to memory, for the tile that ``tiles`` is at."""
+
+    def __init__(self, plan, args, shared, tiles, row, column, consumer, warp, lane, thread):
+        self.plan, self.gemm, self.args = plan, plan.gemm, args
+        self.staging, self.tiles, self.sums = shared.staging, tiles, None
+        # The first row and column of D, or of D transposed, that this consumer stores.
+        self.row0, self.column0 = tiles.row0 + row, tiles.column0 + column
+        self.consumer, self.warp, self.lane, self.thread = consumer, warp, lane, thread
+        self.pair = T.alloc_local([2], "float32")
+        self.packed = T.alloc_local([4], "uint32") if plan.staged else None
+        self.buffer = T.local_scalar("int32") if plan.staged else None
+        if plan.staged:
+            T.buffer_store(self.buffer.source, 0, [0])
+        # Partial sums are fp32, whatever D is.
+        self.out = "f32" if plan.partials else plan.gemm.out
+        word = WORDS[DTYPE_BYTES[self.out]]
+        self.word = T.alloc_local([1], word)
+        paired = plan.gemm.beta and plan.pairs and not plan.partials and not plan.swapped
+        self.c_word = T.alloc_local([1], word) if paired else None
+
+    def synchronise(self):
+        """Wait for the threads of this warpgroup."""
+        T.evaluate(T.cuda.warpgroup_sync(1 + self.consumer))
+
+    def drain(self):
+        """Let no thread leave while TMA reads its shared memory."""
+        if self.plan.staged and self.plan.epilogue == TMA:
+            with T.If(self.thread == 0), T.Then():
+                T.evaluate(T.ptx.cp.async_.bulk.wait_group.read(0))
+
+    def finish(self, index, row, column):
+        """Put the finished outputs of accumulators ``index`` and ``index + 1`` into ``pair``."""
+        gemm = self.gemm
+        sums = self.sums.value(index), self.sums.value(index + 1)
+        plain = not (gemm.alpha or gemm.beta or gemm.bias) and gemm.act == "none"
+        if plain or self.plan.partials:
+            return sums
+        if self.c_word is not None:
+            # n is even: where the first column is inside, so is the second.
+            word = self.loaded("c", self.offset("c", row, column) // 2, row, column, self.c_word.ty.dtype)
+            T.buffer_store(self.c_word, word, [0])
+        for e in range(2):
+            m, n = self.place(row, column + e)
+            dtype = DTYPE_NAMES[gemm.out]
+            bias = self.loaded("bias", n, m, n, dtype) if gemm.bias else None
+            c = None
+            if gemm.beta and self.c_word is not None:
+                c = self.c_word.view(dtype)[e]
+            elif gemm.beta:
+                # The buffer is of words where pairs along n are aligned, whichever way the tile lies.
+                c = T.if_then_else(
+                    self.inside(m, n), self.args.elements_of("c")[self.offset("c", m, n)], T.cast(0, dtype)
+                )
+            scalars = self.args.scalars
+            value = combine(gemm, sums[e], c, bias, scalars.get("alpha"), scalars.get("beta"), activate=later)
+            T.buffer_store(self.pair, value, [e])
+            if gemm.act != "none":
+                T.buffer_store(self.pair, activation(gemm.act, self.pair[e]), [e])
+        return self.pair[0], self.pair[1]
+
+    def place(self, row, column):
+        """The m and n of a place of the tile."""
+        return (column, row) if self.plan.swapped else (row, column)
+
+    def inside(self, m, n):
+        return T.And(m < self.args.m, n < self.gemm.n)
+
+    def loaded(self, name, at, m, n, dtype):
+        """What belongs to an output; beyond D's edges nothing is read. Not clamped: clamped columns fill registers."""
+        return T.if_then_else(self.inside(m, n), self.args.memory[name][at], T.cast(0, dtype))
+
+    def offset(self, name, row, column):
+        """The place of an element in C, D or the partial sums."""
+        if name == "partials":
+            return self.args.partial(self.tiles.slice, row, column)
+        return self.args.element(name, self.tiles.matrix, row, column)
+
+
+# -- through shared memory -------------------------------------------------------------------------
+
+
+def staged_at(plan, row, column):
+    """Where an element of a staged chunk lies in its buffer."""
+    width = plan.staged_shape[1]
+    unit = permuted(row, column // _UNIT_ELEMENTS, width // _UNIT_ELEMENTS)
+    return row * width + unit * _UNIT_ELEMENTS + column % _UNIT_ELEMENTS
+
+
+def write_chunk(e, index, row, column):
+    """Convert and write this thread's fragments: two or four 8x8 matrices by one stmatrix, turned where swapped."""
+    plan = e.plan
+    convert = T.ptx[_CONVERT[e.gemm.out]]
+    width = min(plan.chunk, _STMATRIX_COLUMNS)
+    count = width // _UNIT_ELEMENTS * 2
+    stmatrix = T.ptx[_STMATRIX.format(count=count, turned=".trans" if plan.swapped else "")]
+    # Of the matrices that lie side by side in the tile, the one whose rows this lane's addresses are.
+    beside = e.lane // 16 if count == 4 else 0
+    at_row = e.row0 + row + e.warp * 16 + e.lane // 4
+    at_column = e.column0 + column + e.lane % 4 * 2
+    for part in range(plan.chunk // width):
+        for q in range(count):
+            below, right = q % 2 * 8, part * width + q // 2 * 8
+            low, high = e.finish(index + part * width // 2 + q * 2, at_row + below, at_column + right)
+            T.evaluate(convert(e.packed[q], high, low))
+        if plan.swapped:
+            to_row, unit = part * width + beside * 8 + e.lane % 8, e.warp * 2 + e.lane // 8 % 2
+        else:
+            to_row, unit = e.warp * 16 + e.lane % 16, part * 2 + beside
+        to = e.staging.ptr_to([e.consumer, e.buffer, staged_at(plan, to_row, unit * _UNIT_ELEMENTS)])
+        T.evaluate(stmatrix(to, *[e.packed[q] for q in range(count)]))
+
+
+def store_box(e, row, column):
+    """One TMA store of 64 rows of the tile; what lies outside D is not written."""
+    batched = e.gemm.batch > 1
+    m, n = e.place(e.row0 + row, e.column0 + column)
+    place = (n, m, e.tiles.matrix) if batched else (n, m)
+    store = T.ptx[_STORE.format(rank=3 if batched else 2)]
+    T.evaluate(store(T.address_of(e.args.maps["d"]), *place, e.staging.ptr_to([e.consumer, e.buffer, 0])))
+
+
+def store_element(e, value, m, n):
+    """One element to D; where D is words of two, through a view of its elements."""
+    T.buffer_store(e.args.elements_of("d"), value, [e.offset("d", m, n)])
+
+
+@T.inline
+def store_staged(e, number, row, column):
+    """One staged element to D, neighbours by neighbouring threads."""
+    width = T.meta_var(e.plan.staged_shape[1])
+    r: T.let = number // width
+    c: T.let = number % width
+    first = T.meta_var(e.place(e.row0 + row, e.column0 + column))
+    m: T.let = first[0] + r
+    n: T.let = first[1] + c
+    place = T.meta_var(staged_at(e.plan, r, c))
+    if m < e.args.m:
+        if n < e.gemm.n:
+            store_element(e, e.staging[e.consumer, e.buffer, place], m, n)
+
+
+@T.inline
+def store_chunk(e, index, row, column):
+    """64 rows of a chunk's columns through shared memory."""
+    if e.plan.epilogue == TMA:
+        if e.thread == 0:
+            # The buffer's last store has been read; the other's may still be.
+            T.ptx.cp.async_.bulk.wait_group.read(e.plan.staging_buffers - 1)
+        e.synchronise()
+    write_chunk(e, index, row, column)
+    if e.plan.epilogue == TMA:
+        T.ptx.fence.proxy.async_.shared__cta()
+        e.synchronise()
+        if e.thread == 0:
+            store_box(e, row, column)
+            T.ptx.cp.async_.bulk.commit_group()
+    else:
+        # One wait is enough: who writes this buffer again has met all its readers at the other's.
+        e.synchronise()
+        for i in T.serial(MMA_M * e.plan.chunk // WARPGROUP, unroll=4):
+            store_staged(e, i * WARPGROUP + e.thread, row, column)
+    e.buffer = e.buffer ^ 1
+
+
+# -- from registers --------------------------------------------------------------------------------
+
+
+def store_word(e, name, index, row, column):
+    values = e.finish(index, row, column)
+    halves = e.word.view(DTYPE_NAMES[e.out])
+    for i, value in enumerate(values):
+        T.buffer_store(halves, T.cast(value, DTYPE_NAMES[e.out]), [i])
+    T.buffer_store(e.args.memory[name], e.word[0], [e.offset(name, row, column) // 2])
+
+
+def store_elements(e, index, row, column):
+    values = e.finish(index, row, column)
+    for i, value in enumerate(values):
+        m, n = e.place(row, column + i)
+        with T.If(e.inside(m, n)), T.Then():
+            store_element(e, T.cast(value, DTYPE_NAMES[e.out]), m, n)
+
+
+def store_pair(e, index, row, column):
+    """Two neighbouring outputs of a row of the tile, as one word where D is words along it."""
+    if e.plan.partials:
+        store_word(e, "partials", index, row, column)
+    elif e.plan.pairs and not e.plan.swapped:
+        store_word(e, "d", index, row, column)
+    else:
+        store_elements(e, index, row, column)
+
+
+def store_fragments(e, index, row):
+    """64 rows of all the block's columns straight from the registers."""
+    plan = e.plan
+    at_row = e.row0 + row + e.warp * 16 + e.lane // 4
+    at_column = e.column0 + e.lane % 4 * 2
+    rows = e.gemm.n if plan.swapped else e.args.m
+    # A row of partial sums is as wide as its words need.
+    columns = plan.pitch if plan.partials else e.args.m if plan.swapped else e.gemm.n
+    whole = isinstance(columns, int) and columns % (plan.tile_n * plan.cluster_n) == 0
+    for half in range(2):
+        with T.If(at_row + half * 8 < rows), T.Then():
+            for group in range(plan.stored_columns // 8):
+                pair = (e, index + group * 4 + half * 2, at_row + half * 8, at_column + group * 8)
+                if whole:
+                    store_pair(*pair)
+                else:
+                    with T.If(at_column + group * 8 < columns), T.Then():
+                        store_pair(*pair)
+
+
+def store_tile(e, sums):
+    """Store the consumer's part of the tile."""
+    plan = e.plan
+    e.sums = sums
+    for block in range(plan.blocks):
+        first = block * plan.tile_n * MMA_M // WARPGROUP
+        if plan.staged:
+            for chunk in plan.chunks:
+                store_chunk(e, first + chunk // 2, block * MMA_M, chunk)
+        else:
+            store_fragments(e, first, block * MMA_M)

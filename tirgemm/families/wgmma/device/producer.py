@@ -1,0 +1,59 @@
+# mypy: ignore-errors
+# ruff: noqa: N812
+# The decorated functions are TVMScript, which is parsed and never run as Python.
+"""TMA producer: one thread that fills stage after stage."""
+
+from __future__ import annotations
+
+from tvm.backend.cuda.lang.pipeline import PipelineState
+from tvm.script import tirx as T
+
+from tirgemm.families.wgmma.planning.names import EVICT_FIRST, EVICT_LAST, REPACK
+
+_LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+_MULTICAST, _HINT = ".multicast::cluster", ".L2::cache_hint"
+# What createpolicy.fractional gives for the whole of the data, as CUTLASS's TMA::CacheHintSm90 has it.
+POLICIES = {EVICT_FIRST: 0x12F0000000000000, EVICT_LAST: 0x14F0000000000000}
+
+
+def load(plan, operand, args, tile, memory, full, stage, k, mn, matrix, rank):
+    """Load this block's part of a tile: for the other block of the cluster too, where both need it."""
+    shared = tile.peers > 1
+    first = rank * tile.rows_loaded if shared else 0
+    batched = plan.gemm.batch > 1
+    policy = plan.policy(operand)
+    hint = (T.uint64(POLICIES[policy]),) if policy else ()
+    name = _LOAD.format(rank=3 if batched else 2) + (_MULTICAST if shared else "") + (_HINT if policy else "")
+    for slab in range(tile.slabs):
+        place = (k + slab * tile.width, mn + first) if tile.k_major else (mn + slab * tile.width, k + first)
+        to = memory.ptr_to([stage, slab * tile.slab + first * tile.width])
+        mask = (T.uint16(2**tile.peers - 1),) if shared else ()
+        where = (*place, matrix) if batched else place
+        source = T.address_of(args.maps[operand])
+        T.evaluate(T.ptx[name](to, source, *where, full.ptr_to([stage]), *mask, *hint))
+
+
+def prefetch_maps(args):
+    """Bring the descriptors near, before the first load needs them."""
+    for tensor_map in args.maps.values():
+        T.evaluate(T.ptx.prefetch.tensormap(T.address_of(tensor_map)))
+
+
+@T.inline
+def produce(plan, args, shared, tiles, rank):
+    """One thread: fill stage after stage, tile after tile."""
+    left = T.meta_var((plan.left_operand, args, plan.left, shared.left, shared.ring.full))
+    right = T.meta_var((plan.right_operand, args, plan.right, shared.right, shared.ring.full))
+    at = PipelineState(plan.stages, 1)
+    if plan.load == REPACK:
+        # Until then the copies that TMA reads are being written.
+        T.ptx.griddepcontrol.wait()
+    while tiles.valid():
+        for step in T.serial(tiles.steps(), unroll=False):
+            shared.ring.empty.wait(at.stage, at.phase)
+            shared.ring.full.arrive(at.stage, plan.stage_bytes)
+            k = T.meta_var(tiles.first_k() + step * plan.tile_k)
+            load(plan, *left, at.stage, k, tiles.row0, tiles.matrix, rank)
+            load(plan, *right, at.stage, k, tiles.column0, tiles.matrix, rank)
+            at.advance()
+        tiles.advance(1)

@@ -1,0 +1,91 @@
+# mypy: ignore-errors
+# ruff: noqa: N812
+# The decorated functions are TVMScript, which is parsed and never run as Python.
+"""Tile scheduler of a persistent block: its tiles, their raster order, and the range of k of each."""
+
+from __future__ import annotations
+
+from tvm.script import tirx as T
+
+
+@T.meta_class
+class Tiles:
+    """The tiles of one warpgroup: every so many in an order that lets neighbours in time share rows or columns.
+
+    Slices (parts of k that a second kernel adds, then matrices of the batch) follow each other; within one, groups of
+    ``group`` tiles along ``order`` are crossed along the other dimension. ``row0``, ``column0``: the tile's first row
+    and column, of D or, swapped, of D transposed.
+    """
+
+    def __init__(self, plan, block, rank, rows, columns, clusters):
+        self.plan, self.block, self.rank = plan, block, rank
+        self.rank_m = rank if plan.cluster_m > 1 else 0
+        self.rank_n = rank if plan.cluster_n > 1 else 0
+        self.clusters = clusters
+        self.slice_tiles = rows * columns
+        self.total = self.slice_tiles * plan.slices
+        self.along, self.across = (columns, rows) if plan.order == "n" else (rows, columns)
+        self.whole = isinstance(self.along, int) and self.along % plan.group == 0
+        self.work = T.local_scalar("int32")
+        self.row0 = T.local_scalar("int32")
+        self.column0 = T.local_scalar("int32")
+        self.slice = T.local_scalar("int32")
+        self.a = T.local_scalar("int32")
+        self.b = T.local_scalar("int32")
+
+    def valid(self):
+        return self.work < self.total
+
+    @property
+    def matrix(self):
+        """Which matrix of the batch."""
+        return T.truncmod(self.slice, self.plan.gemm.batch) if self.plan.partials else self.slice
+
+    @property
+    def part(self):
+        """Which part of k."""
+        return self.rank if self.plan.in_cluster else T.truncdiv(self.slice, self.plan.gemm.batch)
+
+    def first_k(self):
+        """Where this part of k starts."""
+        if self.plan.split == 1:
+            return 0
+        return self.part * (self.plan.split_steps * self.plan.tile_k)
+
+    def steps(self):
+        """Steps of k in this part."""
+        plan = self.plan
+        if plan.split == 1:
+            return plan.steps
+        if plan.split_steps * plan.split == plan.steps:
+            return plan.split_steps
+        return T.min(plan.split_steps, plan.steps - self.part * plan.split_steps)
+
+    @T.inline
+    def start(self, first):
+        self.work = self.block + first
+        self.locate()
+
+    @T.inline
+    def advance(self, count):
+        self.work = self.work + count * self.clusters
+        self.locate()
+
+    @T.inline
+    def locate(self):
+        plan = T.meta_var(self.plan)
+        if plan.slices > 1:
+            self.slice = T.truncdiv(self.work, self.slice_tiles)
+        else:
+            self.slice = 0
+        tile: T.let = T.truncmod(self.work, self.slice_tiles) if plan.slices > 1 else self.work
+        first: T.let = T.truncdiv(tile, self.across * plan.group) * plan.group
+        inside: T.let = tile - first * self.across
+        # The last group may be lower.
+        height = T.meta_var(plan.group if self.whole else T.min(self.along - first, plan.group))
+        self.a = first + T.truncmod(inside, height)
+        self.b = T.truncdiv(inside, height)
+        row = T.meta_var(self.b if plan.order == "n" else self.a)
+        column = T.meta_var(self.a if plan.order == "n" else self.b)
+        self.row0 = (row * plan.cluster_m + self.rank_m) * plan.tile_m
+        self.column0 = (column * plan.cluster_n + self.rank_n) * plan.tile_n

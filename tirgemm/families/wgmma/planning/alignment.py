@@ -1,0 +1,48 @@
+"""Alignment of operands: which of them TMA can load and store, and the widths of other accesses."""
+
+from __future__ import annotations
+
+from tirgemm.families.common.alignment import divides
+from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
+
+
+def pairs(gemm: Gemm) -> bool:
+    """Whether every even column of C and D starts a word of two elements that is aligned and inside the row."""
+    size = 2 * DTYPE_BYTES[gemm.out]
+    return gemm.n % 2 == 0 and gemm.align % size == 0 and all(_multiple(gemm, op, 2) for op in _written(gemm))
+
+
+def stored_by_tma(gemm: Gemm) -> bool:
+    """Whether TMA can store D: 16-bit, rows of whole 16 bytes, rows and matrices 16 bytes apart.
+
+    Rows that end within 16 bytes are written beyond their end, as an H200 showed: what lies there may be another's.
+    """
+    size = DTYPE_BYTES[gemm.out]
+    whole = gemm.n % (16 // size) == 0
+    return size == ELEMENT_BYTES and whole and gemm.align % 16 == 0 and _multiple(gemm, "d", 16 // size)
+
+
+def loaded_by_tma(gemm: Gemm, operand: Operand) -> bool:
+    """Whether TMA can load A or B: base, rows and matrices 16 bytes apart."""
+    return gemm.align % 16 == 0 and _multiple(gemm, operand, 16 // DTYPE_BYTES[gemm.dtype])
+
+
+def copy_bytes(gemm: Gemm, operand: Operand) -> int:
+    """Bytes of the widest cp.async that suits every row of A or B, which none reaches beyond: 8, 4 or, without one,
+    0."""
+    size, columns = DTYPE_BYTES[gemm.dtype], gemm.matrix(operand)[1]
+    for nbytes in (8, 4):
+        count = nbytes // size
+        if count > 1 and gemm.align % nbytes == 0 and divides(count, columns) and _multiple(gemm, operand, count):
+            return nbytes
+    return 0
+
+
+def _written(gemm: Gemm) -> tuple[Operand, ...]:
+    return ("d", "c") if gemm.beta else ("d",)
+
+
+def _multiple(gemm: Gemm, operand: Operand, of: int) -> bool:
+    dims = [gemm.leading(operand), *([gemm.batch_stride(operand)] if gemm.batch > 1 else [])]
+    return all(divides(of, dim) for dim in dims)

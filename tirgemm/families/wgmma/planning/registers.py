@@ -1,0 +1,81 @@
+"""Register budget of producer and consumer threads: what setmaxnreg deals out, and what keeps ptxas from spilling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tirgemm.families.wgmma.planning.names import DIRECT, STAGED
+from tirgemm.families.wgmma.planning.plan import Plan
+from tirgemm.gemm import Gemm, Range
+
+# Consumers -> registers of a producer's thread and of a consumer's: what fits the register file after setmaxnreg. The
+# first that leaves the accumulators room is taken.
+_REGISTERS = {1: ((96, 240),), 2: ((88, 208), (56, 224), (40, 232)), 3: ((56, 152),)}
+# The same where two blocks share an SM.
+_HALF_REGISTERS = {1: ((56, 200), (40, 216)), 2: ((48, 96), (32, 104)), 3: ((40, 72),)}
+# Registers of a consumer's thread beside its accumulators, found by compiling: what the assembler needs lest it spills.
+# It is no simple function; a config in some hundreds of those that are near the limit still spills a few bytes.
+_OTHER_REGISTERS = 40
+# More for erf; for C's places beside D's; for a tile's coordinates where they take division by m; for storing straight
+# from the registers; for outputs that are finished before their turn.
+_ERF_REGISTERS, _ADDRESS_REGISTERS, _COORDINATE_REGISTERS, _DIRECT_REGISTERS, _FINISHED_REGISTERS = 32, 48, 8, 48, 32
+# For sums of a cluster's parts that are loaded before they are added.
+_LOADED_REGISTERS = 40
+# Beside fp16 sums that are unpacked.
+_UNPACKED_REGISTERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Registers:
+    """Registers of a producer's thread and of a consumer's, as setmaxnreg deals them out, and those of a consumer's for
+    all but accumulators."""
+
+    producer: int
+    consumer: int
+    other: int
+
+    @property
+    def for_accumulators(self) -> int:
+        """Registers for accumulators that leave a consumer's thread what the rest of its work takes."""
+        return self.consumer - self.other
+
+
+def registers(plan: Plan) -> Registers:
+    """What the threads of ``plan`` have."""
+    table = _REGISTERS if plan.resident == 1 else _HALF_REGISTERS
+    other, offered = _besides_accumulators(plan), table[plan.consumers]
+    need = plan.accumulator_registers + other
+    producer, consumer = next((pair for pair in offered if need <= pair[1]), offered[-1])
+    return Registers(producer, consumer, other)
+
+
+def _besides_accumulators(plan: Plan) -> int:
+    gemm, other = plan.gemm, _OTHER_REGISTERS
+    if not plan.partials:
+        if gemm.act == "gelu":
+            other += _ERF_REGISTERS
+        # fp16 sums are unpacked before they are finished.
+        if plan.half and not plain(gemm):
+            other += plan.accumulators - plan.accumulator_registers + _UNPACKED_REGISTERS
+        if gemm.beta and (plan.epilogue == STAGED or plan.in_cluster or (plan.staged and plan.blocks > 1)):
+            other += _ADDRESS_REGISTERS
+    if isinstance(gemm.m, Range) and gemm.batch > 1:
+        other += _COORDINATE_REGISTERS
+    if plan.epilogue == DIRECT and not plan.pingpong and plan.blocks > 1:
+        apart = gemm.beta and gemm.leading("c") != gemm.leading("d")
+        other += _DIRECT_REGISTERS + (_ADDRESS_REGISTERS if apart else 0)
+    # Outputs that are no pairs have a place and a condition each.
+    if plan.epilogue == DIRECT and not plan.partials and not plan.pairs and not plan.swapped:
+        other += plan.stored_columns // 2
+    # What two chunks have in common is finished once; turned, rows of a chunk are finished together.
+    if plan.staged and not plain(gemm) and (plan.swapped or plan.stored_columns % plan.chunk):
+        other += _FINISHED_REGISTERS
+    if plan.in_cluster and plan.reducers < plan.split:
+        gathered = plan.accumulators // plan.reducers
+        other += gathered + min(gathered, _LOADED_REGISTERS)
+    return other
+
+
+def plain(gemm: Gemm) -> bool:
+    """Whether D is the sums themselves."""
+    return gemm.act == "none" and not (gemm.alpha or gemm.beta or gemm.bias)

@@ -1,0 +1,265 @@
+"""``Progress``: how far a tuning is, derived from its events, in the words that a user reads.
+
+The events are those of ``tirgemm.tune(on_event=...)`` and of a service's jobs. ``tirgemm._terminal.progress_view``
+shows it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tirgemm.events import (
+    BatchProposed,
+    CandidateRecorded,
+    Done,
+    Downloaded,
+    Event,
+    Failed,
+    FallbackStored,
+    JobPolled,
+    KernelSelected,
+    Phase,
+    PhaseEntered,
+    SearchStarted,
+    Standing,
+    WasCancelled,
+)
+from tirgemm.status import ENDED, Status
+
+_SEARCHING = frozenset({Phase.BUILDING, Phase.MEASURING})
+_ENDED = frozenset(map(Phase, ENDED))
+
+
+def role_name(role: str) -> str:
+    """What a user reads for the ``role`` of a kernel: ``default`` for the one that the API calls ``fallback``."""
+    return "default" if role == "fallback" else role
+
+
+def role_words(role: str) -> str:
+    """``role_name``, with what it is there for."""
+    return "the default kernel (served meanwhile)" if role == "fallback" else role
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a tuning is at one moment. ``str()`` is the line that a user reads.
+
+    ``done`` of ``total`` candidates are recorded, whatever came of them. ``best_us`` and ``default_us`` are the
+    search's own times a call, None until there are any. ``seconds_left`` is what is left of the budget, None outside
+    the search.
+    """
+
+    phase: Phase = Phase.STARTING
+    detail: str = ""
+    done: int = 0
+    total: int = 0
+    measured: int = 0
+    best_us: float | None = None
+    best: str = ""
+    default_us: float | None = None
+    elapsed: float = 0.0
+    seconds_left: float | None = None
+
+    @property
+    def searching(self) -> bool:
+        return self.phase in _SEARCHING
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in _ENDED
+
+    @property
+    def speed(self) -> float | None:
+        """The best's speed relative to the default's."""
+        return self.default_us / self.best_us if self.default_us and self.best_us else None
+
+    @property
+    def activity(self) -> str:
+        """The phase in plain words, with its detail: ``measuring 12 of 32``."""
+        if self.phase is Phase.MEASURING:
+            return f"measuring {self.done} of {self.total}" if self.total else "measuring"
+        if self.phase is Phase.BUILDING:
+            return f"building, {self.done} of {self.total} tried" if self.total else "building"
+        if self.phase is Phase.WAITING:
+            return f"{self.phase.words} ({self.detail})" if self.detail else self.phase.words
+        if self.phase in _ENDED:
+            return f"{self.phase.words}: {self.detail}" if self.detail else self.phase.words
+        return f"{self.phase.words} {self.detail}".rstrip()
+
+    @property
+    def standing(self) -> str:
+        """The best so far: ``best 6.00 us (1.12 x the default)``; empty while there is none."""
+        if self.best_us is None:
+            return ""
+        speed = f" ({self.speed:.2f} x the default)" if self.speed is not None else ""
+        return f"best {self.best_us:.2f} us{speed}"
+
+    def __str__(self) -> str:
+        if self.phase is Phase.DOWNLOADING:
+            return self.activity
+        left = f"at most {math.ceil(self.seconds_left)} s left" if self.seconds_left is not None else ""
+        return ", ".join(part for part in (self.activity, self.standing, left) if part)
+
+
+class ProgressTracker:
+    """Sums up a tuning's events: call it with each; ``progress`` is the state at this moment. Safe from several
+    threads."""
+
+    def __init__(
+        self, title: str = "", *, phase: Phase = Phase.STARTING, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.title = _printable(title)
+        self.statuses: Counter[Status] = Counter()
+        self.pruned: dict[str, int] = {}
+        self.trials = 0
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._started = clock()
+        self._phase = phase
+        self._detail = ""
+        self._done = self._total = self._measured = 0
+        self._best_us: float | None = None
+        self._best = ""
+        self._default_us: float | None = None
+        # Seconds that were left when that was last told, and when it was.
+        self._left: tuple[float, float] | None = None
+        self._phases_are_told = False
+
+    def __call__(self, event: Event) -> None:
+        """Take one event in; those that are unknown change nothing."""
+        with self._lock:
+            self._take(event)
+
+    @property
+    def progress(self) -> Progress:
+        """The state at this moment."""
+        with self._lock:
+            now = self._clock()
+            left = max(0.0, self._left[0] - (now - self._left[1])) if self._left is not None else None
+            done = min(self._done, self._total) if self._total else self._done
+            return Progress(
+                self._phase,
+                self._detail,
+                done,
+                self._total,
+                self._measured,
+                self._best_us,
+                self._best,
+                self._default_us,
+                now - self._started,
+                left,
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``tirgemm tune --json`` says of the search."""
+        now = self.progress
+        return {
+            "trials": self.trials,
+            "best_us": now.best_us,
+            "best": now.best,
+            "statuses": dict(self.statuses),
+            "pruned": dict(self.pruned),
+            "elapsed_s": now.elapsed,
+        }
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case PhaseEntered(phase=phase, detail=detail, seconds_left=left):
+                if phase is not None:  # else of a newer service
+                    self._phases_are_told = True
+                    self._enter(phase, detail)
+                    self._take_seconds_left(left)
+            case SearchStarted(budget=budget, recorded=recorded, standing=standing):
+                self._total = _count(budget.get("trials")) or self._total
+                self._done = recorded
+                self._take_standing(standing)
+                self._enter(Phase.STARTING)
+            case FallbackStored():
+                self._take_fallback(event)
+            case BatchProposed(trials=trials, pruned=pruned, seconds_left=left):
+                self.trials = trials or self.trials
+                self.pruned = {_printable(rule): _count(n) for rule, n in pruned.items()}
+                self._take_seconds_left(left)
+                self._guess(Phase.BUILDING)
+            case CandidateRecorded():
+                self._take_candidate(event)
+            case KernelSelected():
+                self._take_seconds_left(None)
+                self._guess(Phase.CERTIFYING)
+            case JobPolled(document=document):
+                if document.get("status") == "running" and self._phase is Phase.QUEUED:
+                    self._enter(Phase.STARTING)
+            case Downloaded(bytes=done, total=total):
+                of = f" of {math.ceil(total / 1024)}" if total else ""
+                self._enter(Phase.DOWNLOADING, f"{math.ceil(done / 1024)}{of} KiB")
+            case Done(stored=stored):
+                self._enter(Phase.DONE, "it was in the database" if stored else "")
+            case Failed(error=error):
+                self._enter(Phase.FAILED, error or "")
+            case WasCancelled():
+                self._enter(Phase.CANCELLED)
+
+    def _take_fallback(self, event: FallbackStored) -> None:
+        for timing in event.timings.values():
+            us = _time(timing.get("median_us")) if isinstance(timing, dict) else None
+            if us is not None:
+                self._default_us = us
+                self._best_us = us if self._best_us is None else self._best_us
+                self._best = self._best or _printable(event.config)
+                break
+        self._measured, self._done = max(self._measured, 1), max(self._done, 1)
+        if self._phase is not Phase.QUEUED:  # it may be built for a job that waits
+            self._guess(Phase.BUILDING)
+
+    def _take_candidate(self, event: CandidateRecorded) -> None:
+        if event.status is not None:
+            self.statuses[event.status] += 1
+        self.trials = event.trials or self.trials
+        self._total = event.of or self._total
+        self._done += 1
+        self._take_standing(event.standing)
+        self._take_seconds_left(event.seconds_left)
+        self._guess(Phase.MEASURING)
+
+    # -- what several events tell --------------------------------------------------------------
+
+    def _enter(self, phase: Phase, detail: str = "") -> None:
+        self._phase, self._detail = phase, _printable(detail)
+        if phase in _ENDED:
+            self._left = None
+
+    def _guess(self, phase: Phase) -> None:
+        """The phase that an event implies, where the tuner does not tell its phases itself."""
+        if not self._phases_are_told:
+            self._enter(phase)
+
+    def _take_standing(self, standing: Standing) -> None:
+        self._done = standing.tried or self._done
+        self._measured = standing.measured or self._measured
+        best, default = _time(standing.best_us), _time(standing.default_us)
+        if best is not None:
+            self._best_us, self._best = best, _printable(standing.best or "")
+        if default is not None:
+            self._default_us = default
+
+    def _take_seconds_left(self, left: float | None) -> None:
+        self._left = None if left is None else (max(0.0, float(left)), self._clock())
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _time(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) and value > 0 else None
+
+
+def _printable(text: str) -> str:
+    """One line without control characters: what a service says must not move a terminal's cursor."""
+    return "".join(c if c.isprintable() else " " for c in text)

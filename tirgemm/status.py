@@ -1,0 +1,31 @@
+"""Statuses: of a candidate, of a job, and the role of a kernel. One definition each."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal, TypeAlias, get_args
+
+
+class Status(StrEnum):
+    """What became of a candidate."""
+
+    PRUNED = "pruned"
+    BUILD_FAILED = "build_failed"
+    WRONG = "wrong"
+    TIMED_OUT = "timed_out"
+    CRASHED = "crashed"
+    MEASURED = "measured"
+
+
+EndedStatus: TypeAlias = Literal["done", "failed", "cancelled"]
+"""How a job ended."""
+LiveStatus: TypeAlias = Literal["queued", "running"]
+JobStatus: TypeAlias = Literal[LiveStatus, EndedStatus]
+"""A job's state. What is queued or running may still change."""
+LIVE: tuple[LiveStatus, ...] = get_args(LiveStatus)
+ENDED: tuple[EndedStatus, ...] = get_args(EndedStatus)
+
+Role: TypeAlias = Literal["fallback", "tuned", "unverified"]
+"""What a kernel is stored as: the default served ahead of the search, the one that was selected, or a build for a
+device that was not there."""
+ROLES: tuple[Role, ...] = get_args(Role)

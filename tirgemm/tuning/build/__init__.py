@@ -1,0 +1,1 @@
+"""From a Program to a binary: lowering, code generation, and the pool of processes that does it."""

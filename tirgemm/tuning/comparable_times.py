@@ -1,0 +1,67 @@
+"""Times of one problem's candidates, made comparable where they were measured under different clocks.
+
+A sample set that has a reference beside it (``torch.matmul``, on a CPU ``numpy_f32``) is taken relative to that, then
+scaled by the reference's median over all of them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+from tirgemm.config import Config
+from tirgemm.tuning.records import Candidate, SampleSet, Status
+
+REFERENCES = ("torch.matmul", "numpy_f32")
+# A reference that is this many times faster or slower than usual was disturbed.
+_DISTURBED = 1.6
+
+
+def reference_us(candidates: Iterable[Candidate]) -> float | None:
+    """Median of the reference over the search's runs; a run that measured several candidates counts once."""
+    runs = {
+        (samples.conditions.get("at"), reference)
+        for candidate in candidates
+        for samples in _of_search(candidate)
+        if (reference := _beside(samples)) is not None
+    }
+    return statistics.median(us for _, us in runs) if runs else None
+
+
+def comparable_times(candidates: Sequence[Candidate]) -> dict[Config, float | None]:
+    """Microseconds of every candidate that was tried, None where it failed; of several measurements the median.
+
+    ``candidates`` are those of one problem on one device in one regime.
+    """
+    usual = reference_us(candidates)
+    times: dict[Config, float | None] = {}
+    for candidate in candidates:
+        measured = [_scaled(samples, usual) for samples in _of_search(candidate)]
+        if candidate.status is Status.MEASURED and measured:
+            times[candidate.config] = statistics.median(measured)
+        elif candidate.status not in (Status.MEASURED, Status.PRUNED):
+            times[candidate.config] = None
+    return times
+
+
+def fastest(candidates: Sequence[Candidate], count: int = 1) -> list[Config]:
+    """The configs of the fastest, fastest first."""
+    times = {config: us for config, us in comparable_times(candidates).items() if us is not None}
+    return sorted(times, key=lambda config: times[config])[:count]
+
+
+def _of_search(candidate: Candidate) -> list[SampleSet]:
+    return [samples for samples in candidate.sample_sets if samples.reason in ("search", "noise")]
+
+
+def _beside(samples: SampleSet) -> float | None:
+    """The reference's median in the same run."""
+    return next(
+        (statistics.median(samples.baselines[name]) for name in REFERENCES if samples.baselines.get(name)), None
+    )
+
+
+def _scaled(samples: SampleSet, usual: float | None) -> float:
+    reference = _beside(samples)
+    scale = usual / reference if usual and reference else 1.0
+    return samples.median_us * (scale if 1 / _DISTURBED < scale < _DISTURBED else 1.0)

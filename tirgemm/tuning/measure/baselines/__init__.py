@@ -1,0 +1,2 @@
+"""What kernels are compared with: cuBLASLt, PyTorch, CUTLASS, Triton and NumPy, each timed as its careful user would
+call it."""

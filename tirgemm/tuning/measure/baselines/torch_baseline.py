@@ -1,0 +1,165 @@
+"""The GPU's baseline ``torch.matmul``: what a PyTorch user would write, into given outputs, on our stream.
+
+Where rows do not begin at multiples of 16 bytes, the call that a careful user would write is a candidate too: the odd
+operands padded by ``F.pad`` in every call, the product's part copied into D. The faster of the two is the baseline, and
+the choice keeps both times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from tirgemm.expr import evaluate
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
+from tirgemm.tuning.driver.tensors import View
+from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.tuned_baseline import BaselineOption, Call
+
+# PyTorch's own defaults, set whatever the environment says: fp32 products in fp32 (``highest``: no TF32, no bf16 on a
+# CPU), and cuBLAS may add partial sums of fp16 and bf16 in their own precision, which ours never do.
+PINNED: dict[str, Any] = {
+    "float32_matmul_precision": "highest",
+    "allow_tf32": False,
+    "allow_fp16_reduced_precision_reduction": True,
+    "allow_bf16_reduced_precision_reduction": True,
+}
+PLAIN, PADDED = "torch.matmul(a, b, out=d)", "d.copy_(torch.matmul(F.pad(a), F.pad(b))[..., :m, :n])"
+# Bytes at multiples of which rows begin that the libraries' fast kernels load.
+_ALIGNED = 16
+
+
+class TorchBaseline:
+    """``torch.matmul``, then scaling, C, bias and activation in place. Raises Absent."""
+
+    def __init__(self, gemm: Gemm, ordinal: int, stream: int) -> None:
+        if gemm.out != gemm.dtype:
+            raise Absent(f"torch.matmul writes {gemm.dtype}, its inputs' dtype, not {gemm.out}")
+        try:
+            import torch
+        except ImportError as error:
+            raise Absent("PyTorch is not installed") from error
+        if not torch.cuda.is_available():
+            raise Absent("this PyTorch has no CUDA, or none that fits the driver")
+        pin(torch)
+        self._torch = torch
+        self._gemm = gemm
+        self._stream = torch.cuda.ExternalStream(stream, device=ordinal)
+
+    def context(self) -> AbstractContextManager[Any]:
+        """PyTorch works on our stream within it."""
+        context: AbstractContextManager[Any] = self._torch.cuda.stream(self._stream)
+        return context
+
+    def candidates(self, sets: list[dict[str, View]]) -> list[BaselineOption]:
+        """The one call that a user would write, without a label; of odd rows also the padded one."""
+        if not odd_sizes(self._gemm):
+            return [BaselineOption({}, lambda i: self.prepared(sets[i], in_given_output))]
+        return [
+            BaselineOption({"call": PLAIN}, lambda i: self.prepared(sets[i], in_given_output)),
+            BaselineOption({"call": PADDED}, lambda i: self.prepared(sets[i], padded)),
+        ]
+
+    def prepared(self, views: dict[str, View], write: Callable[..., Call]) -> Call:
+        """A call with these operands."""
+        torch, gemm = self._torch, self._gemm
+        tensors = {name: torch.from_dlpack(view) for name, view in views.items()}
+        for name, transposed in (("a", gemm.trans_a), ("b", gemm.trans_b)):
+            tensors[name] = tensors[name].mT if transposed else tensors[name]
+        return write(torch, gemm, **tensors)
+
+
+def pin(torch: Any) -> None:
+    """Set what ``PINNED`` says. Raises Absent where this PyTorch does not take it."""
+    matmul = torch.backends.cuda.matmul
+    torch.set_float32_matmul_precision(PINNED["float32_matmul_precision"])
+    for name, value in PINNED.items():
+        if name.startswith("allow_"):
+            setattr(matmul, name, value)
+    got = {name: getattr(matmul, name) for name in PINNED if name.startswith("allow_")}
+    got["float32_matmul_precision"] = torch.get_float32_matmul_precision()
+    if got != PINNED:
+        raise Absent(f"PyTorch {torch.__version__} does not take its settings: they are {got}, not {PINNED}")
+
+
+def odd_sizes(gemm: Gemm) -> frozenset[str]:
+    """Which of m, n and k a user would pad: the inner sizes of matrices whose rows begin at odd addresses."""
+    inner: tuple[tuple[Operand, str, int], ...] = (
+        ("a", "m", gemm.m_max) if gemm.trans_a else ("a", "k", gemm.k),
+        ("b", "k", gemm.k) if gemm.trans_b else ("b", "n", gemm.n),
+        ("d", "n", gemm.n),
+    )
+    step = _ALIGNED // DTYPE_BYTES[gemm.dtype]
+    return frozenset(
+        name for operand, name, size in inner if size % step and evaluate(gemm.leading(operand), gemm.m_max) % step
+    )
+
+
+def in_given_output(torch: Any, gemm: Gemm, a: Any, b: Any, d: Any, c: Any = None, bias: Any = None) -> Call:
+    """``torch.matmul`` into ``d``, then scaling, C, bias and activation in place. A and B are as the product means
+    them."""
+    finish = _epilogue(torch, gemm, d, c, bias)
+
+    def run() -> None:
+        torch.matmul(a, b, out=d)
+        finish()
+
+    return run
+
+
+def padded(torch: Any, gemm: Gemm, a: Any, b: Any, d: Any, c: Any = None, bias: Any = None) -> Call:
+    """As ``in_given_output``, with the odd sizes filled up with zeros to multiples of 16 bytes in every call."""
+    odd, step = odd_sizes(gemm), _ALIGNED // DTYPE_BYTES[gemm.dtype]
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    more_m, more_n, more_k = (-size % step if name in odd else 0 for name, size in (("m", m), ("n", n), ("k", k)))
+    finish = _epilogue(torch, gemm, d, c, bias)
+
+    def run() -> None:
+        left = _filled(torch, a, more_m, more_k, gemm.trans_a)
+        right = _filled(torch, b, more_k, more_n, gemm.trans_b)
+        if more_m or more_n:
+            d.copy_(torch.matmul(left, right)[..., :m, :n])
+        else:
+            torch.matmul(left, right, out=d)
+        finish()
+
+    return run
+
+
+def _filled(torch: Any, tensor: Any, rows: int, columns: int, transposed: bool) -> Any:
+    """The tensor with so many rows and columns of zeros, laid out as it was."""
+    if not (rows or columns):
+        return tensor
+    pad = torch.nn.functional.pad
+    return pad(tensor.mT, (0, rows, 0, columns)).mT if transposed else pad(tensor, (0, columns, 0, rows))
+
+
+def _epilogue(torch: Any, gemm: Gemm, d: Any, c: Any, bias: Any) -> Callable[[], None]:
+    """Scaling, C, bias and activation of D in place."""
+    act = activation(torch, gemm.act)
+
+    def run() -> None:
+        if gemm.alpha:
+            d.mul_(1.0)
+        if c is not None:
+            d.add_(c, alpha=1.0)
+        if bias is not None:
+            d.add_(bias)
+        if act is not None:
+            d.copy_(act(d))
+
+    return run
+
+
+def activation(torch: Any, act: str) -> Callable[[Any], Any] | None:
+    """PyTorch's function for an activation's name, or None."""
+    functional = torch.nn.functional
+    functions: dict[str, Callable[[Any], Any] | None] = {
+        "none": None,
+        "relu": torch.relu,
+        "gelu": functional.gelu,
+        "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+        "silu": functional.silu,
+    }
+    return functions[act]

@@ -1,0 +1,1 @@
+"""Processes of the tuner: RPC to a child process, locks on devices and folders, and how Ctrl-C ends the work."""

@@ -1,0 +1,214 @@
+"""Host-wide locks: who may measure on a device, and on a CPU who may build. ``flock`` on files in a shared folder.
+
+The kernel releases a lock when its holder dies, however it dies. Containers share a lock by sharing the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from tirgemm.errors import AlreadyRunning, Cancelled, InvalidRequest
+
+_FOLDER_MODE = 0o1777
+_FILE_MODE = 0o666
+_FIRST_PAUSE_S = 0.002
+_LONGEST_PAUSE_S = 0.05
+# A shorter wait is not told: where builds and measurements take turns there are many.
+_TOLD_AFTER_S = 0.25
+
+# Gets what a wait is for, in plain words, when it has begun; "" when it is over.
+OnWait = Callable[[str], None]
+
+
+def default_lock_dir() -> Path:
+    """``tirgemm-locks`` in the system's folder for temporary files, shared by all users of the machine."""
+    return Path(tempfile.gettempdir()) / "tirgemm-locks"
+
+
+class FileLock:
+    """A lock on one file, exclusive or shared. Held by this object; another of the same process waits like any other.
+
+    ``on_wait`` is told, from a thread, what an unlimited wait of more than a quarter of a second is for.
+    """
+
+    def __init__(self, path: Path, *, shared: bool = False, on_wait: OnWait | None = None) -> None:
+        self.path = path
+        self.shared = shared
+        self._on_wait = on_wait
+        self._fd: int | None = None
+
+    @property
+    def held(self) -> bool:
+        return self._fd is not None
+
+    def acquire(self, timeout_s: float | None = None, cancel: threading.Event | None = None) -> None:
+        """Wait for the lock: without end where ``timeout_s`` is None, not at all where it is 0.
+
+        Raises AlreadyRunning, which names the holder, after the time; Cancelled when ``cancel`` is set.
+        """
+        if self._fd is not None:
+            raise RuntimeError(f"lock {self.path} is held already")
+        fd = _open(self.path)
+        try:
+            self._wait(fd, timeout_s, cancel)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        if not self.shared:
+            with contextlib.suppress(OSError):  # who holds it is for a person; a full disk must not stop the holder
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Give the lock back; harmless when it is not held."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def __enter__(self) -> FileLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.release()
+
+    def _wait(self, fd: int, timeout_s: float | None, cancel: threading.Event | None) -> None:
+        mode = fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX
+        if timeout_s is None and cancel is None:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(fd, mode | fcntl.LOCK_NB)
+                return
+            with self._told(fd):
+                fcntl.flock(fd, mode)  # the kernel queues the waiters: fairer than asking again and again
+            return
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                fcntl.flock(fd, mode | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                pass
+            if cancel is not None and cancel.is_set():
+                raise Cancelled(f"cancelled while waiting for the lock {self.path}")
+            if deadline is not None and time.monotonic() >= deadline:
+                raise AlreadyRunning(
+                    f"lock {self.path} is held by process {_holder(fd)}; it was not free within {timeout_s:g} s"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    @contextmanager
+    def _told(self, fd: int) -> Iterator[None]:
+        """Tells ``on_wait`` of the wait within the block, if it lasts, and of its end."""
+        if self._on_wait is None:
+            yield
+            return
+        told = threading.Event()
+
+        def tell(on_wait: OnWait, reason: str) -> None:
+            told.set()
+            on_wait(reason)
+
+        timer = threading.Timer(_TOLD_AFTER_S, tell, (self._on_wait, self._reason(fd)))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+            if told.is_set():
+                self._on_wait("")
+
+    def _reason(self, fd: int) -> str:
+        """Who holds the lock. Only builders share it: where one more could, they hold it."""
+        if not self.shared:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                fcntl.flock(fd, fcntl.LOCK_UN)
+                return "kernels are being built on it"
+        return f"another process measures on it, pid {_holder(fd)}"
+
+
+class DeviceLock:
+    """The lock of one device: exclusive for measuring, shared for building on a CPU.
+
+    Behind a gate, so that a measurer that waits is served before builders that come later: a steady stream of builders
+    would otherwise keep it waiting for ever. ``on_wait`` as FileLock's.
+    """
+
+    def __init__(
+        self, lock_key: str, lock_dir: Path | None = None, *, shared: bool = False, on_wait: OnWait | None = None
+    ) -> None:
+        folder = lock_dir or default_lock_dir()
+        if not lock_key or not all(c.isalnum() or c in "-_" for c in lock_key):
+            raise InvalidRequest(f"lock key {lock_key!r:.80} may hold letters, digits, '-' and '_' only")
+        self._gate = FileLock(folder / f"{lock_key}.gate", shared=shared, on_wait=on_wait)
+        self._lock = FileLock(folder / f"{lock_key}.lock", shared=shared, on_wait=on_wait)
+
+    @property
+    def held(self) -> bool:
+        return self._lock.held
+
+    def acquire(self, timeout_s: float | None = None, cancel: threading.Event | None = None) -> None:
+        """As FileLock.acquire."""
+        started = time.monotonic()
+        self._gate.acquire(timeout_s, cancel)
+        try:
+            left = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started))
+            self._lock.acquire(left, cancel)
+        finally:
+            self._gate.release()
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> DeviceLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.release()
+
+
+def _open(path: Path) -> int:
+    """The lock file, created if need be, for every user of the machine; never through a symbolic link."""
+    _make_folder(path.parent)
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    while True:
+        # Not O_CREAT at once: in a sticky folder Linux refuses it for a file that another user made.
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(path, flags)
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                os.close(fd)
+                raise InvalidRequest(f"lock {path} is not a regular file; remove it")
+            return fd
+        with contextlib.suppress(FileExistsError):
+            fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, _FILE_MODE)
+            os.fchmod(fd, _FILE_MODE)
+            return fd
+
+
+def _make_folder(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(parents=True)
+        folder.chmod(_FOLDER_MODE)
+
+
+def _holder(fd: int) -> str:
+    text = os.pread(fd, 32, 0).decode(errors="replace").strip()
+    return text or "unknown"

@@ -1,0 +1,158 @@
+"""Tuning records, as frozen values: samples, candidates, certificates, kernels."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.gemm import Gemm, Regime
+from tirgemm.status import Role
+from tirgemm.status import Status as Status
+
+# Why samples were taken. Those of ``selection`` choose a kernel, those of ``report`` are its figures: taken afterwards,
+# because a choice flatters the samples that it was made by.
+Reason = Literal["search", "selection", "report", "noise", "other_regime"]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSet:
+    """Raw samples of one measurement in microseconds per call, why it was taken and what it was taken under.
+
+    ``baselines`` holds the samples of what ran interleaved with it in the same run, by name (``numpy_f32``,
+    ``torch.matmul``, ``default``). ``conditions``: clock_mhz, power_w, throttled, regime, fingerprint, at (UTC).
+    """
+
+    samples_us: tuple[float, ...]
+    reason: Reason = "search"
+    baselines: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    conditions: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def median_us(self) -> float:
+        return statistics.median(self.samples_us)
+
+    def beside(self, name: str, samples_us: tuple[float, ...]) -> SampleSet:
+        """The same, with samples of the same run as those of the baseline ``name``."""
+        return replace(self, baselines=self.baselines | {name: samples_us})
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "samples_us": list(self.samples_us),
+            "reason": self.reason,
+            "baselines": {name: list(samples) for name, samples in self.baselines.items()},
+            "conditions": self.conditions,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> SampleSet:
+        baselines = {name: tuple(samples) for name, samples in value["baselines"].items()}
+        return cls(tuple(value["samples_us"]), value["reason"], baselines, dict(value["conditions"]))
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateKey:
+    """What a candidate is the only one of: a config for a gemm on a device class in a regime."""
+
+    gemm: Gemm
+    device_key: str
+    regime: Regime
+    config_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A config of a family for a gemm on a device in a regime, with its status: the unit of the search.
+
+    ``rule`` names the rule that pruned it; ``message`` is for a person; ``error`` is the largest error over its
+    bound that verification saw; ``trace`` is the MetaSchedule trace as JSON; ``source_sha256`` hashes the generated
+    source, ``binary_sha256`` the cubin or shared object, ``kernel_sha256`` the manifest's kernel part (which names
+    the binary by its hash): what is measured and what is served have the same. ``attempt`` counts from 1.
+    """
+
+    gemm: Gemm
+    device_key: str
+    regime: Regime
+    config: Config
+    status: Status
+    message: str = ""
+    rule: str = ""
+    error: float | None = None
+    trace: Any = None
+    source_sha256: str = ""
+    binary_sha256: str = ""
+    kernel_sha256: str = ""
+    attempt: int = 1
+    predicted_us: float | None = None
+    sample_sets: tuple[SampleSet, ...] = ()
+
+    @property
+    def key(self) -> CandidateKey:
+        return CandidateKey(self.gemm, self.device_key, self.regime, self.config.digest)
+
+    @property
+    def search_us(self) -> float | None:
+        """Median of the search's own samples, or None where it was not measured."""
+        found = [s.median_us for s in self.sample_sets if s.reason in ("search", "noise")]
+        return found[-1] if found else None
+
+    def with_(self, **changes: Any) -> Candidate:
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The evidence that a kernel is right: each test with its bound and what was found, for one kernel_sha256."""
+
+    kernel_sha256: str
+    passed: bool
+    tests: tuple[dict[str, Any], ...]
+    reference: str
+    environment: dict[str, str] = field(default_factory=dict)
+    at: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kernel_sha256": self.kernel_sha256,
+            "passed": self.passed,
+            "tests": list(self.tests),
+            "reference": self.reference,
+            "environment": self.environment,
+            "at": self.at,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Certificate:
+        return cls(**value | {"tests": tuple(value["tests"])})
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """The selected, certified candidate with its artifact: what the database answers with.
+
+    ``role`` is ``fallback`` for the default served ahead of the search, ``tuned`` for the selected one, and
+    ``unverified`` for a cross-compiled build. ``timings`` is the summary that people read: median_us and the ratio to
+    each of default and baselines, per regime. ``artifact_sha256`` addresses the blob. ``trials`` is what the search
+    spent.
+    """
+
+    gemm: Gemm
+    device: Device
+    regime: Regime
+    role: Role
+    config: Config
+    kernel_sha256: str
+    artifact_sha256: str
+    artifact_bytes: int
+    certificate: Certificate | None
+    timings: dict[str, Any]
+    trials: int = 0
+    created_at: str = ""
+    id: str = ""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the search was ended by its user before its budget was spent."""
+        return bool(self.timings.get("search", {}).get("ended") == "interrupted")

@@ -1,0 +1,147 @@
+"""Features of the cost model: named numbers, pure functions of gemm, config, device and regime.
+
+Shapes enter as logarithms and as what a tile makes of them (waves, quantisation, traffic), so that records of one
+shape say something about another. A feature that does not apply is absent, and the model takes it as missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+
+from tirgemm.config import Config, Value
+from tirgemm.device import Device
+from tirgemm.families.base import Family, WithDerivedKnobs
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Range, Regime
+
+# The knobs that play one part go by one name in every family where they can; the first that is present counts.
+# A block of 0 is the whole extent, 0 threads are all that the device has.
+_PARTS: dict[str, tuple[str, ...]] = {
+    "bm": ("block_m", "tile_m"),
+    "bn": ("block_n", "tile_n"),
+    "bk": ("block_k", "tile_k"),
+    "tm": ("thread_m", "tile_m", "warp_m"),
+    "tn": ("thread_n", "tile_n", "warp_n"),
+    "stages": ("stages",),
+    "split": ("split_k", "split"),
+}
+
+
+def features(
+    gemm: Gemm, config: Config, device: Device, regime: Regime, family: Family | None = None
+) -> dict[str, float]:
+    """Every feature of one candidate. ``family`` adds its own analytic estimate, and what it derives from its knobs."""
+    found = dict(_problem(gemm, regime))
+    found[f"family={config.family}"] = 1.0
+    for name, value in config.knobs:
+        found.update(_knob(f"{config.family}.{name}", value))
+    found.update(_tiling(gemm, dict(config.knobs) | _derived(config, family), device))
+    if family is not None:
+        us = family.predict_us(gemm, config, device, regime)
+        found["log_predicted_us"] = math.log(us)
+        found["log_predicted_flops"] = math.log(gemm.flops / us)
+    return found
+
+
+def _derived(config: Config, family: object) -> dict[str, Value]:
+    return dict(family.derived_knobs(config)) if isinstance(family, WithDerivedKnobs) else {}
+
+
+@lru_cache(maxsize=4096)
+def _problem(gemm: Gemm, regime: Regime) -> tuple[tuple[str, float], ...]:
+    """What does not depend on the config."""
+    found = {
+        "log_m": math.log2(gemm.m_max),
+        "log_n": math.log2(gemm.n),
+        "log_k": math.log2(gemm.k),
+        "log_batch": math.log2(gemm.batch),
+        "log_flops": math.log2(gemm.flops),
+        "log_bytes": math.log2(gemm.nbytes),
+        "intensity": gemm.flops / gemm.nbytes,
+        "in_bytes": DTYPE_BYTES[gemm.dtype],
+        "out_bytes": DTYPE_BYTES[gemm.out],
+        "bf16": gemm.dtype == "bf16",
+        "acc_f16": gemm.acc == "f16",
+        "trans_a": gemm.trans_a,
+        "trans_b": gemm.trans_b,
+        "log_align": math.log2(gemm.align),
+        "epilogue": gemm.alpha + gemm.bias + (gemm.act != "none"),
+        "reads_c": gemm.beta,
+        "deterministic": gemm.deterministic,
+        "ranged": isinstance(gemm.m, Range),
+        "isolated": regime == "isolated",
+        "k_mod_8": gemm.k % 8 == 0,
+        "n_mod_8": gemm.n % 8 == 0,
+    }
+    return tuple((name, float(value)) for name, value in found.items())
+
+
+def _knob(name: str, value: Value) -> dict[str, float]:
+    """A number as itself, a flag as 0 or 1, a word as an indicator."""
+    if isinstance(value, str):
+        return {f"{name}={value}": 1.0}
+    return {name: float(value)}
+
+
+def _tiling(gemm: Gemm, knobs: Mapping[str, Value], device: Device) -> dict[str, float]:
+    """What the tile makes of the problem: blocks, waves, waste, traffic and room, as far as the knobs say."""
+    part = _parts(knobs)
+    found: dict[str, float] = {}
+    for axis, size in (("m", gemm.m_max), ("n", gemm.n), ("k", gemm.k)):
+        if f"b{axis}" in part:
+            tile = part[f"b{axis}"] = part[f"b{axis}"] or size
+            found[f"fill_{axis}"] = size / (math.ceil(size / tile) * tile)
+        if part.get(f"t{axis}", 0) > 0:
+            micro = part[f"t{axis}"]
+            found[f"micro_fill_{axis}"] = size / (math.ceil(size / micro) * micro)
+    bm, bn, bk = part.get("bm", 0), part.get("bn", 0), part.get("bk", 0)
+    tm, tn = part.get("tm", 0), part.get("tn", 0)
+    size = DTYPE_BYTES[gemm.dtype]
+    if bm > 0 and bn > 0:
+        split = max(1, part.get("split", 1))
+        blocks = math.ceil(gemm.m_max / bm) * math.ceil(gemm.n / bn) * gemm.batch * split
+        waves = blocks / device.units
+        traffic = blocks / split * gemm.k * (bm + bn) * size
+        found |= {
+            "log_blocks": math.log2(blocks),
+            "log_waves": math.log2(waves),
+            "wave_fill": waves / math.ceil(waves),
+            "tile_intensity": bm * bn / (bm + bn),
+            "log_tile": math.log2(bm * bn),
+            "log_tile_shape": math.log2(bm / bn),
+            "log_traffic": math.log2(traffic),
+            "traffic_ratio": traffic / gemm.nbytes,
+        }
+        if bk > 0:
+            stage = (bm + bn) * bk * size
+            staged = stage * max(1, part.get("stages", 1))
+            found |= {"log_stage_bytes": math.log2(stage), "log_staged_bytes": math.log2(staged)}
+            room = device.limits.shared_per_sm
+            if room:
+                found["blocks_by_shared"] = room / (staged + device.limits.shared_reserved_per_block)
+    if tm > 0 and tn > 0:
+        found |= {
+            "accumulators": tm * tn,
+            "log_accumulators": math.log2(tm * tn),
+            "operand_registers": tm + tn,
+            "micro_intensity": tm * tn / (tm + tn),
+        }
+    if device.kind == "cuda" and bm > 0 and bn > 0 and tm > 0 and tn > 0:
+        threads = max(1, bm * bn // (tm * tn))
+        found |= {"threads": threads, "log_threads": math.log2(threads)}
+        if device.limits.registers_per_sm:
+            registers = min(255, tm * tn + 2 * (tm + tn) + 24)
+            found["blocks_by_registers"] = device.limits.registers_per_sm / (threads * registers)
+            found["blocks_by_threads"] = device.limits.threads_per_sm / threads
+    return found
+
+
+def _parts(knobs: Mapping[str, Value]) -> dict[str, int]:
+    """The numbers of the knobs that play a known part."""
+    found: dict[str, int] = {}
+    for part, names in _PARTS.items():
+        value = next((knobs[name] for name in names if name in knobs), None)
+        if type(value) is int:
+            found[part] = value
+    return found

@@ -1,0 +1,304 @@
+"""``Search``: what to try next for one problem, and what came of it.
+
+Proposals are asked for in batches and results reported whenever they come, in any order and any subset. A seed fixes
+what is proposed for given measurements.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.errors import InvalidConfig, InvalidRequest
+from tirgemm.families.base import Family
+from tirgemm.gemm import Gemm, Regime
+from tirgemm.tuning.records import Candidate, Status
+from tirgemm.tuning.search.cost_model import MAX_HISTORY, BoostedTrees, CostModel, Scores
+from tirgemm.tuning.search.evolution import Evolution, Pick
+from tirgemm.tuning.search.neighbourhood import Neighbourhood
+from tirgemm.tuning.search.proposal_filter import Gate
+from tirgemm.tuning.search.similar_problems import nearest, of_nearest
+from tirgemm.tuning.search.space_trace import Point, point_of, point_schedule, trace_json
+
+# Problems whose fast configs are tried here, and how many of each.
+SIMILAR, OF_EACH = 4, 2
+# In spaces of more points than this a random population of the evolution has few good ones.
+LARGE = 1_000_000
+# The share of proposals that come from the neighbourhood of what is fast, while fewer than FIRST were measured and from
+# then on; the others come from the evolution.
+FIRST, NEAR_SHARES = 8, (1.0, 0.0)
+# Spaces up to this size are enumerated, so that their last points are found and their end is known.
+ENUMERATED = 20_000
+# Where fewer unknown points than this are left, they are all scored: evolution would mostly meet known ones.
+ALL_SCORED = 64
+# Draws from a larger space, where evolution found too little, before it counts as exhausted.
+DRAWS = 20_000
+# So many points of a round of evolution are kept, and so many proposals made of them, each time scored anew by what has
+# been learnt since: a round takes a second, and a batch may be a single proposal.
+KEPT, PROPOSED_OF_KEPT = 48, 8
+# The share of a batch that is picked at random: before anything was measured, and after.
+EXPLORE_UNTRAINED = 0.5
+EXPLORE = 0.125
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A config to build, verify and measure. ``predicted_us`` is None where nothing says."""
+
+    config: Config
+    trace_json: Any
+    predicted_us: float | None = None
+
+
+class Search:
+    """The search of one problem on one device in one regime over the spaces of ``families``.
+
+    ``recorded`` are the candidates of this problem from earlier: never proposed again, they teach the cost model and
+    seed the population. ``history`` are candidates of other problems or of the other regime:
+    those of the nearest problems warm the model. ``near_shares`` are the shares of the neighbourhood in the first
+    proposals and later; by default it proposes in large spaces alone. ``given_up`` is asked while proposals are made.
+    Raises InvalidRequest where there is no family.
+    """
+
+    def __init__(
+        self,
+        gemm: Gemm,
+        device: Device,
+        regime: Regime,
+        families: Sequence[Family],
+        *,
+        seed: int = 0,
+        recorded: Sequence[Candidate] = (),
+        history: Sequence[Candidate] = (),
+        cost_model: CostModel | None = None,
+        given_up: Callable[[], bool] = lambda: False,
+        near_shares: tuple[float, float] | None = None,
+    ) -> None:
+        if not families:
+            raise InvalidRequest(f"search of {gemm} on {device.name} was given no family; give at least one")
+        self.gemm = gemm
+        self.device = device
+        self.regime = regime
+        self.families = tuple(families)
+        self.seed = seed
+        self.gate = Gate(gemm, device, families, given_up)
+        self.near_shares = near_shares or (NEAR_SHARES if self._size > LARGE else (0.0, 0.0))
+        self.model: CostModel = cost_model or BoostedTrees(gemm, device, regime, families, seed=seed)
+        self.evolution = Evolution(gemm, self.gate)
+        self.best_us: float | None = None
+        self._points: list[Point] | None = None
+        self._neighbourhoods: dict[str, Neighbourhood] = {}
+        self._times: dict[Config, float | None] = {}
+        self._elsewhere: dict[Gemm, dict[Config, float]] = {}
+        self._kept: list[Point] = []
+        self._proposed_of_kept = 0
+        self.learn(of_nearest(gemm, history, MAX_HISTORY))
+        self._take_in(recorded)
+
+    @property
+    def pruned(self) -> dict[str, int]:
+        """How many distinct points each rule has rejected so far."""
+        return dict(self.gate.pruned)
+
+    @property
+    def pruned_examples(self) -> dict[str, list[tuple[Config, str]]]:
+        """For each rule the first few configs that it rejected, with the reason."""
+        return {rule: list(found) for rule, found in self.gate.examples.items()}
+
+    @property
+    def repeats(self) -> int:
+        """How often the evolution came upon a point that was already known, and dropped it."""
+        return self.gate.repeats
+
+    def ask(self, count: int) -> list[Proposal]:
+        """At most ``count`` configs that were neither recorded nor proposed before; [] where the space is exhausted.
+
+        The families' defaults come first. Raises InvalidRequest for a count below 1, Cancelled where it was given up.
+        """
+        if count < 1:
+            raise InvalidRequest(f"a search was asked for {count} proposals; ask for at least 1")
+        draw = self._random()
+        picks = self._defaults(count)
+        self.gate.known.update(pick.point for pick in picks)
+        if len(picks) < count:
+            picks += self._next(count - len(picks), draw)
+            self.gate.known.update(pick.point for pick in picks)
+        times = self._predicted_us([pick.point for pick in picks])
+        return [Proposal(self.gate.config(p.point), p.trace, us) for p, us in zip(picks, times, strict=True)]
+
+    def tell(self, candidates: Sequence[Candidate]) -> None:
+        """Take in results, whatever their status. Candidates of another problem, device or regime are refused."""
+        for candidate in candidates:
+            if (candidate.gemm, candidate.device_key, candidate.regime) != (self.gemm, self.device.key, self.regime):
+                raise InvalidRequest(
+                    f"candidate of {candidate.gemm} on {candidate.device_key} ({candidate.regime}) was reported to the "
+                    f"search of {self.gemm} on {self.device.key} ({self.regime})"
+                )
+        self._take_in(candidates)
+
+    def learn(self, candidates: Iterable[Candidate]) -> None:
+        """Let the model learn from candidates of other problems, or of this one in the other regime."""
+        others = [c for c in candidates if (c.gemm, c.regime) != (self.gemm, self.regime)]
+        self.model.learn(others)
+        for candidate in others:
+            us = candidate.search_us if candidate.status is Status.MEASURED else None
+            if us is not None:
+                self._elsewhere.setdefault(candidate.gemm, {})[candidate.config] = us
+
+    # -- choosing ------------------------------------------------------------------------------
+
+    def _defaults(self, count: int) -> list[Pick]:
+        """The families' defaults that are not known yet."""
+        found: list[Pick] = []
+        for family in self.families:
+            config = family.default(self.gemm, self.device, self.regime)
+            point = point_of(self.gate.spaces[family.name], config)
+            if point not in self.gate.known and len(found) < count:
+                found.append(self._pick(point))
+        return found
+
+    def _next(self, count: int, draw: random.Random) -> list[Pick]:
+        """A part from the neighbourhood of what is fast, the others from the evolution."""
+        whole = count * self.near_shares[len(self._times) >= FIRST]
+        near = self._near(int(whole) + (draw.random() < whole % 1))
+        self.gate.known.update(pick.point for pick in near)
+        return near + (self._evolved(count - len(near), draw) if len(near) < count else [])
+
+    def _near(self, count: int) -> list[Pick]:
+        if not count:
+            return []
+        measured = {config: us for config, us in self._times.items() if us is not None}
+        best = min(measured, key=lambda config: measured[config], default=None)
+        family = self.gate.families[best.family] if best is not None else self.families[0]
+        if family.name not in self._neighbourhoods:
+            self._neighbourhoods[family.name] = Neighbourhood(
+                self.gemm, family, self.device, self.regime, seed=self.seed
+            )
+        known = {config: us for config, us in self._times.items() if config.family == family.name}
+        space = self.gate.spaces[family.name]
+        flying = [self.gate.config(p) for p in self.gate.known if p.family == family.name]
+        configs = self._neighbourhoods[family.name].next(count, known, self._borrowed(family.name), flying)
+        return [self._pick(point_of(space, config)) for config in configs]
+
+    def _borrowed(self, family: str) -> list[Config]:
+        """The fastest configs of the most similar problems."""
+        return [
+            config
+            for gemm in [*([self.gemm] if self.gemm in self._elsewhere else []), *nearest(self.gemm, self._elsewhere)][
+                :SIMILAR
+            ]
+            for config in [
+                c for c in sorted(self._elsewhere[gemm], key=lambda c: self._elsewhere[gemm][c]) if c.family == family
+            ][:OF_EACH]
+        ]
+
+    def _evolved(self, count: int, draw: random.Random) -> list[Pick]:
+        share = EXPLORE if self.model.trained else EXPLORE_UNTRAINED
+        explore = min(count - 1, round(count * share + 0.001)) if count > 1 else 0
+        left = self._left() if self._size <= ENUMERATED else None
+        if left is not None and len(left) <= max(ALL_SCORED, 2 * count):
+            return self._best_of(left, count, explore, draw)
+        self._kept = [point for point in self._kept if point not in self.gate.known]
+        self._proposed_of_kept += count
+        if self._proposed_of_kept <= PROPOSED_OF_KEPT and len(self._kept) > 2 * count:
+            return self._best_of(self._kept, count, explore, draw)
+        seed = draw.randrange(1, 2**31 - 1)
+        picks = self.evolution.round(max(count, KEPT), explore, self._scores, seed)
+        self._kept, self._proposed_of_kept = [pick.point for pick in picks], count
+        at_random = min(explore, len(picks))
+        picks = picks[: count - at_random] + picks[len(picks) - at_random :] if len(picks) > count else picks
+        if len(picks) < count:
+            self.gate.known.update(pick.point for pick in picks)
+            others = left if left is not None else self._drawn(ALL_SCORED, draw)
+            others = [point for point in others if point not in self.gate.known]
+            picks += self._best_of(others, count - len(picks), explore, draw)
+        return picks
+
+    def _best_of(self, points: list[Point], count: int, explore: int, draw: random.Random) -> list[Pick]:
+        """The best-scored of ``points`` and ``explore`` random ones of the rest."""
+        scores = self._scores(points)
+        order = sorted(range(len(points)), key=lambda i: (-scores[i], i))
+        best = [points[i] for i in order[: max(0, count - explore)]]
+        rest = [points[i] for i in order[len(best) :]]
+        chosen = best + draw.sample(rest, min(count - len(best), len(rest)))
+        return [self._pick(point) for point in chosen]
+
+    @property
+    def _size(self) -> int:
+        return sum(space.size for space in self.gate.spaces.values())
+
+    def _left(self) -> list[Point]:
+        """Every valid point that is not known; for spaces that are enumerated."""
+        if self._points is None:
+            self._points = [point for point in self._all_points() if self.gate.valid(point)]
+        self._points = [point for point in self._points if point not in self.gate.known]
+        return self._points
+
+    def _all_points(self) -> Iterator[Point]:
+        for space in self.gate.spaces.values():
+            for config in space:
+                yield point_of(space, config)
+
+    def _drawn(self, count: int, draw: random.Random) -> list[Point]:
+        """At most ``count`` valid unknown points, drawn at random from all families alike."""
+        found: dict[Point, None] = {}
+        spaces = list(self.gate.spaces.values())
+        for _ in range(DRAWS):
+            space = draw.choice(spaces)
+            point = Point(space.family, tuple(draw.randrange(len(knob.choices)) for knob in space.knobs))
+            if point not in self.gate.known and self.gate.valid(point):
+                found[point] = None
+                if len(found) == count:
+                    break
+        return list(found)
+
+    def _pick(self, point: Point) -> Pick:
+        return Pick(point, trace_json(point_schedule(self.gemm, self.gate.spaces[point.family], point)))
+
+    def _random(self) -> random.Random:
+        """A generator that the seed and what is known fix, so that a resumed search goes on as if never stopped."""
+        known = sorted((point.family, point.indices) for point in self.gate.known)
+        digest = hashlib.sha256(repr((self.seed, str(self.gemm), known)).encode()).digest()
+        return random.Random(int.from_bytes(digest[:8], "big"))
+
+    # -- learning ------------------------------------------------------------------------------
+
+    def _scores(self, points: Sequence[Point]) -> Scores:
+        return self.model.scores([self.gate.config(point) for point in points])
+
+    def _predicted_us(self, points: list[Point]) -> list[float | None]:
+        if self.best_us is not None and self.model.trained:
+            expected = self.model.expected([self.gate.config(point) for point in points])
+            return [self.best_us * math.exp(-score) for score in expected]
+        return [
+            self.gate.families[p.family].predict_us(self.gemm, self.gate.config(p), self.device, self.regime)
+            for p in points
+        ]
+
+    def _take_in(self, candidates: Iterable[Candidate]) -> None:
+        taken = [c for c in candidates if c.status is not Status.PRUNED]
+        self.model.learn(taken)
+        for candidate in taken:
+            point = self._point(candidate.config)
+            if point is None:
+                continue
+            self.gate.known.add(point)
+            us = candidate.search_us if candidate.status is Status.MEASURED else None
+            self._times[candidate.config] = us
+            if us is not None:
+                self.best_us = us if self.best_us is None else min(self.best_us, us)
+                self.evolution.record(point, us)
+
+    def _point(self, config: Config) -> Point | None:
+        """The point of a recorded config, or None where today's spaces do not have it."""
+        space = self.gate.spaces.get(config.family)
+        try:
+            return point_of(space, config) if space is not None else None
+        except InvalidConfig:
+            return None

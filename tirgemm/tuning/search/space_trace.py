@@ -1,0 +1,170 @@
+"""Families' spaces as MetaSchedule traces, and traces back as configs.
+
+A design space is a schedule that samples the index of every knob's choice and annotates the root block with the
+sampled variable. Nothing branches on a sampled value, so a trace with a mutated decision stays true, and its
+annotations follow it. The module being scheduled is an empty root block named for the problem: what the kernel
+computes is ``tirgemm.workload``, and what a config makes of it is the family's ``instantiate``; the search only needs
+something small to hold the knobs (a trace applies in 0.1 ms).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from tirgemm.config import Config, Space
+from tirgemm.device import Device
+from tirgemm.errors import InvalidConfig, InvalidRequest
+from tirgemm.families.base import Family
+from tirgemm.gemm import Gemm
+
+if TYPE_CHECKING:
+    from tvm import IRModule
+    from tvm.s_tir import Schedule
+
+ROOT = "root"
+PREFIX = "tirgemm."
+FAMILY = f"{PREFIX}family"
+SPACE = f"{PREFIX}space"
+GEMM = f"{PREFIX}gemm"
+_KNOB = f"{PREFIX}knob."
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of one family's space by the index of each knob's choice: what the search compares and remembers."""
+
+    family: str
+    indices: tuple[int, ...]
+
+
+def point_of(space: Space, config: Config) -> Point:
+    """The point of ``config``. Raises InvalidConfig for a config that is not in the space."""
+    return Point(space.family, tuple(space.indices(config).values()))
+
+
+def config_at(space: Space, point: Point) -> Config:
+    """The config of ``point``."""
+    return space.config({k.name: i for k, i in zip(space.knobs, point.indices, strict=True)})
+
+
+def space_digest(space: Space) -> str:
+    """16 hexadecimal digits over the knobs and their choices: an index means the same where this is the same."""
+    text = json.dumps([space.family, [[k.name, list(k.choices)] for k in space.knobs]], separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def search_module(gemm: Gemm) -> IRModule:
+    """The module whose root block the traces annotate; it differs for different problems."""
+    from tvm import IRModule, tirx
+    from tvm.s_tir import SBlock, SBlockRealize
+
+    block = SBlock([], [], [], ROOT, tirx.Evaluate(0))
+    body = SBlockRealize([], tirx.const(True, "bool"), block)
+    function = tirx.PrimFunc([], body).with_attr({"global_symbol": "main", "tirx.noalias": True, GEMM: str(gemm)})
+    return IRModule({"main": function})
+
+
+def sample_knobs(schedule: Schedule, space: Space) -> None:
+    """Sample every knob's choice, uniformly, into annotations of the root block."""
+    block = schedule.get_sblock(ROOT)
+    schedule.annotate(block, FAMILY, space.family)
+    schedule.annotate(block, SPACE, space_digest(space))
+    for knob in space.knobs:
+        count = len(knob.choices)
+        index = schedule.sample_categorical(list(range(count)), [1.0 / count] * count)
+        schedule.annotate(block, _KNOB + knob.name, index)
+
+
+def annotated_point(schedule: Schedule, spaces: Mapping[str, Space]) -> Point | None:
+    """The point that the root block's annotations name, or None where they belong to a space that is no more."""
+    annotations = _annotations(schedule)
+    space = spaces.get(str(annotations.get(FAMILY, "")))
+    if space is None or str(annotations.get(SPACE, "")) != _digest_cached(space):
+        return None
+    return Point(space.family, tuple(int(annotations[_KNOB + knob.name]) for knob in space.knobs))
+
+
+def _annotations(schedule: Schedule) -> Mapping[str, Any]:
+    """The root block's annotations, straight from the module: Schedule.get takes ten times as long to check types."""
+    annotations: Mapping[str, Any] = schedule.mod["main"].body.block.annotations
+    return annotations
+
+
+def trace_json(schedule: Schedule) -> Any:
+    """A schedule's trace as plain JSON, without dead instructions."""
+    return _plain(schedule.trace.simplified(True).as_json())
+
+
+def point_schedule(gemm: Gemm, space: Space, point: Point) -> Schedule:
+    """A traced schedule whose decisions are ``point``."""
+    from tvm.s_tir import Schedule
+
+    schedule = Schedule(search_module(gemm), seed=1)
+    block = schedule.get_sblock(ROOT)
+    schedule.annotate(block, FAMILY, space.family)
+    schedule.annotate(block, SPACE, space_digest(space))
+    for knob, chosen in zip(space.knobs, point.indices, strict=True):
+        count = len(knob.choices)
+        index = schedule.sample_categorical(list(range(count)), [1.0 / count] * count, decision=chosen)
+        schedule.annotate(block, _KNOB + knob.name, index)
+    return schedule
+
+
+def trace_of(gemm: Gemm, device: Device, config: Config, families: Iterable[Family] | None = None) -> Any:
+    """The trace, as JSON, that replays to ``config``. Raises InvalidConfig for one outside its family's space."""
+    space = _family(config.family, families).space(gemm, device)
+    return trace_json(point_schedule(gemm, space, point_of(space, config)))
+
+
+def replay(trace: Any, gemm: Gemm, device: Device, families: Iterable[Family] | None = None) -> Config:
+    """The config that a recorded trace stands for: reapplied to a fresh schedule, read off its annotations.
+
+    ``families`` defaults to all. Raises InvalidRequest for what is no trace of a tirgemm search, InvalidConfig where
+    the family's knobs have changed since it was recorded.
+    """
+    from tvm.s_tir import Schedule, Trace
+
+    schedule = Schedule(search_module(gemm), seed=1)
+    try:
+        Trace.apply_json_to_schedule(trace, schedule)
+        name = str(_annotations(schedule)[FAMILY])
+    except Exception as error:  # TVM raises a different type for every malformed part of a trace
+        words = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise InvalidRequest(f"{str(trace)[:120]!r} is not the trace of a tirgemm search: {words[:200]}") from error
+    space = _family(name, families).space(gemm, device)
+    point = annotated_point(schedule, {name: space})
+    if point is None:
+        raise InvalidConfig(f"the trace was recorded for other knobs of {name} than those of today; tune {gemm} again")
+    return config_at(space, point)
+
+
+def _plain(value: Any) -> Any:
+    """TVM's containers and constants as JSON values."""
+    if value is None or isinstance(value, (int, float, str)):
+        return value
+    if isinstance(value, Sequence):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return _plain(value.value)
+
+
+@lru_cache(maxsize=64)
+def _digest_cached(space: Space) -> str:
+    return space_digest(space)
+
+
+def _family(name: str, families: Iterable[Family] | None) -> Family:
+    if families is None:
+        from tirgemm.families import family_named
+
+        return family_named(name)
+    for family in families:
+        if family.name == name:
+            return family
+    raise InvalidRequest(f"family {name!r} is not among those given")

@@ -1,0 +1,162 @@
+"""``SearchLoop``: proposes, builds and measures candidates until the budget is spent or the search is stopped."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from tirgemm.errors import Cancelled
+from tirgemm.events import BatchProposed, CandidateRecorded, Phase
+from tirgemm.tuning.budget import Ended
+from tirgemm.tuning.search.search import Proposal, Search
+
+if TYPE_CHECKING:
+    from tirgemm.tuning.build.binary import Binary
+    from tirgemm.tuning.records import Candidate
+    from tirgemm.tuning.tuning_task import TuningTask
+
+
+class SearchLoop:
+    """Keeps the build pool filled and the device busy. On a CPU building and measuring alternate.
+
+    A batch is at most a quarter of the trials that are left, so that the model learns within the search. On a GPU the
+    next one is asked for when half of the last one's size has come back, which keeps the builds going meanwhile.
+    ``trials`` counts the candidates that were proposed, with those that are recorded from earlier.
+    """
+
+    def __init__(self, tuning: TuningTask, search: Search, trials: int) -> None:
+        self.tuning = tuning
+        self.search = search
+        self.trials = trials
+        self.overlap = tuning.device.kind != "cpu"
+        self.most = max(8, 2 * tuning.workbench.pool.processes) if self.overlap else 8
+        # Results that are to come back before the next batch.
+        self.awaited = 0
+        tuning.deadline = self.deadline = time.monotonic() + tuning.budget.seconds
+        self.building: dict[Future[Binary], Proposal] = {}
+        self.built: deque[tuple[Proposal, Future[Binary]]] = deque()
+        self.exhausted = False
+        self.measured = False
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() > self.deadline
+
+    def run(self) -> Ended:
+        """Search to the end, and why it ended. Raises Cancelled."""
+        try:
+            while not self.tuning.end.stopping and self._step():
+                pass
+        except Cancelled:
+            if not self.tuning.end.stopping:
+                raise
+        finally:
+            for future in self.building:
+                future.cancel()
+        if self.tuning.end.stopping:
+            self.tuning.workbench.abandon_builds()
+            return "interrupted"
+        return self.ended
+
+    @property
+    def ended(self) -> Ended:
+        """Why no more is proposed, once that is so."""
+        if self.exhausted:
+            return "exhausted"
+        return "trials" if self.trials >= self.tuning.budget.trials else "seconds"
+
+    def _step(self) -> bool:
+        self.tuning.raise_if_cancelled()
+        if self.wants_proposals():
+            self.propose()
+        if self.building:
+            at_once = self.overlap and self.built
+            self.collect(self.tuning.workbench.ended(self.building, *((0.0,) if at_once else ())))
+        if self.built and (self.overlap or not self.building):
+            self.measure_one()
+        if self.late:
+            self.drop_what_is_late()
+        return self.active
+
+    @property
+    def active(self) -> bool:
+        """Whether something is in flight or may still be proposed."""
+        return bool(self.building or self.built) or self._may_propose()
+
+    def _may_propose(self) -> bool:
+        return not self.exhausted and self.trials < self.tuning.budget.trials and not self.late
+
+    @property
+    def batch(self) -> int:
+        """How many candidates to propose next."""
+        return max(1, min(self.most, (self.tuning.budget.trials - self.trials) // 4))
+
+    def wants_proposals(self) -> bool:
+        """Whether it is time for the next batch."""
+        if not self._may_propose():
+            return False
+        waiting = len(self.building) + len(self.built)
+        return not waiting or (self.overlap and self.awaited <= 0 and waiting <= self.most)
+
+    def propose(self) -> None:
+        """Ask the search for a batch and submit its builds."""
+        self.tuning.between_batches()
+        if not self.measured or not self.overlap:
+            self.tuning.enter(Phase.BUILDING)
+        proposals = self.search.ask(self.batch)
+        self.awaited = (len(proposals) + 1) // 2
+        self.exhausted = not proposals
+        self.trials += len(proposals)
+        if self.tuning.end.stopping:
+            return
+        for proposal in proposals:
+            self.building[self.tuning.workbench.build(self.tuning.gemm, proposal.config)] = proposal
+        self.tuning.emit(
+            BatchProposed(
+                proposed=len(proposals),
+                trials=self.trials,
+                pruned=dict(self.search.pruned),
+                seconds_left=self.tuning.seconds_left(),
+            )
+        )
+
+    def collect(self, done: Collection[Future[Binary]]) -> None:
+        """Take over the builds that have ended."""
+        for future in [f for f in self.building if f in done]:  # in the order of the proposals
+            self.built.append((self.building.pop(future), future))
+
+    def measure_one(self) -> Candidate:
+        """Verify and time the oldest finished build, record what became of it and tell the search."""
+        proposal, future = self.built.popleft()
+        self.tuning.enter(Phase.MEASURING)
+        self.measured = True
+        candidate = self.tuning.evaluator.candidate(proposal, future)
+        self.search.tell([candidate])
+        self.awaited -= 1
+        self.tuning.emit(
+            CandidateRecorded(
+                config=str(candidate.config),
+                digest=candidate.config.digest,
+                status=candidate.status,
+                us=candidate.search_us,
+                message=candidate.message,
+                trials=self.trials,
+                of=self.tuning.budget.trials,
+                predicted_us=candidate.predicted_us,
+                seconds_left=self.tuning.seconds_left(),
+                standing=self.tuning.standing(),
+            )
+        )
+        return candidate
+
+    def drop_what_is_late(self) -> None:
+        """Take back what has not begun when the time is over."""
+        for future in list(self.building):
+            if future.cancel():
+                del self.building[future]
+                self.trials -= 1
+        self.trials -= len(self.built)
+        self.built.clear()

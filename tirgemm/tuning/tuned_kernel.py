@@ -1,0 +1,121 @@
+"""``tune``: one call from a problem to a ``TunedKernel``, from the store where that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tirgemm.artifact import Kernel, Signer, Trust
+from tirgemm.artifact.loader import opened
+from tirgemm.detect import device as detect_device
+from tirgemm.device import Device
+from tirgemm.errors import ArtifactError, InvalidGemm, InvalidRequest, StoreError
+from tirgemm.events import Done
+from tirgemm.gemm import Gemm, Regime, regime_named
+from tirgemm.tuning.budget import Budget, covers
+from tirgemm.tuning.records import KernelRecord, Status
+from tirgemm.tuning.records.memory_store import MemoryStore
+from tirgemm.tuning.records.store import Store
+from tirgemm.tuning.tune import Tuning
+from tirgemm.tuning.tuning_task import Control, chosen_families
+from tirgemm.tuning.workbench import Workbench
+
+
+class TunedKernel(Kernel):
+    """A ``Kernel`` with ``record``: what the store holds of it, the trials and the certificate with it."""
+
+    def __init__(self, record: KernelRecord, artifact: bytes, trust: Trust) -> None:
+        super().__init__(*opened(artifact, trust))
+        self.record = record
+
+    def __repr__(self) -> str:
+        timing = self.timings.get(self.record.regime, {})
+        us = f", {timing['median_us']:.2f} us {self.record.regime}" if "median_us" in timing else ""
+        return f"<TunedKernel {self.gemm} on {self.device.key}: {self.config}{us}>"
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """What is to be tuned, on what, and how long: ``retune`` is on top of what is recorded.
+
+    Raises InvalidGemm, InvalidRequest, InvalidDevice for what cannot be meant.
+    """
+
+    gemm: Gemm
+    device: Device
+    regime: Regime
+    budget: Budget
+    seed: int = 0
+    families: tuple[str, ...] | None = None
+    retune: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        gemm: Gemm | str,
+        device: Device | str | None,
+        regime: str,
+        budget: Budget | None,
+        *,
+        seed: int = 0,
+        families: Iterable[str] | None = None,
+        retune: bool = False,
+    ) -> TuneRequest:
+        """Of what a user gives. Raises InvalidGemm and InvalidRequest, which say what to give, for other types."""
+        problem: Any = Gemm.parse(gemm) if isinstance(gemm, str) else gemm
+        if not isinstance(problem, Gemm):
+            raise InvalidGemm(f"gemm is {gemm!r:.80}; give a tirgemm.Gemm, or its text such as '4096x4096x4096:f16:nt'")
+        if budget is not None and not isinstance(budget, Budget):
+            raise InvalidRequest(f"budget is {budget!r:.80}; give tirgemm.Budget(trials=..., seconds=...)")
+        names = None if families is None else tuple(families)
+        return cls(problem, detect_device(device), regime_named(regime), budget or Budget(), seed, names, retune)
+
+
+def tune(
+    request: TuneRequest,
+    *,
+    store: Store | None = None,
+    signer: Signer | None = None,
+    control: Control | None = None,
+    lock_dir: Path | None = None,
+) -> TunedKernel:
+    """``tirgemm.tune`` on a store and a key of the caller's: by default in memory, with a key of its own.
+
+    Only artifacts that ``signer`` signed are taken from the store.
+    """
+    store = MemoryStore() if store is None else store
+    signer = signer or Signer.generate()
+    control = control or Control()
+    budget = request.budget
+    if request.retune:
+        recorded = store.candidates(request.gemm, request.device.key, request.regime)
+        budget = budget.on_top_of(sum(candidate.status is not Status.PRUNED for candidate in recorded))
+    else:
+        known = _stored(store, request, signer)
+        if known is not None:
+            if control.on_event is not None:
+                record = known.record
+                control.on_event(Done(kernel=record.id, config=str(record.config), timings=record.timings, stored=True))
+            return known
+    with Workbench(request.device, store, signer, lock_dir=lock_dir) as bench:
+        record = Tuning(
+            request.gemm, bench, request.regime, budget, seed=request.seed, families=request.families, control=control
+        ).run()
+        return TunedKernel(record, store.get_blob(record.artifact_sha256), Trust.of(signer.public))
+
+
+def _stored(store: Store, request: TuneRequest, signer: Signer) -> TunedKernel | None:
+    """The store's kernel where it answers the request; None where the search is to go on, or nobody can load it."""
+    record = store.kernel(request.gemm, request.device.key, request.regime)
+    if record is None or not covers(record, request.budget, request.families):
+        return None
+    families = chosen_families(request.gemm, request.device, request.families)
+    if record.config.family not in {family.name for family in families}:
+        return None
+    try:
+        return TunedKernel(record, store.get_blob(record.artifact_sha256), Trust.of(signer.public))
+    except (ArtifactError, StoreError):
+        # Merged in from another installation and signed there, or damaged: it is built and certified here again.
+        return None

@@ -1,0 +1,147 @@
+"""``TuningTask``: what the stages of one tuning share: problem, workbench, budget, records, and what the caller is
+told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tirgemm.config import Config
+from tirgemm.detect import check_fits
+from tirgemm.device import Device
+from tirgemm.errors import Cancelled, DeviceUnavailable, InvalidRequest
+from tirgemm.events import Event, EventHandler, Phase, PhaseEntered, Standing
+from tirgemm.families import Family, family_named, refusal, supporting
+from tirgemm.gemm import Gemm, Regime, regime_named
+from tirgemm.tuning.budget import Budget
+from tirgemm.tuning.evaluate import Evaluator
+from tirgemm.tuning.process.interrupts import EndOfWork
+from tirgemm.tuning.records import Candidate, Status
+from tirgemm.tuning.workbench import Workbench
+
+
+@dataclass(frozen=True)
+class Control:
+    """How a caller follows a tuning and ends it.
+
+    ``on_event`` is told what happens; ``between_batches`` is called before each batch of the search. Setting ``cancel``
+    ends the tuning with Cancelled; setting ``stop`` ends its search, and it goes on with the best so far.
+    """
+
+    on_event: EventHandler | None = None
+    cancel: threading.Event = field(default_factory=threading.Event)
+    stop: threading.Event = field(default_factory=threading.Event)
+    between_batches: Callable[[], None] | None = None
+
+
+class TuningTask:
+    """One problem to tune on one workbench, in one regime, with one budget."""
+
+    def __init__(
+        self,
+        gemm: Gemm,
+        workbench: Workbench,
+        regime: Regime = "sustained",
+        budget: Budget | None = None,
+        *,
+        seed: int = 0,
+        families: Iterable[str] | None = None,
+        control: Control | None = None,
+    ) -> None:
+        regime_named(regime)
+        self.gemm = gemm
+        self.workbench = workbench
+        self.device: Device = workbench.device
+        self.store = workbench.store
+        self.regime = regime
+        self.budget = budget or Budget()
+        self.seed = seed
+        self._control = control or Control()
+        self.end = EndOfWork(self._control.cancel, self._control.stop)
+        # When the search is to end, by time.monotonic(), while there is one.
+        self.deadline: float | None = None
+        self._phase: tuple[Phase, str] = Phase.STARTING, ""
+        check_fits(gemm, self.device)
+        self.families: tuple[Family, ...] = chosen_families(gemm, self.device, families)
+        self.evaluator = Evaluator(gemm, workbench, regime, seed=seed, cancel=self.end)
+
+    # -- what the caller is told ---------------------------------------------------------------
+
+    def emit(self, event: Event) -> None:
+        """Tell the caller what happened."""
+        if self._control.on_event is not None:
+            self._control.on_event(event)
+
+    def enter(self, phase: Phase, detail: str = "") -> None:
+        """Tell the caller what is being done from now on, unless that is what was told last."""
+        if self._phase != (phase, detail):
+            self._phase = phase, detail
+            self._tell_phase(phase, detail)
+
+    def tell_wait(self, reason: str) -> None:
+        """Tell what building or measuring waits for, as a phase of its own; then the phase that goes on."""
+        self._tell_phase(*((Phase.WAITING, reason) if reason else self._phase))
+
+    def seconds_left(self) -> float | None:
+        """What is left of the budget; None outside the search."""
+        return None if self.deadline is None else round(max(0.0, self.deadline - time.monotonic()), 1)
+
+    def between_batches(self) -> None:
+        if self._control.between_batches is not None:
+            self._control.between_batches()
+
+    def _tell_phase(self, phase: Phase, detail: str) -> None:
+        self.emit(PhaseEntered(phase=phase, detail=detail, seconds_left=self.seconds_left()))
+
+    # -- what the records say ------------------------------------------------------------------
+
+    def recorded(self) -> list[Candidate]:
+        return self.store.candidates(self.gemm, self.device.key, self.regime)
+
+    def is_ours(self, config: Config) -> bool:
+        """Whether it is of a family that is searched: what others have recorded is not this search's budget."""
+        return config.family in {family.name for family in self.families}
+
+    def standing(self) -> Standing:
+        """How the search stands by the records: how many were tried and measured, the best and the default."""
+        tried = [c for c in self.recorded() if c.status is not Status.PRUNED and self.is_ours(c.config)]
+        times = {c.config: c.search_us for c in tried if c.status is Status.MEASURED and c.search_us is not None}
+        best = min(times, key=lambda config: times[config], default=None)
+        defaults = [times[config] for config in self._defaults if config in times]
+        return Standing(
+            tried=len(tried),
+            measured=len(times),
+            best_us=times[best] if best else None,
+            best=str(best) if best else None,
+            default_us=min(defaults, default=None),
+        )
+
+    @cached_property
+    def _defaults(self) -> list[Config]:
+        return [family.default(self.gemm, self.device, self.regime) for family in self.families]
+
+    # -- what ends it --------------------------------------------------------------------------
+
+    def raise_if_cancelled(self) -> None:
+        if self.end.cancel.is_set():
+            raise Cancelled(f"tuning of {self.gemm} was cancelled; {len(self.recorded())} records are kept")
+
+    def require_present(self) -> None:
+        if not self.device.present:
+            raise DeviceUnavailable(self.device.only_named)
+
+
+def chosen_families(gemm: Gemm, device: Device, names: Iterable[str] | None) -> tuple[Family, ...]:
+    """The supporting families, or those of them that were asked for by name."""
+    offered = supporting(gemm, device)
+    if names is None:
+        return offered
+    asked = [family_named(name) for name in names]
+    for family in asked:
+        reason = refusal(family, gemm, device)
+        if reason is not None:
+            raise InvalidRequest(f"family {family.name} does not write {gemm} for {device.name}: {reason}")
+    return tuple(family for family in offered if family in asked)

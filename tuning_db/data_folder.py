@@ -1,0 +1,90 @@
+"""The data folder of one installation: its database with the blobs, and its signing key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tirgemm._user_folders import SIGNING_KEY, user_data
+
+if TYPE_CHECKING:
+    from tirgemm.artifact import Signer
+    from tirgemm.tuning_db import Database, SqlStore
+
+__all__ = [
+    "SIGNING_KEY",
+    "database_file",
+    "existing_database",
+    "open_database",
+    "open_store",
+    "require_database",
+    "signer",
+]
+
+
+def database_file(data_dir: Path | None) -> Path:
+    """The SQLite file of a data folder."""
+    from tirgemm.tuning_db.database import FILE_NAME
+
+    return _folder(data_dir) / FILE_NAME
+
+
+def open_database(data_dir: Path | None, url: str | None = None) -> Database:
+    """The database at ``url``, by default the SQLite file of the data folder, with the folder's blobs; made where
+    absent."""
+    from tirgemm.tuning_db import Database
+
+    return Database.embedded(_folder(data_dir)) if url is None else Database(url, _folder(data_dir))
+
+
+@contextmanager
+def existing_database(data_dir: Path | None, url: str | None = None, *, or_give: str = "") -> Iterator[Database]:
+    """The database of ``open_database``, which must be there: looking into a folder must not make one.
+
+    ``or_give`` is what the caller takes in place of a folder, for the InvalidRequest.
+    """
+    require_database(data_dir, url, f"give its folder with --data{f', or {or_give}' if or_give else ''}")
+    with open_database(data_dir, url) as database:
+        yield database
+
+
+def require_database(data_dir: Path | None, url: str | None, advice: str) -> None:
+    """Raise InvalidRequest, which ends with ``advice``, where a data folder holds no database, or a URL's file is
+    missing.
+
+    Whether a database server has the database is seen when it is opened.
+    """
+    from tirgemm.errors import InvalidRequest
+
+    folder = _folder(data_dir)
+    if url is None:
+        if not database_file(data_dir).is_file():
+            raise InvalidRequest(f"{folder} holds no tuning database; {advice}")
+        return
+    if not folder.is_dir():
+        raise InvalidRequest(f"there is no data folder {folder}; {advice}")
+    backend, _, file = url.partition(":///")
+    if backend.startswith("sqlite") and not Path(file.partition("?")[0]).is_file():
+        raise InvalidRequest(f"there is no database file {file}; {advice}")
+
+
+@contextmanager
+def open_store(data_dir: Path | None, url: str | None = None) -> Iterator[SqlStore]:
+    """The store on the database (at ``url``, by default the folder's own) and the blobs of a data folder."""
+    from tirgemm.tuning_db import SqlStore
+
+    with open_database(data_dir, url) as database:
+        yield SqlStore(database)
+
+
+def signer(data_dir: Path | None) -> Signer:
+    """The key that artifacts of this data folder are signed with, made at first use."""
+    from tirgemm.artifact import Signer
+
+    return Signer.load_or_create(_folder(data_dir) / SIGNING_KEY)
+
+
+def _folder(data_dir: Path | None) -> Path:
+    return user_data() if data_dir is None else data_dir.expanduser().absolute()

@@ -1,0 +1,80 @@
+"""``tirgemm.tune``: the tuner on the user's own database, signing with the user's own key."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from contextlib import ExitStack
+from enum import Enum
+from pathlib import Path
+
+from tirgemm.artifact import Signer
+from tirgemm.device import Device
+from tirgemm.events import EventHandler
+from tirgemm.gemm import Gemm, Regime
+from tirgemm.tuning import tuned_kernel
+from tirgemm.tuning.budget import Budget
+from tirgemm.tuning.process.interrupts import attended
+from tirgemm.tuning.records.store import Store
+from tirgemm.tuning.tuned_kernel import TunedKernel, TuneRequest
+from tirgemm.tuning.tuning_task import Control
+from tirgemm.tuning_db import data_folder
+
+
+class _Default(Enum):
+    DATABASE = "the user's database"
+
+    def __repr__(self) -> str:
+        return f"<{self.value}>"
+
+
+def tune(
+    gemm: Gemm | str,
+    device: Device | str | None = None,
+    regime: Regime = "sustained",
+    budget: Budget | None = None,
+    *,
+    seed: int = 0,
+    store: Store | _Default | None = _Default.DATABASE,
+    on_event: EventHandler | None = None,
+    cancel: threading.Event | None = None,
+    stop: threading.Event | None = None,
+    progress: bool | None = None,
+    families: Iterable[str] | None = None,
+    lock_dir: Path | None = None,
+    signer: Signer | None = None,
+    retune: bool = False,
+) -> TunedKernel:
+    """Find the fastest verified kernel for ``gemm`` on ``device`` in ``regime`` and return it, ready to call.
+
+    ``device`` is ``cpu``, ``cuda:0`` and so on (default: the first GPU, else the CPU) and must be present. ``store`` is
+    the user's database by default, which ``tirgemm tune`` uses too (``$TIRGEMM_DATA``, by default
+    ``~/.local/share/tirgemm``; ``$TIRGEMM_DB``); None keeps everything in memory. A problem that was tuned with this
+    budget or a larger one is answered from there; a larger budget goes on from the records, and so does ``retune``,
+    which tries ``budget`` more. ``signer`` is the key of that data folder by default, made at first use.
+
+    ``progress`` says in plain words what is being done: by itself in a notebook (False: never), elsewhere where it is
+    True. ``on_event`` is called with the events of ``tirgemm.events``; for an answer from the store only with ``Done``,
+    which says ``stored``.
+
+    Ctrl-C, a notebook's interrupt, ends the search: the best kernel so far is selected, certified, stored and returned,
+    with the warning SearchInterrupted; KeyboardInterrupt where there is none yet, and at a second Ctrl-C. It is so in
+    the main thread and where Ctrl-C has no handler of the application's own. Who gives ``stop`` ends the search by
+    setting it, and keeps Ctrl-C. Setting ``cancel`` ends everything within a second with Cancelled. What was recorded
+    stays.
+
+    ``seed`` fixes what is proposed for given measurements. Raises Unsupported, DoesNotFit, DeviceUnavailable,
+    InvalidRequest, StoreError, Cancelled, KeyboardInterrupt.
+    """
+    named = os.environ.get("TIRGEMM_LOCK_DIR", "")
+    with attended(str(gemm), progress, on_event, stop) as (handler, ending), ExitStack() as stack:
+        if isinstance(store, _Default):
+            store = stack.enter_context(data_folder.open_store(None, os.environ.get("TIRGEMM_DB") or None))
+        return tuned_kernel.tune(
+            TuneRequest.of(gemm, device, regime, budget, seed=seed, families=families, retune=retune),
+            store=store,
+            signer=signer or data_folder.signer(None),
+            control=Control(handler, cancel or threading.Event(), ending),
+            lock_dir=lock_dir or (Path(named) if named else None),
+        )

@@ -1,0 +1,54 @@
+"""Builds of mutated configs, as ``BuildPool`` calls them in its processes.
+
+A config with one more knob, ``alteration``, names an altered source: ``DELAY``, ``LIMIT+DROP:412`` (``alterations``).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.families import family_named
+from tirgemm.gemm import Gemm
+from tirgemm.launch import Launch
+from tirgemm.tuning.build.binary import Binary
+from verification.alterations import altered
+
+BUILDER = "verification.altered:build"
+KNOB = "alteration"
+
+
+def with_alteration(config: Config, alteration: str) -> Config:
+    """``config`` with an alteration as its last knob; empty for the source as it is."""
+    return Config(config.family, (*config.knobs, (KNOB, alteration)))
+
+
+def build(gemm: Gemm, config: Config, device: Device) -> Binary:
+    """The altered source, compiled, with the launch of the unaltered one. Raises BuildFailed, InvalidRequest.
+
+    ``resources`` also has ``serialised``: 1 where ptxas warns that wgmmas run one by one.
+    """
+    from tirgemm.tuning.build.cuda import compile_lowered
+
+    base = Config(config.family, tuple(knob for knob in config.knobs if knob[0] != KNOB))
+    launch, source = lowered(gemm, base, device)
+    text = altered(source, config[KNOB]) if config[KNOB] else source
+    text, cubin = compile_lowered(text, device.arch)
+    kernels = [cubin.resources[kernel.symbol] for kernel in launch.kernels]
+    resources = {
+        "registers": max(kernel.registers for kernel in kernels),
+        "spill_bytes": max(kernel.spill_bytes for kernel in kernels),
+        "serialised": int(cubin.serialised),
+    }
+    return Binary(cubin.data, "cubin", launch, {"kernel.cu": text}, cubin.flags, resources)
+
+
+@lru_cache(maxsize=8)
+def lowered(gemm: Gemm, config: Config, device: Device) -> tuple[Launch, str]:
+    """The launch, as the cubin's parameters have it, and the CUDA source of a config. Needs TVM."""
+    from tirgemm.tuning.build.cuda import checked_launch, lower
+
+    program = family_named(config.family).instantiate(gemm, config, device)
+    host, source = lower(program, device.arch)
+    return checked_launch(program, host), source

@@ -1,0 +1,124 @@
+"""Evidence files, which the verification programs write: rows by key under a head, compressed, resumable, checkable.
+
+A row names the commit and the time that it was made at and the source hash of its kernel (docs/results.md); ``Sources``
+lowers the kernel again and says whether its source is still that one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tirgemm.bench.results import environment, measured_at
+from tirgemm.device import Device
+from tirgemm.tuning.records import gzip_json
+
+FORMAT = "tirgemm-evidence/2"
+ROOT = Path(__file__).resolve().parents[1]
+# What a row depends on beside the family's own folder: a file of other sources is not gone on with.
+_SOURCES = (
+    "tirgemm/families/base.py",
+    "tirgemm/families/common",
+    "tirgemm/tuning/build",
+    "tirgemm/tuning/verify",
+    "tirgemm/workload.py",
+    "verification",
+)
+# What families share beside their own folders.
+_TENSORCORE = "tirgemm/families/tensorcore"
+_SHARED_BY = {"mma": (_TENSORCORE,), "wmma": (_TENSORCORE,)}
+# And a row of an emulator.
+_EMULATOR = "verification/emulator"
+_SUFFIXES = (".py", ".cu", ".h", ".cc")
+HEAD = ("format", "kind", "family", "environment", "sources_sha256", "summary", "rows")
+
+Row = dict[str, Any]
+
+
+class EvidenceFile:
+    """``kind`` is what was done (``verified``, ``mutants``, ``sanitized``, ``emulated``); rows are kept by their
+    ``key``."""
+
+    def __init__(self, path: Path, kind: str, family: str, device: Device, *, commit: str | None = None) -> None:
+        self.path = path
+        self._head = {
+            "format": FORMAT,
+            "kind": kind,
+            "family": family,
+            "environment": environment(device, ROOT, commit),
+            "sources_sha256": sources_sha256(family, kind),
+        }
+        self.rows: dict[str, Row] = {}
+        self.summary: dict[str, Any] = {}
+        if path.exists():
+            self._resume()
+
+    def add(self, key: str, row: Row) -> None:
+        """Keep a row, which has its kernel's source hash where it has a kernel; ``save`` writes it."""
+        self.rows[key] = {"key": key} | measured_at(self._head["environment"], None) | row
+
+    def save(self) -> None:
+        """Write everything, so that the file is whole at any time."""
+        counts = Counter(row["status"] for row in self.rows.values())
+        document = self._head | {
+            "summary": {"count": len(self.rows), "status": dict(sorted(counts.items()))} | self.summary,
+            "rows": list(self.rows.values()),
+        }
+        gzip_json.write(self.path, document)
+
+    def _resume(self) -> None:
+        """Go on with the rows of a file of the same kind, device and sources; of any other file none are kept."""
+        old = gzip_json.read(self.path)
+        same = ("format", "kind", "family", "sources_sha256")
+        if all(old[name] == self._head[name] for name in same) and _device(old) == _device(self._head):
+            self.rows = {row["key"]: row for row in old["rows"]}
+
+
+def problems(document: dict[str, Any]) -> list[str]:
+    """Every sentence that is wrong about a document: absent fields, a summary that its rows do not give, doubles."""
+    absent = [name for name in HEAD if name not in document]
+    if absent:
+        return [f"it lacks {', '.join(absent)}"]
+    found = []
+    if document["format"] != FORMAT:
+        found.append(f"its format is {document['format']!r}, not {FORMAT!r}")
+    rows, summary = document["rows"], document["summary"]
+    counts = dict(sorted(Counter(row["status"] for row in rows).items()))
+    if (summary["count"], summary["status"]) != (len(rows), counts):
+        found.append(f"its summary counts {summary['count']}, {summary['status']}; its rows are {len(rows)}, {counts}")
+    keys = Counter(row["key"] for row in rows)
+    found += [f"{count} rows have the key {key}" for key, count in keys.items() if count > 1]
+    if document["kind"] == "emulated":
+        found += [f"{row['key']} does not say on what problem" for row in rows if _lacks_problem(row)]
+        found += [f"{row['key']} is not altered and {row['status']}" for row in rows if _fails(row)]
+    return found
+
+
+def _lacks_problem(row: Row) -> bool:
+    """Of a row of an emulator: whether it ran and does not say what."""
+    return "emulated" not in row and not row["status"].startswith("not emulated: ")
+
+
+def _fails(row: Row) -> bool:
+    """Of a row of an emulator: whether it is of a kernel that is wrong as it is."""
+    return not row["mutant"] and row["status"] != "passed" and not row["status"].startswith("not emulated: ")
+
+
+def sources_sha256(family: str, kind: str = "") -> str:
+    """Over every source text that a row of ``kind`` about ``family`` depends on."""
+    digest = hashlib.sha256()
+    emulator = (_EMULATOR,) if kind == "emulated" else ()
+    for name in (*_SOURCES, f"tirgemm/families/{family}", *_SHARED_BY.get(family, ()), *emulator):
+        place = ROOT / name
+        files = sorted(place.rglob("*")) if place.is_dir() else [place]
+        for file in files:
+            if file.suffix in _SUFFIXES:
+                digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _device(head: dict[str, Any]) -> str:
+    key: str = head["environment"]["device_key"]
+    return key

@@ -1,0 +1,161 @@
+"""compute-sanitizer as a function: packaged kernels in, what it says about each out."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from benchmarks.sessions import killed, started
+from tirgemm.errors import MissingExtra
+from verification.evidence import ROOT
+from verification.sanitized_call import BEGIN, END
+
+TOOLS = ("memcheck", "racecheck", "synccheck")
+_PLACES = ("/usr/local/cuda/bin",)
+_OPTIONAL = {"--check-warpgroup-mma": "yes", "--check-bulk-copy": "yes", "--launch-timeout": "120"}
+# Kernels in one process: its start costs ten times what a small kernel takes.
+AT_ONCE = 8
+_START_S, _KERNEL_S = 60.0, 15.0
+_FINDING = re.compile(
+    r"^========= (?:(?:Error|Warning|ERROR|WARN|Info): |Invalid |Misaligned |Barrier error|Divergent |Potential "
+    r")(.*)|^========= (Program hit .*)"
+)
+_NOISE = ("ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY")
+_KEPT = 6
+CLEAN, FOUND, FAILED, TIMED_OUT = "clean", "found", "failed", "timed_out"
+
+
+@dataclass(frozen=True)
+class SanitizerReport:
+    """What one tool said about one kernel: ``status``, how many findings, and the first few."""
+
+    status: str
+    count: int = 0
+    findings: tuple[str, ...] = ()
+
+
+def program() -> str:
+    """The path of compute-sanitizer. Raises MissingExtra."""
+    found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=os.pathsep.join(_PLACES))
+    if found is None:
+        raise MissingExtra(
+            f"compute-sanitizer is neither on PATH nor in {', '.join(_PLACES)}: install the CUDA toolkit"
+        )
+    return found
+
+
+def check(tool: str, packages: list[Path], key: str, uuid: str, timeout_s: float) -> dict[str, SanitizerReport]:
+    """Every package called once under ``tool`` on the GPU ``uuid``, in one process; reports by the files' stems.
+
+    Raises MissingExtra.
+    """
+    command = [
+        program(),
+        "--tool",
+        tool,
+        "--print-limit",
+        "1000",
+        "--report-api-errors",
+        "no",
+        "--target-processes",
+        "application-only",
+        *options(tool, help_text()),
+        sys.executable,
+        "-m",
+        "verification.sanitized_call",
+        uuid,
+        key,
+        *map(str, packages),
+    ]
+    environment = dict(os.environ) | {
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        "PYTHONUNBUFFERED": "1",
+    }
+    process = started(command, environment)
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+        late = False
+    except subprocess.TimeoutExpired:
+        output, late = killed(process), True
+    return reports(output, [package.stem for package in packages], late=late)
+
+
+def each(
+    tool: str, packages: Sequence[Path], key: str, uuid: str, deadline: float
+) -> dict[Path, SanitizerReport | None]:
+    """What ``tool`` says about each package: of all in one process where that is clean, else of each alone.
+
+    None where ``deadline`` (of time.monotonic) has passed. Raises MissingExtra."""
+    if time.monotonic() > deadline:
+        return dict.fromkeys(packages)
+    found = check(tool, list(packages), key, uuid, _START_S + _KERNEL_S * len(packages))
+    reports: dict[Path, SanitizerReport | None] = {package: found[package.stem] for package in packages}
+    if len(packages) == 1 or all(report is not None and report.status == CLEAN for report in reports.values()):
+        return reports
+    alone = (each(tool, [package], key, uuid, deadline) for package in packages)
+    return {package: report for one in alone for package, report in one.items()}
+
+
+def options(tool: str, text: str) -> list[str]:
+    """The optional checks that this version's help lists for ``tool``."""
+    found: list[str] = []
+    section = ""
+    for line in text.splitlines():
+        heading = re.match(r"^\s*(\w+)-specific options", line, re.IGNORECASE)
+        if heading:
+            section = heading[1].lower()
+        for name, value in _OPTIONAL.items():
+            if name in line and section in (tool, "") and name not in found:
+                found += [name, value]
+    return found
+
+
+@lru_cache(maxsize=1)
+def help_text() -> str:
+    """What ``compute-sanitizer --help`` prints."""
+    return subprocess.run([program(), "--help"], capture_output=True, text=True, check=False).stdout
+
+
+def reports(output: str, names: list[str], *, late: bool = False) -> dict[str, SanitizerReport]:
+    """What ``output`` of one run says about each kernel: words between a kernel's begin and end are about it.
+
+    Words after the last end (racecheck sums up when the program ends) count for every kernel of the run, so that
+    nothing is lost: runs of one kernel each tell whose they are.
+    """
+    words: dict[str, list[str]] = {name: [] for name in names}
+    ended: dict[str, str] = {}
+    now: str | None = None
+    summary = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", output)
+    for line in output.splitlines():
+        if line.startswith(BEGIN):
+            now = line.removeprefix(BEGIN).strip()
+        elif line.startswith(END):
+            name, _, result = line.removeprefix(END).strip().partition(" ")
+            ended[name], now = result, None
+        found = _FINDING.match(line)
+        if found and not any(noise in line for noise in _NOISE):
+            for name in [now] if now in words else names:
+                words[str(name)].append(line.removeprefix("========= ").strip())
+    return {name: _report(words[name], ended.get(name), summary, output, late=late) for name in names}
+
+
+def _report(
+    words: list[str], ended: str | None, summary: re.Match[str] | None, output: str, *, late: bool
+) -> SanitizerReport:
+    if words:
+        return SanitizerReport(FOUND, len(words), tuple(word[:240] for word in dict.fromkeys(words))[:_KEPT])
+    if ended is None and late:
+        return SanitizerReport(TIMED_OUT)
+    if ended is None or summary is None:
+        return SanitizerReport(FAILED, 1, tuple(output.strip().splitlines()[-_KEPT:]))
+    if ended != "right":
+        return SanitizerReport(FOUND, 1, (ended,))
+    return SanitizerReport(CLEAN)

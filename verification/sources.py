@@ -1,0 +1,94 @@
+"""Source hashes of rows of evidence, as today's program gives them: each kernel is lowered again, and not compiled.
+
+python -m verification.sources FILE...     takes out of evidence files what is about kernels of another source
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.errors import TirgemmError
+from tirgemm.families import family_named
+from tirgemm.families.base import Program
+from tirgemm.families.common.tracing import quick_tracing
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.tuning.build.cuda import lower, with_looser_bounds
+from tirgemm.tuning.records import gzip_json
+from verification.cases import Case
+from verification.emulated import ARCH, EMULATORS
+
+Row = dict[str, Any]
+
+
+def hash_of(case: Case, device: Device) -> str:
+    """The source hash of a case's kernel as the family writes it."""
+    return _hashes(family_named(case.config.family).instantiate(case.gemm, case.config, device), device)[0]
+
+
+def kernel_of(row: Row) -> tuple[str, str]:
+    """What tells the kernel of a row from others of its file."""
+    return row.get("emulated", row["gemm"]), str(row["config"])
+
+
+def kernels(rows: Sequence[Row]) -> list[Row]:
+    """One row of every kernel that rows are about, in an order that only their keys give."""
+    distinct = {kernel_of(row): row for row in rows if row.get("source_sha256")}
+    return sorted(distinct.values(), key=lambda row: hashlib.sha256(row["key"].encode()).hexdigest())
+
+
+def stale(family: str, kind: str, rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
+    """The rows whose kernel's source is another today, or that cannot be written any more, each with the reason."""
+    device = named_device(ARCH)
+    for row in rows:
+        try:
+            with quick_tracing():
+                today = _hashes(_program(family, kind, row, device), device)
+        except TirgemmError as error:
+            yield row, str(error)
+            continue
+        if row["source_sha256"] not in today:
+            yield row, f"its source is {row['source_sha256'][:12]}, today's is {today[0][:12]}"
+
+
+def without_stale(path: Path) -> int:
+    """Take what is stale out of an evidence file; how many rows that were."""
+    document = gzip_json.read(path)
+    rows = document["rows"]
+    gone = {kernel_of(row) for row, _ in stale(document["family"], document["kind"], kernels(rows))}
+    document["rows"] = kept = [row for row in rows if kernel_of(row) not in gone]
+    counts = dict(sorted(Counter(row["status"] for row in kept).items()))
+    document["summary"] |= {"count": len(kept), "status": counts}
+    if "caught_by" in document["summary"]:
+        document["summary"]["caught_by"] = dict(Counter(row["status"] for row in kept if row["mutant"]))
+    gzip_json.write(path, document)
+    return len(rows) - len(kept)
+
+
+def _program(family: str, kind: str, row: Row, device: Device) -> Program:
+    """The program that a row is about, without the knobs that its family has no more: the source tells what they
+    did."""
+    gemm = Gemm.parse(row["gemm"])
+    known = {knob.name for knob in family_named(family).space(gemm, device).knobs}
+    config = Config(family, tuple((name, value) for name, value in row["config"].items() if name in known))
+    if kind == "emulated":
+        return EMULATORS[family].program(Gemm.parse(row["emulated"]), Case(gemm, config))
+    return family_named(family).instantiate(gemm, config, device)
+
+
+def _hashes(program: Program, device: Device) -> list[str]:
+    """Of the source as it is lowered, then with the looser bounds that a kernel which spills is compiled with."""
+    _, source = lower(program, device.arch)
+    return [hashlib.sha256(text.encode()).hexdigest() for text in with_looser_bounds(source)]
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        print(f"{name}: {without_stale(Path(name))} rows taken out")
