@@ -91,7 +91,8 @@ __forceinline__ __device__ void tirgemm_delay(unsigned site, unsigned longest) {
   unsigned hash = __shfl_sync(mask, (unsigned)(now >> 5), __ffs(mask) - 1);
   hash ^= (site + 1u) * 0x9E3779B9u ^ (blockIdx.x + 1u) * 0x85EBCA6Bu ^ (threadIdx.x / 32u + 1u) * 0xC2B2AE35u;
   hash ^= hash >> 16; hash *= 0x7FEB352Du; hash ^= hash >> 15; hash *= 0x846CA68Bu; hash ^= hash >> 16;
-  unsigned length = longest ? hash % longest : (hash & 63u) == 0u ? (hash >> 8) % 32768u : (hash & 3u) == 0u ? (hash >> 8) % 4096u : 0u;
+  unsigned length = longest ? hash % longest : (hash & 63u) == 0u ? (hash >> 8) % 32768u
+                  : (hash & 3u) == 0u ? (hash >> 8) % 4096u : 0u;
   long long start = clock64();
   while (clock64() - start < (long long)length) {}
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -129,7 +130,7 @@ def bench(
 
     def show() -> None:
         for work in works:
-            _show(work)
+            _show(f"{work.suite.name}, {work.regime}: {work.file.path}", work.file.document["summary"])
         if left:
             console.out.print(f"{left} shapes are left: run it again with --resume")
 
@@ -171,11 +172,9 @@ def _line(row: Row, kept: bool) -> str:
     return f"{head}{figures}{best}{'  (kept)' if kept else ''}"
 
 
-def _show(work: Work) -> None:
-    file = work.file
-    title = f"{work.suite.name}, {work.regime}: {file.path}"
+def _show(title: str, summary: Mapping[str, Mapping[str, Any]]) -> None:
     table = Table("variant", "speed against", ">geometric mean", ">least", ">shapes", title=title)
-    for variant, baselines in file.document["summary"].items():
+    for variant, baselines in summary.items():
         for name, found in baselines.items():
             table.add_row(variant, name, f"{found['geomean']:.3f}", f"{found['min']:.3f}", str(found["count"]))
     console.out.print(table)

@@ -1,4 +1,4 @@
-"""What the compiler made of accesses: found on the ladder, whose lower rungs it changes most, and on kernels that
+"""Compiled accesses matched with written ones: on the ladder, whose lower rungs it changes most, and on kernels that
 spill."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a report says of cp.async where it is not served as a store is."""
+"""Reports on cp.async where it is not served as a store is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which machine code ``explain`` reads: that which building the config gives, the artifact's own, or none and why."""
+"""Machine code that ``explain`` reads: that which building the config gives, the artifact's own, or none and why."""
 
 from __future__ import annotations
 

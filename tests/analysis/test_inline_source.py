@@ -1,4 +1,4 @@
-"""What functions of inline source do to memory, read from the PTX in them."""
+"""Memory accesses of inline-source functions, read from the PTX in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel takes and how it fills the device: against ptxas, the vendor's calculator and plain counting."""
+"""Resources of a kernel and its occupancy: against ptxas, the vendor's calculator and plain counting."""
 
 from __future__ import annotations
 
@@ -225,7 +225,8 @@ int main() {
   cudaOccResult r;
   int threads;
   size_t dynamic;
-  while (std::scanf("%d %d %d %d %d %zu %zu %zu %d %d %d %zu %zu %d", &p.computeMajor, &p.computeMinor, &p.maxThreadsPerBlock,
+  while (std::scanf("%d %d %d %d %d %zu %zu %zu %d %d %d %zu %zu %d", &p.computeMajor, &p.computeMinor,
+                    &p.maxThreadsPerBlock,
                     &p.maxThreadsPerMultiprocessor, &p.regsPerMultiprocessor, &p.sharedMemPerMultiprocessor,
                     &p.sharedMemPerBlockOptin, &p.reservedSharedMemPerBlock, &p.numSms, &threads, &a.numRegs,
                     &a.sharedSizeBytes, &dynamic, &a.numBlockBarriers) == 14) {

@@ -81,7 +81,8 @@ place = ctypes.c_uint64()
 for device in (0, 1, 2, 1000, -1):
     get = function(b"cuDeviceGet", ctypes.c_void_p, ctypes.c_int)(ctypes.byref(place), device)
     retain = function(b"cuDevicePrimaryCtxRetain", ctypes.c_void_p, ctypes.c_int)(ctypes.byref(place), device)
-    major = function(b"cuDeviceGetAttribute", ctypes.c_void_p, ctypes.c_int, ctypes.c_int)(ctypes.byref(place), 75, device)
+    attribute = function(b"cuDeviceGetAttribute", ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+    major = attribute(ctypes.byref(place), 75, device)
     result.append([get, retain, major])
 """
     assert cuda.run(PRELUDE + code)[0] == [[0, 0, 0]] * 2 + [[INVALID_DEVICE] * 3] * 3
@@ -109,7 +110,8 @@ from pathlib import Path
 libraries = [path for folder in nvidia.__path__ for path in Path(folder, "cu13", "lib").glob("libcudart.so.*")]
 runtime = ctypes.CDLL(str(libraries[0]))
 place = (ctypes.c_char * 4096)()
-for name in ("cudaGetDeviceCount", "cudaRuntimeGetVersion", "cudaDriverGetVersion", "cudaGetDevice", "cudaStreamCreate"):
+for name in ("cudaGetDeviceCount", "cudaRuntimeGetVersion", "cudaDriverGetVersion", "cudaGetDevice",
+             "cudaStreamCreate"):
     result.append(getattr(runtime, name)(place))
 result.append(runtime.cudaGetDeviceProperties(place, 0))
 result.append(runtime.cudaMalloc(place, ctypes.c_size_t(64)))

@@ -1,4 +1,4 @@
-"""What the launcher refuses before anything runs, and that it says why."""
+"""Arguments that the launcher refuses before anything runs, and the reason that it gives."""
 
 from __future__ import annotations
 

@@ -108,7 +108,8 @@ def test_the_thread_cap_of_a_kernel_is_kept() -> None:
 def test_kernels_run_in_order_over_zeroed_and_aligned_workspaces() -> None:
     source = r"""
     KERNEL(first) { float *w = args[0].v.p, *z = args[1].v.p; int64_t i = args[2].v.i;
-      if ((uintptr_t)w % 64 || (uintptr_t)z % 64) { TVMFFIErrorSetRaisedFromCStr("ValueError", "not aligned"); return -1; }
+      if ((uintptr_t)w % 64 || (uintptr_t)z % 64) {
+        TVMFFIErrorSetRaisedFromCStr("ValueError", "not aligned"); return -1; }
       w[i] = i; z[i] += 1; return 0; }
     KERNEL(second) { float *w = args[0].v.p, *z = args[1].v.p, *d = args[2].v.p; int64_t i = args[3].v.i;
       for (int j = 0; j < 5; ++j) d[i * 5 + j] = w[36 - i] + 100 * z[i]; return 0; }
@@ -126,7 +127,8 @@ def test_kernels_run_in_order_over_zeroed_and_aligned_workspaces() -> None:
 
 def test_a_workspace_that_grows_with_m_is_large_enough() -> None:
     source = r"""
-    KERNEL(fill) { memset(args[0].v.p, 7, args[1].v.i); ((float*)args[2].v.p)[args[3].v.i * 5] = args[1].v.i; return 0; }
+    KERNEL(fill) { int64_t bytes = args[1].v.i;
+      memset(args[0].v.p, 7, bytes); ((float*)args[2].v.p)[args[3].v.i * 5] = bytes; return 0; }
     """
     gemm = Gemm(Range(1, 5000), 5, 3, dtype="f32", align=4)
     nbytes = M * 4096

@@ -327,7 +327,8 @@ class ndarray(CudaTensor):
 streams = lambda index: types.SimpleNamespace(ptr=0x600 + index)
 sys.modules["cupy"] = types.SimpleNamespace(cuda=types.SimpleNamespace(get_current_stream=streams))
 kernel = load({artifact!r}, trust=Trust.of({next(iter(TRUST.keys))!r}))
-a, b, d = (ndarray(shape, address=where, device=1) for shape, where in (((57, 40), 4096), ((24, 40), 65536), ((57, 24), 1 << 20)))
+places = {{4096: (57, 40), 65536: (24, 40), 1 << 20: (57, 24)}}
+a, b, d = (ndarray(shape, address=where, device=1) for where, shape in places.items())
 assert kernel(a, b, alpha=2, out=d) is d
 del sys.modules["cupy"]
 """

@@ -1,4 +1,4 @@
-"""Measuring a suite: which rows come out, what is kept on resuming, and what becomes of shapes that fail."""
+"""The measuring of a suite: which rows come out, what is kept on resuming, and what becomes of shapes that fail."""
 
 from __future__ import annotations
 

@@ -86,7 +86,8 @@ arguments = sys.argv[1:]
 log, metrics = (arguments[arguments.index(name) + 1] for name in ("--log-file", "--metrics"))
 subprocess.call([sys.executable, "-c", "import subprocess, sys; subprocess.call(sys.argv[1:])", *arguments[-3:]])
 if "{table}":
-    Path(log).write_text(f'"ID","Kernel Name","Grid Size","Block Size","{{metrics}}"\\n"0","k","(1,1,1)","(1,1,1)","7"\\n')
+    head = f'"ID","Kernel Name","Grid Size","Block Size","{{metrics}}"'
+    Path(log).write_text(head + '\\n"0","k","(1,1,1)","(1,1,1)","7"\\n')
 else:
     signal.pause()
 """
@@ -154,7 +155,8 @@ for number, file in enumerate(a for a in arguments if a.endswith(".tirgemm")):
     if name == "bad":
         print("CudaError: illegal address")
         break
-    lines.append(f'"{{number}}","simt_gemm_kernel","(1, 1, 1)","(128, 1, 1)",' + ",".join('"7"' for _ in metrics.split(",")))
+    values = ",".join('"7"' for _ in metrics.split(","))
+    lines.append(f'"{{number}}","simt_gemm_kernel","(1, 1, 1)","(128, 1, 1)",{{values}}')
     print("== end", name)
 Path(log).write_text("\\n".join(lines))
 """

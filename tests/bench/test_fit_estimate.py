@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import fields, replace
 from importlib.resources import files
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -27,8 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("family", [simt, tensorcore, wgmma], ids=lambda family: family.__name__)
-def test_a_fit_file_has_every_regime_and_says_where_it_comes_from(family: object) -> None:
-    regimes = json.loads(files(family).joinpath(FILE).read_text())  # type: ignore[arg-type]
+def test_a_fit_file_has_every_regime_and_says_where_it_comes_from(family: ModuleType) -> None:
+    regimes = json.loads(files(family).joinpath(FILE).read_text())
     assert list(regimes) == list(REGIMES)
     for fit in regimes.values():
         assert {"fitted_to", "device", "command", "commit", "date"} <= fit["provenance"].keys()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from benchmarks import knob_tables
 from tirgemm import Config, Device, Gemm
+from tirgemm.config import Value
 from tirgemm.tuning.records import Candidate, SampleSet, Status
 from tirgemm.tuning_db import transfer
 from tirgemm.tuning_db.data_folder import open_database
@@ -14,14 +15,14 @@ from tirgemm.tuning_db.store import SqlStore
 GPU = Device("cuda", "sm_90a", "NVIDIA H200", 132, 2**37)
 
 
-def found(text: str, regime: str, *times: tuple[dict[str, object], float | None]) -> list[Candidate]:
+def found(text: str, regime: str, *times: tuple[dict[str, Value], float | None]) -> list[Candidate]:
     """Candidates of a problem: microseconds by knobs, None for what was wrong."""
     return [
         Candidate(
             Gemm.parse(text),
             GPU.key,
             regime,
-            Config("wgmma", tuple({"swap": 0, "split": 1, "reduction": "cluster", **knobs}.items())),  # type: ignore[arg-type]
+            Config("wgmma", tuple({"swap": 0, "split": 1, "reduction": "cluster", **knobs}.items())),
             Status.WRONG if us is None else Status.MEASURED,
             sample_sets=() if us is None else (SampleSet((us,)),),
         )

@@ -1,4 +1,4 @@
-"""Measuring the ladder on a GPU that is made up: rows, what is left out and why, and what is drawn of them."""
+"""The ladder measured on a made-up GPU: rows, what is left out and why, and what is drawn of them."""
 
 from __future__ import annotations
 

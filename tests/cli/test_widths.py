@@ -9,7 +9,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -172,11 +171,9 @@ def test_bench_fits_and_is_whole(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     summary = {
         variant: dict.fromkeys(("default", "torch.matmul", "cublaslt_best"), found) for variant in ("default", "tuned")
     }
-    file = SimpleNamespace(document={"summary": summary}, path=Path("benchmarks/results/amd-epyc-2/x86.sustained.json"))
-    work = SimpleNamespace(file=file, suite=SimpleNamespace(name="x86"), regime="sustained")
 
     def run() -> str:
-        _show(work)  # type: ignore[arg-type]
+        _show("x86, sustained: benchmarks/results/amd-epyc-2/x86.sustained.json", summary)
         return capsys.readouterr().out
 
     assert_whole(run, monkeypatch)

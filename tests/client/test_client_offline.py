@@ -85,7 +85,9 @@ def test_a_port_where_nobody_listens_is_given_up_at_once(fake: FakeService, tmp_
         assert found.kernel(GEMM).gemm == GEMM
 
 
-def test_a_service_that_goes_away_while_its_job_is_followed_is_made_up_for(fake: FakeService, tmp_path: Path) -> None:
+def test_a_service_that_goes_away_while_its_job_is_followed_is_made_up_for(
+    fake: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     filled(fake, tmp_path)
     fake.answer = fake.pending
     fake.streams = [[*EVENTS[:2], httpx.ReadError("reset")]]
@@ -97,7 +99,7 @@ def test_a_service_that_goes_away_while_its_job_is_followed_is_made_up_for(fake:
         raise REFUSED
 
     stream = fake._stream
-    fake._stream = lambda: stream() if fake.streams else gone()  # type: ignore[method-assign]
+    monkeypatch.setattr(fake, "_stream", lambda: stream() if fake.streams else gone())
     assert found.kernel(GEMM, budget={"trials": 99}).manifest.timings["role"] == "tuned"
 
 

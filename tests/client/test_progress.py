@@ -319,7 +319,7 @@ def test_the_terminal_s_view_draws_and_cleans_up() -> None:
 
 def notebook(monkeypatch: pytest.MonkeyPatch, shell: str = "ZMQInteractiveShell") -> None:
     fake = types.ModuleType("IPython")
-    fake.get_ipython = type(shell, (), {})  # type: ignore[attr-defined]
+    monkeypatch.setattr(fake, "get_ipython", type(shell, (), {}), raising=False)
     monkeypatch.setitem(sys.modules, "IPython", fake)
 
 

@@ -72,8 +72,8 @@ def test_few_builds_cover_every_path() -> None:
         assert {min(numbers), max(numbers)} <= taken if numbers else words, name
 
 
-# What the register budget cannot tell (planning/registers.py says so): drawn cases that spill, with their bytes. Here it
-# is the thread that copies, of a tile of 64 x 224 x 128 in pieces of 8 bytes.
+# What the register budget cannot tell (planning/registers.py says so): drawn cases that spill, with their bytes. Here
+# it is the thread that copies, of a tile of 64 x 224 x 128 in pieces of 8 bytes.
 KNOWN_SPILLS = {("1000x576x520:bf16:tt:batch=2:align=8:alpha", "a9300612a9950132"): 40}
 
 

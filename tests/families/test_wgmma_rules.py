@@ -1,4 +1,4 @@
-"""What the wgmma family rejects and why, what it chooses without tuning, and the launches that it describes."""
+"""Configs that the wgmma family rejects and why, its choice without tuning, and the launches that it describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every family's kernels must do on a GPU: compute random and named problems, and be timed by default.
+"""Tests of every family's kernels on a GPU: they compute random and named problems, and be timed by default.
 
 What is verified is the signed package through the loader, at the level of a certificate: the exact and the normal test,
 guard bands, poisoned outputs, m at both ends of a range and between.

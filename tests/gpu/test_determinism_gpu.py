@@ -53,7 +53,8 @@ extern "C" __global__ void clear(float* d) {
 extern "C" __global__ void arrive(const unsigned short* a, const unsigned short* b, float* d) {
   int part = blockIdx.x / 256, row = blockIdx.x % 256, column = threadIdx.x;
   float sum = 0;
-  for (int k = part * 256; k < part * 256 + 256; ++k) sum += half_at(a + row * 8192 + k) * half_at(b + k * 256 + column);
+  for (int k = part * 256; k < part * 256 + 256; ++k)
+    sum += half_at(a + row * 8192 + k) * half_at(b + k * 256 + column);
   atomicAdd(d + row * 256 + column, sum);
 }
 """

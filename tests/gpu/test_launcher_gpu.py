@@ -229,13 +229,15 @@ extern "C" __global__ void tiles(const __grid_constant__ Map map, unsigned short
     asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(bar) : "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 4096;" :: "r"(bar) : "memory");
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3}], [%4];"
                  :: "r"(to), "l"(&map), "r"(0), "r"(row), "r"(bar) : "memory");
   }
   __syncthreads();
   unsigned done = 0;
   while (!done)
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(bar) : "memory");
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done) : "r"(bar) : "memory");
   for (int i = threadIdx.x; i < 32 * 64; i += blockDim.x)
     if (row + i / 64 < m) put(d + (row + i / 64) * 64 + i % 64, get(tile + i) * clusters);
 }

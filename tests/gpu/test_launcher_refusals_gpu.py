@@ -1,4 +1,4 @@
-"""What the launcher refuses on a real GPU, and that calls work after each refusal."""
+"""Calls that the launcher refuses on a real GPU, and that calls work after each refusal."""
 
 from __future__ import annotations
 

@@ -38,8 +38,10 @@ ROWS = r"""
 static float get(const void* p, int64_t i) { return (float)((const _Float16*)p)[i]; }
 static void put(void* p, int64_t i, float x) { ((_Float16*)p)[i] = (_Float16)x; }
 #elif GEMM_BF16
-static float get(const void* p, int64_t i) { uint32_t x = (uint32_t)((const uint16_t*)p)[i] << 16; float f; memcpy(&f, &x, 4); return f; }
-static void put(void* p, int64_t i, float f) { uint32_t x; memcpy(&x, &f, 4); ((uint16_t*)p)[i] = (uint16_t)((x + 0x7fff + (x >> 16 & 1)) >> 16); }
+static float get(const void* p, int64_t i) {
+  uint32_t x = (uint32_t)((const uint16_t*)p)[i] << 16; float f; memcpy(&f, &x, 4); return f; }
+static void put(void* p, int64_t i, float f) {
+  uint32_t x; memcpy(&x, &f, 4); ((uint16_t*)p)[i] = (uint16_t)((x + 0x7fff + (x >> 16 & 1)) >> 16); }
 #else
 static float get(const void* p, int64_t i) { return ((const float*)p)[i]; }
 static void put(void* p, int64_t i, float x) { ((float*)p)[i] = x; }
@@ -60,7 +62,8 @@ KERNEL(rows) {
     for (int64_t j = 0; j < GEMM_N; ++j) {
       float sum = 0;
       for (int64_t k = 0; k < GEMM_K; ++k)
-        sum += get(a, a0 + (GEMM_TA ? k * lda + row : row * lda + k)) * get(b, b0 + (GEMM_TB ? j * GEMM_LDB + k : k * GEMM_LDB + j));
+        sum += get(a, a0 + (GEMM_TA ? k * lda + row : row * lda + k))
+               * get(b, b0 + (GEMM_TB ? j * GEMM_LDB + k : k * GEMM_LDB + j));
       sum *= alpha;
       if (c) sum += beta * get(c, i * m * GEMM_LDC + row * GEMM_LDC + j);
       if (bias) sum += get(bias, j);

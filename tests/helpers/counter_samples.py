@@ -1,4 +1,4 @@
-"""What counters' tests share: metrics by name, and a table as the profiler prints it."""
+"""Samples of counters: metrics by name, and a table as the profiler prints it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ LOG = f"""==PROF== Connected to process 4242 (/usr/bin/python3.12)
 ==PROF== Profiling "wgmma_gemm_kernel" - 1: 0%....50%....100% - 9 passes
 ==PROF== Profiling "wgmma_reduce_kernel" - 2: 0%....50%....100% - 9 passes
 ==PROF== Disconnected from process 4242
-"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC","{CONFLICTS}","{LOADS}","{OCCUPANCY}"
+"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC",\
+"{CONFLICTS}","{LOADS}","{OCCUPANCY}"
 "","","","","","","","","","","","","","%"
-"0","4242","python3.12","127.0.0.1","simt_gemm_kernel","1","13","(256, 1, 1)","(1024, 1, 1)","0","9.0","0","402,657,486","24.87"
+"0","4242","python3.12","127.0.0.1","simt_gemm_kernel","1","13","(256, 1, 1)","(1024, 1, 1)","0","9.0",\
+"0","402,657,486","24.87"
 "1","4242","python3.12","127.0.0.1","wgmma_gemm_kernel","1","13","(256, 1, 1)","(132, 1, 1)","0","9.0","12","n/a","12.4"
-"2","4242","python3.12","127.0.0.1","wgmma_reduce_kernel(float *, int)","1","13","(256, 1, 1)","(64, 1, 1)","0","9.0","0","","43.1"
+"2","4242","python3.12","127.0.0.1","wgmma_reduce_kernel(float *, int)","1","13","(256, 1, 1)","(64, 1, 1)","0","9.0",\
+"0","","43.1"
 """

@@ -1,4 +1,4 @@
-"""How fast the machine is at the moment: what else its host does slows it for seconds, by half or more."""
+"""The machine's pace at the moment: what else its host does slows it for seconds, by half or more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Python says where an extra is not installed: MissingExtra, with the extra and the line that installs it."""
+"""Errors where an extra is not installed: MissingExtra, with the extra and the line that installs it."""
 
 from __future__ import annotations
 

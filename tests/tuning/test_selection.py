@@ -1,4 +1,4 @@
-"""Which finalist is served."""
+"""Selection of the finalist that is served."""
 
 from __future__ import annotations
 

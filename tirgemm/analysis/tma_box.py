@@ -1,4 +1,4 @@
-"""What TMA moves at once, in place of threads that each copy values: a box of a tensor, and how its rows lie in shared
+"""Boxes of TMA copies, moved at once in place of threads that each copy values, and how their rows lie in shared
 memory."""
 
 from __future__ import annotations

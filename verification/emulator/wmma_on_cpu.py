@@ -13,13 +13,15 @@ _FRAGMENTS = """
 namespace nvcuda { namespace wmma {
 struct row_major; struct col_major; struct matrix_a; struct matrix_b; struct accumulator;
 enum layout_t { mem_row_major, mem_col_major };
-template <typename Use, int m, int n, int k, typename T, typename Layout = row_major> struct fragment { float x[16][16]; };
+template <typename Use, int m, int n, int k, typename T, typename Layout = row_major>
+struct fragment { float x[16][16]; };
 template <typename L> struct across { static constexpr bool value = false; };
 template <> struct across<col_major> { static constexpr bool value = true; };
 template <typename Use, typename T, typename L>
 inline void load_matrix_sync(fragment<Use, 16, 16, 16, T, L>& f, const T* p, unsigned ld) {
   if ((size_t)p % 32 || ld * sizeof(T) % 16) abort();
-  for (int i = 0; i < 16; i++) for (int j = 0; j < 16; j++) f.x[i][j] = (float)(across<L>::value ? p[j * ld + i] : p[i * ld + j]);
+  for (int i = 0; i < 16; i++) for (int j = 0; j < 16; j++)
+    f.x[i][j] = (float)(across<L>::value ? p[j * ld + i] : p[i * ld + j]);
 }
 template <typename T> inline void fill_fragment(fragment<accumulator, 16, 16, 16, T>& f, float value) {
   for (auto& row : f.x) for (float& x : row) x = value;

@@ -25,7 +25,8 @@ _PRELUDE = """
 struct LoggedAccess { int site, block, thread, pad; long long offset; };
 static FILE* logged_file = fopen("%s", "wb");
 template <typename T> inline T& logged(T* at, int site, const void* base) {
-  const LoggedAccess one = {site, (int)blockIdx.x + 65536 * (int)blockIdx.y, (int)threadIdx.x, 0, (const char*)at - (const char*)base};
+  const int block = (int)blockIdx.x + 65536 * (int)blockIdx.y;
+  const LoggedAccess one = {site, block, (int)threadIdx.x, 0, (const char*)at - (const char*)base};
   fwrite(&one, sizeof one, 1, logged_file);
   if (threadIdx.x == 0 || site == %d) fflush(logged_file);
   return *at;

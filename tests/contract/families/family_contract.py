@@ -1,4 +1,4 @@
-"""What every kernel family must do. A family's test file inherits ``FamilyContract`` and says how to run a program."""
+"""Contract of every kernel family. Its test file inherits ``FamilyContract`` and says how to run a program."""
 
 from __future__ import annotations
 
@@ -151,7 +151,8 @@ class FamilyContract:
                 taken.append(time.process_time() - began)
                 work.append(reference_work())
             assert len(configs) == 1
-            # Seconds of the reference's processor: those of this one are worth less, more so while its other thread works.
+            # Seconds of the reference's processor: those of this one are worth less, more so while its other thread
+            # works.
             took = min(taken) / max(1.0, min(work) / REFERENCE_S)
             assert took < 1e-3, f"default of {gemm} took {took * 1e3:.2f} ms"
 

@@ -1,4 +1,4 @@
-"""What the job queue must do on every database; each test class inherits all of it."""
+"""Contract tests of the job queue on every database; each test class inherits all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every Store must do; each implementation's test class inherits all of it."""
+"""Contract tests of every Store; each implementation's test class inherits all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cost model sees of a candidate."""
+"""Features of a candidate for the cost model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the search proposes, and what it never proposes."""
+"""Proposals of the search: those it makes, and those it never makes."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ __forceinline__ __device__ void tirgemm_cp_async_{n}(void* to, const void* from)
 }}
 """
 _CP_ASYNC_OR_ZERO = """
-__forceinline__ __device__ void tirgemm_cp_async_{n}_or_zero(void* to, const void* from, const void* start, bool inside) {{
+__forceinline__ __device__ void tirgemm_cp_async_{n}_or_zero(void* to, const void* from, const void* start, \
+bool inside) {{
   unsigned address = __cvta_generic_to_shared(to);
   const void* source = inside ? from : start;
   int count = inside ? {n} : 0;

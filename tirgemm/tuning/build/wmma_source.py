@@ -95,7 +95,8 @@ def _store(name: str, dtype: str, kind: _Kind) -> str:
     n = kind.registers
     return (
         f"{_INLINE} store_matrix_sync({dtype}* p, const {name}& f, unsigned ld, layout_t) {{\n"
-        f'  asm volatile("wmma.store.d.sync.aligned.row.m16n16k16.shared.{kind.name} [%{n}], {_places(0, n)}, %{n + 1};"\n'
+        f'  asm volatile("wmma.store.d.sync.aligned.row.m16n16k16.shared.{kind.name} [%{n}], {_places(0, n)}, '
+        f'%{n + 1};"\n'
         f'    : : {_operands("f", kind)}, "r"((unsigned)__cvta_generic_to_shared(p)), "r"(ld) : "memory");\n}}\n'
     )
 

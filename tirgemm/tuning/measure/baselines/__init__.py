@@ -1,2 +1,2 @@
-"""What kernels are compared with: cuBLASLt, PyTorch, CUTLASS, Triton and NumPy, each timed as its careful user would
-call it."""
+"""Baselines that kernels are compared with: cuBLASLt, PyTorch, CUTLASS, Triton and NumPy, each timed as its careful
+user would call it."""
