@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.helpers.wgmma_paths import plan_of
+from tirgemm.config import Value
 from tirgemm.families.base import require_valid
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.families.wgmma.planning.alignment import copy_bytes
@@ -31,32 +33,14 @@ from tirgemm.tuning.driver.nvrtc import Cubin, compile_source
 
 FAMILY = Wgmma()
 H200 = named_device("sm_90a")
-KNOBS = {
-    "tile_m": 128,
-    "tile_n": 128,
-    "tile_k": 64,
-    "stages": 4,
-    "schedule": "cooperative",
-    "resident": 1,
-    "cluster_m": 1,
-    "cluster_n": 1,
-    "swap": 0,
-    "split": 1,
-    "reduction": "cluster",
-    "load": "copy",
-    "epilogue": "staged",
-    "order": "m",
-    "group": 8,
-    "l2_promotion": 2,
-    "eviction": "normal",
-}
+KNOBS: dict[str, Value] = {"load": "copy", "epilogue": "staged"}
 
 Stage = NDArray[np.int64]
 POISON = -1
 
 
-def plan_of(text: str, **changes: object) -> Plan:
-    return Plan(Gemm.parse(text), H200.units, **(KNOBS | changes))  # type: ignore[arg-type]
+def copying(text: str, **changes: Value) -> Plan:
+    return plan_of(text, KNOBS | changes)
 
 
 def swizzle(address: int, row_bytes: int) -> int:
@@ -203,8 +187,8 @@ def test_copies_are_offered_where_they_suit_every_operand_that_tma_cannot_load(
         ("4096x4096x4100:f16:nt", {"resident": 2, "tile_n": 64, "stages": 2}, None),
     ],
 )
-def test_rule_of_copies_says_why(text: str, changes: dict[str, object], words: str | None) -> None:
-    cut = plan_of(text, **changes)
+def test_rule_of_copies_says_why(text: str, changes: dict[str, Value], words: str | None) -> None:
+    cut = copying(text, **changes)
     found = next((rule.check(cut.gemm, cut.config, H200) for rule in FAMILY.rules if rule.name == "load"), None)
     assert found == words if words is None else words in str(found)
 
@@ -233,8 +217,8 @@ def built(cut: Plan) -> tuple[str, Cubin]:
 
 
 @pytest.mark.parametrize(("text", "changes"), CASES, ids=[f"{text} {changes}" for text, changes in CASES])
-def test_kernel_that_copies_compiles_without_spills_or_serialised_wgmmas(text: str, changes: dict[str, object]) -> None:
-    cut = plan_of(text, **changes)
+def test_kernel_that_copies_compiles_without_spills_or_serialised_wgmmas(text: str, changes: dict[str, Value]) -> None:
+    cut = copying(text, **changes)
     source, cubin = built(cut)
     assert not cubin.serialised, cubin.log
     kernel = cubin.resources["wgmma_gemm_kernel"]
@@ -250,7 +234,7 @@ def test_kernel_that_copies_compiles_without_spills_or_serialised_wgmmas(text: s
 
 
 def test_source_has_one_copy_for_each_place_of_the_model() -> None:
-    cut = plan_of("4096x4096x4100:f16:nt", tile_n=64)
+    cut = copying("4096x4096x4100:f16:nt", tile_n=64)
     source, _ = built(cut)
     body = source[source.index("wgmma_gemm_kernel(") :]
     calls = re.findall(r"cp_async_ca_(src_size_)?async_ca_shared_global_L2__128B_8(?:_addr0_p(\d+))?\(", body)

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers.wgmma_paths import plan_of
+from tirgemm.config import Value
 from tirgemm.errors import InvalidConfig
 from tirgemm.expr import evaluate
 from tirgemm.families.base import rejected
@@ -18,29 +20,10 @@ from tirgemm.hardware import named_device
 
 FAMILY = Wgmma()
 H200 = named_device("sm_90a")
-KNOBS = {
-    "tile_m": 128,
-    "tile_n": 128,
-    "tile_k": 64,
-    "stages": 4,
-    "schedule": "cooperative",
-    "resident": 1,
-    "cluster_m": 1,
-    "cluster_n": 1,
-    "swap": 0,
-    "split": 1,
-    "reduction": "cluster",
-    "load": "tma",
-    "epilogue": "tma",
-    "order": "m",
-    "group": 8,
-    "l2_promotion": 2,
-    "eviction": "normal",
-}
 
 
-def cut(text: str, **changes: object) -> Plan:
-    return Plan(Gemm.parse(text), H200.units, **(KNOBS | changes))  # type: ignore[arg-type]
+def cut(text: str, **changes: Value) -> Plan:
+    return plan_of(text, changes)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +83,7 @@ def cut(text: str, **changes: object) -> Plan:
     ],
 )
 def test_rules_reject_what_cannot_work_or_win(
-    text: str, changes: dict[str, object], rule: str | None, words: str
+    text: str, changes: dict[str, Value], rule: str | None, words: str
 ) -> None:
     found = rejected(FAMILY, Gemm.parse(text), cut(text, **changes).config, H200)
     assert (found[0] if found else None) == rule, found

@@ -5,11 +5,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.families.wgmma import Wgmma
+from tirgemm.families.wgmma.planning.plan import Plan, plan
 from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
 from verification.cases import Case, named_config
 
+# A plain config with TMA on both sides.
+TMA_KNOBS: dict[str, Value] = {
+    "tile_m": 128,
+    "tile_n": 128,
+    "tile_k": 64,
+    "stages": 4,
+    "schedule": "cooperative",
+    "resident": 1,
+    "cluster_m": 1,
+    "cluster_n": 1,
+    "swap": 0,
+    "split": 1,
+    "reduction": "cluster",
+    "load": "tma",
+    "epilogue": "tma",
+    "order": "m",
+    "group": 8,
+    "l2_promotion": 2,
+    "eviction": "normal",
+}
 NAMED = (
     ("2000x1000x1000:f16:nt", "tile_m=128 tile_n=128 stages=4 epilogue=tma group=4"),
     ("2000x1000x1000:f16:nn", "tile_m=128 tile_n=128 stages=4 epilogue=tma group=4"),
@@ -77,6 +100,12 @@ UNALIGNED = (
     ("777x1003x523:bf16:tn:lda=780:ldb=1004:align=8:batch=2", "tile_m=128 tile_n=64 stages=4 epilogue=staged group=4"),
     ("1..33x4307x1047:f16:nt:align=2:alpha", "tile_m=64 tile_n=40 stages=4 swap=1 epilogue=staged"),
 )
+
+
+def plan_of(text: str, knobs: dict[str, Value]) -> Plan:
+    """The plan of the problem on an H200; other knobs are those of TMA_KNOBS."""
+    config = Config("wgmma", tuple((TMA_KNOBS | knobs).items()))
+    return plan(Gemm.parse(text), config, named_device("sm_90a").units)
 
 
 def named_cases(device: Device) -> Iterator[Case]:
