@@ -283,8 +283,8 @@ def _wgmma(gemm: Gemm, case: Case) -> Program:
     from tirgemm.families.wgmma.program import program
 
     cut = plan(gemm, case.config, WGMMA_SMS)
-    if (cut.split - 1) * cut.split_steps >= cut.steps:
-        raise InvalidConfig(f"{gemm}: of {cut.split} parts of {cut.steps} steps of k one is empty")
+    if (cut.split - 1) * cut.grid.split_steps >= cut.grid.steps:
+        raise InvalidConfig(f"{gemm}: of {cut.split} parts of {cut.grid.steps} steps of k one is empty")
     return program(cut)
 
 

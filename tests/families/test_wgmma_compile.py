@@ -95,15 +95,15 @@ def test_path_compiles_without_spills_or_serialised_wgmmas(number: int) -> None:
     # The launch's dynamic shared memory starts where TMA's and wgmma's swizzles do: nothing static lies before it.
     assert kernel.shared_bytes == 0
     main = next(kernel for kernel in launch.kernels if kernel.symbol == "wgmma_gemm_kernel")
-    assert main.shared_bytes == cut.shared_bytes <= H200.limits.shared_per_block
-    assert kernel.registers * cut.threads <= H200.limits.registers_per_sm
+    assert main.shared_bytes == cut.memory.nbytes <= H200.limits.shared_per_block
+    assert kernel.registers * cut.warpgroups.threads <= H200.limits.registers_per_sm
     # setmaxnreg deals out what the launch has been given.
     dealt = registers(cut)
-    given = WARPGROUP * (dealt.producer + cut.consumers * dealt.consumer)
-    assert given <= kernel.registers * cut.threads
+    given = WARPGROUP * (dealt.producer + cut.warpgroups.consumers * dealt.consumer)
+    assert given <= kernel.registers * cut.warpgroups.threads
     moved = (f"dec_sync_aligned_u32_{dealt.producer}", f"inc_sync_aligned_u32_{dealt.consumer}")
     assert all(f"setmaxnreg_{word}();" in source for word in moved)
-    stored = ["d"] if cut.epilogue == "tma" and not cut.partials else []
+    stored = ["d"] if cut.epilogue == "tma" and not cut.cluster.writes_partials else []
     maps = sorted(param.name for param in main.params if isinstance(param, TensorMap))
     assert maps[-len(stored) :] == stored if stored else "d" not in maps
 

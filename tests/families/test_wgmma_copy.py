@@ -211,7 +211,7 @@ def built(cut: Plan) -> tuple[str, Cubin]:
     host, source = cuda.lower(written, H200.arch)
     params = cuda.checked_launch(written, host).kernels[0].params
     for operand in ("a", "b"):
-        kind = Pointer if cut.copied[operand] else TensorMap
+        kind = Pointer if cut.loads.copied[operand] else TensorMap
         assert [type(p) for p in params if isinstance(p, Pointer | TensorMap) and p.name == operand] == [kind]
     return source, compile_source(source, H200.arch)
 
@@ -225,12 +225,12 @@ def test_kernel_that_copies_compiles_without_spills_or_serialised_wgmmas(text: s
     assert kernel.spill_bytes == 0
     assert kernel.stack_bytes == 0
     dealt = registers(cut)
-    given = 128 * (dealt.producer + cut.consumers * dealt.consumer)
-    assert given <= kernel.registers * cut.threads
+    given = 128 * (dealt.producer + cut.warpgroups.consumers * dealt.consumer)
+    assert given <= kernel.registers * cut.warpgroups.threads
     # Between waiting for a stage and reading it by wgmma a consumer makes the copies visible.
     assert re.search(r"fence_proxy_\w*async\w*\(\);\s+tvm_builtin_ptx_wgmma_fence_\w+\(\);", source)
     counts = set(re.findall(r"mbarrier_init_\w+\(.*\(uint\)(\d+)\);", source))
-    assert str(COPYING_THREADS + (cut.loaded_bytes > 0)) in counts
+    assert str(COPYING_THREADS + (cut.loads.tma_bytes > 0)) in counts
 
 
 def test_source_has_one_copy_for_each_place_of_the_model() -> None:
@@ -239,7 +239,7 @@ def test_source_has_one_copy_for_each_place_of_the_model() -> None:
     body = source[source.index("wgmma_gemm_kernel(") :]
     calls = re.findall(r"cp_async_ca_(src_size_)?async_ca_shared_global_L2__128B_8(?:_addr0_p(\d+))?\(", body)
     expected = []
-    for operand in (cut.left_operand, cut.right_operand):
+    for operand in (cut.orientation.left_operand, cut.orientation.right_operand):
         shape = copies_of(cut, operand)
         expected += [shape.further(s, n) for s in range(shape.tile.slabs) for n in range(shape.passes)]
     for sized in ("", "src_size_"):

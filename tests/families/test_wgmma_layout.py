@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tirgemm.families.wgmma.planning.plan import MMA_M
 from tirgemm.families.wgmma.planning.tile import CORE_ROWS, ELEMENT_BYTES, MMA_K, UNIT, Tile, permuted
+from tirgemm.families.wgmma.planning.warpgroups import MMA_M
 
 TILES = [
     Tile(k_major=k_major, extent=extent, tile_k=tile_k, peers=peers)

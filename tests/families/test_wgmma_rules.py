@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -124,19 +125,23 @@ def test_few_tiles_are_split_along_k(text: str) -> None:
     gemm = Gemm.parse(text)
     config = FAMILY.default(gemm, H200, "sustained")
     assert config["split"] > 1
-    assert evaluate(plan(gemm, config, H200.units).grid, gemm.m_max) > H200.units // 3
+    assert evaluate(plan(gemm, config, H200.units).grid.blocks, gemm.m_max) > H200.units // 3
 
 
 def test_the_grid_is_as_small_as_gives_the_same_waves_at_every_m() -> None:
     ranged = cut("1..8192x4096x4096:f16:nt", cluster_m=2)
     for m in (1, 127, 128, 129, 1000, 4096, 8191):
         fixed = cut(f"{m}x4096x4096:f16:nt", cluster_m=2)
-        assert evaluate(ranged.grid, m) == fixed.grid
-        assert isinstance(fixed.grid, int)
-        assert isinstance(fixed.work, int)
-        assert fixed.grid <= H200.units
-        assert -(-fixed.work // (fixed.grid // 2)) == fixed.waves == -(-fixed.work // (H200.units // 2))
-    assert cut("4096x4096x4096:f16:nt", cluster_m=2).grid == 128
+        assert evaluate(ranged.grid.blocks, m) == fixed.grid.blocks
+        assert isinstance(fixed.grid.blocks, int)
+        assert isinstance(fixed.grid.work, int)
+        assert fixed.grid.blocks <= H200.units
+        assert (
+            -(-fixed.grid.work // (fixed.grid.blocks // 2))
+            == fixed.grid.waves
+            == -(-fixed.grid.work // (H200.units // 2))
+        )
+    assert cut("4096x4096x4096:f16:nt", cluster_m=2).grid.blocks == 128
 
 
 def test_tensor_maps_say_how_each_layout_lies() -> None:
@@ -166,7 +171,7 @@ def test_rows_of_a_that_are_not_loaded_are_inside_shared_memory() -> None:
     few = cut("1x16x64:f16:nt", tile_m=64, tile_n=16, stages=2, epilogue="direct")
     read = 2 * few.left.nbytes - few.left.nbytes + 64 * 128
     assert few.left.extent == 8
-    assert read <= few.shared_bytes
+    assert read <= few.memory.nbytes
 
 
 def test_workspace_holds_every_part_of_every_matrix() -> None:
@@ -193,3 +198,21 @@ def test_the_default_does_not_depend_on_the_order_in_which_numpy_partitions(
 
     monkeypatch.setattr(np, "argpartition", reversed_partition)
     assert FAMILY.default(gemm, H200, "sustained") == default
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked", "words"),
+    [
+        ({"tile_m": 96}, lambda planned: planned.warpgroups, "tile_m=96 is none of 64, 128, 192, 256"),
+        ({"cluster_m": 0}, lambda planned: planned.cluster, "cluster_m=0 is less than 1"),
+        ({"split": 0}, lambda planned: planned.grid, "split=0 is less than 1"),
+        ({"stages": 0}, lambda planned: planned.memory, "stages=0 is less than 1"),
+        ({"tile_k": 0}, lambda planned: planned.grid, "tile_k=0 is less than 1"),
+    ],
+)
+def test_values_of_a_plan_refuse_numbers_that_no_kernel_has(
+    changes: dict[str, Value], asked: Callable[[Plan], object], words: str
+) -> None:
+    planned = cut("4096x4096x4096:f16:nt", **changes)
+    with pytest.raises(InvalidConfig, match=words):
+        asked(planned)

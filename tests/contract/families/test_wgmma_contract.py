@@ -80,8 +80,8 @@ class TestWgmma(FamilyContract):
             binary = compile_program(self.family.instantiate(gemm, config, self.device), self.device)
             cut = plan(gemm, config, self.device.units)
             assert (binary.resources["spill_bytes"], binary.resources["serialised"]) == (0, 0), config
-            assert binary.resources["shared_bytes"] == cut.shared_bytes
-            assert binary.resources["registers"] * cut.threads <= self.device.limits.registers_per_sm
+            assert binary.resources["shared_bytes"] == cut.memory.nbytes
+            assert binary.resources["registers"] * cut.warpgroups.threads <= self.device.limits.registers_per_sm
 
     @pytest.mark.parametrize(
         ("text", "arch", "word"),

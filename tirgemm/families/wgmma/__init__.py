@@ -71,18 +71,18 @@ class Wgmma:
 
     def output_tile(self, gemm: Gemm, config: Config, device: Device, m: int) -> OutputTile:
         cut = plan(gemm, config, device.units)
-        rows, columns = (cut.tile_n, cut.tile_m) if cut.swapped else (cut.tile_m, cut.tile_n)
-        tiles = None if cut.in_cluster else evaluate(cut.work, m) * cut.cluster
+        rows, columns = (cut.tile_n, cut.tile_m) if cut.orientation.swapped else (cut.tile_m, cut.tile_n)
+        tiles = None if cut.cluster.adds_parts else evaluate(cut.grid.work, m) * cut.cluster.size
         return OutputTile(rows, columns, cut.tile_k, tiles)
 
     def shared_tile(self, gemm: Gemm, config: Config, device: Device) -> SharedTile:
         cut = plan(gemm, config, device.units)
-        tile = cut.right if cut.swapped else cut.left
+        tile = cut.right if cut.orientation.swapped else cut.left
         copy = None
-        if cut.copied["a"]:
+        if cut.loads.copied["a"]:
             copy = TiledCopy.row_major(COPYING_THREADS, tile.width, copies_of(cut, "a").elements)
         span = tile.width * ELEMENT_BYTES
-        return SharedTile(Layout.tma(tile.rows, tile.width, ELEMENT_BYTES, span), copy, cut.stage_bytes)
+        return SharedTile(Layout.tma(tile.rows, tile.width, ELEMENT_BYTES, span), copy, cut.memory.stage_bytes)
 
     def instantiate(self, gemm: Gemm, config: Config, device: Device) -> Program:
         from tirgemm.families.wgmma.program import program

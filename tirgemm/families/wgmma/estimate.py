@@ -95,14 +95,14 @@ class Cuts:
             cut.tile_n,
             cut.tile_k,
             cut.stages,
-            cut.pingpong,
+            cut.warpgroups.pingpong,
             cut.resident,
             cut.cluster_m,
             cut.cluster_n,
             cut.swap,
             cut.split,
-            cut.partials,
-            not cut.partials and cut.epilogue == "tma",
+            cut.cluster.writes_partials,
+            not cut.cluster.writes_partials and cut.epilogue == "tma",
             cut.load == "copy",
         )
 

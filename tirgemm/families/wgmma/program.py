@@ -34,7 +34,7 @@ def program(plan: Plan) -> Program:
     gemm, params = traced(partial(gemm_kernel, plan), partial(_declared, plan, Arguments.declare_gemm))
     functions = {SYMBOL: gemm}
     reduce_params: tuple[Param, ...] = ()
-    if plan.partials:
+    if plan.cluster.writes_partials:
         declare = partial(_declared, plan, Arguments.declare_reduce)
         functions[REDUCE_SYMBOL], reduce_params = traced(partial(reduce_kernel, plan), declare)
     items = copies(plan.gemm) if plan.load == REPACK else ()

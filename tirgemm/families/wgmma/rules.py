@@ -20,9 +20,10 @@ from tirgemm.families.wgmma.planning.names import (
     WORDS,
     unknown_word,
 )
-from tirgemm.families.wgmma.planning.plan import MMA_M, Plan, plan
+from tirgemm.families.wgmma.planning.plan import Plan, plan
 from tirgemm.families.wgmma.planning.registers import registers
 from tirgemm.families.wgmma.planning.tile import CORE_ROWS, MMA_K
+from tirgemm.families.wgmma.planning.warpgroups import MMA_M
 from tirgemm.families.wgmma.space import GROUPS, LEAST_STEPS, TILES_M, TILES_N
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 from tirgemm.hardware import MAX_GRID
@@ -52,29 +53,30 @@ def _words(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: A
 
 def _schedule(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
-    if not cut.pingpong:
+    if not cut.warpgroups.pingpong:
         return None
     if cut.split > 1:
         return f"split={cut.split} leaves a block one tile, and pingpong needs two to overlap them"
-    if evaluate(cut.waves, gemm.m_max) == 1:
+    if evaluate(cut.grid.waves, gemm.m_max) == 1:
         return "every block has one tile; pingpong needs two to overlap them"
     return None
 
 
 def _cluster(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
-    if cut.shared_by > MAX_SHARED_BY:
+    if cut.cluster.shared_by > MAX_SHARED_BY:
         return (
-            f"a cluster of {cut.shared_by} blocks leaves SMs of {device.arch} idle: their groups are no multiple of it"
+            f"a cluster of {cut.cluster.shared_by} blocks leaves SMs of {device.arch} idle: their groups are no "
+            "multiple of it"
         )
-    if cut.shared_by > 1 and cut.split > 1:
+    if cut.cluster.shared_by > 1 and cut.split > 1:
         return (
-            f"a cluster of {cut.shared_by} shares tiles where there are many; split={cut.split} is for where there "
-            "are few"
+            f"a cluster of {cut.cluster.shared_by} shares tiles where there are many; split={cut.split} is for where "
+            "there are few"
         )
     for axis, size, tile, count in (
-        ("m", cut.most_rows, cut.tile_m, cut.cluster_m),
-        ("n", cut.most_columns, cut.tile_n, cut.cluster_n),
+        ("m", cut.orientation.most_rows, cut.tile_m, cut.cluster_m),
+        ("n", cut.orientation.most_columns, cut.tile_n, cut.cluster_n),
     ):
         if count > 1 and size <= tile:
             return f"cluster_{axis}={count} has one tile of {tile} to share among {size} outputs along {axis}"
@@ -91,22 +93,22 @@ def _load(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     if cut.load != COPY:
         return None
-    for operand in (cut.left_operand, cut.right_operand):
-        if not cut.copied[operand] and not loaded_by_tma(gemm, operand):
+    for operand in (cut.orientation.left_operand, cut.orientation.right_operand):
+        if not cut.loads.copied[operand] and not loaded_by_tma(gemm, operand):
             return (
                 f"load={COPY} needs rows of {operand.upper()} that are 4 bytes apart, aligned and whole pieces of 4 "
                 f"bytes; {REPACK} does not"
             )
     for operand, tile, name in (
-        (cut.left_operand, cut.left, "cluster_n"),
-        (cut.right_operand, cut.right, "cluster_m"),
+        (cut.orientation.left_operand, cut.left, "cluster_n"),
+        (cut.orientation.right_operand, cut.right, "cluster_m"),
     ):
-        if cut.copied[operand] and tile.peers > 1:
+        if cut.loads.copied[operand] and tile.peers > 1:
             return (
                 f"{name}={tile.peers} shares tiles of {operand.upper()} by multicast; load={COPY} brings them by "
                 "cp.async, to one block"
             )
-    if cut.copies and (left := registers(cut).producer) < _COPY_REGISTERS:
+    if cut.loads.copies and (left := registers(cut).producer) < _COPY_REGISTERS:
         return f"a thread that copies takes {_COPY_REGISTERS} registers; consumers leave it {left}"
     return None
 
@@ -116,8 +118,8 @@ def _tile(gemm: Gemm, config: Config, device: Device) -> str | None:
     # Columns that are contiguous in memory are loaded by sixteen.
     columns = TILES_N if cut.right.k_major else tuple(n for n in TILES_N if n % MMA_K == 0)
     for axis, size, tile, smaller in (
-        ("m", cut.most_rows, cut.tile_m, TILES_M),
-        ("n", cut.most_columns, cut.tile_n, columns),
+        ("m", cut.orientation.most_rows, cut.tile_m, TILES_M),
+        ("n", cut.orientation.most_columns, cut.tile_n, columns),
     ):
         enough = [s for s in smaller if size <= s < tile]
         if enough:
@@ -129,23 +131,24 @@ def _tile(gemm: Gemm, config: Config, device: Device) -> str | None:
 
 def _accumulators(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
+    groups = cut.warpgroups
     # Before setmaxnreg, that is for the assembler, threads share the registers evenly, in eights.
-    even = device.limits.registers_per_sm // (cut.threads * cut.resident) // 8 * 8
-    need = cut.accumulator_registers // cut.blocks + _INSTRUCTION_REGISTERS
+    even = device.limits.registers_per_sm // (groups.threads * cut.resident) // 8 * 8
+    need = groups.accumulator_registers // groups.blocks + _INSTRUCTION_REGISTERS
     if need > even:
-        return f"a wgmma of {cut.tile_n} columns takes {need} registers; each of {cut.threads} threads has {even}"
+        return f"a wgmma of {cut.tile_n} columns takes {need} registers; each of {groups.threads} threads has {even}"
     dealt = registers(cut)
-    if cut.accumulator_registers <= dealt.for_accumulators:
+    if groups.accumulator_registers <= dealt.for_accumulators:
         return None
     return (
-        f"a thread has {cut.accumulator_registers} registers of accumulators; {cut.consumers} consumer warpgroups of "
-        f"{dealt.consumer} registers leave room for {dealt.for_accumulators}"
+        f"a thread has {groups.accumulator_registers} registers of accumulators; {groups.consumers} consumer "
+        f"warpgroups of {dealt.consumer} registers leave room for {dealt.for_accumulators}"
     )
 
 
 def _stages(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
-    steps = cut.split_steps * (evaluate(cut.waves, gemm.m_max) if cut.split == 1 else 1)
+    steps = cut.grid.split_steps * (evaluate(cut.grid.waves, gemm.m_max) if cut.split == 1 else 1)
     if cut.stages > max(2, steps):
         return f"stages={cut.stages} are more than the {steps} steps of k that a block takes in all"
     return None
@@ -155,42 +158,43 @@ def _shared(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut, limit = plan(gemm, config, device.units), device.limits.shared_per_block
     if cut.resident > 1:
         limit = device.limits.shared_per_sm // cut.resident - _RESERVED_BYTES
-    if cut.shared_bytes <= limit:
+    if cut.memory.nbytes <= limit:
         return None
-    return f"stages={cut.stages} need {cut.shared_bytes} bytes of shared memory; a block of {device.arch} has {limit}"
+    return f"stages={cut.stages} need {cut.memory.nbytes} bytes of shared memory; a block of {device.arch} has {limit}"
 
 
 def _split(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     if cut.split == 1:
         return None if cut.reduction == CLUSTER else f"there are no parts for reduction={cut.reduction} to add"
-    if cut.split_steps < LEAST_STEPS:
-        return f"split={cut.split} leaves {cut.split_steps} of {cut.steps} steps of k; a part needs {LEAST_STEPS}"
-    if empty_parts(cut.steps, cut.split):
-        return f"split={cut.split} parts of {cut.split_steps} steps are more than the {cut.steps} steps of k"
-    tiles = evaluate(cut.work, gemm.m_max) // (cut.split if cut.partials else 1)
+    steps, in_part = cut.grid.steps, cut.grid.split_steps
+    if in_part < LEAST_STEPS:
+        return f"split={cut.split} leaves {in_part} of {steps} steps of k; a part needs {LEAST_STEPS}"
+    if empty_parts(steps, cut.split):
+        return f"split={cut.split} parts of {in_part} steps are more than the {steps} steps of k"
+    tiles = evaluate(cut.grid.work, gemm.m_max) // (cut.split if cut.cluster.writes_partials else 1)
     if tiles >= device.units:
         return f"{tiles} tiles keep {device.units} SMs busy without split={cut.split}"
     if tiles * cut.split > 2 * device.units and cut.split > 2:
         return f"split={cut.split} makes {tiles * cut.split} parts for {device.units} SMs; fewer would keep them busy"
-    return _in_cluster(cut) if cut.in_cluster else _by_kernel(cut)
+    return _in_cluster(cut) if cut.cluster.adds_parts else _by_kernel(cut)
 
 
 def _in_cluster(cut: Plan) -> str | None:
     if cut.split > MAX_CLUSTER:
         return f"split={cut.split} is more than the {MAX_CLUSTER} blocks of a cluster"
-    if cut.blocks > 1:
-        return f"tile_m={cut.tile_m} gives a thread {cut.blocks} blocks of rows; a cluster adds one"
-    room = cut.stages * cut.stage_bytes
-    if cut.exchanged_bytes > room:
-        return f"the sums of a tile are {cut.exchanged_bytes} bytes; its stages leave {room}"
+    if cut.warpgroups.blocks > 1:
+        return f"tile_m={cut.tile_m} gives a thread {cut.warpgroups.blocks} blocks of rows; a cluster adds one"
+    room = cut.stages * cut.memory.stage_bytes
+    if cut.memory.exchanged_bytes > room:
+        return f"the sums of a tile are {cut.memory.exchanged_bytes} bytes; its stages leave {room}"
     return None
 
 
 def _by_kernel(cut: Plan) -> str | None:
-    if cut.swapped:
+    if cut.orientation.swapped:
         return "the second kernel adds rows of D; swapped tiles are D's columns"
-    nbytes = 4 * evaluate(cut.partial_elements, cut.gemm.m_max)
+    nbytes = 4 * evaluate(cut.grid.partial_elements, cut.gemm.m_max)
     if nbytes > _MAX_WORKSPACE_BYTES:
         return f"split={cut.split} needs {nbytes} bytes of workspace; the limit is {_MAX_WORKSPACE_BYTES}"
     return None
@@ -198,7 +202,7 @@ def _by_kernel(cut: Plan) -> str | None:
 
 def _epilogue(gemm: Gemm, config: Config, device: Device) -> str | None:
     way, cut = config["epilogue"], plan(gemm, config, device.units)
-    if cut.partials and way != DIRECT:
+    if cut.cluster.writes_partials and way != DIRECT:
         return f"split={cut.split} writes partial sums, which are fp32 and leave by epilogue={DIRECT}"
     if way != DIRECT and DTYPE_BYTES[gemm.out] != 2:
         return f"epilogue={way} stores 16-bit outputs; {gemm.out} leaves by {DIRECT}"
@@ -209,7 +213,7 @@ def _epilogue(gemm: Gemm, config: Config, device: Device) -> str | None:
 
 def _raster(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
-    rows, columns = evaluate(cut.tiles_m, gemm.m_max), evaluate(cut.tiles_n, gemm.m_max)
+    rows, columns = evaluate(cut.grid.tiles_m, gemm.m_max), evaluate(cut.grid.tiles_n, gemm.m_max)
     along = columns if cut.order == "n" else rows
     if cut.group not in up_to(along, GROUPS):
         return f"group={cut.group} is more than the {along} tiles along {cut.order}: a smaller group is the same order"
@@ -220,7 +224,7 @@ def _raster(gemm: Gemm, config: Config, device: Device) -> str | None:
 
 def _resident(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
-    blocks = evaluate(cut.work, gemm.m_max) * cut.cluster
+    blocks = evaluate(cut.grid.work, gemm.m_max) * cut.cluster.size
     if cut.resident == 1 or blocks > device.units:
         return None
     return f"{blocks} blocks have an SM each: there are no two to share one"
@@ -229,14 +233,14 @@ def _resident(gemm: Gemm, config: Config, device: Device) -> str | None:
 def _grid(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     # A warpgroup counts on to the first tile that does not exist.
-    count, limit = evaluate(cut.work, gemm.m_max), MAX_GRID[0] - 4 * device.units
+    count, limit = evaluate(cut.grid.work, gemm.m_max), MAX_GRID[0] - 4 * device.units
     return None if count <= limit else f"there are {count} tiles; the limit is {limit}"
 
 
 def _waves(gemm: Gemm, config: Config, device: Device) -> str | None:
     """Idle SMs that smaller tiles or a split would use."""
     cut = plan(gemm, config, device.units)
-    work = evaluate(cut.work, gemm.m_max) * cut.cluster
+    work = evaluate(cut.grid.work, gemm.m_max) * cut.cluster.size
     if 2 * work > device.units or (cut.tile_m == _SMALLEST_M and cut.tile_n <= _SMALL_N):
         return None
     if _with_smaller_tile(cut) <= work:
@@ -248,7 +252,7 @@ def _with_smaller_tile(cut: Plan) -> int:
     """Blocks that there would be with the larger side of the tile halved."""
     halve_m = cut.tile_m > MMA_M and cut.tile_m >= cut.tile_n
     m, n = (cut.tile_m // 2, cut.tile_n) if halve_m else (cut.tile_m, max(TILES_N[0], cut.tile_n // 2))
-    return -(-cut.most_rows // m) * -(-cut.most_columns // n) * cut.gemm.batch * cut.split
+    return -(-cut.orientation.most_rows // m) * -(-cut.orientation.most_columns // n) * cut.gemm.batch * cut.split
 
 
 RULES: tuple[Rule, ...] = (

@@ -33,17 +33,17 @@ class Arguments:
         self.scalars: dict[str, Any] = {}
         self.m: Any = plan.gemm.m
         self.ranged = isinstance(plan.gemm.m, Range)
-        elements = plan.slices * plan.pitch * plan.gemm.m_max if plan.partials else 0
+        elements = plan.grid.slices * plan.grid.pitch * plan.gemm.m_max if plan.cluster.writes_partials else 0
         self._wide = index_dtype(plan.gemm, elements) == "int64"
 
     def declare_gemm(self) -> None:
         """What the kernel that multiplies takes."""
         for operand in _FACTORS:
-            if self.plan.copied[operand]:
+            if self.plan.loads.copied[operand]:
                 self._pointer(operand, self.gemm.span(operand), DTYPE_NAMES[self.gemm.dtype])
             else:
                 self._map(operand, load_map(self.plan, operand))
-        if self.plan.partials:
+        if self.plan.cluster.writes_partials:
             self._partials()
         else:
             self._inputs_of_epilogue()
@@ -82,8 +82,8 @@ class Arguments:
 
     def partial(self, slice_: Any, row: Any, column: Any) -> Any:
         """The place of an element of the partial sums."""
-        rows = make("mul", self.gemm.m_dim, self.plan.pitch)
-        return self._offset((slice_, rows), (row, self.plan.pitch), (column, 1))
+        rows = make("mul", self.gemm.m_dim, self.plan.grid.pitch)
+        return self._offset((slice_, rows), (row, self.plan.grid.pitch), (column, 1))
 
     def elements_of(self, name: Operand) -> Any:
         """C or D as elements, whether declared as words or not."""
@@ -143,7 +143,7 @@ class Arguments:
             self._pointer(name, elements, DTYPE_NAMES[self.gemm.out])
 
     def _partials(self) -> None:
-        self._pointer("partials", self.plan.slices * self.plan.pitch * self.gemm.m_max // 2, WORDS[4])
+        self._pointer("partials", self.plan.grid.slices * self.plan.grid.pitch * self.gemm.m_max // 2, WORDS[4])
 
     def _pointer(self, name: str, count: int, dtype: str) -> None:
         extent = count if count <= _INT32_MAX else self.tir.int64(count)

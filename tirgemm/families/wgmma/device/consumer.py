@@ -17,8 +17,8 @@ from tirgemm.families.wgmma.device.partial_sums import (
     write_dsmem,
 )
 from tirgemm.families.wgmma.device.shared_memory import cluster_sync
-from tirgemm.families.wgmma.planning.plan import MMA_M, WARPGROUP
 from tirgemm.families.wgmma.planning.tile import MMA_K, UNIT
+from tirgemm.families.wgmma.planning.warpgroups import MMA_M, WARPGROUP
 
 
 def encode(tile, base, memory):
@@ -32,10 +32,10 @@ def multiply(plan, acc, a, b, step):
     """Issue the wgmmas of one stage; the first of a tile overwrites the accumulators."""
     dtype, sums = plan.gemm.dtype, plan.gemm.acc
     instruction = T.ptx[f"wgmma.mma_async.sync.aligned.m{MMA_M}n{plan.tile_n}k{MMA_K}.{sums}.{dtype}.{dtype}"]
-    count = plan.accumulator_registers // plan.blocks
+    count = plan.warpgroups.accumulator_registers // plan.warpgroups.blocks
     transposed = int(not plan.left.k_major), int(not plan.right.k_major)
     for number in range(plan.tile_k // MMA_K):
-        for block in range(plan.blocks):
+        for block in range(plan.warpgroups.blocks):
             registers = [acc.registers[block * count + i] for i in range(count)]
             left = a + T.uint64(plan.left.step(number) + plan.left.below(block * MMA_M))
             right = b + T.uint64(plan.right.step(number))
@@ -46,11 +46,11 @@ def multiply(plan, acc, a, b, step):
 @T.inline
 def release(plan, shared, stage, thread):
     """Tell every block whose data the stage held that this consumer has read it."""
-    if plan.shared_by == 1:
+    if plan.cluster.shared_by == 1:
         if thread == 0:
             shared.ring.empty.arrive(stage)
     else:
-        if thread < plan.shared_by:
+        if thread < plan.cluster.shared_by:
             shared.ring.empty.arrive(stage, remote=thread)
 
 
@@ -64,15 +64,15 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
     encode(plan.left, left_base, shared.left)
     encode(plan.right, right_base, shared.right)
     # Rows of the tile above this consumer's.
-    row = T.meta_var(0 if plan.pingpong else consumer * plan.consumer_rows)
-    below = T.meta_var(0 if plan.pingpong else consumer * plan.left.below(plan.consumer_rows))
-    aside = T.meta_var(rank * plan.stored_columns if plan.in_cluster else 0)
+    row = T.meta_var(0 if plan.warpgroups.pingpong else consumer * plan.warpgroups.consumer_rows)
+    below = T.meta_var(0 if plan.warpgroups.pingpong else consumer * plan.left.below(plan.warpgroups.consumer_rows))
+    aside = T.meta_var(rank * plan.cluster.stored_columns if plan.cluster.adds_parts else 0)
     epilogue = T.meta_var(Epilogue(plan, args, shared, tiles, row, aside, consumer, warp, lane, thread))
     at = PipelineState(plan.stages, 0)
-    skipped = T.meta_var(plan.split_steps % plan.stages)
-    laps = T.meta_var(plan.split_steps // plan.stages % 2)
+    skipped = T.meta_var(plan.grid.split_steps % plan.stages)
+    laps = T.meta_var(plan.grid.split_steps // plan.stages % 2)
     turn: T.int32
-    if plan.pingpong:
+    if plan.warpgroups.pingpong:
         # The first consumer's turn comes at once: the phase before a barrier's first counts as complete.
         turn = 1 - consumer
         at.stage = consumer * skipped
@@ -82,8 +82,8 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
     while tiles.valid():
         # Declared here, so that they take no registers from the epilogue for the sake of the next tile.
         acc = T.meta_var(Accumulators(plan))
-        sums = T.meta_var(ReducedSums(plan) if plan.in_cluster else acc)
-        if plan.pingpong:
+        sums = T.meta_var(ReducedSums(plan) if plan.cluster.adds_parts else acc)
+        if plan.warpgroups.pingpong:
             shared.turn.wait(consumer, turn)
             turn = turn ^ 1
         # Unrolled, a short loop would spill.
@@ -91,7 +91,7 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
             shared.ring.full.wait(at.stage, at.phase)
             a: T.let = left_base + T.Cast("uint64", at.stage * (plan.left.nbytes // UNIT) + below)
             b: T.let = right_base + T.Cast("uint64", at.stage * (plan.right.nbytes // UNIT))
-            if plan.copies:
+            if plan.loads.copies:
                 # cp.async wrote by the generic proxy; wgmma reads by the asynchronous one.
                 T.ptx.fence.proxy.async_.shared__cta()
             T.ptx.wgmma.fence.sync.aligned()
@@ -103,18 +103,18 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
                 release(plan, shared, last, thread)
             last = at.stage
             at.advance()
-        if plan.pingpong:
+        if plan.warpgroups.pingpong:
             if thread == 0:
                 shared.turn.arrive(1 - consumer)
         T.ptx.wgmma.wait_group.sync.aligned(0)
         release(plan, shared, last, thread)
-        if plan.in_cluster:
+        if plan.cluster.adds_parts:
             # The stages' memory is free once every consumer has read the last.
             sync_consumers(plan)
             write_dsmem(plan, shared, acc, everyone)
             cluster_sync(plan)
-            if plan.reducers < plan.split:
-                if rank < plan.reducers:
+            if plan.cluster.reducers < plan.split:
+                if rank < plan.cluster.reducers:
                     add_cluster_parts(plan, shared, sums, rank, everyone)
                     store_tile(epilogue, sums)
             else:
@@ -122,7 +122,7 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
                 store_tile(epilogue, sums)
         else:
             store_tile(epilogue, sums)
-        if plan.pingpong:
+        if plan.warpgroups.pingpong:
             # The other consumer's tile lies between.
             at.stage = at.stage + skipped
             at.phase = at.phase ^ laps
@@ -131,7 +131,7 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
                 at.phase = at.phase ^ 1
             tiles.advance(2)
         else:
-            if plan.in_cluster:
+            if plan.cluster.adds_parts:
                 # A block has one tile. Were there a way back, its accumulators would count as alive in the epilogue.
                 break
             tiles.advance(1)

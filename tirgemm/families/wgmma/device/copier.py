@@ -43,7 +43,7 @@ class Copier:
         self.plan, self.operand, self.args, self.thread = plan, operand, args, thread
         self.copies = copies_of(plan, operand)
         self.tile = self.copies.tile
-        policy = plan.policy(operand)
+        policy = plan.loads.policy(operand)
         self.hint = (T.uint64(POLICIES[policy]),) if policy else ()
         self.name = _COPY + (_HINT if policy else "") + _FETCHES[plan.l2_promotion]
         self.source = T.local_scalar("int64")
@@ -139,7 +139,7 @@ class Copier:
 
 def _way(plan, operand, args, tile, memory, full, thread):
     """What copies an operand, or the arguments by which it is loaded."""
-    if plan.copied[operand]:
+    if plan.loads.copied[operand]:
         return Copier(plan, operand, args, memory, thread)
     return operand, args, tile, memory, full
 
@@ -147,29 +147,31 @@ def _way(plan, operand, args, tile, memory, full, thread):
 @T.inline
 def produce_by_copies(plan, args, shared, tiles, rank, thread):
     """One warpgroup: fill stage after stage, tile after tile."""
-    left = T.meta_var(_way(plan, plan.left_operand, args, plan.left, shared.left, shared.ring.full, thread))
-    right = T.meta_var(_way(plan, plan.right_operand, args, plan.right, shared.right, shared.ring.full, thread))
+    left = T.meta_var(_way(plan, plan.orientation.left_operand, args, plan.left, shared.left, shared.ring.full, thread))
+    right = T.meta_var(
+        _way(plan, plan.orientation.right_operand, args, plan.right, shared.right, shared.ring.full, thread)
+    )
     at = PipelineState(plan.stages, 1)
     while tiles.valid():
-        if plan.copied[plan.left_operand] > 0:
+        if plan.loads.copied[plan.orientation.left_operand] > 0:
             left.begin(tiles.first_k(), tiles.row0, tiles.matrix)
-        if plan.copied[plan.right_operand] > 0:
+        if plan.loads.copied[plan.orientation.right_operand] > 0:
             right.begin(tiles.first_k(), tiles.column0, tiles.matrix)
         for step in T.serial(tiles.steps(), unroll=False):
             shared.ring.empty.wait(at.stage, at.phase)
-            if plan.loaded_bytes > 0:
+            if plan.loads.tma_bytes > 0:
                 if thread == 0:
-                    shared.ring.full.arrive(at.stage, plan.loaded_bytes)
+                    shared.ring.full.arrive(at.stage, plan.loads.tma_bytes)
                     k = T.meta_var(tiles.first_k() + step * plan.tile_k)
-                    if plan.copied[plan.left_operand] == 0:
+                    if plan.loads.copied[plan.orientation.left_operand] == 0:
                         load(plan, *left, at.stage, k, tiles.row0, tiles.matrix, rank)
-                    if plan.copied[plan.right_operand] == 0:
+                    if plan.loads.copied[plan.orientation.right_operand] == 0:
                         load(plan, *right, at.stage, k, tiles.column0, tiles.matrix, rank)
                 T.cuda.warp_sync()
-            if plan.copied[plan.left_operand] > 0:
+            if plan.loads.copied[plan.orientation.left_operand] > 0:
                 left.fill(at.stage)
                 left.advance()
-            if plan.copied[plan.right_operand] > 0:
+            if plan.loads.copied[plan.orientation.right_operand] > 0:
                 right.fill(at.stage)
                 right.advance()
             T.ptx[_ARRIVE](shared.ring.full.ptr_to([at.stage]))

@@ -15,8 +15,8 @@ from tvm.script import tirx as T
 
 from tirgemm.families.wgmma.device.arguments import WORDS
 from tirgemm.families.wgmma.planning.names import TMA
-from tirgemm.families.wgmma.planning.plan import MMA_M, WARPGROUP
 from tirgemm.families.wgmma.planning.tile import permuted
+from tirgemm.families.wgmma.planning.warpgroups import MMA_M, WARPGROUP
 from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES
 from tirgemm.workload import activation, combine, later
 
@@ -39,15 +39,15 @@ class Epilogue:
         self.row0, self.column0 = tiles.row0 + row, tiles.column0 + column
         self.consumer, self.warp, self.lane, self.thread = consumer, warp, lane, thread
         self.pair = T.alloc_local([2], "float32")
-        self.packed = T.alloc_local([4], "uint32") if plan.staged else None
-        self.buffer = T.local_scalar("int32") if plan.staged else None
-        if plan.staged:
+        self.packed = T.alloc_local([4], "uint32") if plan.staging.used else None
+        self.buffer = T.local_scalar("int32") if plan.staging.used else None
+        if plan.staging.used:
             T.buffer_store(self.buffer.source, 0, [0])
         # Partial sums are fp32, whatever D is.
-        self.out = "f32" if plan.partials else plan.gemm.out
+        self.out = "f32" if plan.cluster.writes_partials else plan.gemm.out
         word = WORDS[DTYPE_BYTES[self.out]]
         self.word = T.alloc_local([1], word)
-        paired = plan.gemm.beta and plan.pairs and not plan.partials and not plan.swapped
+        paired = plan.gemm.beta and plan.pairs and not plan.cluster.writes_partials and not plan.orientation.swapped
         self.c_word = T.alloc_local([1], word) if paired else None
 
     def synchronise(self):
@@ -56,7 +56,7 @@ class Epilogue:
 
     def drain(self):
         """Let no thread leave while TMA reads its shared memory."""
-        if self.plan.staged and self.plan.epilogue == TMA:
+        if self.plan.staging.used and self.plan.epilogue == TMA:
             with T.If(self.thread == 0), T.Then():
                 T.evaluate(T.ptx.cp.async_.bulk.wait_group.read(0))
 
@@ -65,7 +65,7 @@ class Epilogue:
         gemm = self.gemm
         sums = self.sums.value(index), self.sums.value(index + 1)
         plain = not (gemm.alpha or gemm.beta or gemm.bias) and gemm.act == "none"
-        if plain or self.plan.partials:
+        if plain or self.plan.cluster.writes_partials:
             return sums
         if self.c_word is not None:
             # n is even: where the first column is inside, so is the second.
@@ -92,7 +92,7 @@ class Epilogue:
 
     def place(self, row, column):
         """The m and n of a place of the tile."""
-        return (column, row) if self.plan.swapped else (row, column)
+        return (column, row) if self.plan.orientation.swapped else (row, column)
 
     def inside(self, m, n):
         return T.And(m < self.args.m, n < self.gemm.n)
@@ -113,7 +113,7 @@ class Epilogue:
 
 def staged_at(plan, row, column):
     """Where an element of a staged chunk lies in its buffer."""
-    width = plan.staged_shape[1]
+    width = plan.staging.shape[1]
     unit = permuted(row, column // _UNIT_ELEMENTS, width // _UNIT_ELEMENTS)
     return row * width + unit * _UNIT_ELEMENTS + column % _UNIT_ELEMENTS
 
@@ -122,19 +122,19 @@ def write_chunk(e, index, row, column):
     """Convert and write this thread's fragments: two or four 8x8 matrices by one stmatrix, turned where swapped."""
     plan = e.plan
     convert = T.ptx[_CONVERT[e.gemm.out]]
-    width = min(plan.chunk, _STMATRIX_COLUMNS)
+    width = min(plan.staging.chunk, _STMATRIX_COLUMNS)
     count = width // _UNIT_ELEMENTS * 2
-    stmatrix = T.ptx[_STMATRIX.format(count=count, turned=".trans" if plan.swapped else "")]
+    stmatrix = T.ptx[_STMATRIX.format(count=count, turned=".trans" if plan.orientation.swapped else "")]
     # Of the matrices that lie side by side in the tile, the one whose rows this lane's addresses are.
     beside = e.lane // 16 if count == 4 else 0
     at_row = e.row0 + row + e.warp * 16 + e.lane // 4
     at_column = e.column0 + column + e.lane % 4 * 2
-    for part in range(plan.chunk // width):
+    for part in range(plan.staging.chunk // width):
         for q in range(count):
             below, right = q % 2 * 8, part * width + q // 2 * 8
             low, high = e.finish(index + part * width // 2 + q * 2, at_row + below, at_column + right)
             T.evaluate(convert(e.packed[q], high, low))
-        if plan.swapped:
+        if plan.orientation.swapped:
             to_row, unit = part * width + beside * 8 + e.lane % 8, e.warp * 2 + e.lane // 8 % 2
         else:
             to_row, unit = e.warp * 16 + e.lane % 16, part * 2 + beside
@@ -159,7 +159,7 @@ def store_element(e, value, m, n):
 @T.inline
 def store_staged(e, number, row, column):
     """One staged element to D, neighbours by neighbouring threads."""
-    width = T.meta_var(e.plan.staged_shape[1])
+    width = T.meta_var(e.plan.staging.shape[1])
     r: T.let = number // width
     c: T.let = number % width
     first = T.meta_var(e.place(e.row0 + row, e.column0 + column))
@@ -177,7 +177,7 @@ def store_chunk(e, index, row, column):
     if e.plan.epilogue == TMA:
         if e.thread == 0:
             # The buffer's last store has been read; the other's may still be.
-            T.ptx.cp.async_.bulk.wait_group.read(e.plan.staging_buffers - 1)
+            T.ptx.cp.async_.bulk.wait_group.read(e.plan.staging.buffers - 1)
         e.synchronise()
     write_chunk(e, index, row, column)
     if e.plan.epilogue == TMA:
@@ -189,7 +189,7 @@ def store_chunk(e, index, row, column):
     else:
         # One wait is enough: who writes this buffer again has met all its readers at the other's.
         e.synchronise()
-        for i in T.serial(MMA_M * e.plan.chunk // WARPGROUP, unroll=4):
+        for i in T.serial(MMA_M * e.plan.staging.chunk // WARPGROUP, unroll=4):
             store_staged(e, i * WARPGROUP + e.thread, row, column)
     e.buffer = e.buffer ^ 1
 
@@ -215,9 +215,9 @@ def store_elements(e, index, row, column):
 
 def store_pair(e, index, row, column):
     """Two neighbouring outputs of a row of the tile, as one word where D is words along it."""
-    if e.plan.partials:
+    if e.plan.cluster.writes_partials:
         store_word(e, "partials", index, row, column)
-    elif e.plan.pairs and not e.plan.swapped:
+    elif e.plan.pairs and not e.plan.orientation.swapped:
         store_word(e, "d", index, row, column)
     else:
         store_elements(e, index, row, column)
@@ -228,13 +228,13 @@ def store_fragments(e, index, row):
     plan = e.plan
     at_row = e.row0 + row + e.warp * 16 + e.lane // 4
     at_column = e.column0 + e.lane % 4 * 2
-    rows = e.gemm.n if plan.swapped else e.args.m
+    rows = e.gemm.n if plan.orientation.swapped else e.args.m
     # A row of partial sums is as wide as its words need.
-    columns = plan.pitch if plan.partials else e.args.m if plan.swapped else e.gemm.n
+    columns = plan.grid.pitch if plan.cluster.writes_partials else e.args.m if plan.orientation.swapped else e.gemm.n
     whole = isinstance(columns, int) and columns % (plan.tile_n * plan.cluster_n) == 0
     for half in range(2):
         with T.If(at_row + half * 8 < rows), T.Then():
-            for group in range(plan.stored_columns // 8):
+            for group in range(plan.cluster.stored_columns // 8):
                 pair = (e, index + group * 4 + half * 2, at_row + half * 8, at_column + group * 8)
                 if whole:
                     store_pair(*pair)
@@ -247,10 +247,10 @@ def store_tile(e, sums):
     """Store the consumer's part of the tile."""
     plan = e.plan
     e.sums = sums
-    for block in range(plan.blocks):
+    for block in range(plan.warpgroups.blocks):
         first = block * plan.tile_n * MMA_M // WARPGROUP
-        if plan.staged:
-            for chunk in plan.chunks:
+        if plan.staging.used:
+            for chunk in plan.staging.chunks:
                 store_chunk(e, first + chunk // 2, block * MMA_M, chunk)
         else:
             store_fragments(e, first, block * MMA_M)

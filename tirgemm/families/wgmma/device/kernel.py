@@ -32,17 +32,17 @@ def gemm_kernel(plan, arguments):
         args = T.meta_var(arguments())
         T.device_entry()
         T.attr({"tirx.launch_bounds_min_blocks_per_sm": plan.resident})
-        if plan.cluster > 1:
-            rank_register = T.cta_id_in_cluster([plan.cluster])
-        cta = T.cta_id([args.dim(plan.grid)])
-        warpgroup = T.warpgroup_id([plan.consumers + 1])
+        if plan.cluster.size > 1:
+            rank_register = T.cta_id_in_cluster([plan.cluster.size])
+        cta = T.cta_id([args.dim(plan.grid.blocks)])
+        warpgroup = T.warpgroup_id([plan.warpgroups.consumers + 1])
         warp = T.warp_id_in_wg([4])
         lane = T.lane_id([32])
         # Copied once: every use of the identifier would read the special register again.
         rank_copy: T.int32
-        if plan.cluster > 1:
+        if plan.cluster.size > 1:
             rank_copy = rank_register
-        rank = T.meta_var(rank_copy if plan.cluster > 1 else 0)
+        rank = T.meta_var(rank_copy if plan.cluster.size > 1 else 0)
         # While another thread sets up the barriers.
         if warpgroup == 1:
             if warp == 0:
@@ -50,15 +50,17 @@ def gemm_kernel(plan, arguments):
                     prefetch_maps(args)
         shared = T.meta_var(Shared(plan))
         # Computed once where m is known only at the call.
-        rows: T.let[T.int32] = T.Cast("int32", args.dim(plan.tiles_m))
-        columns: T.let[T.int32] = T.Cast("int32", args.dim(plan.tiles_n))
-        clusters: T.let[T.int32] = T.Cast("int32", args.dim(plan.clusters))
+        rows: T.let[T.int32] = T.Cast("int32", args.dim(plan.grid.tiles_m))
+        columns: T.let[T.int32] = T.Cast("int32", args.dim(plan.grid.tiles_n))
+        clusters: T.let[T.int32] = T.Cast("int32", args.dim(plan.grid.clusters))
         # Of no use; without it every kernel would have another source than the one that evidence from GPUs is of.
-        streamed: T.let[T.int32] = T.Cast("int32", args.dim(plan.streamed))  # noqa: F841
-        block = T.meta_var(cta // plan.cluster)
-        counts = T.meta_var((rows, columns, clusters) if args.ranged else (plan.tiles_m, plan.tiles_n, plan.clusters))
+        streamed: T.let[T.int32] = T.Cast("int32", args.dim(plan.grid.streamed))  # noqa: F841
+        block = T.meta_var(cta // plan.cluster.size)
+        counts = T.meta_var(
+            (rows, columns, clusters) if args.ranged else (plan.grid.tiles_m, plan.grid.tiles_n, plan.grid.clusters)
+        )
         tiles = T.meta_var(Tiles(plan, block, rank, *counts))
-        if plan.partials:
+        if plan.cluster.writes_partials:
             # The second kernel may take its place; it waits for this one's end.
             T.ptx.griddepcontrol.launch_dependents()
         T.ptx.fence.mbarrier_init.release.cluster()
@@ -66,7 +68,7 @@ def gemm_kernel(plan, arguments):
         cluster_sync(plan)
         if warpgroup == 0:
             T.ptx["setmaxnreg.dec.sync.aligned.u32"](dealt.producer)
-            if plan.copies:
+            if plan.loads.copies:
                 tiles.start(0)
                 produce_by_copies(plan, args, shared, tiles, rank, warp * 32 + lane)
             else:
@@ -75,17 +77,17 @@ def gemm_kernel(plan, arguments):
                         tiles.start(0)
                         produce(plan, args, shared, tiles, rank)
                     T.cuda.warp_sync()
-            if plan.in_cluster:
+            if plan.cluster.adds_parts:
                 cluster_sync(plan)
         else:
             T.ptx["setmaxnreg.inc.sync.aligned.u32"](dealt.consumer)
             consumer: T.let = warpgroup - 1
-            if plan.pingpong:
+            if plan.warpgroups.pingpong:
                 tiles.start(consumer * tiles.clusters)
             else:
                 tiles.start(0)
             consume(plan, args, shared, tiles, rank, consumer, warp, lane)
-        if plan.cluster > 1:
+        if plan.cluster.size > 1:
             # Until then a block's shared memory is read or written and its barriers are signalled by its peers.
             cluster_sync(plan)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tvm.script import tirx as T
 
-from tirgemm.families.wgmma.planning.plan import WARPGROUP
+from tirgemm.families.wgmma.planning.warpgroups import WARPGROUP
 
 _FRAGMENT = 4
 # Fragments that a thread loads before it adds them, so that their ways overlap.
@@ -27,12 +27,12 @@ class Accumulators:
 
     def __init__(self, plan):
         self.plan = plan
-        self.dtype = "uint32" if plan.half else "float32"
-        self.registers = T.alloc_local([plan.accumulator_registers], self.dtype)
+        self.dtype = "uint32" if plan.warpgroups.half else "float32"
+        self.registers = T.alloc_local([plan.warpgroups.accumulator_registers], self.dtype)
 
     def value(self, index):
         """The sum number ``index`` in fp32."""
-        if self.plan.half:
+        if self.plan.warpgroups.half:
             return T.cast(self.registers.view("float16")[index], "float32")
         return self.registers[index]
 
@@ -42,7 +42,7 @@ class ReducedSums:
     """Sums that a block has added from its cluster's parts."""
 
     def __init__(self, plan):
-        self.registers = T.alloc_local([plan.accumulators // plan.reducers], "float32")
+        self.registers = T.alloc_local([plan.warpgroups.accumulators // plan.cluster.reducers], "float32")
 
     def value(self, index):
         return self.registers[index]
@@ -50,13 +50,13 @@ class ReducedSums:
 
 def sync_consumers(plan):
     """Wait for the threads of every consumer."""
-    T.evaluate(T.ptx["bar.sync"](T.uint32(_CONSUMERS_BARRIER), T.uint32(plan.consumers * WARPGROUP)))
+    T.evaluate(T.ptx["bar.sync"](T.uint32(_CONSUMERS_BARRIER), T.uint32(plan.warpgroups.consumers * WARPGROUP)))
 
 
 def write_dsmem(plan, shared, acc, thread):
     """Write this thread's sums where the cluster can read them; ``thread`` counts over the consumers."""
-    threads = plan.consumers * WARPGROUP
-    for fragment in range(plan.accumulators // _FRAGMENT):
+    threads = plan.warpgroups.consumers * WARPGROUP
+    for fragment in range(plan.warpgroups.accumulators // _FRAGMENT):
         to = shared.sums.ptr_to([(fragment * threads + thread) * _FRAGMENT])
         values = [acc.value(fragment * _FRAGMENT + i) for i in range(_FRAGMENT)]
         T.evaluate(T.ptx["st.shared.v4.f32"](to, *values))
@@ -64,8 +64,8 @@ def write_dsmem(plan, shared, acc, thread):
 
 def add_cluster_parts(plan, shared, gathered, rank, thread):
     """Add this block's share of the columns over the parts, in their order."""
-    threads = plan.consumers * WARPGROUP
-    fragments = plan.accumulators // plan.reducers // _FRAGMENT
+    threads = plan.warpgroups.consumers * WARPGROUP
+    fragments = plan.warpgroups.accumulators // plan.cluster.reducers // _FRAGMENT
     mapped = T.alloc_local([1], "uint32")
     read = T.alloc_local([min(BATCH, fragments) * _FRAGMENT], "float32")
     for part in range(plan.split):

@@ -21,7 +21,7 @@ def load(plan, operand, args, tile, memory, full, stage, k, mn, matrix, rank):
     shared = tile.peers > 1
     first = rank * tile.rows_loaded if shared else 0
     batched = plan.gemm.batch > 1
-    policy = plan.policy(operand)
+    policy = plan.loads.policy(operand)
     hint = (T.uint64(POLICIES[policy]),) if policy else ()
     name = _LOAD.format(rank=3 if batched else 2) + (_MULTICAST if shared else "") + (_HINT if policy else "")
     for slab in range(tile.slabs):
@@ -42,8 +42,8 @@ def prefetch_maps(args):
 @T.inline
 def produce(plan, args, shared, tiles, rank):
     """One thread: fill stage after stage, tile after tile."""
-    left = T.meta_var((plan.left_operand, args, plan.left, shared.left, shared.ring.full))
-    right = T.meta_var((plan.right_operand, args, plan.right, shared.right, shared.ring.full))
+    left = T.meta_var((plan.orientation.left_operand, args, plan.left, shared.left, shared.ring.full))
+    right = T.meta_var((plan.orientation.right_operand, args, plan.right, shared.right, shared.ring.full))
     at = PipelineState(plan.stages, 1)
     if plan.load == REPACK:
         # Until then the copies that TMA reads are being written.
@@ -51,7 +51,7 @@ def produce(plan, args, shared, tiles, rank):
     while tiles.valid():
         for step in T.serial(tiles.steps(), unroll=False):
             shared.ring.empty.wait(at.stage, at.phase)
-            shared.ring.full.arrive(at.stage, plan.stage_bytes)
+            shared.ring.full.arrive(at.stage, plan.memory.stage_bytes)
             k = T.meta_var(tiles.first_k() + step * plan.tile_k)
             load(plan, *left, at.stage, k, tiles.row0, tiles.matrix, rank)
             load(plan, *right, at.stage, k, tiles.column0, tiles.matrix, rank)

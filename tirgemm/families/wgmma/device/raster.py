@@ -23,7 +23,7 @@ class Tiles:
         self.rank_n = rank if plan.cluster_n > 1 else 0
         self.clusters = clusters
         self.slice_tiles = rows * columns
-        self.total = self.slice_tiles * plan.slices
+        self.total = self.slice_tiles * plan.grid.slices
         self.along, self.across = (columns, rows) if plan.order == "n" else (rows, columns)
         self.whole = isinstance(self.along, int) and self.along % plan.group == 0
         self.work = T.local_scalar("int32")
@@ -39,27 +39,27 @@ class Tiles:
     @property
     def matrix(self):
         """Which matrix of the batch."""
-        return T.truncmod(self.slice, self.plan.gemm.batch) if self.plan.partials else self.slice
+        return T.truncmod(self.slice, self.plan.gemm.batch) if self.plan.cluster.writes_partials else self.slice
 
     @property
     def part(self):
         """Which part of k."""
-        return self.rank if self.plan.in_cluster else T.truncdiv(self.slice, self.plan.gemm.batch)
+        return self.rank if self.plan.cluster.adds_parts else T.truncdiv(self.slice, self.plan.gemm.batch)
 
     def first_k(self):
         """Where this part of k starts."""
         if self.plan.split == 1:
             return 0
-        return self.part * (self.plan.split_steps * self.plan.tile_k)
+        return self.part * (self.plan.grid.split_steps * self.plan.tile_k)
 
     def steps(self):
         """Steps of k in this part."""
         plan = self.plan
         if plan.split == 1:
-            return plan.steps
-        if plan.split_steps * plan.split == plan.steps:
-            return plan.split_steps
-        return T.min(plan.split_steps, plan.steps - self.part * plan.split_steps)
+            return plan.grid.steps
+        if plan.grid.split_steps * plan.split == plan.grid.steps:
+            return plan.grid.split_steps
+        return T.min(plan.grid.split_steps, plan.grid.steps - self.part * plan.grid.split_steps)
 
     @T.inline
     def start(self, first):
@@ -74,11 +74,11 @@ class Tiles:
     @T.inline
     def locate(self):
         plan = T.meta_var(self.plan)
-        if plan.slices > 1:
+        if plan.grid.slices > 1:
             self.slice = T.truncdiv(self.work, self.slice_tiles)
         else:
             self.slice = 0
-        tile: T.let = T.truncmod(self.work, self.slice_tiles) if plan.slices > 1 else self.work
+        tile: T.let = T.truncmod(self.work, self.slice_tiles) if plan.grid.slices > 1 else self.work
         first: T.let = T.truncdiv(tile, self.across * plan.group) * plan.group
         inside: T.let = tile - first * self.across
         # The last group may be lower.

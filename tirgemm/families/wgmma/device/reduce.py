@@ -31,9 +31,9 @@ def reduce_kernel(plan, arguments):
         thread = T.thread_id([REDUCE_THREADS])
         lane: T.let = thread // outputs_of_block
         number: T.let = block * outputs_of_block + thread % outputs_of_block
-        row: T.let = number // (plan.pitch // 2) % args.m
-        matrix: T.let = number // (plan.pitch // 2) // args.m
-        column: T.let = number % (plan.pitch // 2) * 2
+        row: T.let = number // (plan.grid.pitch // 2) % args.m
+        matrix: T.let = number // (plan.grid.pitch // 2) // args.m
+        column: T.let = number % (plan.grid.pitch // 2) * 2
         # Launched while the parts are still computed.
         T.ptx.griddepcontrol.wait()
         inside: T.let = T.And(matrix < plan.gemm.batch, column < plan.gemm.n)

@@ -9,8 +9,8 @@ from tvm.backend.cuda.lang.pipeline import MBarrier, Pipeline
 from tvm.script import tirx as T
 
 from tirgemm.families.wgmma.planning.copies import COPYING_THREADS
-from tirgemm.families.wgmma.planning.plan import MMA_M
 from tirgemm.families.wgmma.planning.tile import SLAB_BYTES
+from tirgemm.families.wgmma.planning.warpgroups import MMA_M
 from tirgemm.gemm import DTYPE_NAMES
 
 # TMA's and wgmma's swizzles repeat every so many bytes.
@@ -25,25 +25,25 @@ class Shared:
         pool = T.SMEMPool()
         dtype = DTYPE_NAMES[plan.gemm.dtype]
         self.sums = None
-        if plan.in_cluster:
+        if plan.cluster.adds_parts:
             # In the place of the stages, whose last use comes before.
-            self.sums = pool.alloc((plan.exchanged_bytes // 4,), "float32", align=_ALIGN, layout=None)
+            self.sums = pool.alloc((plan.memory.exchanged_bytes // 4,), "float32", align=_ALIGN, layout=None)
             pool.offset = 0
         self.left = pool.alloc((plan.stages, plan.left.elements), dtype, align=_ALIGN, layout=None)
         self.right = pool.alloc((plan.stages, plan.right.elements), dtype, align=_ALIGN, layout=None)
         self.staging = None
-        if plan.staged:
-            shape = (plan.consumers, plan.staging_buffers, MMA_M * plan.chunk)
+        if plan.staging.used:
+            shape = (plan.warpgroups.consumers, plan.staging.buffers, MMA_M * plan.staging.chunk)
             self.staging = pool.alloc(shape, DTYPE_NAMES[plan.gemm.out], align=_ALIGN, layout=None)
-        if plan.slack_bytes:
-            self.slack = pool.alloc((plan.slack_bytes,), "uint8", align=SLAB_BYTES, layout=None)
+        if plan.memory.slack_bytes:
+            self.slack = pool.alloc((plan.memory.slack_bytes,), "uint8", align=SLAB_BYTES, layout=None)
         # In ping-pong one consumer reads a stage, else all; a stage may hold data for both blocks of the cluster.
-        readers = (1 if plan.pingpong else plan.consumers) * plan.shared_by
+        readers = (1 if plan.warpgroups.pingpong else plan.warpgroups.consumers) * plan.cluster.shared_by
         # By TMA one thread fills it, by copies every thread of the producer.
-        fillers = int(plan.loaded_bytes > 0) + (COPYING_THREADS if plan.copies else 0)
+        fillers = int(plan.loads.tma_bytes > 0) + (COPYING_THREADS if plan.loads.copies else 0)
         self.ring = Pipeline(pool, plan.stages, full="tma", empty="mbar", init_full=fillers, init_empty=readers)
         self.turn = None
-        if plan.pingpong:
+        if plan.warpgroups.pingpong:
             self.turn = MBarrier(pool, 2)
             self.turn.init(1)
         pool.commit()
@@ -51,7 +51,7 @@ class Shared:
 
 def cluster_sync(plan):
     """Wait for every thread of the cluster, and see what they wrote to shared memory."""
-    if plan.cluster == 1:
+    if plan.cluster.size == 1:
         T.evaluate(T.cuda.cta_sync())
         return
     T.evaluate(T.ptx["barrier.cluster.arrive.release.aligned"]())

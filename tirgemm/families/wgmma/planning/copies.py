@@ -106,13 +106,13 @@ class Copies:
 
 def copies_of(plan: Plan, operand: Operand) -> Copies:
     """How ``plan`` copies an operand that it copies."""
-    left = operand == plan.left_operand
+    left = operand == plan.orientation.left_operand
     tile, together = (plan.left, plan.cluster_m) if left else (plan.right, plan.cluster_n)
     rows, columns = plan.gemm.matrix(operand)
     # A cluster's tiles may lie outside altogether.
     outer = tile.extent * together
     row_step, column_step = (outer, tile.tile_k) if tile.k_major else (tile.tile_k, outer)
-    return Copies(tile, plan.copied[operand], _overhangs(rows, row_step), _overhangs(columns, column_step))
+    return Copies(tile, plan.loads.copied[operand], _overhangs(rows, row_step), _overhangs(columns, column_step))
 
 
 def _overhangs(size: Dim, step: int) -> bool:

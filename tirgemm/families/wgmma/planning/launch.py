@@ -21,18 +21,18 @@ def launch(
     plan: Plan, params: tuple[Param, ...], reduce_params: tuple[Param, ...], repack_params: tuple[Param, ...]
 ) -> Launch:
     """The Launch of ``plan``; a kernel before exists where operands are copied, one behind where k is split."""
-    block, cluster = (plan.threads, 1, 1), (plan.cluster, 1, 1)
+    block, cluster = (plan.warpgroups.threads, 1, 1), (plan.cluster.size, 1, 1)
     items = copies(plan.gemm) if plan.load == REPACK else ()
     early = EARLY if items else ()
-    kernels = [KernelLaunch(SYMBOL, params, (plan.grid, 1, 1), block, cluster, plan.shared_bytes, early)]
+    kernels = [KernelLaunch(SYMBOL, params, (plan.grid.blocks, 1, 1), block, cluster, plan.memory.nbytes, early)]
     workspaces: tuple[Workspace, ...] = ()
-    if plan.partials:
+    if plan.cluster.writes_partials:
         kernels.append(
             KernelLaunch(
                 REDUCE_SYMBOL, reduce_params, (reduce_grid(plan), 1, 1), (REDUCE_THREADS, 1, 1), attributes=EARLY
             )
         )
-        workspaces = (Workspace("partials", make("mul", plan.partial_elements, _FLOAT_BYTES)),)
+        workspaces = (Workspace("partials", make("mul", plan.grid.partial_elements, _FLOAT_BYTES)),)
     if items:
         # Without the attribute: it must not begin before what is ahead in the stream is done with the copies.
         grid = (repack_grid(items, plan.units), 1, 1)
@@ -48,5 +48,5 @@ def reduce_lanes(plan: Plan) -> int:
 
 def reduce_grid(plan: Plan) -> Dim:
     """Blocks of the second kernel: a thread, or as many as there are lanes, for two outputs."""
-    outputs = make("mul", plan.gemm.m_dim, plan.gemm.batch * plan.pitch // 2)
+    outputs = make("mul", plan.gemm.m_dim, plan.gemm.batch * plan.grid.pitch // 2)
     return expr.ceildiv(outputs, REDUCE_THREADS // reduce_lanes(plan))

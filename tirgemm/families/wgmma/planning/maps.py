@@ -13,14 +13,14 @@ from tirgemm.launch import TensorMap
 
 def load_map(plan: Plan, operand: Operand) -> TensorMap:
     """The descriptor by which a block loads its part of a slab of A or B. What lies outside reads as zero."""
-    tile: Tile = plan.left if operand == plan.left_operand else plan.right
+    tile: Tile = plan.left if operand == plan.orientation.left_operand else plan.right
     return _map(plan, operand, (tile.width, tile.rows_loaded), tile.swizzle, plan.l2_promotion)
 
 
 def store_map(plan: Plan) -> TensorMap:
     """The descriptor by which a consumer stores a chunk of 64 rows of its tile. What lies outside is not written."""
-    rows, columns = plan.staged_shape
-    return _map(plan, "d", (columns, rows), plan.staged_swizzle, 0)
+    rows, columns = plan.staging.shape
+    return _map(plan, "d", (columns, rows), plan.staging.swizzle, 0)
 
 
 def _map(plan: Plan, operand: Operand, box: tuple[int, int], swizzle: int, l2_promotion: int) -> TensorMap:

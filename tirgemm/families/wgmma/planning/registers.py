@@ -43,35 +43,41 @@ class Registers:
 def registers(plan: Plan) -> Registers:
     """What the threads of ``plan`` have."""
     table = _REGISTERS if plan.resident == 1 else _HALF_REGISTERS
-    other, offered = _besides_accumulators(plan), table[plan.consumers]
-    need = plan.accumulator_registers + other
+    other, offered = _besides_accumulators(plan), table[plan.warpgroups.consumers]
+    need = plan.warpgroups.accumulator_registers + other
     producer, consumer = next((pair for pair in offered if need <= pair[1]), offered[-1])
     return Registers(producer, consumer, other)
 
 
 def _besides_accumulators(plan: Plan) -> int:
     gemm, other = plan.gemm, _OTHER_REGISTERS
-    if not plan.partials:
+    if not plan.cluster.writes_partials:
         if gemm.act == "gelu":
             other += _ERF_REGISTERS
         # fp16 sums are unpacked before they are finished.
-        if plan.half and not plain(gemm):
-            other += plan.accumulators - plan.accumulator_registers + _UNPACKED_REGISTERS
-        if gemm.beta and (plan.epilogue == STAGED or plan.in_cluster or (plan.staged and plan.blocks > 1)):
+        if plan.warpgroups.half and not plain(gemm):
+            other += plan.warpgroups.accumulators - plan.warpgroups.accumulator_registers + _UNPACKED_REGISTERS
+        if gemm.beta and (
+            plan.epilogue == STAGED or plan.cluster.adds_parts or (plan.staging.used and plan.warpgroups.blocks > 1)
+        ):
             other += _ADDRESS_REGISTERS
     if isinstance(gemm.m, Range) and gemm.batch > 1:
         other += _COORDINATE_REGISTERS
-    if plan.epilogue == DIRECT and not plan.pingpong and plan.blocks > 1:
+    if plan.epilogue == DIRECT and not plan.warpgroups.pingpong and plan.warpgroups.blocks > 1:
         apart = gemm.beta and gemm.leading("c") != gemm.leading("d")
         other += _DIRECT_REGISTERS + (_ADDRESS_REGISTERS if apart else 0)
     # Outputs that are no pairs have a place and a condition each.
-    if plan.epilogue == DIRECT and not plan.partials and not plan.pairs and not plan.swapped:
-        other += plan.stored_columns // 2
+    if plan.epilogue == DIRECT and not plan.cluster.writes_partials and not plan.pairs and not plan.orientation.swapped:
+        other += plan.cluster.stored_columns // 2
     # What two chunks have in common is finished once; turned, rows of a chunk are finished together.
-    if plan.staged and not plain(gemm) and (plan.swapped or plan.stored_columns % plan.chunk):
+    if (
+        plan.staging.used
+        and not plain(gemm)
+        and (plan.orientation.swapped or plan.cluster.stored_columns % plan.staging.chunk)
+    ):
         other += _FINISHED_REGISTERS
-    if plan.in_cluster and plan.reducers < plan.split:
-        gathered = plan.accumulators // plan.reducers
+    if plan.cluster.adds_parts and plan.cluster.reducers < plan.split:
+        gathered = plan.warpgroups.accumulators // plan.cluster.reducers
         other += gathered + min(gathered, _LOADED_REGISTERS)
     return other
 
