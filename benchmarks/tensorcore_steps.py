@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 from tirgemm.bench import results  # noqa: E402 - found by the line above
 from tirgemm.bench.contest import Contest, Entrant, failed_row  # noqa: E402
 from tirgemm.bench.ladder_run import RACES, with_parent  # noqa: E402
-from tirgemm.bench.suites import Suite  # noqa: E402
+from tirgemm.bench.suite_file import Suite  # noqa: E402
 from tirgemm.config import Config, Value  # noqa: E402
 from tirgemm.detect import device as detect_device  # noqa: E402
 from tirgemm.device import Device  # noqa: E402

@@ -20,6 +20,7 @@ from tirgemm.tuning_db.data_folder import open_store, signer
 
 if TYPE_CHECKING:
     from tirgemm.bench.results import ResultsFile, Row
+    from tirgemm.bench.suite_file import Suite
     from tirgemm.bench.suite_run import Work
 
 
@@ -28,7 +29,7 @@ def bench(
         list[str],
         typer.Argument(
             metavar="SUITE...",
-            help="Names of suites that come with it (an unknown name lists them), or suites' JSON files.",
+            help="Names of suites (an unknown name lists them), or JSON files.",
         ),
     ],
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: the first GPU, else the CPU.")] = None,
@@ -71,12 +72,12 @@ def bench(
     """Measure every shape of every SUITE: default and tuned, beside the baselines, verified, samples kept."""
     from tirgemm.bench.results import ResultsFile, device_folder, environment
     from tirgemm.bench.suite_run import Bench, Work
-    from tirgemm.bench.suites import Suite, benchmarks_folder, find_suite
+    from tirgemm.bench.suites import benchmarks_folder, suite_named
     from tirgemm.detect import device as detect
     from tirgemm.tuning.budget import Budget
     from tirgemm.tuning.workbench import Workbench
 
-    shapes, regimes = [Suite.read(find_suite(name)) for name in suites], _regimes(regime)
+    shapes, regimes = [suite_named(name) for name in suites], _regimes(regime)
     target, budget = detect(device), Budget(trials, seconds)
     home = benchmarks_folder()
     folder = home / "results" / device_folder(target) if home else Path()

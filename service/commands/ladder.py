@@ -138,7 +138,7 @@ def _problems(
     m: int | None, n: int | None, k: int | None, dtype: str, layout: str, alpha_beta: bool, suite: str | None
 ) -> list[Gemm]:
     """Raises InvalidRequest, InvalidGemm."""
-    from tirgemm.bench.suites import Suite, find_suite
+    from tirgemm.bench.suites import suite_named
     from tirgemm.errors import InvalidRequest
 
     if suite is not None:
@@ -150,7 +150,7 @@ def _problems(
             ("--dtype", dtype != DTYPE),
             ("--layout", layout != LAYOUT),
         )
-        return list(Suite.read(find_suite(suite)).gemms)
+        return list(suite_named(suite).gemms)
     if m is None or n is None or k is None:
         raise InvalidRequest("give M, N and K, or --suite")
     return [Gemm(m=m, n=n, k=k, dtype=dtype, layout=layout, alpha=alpha_beta, beta=alpha_beta)]

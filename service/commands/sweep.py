@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 def problems(gemms: Sequence[str], suites: Sequence[str]) -> list[Gemm]:
     """The problems that are named and those of the suites, each once. Raises InvalidGemm, InvalidRequest."""
-    from tirgemm.bench.suites import Suite, find_suite
+    from tirgemm.bench.suites import suite_named
     from tirgemm.errors import InvalidRequest
     from tirgemm.gemm import Gemm
 
     named = [Gemm.parse(text) for text in gemms]
-    named += [gemm for name in suites for gemm in Suite.read(find_suite(name)).gemms]
+    named += [gemm for name in suites for gemm in suite_named(name).gemms]
     if not named:
         raise InvalidRequest("give at least one GEMM, or --suite NAME")
     return list(dict.fromkeys(named))

@@ -16,8 +16,9 @@ from tests.helpers.artifact_samples import CONFIG, SIGNER, cpu, packed, rows_bin
 from tirgemm import Config, Gemm
 from tirgemm.artifact import Trust, read
 from tirgemm.bench.results import ResultsFile, environment, spread
+from tirgemm.bench.suite_file import Suite
 from tirgemm.bench.suite_run import Bench, Work
-from tirgemm.bench.suites import Suite, benchmarks_folder, find_suite
+from tirgemm.bench.suites import benchmarks_folder, suite_named
 from tirgemm.config import Knob, Space
 from tirgemm.errors import BuildFailed, DoesNotFit, InvalidRequest, Unsupported
 from tirgemm.families import Rule
@@ -478,10 +479,11 @@ def test_unknown_variants_and_baselines_are_refused(tmp_path: Path, suite: Suite
 
 
 def test_a_suite_is_found_by_name_from_a_checkout_or_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find_suite("x86").name == "x86.json"
-    assert find_suite(str(tmp_path / "mine.json")) == tmp_path / "mine.json"
-    with pytest.raises(InvalidRequest, match="'absent' is unknown; give a JSON file, or one of deepgemm, hopper, "):
-        find_suite("absent")
+    assert suite_named("x86").name == "x86"
+    (tmp_path / "mine.json").write_text('{"name": "mine", "source": "here", "gemms": ["5x6x7:f32:nn"]}')
+    assert suite_named(str(tmp_path / "mine.json")).gemms == (Gemm(5, 6, 7, dtype="f32", layout="nn"),)
+    with pytest.raises(InvalidRequest, match="'absent' is unknown; give a JSON file, or one of breadth, deepgemm, "):
+        suite_named("absent")
     (tmp_path / "benchmarks" / "suites").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert benchmarks_folder() == tmp_path / "benchmarks"

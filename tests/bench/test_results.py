@@ -24,7 +24,7 @@ from tirgemm.bench.results import (
     unmeasured_row,
     ways,
 )
-from tirgemm.bench.suites import Suite
+from tirgemm.bench.suite_file import Suite
 from tirgemm.errors import InvalidRequest
 from tirgemm.tuning.records import SampleSet
 

@@ -14,7 +14,7 @@ from benchmarks import tensorcore_steps
 from benchmarks.tensorcore_steps import STEPS, SUITE, Step, config
 from benchmarks.tensorcore_tables import TABLES
 from tirgemm.bench import results
-from tirgemm.bench.suites import Suite
+from tirgemm.bench.suite_file import Suite
 from tirgemm.config import Config
 from tirgemm.errors import BuildFailed
 from tirgemm.families import family_named

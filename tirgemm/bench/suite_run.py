@@ -19,7 +19,7 @@ from tirgemm.artifact import Trust
 from tirgemm.bench import results
 from tirgemm.bench.contest import Contest, Entrant, failed_row
 from tirgemm.bench.results import ResultsFile, Row
-from tirgemm.bench.suites import Suite
+from tirgemm.bench.suite_file import Suite
 from tirgemm.config import Config
 from tirgemm.errors import DoesNotFit, InvalidRequest, TirgemmError, Unsupported
 from tirgemm.events import EventHandler

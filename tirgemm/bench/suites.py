@@ -1,37 +1,17 @@
-"""Suites of shapes: JSON files, each with its source.
+"""Suites of shapes by name or path: JSON files, and those that a seed draws.
 
-Those with a name lie in ``benchmarks/suites``; ``tirgemm/bench/shapes`` is a link to that folder, so that installing
-packs it.
+Those that come with the package lie in ``benchmarks/suites``; ``tirgemm/bench/shapes`` is a link to that folder, so
+that installing packs it.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from tirgemm.bench.held_out import GRID_NAME, JUDGE_SEEDS, held_out
+from tirgemm.bench.suite_file import Suite
 from tirgemm.errors import InvalidRequest
-from tirgemm.gemm import Gemm
-
-
-@dataclass(frozen=True, slots=True)
-class Suite:
-    """A named list of shapes and where they come from."""
-
-    name: str
-    source: str
-    gemms: tuple[Gemm, ...]
-
-    @classmethod
-    def read(cls, path: Path) -> Suite:
-        """The suite of a JSON file. Raises InvalidRequest, and InvalidGemm for a shape that cannot be."""
-        try:
-            value = json.loads(path.read_text())
-            name, source, gemms = str(value["name"]), str(value["source"]), list(value["gemms"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InvalidRequest(f"{path} is not a suite (an object with name, source and gemms): {error}") from error
-        return cls(name, source, tuple(Gemm.parse(text) for text in gemms))
 
 
 def benchmarks_folder() -> Path | None:
@@ -49,11 +29,16 @@ def named_suites() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.json"))}
 
 
-def find_suite(name: str) -> Path:
-    """The file of a suite given by path or by name. Raises InvalidRequest with the names there are."""
+def suite_named(name: str) -> Suite:
+    """The suite of a JSON file, of the package, or held out (``held_out.py``), by path or by name. Raises
+    InvalidRequest, with the names there are, and InvalidGemm for a shape that cannot be."""
     if name.endswith(".json"):
-        return Path(name)
+        return Suite.read(Path(name))
     known = named_suites()
-    if name not in known:
-        raise InvalidRequest(f"suite {name!r} is unknown; give a JSON file, or one of {', '.join(known)}")
-    return known[name]
+    if name in known:
+        return Suite.read(known[name])
+    drawn = held_out(name)
+    if drawn is None:
+        names = ", ".join([*known, GRID_NAME, *(f"judge-{seed}" for seed in JUDGE_SEEDS), "fit-SEED"])
+        raise InvalidRequest(f"suite {name!r} is unknown; give a JSON file, or one of {names}")
+    return drawn

@@ -1,0 +1,84 @@
+"""Held-out suites: the same problems on every machine, apart from all that anything was fitted to."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tirgemm.bench.held_out import COUNT, GRID, GRID_COUNT, JUDGE_SEEDS, LAYERS, MOST_ROWS, held_out
+from tirgemm.bench.suite_file import Suite
+from tirgemm.bench.suites import named_suites, suite_named
+from tirgemm.errors import InvalidRequest
+from tirgemm.tuning_db.transfer import read_candidates
+
+RECORDS = Path(__file__).resolve().parents[2] / "benchmarks/results/nvidia-h200/records.jsonl.gz"
+JUDGES = [f"judge-{seed}" for seed in JUDGE_SEEDS]
+# Published results name these problems: a change of the generator must not change them.
+DIGESTS = {
+    "judge-101": "ee738cc32f32fe6e",
+    "judge-102": "e865723ffbbaf173",
+    "judge-103": "5cc6f910a35336d5",
+    "grid": "c7dd4b4634a0e8c7",
+}
+
+
+def digest(suite: Suite) -> str:
+    return hashlib.sha256("\n".join(map(str, suite.gemms)).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("name", [*JUDGES, "grid"])
+def test_the_problems_of_a_name_never_change(name: str) -> None:
+    assert digest(suite_named(name)) == DIGESTS[name]
+
+
+def test_what_is_fitted_to_is_not_judged_by() -> None:
+    suites = {name: suite_named(name).gemms for name in (*JUDGES, *(f"fit-{seed}" for seed in range(20)))}
+    assert all(len(set(gemms)) == COUNT for gemms in suites.values())
+    assert len(set(suites.values())) == len(suites)
+    judged = {gemm for name in JUDGES for gemm in suites[name]}
+    assert not judged & {gemm for name, gemms in suites.items() if name not in JUDGES for gemm in gemms}
+
+
+def test_no_judged_problem_was_measured_before_or_is_in_another_suite() -> None:
+    judged = {gemm for name in JUDGES for gemm in suite_named(name).gemms}
+    recorded = {candidate.gemm for candidate in read_candidates(RECORDS)}
+    assert len(recorded) > 100
+    assert not judged & recorded
+    assert not judged & {gemm for path in named_suites().values() for gemm in Suite.read(path).gemms}
+
+
+def test_layers_are_of_no_other_suite() -> None:
+    pairs = {pair for model in LAYERS.values() for pair in model}
+    assert not pairs & {(g.n, g.k) for path in named_suites().values() for g in Suite.read(path).gemms}
+
+
+def test_the_three_distributions_have_a_third_each_and_stay_in_their_ranges() -> None:
+    gemms = [gemm for name in JUDGES for gemm in suite_named(name).gemms]
+    pairs = {pair for model in LAYERS.values() for pair in model}
+    layers = [gemm for gemm in gemms if (gemm.n, gemm.k) in pairs]
+    grid = [gemm for gemm in gemms if {gemm.m_max, gemm.n, gemm.k} <= set(GRID)]
+    assert len(layers) == len(JUDGES) * 34
+    assert len(grid) == len(JUDGES) * 33
+    assert all(1 <= gemm.m_max <= MOST_ROWS for gemm in layers)
+    assert any(gemm.k % 2 for gemm in gemms)
+    assert {gemm.layout for gemm in gemms} == {"nn", "nt", "tn", "tt"}
+    assert {gemm.dtype for gemm in gemms} == {"f16", "bf16"}
+
+
+def test_the_grid_has_its_problems_once() -> None:
+    gemms = suite_named("grid").gemms
+    assert len(set(gemms)) == GRID_COUNT
+    assert all({gemm.m_max, gemm.n, gemm.k} <= set(GRID) for gemm in gemms)
+
+
+@pytest.mark.parametrize("name", ["judge-1", "fit-101"])
+def test_a_seed_is_for_one_purpose(name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"suite '{name}': the seeds to judge by are 101, 102, 103"):
+        held_out(name)
+
+
+@pytest.mark.parametrize("name", ["judge-", "judge-0101", "fit--1", "other", "fit-1e3", "Grid"])
+def test_other_names_are_of_no_held_out_suite(name: str) -> None:
+    assert held_out(name) is None

@@ -1,0 +1,124 @@
+"""Held-out suites: problems drawn by a seed, on which tuned and untuned kernels are judged and nothing is fitted.
+
+``judge-SEED`` and ``fit-SEED`` are 100 problems each. Results of the judge seeds are published; models and estimates
+are fitted to records of other problems, of the fit seeds among them. A judge seed whose results were looked at shape by
+shape becomes a fit seed, and another takes its place. ``grid`` is 300 of the 1,000 problems whose sides are in
+``GRID``, with which others publish results.
+
+A third of the problems each have: n and k of a linear layer of a public model, with m from 1 to 16,384; all sides from
+``GRID``; sides of any value, odd ones too. Draws use nothing of ``random`` but ``random()``, which is the same in every
+version of Python.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, product
+from typing import TypeVar
+
+from tirgemm.bench.suite_file import Suite
+from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Gemm
+
+JUDGE_SEEDS = (101, 102, 103)
+COUNT, GRID_COUNT = 100, 300
+GRID = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
+GRID_NAME = "grid"
+MOST_ROWS = 16384
+# Sides of any value lie in this range, evenly over its logarithm.
+LEAST_SIDE, MOST_SIDE = 17, 12288
+# (n, k) of linear layers, from the configuration files that the models are published with: fused q, k and v; attention
+# output; fused gate and up; down; of those without a gate, up and down. No pair is of another suite.
+LAYERS: dict[str, tuple[tuple[int, int], ...]] = {
+    "GPT-2 XL": ((4800, 1600), (1600, 1600), (6400, 1600), (1600, 6400)),
+    "BERT large": ((3072, 1024), (4096, 1024), (1024, 4096)),
+    "Qwen2.5 7B": ((4608, 3584), (3584, 3584), (37888, 3584), (3584, 18944)),
+    "Qwen2.5 72B": ((59136, 8192), (8192, 29568)),
+    "Gemma 2 9B": ((8192, 3584), (3584, 4096), (28672, 3584), (3584, 14336)),
+    "Phi-3 medium": ((7680, 5120), (5120, 5120), (35840, 5120), (5120, 17920)),
+    "Falcon 7B": ((4672, 4544), (4544, 4544), (18176, 4544), (4544, 18176)),
+    "Mixtral 8x22B": ((8192, 6144), (32768, 6144), (6144, 16384)),
+}
+DTYPES = ("f16", "f16", "bf16")
+LAYOUTS = ("nt", "nt", "nn", "tn", "tt")
+# Elements of one operand: what is drawn fits beside its copies on one device.
+_MOST_ELEMENTS = 2**30
+_NAME = re.compile(r"(judge|fit)-(0|[1-9][0-9]{0,8})")
+
+Value = TypeVar("Value")
+Draw = Callable[[random.Random], tuple[int, int, int]]
+
+
+def held_out(name: str) -> Suite | None:
+    """The suite of that name, None where it is no name of one.
+
+    Raises InvalidRequest for a judge seed that is none of ``JUDGE_SEEDS``, and for a fit seed that is one.
+    """
+    if name == GRID_NAME:
+        every = [Gemm(m, n, k) for m, n, k in product(GRID, repeat=3)]
+        return Suite(name, f"{GRID_COUNT} of the problems with sides in {GRID}, drawn by seed 0.", _sample(every))
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    kind, seed = match[1], int(match[2])
+    if (seed in JUDGE_SEEDS) != (kind == "judge"):
+        judges = ", ".join(map(str, JUDGE_SEEDS))
+        raise InvalidRequest(f"suite {name!r}: the seeds to judge by are {judges}, all others are to fit to")
+    return Suite(name, f"{COUNT} problems drawn by seed {seed}: see tirgemm/bench/held_out.py.", _drawn(seed))
+
+
+def _sample(gemms: Sequence[Gemm]) -> tuple[Gemm, ...]:
+    """``GRID_COUNT`` of the problems, in their order."""
+    source = random.Random(0)
+    keys = [source.random() for _ in gemms]
+    chosen = sorted(range(len(gemms)), key=keys.__getitem__)[:GRID_COUNT]
+    return tuple(gemms[index] for index in sorted(chosen))
+
+
+def _drawn(seed: int) -> tuple[Gemm, ...]:
+    judged = () if seed in JUDGE_SEEDS else JUDGE_SEEDS
+    return tuple(islice(_distinct(random.Random(seed), {gemm for other in judged for gemm in _drawn(other)}), COUNT))
+
+
+def _distinct(source: random.Random, known: set[Gemm]) -> Iterator[Gemm]:
+    """Problems of the three distributions by turns, none twice and none that is ``known``."""
+    while True:
+        for draw in (_layer, _grid, _any):
+            gemm = _problem(source, draw)
+            while gemm is None or gemm in known:
+                gemm = _problem(source, draw)
+            known.add(gemm)
+            yield gemm
+
+
+def _problem(source: random.Random, draw: Draw) -> Gemm | None:
+    """One draw, None where an operand is too large."""
+    m, n, k = draw(source)
+    dtype, layout = _one(source, DTYPES), _one(source, LAYOUTS)
+    return Gemm(m, n, k, dtype=dtype, layout=layout) if max(m * n, n * k, m * k) <= _MOST_ELEMENTS else None
+
+
+def _layer(source: random.Random) -> tuple[int, int, int]:
+    n, k = _one(source, LAYERS[_one(source, tuple(LAYERS))])
+    return _side(source, 1, MOST_ROWS), n, k
+
+
+def _grid(source: random.Random) -> tuple[int, int, int]:
+    return _one(source, GRID), _one(source, GRID), _one(source, GRID)
+
+
+def _any(source: random.Random) -> tuple[int, int, int]:
+    m, n, k = (_side(source, LEAST_SIDE, MOST_SIDE) for _ in range(3))
+    return m, n, k
+
+
+def _side(source: random.Random, least: int, most: int) -> int:
+    """A number of that range, evenly over its logarithm."""
+    return min(most, int(least * math.exp(source.random() * math.log((most + 1) / least))))
+
+
+def _one(source: random.Random, values: Sequence[Value]) -> Value:
+    return values[int(source.random() * len(values))]
