@@ -117,8 +117,8 @@ class SynchronisationSite:
     @property
     def what(self) -> str:
         """The instruction, for a person: ``wgmma.wait_group.sync.aligned 1``."""
-        found = _INSTRUCTION.search(self.assembly)
-        return re.sub(r"[ _,]*(\bP\d)?[ _,]*$", "", found[1]) if found else self.text.partition("(")[0]
+        match = _INSTRUCTION.search(self.assembly)
+        return re.sub(r"[ _,]*(\bP\d)?[ _,]*$", "", match[1]) if match else self.text.partition("(")[0]
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def sites(source: str) -> list[SynchronisationSite]:
     """Every line of the kernels that synchronises, in order."""
     assembly = _helpers(source)
     lines = source.splitlines()
-    found = []
+    synchronisations = []
     kernel = where = ""
     for number in _kernel_lines(source):
         if lines[number - 1].startswith('extern "C" __global__'):
@@ -148,8 +148,8 @@ def sites(source: str) -> list[SynchronisationSite]:
             if where in (_START, _STEPS, _END):
                 inside = lines[number].startswith(_INSIDE)
                 where = _STEPS if inside else _START if where == _START else _END
-            found.append(SynchronisationSite(number, lines[number].strip(), body, f"{kernel}: {where}"))
-    return found
+            synchronisations.append(SynchronisationSite(number, lines[number].strip(), body, f"{kernel}: {where}"))
+    return synchronisations
 
 
 def mutants(source: str) -> list[Mutant]:
@@ -158,7 +158,7 @@ def mutants(source: str) -> list[Mutant]:
     A block that leaves out its cluster's barrier alone stops: so two neighbouring pairs are also left out together,
     which are one barrier where producers and consumers meet in different places.
     """
-    found: list[Mutant] = []
+    altered_sources: list[Mutant] = []
     alike: dict[str, int] = {}
     pairs: list[SynchronisationSite] = []
     for site in sites(source):
@@ -168,15 +168,15 @@ def mutants(source: str) -> list[Mutant]:
         if _CLUSTER_WAIT in site.assembly or alike[site.text] > _MOST_ALIKE:
             continue
         if _CLUSTER_ARRIVE in site.assembly:
-            found.append(Mutant(f"{DROP}:{site.line},{site.line + 1}", "barrier.cluster removed", site.where))
+            altered_sources.append(Mutant(f"{DROP}:{site.line},{site.line + 1}", "barrier.cluster removed", site.where))
         else:
-            found.append(Mutant(f"{DROP}:{site.line}", f"{site.what} removed", site.where))
+            altered_sources.append(Mutant(f"{DROP}:{site.line}", f"{site.what} removed", site.where))
         if _weaker(site.assembly) is not None:
-            found.append(Mutant(f"{WEAKEN}:{site.line}", f"{site.what} weakened", site.where))
+            altered_sources.append(Mutant(f"{WEAKEN}:{site.line}", f"{site.what} weakened", site.where))
     for first, second in itertools.pairwise(pairs):
         lines = ",".join(str(line) for site in (first, second) for line in (site.line, site.line + 1))
-        found.append(Mutant(f"{DROP}:{lines}", "two barriers of the cluster removed", first.where))
-    return found
+        altered_sources.append(Mutant(f"{DROP}:{lines}", "two barriers of the cluster removed", first.where))
+    return altered_sources
 
 
 def altered(source: str, alteration: str) -> str:
@@ -200,7 +200,7 @@ def altered(source: str, alteration: str) -> str:
                 else:
                     extra += _weaken(lines, number, known, alteration)
         elif name in _PLANTED:
-            place, declared = next((n, found) for n, line in enumerate(lines) if (found := _SHARED.search(line)))
+            place, declared = next((n, match) for n, line in enumerate(lines) if (match := _SHARED.search(line)))
             lines[place] += " " + _PLANTED[name].replace("NAME", declared[1])
         elif word not in (DELAY, LATE, LIMIT):
             known_words = f"{DELAY}, {LATE}, {LIMIT}, {DROP}:LINES, {WEAKEN}:LINE, {OUTSIDE}, {RACE}"
@@ -216,14 +216,14 @@ def altered(source: str, alteration: str) -> str:
 
 
 def _helpers(source: str) -> dict[str, str]:
-    return {found[1]: found[0] for found in _HELPER.finditer(source)}
+    return {match[1]: match[0] for match in _HELPER.finditer(source)}
 
 
 def _kernel_lines(source: str) -> Iterator[int]:
     """Numbers of the lines inside kernels."""
     lines = source.splitlines()
-    for found in _KERNEL.finditer(source):
-        number = source.count("\n", 0, found.end()) + 1
+    for match in _KERNEL.finditer(source):
+        number = source.count("\n", 0, match.end()) + 1
         while lines[number] != "}":
             yield number
             number += 1

@@ -212,8 +212,8 @@ def missing_choices(family: Family, device: Device, cases: Iterable[Case], seed:
             space = family.space(gemm, device)
             for choice in _choices(space):
                 if choice not in had and not wanted.get(choice):
-                    found = _with_config(rng, family, device, gemm, choice, _TRIES_PER_GEMM)
-                    wanted[choice] = found is not None
+                    example = _with_config(rng, family, device, gemm, choice, _TRIES_PER_GEMM)
+                    wanted[choice] = example is not None
     return sorted((choice for choice, possible in wanted.items() if possible), key=repr)
 
 

@@ -43,11 +43,11 @@ def classes(cases: Sequence[Case]) -> Callable[[Case], frozenset[Feature]]:
         for name, value in case.config.knobs:
             values[name].add(value)
     many = {
-        name: found
-        for name, found in values.items()
-        if len(found) > _MOST_VALUES and all(type(v) is int for v in found)
+        name: numbers
+        for name, numbers in values.items()
+        if len(numbers) > _MOST_VALUES and all(type(v) is int for v in numbers)
     }
-    ends = {name: (min(map(int, found)), max(map(int, found))) for name, found in many.items()}
+    ends = {name: (min(map(int, numbers)), max(map(int, numbers))) for name, numbers in many.items()}
 
     def classed(feature: Feature) -> Iterator[Feature]:
         name, value = feature
@@ -78,28 +78,28 @@ def paths(case: Case) -> frozenset[Feature]:
     }
     if "reduction" in words and not several.get("split", False):
         del words["reduction"]
-    found: set[Feature] = {*words.items(), *several.items()}
-    found.add(("schedule, cluster", (words.get("schedule"), any(v for n, v in several.items() if n != "split"))))
-    found.add(("load, layout", (words.get("load"), gemm.layout)))
+    features: set[Feature] = {*words.items(), *several.items()}
+    features.add(("schedule, cluster", (words.get("schedule"), any(v for n, v in several.items() if n != "split"))))
+    features.add(("load, layout", (words.get("load"), gemm.layout)))
     knobs = dict(config.knobs)
     if "pad" in knobs:
-        found.add(("pad", knobs["pad"] != 0))
+        features.add(("pad", knobs["pad"] != 0))
     if "registers" in knobs:
-        found.add(("two stages, registers", (knobs["stages"] == 2, several["registers"])))
+        features.add(("two stages, registers", (knobs["stages"] == 2, several["registers"])))
     if "pipeline" in words:
-        found.add(("pipeline, barriers", (words["pipeline"], several["barriers"])))
-        found.add(("wide loads, layout, fp32", (int(knobs["vector"]) > 1, gemm.layout, gemm.dtype == "f32")))
+        features.add(("pipeline, barriers", (words["pipeline"], several["barriers"])))
+        features.add(("wide loads, layout, fp32", (int(knobs["vector"]) > 1, gemm.layout, gemm.dtype == "f32")))
     if "copy" in words:
-        found.add(("copy, layout", (words["copy"], gemm.layout)))
+        features.add(("copy, layout", (words["copy"], gemm.layout)))
     if "shared" in words:
-        found.add(("shared, layout", (words["shared"], gemm.layout)))
-    found.add(("epilogue, schedule", (words.get("epilogue"), words.get("schedule"))))
-    found.add(("acc, dtype", (gemm.acc, gemm.dtype)))
-    found.add(("range", gemm.m_min < gemm.m_max))
-    found.add(("batch", gemm.batch > 1))
+        features.add(("shared, layout", (words["shared"], gemm.layout)))
+    features.add(("epilogue, schedule", (words.get("epilogue"), words.get("schedule"))))
+    features.add(("acc, dtype", (gemm.acc, gemm.dtype)))
+    features.add(("range", gemm.m_min < gemm.m_max))
+    features.add(("batch", gemm.batch > 1))
     if "swap" in knobs:
-        found.add(("swap, epilogue", (config["swap"], words.get("epilogue"))))
-    return frozenset(found)
+        features.add(("swap, epilogue", (config["swap"], words.get("epilogue"))))
+    return frozenset(features)
 
 
 def warps(case: Case) -> int:

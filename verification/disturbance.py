@@ -70,6 +70,6 @@ def outputs(
         competitor.stop()
 
 
-def differing(found: Iterator[Any], first: Any) -> int:
+def differing(results: Iterator[Any], first: Any) -> int:
     """How many of the outputs differ from ``first`` in any bit."""
-    return sum(not np.array_equal(bits, first) for bits in found)
+    return sum(not np.array_equal(bits, first) for bits in results)

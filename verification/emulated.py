@@ -122,10 +122,10 @@ def kernel_rows(
         return {}
     emulator = EMULATORS[case.config.family]
     with lowering:
-        found = smaller_source(emulator, case, device)
-    if isinstance(found, str):
-        return {job: {"status": f"{NOT_EMULATED}: {found}", "source_sha256": None} for job in jobs}
-    gemm, launch, source, alteration_of = found
+        smaller = smaller_source(emulator, case, device)
+    if isinstance(smaller, str):
+        return {job: {"status": f"{NOT_EMULATED}: {smaller}", "source_sha256": None} for job in jobs}
+    gemm, launch, source, alteration_of = smaller
     mutants = [job for job in jobs if job.mutant != UNALTERED]
     own_source = sha256(source.encode()).hexdigest()
     text = switched(source, [alteration_of[job.mutant.alteration] for job in mutants])
@@ -169,9 +169,9 @@ def smaller_source(emulator: Emulator, case: Case, device: Device) -> tuple[Gemm
         except TirgemmError as error:
             why = str(error)[:200]
             continue
-        found = alterations.mutants(source)
-        if [(m.what, m.where) for m in found] == [(m.what, m.where) for m in wanted]:
-            names = {w.alteration: f.alteration for w, f in zip(wanted, found, strict=True)}
+        mutants = alterations.mutants(source)
+        if [(m.what, m.where) for m in mutants] == [(m.what, m.where) for m in wanted]:
+            names = {w.alteration: f.alteration for w, f in zip(wanted, mutants, strict=True)}
             return gemm, launch, source, names
     return why
 

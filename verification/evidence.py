@@ -81,19 +81,19 @@ def problems(document: dict[str, Any]) -> list[str]:
     absent = [name for name in HEAD if name not in document]
     if absent:
         return [f"it lacks {', '.join(absent)}"]
-    found = []
+    faults = []
     if document["format"] != FORMAT:
-        found.append(f"its format is {document['format']!r}, not {FORMAT!r}")
+        faults.append(f"its format is {document['format']!r}, not {FORMAT!r}")
     rows, summary = document["rows"], document["summary"]
     counts = dict(sorted(Counter(row["status"] for row in rows).items()))
     if (summary["count"], summary["status"]) != (len(rows), counts):
-        found.append(f"its summary counts {summary['count']}, {summary['status']}; its rows are {len(rows)}, {counts}")
+        faults.append(f"its summary counts {summary['count']}, {summary['status']}; its rows are {len(rows)}, {counts}")
     keys = Counter(row["key"] for row in rows)
-    found += [f"{count} rows have the key {key}" for key, count in keys.items() if count > 1]
+    faults += [f"{count} rows have the key {key}" for key, count in keys.items() if count > 1]
     if document["kind"] == "emulated":
-        found += [f"{row['key']} does not say on what problem" for row in rows if _lacks_problem(row)]
-        found += [f"{row['key']} is not altered and {row['status']}" for row in rows if _fails(row)]
-    return found
+        faults += [f"{row['key']} does not say on what problem" for row in rows if _lacks_problem(row)]
+        faults += [f"{row['key']} is not altered and {row['status']}" for row in rows if _fails(row)]
+    return faults
 
 
 def _lacks_problem(row: Row) -> bool:

@@ -81,13 +81,13 @@ class MutantRun:
 
     @property
     def row(self) -> Row:
-        found: Row = {
+        fields: Row = {
             "gemm": str(self.case.gemm),
             "config": dict(self.case.config.knobs),
             "mutant": self.mutant.alteration,
             "source_sha256": self.source_sha256,
         }
-        return found | {"what": self.mutant.what, "where": self.mutant.where}
+        return fields | {"what": self.mutant.what, "where": self.mutant.where}
 
 
 def main() -> int:
@@ -204,9 +204,9 @@ def _caught(
         if job.mutant != UNALTERED and own is not None and words == (LIMIT,) and binary.data == own.result().data:
             return {"status": SAME_CODE}
         package = bench.package(job.case, job.alteration(*words), binary)
-        found = _noticed(hands.measurer(), package, tries)
-        if found is not None:
-            word, message = found
+        noticed = _noticed(hands.measurer(), package, tries)
+        if noticed is not None:
+            word, message = noticed
             return {"status": f"delays: {word}" if DELAY in words else word, "message": message[:200]}
     if not bench.device.present:
         return {"status": BUILT}
@@ -217,14 +217,14 @@ def _noticed(measurer: Measurer, package: bytes, tries: int) -> tuple[str, str] 
     """Which test fails first, in words, or None."""
     for seed in range(tries):
         try:
-            found = measurer.verify(package, level="candidate", seed=seed)
+            certificate = measurer.verify(package, level="candidate", seed=seed)
         except MeasurementTimedOut as error:
             return "hang", str(error)
         except TirgemmError as error:
             words = str(error)
             return ("hang" if any(trap in words for trap in _TRAPS) else "crash"), words
-        if not found.passed:
-            worst = found.tests[-1]
+        if not certificate.passed:
+            worst = certificate.tests[-1]
             return f"{worst['name']} test" if worst["method"] != "guard bands" else "guard bands", worst["message"]
     return None
 
@@ -297,17 +297,17 @@ def _reports(
         files[job] = folder / f"{job.case.gemm.digest}-{name}.tirgemm"
         if not files[job].exists():
             files[job].write_bytes(bench.package(job.case, job.mutant.alteration, builds[job].result()))
-    found = each(tool, list(files.values()), bench.signer.public, bench.device.uuid, deadline)
-    return {job: found[file] for job, file in files.items()}
+    reports = each(tool, list(files.values()), bench.signer.public, bench.device.uuid, deadline)
+    return {job: reports[file] for job, file in files.items()}
 
 
 def table(rows: list[Row]) -> Iterator[str]:
     """Which mutants of which places were caught by what, most general first."""
-    found: dict[tuple[str, str], Counter[str]] = {}
+    statuses: dict[tuple[str, str], Counter[str]] = {}
     for row in rows:
         if row["mutant"]:
-            found.setdefault((row["what"], row["where"]), Counter())[row["status"]] += 1
-    for (what, where), counts in sorted(found.items()):
+            statuses.setdefault((row["what"], row["where"]), Counter())[row["status"]] += 1
+    for (what, where), counts in sorted(statuses.items()):
         yield f"{what} | {where} | {', '.join(f'{status} {count}' for status, count in counts.most_common())}"
 
 

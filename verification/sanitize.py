@@ -122,12 +122,12 @@ def built(
 
 def batches(jobs: list[SanitizerRun], parallel: int) -> list[list[SanitizerRun]]:
     """What one process does: one tool; what is planted alone, it is to be found."""
-    found = [[job] for job in jobs if job.alteration]
+    lists = [[job] for job in jobs if job.alteration]
     for tool in TOOLS:
         mine = [job for job in jobs if job.tool == tool and not job.alteration]
         count = max(1, min(AT_ONCE, -(-len(jobs) // parallel)))
-        found += [mine[at : at + count] for at in range(0, len(mine), count)]
-    return found
+        lists += [mine[at : at + count] for at in range(0, len(mine), count)]
+    return lists
 
 
 def _run(
@@ -147,8 +147,8 @@ def _run(
         status = report.status
         if job.alteration:
             status = NOTICED if report.status == FOUND else MISSED
-        found = {"count": report.count, "findings": list(report.findings)} if report.findings else {}
-        rows[job] = _row(job) | {"status": status, "seconds": seconds} | found
+        findings = {"count": report.count, "findings": list(report.findings)} if report.findings else {}
+        rows[job] = _row(job) | {"status": status, "seconds": seconds} | findings
     return rows
 
 

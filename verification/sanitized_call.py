@@ -46,8 +46,8 @@ def called(gpu: Gpu, kernel: Kernel) -> str:
         kernel.raw(*(upload.view.tensor for upload in uploaded.values()), *problem.arguments)
     gpu.synchronize()
     gpu.to_host(uploaded["d"].address, uploaded["d"].span)
-    found = backend.compare(case, slice(0, problem.m), slice(0, kernel.gemm.n))
-    return found.message or "right"
+    comparison = backend.compare(case, slice(0, problem.m), slice(0, kernel.gemm.n))
+    return comparison.message or "right"
 
 
 class _Upload:

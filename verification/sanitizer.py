@@ -44,12 +44,12 @@ class SanitizerReport:
 
 def program() -> str:
     """The path of compute-sanitizer. Raises MissingExtra."""
-    found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=os.pathsep.join(_PLACES))
-    if found is None:
+    path = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=os.pathsep.join(_PLACES))
+    if path is None:
         raise MissingExtra(
             f"compute-sanitizer is neither on PATH nor in {', '.join(_PLACES)}: install the CUDA toolkit"
         )
-    return found
+    return path
 
 
 def check(tool: str, packages: list[Path], key: str, uuid: str, timeout_s: float) -> dict[str, SanitizerReport]:
@@ -96,8 +96,8 @@ def each(
     None where ``deadline`` (of time.monotonic) has passed. Raises MissingExtra."""
     if time.monotonic() > deadline:
         return dict.fromkeys(packages)
-    found = check(tool, list(packages), key, uuid, _START_S + _KERNEL_S * len(packages))
-    reports: dict[Path, SanitizerReport | None] = {package: found[package.stem] for package in packages}
+    reports_by_name = check(tool, list(packages), key, uuid, _START_S + _KERNEL_S * len(packages))
+    reports: dict[Path, SanitizerReport | None] = {package: reports_by_name[package.stem] for package in packages}
     if len(packages) == 1 or all(report is not None and report.status == CLEAN for report in reports.values()):
         return reports
     alone = (each(tool, [package], key, uuid, deadline) for package in packages)
@@ -106,16 +106,16 @@ def each(
 
 def options(tool: str, text: str) -> list[str]:
     """The optional checks that this version's help lists for ``tool``."""
-    found: list[str] = []
+    arguments: list[str] = []
     section = ""
     for line in text.splitlines():
         heading = re.match(r"^\s*(\w+)-specific options", line, re.IGNORECASE)
         if heading:
             section = heading[1].lower()
         for name, value in _OPTIONAL.items():
-            if name in line and section in (tool, "") and name not in found:
-                found += [name, value]
-    return found
+            if name in line and section in (tool, "") and name not in arguments:
+                arguments += [name, value]
+    return arguments
 
 
 @lru_cache(maxsize=1)
@@ -140,8 +140,8 @@ def reports(output: str, names: list[str], *, late: bool = False) -> dict[str, S
         elif line.startswith(END):
             name, _, result = line.removeprefix(END).strip().partition(" ")
             ended[name], now = result, None
-        found = _FINDING.match(line)
-        if found and not any(noise in line for noise in _NOISE):
+        match = _FINDING.match(line)
+        if match and not any(noise in line for noise in _NOISE):
             for name in [now] if now in words else names:
                 words[str(name)].append(line.removeprefix("========= ").strip())
     return {name: _report(words[name], ended.get(name), summary, output, late=late) for name in names}

@@ -39,16 +39,16 @@ def smaller(case: Case) -> Iterator[Gemm]:
         return (-(-k // (tile_k * split)) - 1) % stages
 
     last = last_stage(gemm.k)
-    found: dict[Gemm, None] = {}
+    problems: dict[Gemm, None] = {}
     for rounds in _ROUNDS:
         m, n = (
             _reduced(gemm.m_max, further * tile_m + 1, tile_m),
             _reduced(gemm.n, further * tile_n + 1, tile_n, lambda n: -(-n // tile_n) % raster == 0),
         )
         k = _reduced(gemm.k, split * (rounds * stages - 1) * tile_k + 1, tile_k, lambda k: last_stage(k) == last)
-        found[_resized(gemm, m, n, k)] = None
-    found[gemm] = None
-    yield from found
+        problems[_resized(gemm, m, n, k)] = None
+    problems[gemm] = None
+    yield from problems
 
 
 def _reduced(size: int, least: int, tile: int, fits: Callable[[int], bool] = lambda _: True) -> int:

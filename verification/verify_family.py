@@ -130,19 +130,21 @@ def row_of(bench: Workbench, number: int, case: Case, future: Future[Binary]) ->
     if bench.measurer is None:
         return row | (spills if spilled else {"status": BUILT})
     try:
-        found = bench.measurer.verify(bench.package(case.gemm, case.config, binary), level="certificate", seed=number)
+        certificate = bench.measurer.verify(
+            bench.package(case.gemm, case.config, binary), level="certificate", seed=number
+        )
     except TirgemmError as error:
         return row | {"status": str(error.outcome or CRASHED), "message": str(error)[:400]}
     row |= {
-        "error": float(f"{found.error:.3g}"),
-        "m": sorted({test["m"] for test in found.tests}),
-        "tests": len(found.tests),
-        "checked": sum(test["checked"] for test in found.tests),
-        "kernel_sha256": found.kernel_sha256[:16],
+        "error": float(f"{certificate.error:.3g}"),
+        "m": sorted({test["m"] for test in certificate.tests}),
+        "tests": len(certificate.tests),
+        "checked": sum(test["checked"] for test in certificate.tests),
+        "kernel_sha256": certificate.kernel_sha256[:16],
     }
-    if found.passed:
+    if certificate.passed:
         return row | (spills if spilled else {"status": PASSED})
-    worst = found.tests[-1]
+    worst = certificate.tests[-1]
     return row | {"status": WRONG, "message": f"{worst['name']} at m={worst['m']}: {worst['message']}"}
 
 

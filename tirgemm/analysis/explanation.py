@@ -201,8 +201,8 @@ def explain_launch(
     resources: dict[str, Resources] = {}
     if cubin is not None:
         try:
-            found = disassemble(cubin)
-            functions, resources = {f.name: f for f in found}, resources_of(cubin, found)
+            disassembled = disassemble(cubin)
+            functions, resources = {f.name: f for f in disassembled}, resources_of(cubin, disassembled)
         except MissingExtra as error:
             lacking.append(Unknown("machine code", str(error)))
             cubin, code = None, AS_WRITTEN
@@ -307,10 +307,10 @@ def _with_roofline(
         )
         return known, peak_formula(made.device, peak)
 
-    found = _or_missing("roofline", lines, missing)
-    if found is None:
+    computed = _or_missing("roofline", lines, missing)
+    if computed is None:
         return replace(made, missing=tuple(missing))
-    return replace(made, missing=tuple(missing), roofline=found[0], peak_formula=found[1])
+    return replace(made, missing=tuple(missing), roofline=computed[0], peak_formula=computed[1])
 
 
 def _l2_bytes(made: Explanation, launch: Launch) -> float | None:
@@ -338,11 +338,11 @@ def _shared_bytes(made: Explanation) -> float | None:
 
 def _alignments(gemm: Gemm, m: int) -> tuple[Alignment, ...]:
     operands: list[Operand] = ["a", "b", *(("c",) if gemm.beta else ()), "d"]
-    found = []
+    alignments = []
     for operand in operands:
         pitch = expr.evaluate(gemm.leading(operand), m) * DTYPE_BYTES[gemm.operand_dtype(operand)]
-        found.append(Alignment(operand, min(_LINE_BYTES, pitch & -pitch), pitch, gemm.align))
-    return tuple(found)
+        alignments.append(Alignment(operand, min(_LINE_BYTES, pitch & -pitch), pitch, gemm.align))
+    return tuple(alignments)
 
 
 def _or_missing(name: str, make: Callable[[], Found], missing: list[Unknown]) -> Found | None:
@@ -364,30 +364,30 @@ def _shared_reads(memory: KernelAnalysis) -> int:
     return sum(a.requests for a in memory.accesses if a.op in reads and a.space in ("shared", "distributed"))
 
 
-def _occupancy(found: Occupancy | None) -> dict[str, Any] | None:
-    if found is None:
+def _occupancy(occupancy: Occupancy | None) -> dict[str, Any] | None:
+    if occupancy is None:
         return None
-    derived = {name: getattr(found, name) for name in ("blocks", "warps", "share")}
-    return asdict(found) | derived | {"limits": dict(found.limits), "bound_by": list(found.bound_by)}
+    derived = {name: getattr(occupancy, name) for name in ("blocks", "warps", "share")}
+    return asdict(occupancy) | derived | {"limits": dict(occupancy.limits), "bound_by": list(occupancy.bound_by)}
 
 
-def _waves(found: Waves | None) -> dict[str, Any] | None:
-    if found is None:
+def _waves(waves: Waves | None) -> dict[str, Any] | None:
+    if waves is None:
         return None
-    return asdict(found) | {name: getattr(found, name) for name in ("waves", "turns", "tail", "loss")}
+    return asdict(waves) | {name: getattr(waves, name) for name in ("waves", "turns", "tail", "loss")}
 
 
-def _opcodes(found: OpcodeMix | None) -> dict[str, Any] | None:
-    if found is None:
+def _opcodes(mix: OpcodeMix | None) -> dict[str, Any] | None:
+    if mix is None:
         return None
     counts = ("units", "loop_units", "loop_opcodes", "executed_units", "executed_opcodes", "turns")
-    return asdict(found) | {name: dict(getattr(found, name)) for name in counts} | {"once": list(found.once)}
+    return asdict(mix) | {name: dict(getattr(mix, name)) for name in counts} | {"once": list(mix.once)}
 
 
-def _roofline(found: Roofline | None, formula: str, clock_mhz: int | None) -> dict[str, Any] | None:
-    if found is None:
+def _roofline(roofline: Roofline | None, formula: str, clock_mhz: int | None) -> dict[str, Any] | None:
+    if roofline is None:
         return None
-    ceilings = [asdict(c) | {"us": c.us, "share": found.shares.get(c.name)} for c in found.ceilings]
-    derived = {name: getattr(found, name) for name in ("intensity", "ridge", "tflops", "share")}
-    head = {"flops": found.flops, "peak": found.peak, "peak_formula": formula, "clock_mhz": clock_mhz}
-    return head | {"time_us": found.time_us, "bound": found.bound.name, "ceilings": ceilings} | derived
+    ceilings = [asdict(c) | {"us": c.us, "share": roofline.shares.get(c.name)} for c in roofline.ceilings]
+    derived = {name: getattr(roofline, name) for name in ("intensity", "ridge", "tflops", "share")}
+    head = {"flops": roofline.flops, "peak": roofline.peak, "peak_formula": formula, "clock_mhz": clock_mhz}
+    return head | {"time_us": roofline.time_us, "bound": roofline.bound.name, "ceilings": ceilings} | derived

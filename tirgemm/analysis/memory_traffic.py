@@ -198,16 +198,16 @@ def analyse(
     model = bank_model(device.arch)
     lowered = {str(f.attrs["global_symbol"]): f for f in mod.functions.values()}
     code = None if cubin is None else {f.name: f for f in disassemble(cubin)}
-    found = []
+    traffic = []
     for kernel in launch.kernels:
         if kernel.symbol not in lowered:
             raise AnalysisFailed(f"kernel {kernel.symbol} is not in the module, which has {', '.join(lowered)}")
         if code is not None and kernel.symbol not in code:
             raise AnalysisFailed(f"kernel {kernel.symbol} is not in the cubin, which has {', '.join(code)}")
-        found.append(
+        traffic.append(
             analyse_kernel(lowered[kernel.symbol], kernel, size, model, None if code is None else code[kernel.symbol])
         )
-    return tuple(found)
+    return tuple(traffic)
 
 
 def _size(gemm: Gemm, m: int) -> int:

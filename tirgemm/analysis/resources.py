@@ -44,12 +44,12 @@ class Resources:
 def resources_of(cubin: bytes, functions: tuple[Function, ...]) -> dict[str, Resources]:
     """Every kernel's resources by symbol; ``functions`` are the cubin's (``disassemble``). Raises AnalysisFailed."""
     code = {function.name: function for function in functions}
-    found = {}
+    by_kernel = {}
     for kernel in kernels(cubin):
         if kernel.name not in code:
             raise AnalysisFailed(f"the cubin declares kernel {kernel.name}, but has no code of it")
-        found[kernel.name] = _resources(kernel, code[kernel.name])
-    return found
+        by_kernel[kernel.name] = _resources(kernel, code[kernel.name])
+    return by_kernel
 
 
 def _resources(kernel: KernelSections, function: Function) -> Resources:
@@ -112,16 +112,16 @@ def occupancy_of(launch: KernelLaunch, resources: Resources, device: Device) -> 
     limits = occupancy_limits(device.limits, threads, resources.registers, shared)
     if resources.barriers and device.arch in ARCHITECTURES and ARCHITECTURES[device.arch].capability >= (9, 0):
         limits["barriers"] = _BARRIERS_PER_BLOCK * device.limits.blocks_per_sm // resources.barriers
-    found = Occupancy(
+    occupancy = Occupancy(
         threads, resources.registers, shared, tuple(limits.items()), max(1, device.limits.threads_per_sm // WARP)
     )
-    if not found.blocks:
+    if not occupancy.blocks:
         raise AnalysisFailed(
             f"no block of {launch.symbol} fits an SM of {device.name}: {threads} threads, {resources.registers} "
             f"registers, "
-            f"{shared} bytes of shared memory; bound by {', '.join(found.bound_by)}"
+            f"{shared} bytes of shared memory; bound by {', '.join(occupancy.bound_by)}"
         )
-    return found
+    return occupancy
 
 
 @dataclass(frozen=True, slots=True)

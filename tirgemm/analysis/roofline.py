@@ -58,9 +58,9 @@ class Roofline:
 
     def ceiling(self, name: str) -> Ceiling:
         """The ceiling ``name``. Raises AnalysisFailed with the known ones."""
-        for found in self.ceilings:
-            if found.name == name:
-                return found
+        for candidate in self.ceilings:
+            if candidate.name == name:
+                return candidate
         raise AnalysisFailed(f"there is no ceiling {name!r}; there are {', '.join(c.name for c in self.ceilings)}")
 
     @property
@@ -158,12 +158,12 @@ def measured_for(known: Mapping[str, MeasuredRate], gemm: Gemm, function: Functi
     Rates of arithmetic are of one instruction and kind (``mma_rate``): they bound no kernel that has another
     instruction.
     """
-    found: dict[str, MeasuredRate] = {level: known[level] for level in LEVELS if level in known}
+    rates: dict[str, MeasuredRate] = {level: known[level] for level in LEVELS if level in known}
     opcodes = {i.opcode for i in function.executed}
     rate = known.get(mma_rate(gemm.dtype, gemm.acc))
     if rate is not None and "HMMA" in opcodes and "HGMMA" not in opcodes:
-        found["compute"] = rate
-    return found
+        rates["compute"] = rate
+    return rates
 
 
 def mma_rate(dtype: str, acc: str) -> str:

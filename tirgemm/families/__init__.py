@@ -112,8 +112,8 @@ def supporting(gemm: Gemm, device: Device) -> tuple[Family, ...]:
     """The families that write ``gemm`` for ``device``. Raises Unsupported with every family's reason if none does."""
     known = families()
     reasons = {name: refusal(family, gemm, device) for name, family in known.items()}
-    found = tuple(family for name, family in known.items() if reasons[name] is None)
-    if not found:
+    able = tuple(family for name, family in known.items() if reasons[name] is None)
+    if not able:
         why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise Unsupported(f"no family writes {gemm} for {device.name}: {why}")
-    return found
+    return able

@@ -102,16 +102,18 @@ class Registry:
         points: dict[str, list[EntryPoint]] = {}
         for point in entry_points(group=GROUP):
             points.setdefault(point.name, []).append(point)
-        for name, found in sorted(points.items()):
-            origins = [_origin(point) for point in found]
+        for name, points_of_name in sorted(points.items()):
+            origins = [_origin(point) for point in points_of_name]
             try:
                 if name in self.builtin:
                     raise InvalidRequest(f"{self._taken(name)}; rename it")
-                if len(found) > 1:
+                if len(points_of_name) > 1:
                     raise InvalidRequest(
-                        f"{len(found)} distributions have a family of this name; uninstall all but one"
+                        f"{len(points_of_name)} distributions have a family of this name; uninstall all but one"
                     )
-                self._known[name] = External(_checked(found[0].load(), name), found[0].value, origins[0])
+                self._known[name] = External(
+                    _checked(points_of_name[0].load(), name), points_of_name[0].value, origins[0]
+                )
             except Exception as error:  # whatever a module of somebody else raises
                 self.leave_out(name, f"family {name!r} of {' and of '.join(origins)} is left out: {_words(error)}")
 
@@ -125,15 +127,15 @@ def _loaded(target: str) -> Any:
         raise InvalidRequest('it is named "module:attribute"')
     if module == "__main__":
         raise InvalidRequest("build processes cannot import __main__; put the family into a module of its own")
-    found: Any = importlib.import_module(module)
+    value: Any = importlib.import_module(module)
     for part in attribute.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
-def _checked(found: Any, name: str | None = None) -> Family:
-    """``found``, or what the class makes, as a Family of that name. Raises InvalidRequest for what is none."""
-    made = found() if isinstance(found, type) else found
+def _checked(loaded: Any, name: str | None = None) -> Family:
+    """``loaded``, or what the class makes, as a Family of that name. Raises InvalidRequest for what is none."""
+    made = loaded() if isinstance(loaded, type) else loaded
     own = getattr(made, "name", None)
     lacks = [method for method in _CONTRACT if not callable(getattr(made, method, None))]
     lacks += [] if isinstance(getattr(made, "rules", None), Collection) else ["rules"]

@@ -149,22 +149,22 @@ def _entry(source: str, symbol: str) -> str:
     )
 
 
-def _helper(found: re.Match[str]) -> str:
+def _helper(match: re.Match[str]) -> str:
     """What stands for a helper around one instruction: its name says which, of a wait its assembly."""
-    name, parameters = found[1], found[2]
-    if wait := _WAIT.search(found[0]):
+    name, parameters = match[1], match[2]
+    if wait := _WAIT.search(match[0]):
         return f"inline void {name}() {{ cp_async_wait({wait[1]}); }}"
     if copy := re.fullmatch(r"tirgemm_cp_async_(\d+)(_or_zero)?", name):
         return (
             f"inline void {name}({parameters}) {{ copy_or_zero(to, from, {copy[1]}, "
             f"{'inside' if copy[2] else 'true'}); }}"
         )
-    return "" if "asm" in found[0] else found[0]
+    return "" if "asm" in match[0] else match[0]
 
 
-def _async_copy(found: re.Match[str]) -> str:
+def _async_copy(match: re.Match[str]) -> str:
     """The same function on the emulator: zeros are stored at once, as the real one does."""
-    name, width, parameters = found[1], int(found[2]), found[3]
+    name, width, parameters = match[1], int(match[2]), match[3]
     predicated = "int predicate" in parameters
     zeros = f"if (!predicate) {{ memset(to, 0, {width}); return; }}" if predicated else ""
     return (

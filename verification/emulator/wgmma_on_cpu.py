@@ -170,25 +170,25 @@ def check(kernels: Kernels, case: KernelCall, seeds: Iterable[int] = SEEDS) -> N
     """Assert that D is exactly right under every schedule. For a case of ``Case.integers``."""
     expected = case.rounded()
     for seed in seeds:
-        found = kernels(case, seed)
-        wrong = found != expected
+        computed = kernels(case, seed)
+        wrong = computed != expected
         assert not wrong.any(), (
             f"schedule {seed}: {wrong.sum()} of {wrong.size} elements are wrong, first at "
-            f"{tuple(int(i) for i in np.argwhere(wrong)[0])}: {found[wrong][0]} instead of {expected[wrong][0]}"
+            f"{tuple(int(i) for i in np.argwhere(wrong)[0])}: {computed[wrong][0]} instead of {expected[wrong][0]}"
         )
 
 
 def translated(source: str) -> tuple[str, int]:
     """The source for g++, and the bytes of its statically shared memory. Raises NotEmulated."""
     text = source[source.index("#include <cuda.h>\n#endif") :].removeprefix("#include <cuda.h>\n#endif")
-    if found := _PLAIN_STORE.search(text):
-        raise NotEmulated(f"a plain store to shared memory: {found[0].strip()}")
+    if match := _PLAIN_STORE.search(text):
+        raise NotEmulated(f"a plain store to shared memory: {match[0].strip()}")
     text = text.replace("#include <cuda_fp16.h>", "").replace("#include <cuda_bf16.h>", "")
     static = 0
 
-    def placed(found: re.Match[str]) -> str:
+    def placed(match: re.Match[str]) -> str:
         nonlocal static
-        indent, kind, name, count = found.groups()
+        indent, kind, name, count = match.groups()
         at, static = static, static + 1024 * (1 + int(count) * 8 // 1024)
         return f"{indent}{kind}* {name} = ({kind}*)(hopper::shared() + {at});"
 
@@ -200,13 +200,13 @@ def translated(source: str) -> tuple[str, int]:
     return helpers + start + kernels, static
 
 
-def _helper(found: re.Match[str]) -> str:
+def _helper(helper: re.Match[str]) -> str:
     """What stands for a helper around one instruction."""
-    kind, name, parameters, body = found.groups()
+    kind, name, parameters, body = helper.groups()
     if "thread_rank()" in body:
         return f"inline int {name}() {{ return threadIdx.x; }}"
     if "asm" not in body:
-        return found[0]
+        return helper[0]
     names = [parameter.split()[-1].lstrip("&*") for parameter in parameters.split(",") if parameter.strip()]
     for pattern, meaning in _INSTRUCTIONS:
         if match := re.search(pattern, body):
@@ -216,8 +216,8 @@ def _helper(found: re.Match[str]) -> str:
 
 
 def _filled(code: str, names: list[str]) -> str:
-    def value(found: re.Match[str]) -> str:
-        word, _, detail = found[1].partition(":")
+    def value(match: re.Match[str]) -> str:
+        word, _, detail = match[1].partition(":")
         if word.isdigit():
             return names[int(word)]
         if word == "size":

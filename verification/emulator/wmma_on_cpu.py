@@ -48,8 +48,8 @@ _DEFINED = re.compile(r"namespace nvcuda \{ namespace wmma \{.*?\n\}\}\n", re.DO
 
 def emulated(source: str, launch: Launch) -> tuple[str, Launch]:
     """``source`` and ``launch`` for threads in x alone, with fragments that g++ takes."""
-    text, found = _DEFINED.subn(lambda _: _FRAGMENTS, source)
-    assert found == 1, "the source defines no fragments"
+    text, replacements = _DEFINED.subn(lambda _: _FRAGMENTS, source)
+    assert replacements == 1, "the source defines no fragments"
     # Lanes are threads in x, warps in y; the other kernels have one-dimensional blocks.
     pieces = re.split(r'(?=extern "C" __global__)', text)
     for i, piece in enumerate(pieces):

@@ -118,13 +118,13 @@ def looked_up_sectors(sources: ArrayLike, written: ArrayLike, active: ArrayLike)
     read, to = np.asarray(sources, dtype=np.int64), np.asarray(written, dtype=np.int64)
     part = np.broadcast_to(np.asarray(active, dtype=np.bool_), read.shape) & (read >= 0)
     line = read // LINE_BYTES
-    found = np.zeros(len(read), np.int64)
+    sectors = np.zeros(len(read), np.int64)
     for lane in range(WARP):
         of_line = part & (line == line[:, lane : lane + 1])
         first = part[:, lane] & ~of_line[:, :lane].any(axis=1)
         counts = [_distinct(at // SECTOR_BYTES, of_line) for at in (read, to)]
-        found += np.where(first, np.maximum(*counts), 0)
-    return found
+        sectors += np.where(first, np.maximum(*counts), 0)
+    return sectors
 
 
 def _distinct(values: Integers, part: NDArray[np.bool_]) -> Integers:

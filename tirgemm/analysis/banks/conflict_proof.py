@@ -165,19 +165,19 @@ def find_swizzle(
     None if none does. Of equally many bits, one that keeps elements in their rows, then the longest runs, then the
     smallest shift.
     """
-    return next((found for found in _permuted(layout, rotate) if serves(found, patterns, arch)), None)
+    return next((candidate for candidate in _permuted(layout, rotate) if serves(candidate, patterns, arch)), None)
 
 
 def _permuted(layout: Layout, rotate: bool) -> Iterator[Layout]:
     plain = layout.with_(stride=layout.columns, permutation=None)
     kind = Rotation if rotate else Swizzle
-    found = []
+    candidates = []
     for bits in range(1, _MOST_BITS + 1):
         for base in range(plain.size.bit_length()):
             for shift in range(bits, _MOST_SHIFT):
                 if (1 << (base + shift)) < plain.size and plain.size % (1 << (base + bits)) == 0:
-                    found.append(plain.with_(permutation=kind(bits, base, shift)))
-    return iter(sorted(found, key=_preference))
+                    candidates.append(plain.with_(permutation=kind(bits, base, shift)))
+    return iter(sorted(candidates, key=_preference))
 
 
 def _preference(layout: Layout) -> tuple[int, bool, int, int]:

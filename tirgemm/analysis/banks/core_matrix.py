@@ -39,5 +39,5 @@ def described(swizzle: int) -> str:
     """The swizzle in words, with what it means for core matrices."""
     if swizzle not in PITCHES:
         return f"swizzle {swizzle}, which this analysis does not know"
-    found = conflicts(swizzle)
-    return f"{SWIZZLES[swizzle]}, core matrices {'without conflicts' if not found else f'with {found} conflicts'}"
+    count = conflicts(swizzle)
+    return f"{SWIZZLES[swizzle]}, core matrices {'without conflicts' if not count else f'with {count} conflicts'}"

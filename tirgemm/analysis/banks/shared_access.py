@@ -58,19 +58,19 @@ class SharedAccess:
     @classmethod
     def parse(cls, text: str) -> SharedAccess:
         """The access whose text form is ``text``. Raises InvalidRequest."""
-        found = _TEXT.fullmatch(text)
-        if found is None:
+        match = _TEXT.fullmatch(text)
+        if match is None:
             raise InvalidRequest(
                 f"access {text!r} is none of load.BITS, store.BITS, cp.async.BYTES[.ca], ldmatrix.xN[.trans] and "
                 f"stmatrix.xN[.trans]"
             )
-        if found[4]:
-            return cls(cast(Operation, found[4]), matrices=int(found[5]), transposed=bool(found[6]))
-        size = int(found[2])
-        if found[1] != "cp.async" and size % 8:
+        if match[4]:
+            return cls(cast(Operation, match[4]), matrices=int(match[5]), transposed=bool(match[6]))
+        size = int(match[2])
+        if match[1] != "cp.async" and size % 8:
             raise InvalidRequest(f"access {text!r} is of {size} bits, which are no whole bytes")
-        width = size if found[1] == "cp.async" else size // 8
-        return cls(cast(Operation, found[1]), width, through_l1=bool(found[3]))
+        width = size if match[1] == "cp.async" else size // 8
+        return cls(cast(Operation, match[1]), width, through_l1=bool(match[3]))
 
     def __str__(self) -> str:
         if self.of_matrices:

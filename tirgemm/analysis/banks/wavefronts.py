@@ -221,13 +221,13 @@ def _through_l1(passes: Integers, sources: Integers, phase: Integers, width: int
     L1's lines lie in the same banks: as many passes as a bank has words to read, whether the same or not, and one more
     for each conflict of the words that are written.
     """
-    found = passes.copy()
+    totals = passes.copy()
     words = _words(sources, width, model) % model.banks
     for number in range(passes.shape[1]):
         part = (phase == number) & (sources != NOWHERE)
         wanted = np.stack([(part[..., None] & (words == bank)).sum(axis=(1, 2)) for bank in range(model.banks)])
-        found[:, number] += np.maximum(wanted.max(axis=0) - 1, 0)
-    return found
+        totals[:, number] += np.maximum(wanted.max(axis=0) - 1, 0)
+    return totals
 
 
 def _words(addresses: Integers, width: int, model: BankModel) -> Integers:

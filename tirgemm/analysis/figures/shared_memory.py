@@ -217,14 +217,14 @@ def _frames(
         return []
     phase, unit, width = phases[0], _unit(layout), _width(layout)
     length = pattern.access.width // layout.element_bytes
-    found: dict[tuple[int, int], bool] = {}
+    crowding: dict[tuple[int, int], bool] = {}
     for lane, banks in zip(phase.lanes, phase.banks, strict=True):
         row, column = int(one.rows[0, lane]), int(one.columns[0, lane])
         crowded = any(len(phase.words[bank]) > 1 for bank in banks)
         for place in range(column // unit, (column + length - 1) // unit + 1):
-            found[row, place] = found.get((row, place), False) or crowded
+            crowding[row, place] = crowding.get((row, place), False) or crowded
     return [
         rect(x + _GUTTER + place * width + 1, y + _HEAD + row * _LINE + 1, width - 2, _LINE - 2, "x" if bad else "o")
-        for (row, place), bad in found.items()
+        for (row, place), bad in crowding.items()
         if row < most_rows
     ]

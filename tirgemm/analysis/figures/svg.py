@@ -86,10 +86,10 @@ def room(words: Iterable[str]) -> float:
 
 def ranges(numbers: Iterable[int]) -> str:
     """Ascending integers in words: ``0-3 8 16-19``."""
-    found: list[list[int]] = []
+    spans: list[list[int]] = []
     for each in numbers:
-        if found and found[-1][1] == each - 1:
-            found[-1][1] = each
+        if spans and spans[-1][1] == each - 1:
+            spans[-1][1] = each
         else:
-            found.append([each, each])
-    return " ".join(f"{first}-{last}" if last > first else str(first) for first, last in found)
+            spans.append([each, each])
+    return " ".join(f"{first}-{last}" if last > first else str(first) for first, last in spans)

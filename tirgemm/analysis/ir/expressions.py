@@ -125,12 +125,12 @@ def unknown(reason: str) -> IrExpr:
 
 def _interned(kind: str, args: tuple[IrExpr, ...], value: Any = None) -> IrExpr:
     key = (kind, value, *map(id, args))
-    found = _known.get(key)
-    if found is None:
+    interned = _known.get(key)
+    if interned is None:
         symbols = frozenset((value,)) if kind == "symbol" else frozenset().union(*(a.symbols for a in args))
         reason = value if kind == "unknown" else next((a.unknown for a in args if a.unknown), "")
-        found = _known[key] = IrExpr(kind, args, value, symbols, reason)
-    return found
+        interned = _known[key] = IrExpr(kind, args, value, symbols, reason)
+    return interned
 
 
 def make(kind: str, *args: IrExpr) -> IrExpr:
@@ -231,9 +231,9 @@ def evaluate(expr: IrExpr, environment: Mapping[str, Value], memo: dict[int, Val
 def _evaluate(expr: IrExpr, environment: Mapping[str, Value], memo: dict[int, Value]) -> Value:
     if expr.kind == "const":
         return expr.value
-    found = memo.get(id(expr))
-    if found is not None:
-        return found
+    evaluated = memo.get(id(expr))
+    if evaluated is not None:
+        return evaluated
     if expr.unknown:
         raise DataDependent(expr.unknown)
     if expr.kind == "symbol":
@@ -278,14 +278,14 @@ def substitute(expr: IrExpr, values: Mapping[str, IrExpr], memo: dict[IrExpr, Ir
     memo = {} if memo is None else memo
     if not expr.symbols & values.keys():
         return expr
-    found = memo.get(expr)
-    if found is None:
+    replaced = memo.get(expr)
+    if replaced is None:
         if expr.kind == "symbol":
-            found = values[expr.value]
+            replaced = values[expr.value]
         else:
-            found = make(expr.kind, *(substitute(a, values, memo) for a in expr.args))
-        memo[expr] = found
-    return found
+            replaced = make(expr.kind, *(substitute(a, values, memo) for a in expr.args))
+        memo[expr] = replaced
+    return replaced
 
 
 def comparisons(expr: IrExpr) -> Iterator[IrExpr]:

@@ -26,7 +26,7 @@ def is_name(register: str) -> bool:
 def _block(body: Block, values: dict[str, IrExpr]) -> Block:
     known = dict(values)
     memo: dict[IrExpr, IrExpr] = {}
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for position, statement in enumerate(body):
         if isinstance(statement, Assign):
             value = substitute(statement.value, known, memo)
@@ -34,10 +34,10 @@ def _block(body: Block, values: dict[str, IrExpr]) -> Block:
                 known[statement.register] = value
                 memo = {}
                 continue
-            found.append(replace(statement, value=value))
+            statements.append(replace(statement, value=value))
         else:
-            found.append(_statement(statement, known, memo))
-    return tuple(found)
+            statements.append(_statement(statement, known, memo))
+    return tuple(statements)
 
 
 def _statement(statement: Statement, known: dict[str, IrExpr], memo: dict[IrExpr, IrExpr]) -> Statement:

@@ -88,11 +88,11 @@ class InlineFunction:
 @lru_cache(maxsize=64)
 def function(name: str, source: str) -> InlineFunction | None:
     """What ``name`` does, whose definition is in ``source``; None where it is not there."""
-    found = re.search(_SIGNATURE.format(name=re.escape(name)), source)
-    if found is None:
+    match = re.search(_SIGNATURE.format(name=re.escape(name)), source)
+    if match is None:
         return None
-    parameters = [p.split("=")[0].strip().split()[-1].lstrip("*&") for p in found[1].split(",") if p.strip()]
-    body = _body(source, found.end())
+    parameters = [p.split("=")[0].strip().split()[-1].lstrip("*&") for p in match[1].split(",") if p.strip()]
+    body = _body(source, match.end())
     local = dict(_DEFINITION.findall(body))
     instructions: list[InlineAccess] = []
     unknown: list[str] = []
@@ -138,8 +138,8 @@ def _parts(statement: str) -> list[str]:
 def _term(text: str, parameters: list[str], local: dict[str, str], depth: int = 8) -> Term | None:
     """What an operand is, None where that is more than names, numbers, casts and choices."""
     text = text.strip()
-    while found := _CAST.match(text) or _CONVERTED.match(text):
-        text = text[found.end() :].strip()
+    while match := _CAST.match(text) or _CONVERTED.match(text):
+        text = text[match.end() :].strip()
     while text.startswith("(") and text.endswith(")"):
         text = text[1:-1].strip()
     if text in parameters:
@@ -148,8 +148,8 @@ def _term(text: str, parameters: list[str], local: dict[str, str], depth: int = 
         return Term(number=int(text.rstrip("u")))
     if depth and text in local:
         return _term(local[text], parameters, local, depth - 1)
-    if found := _CHOICE.match(text):
-        parts = [_term(part, parameters, local, depth - 1) for part in found.groups()]
+    if match := _CHOICE.match(text):
+        parts = [_term(part, parameters, local, depth - 1) for part in match.groups()]
         return Term(choice=tuple(p for p in parts if p)) if depth and all(parts) else None
     return None
 
@@ -158,19 +158,19 @@ def _instruction(line: str, operands: list[Term | None]) -> InlineAccess | None:
     def operand(number: str) -> Term | None:
         return operands[int(number)] if int(number) < len(operands) else None
 
-    if found := _COPY.search(line):
-        to, source, size = operand(found[1]), operand(found[2]), operand(found[4]) if found[4] else None
-        if to is None or source is None or (found[4] and size is None):
+    if match := _COPY.search(line):
+        to, source, size = operand(match[1]), operand(match[2]), operand(match[4]) if match[4] else None
+        if to is None or source is None or (match[4] and size is None):
             return None
-        return InlineAccess("copy", "shared", int(found[3]), to, source, size)
+        return InlineAccess("copy", "shared", int(match[3]), to, source, size)
     address = _ADDRESS.search(line)
     pointer = operand(address[1]) if address is not None and not address[2] else None
     if pointer is None:
         return None
-    if found := _LDMATRIX.search(line):
-        op = "ldmatrix" if found[1] == "ld" else "stmatrix"
-        return InlineAccess(op, "shared", 16, pointer, matrices=int(found[2]), transposed=bool(found[3]))
-    if found := _PLAIN.search(line):
-        width = int(found[3][1:] if found[3] else 1) * int(found[4][1:]) // 8
-        return InlineAccess("load" if found[1] == "ld" else "store", found[2], width, pointer)
+    if match := _LDMATRIX.search(line):
+        op = "ldmatrix" if match[1] == "ld" else "stmatrix"
+        return InlineAccess(op, "shared", 16, pointer, matrices=int(match[2]), transposed=bool(match[3]))
+    if match := _PLAIN.search(line):
+        width = int(match[3][1:] if match[3] else 1) * int(match[4][1:]) // 8
+        return InlineAccess("load" if match[1] == "ld" else "store", match[2], width, pointer)
     return None

@@ -99,13 +99,15 @@ def _function(walker: Any, call: Any) -> None:
     memory = {n for n, (_, b) in enumerate(pointed) if b is not None and walker.space_of(b) is not None}
     if label in (*_SAME, *_ZERO) or not memory:
         return
-    found = inline_source.function(label, source)
-    taken = {n for i in found.instructions for t in (i.pointer, i.source) if t for n in t.places} if found else set()
-    if found is None or found.unknown or memory - taken:
-        what = f" ({', '.join(found.unknown)})" if found is not None and found.unknown else ""
+    inlined = inline_source.function(label, source)
+    taken = (
+        {n for i in inlined.instructions for t in (i.pointer, i.source) if t for n in t.places} if inlined else set()
+    )
+    if inlined is None or inlined.unknown or memory - taken:
+        what = f" ({', '.join(inlined.unknown)})" if inlined is not None and inlined.unknown else ""
         walker.unmodelled(label, f"a function of inline source{what}; what it does to memory is not counted")
         return
-    for one in found.instructions:
+    for one in inlined.instructions:
         _inline(walker, one, pointed)
 
 
@@ -134,10 +136,10 @@ def _inline(walker: Any, one: inline_source.InlineAccess, pointed: list[tuple[Ir
 
 def _read(origin: IrExpr, conditions: tuple[IrExpr, ...]) -> IrExpr:
     """Where a copy reads, NOWHERE in lanes that read nothing and write zeros."""
-    found = under(origin, conditions)
+    address = under(origin, conditions)
     for condition in conditions:
-        found = make("select", condition, found, const(NOWHERE))
-    return found
+        address = make("select", condition, address, const(NOWHERE))
+    return address
 
 
 def _meant(term: inline_source.Term, pointed: list[tuple[IrExpr, Any]]) -> tuple[IrExpr, Any]:
@@ -261,9 +263,9 @@ def _copy(walker: Any, call: Any) -> None:
 
 def _bulk(walker: Any, call: Any) -> None:
     """TMA: a tile between shared memory and a tensor, by the descriptor of its map."""
-    found = [walker.pointing(a) for a in _operands(call)]
-    tiles = [(a, b) for a, b in found if b is not None and b not in walker.maps]
-    maps = [b for _, b in found if b is not None and b in walker.maps]
+    pointers = [walker.pointing(a) for a in _operands(call)]
+    tiles = [(a, b) for a, b in pointers if b is not None and b not in walker.maps]
+    maps = [b for _, b in pointers if b is not None and b in walker.maps]
     if not maps or not tiles:
         walker.unmodelled(str(call.op.name), "a bulk copy between what this analysis cannot tell; it is not counted")
         return
@@ -355,8 +357,8 @@ def _atomic(walker: Any, call: Any) -> None:
 
 
 def _element(dtype: str) -> int:
-    found = re.search(r"(\d+)$", dtype)
-    return max(1, int(found[1]) // 8) if found else 1
+    match = re.search(r"(\d+)$", dtype)
+    return max(1, int(match[1]) // 8) if match else 1
 
 
 _TOUCHING: tuple[tuple[str, Visit], ...] = (

@@ -67,7 +67,7 @@ class Provenance:
 
     def _reached(self, buffers: tuple[Any, ...], ways: dict[Any, set[Any]]) -> set[str]:
         seen: set[Any] = set()
-        found: set[str] = set()
+        tensors: set[str] = set()
         ahead = list(buffers)
         while ahead:
             at = ahead.pop()
@@ -75,10 +75,10 @@ class Provenance:
                 continue
             seen.add(at)
             if at in self.tensors:
-                found.add(self.tensors[at])
+                tensors.add(self.tensors[at])
             else:
                 ahead += ways.get(at, ())
-        return found
+        return tensors
 
 
 def read_by(node: Any) -> set[Any]:
@@ -93,9 +93,9 @@ def read_by(node: Any) -> set[Any]:
         return set().union(*(read_by(a) for a in (args[1:] if "if_then_else" in str(node.op) else args)))
     if kind == "Select":
         return read_by(node.true_value) | read_by(node.false_value)
-    found: set[Any] = set()
+    read: set[Any] = set()
     for name in ("a", "b", "value"):
         child = getattr(node, name, None)
         if child is not None and hasattr(child, "ty"):
-            found |= read_by(child)
-    return found
+            read |= read_by(child)
+    return read

@@ -16,12 +16,12 @@ def deciding(body: Block) -> frozenset[str]:
     of a pipeline's stage, for one, mostly drops out.
     """
     lanes = varying(body)
-    found: set[str] = set()
+    registers: set[str] = set()
     while True:
-        more = set(_needed(body, (), frozenset(found), lanes))
-        if more <= found:
-            return frozenset(found)
-        found |= more
+        more = set(_needed(body, (), frozenset(registers), lanes))
+        if more <= registers:
+            return frozenset(registers)
+        registers |= more
 
 
 def assigned(body: Block) -> frozenset[str]:
@@ -52,15 +52,15 @@ def _assignments(body: Block) -> Iterator[Assign]:
 
 def varying(body: Block) -> frozenset[str]:
     """Registers whose lanes may hold different values."""
-    found: set[str] = {LANE}
+    registers: set[str] = {LANE}
     while True:
-        more = {a.register for a in _assignments(body) if a.value.symbols & found}
-        if more <= found:
-            return frozenset(found)
-        found |= more
+        more = {a.register for a in _assignments(body) if a.value.symbols & registers}
+        if more <= registers:
+            return frozenset(registers)
+        registers |= more
 
 
-def _needed(body: Block, around: tuple[IrExpr, ...], found: frozenset[str], varying: frozenset[str]) -> Iterator[str]:
+def _needed(body: Block, around: tuple[IrExpr, ...], known: frozenset[str], varying: frozenset[str]) -> Iterator[str]:
     for statement in body:
         if isinstance(statement, Site):
             for expr in (*around, *statement.guards):
@@ -68,16 +68,16 @@ def _needed(body: Block, around: tuple[IrExpr, ...], found: frozenset[str], vary
             if statement.op in LSU:
                 yield from _of_pattern(statement.address, varying)
         elif isinstance(statement, Assign):
-            if statement.register in found:
+            if statement.register in known:
                 for expr in (*around, statement.value):
                     yield from _registers(expr.symbols)
         elif isinstance(statement, If):
-            yield from _needed(statement.then, (*around, statement.condition), found, varying)
-            yield from _needed(statement.otherwise, (*around, statement.condition), found, varying)
+            yield from _needed(statement.then, (*around, statement.condition), known, varying)
+            yield from _needed(statement.otherwise, (*around, statement.condition), known, varying)
         elif isinstance(statement, Loop):
-            yield from _needed(statement.body, (*around, statement.extent), found, varying)
+            yield from _needed(statement.body, (*around, statement.extent), known, varying)
         else:
-            yield from _needed(statement.body, (*around, statement.condition), found, varying)
+            yield from _needed(statement.body, (*around, statement.condition), known, varying)
 
 
 def _of_pattern(address: IrExpr, varying: frozenset[str]) -> Iterator[str]:

@@ -116,12 +116,12 @@ class Tree:
 
 def sites_of(body: Block) -> tuple[Site, ...]:
     """Every site of ``body``, in the order of the source."""
-    found: list[Site] = []
+    sites: list[Site] = []
     for statement in body:
         if isinstance(statement, Site):
-            found.append(statement)
+            sites.append(statement)
         elif isinstance(statement, If):
-            found += sites_of(statement.then) + sites_of(statement.otherwise)
+            sites += sites_of(statement.then) + sites_of(statement.otherwise)
         elif isinstance(statement, (Loop, While)):
-            found += sites_of(statement.body)
-    return tuple(found)
+            sites += sites_of(statement.body)
+    return tuple(sites)

@@ -31,7 +31,7 @@ class Access:
 
 def accesses_of(body: Block) -> tuple[Access, ...]:
     """The accesses of a tree, in the order of their first sites."""
-    found: dict[object, tuple[list[Site], list[int], Around]] = {}
+    groups: dict[object, tuple[list[Site], list[int], Around]] = {}
     free: set[object] = set()
     for site, loops, conditional in _placed(body, (), conditional=False):
         constant, atoms = linear(site.address)
@@ -47,13 +47,13 @@ def accesses_of(body: Block) -> tuple[Access, ...]:
             tuple(map(id, loops)),
             frozenset((id(a), f) for a, f in atoms.items()),
         )
-        sites, offsets, _ = found.setdefault(key, ([], [], loops))
+        sites, offsets, _ = groups.setdefault(key, ([], [], loops))
         sites.append(site)
         offsets.append(constant)
         if not conditional and not site.guards:
             free.add(key)
     return tuple(
-        Access(tuple(sites), loops, tuple(offsets), key not in free) for key, (sites, offsets, loops) in found.items()
+        Access(tuple(sites), loops, tuple(offsets), key not in free) for key, (sites, offsets, loops) in groups.items()
     )
 
 

@@ -217,9 +217,9 @@ def space_of(buffer: Any) -> Space | None:
 
 def element_bytes(dtype: Any) -> int:
     """Bytes of an element, of all the elements of a vector type."""
-    found = re.fullmatch(r"(?:[a-z]+?)(\d+)?(?:_\w+?)?(?:x(\d+))?", str(dtype))
-    bits = int(found[1] or 8) if found else 8
-    return max(1, bits // 8) * int((found and found[2]) or 1)
+    match = re.fullmatch(r"(?:[a-z]+?)(\d+)?(?:_\w+?)?(?:x(\d+))?", str(dtype))
+    bits = int(match[1] or 8) if match else 8
+    return max(1, bits // 8) * int((match and match[2]) or 1)
 
 
 def operator(node: Any) -> str:

@@ -66,10 +66,10 @@ class _Walker(Values):
             self.out = outer
 
     def block(self, node: Any) -> Block:
-        with self.inside() as found:
+        with self.inside() as statements:
             if node is not None:
                 self.statement(node)
-        return tuple(found)
+        return tuple(statements)
 
     def statement(self, node: Any) -> None:
         kind = type(node).__name__
@@ -148,11 +148,11 @@ class _Walker(Values):
 
     def before_break(self, body: Any) -> list[Any] | None:
         """The statements of a loop before the one that always leaves it, None where there is none."""
-        found: list[Any] = []
+        statements: list[Any] = []
         for statement in _flat(body):
             if type(statement).__name__ == "Evaluate" and operator(statement.value) == "break_loop":
-                return found
-            found.append(statement)
+                return statements
+            statements.append(statement)
         return None
 
     def on_IfThenElse(self, node: Any) -> None:

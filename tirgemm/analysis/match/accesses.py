@@ -94,9 +94,9 @@ class _Match:
         for bucket in buckets.values():
             if bucket.accesses and bucket.instructions:
                 self.settle(bucket)
-        found = self.moved(buckets, spare)
+        relocated = self.moved(buckets, spare)
         left: Counter[tuple[str, str]] = Counter()
-        for (_, space, op, tensor), bucket in ((k, b) for k, b in spare.items() if k not in found):
+        for (_, space, op, tensor), bucket in ((k, b) for k, b in spare.items() if k not in relocated):
             where = f"{op} of {tensor or space}" if space != "local" else "local memory: spilled or indexed registers"
             left.update((i.name, where) for i in bucket.instructions)
         self.unmatched += [
@@ -106,14 +106,14 @@ class _Match:
         return Matching(self.fates, self.uses, tuple(self.unmatched))
 
     def buckets(self) -> dict[Key, _Bucket]:
-        found: dict[Key, _Bucket] = {}
+        buckets: dict[Key, _Bucket] = {}
         apart = {kind_of(i) for i in self.function.memory if i.address in self.tensors}
         for access in self.accesses:
             site = access.first
             loop, unrolled = self.regions.access(access)
             space: str = "shared" if site.op == "copy" else site.space
             key: Key = (loop, space, site.instruction, site.operand if (space, site.instruction) in apart else "")
-            found.setdefault(key, _Bucket()).accesses.append(Written(access, unrolled))
+            buckets.setdefault(key, _Bucket()).accesses.append(Written(access, unrolled))
         for instruction in self.function.memory:
             kind = kind_of(instruction)
             if kind is None:
@@ -122,23 +122,23 @@ class _Match:
             if space == "generic":
                 space = "distributed" if any(a.first.space == "distributed" for a in self.accesses) else "global"
             key = (self.regions.instruction(instruction), space, op, self.tensors.get(instruction.address, ""))
-            found.setdefault(key, _Bucket()).instructions.append(instruction)
-        return found
+            buckets.setdefault(key, _Bucket()).instructions.append(instruction)
+        return buckets
 
     def told_apart(self) -> dict[int, str]:
         """The tensors of global accesses by address of the instruction, where every one of a kind has a known one."""
-        found: dict[tuple[str, str], dict[int, str]] = {}
+        origins: dict[tuple[str, str], dict[int, str]] = {}
         for instruction in self.function.memory:
             kind = kind_of(instruction)
             if kind is not None and (kind[0] == "global" or kind[1] == "copy"):
-                found.setdefault(kind, {})[instruction.address] = self.origins.of(instruction)
-        whole = [tensors for tensors in found.values() if all(tensors.values())]
+                origins.setdefault(kind, {})[instruction.address] = self.origins.of(instruction)
+        whole = [tensors for tensors in origins.values() if all(tensors.values())]
         return {address: tensor for tensors in whole for address, tensor in tensors.items()}
 
     def settle(self, bucket: _Bucket) -> None:
         """Compare what was written with what there is, by width."""
         op = bucket.accesses[0].access.first.op
-        found = Counter(_width(i) for i in bucket.instructions)
+        compiled = Counter(_width(i) for i in bucket.instructions)
         if op in ("matrix", "bulk"):
             self.tiles(bucket)
             return
@@ -150,13 +150,13 @@ class _Match:
         for one in sides:
             written[one.access.first.width] += len(one.access.sites) * one.times
             distinct[one.access.first.width] += _distinct(one.access) * one.times
-        turns = _multiple(found, written)
+        turns = _multiple(compiled, written)
         if turns:
             words = AS_WRITTEN if turns == 1 else f"{AS_WRITTEN}, {turns} turns of the loop at once"
             for one in bucket.accesses:
                 self.fate(one.access, bucket, words, own=len(one.access.sites) * one.times * turns)
             return
-        turns = _multiple(found, distinct)
+        turns = _multiple(compiled, distinct)
         if turns:
             for access in (w.access for w in bucket.accesses):
                 left, all_of_them = _distinct(access), len(access.sites)
@@ -165,27 +165,27 @@ class _Match:
                 )
                 self.fate(access, bucket, words, left / all_of_them)
             return
-        if self.place(bucket, sides) or self.merge(bucket, found) or self.narrow(bucket, found, written):
+        if self.place(bucket, sides) or self.merge(bucket, compiled) or self.narrow(bucket, compiled, written):
             return
-        self.differing(bucket, found, written)
+        self.differing(bucket, compiled, written)
 
     def place(self, bucket: _Bucket, sides: list[Written]) -> bool:
         """Tell what each instruction of shared memory is by its constant."""
         if sides[0].access.first.space != "shared" or sides[0].access.first.op == "copy":
             return False
-        found = placed(sides, bucket.instructions)
-        if found is None:
+        placement = placed(sides, bucket.instructions)
+        if placement is None:
             return False
         for one in sides:
             for site in one.access.sites:
-                self.uses[site] = found.uses.get(site, {})
-            mine = found.instructions[one.access]
+                self.uses[site] = placement.uses.get(site, {})
+            mine = placement.instructions[one.access]
             self.fates[one.access] = _sunk(one.access, mine, Fate(_retold(one, mine), _codes(mine)))
         return True
 
-    def merge(self, bucket: _Bucket, found: Counter[int]) -> bool:
+    def merge(self, bucket: _Bucket, compiled: Counter[int]) -> bool:
         """Take neighbours as merged where that leaves as many instructions as there are."""
-        widths = merged(bucket.accesses, found)
+        widths = merged(bucket.accesses, compiled)
         if widths is None:
             return False
         for access in (w.access for w in bucket.accesses):
@@ -198,11 +198,11 @@ class _Match:
             self.fate(access, bucket, words)
         return True
 
-    def narrow(self, bucket: _Bucket, found: Counter[int], written: Counter[int]) -> bool:
+    def narrow(self, bucket: _Bucket, compiled: Counter[int], written: Counter[int]) -> bool:
         """Take loads of which a part is not used as narrowed: as many instructions as written, some of them
         narrower."""
-        narrower = {w: n for w, n in found.items() if w not in written}
-        if len(written) != 1 or found.total() != written.total() or not narrower or max(found) > max(written):
+        narrower = {w: n for w, n in compiled.items() if w not in written}
+        if len(written) != 1 or compiled.total() != written.total() or not narrower or max(compiled) > max(written):
             return False
         if bucket.accesses[0].access.first.op != "load":
             return False
@@ -212,15 +212,17 @@ class _Match:
             self.fates[access] = Fate(f"{told}: the rest is not used", codes)
         return True
 
-    def differing(self, bucket: _Bucket, found: Counter[int], written: Counter[int]) -> None:
+    def differing(self, bucket: _Bucket, compiled: Counter[int], written: Counter[int]) -> None:
         """Counts that are no plain transformation. Which of several accesses the instructions are is not known: each
         keeps the share that is left of all of its width, and where there are more they are taken to be paths of which
         one runs."""
         for access in (w.access for w in bucket.accesses):
             width = access.first.width
-            there, wanted = found[width], written[width]
+            there, wanted = compiled[width], written[width]
             if not there:
-                self.miss(access, f"{wanted} of {width} bytes a lane were written here; the code has {_shown(found)}")
+                self.miss(
+                    access, f"{wanted} of {width} bytes a lane were written here; the code has {_shown(compiled)}"
+                )
             elif there < wanted and access.first.op == "store" and access.guarded:
                 # A store is left out only where its condition never holds.
                 words = f"{there} of {wanted} of {width} bytes are left in the code: the others never run"
@@ -233,7 +235,7 @@ class _Match:
             else:
                 words = f"{there} instructions for {wanted} of {width} bytes, counted as written: one path's run"
                 self.fate(access, bucket, words)
-        for width, count in found.items():
+        for width, count in compiled.items():
             if not written[width]:
                 name = next(i.name for i in bucket.instructions if _width(i) == width)
                 self.unmatched.append(Unknown(name, f"{count} of these match no access of that width in the IR"))
@@ -335,11 +337,11 @@ def _width(instruction: Instruction) -> int:
     return 16 if memory is not None and memory.matrices else memory.width if memory is not None else 0
 
 
-def _multiple(found: Counter[int], written: Counter[int]) -> int:
+def _multiple(compiled: Counter[int], written: Counter[int]) -> int:
     """How many times the code has what was written, 0 where it is no whole number of times."""
-    if not written or found.keys() != written.keys():
+    if not written or compiled.keys() != written.keys():
         return 0
-    ratios = {divmod(found[w], written[w]) for w in written}
+    ratios = {divmod(compiled[w], written[w]) for w in written}
     return ratios.pop()[0] if len(ratios) == 1 and next(iter(ratios))[1] == 0 else 0
 
 
@@ -354,5 +356,5 @@ def _turns(loops: Sequence[Loop | While], outside: Loop | While | None) -> int:
     return turns
 
 
-def _shown(found: Counter[int]) -> str:
-    return ", ".join(f"{count} of {width}" for width, count in sorted(found.items()))
+def _shown(widths: Counter[int]) -> str:
+    return ", ".join(f"{count} of {width}" for width, count in sorted(widths.items()))

@@ -71,11 +71,11 @@ class Regions:
 
 def regions(accesses: Sequence[Access], function: Function, tensors: Mapping[int, str]) -> Regions:
     """Match the loops of ``accesses`` with those of ``function``; ``tensors``: by address, that of an instruction."""
-    found: dict[int, Loop | While] = {}
+    pairs: dict[int, Loop | While] = {}
     compiled = _compiled(function, tensors)
     known = {(space, op) for space, op, tensor in compiled.content if tensor}
-    _pair(_written(accesses, known), compiled, found)
-    return Regions(frozenset(found.values()), found)
+    _pair(_written(accesses, known), compiled, pairs)
+    return Regions(frozenset(pairs.values()), pairs)
 
 
 def _written(accesses: Sequence[Access], known: Container[Kind]) -> Node:
@@ -120,7 +120,7 @@ def _compiled(function: Function, tensors: Mapping[int, str]) -> Node:
     return root
 
 
-def _pair(written: Node, compiled: Node, found: dict[int, Loop | While]) -> None:
+def _pair(written: Node, compiled: Node, pairs: dict[int, Loop | While]) -> None:
     """Give every loop in ``compiled`` the loop in ``written`` that is most like it, of those alike the one that does as
     many; equals go in order."""
     candidates = written.everything()
@@ -144,8 +144,8 @@ def _pair(written: Node, compiled: Node, found: dict[int, Loop | While]) -> None
         used.add(chosen)
         assert isinstance(inner.loop, int)
         assert isinstance(node.loop, (Loop, While))
-        found[inner.loop] = node.loop
-        _pair(node, inner, found)
+        pairs[inner.loop] = node.loop
+        _pair(node, inner, pairs)
 
 
 def _alike(a: Counter[Label], b: Counter[Label]) -> float:

@@ -11,9 +11,9 @@ from tirgemm.analysis.match.placement import Written
 _WIDEST = (16, 8, 4, 2)
 
 
-def merged(accesses: Sequence[Written], found: Counter[int]) -> dict[Site, int] | None:
-    """The width of every site if neighbours were merged so that the code has ``found`` of each width; None if they were
-    not.
+def merged(accesses: Sequence[Written], compiled: Counter[int]) -> dict[Site, int] | None:
+    """The width of every site if neighbours were merged so that the code has ``compiled`` of each width; None if they
+    were not.
 
     Neighbours may lie in different turns of an unrolled loop; equal sites count once.
     """
@@ -29,8 +29,8 @@ def merged(accesses: Sequence[Written], found: Counter[int]) -> dict[Site, int] 
                 widths[site] = min(width, widths.get(site, width))
                 runs.add((offset // width * width, width))
             counts.update(width for _, width in runs)
-        if counts and counts.keys() == found.keys():
-            ratios = {divmod(found[w], counts[w]) for w in counts}
+        if counts and counts.keys() == compiled.keys():
+            ratios = {divmod(compiled[w], counts[w]) for w in counts}
             if len(ratios) == 1 and next(iter(ratios))[1] == 0:
                 return widths
     return None

@@ -36,7 +36,7 @@ class Written:
     @property
     def places(self) -> dict[int, Site]:
         """The site at each constant offset, in every turn of the loops whose counter just moves it on."""
-        found: dict[int, Site] = {}
+        sites: dict[int, Site] = {}
         for site in self.access.sites:
             constant, atoms = linear(site.address)
             offsets = [constant]
@@ -44,8 +44,8 @@ class Written:
                 step = next((f for a, f in atoms.items() if a.kind == "symbol" and a.value == loop.variable), 0)
                 if step and int(loop.extent.value) <= _MOST_TURNS:
                     offsets = [o + turn * step for o in offsets for turn in range(int(loop.extent.value))]
-            found.update(dict.fromkeys(offsets, site))
-        return found
+            sites.update(dict.fromkeys(offsets, site))
+        return sites
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ def placed(accesses: Sequence[Written], instructions: Sequence[Instruction]) -> 
     mine: dict[Access, list[Instruction]] = {access: [] for access in places}
     covered: dict[Access, set[int]] = {access: set() for access in places}
     for group in sorted(bases.values(), key=len, reverse=True):
-        found = _home(group, places, covered)
-        if found is None:
+        home = _home(group, places, covered)
+        if home is None:
             return None
-        access, shift = found
+        access, shift = home
         for offset, width, instruction in group:
             first = offset - shift
             site = places[access][first]
@@ -84,7 +84,7 @@ def placed(accesses: Sequence[Written], instructions: Sequence[Instruction]) -> 
             mine[access].append(instruction)
     if any(set(known) - covered[a] for a, known in places.items()):
         return None
-    return Placed(uses, {a: tuple(found) for a, found in mine.items()})
+    return Placed(uses, {a: tuple(home) for a, home in mine.items()})
 
 
 def _home(

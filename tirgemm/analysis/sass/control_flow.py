@@ -54,14 +54,14 @@ def blocks_of(count: int, flow: Flow) -> tuple[tuple[int, int, tuple[int, ...]],
     leaders |= {position + 1 for position in flow.stops}
     starts = sorted(p for p in leaders if p < count)
     at = {start: index for index, start in enumerate(starts)}
-    found = []
+    blocks = []
     for index, start in enumerate(starts):
         stop = starts[index + 1] if index + 1 < len(starts) else count
         following = list(flow.jumps.get(stop - 1, ()))
         if stop - 1 not in flow.stops and stop < count:
             following.append(stop)
-        found.append((start, stop, tuple(dict.fromkeys(at[position] for position in following))))
-    return tuple(found)
+        blocks.append((start, stop, tuple(dict.fromkeys(at[position] for position in following))))
+    return tuple(blocks)
 
 
 def dominators(successors: Sequence[tuple[int, ...]]) -> dict[int, int]:

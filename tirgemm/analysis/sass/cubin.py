@@ -70,7 +70,7 @@ def _kernels(cubin: bytes) -> tuple[KernelSections, ...]:
                 if attribute in tables and isinstance(value, bytes):
                     symbol, number = struct.unpack("<II", value)
                     tables[attribute][symbols[symbol]] = number
-    found = []
+    kernels = []
     for section in sections:
         if not section.name.startswith(".nv.info."):
             continue
@@ -86,10 +86,10 @@ def _kernels(cubin: bytes) -> tuple[KernelSections, ...]:
                 threads = x * y * z
         static = max(0, shared.get(name, 0) - reserved)
         stack = max(stacks.get(name, 0), frames.get(name, 0))
-        found.append(KernelSections(name, registers[name], stack, static, barriers, threads))
-    if not found:
+        kernels.append(KernelSections(name, registers[name], stack, static, barriers, threads))
+    if not kernels:
         raise ValueError("they hold no kernel")
-    return tuple(sorted(found, key=lambda kernel: kernel.name))
+    return tuple(sorted(kernels, key=lambda kernel: kernel.name))
 
 
 def _sections(cubin: bytes) -> list[_Section]:

@@ -51,8 +51,8 @@ def _printed(file: Path, *options: str) -> str:
 def nvdisasm() -> str:
     """The path of nvdisasm: the wheel's, else a toolkit's at CUDA_PATH, on PATH or /usr/local/cuda. Raises
     MissingExtra."""
-    found = importlib.util.find_spec("nvidia")
-    wheels = [Path(folder) for folder in (found.submodule_search_locations or [])] if found else []
+    spec = importlib.util.find_spec("nvidia")
+    wheels = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
     folders = [folder / "bin" for wheel in wheels for folder in sorted(wheel.glob("cu[0-9]*"), reverse=True)]
     if os.environ.get("CUDA_PATH"):
         folders.append(Path(os.environ["CUDA_PATH"]) / "bin")

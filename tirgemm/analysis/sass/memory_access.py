@@ -97,8 +97,8 @@ _WGMMA = {"HGMMA", "IGMMA", "BGMMA", "QGMMA"}
 
 def memory_access(opcode: str, modifiers: tuple[str, ...], operands: tuple[str, ...]) -> MemoryAccess | None:
     """What the instruction does to memory; None for one that touches none. wgmma's A in registers has no address."""
-    found = [address for operand in operands if (address := parse_address(operand)) is not None]
-    first, second = (*found, None, None)[:2]
+    addresses = [address for operand in operands if (address := parse_address(operand)) is not None]
+    first, second = (*addresses, None, None)[:2]
     if opcode in _PLAIN:
         kind, space = _PLAIN[opcode]
         return MemoryAccess(kind, space, _width(modifiers), first)
@@ -117,7 +117,7 @@ def memory_access(opcode: str, modifiers: tuple[str, ...], operands: tuple[str, 
         return MemoryAccess("copy", "shared", _width(modifiers), first, second, "global", bypass="BYPASS" in modifiers)
     if opcode in _BULK:
         return MemoryAccess("bulk", "shared", 0, first, second, "global")
-    if opcode in _WGMMA and found:
+    if opcode in _WGMMA and addresses:
         return MemoryAccess("matrix", "shared", 0, first)
     if opcode == "SYNCS":
         return MemoryAccess("barrier", "shared", 0, first)
@@ -133,14 +133,14 @@ _ZERO = ("RZ", "URZ")
 def parse_address(operand: str) -> Address | None:
     """The address that an operand is, or None: ``[R8+UR5+0xfa0]``, ``desc[UR6][R2.64+-0x10]``, ``gdesc[UR8]``,
     ``c[0x0][0x28]``."""
-    found = _BRACKET.search(operand)
-    if found is None:
+    match = _BRACKET.search(operand)
+    if match is None:
         return None
-    if found[4] is not None:
-        return Address((), 0, found[4])
+    if match[4] is not None:
+        return Address((), 0, match[4])
     registers: list[str] = []
     offset = 0
-    for term in found[3].split("+"):
+    for term in match[3].split("+"):
         number = re.fullmatch(r"(-?)0x([0-9a-f]+)", term.strip())
         if number:
             offset += int(f"{number[1]}{number[2]}", 16)
@@ -148,7 +148,7 @@ def parse_address(operand: str) -> Address | None:
         name = re.sub(r"\.(64|U32|S32|reuse)\b", "", term.strip())
         if name and name.split(".")[0] not in _ZERO:
             registers.append(name)
-    return Address(tuple(registers), offset, found[2] or "")
+    return Address(tuple(registers), offset, match[2] or "")
 
 
 def _width(modifiers: tuple[str, ...]) -> int:

@@ -40,25 +40,25 @@ class Origins:
             return ""
         if instruction.address not in self.known:
             registers = [name for r in address.registers for name in _names(r)]
-            found = self.reached(self.at[instruction.address], registers)
-            self.known[instruction.address] = next(iter(found)) if len(found) == 1 else ""
+            tensors = self.reached(self.at[instruction.address], registers)
+            self.known[instruction.address] = next(iter(tensors)) if len(tensors) == 1 else ""
         return self.known[instruction.address]
 
     def reached(self, position: int, registers: Iterable[str]) -> set[str]:
         """The pointers from which ``registers`` at ``position`` may be computed."""
-        found: set[str] = set()
+        tensors: set[str] = set()
         seen: set[tuple[int, str]] = set()
         ahead = [(self.function.instructions[position].block, position, register) for register in registers]
         for _ in range(_MOST_STEPS):
             if not ahead:
-                return found
+                return tensors
             index, stop, register = ahead.pop()
             definite = False
             for at in reversed(self.written.get((index, register), ())):
                 if at >= stop:
                     continue
                 instruction = self.function.instructions[at]
-                found |= {self.pointers[n] for n in _constants(instruction) if n in self.pointers}
+                tensors |= {self.pointers[n] for n in _constants(instruction) if n in self.pointers}
                 if instruction.memory is None or instruction.memory.space == "constant":
                     ahead += [(index, at, name) for name in _sources(instruction) if (at, name) not in seen]
                     seen |= {(at, name) for name in _sources(instruction)}
@@ -75,7 +75,7 @@ class Origins:
 
 def _pointers(kernel: KernelLaunch, first: int) -> dict[int, str]:
     """Byte in constant bank 0 -> tensor, of every pointer parameter."""
-    at, found = first, {}
+    at, names = first, {}
     for param in kernel.params:
         size = 8 if isinstance(param, Pointer) else 128 if isinstance(param, TensorMap) else 4
         if isinstance(param, Size) and param.dtype == "i64":
@@ -83,10 +83,10 @@ def _pointers(kernel: KernelLaunch, first: int) -> dict[int, str]:
         aligned = 64 if isinstance(param, TensorMap) else size
         at = -(-at // aligned) * aligned
         if isinstance(param, Pointer):
-            found[at] = param.name
+            names[at] = param.name
         assert isinstance(param, (Pointer, TensorMap, Scalar, Size))
         at += size
-    return found
+    return names
 
 
 def _names(text: str) -> list[str]:
@@ -98,10 +98,10 @@ def _written(instruction: Instruction) -> list[str]:
     operands, memory = instruction.operands, instruction.memory
     if not operands or "[" in operands[0] or (memory is not None and memory.kind == "store"):
         return []
-    found = _REGISTER.match(operands[0])
-    if found is None:
+    match = _REGISTER.match(operands[0])
+    if match is None:
         return []
-    return [f"{found[1]}{int(found[2]) + n}" for n in range(_words(instruction))]
+    return [f"{match[1]}{int(match[2]) + n}" for n in range(_words(instruction))]
 
 
 def _words(instruction: Instruction) -> int:

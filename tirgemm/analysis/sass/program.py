@@ -177,19 +177,19 @@ def parse(text: str) -> tuple[Function, ...]:
     labels: dict[str, dict[str, int]] = {}
     line: tuple[str, int] | None = None
     for words in text.splitlines():
-        if found := _ARCH.match(words):
-            arch = found[1]
-        elif found := _SECTION.match(words):
-            section, line = found[1].strip('"'), None
+        if match := _ARCH.match(words):
+            arch = match[1]
+        elif match := _SECTION.match(words):
+            section, line = match[1].strip('"'), None
             code[section], labels[section] = [], {}
-        elif found := _LINE.match(words):
-            line = (found[1], int(found[2]))
+        elif match := _LINE.match(words):
+            line = (match[1], int(match[2]))
         elif not section:
             continue
-        elif found := _CODE.match(words):
-            code[section].append(_Raw(int(found[1], 16), found[2] or "", found[3], found[4], line))
-        elif found := _NAMED.match(words):
-            labels[section][found[1]] = len(code[section])
+        elif match := _CODE.match(words):
+            code[section].append(_Raw(int(match[1], 16), match[2] or "", match[3], match[4], line))
+        elif match := _NAMED.match(words):
+            labels[section][match[1]] = len(code[section])
         elif re.match(r"^\s*/\*[0-9a-f]{4,}\*/", words):
             raise AnalysisFailed(f"{section}: {words.strip()!r} is not an instruction that this analysis can read")
     return tuple(_function(name, arch, raw, labels[name]) for name, raw in sorted(code.items()) if raw)
@@ -244,16 +244,16 @@ def _flow(name: str, code: list[_Raw], labels: dict[str, int]) -> Flow:
 
     joins: dict[str, list[tuple[int, int]]] = {}
     for at, raw in enumerate(code):
-        found = _LABEL.search(raw.rest)
-        if raw.name.split(".")[0] == "BSSY" and found:
-            joins.setdefault(raw.rest.split(",")[0].strip(), []).append((at, target(found[1])))
+        label = _LABEL.search(raw.rest)
+        if raw.name.split(".")[0] == "BSSY" and label:
+            joins.setdefault(raw.rest.split(",")[0].strip(), []).append((at, target(label[1])))
     for at, raw in enumerate(code):
         opcode, _, modifiers = raw.name.partition(".")
-        found = _LABEL.search(raw.rest)
+        label = _LABEL.search(raw.rest)
         conditional = raw.predicate not in ("", "@PT", "@UPT")
-        if opcode in ("BRA", "JMP") and found:
-            jumps[at] = (target(found[1]),)
-            before = raw.rest[: found.start()].strip()
+        if opcode in ("BRA", "JMP") and label:
+            jumps[at] = (target(label[1]),)
+            before = raw.rest[: label.start()].strip()
             conditional = conditional or bool(before) or modifiers not in ("", "U")
         elif opcode in ("BRX", "JMX", "BRXU", "JMXU"):
             listed = _TARGETS.search(raw.rest)
@@ -266,7 +266,7 @@ def _flow(name: str, code: list[_Raw], labels: dict[str, int]) -> Flow:
             named = re.search(r"`\(([.\w$]+)\)", raw.rest)
             if named and named[1] in labels:
                 jumps[at] = (labels[named[1]],)
-            conditional = conditional or found is None  # a call of a label is a jump that never comes back
+            conditional = conditional or label is None  # a call of a label is a jump that never comes back
         elif opcode == "BSYNC":
             known = joins.get(raw.rest.strip(), [])
             if any(end == at + 1 for _, end in known) or not known:

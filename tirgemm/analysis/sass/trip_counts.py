@@ -45,12 +45,12 @@ class _Test:
 def trip_counts(function: Function) -> dict[int, int]:
     """Loop -> its turns at each entry, of the loops whose counter says so."""
     parents = dominators([block.successors for block in function.blocks])
-    found = {}
+    counts = {}
     for loop in function.loops:
         turns = _turns(function, loop, parents)
         if turns is not None:
-            found[loop.index] = turns
-    return found
+            counts[loop.index] = turns
+    return counts
 
 
 def _turns(function: Function, loop: NaturalLoop, parents: Mapping[int, int]) -> int | None:
@@ -143,10 +143,10 @@ def _leaves(test: _Test, value: int) -> bool:
 
 def _written(instruction: Instruction) -> tuple[str, ...]:
     """The registers that an instruction may set."""
-    found = re.fullmatch(r"(U?R)(\d+)(?:\.\w+)*", instruction.operands[0]) if instruction.operands else None
-    if found is None:
+    match = re.fullmatch(r"(U?R)(\d+)(?:\.\w+)*", instruction.operands[0]) if instruction.operands else None
+    if match is None:
         return ()
-    return tuple(f"{found[1]}{int(found[2]) + step}" for step in range(_registers(instruction)))
+    return tuple(f"{match[1]}{int(match[2]) + step}" for step in range(_registers(instruction)))
 
 
 def _test(function: Function, loop: NaturalLoop) -> _Test | None:
@@ -155,14 +155,14 @@ def _test(function: Function, loop: NaturalLoop) -> _Test | None:
         return None
     block = function.blocks[exits[0]]
     branch = function.instructions[block.stop - 1]
-    found = re.fullmatch(r"@(!?)(U?P\d)", branch.predicate)
+    match = re.fullmatch(r"@(!?)(U?P\d)", branch.predicate)
     # A call of a label is a far jump.
     plain = (branch.opcode, branch.modifiers) in (("BRA", ()), ("CALL", ("REL", "NOINC")))
-    if not plain or len(branch.operands) != 1 or found is None:
+    if not plain or len(branch.operands) != 1 or match is None:
         return None
     jumps_back = block.successors[0] in loop.blocks
-    taken = not found[1]
-    defined = _definition(function, loop, found[2], block.stop - 1)
+    taken = not match[1]
+    defined = _definition(function, loop, match[2], block.stop - 1)
     if defined is None:
         return None
     at, instruction = defined
@@ -215,8 +215,8 @@ def _comparison(function: Function, loop: NaturalLoop, at: int) -> tuple[int, In
 
 
 def _numbered(function: Function, block: int) -> list[tuple[int, Instruction]]:
-    found = function.blocks[block]
-    return [(at, function.instructions[at]) for at in range(found.start, found.stop)]
+    span = function.blocks[block]
+    return [(at, function.instructions[at]) for at in range(span.start, span.stop)]
 
 
 def _step(instruction: Instruction, counter: str) -> int | None:
@@ -296,10 +296,10 @@ def _halves(words: tuple[str, ...]) -> int | None:
 def _constant(word: str) -> int | None:
     if word in _ZERO:
         return 0
-    found = re.fullmatch(r"(-?)0x([0-9a-f]+)", word)
-    if found is None:
+    match = re.fullmatch(r"(-?)0x([0-9a-f]+)", word)
+    if match is None:
         return None
-    value = int(found[2], 16)
-    if found[1]:
+    value = int(match[2], 16)
+    if match[1]:
         return -value
     return value - (1 << 32) if value >= 1 << 31 else value

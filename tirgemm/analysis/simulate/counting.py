@@ -97,8 +97,8 @@ class RequestCounter:
         if new:
             chosen = np.fromiter(new.values(), np.int64)
             sources = None if requests.sources is None else requests.sources[chosen]
-            found = self.served(kind, requests.addresses[chosen], requests.active[chosen], sources)
-            self.known.update(zip(new, found, strict=True))
+            results = self.served(kind, requests.addresses[chosen], requests.active[chosen], sources)
+            self.known.update(zip(new, results, strict=True))
         table = np.array([self.known[key] for key in keys])
         tally.requests += float(requests.weights.sum()) * share
         tally.counts += requests.weights @ table[:, :-1] * share

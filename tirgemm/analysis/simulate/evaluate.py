@@ -143,12 +143,12 @@ class _Run:
         key = (site, frame.conditions, frame.loops, frame.weights.tobytes(), *_shown(context.values))
         try:
             if key != self.last.get(site, (None,))[0]:
-                found = requests_of(lean, frame.conditions, (context, *self.warps, *frame.loops))
-                self.last[site] = key, found
-            found = self.last[site][1]
+                requests = requests_of(lean, frame.conditions, (context, *self.warps, *frame.loops))
+                self.last[site] = key, requests
+            requests = self.last[site][1]
             if self.sampled:
-                found = replace(found, weights=found.weights * self.scale, sampled=True)
-            self.report(site, found)
+                requests = replace(requests, weights=requests.weights * self.scale, sampled=True)
+            self.report(site, requests)
         except DataDependent as error:
             self.fail(site, str(error))
 
@@ -156,10 +156,10 @@ class _Run:
         """``site`` without an address where nothing is counted by it."""
         if site.op in LSU:
             return site
-        found = self.leaned.get(site)
-        if found is None:
-            found = self.leaned[site] = replace(site, address=const(0))
-        return found
+        leaned = self.leaned.get(site)
+        if leaned is None:
+            leaned = self.leaned[site] = replace(site, address=const(0))
+        return leaned
 
     def assign(self, statement: Assign, frame: _Frame) -> None:
         try:
@@ -343,10 +343,10 @@ class _Run:
         return True
 
     def changed(self, body: Block) -> frozenset[str]:
-        found = self.changes.get(id(body))
-        if found is None:
-            found = self.changes[id(body)] = assigned(body) & self.needed
-        return found
+        registers = self.changes.get(id(body))
+        if registers is None:
+            registers = self.changes[id(body)] = assigned(body) & self.needed
+        return registers
 
     def matters(self, statement: If | Loop | While) -> bool:
         bodies: Sequence[Block] = (

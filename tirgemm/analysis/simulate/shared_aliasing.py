@@ -31,7 +31,7 @@ def operands(accesses: Sequence[Access], launch: Mapping[str, int]) -> dict[Acce
         for access, there in words.items()
         if there is not None and not access.first.reads and access.first.operand and "+" not in access.first.operand
     ]
-    found = {}
+    by_access = {}
     for access, there in words.items():
         if "+" not in access.first.operand or there is None:
             continue
@@ -39,10 +39,10 @@ def operands(accesses: Sequence[Access], launch: Mapping[str, int]) -> dict[Acce
         # Places are used again: what was written last before an access is what it reads.
         before = [w for w in writers if w.order < access.first.order]
         if before:
-            found[access] = max(before, key=lambda w: w.order).operand
+            by_access[access] = max(before, key=lambda w: w.order).operand
         elif len({w.operand for w in writers}) == 1:
-            found[access] = writers[0].operand
-    return found
+            by_access[access] = writers[0].operand
+    return by_access
 
 
 def _words(access: Access, launch: Mapping[str, int]) -> NDArray[np.int64] | None:
@@ -52,7 +52,7 @@ def _words(access: Access, launch: Mapping[str, int]) -> NDArray[np.int64] | Non
         if isinstance(loop, Loop) and loop.extent.kind == "const":
             turns = int(loop.extent.value)
             extents[loop.variable] = turns if turns <= _LONG else _TURNS
-    found = []
+    words = []
     for site in access.sites:
         names = sorted(site.address.symbols)
         sizes = [extents.get(name, 0) for name in names]
@@ -63,5 +63,5 @@ def _words(access: Access, launch: Mapping[str, int]) -> NDArray[np.int64] | Non
             value = evaluate(site.address, dict(zip(names, axes, strict=True)))
         except DataDependent:
             return None
-        found.append(np.unique(np.asarray(value, dtype=np.int64) // _WORD))
-    return np.unique(np.concatenate(found))
+        words.append(np.unique(np.asarray(value, dtype=np.int64) // _WORD))
+    return np.unique(np.concatenate(words))

@@ -27,12 +27,12 @@ def tiles_reach(gemm: Gemm, tile_m: int, tile_n: int, depth: int, lying: Lying |
         "c": (m, n),
         "d": (m, n),
     }
-    found = []
+    reaches = []
     for operand, (rows, columns) in shapes.items():
         distances = (lying or {}).get(operand) or (gemm.leading(operand), gemm.batch_stride(operand))
         row, matrix = (expr.evaluate(distance, gemm.m_max) for distance in distances)
-        found.append((gemm.batch - 1) * matrix + rows * row + columns)
-    return max(found)
+        reaches.append((gemm.batch - 1) * matrix + rows * row + columns)
+    return max(reaches)
 
 
 class StagedWriter:

@@ -116,13 +116,13 @@ def staged(func: PrimFunc, stage: Stage, sums: Sums, thread: Any) -> PrimFunc:
 
     def stores(number: Any) -> list[Any]:
         """The statements that store the sixteen rows ``number``."""
-        found = []
+        calls = []
         for j in range(tiling.warp_n // MMA_N):
             for half in range(2):
                 to = place(half * 8 + lane // 4, j * MMA_N + lane % 4 * 2)
                 source = address(sums.buffer, [number, j, half * 2])
-                found.append(call(f"tirgemm_stage_{words['bits']}", _STAGE.format(**words), to, source))
-        return found
+                calls.append(call(f"tirgemm_stage_{words['bits']}", _STAGE.format(**words), to, source))
+        return calls
 
     return func.with_body(structural_map(func.body, (tirx.For, changed)))
 

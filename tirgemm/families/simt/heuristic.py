@@ -81,10 +81,10 @@ CONSTANTS = fitted_constants(__package__, SimtConstants)
 def default(gemm: Gemm, device: Device, regime: str) -> Config:
     """The best-predicted of a list of shapes that passes every rule."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
-    found: list[tuple[float, int, Config]] = []
+    predicted: list[tuple[float, int, Config]] = []
     for number, config in enumerate(_candidates(gemm, choices)):
-        found.append((predict_us(gemm, config, device, regime), number, config))
-    for _, _, config in sorted(found, key=lambda entry: entry[:2]):
+        predicted.append((predict_us(gemm, config, device, regime), number, config))
+    for _, _, config in sorted(predicted, key=lambda entry: entry[:2]):
         if all(rule.check(gemm, config, device) is None for rule in RULES):
             return config
     raise Unsupported(f"simt has no default for {gemm} on {device.name}: every shape of its list breaks a rule")

@@ -166,13 +166,13 @@ def rung(name: str) -> Rung:
 
 def children(name: str | None) -> tuple[Rung, ...]:
     """The rungs whose parent is ``name``, in the ladder's order; None gives the root."""
-    return tuple(found for found in RUNGS if found.parent == name)
+    return tuple(candidate for candidate in RUNGS if candidate.parent == name)
 
 
 def line(name: str) -> tuple[Rung, ...]:
     """The rungs from the root to ``name``."""
-    found = rung(name)
-    return (*(line(found.parent) if found.parent else ()), found)
+    last = rung(name)
+    return (*(line(last.parent) if last.parent else ()), last)
 
 
 def config(name: str, gemm: Gemm, device: Device, regime: str = "sustained") -> Config:
@@ -184,8 +184,8 @@ def config(name: str, gemm: Gemm, device: Device, regime: str = "sustained") -> 
     if name == DEFAULT:
         return heuristic.default(gemm, device, regime)
     knobs: dict[str, Value] = {}
-    for found in line(name):
-        knobs.update(found.knobs)
+    for step in line(name):
+        knobs.update(step.knobs)
     choices = {knob.name: knob.choices for knob in ladder_space(gemm).knobs}
     for knob in ("vector", "raster", "pad"):
         knobs[knob] = _fitting(gemm, knob, knobs, choices[knob])
@@ -210,7 +210,7 @@ def changes(name: str, gemm: Gemm, device: Device, regime: str = "sustained") ->
     parent = rung(name).parent
     if parent is None:
         return {}
-    before, after = (config(found, gemm, device, regime) for found in (parent, name))
+    before, after = (config(named, gemm, device, regime) for named in (parent, name))
     return {knob: (before[knob], value) for knob, value in after.knobs if before[knob] != value}
 
 

@@ -61,4 +61,4 @@ def _passes(addresses: set[int], width: int) -> int:
     for address in addresses:
         for word in range(address // _WORD, (address + max(width, _WORD) - 1) // _WORD + 1):
             words[word % _BANKS].add(word)
-    return max(len(found) for found in words.values())
+    return max(len(distinct) for distinct in words.values())

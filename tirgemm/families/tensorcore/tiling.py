@@ -279,15 +279,15 @@ def loads(gemm: Gemm) -> tuple[str, ...]:
     """The ways in which A and B can reach shared memory, simplest first; none where a copy of one would be too
     large."""
     widths = [copy_width(gemm, operand) for operand in OPERANDS]
-    found = (COPY,) if min(widths) >= LEAST_WIDTH else ()
+    ways = (COPY,) if min(widths) >= LEAST_WIDTH else ()
     if min(widths) == RUN:
-        return found
+        return ways
     try:
         for operand in OPERANDS:
             repacked(gemm, operand)
     except InvalidGemm:
-        return found
-    return (*found, REPACK)
+        return ways
+    return (*ways, REPACK)
 
 
 def unsupported(gemm: Gemm, device: Device, family: str) -> str | None:

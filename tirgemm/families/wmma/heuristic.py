@@ -51,7 +51,7 @@ def default(gemm: Gemm, device: Device, regime: str) -> Config:
     """The best-estimated cut that passes every rule. Raises Unsupported where none does."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
     copied, estimate = repacked_bytes(gemm, loads(gemm)[0]), Estimate(gemm, device, regime)
-    found = []
+    estimates = []
     for number, (tile_m, tile_n, tile_k, warps_m, warps_n) in enumerate(_CUTS):
         if tile_m not in choices["tile_m"] or tile_n not in choices["tile_n"]:
             continue
@@ -68,8 +68,8 @@ def default(gemm: Gemm, device: Device, regime: str) -> Config:
             if split == 1 or (split in choices["split"] and blocks * split <= 2 * resident * device.units):
                 cut = BlockWork(tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident, efficiency, copied)
                 room = min(resident, -(-blocks * split // device.units), _MOST_RESIDENT)
-                found.append((estimate.us(cut), number, split, room))
-    for _, number, split, room in sorted(found):
+                estimates.append((estimate.us(cut), number, split, room))
+    for _, number, split, room in sorted(estimates):
         for stages in _STAGES:
             config = _config(gemm, number, split, stages, room, choices)
             if config is not None and all(rule.check(gemm, config, device) is None for rule in RULES):

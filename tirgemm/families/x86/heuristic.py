@@ -46,11 +46,11 @@ def default(gemm: Gemm, device: Device, space: Space) -> Config:
         if not _accepted(TILE_RULES, gemm, tile, device):
             continue
         for block_m, block_n in blocks:
-            found = tile.with_(
+            candidate = tile.with_(
                 block_m=min(block_m, choices["block_m"][-1]), block_n=min(block_n, choices["block_n"][-1])
             )
-            if _accepted(BLOCK_RULES, gemm, found, device):
-                return found
+            if _accepted(BLOCK_RULES, gemm, candidate, device):
+                return candidate
     return next(config for config in space if _accepted(RULES, gemm, config, device))
 
 
