@@ -62,6 +62,7 @@ def main() -> int:
     samples = alternate({way: Timer(call, globals=names) for way, call in WAYS.items()}, torch.cuda.synchronize)
     about = environment(device, Path(__file__).parents[1], options.commit)
     origin = measured_at(about, binary.source_sha256)
+    rows: list[dict[str, Any]] = [row(name, us) | origin for name, us in samples.items()]
     document = {
         "format": 1,
         "suite": "calls",
@@ -70,10 +71,10 @@ def main() -> int:
         "gemm": GEMM,
         "calls_a_block": BLOCK,
         "config": config.to_json(),
-        "rows": [row(name, us) | origin for name, us in samples.items()],
+        "rows": rows,
     }
     options.out.write_text(dump(document))
-    for entry in document["rows"]:
+    for entry in rows:
         print(f"{entry['way']:14} {entry['median_us']:.2f} us")
     return 0
 

@@ -156,7 +156,7 @@ def main() -> int:
     # Pools are always enumerated and scored: their points are no neighbours of each other.
     search_module.ALL_SCORED = 10_000
     complete = RecordedSpace.load(ROOT / "tests" / "data" / "h200_simt.space.json.gz")
-    cases = [SearchedSpace("simt, complete", complete, complete.family()), *pools(options.records, options.problems)]  # type: ignore[list-item]
+    cases = [SearchedSpace("simt, complete", complete, complete.family()), *pools(options.records, options.problems)]  # type: ignore[arg-type]
     rows: list[dict[str, Any]] = []
     for case in cases:
         search_module.ALL_SCORED = 64 if case.name == "simt, complete" else 10_000

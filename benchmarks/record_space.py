@@ -24,7 +24,7 @@ from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, TirgemmError, Unsupported
 from tirgemm.families import Family, family_named, rejected
-from tirgemm.gemm import REGIMES, Gemm
+from tirgemm.gemm import REGIMES, Gemm, Regime
 from tirgemm.tuning.evaluate import Evaluator
 from tirgemm.tuning.records import Status
 from tirgemm.tuning.records.memory_store import MemoryStore
@@ -58,7 +58,7 @@ def record(
     gemm: Gemm,
     device: Device,
     family: Family,
-    regime: str,
+    regime: Regime,
     *,
     knobs: dict[str, list[str]],
     points: int | None,
@@ -109,7 +109,7 @@ def record(
     return found
 
 
-def _opened(out: Path, gemm: Gemm, device: Device, family: Family, regime: str, space: Space) -> RecordedSpace:
+def _opened(out: Path, gemm: Gemm, device: Device, family: Family, regime: Regime, space: Space) -> RecordedSpace:
     """The file to go on with, or a new one. Raises InvalidRequest for a file of something else."""
     default = family.default(gemm, device, regime)
     space.check(default)

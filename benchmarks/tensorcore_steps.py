@@ -29,7 +29,7 @@ from tirgemm.detect import device as detect_device  # noqa: E402
 from tirgemm.device import Device  # noqa: E402
 from tirgemm.errors import TirgemmError  # noqa: E402
 from tirgemm.families import family_named  # noqa: E402
-from tirgemm.gemm import Gemm  # noqa: E402
+from tirgemm.gemm import Gemm, Regime  # noqa: E402
 from tirgemm.tuning.records import SampleSet  # noqa: E402
 from tirgemm.tuning.records.memory_store import MemoryStore  # noqa: E402
 from tirgemm.tuning.workbench import Workbench  # noqa: E402
@@ -146,7 +146,7 @@ def _built(bench: Workbench, gemm: Gemm) -> list[results.Row]:
     return []
 
 
-def _rows(bench: Workbench, gemm: Gemm, regime: str, seconds: float) -> list[results.Row]:
+def _rows(bench: Workbench, gemm: Gemm, regime: Regime, seconds: float) -> list[results.Row]:
     assert bench.measurer is not None
     contest = Contest(bench.measurer, bench.measurer.baselines(), seconds)
     configs = {step.name: config(step.name, gemm, bench.device) for step in STEPS}

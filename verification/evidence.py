@@ -43,7 +43,7 @@ class EvidenceFile:
 
     def __init__(self, path: Path, kind: str, family: str, device: Device, *, commit: str | None = None) -> None:
         self.path = path
-        self._head = {
+        self._head: dict[str, Any] = {
             "format": FORMAT,
             "kind": kind,
             "family": family,

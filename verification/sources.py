@@ -35,7 +35,7 @@ def hash_of(case: Case, device: Device) -> str:
 
 def kernel_of(row: Row) -> tuple[str, str]:
     """What tells the kernel of a row from others of its file."""
-    return row.get("emulated", row["gemm"]), str(row["config"])
+    return str(row.get("emulated", row["gemm"])), str(row["config"])
 
 
 def kernels(rows: Sequence[Row]) -> list[Row]:

@@ -170,7 +170,7 @@ def report(cases: list[Case], evidence: EvidenceFile) -> int:
 
 def too_many_spill(rows: list[Row]) -> bool:
     """Whether more than ``MOST_SPILLED`` of a hundred cases spill."""
-    return 100 * sum(row["status"] == SPILLED for row in rows) > MOST_SPILLED * len(rows)
+    return 100 * Counter(row["status"] for row in rows)[SPILLED] > MOST_SPILLED * len(rows)
 
 
 def failures(rows: list[Row]) -> Iterator[str]:
