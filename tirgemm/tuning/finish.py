@@ -108,7 +108,7 @@ def finish(tuning: TuningTask, summary: dict[str, Any], effort: Effort = FULL) -
             mark_failed(tuning, winner.config, error)
             left = [finalist for finalist in left if finalist is not winner]
             continue
-        timings = _timings(tuning, winner, default, report, choice, effort) | {"search": summary}
+        timings = _timings(tuning, winner, default, report, choice, summary, effort)
         return _store(tuning, winner, certificate, timings, summary)
     raise VerificationFailed(f"none of the {len(finalists)} fastest candidates of {tuning.gemm} passed its certificate")
 
@@ -250,13 +250,20 @@ def _beside_default(
 
 
 def _timings(
-    tuning: TuningTask, winner: Finalist, default: Finalist, report: SampleSet, choice: Choice, effort: Effort
+    tuning: TuningTask,
+    winner: Finalist,
+    default: Finalist,
+    report: SampleSet,
+    choice: Choice,
+    summary: dict[str, Any],
+    effort: Effort,
 ) -> dict[str, Any]:
     """Both regimes' figures of the winner, the default's, and why it was chosen."""
     timings: dict[str, Any] = {
         tuning.regime: timing_summary(report),
         "default": {"config": str(default.config)},
         "selection": {"reason": choice.reason, "ratio_low": ratio_to_default(report)[1]},
+        "search": summary,
     }
     other = next(regime for regime in REGIMES if regime != tuning.regime)
     effort = _effort(tuning, effort)
