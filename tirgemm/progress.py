@@ -37,8 +37,9 @@ _ENDED = frozenset(map(Phase, ENDED))
 
 
 def role_name(role: str, *, portable: bool = False) -> str:
-    """What a user reads for the ``role`` of a kernel: ``default`` for the one that the API calls ``fallback``."""
-    return "default" if role == "fallback" else f"{role}, portable" if portable else role
+    """What a user reads for the ``role`` of a kernel: ``default`` for the one that the API calls ``fallback``, and
+    ``portable`` for a tuned one that is."""
+    return "default" if role == "fallback" else "portable" if portable else role
 
 
 def role_words(role: str, *, portable: bool = False) -> str:
