@@ -5,7 +5,8 @@ commit is an ancestor of this checkout's, and older than the row; evidence is of
 today's, which is asked of ``SAMPLED`` kernels a file, always the same, or of all of them. Where the history is not here
 commits are not checked, and the last line says so.
 
-usage: check.py [--all] [FILE...]     default: every file under benchmarks/results; exit code 1 where anything is wrong
+usage: check.py [--all] [FILE...]     default: every file under benchmarks/results, and the shipped records; exit code 1
+where anything is wrong
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from benchmarks.history import History  # noqa: E402
 from tirgemm import Config, Gemm, TirgemmError  # noqa: E402
 from tirgemm.bench.results import FORMAT, load, race  # noqa: E402
 from tirgemm.tuning.records import Status  # noqa: E402
+from tirgemm.tuning_db import shipped  # noqa: E402
 from tirgemm.tuning_db.transfer import read_candidates  # noqa: E402
 from verification import evidence, sources  # noqa: E402
 
@@ -62,7 +64,7 @@ FIELDS = (
 
 def main(arguments: list[str]) -> int:
     options = _options(arguments)
-    paths = options.files or tracked(HERE / "results")
+    paths = options.files or [*tracked(HERE / "results"), *tracked(shipped.FOLDER)]
     history = History(HERE.parent)
     wrong = [f"{path}: {sentence}" for path in paths for sentence in problems(path, history=history, every=options.all)]
     print("\n".join(wrong) if wrong else f"{len(paths)} results files are right")

@@ -1,6 +1,6 @@
 """Fit the constants of the ``wgmma`` family's analytic model to what a search over configs measured.
 
-    python benchmarks/fit_estimate.py benchmarks/results/nvidia-h200/records.jsonl.gz --regime sustained
+    python benchmarks/fit_estimate.py tuning_db/shipped/nvidia-h200.jsonl.gz --regime sustained
 
 Minimises the mean relative error, fast configs weighing most, by Powell's method; prints the error before and after,
 and what taking the best-estimated of each problem's measured configs would lose. With ``--write`` the constants go into

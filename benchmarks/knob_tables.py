@@ -22,6 +22,7 @@ from tirgemm.config import Config, Value  # noqa: E402 - found by the line above
 from tirgemm.gemm import REGIMES, Gemm  # noqa: E402
 from tirgemm.tuning.comparable_times import comparable_times  # noqa: E402
 from tirgemm.tuning.records import Candidate  # noqa: E402
+from tirgemm.tuning_db.shipped import file_of  # noqa: E402
 from tirgemm.tuning_db.transfer import read_candidates  # noqa: E402
 
 # Classes of shapes by m, each up to and including its number.
@@ -35,8 +36,8 @@ Times = dict[Config, float]
 
 
 def knobs(folder: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites
-    """The tables of a device's folder: of the family ``wgmma`` in its records."""
-    path = folder / "records.jsonl.gz"
+    """The tables of a device's folder: of the family ``wgmma`` in the records that are shipped of it."""
+    path = file_of(folder.name)
     return tables([c for c in read_candidates(path) if c.config.family == "wgmma"] if path.is_file() else [])
 
 
@@ -65,7 +66,7 @@ def times_of(candidates: Sequence[Candidate], regime: str) -> Iterable[tuple[Gem
 
 def knob_worth(folder: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites
     """What each value of each knob is worth, by family, over every recorded shape and regime: see ``worth``."""
-    path = folder / "records.jsonl.gz"
+    path = file_of(folder.name)
     families: dict[str, list[Candidate]] = {}
     for candidate in read_candidates(path) if path.is_file() else []:
         families.setdefault(candidate.config.family, []).append(candidate)

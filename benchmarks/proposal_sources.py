@@ -3,7 +3,7 @@
     python benchmarks/proposal_sources.py --out benchmarks/results/nvidia-h200/proposal_sources.json
 
 Runs ``Search`` without a device on recorded times: a complete space of ``simt`` (``tests/data``), and for problems of
-``wgmma`` the configs in ``records.jsonl.gz`` as the space, with and without the records of other problems. In these
+``wgmma`` the configs in ``tuning_db/shipped`` as the space, with and without the records of other problems. In these
 pools evolution cannot mutate; what is compared there is which unknown config the trained model takes next.
 """
 
@@ -179,7 +179,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--records", type=Path, default=ROOT / "benchmarks/results/nvidia-h200/records.jsonl.gz")
+    parser.add_argument("--records", type=Path, default=ROOT / "tuning_db/shipped/nvidia-h200.jsonl.gz")
     parser.add_argument("--problems", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--commit", default=None)

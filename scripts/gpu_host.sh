@@ -44,7 +44,7 @@ for step in "${steps[@]}"; do
              --knob lane_order=row --knob grid=line --knob barriers=2 --out "$out/h200_simt.space.json.gz" ;;
     search)  # into the database of $OUT/data, from what is recorded in the repository
       limit=${SECONDS_SEARCH:-480}
-      run $cli db import benchmarks/results/nvidia-h200/records.jsonl.gz --data "$out/data"
+      run $cli db import tuning_db/shipped/nvidia-h200.jsonl.gz --data "$out/data"
       # shellcheck disable=SC2086 - options
       run timeout --signal INT "$limit" $cli tune "${suites[@]/#/--suite=}" --device "${DEVICE:-cuda:0}" \
         --family "${FAMILY:-wgmma}" --regime "${REGIME:-sustained}" --data "$out/data" ${SEARCH:-}

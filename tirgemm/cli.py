@@ -135,9 +135,8 @@ def get(
     timing = document["timings"].get(regime, {})
 
     def show() -> None:
-        console.out.print(
-            f"{path}  {role_words(document['role'])}  {Config(document['family'], tuple(document['config'].items()))}"
-        )
+        role = role_words(document["role"], portable=document.get("portable", False))
+        console.out.print(f"{path}  {role}  {Config(document['family'], tuple(document['config'].items()))}")
         if "median_us" in timing:
             ratios = ", ".join(f"{x['ratio']:.2f} of {name}" for name, x in timing.get("baselines", {}).items())
             console.out.print(f"{timing['median_us']:.2f} us a call ({regime}){'; speed ' + ratios if ratios else ''}")

@@ -36,14 +36,17 @@ _SEARCHING = frozenset({Phase.BUILDING, Phase.MEASURING})
 _ENDED = frozenset(map(Phase, ENDED))
 
 
-def role_name(role: str) -> str:
-    """What a user reads for the ``role`` of a kernel: ``default`` for the one that the API calls ``fallback``."""
-    return "default" if role == "fallback" else role
+def role_name(role: str, *, portable: bool = False) -> str:
+    """What a user reads for the ``role`` of a kernel: ``default`` for the one that the API calls ``fallback``, and
+    ``portable`` for a tuned one that is."""
+    return "default" if role == "fallback" else "portable" if portable else role
 
 
-def role_words(role: str) -> str:
+def role_words(role: str, *, portable: bool = False) -> str:
     """``role_name``, with what it is there for."""
-    return "the default kernel (served meanwhile)" if role == "fallback" else role
+    if role == "fallback":
+        return "the default kernel (served meanwhile)"
+    return f"{role}, portable: raced here, but chosen from configs that were measured elsewhere" if portable else role
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +212,7 @@ class ProgressTracker:
         for timing in event.timings.values():
             us = _time(timing.get("median_us")) if isinstance(timing, dict) else None
             if us is not None:
-                self._default_us = us
+                self._default_us = None if event.role == "tuned" else us
                 self._best_us = us if self._best_us is None else self._best_us
                 self._best = self._best or _printable(event.config)
                 break

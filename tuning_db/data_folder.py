@@ -11,7 +11,8 @@ from tirgemm._user_folders import SIGNING_KEY, user_data
 
 if TYPE_CHECKING:
     from tirgemm.artifact import Signer
-    from tirgemm.tuning_db import Database, SqlStore
+    from tirgemm.tuning_db import Database
+    from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
 __all__ = [
     "SIGNING_KEY",
@@ -71,12 +72,13 @@ def require_database(data_dir: Path | None, url: str | None, advice: str) -> Non
 
 
 @contextmanager
-def open_store(data_dir: Path | None, url: str | None = None) -> Iterator[SqlStore]:
-    """The store on the database (at ``url``, by default the folder's own) and the blobs of a data folder."""
-    from tirgemm.tuning_db import SqlStore
+def open_store(data_dir: Path | None, url: str | None = None) -> Iterator[LayeredStore]:
+    """The store on the database (at ``url``, by default the folder's own) and the blobs of a data folder, with
+    the shipped records beneath."""
+    from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
     with open_database(data_dir, url) as database:
-        yield SqlStore(database)
+        yield LayeredStore(database)
 
 
 def signer(data_dir: Path | None) -> Signer:

@@ -13,6 +13,7 @@ from tirgemm.errors import StoreError
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.json_values import merged, plain_candidate, plain_samples
+from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.models import (
@@ -20,6 +21,7 @@ from tirgemm.tuning_db.models import (
     AttemptRow,
     CandidateRow,
     CertificateRow,
+    DeviceRow,
     GemmRow,
     JobRow,
     KernelRow,
@@ -56,12 +58,13 @@ class SqlStore:
         samples = plain_samples(samples)
         with self.db.write() as connection:
             found = connection.execute(select_key(key).with_for_update(of=CandidateRow)).first()
-            if found is None:
+            number = self._adopt(connection, key) if found is None else found.id
+            if number is None:
                 raise StoreError(
                     f"no candidate {key.config_digest} of {key.gemm} is recorded; record it before its samples"
                 )
-            connection.execute(insert(SampleSetRow).values(rows.sample_values(found.id, samples)))
-            refresh_search_us(connection, found.id)
+            connection.execute(insert(SampleSetRow).values(rows.sample_values(number, samples)))
+            refresh_search_us(connection, number)
 
     def begin_attempt(self, key: CandidateKey) -> int:
         with self.db.write() as connection:
@@ -103,13 +106,20 @@ class SqlStore:
         found = self._candidates(_is_key(key))
         return found[0] if found else None
 
-    def history(self, device_key: str, regime: Regime, limit: int = 10_000) -> list[Candidate]:
+    def history(
+        self, device_key: str, regime: Regime, limit: int = 10_000, near: Gemm | None = None
+    ) -> list[Candidate]:
+        del near
         where = (
             CandidateRow.device_key == device_key,
             CandidateRow.regime == regime,
             CandidateRow.status == str(Status.MEASURED),
         )
         return self._candidates(where, newest=max(limit, 0))
+
+    def offer(self, gemm: Gemm, device: Device, regime: Regime) -> Offer | None:
+        del gemm, device, regime
+        return None
 
     # -- kernels -------------------------------------------------------------------------------
 
@@ -174,11 +184,22 @@ class SqlStore:
         with self.db.write() as connection:
             rows.put_device(self.db, connection, device)
 
+    def device(self, device_key: str) -> Device | None:
+        """A device class as it was described last."""
+        with self.db.read() as connection:
+            found = connection.execute(select(DeviceRow.description).where(DeviceRow.key == device_key)).scalar()
+        return None if found is None else Device.from_json(found)
+
     def put_blob(self, data: bytes) -> str:
         return self.db.blobs.put(data)
 
     def get_blob(self, sha256: str) -> bytes:
         return self.db.blobs.get(sha256)
+
+    def _adopt(self, connection: Connection, key: CandidateKey) -> int | None:
+        """The row number of a candidate that a layer beneath the database has, once it is taken over; None: no such."""
+        del connection, key
+        return None
 
     def _candidates(self, where: tuple[ColumnElement[bool], ...], newest: int | None = None) -> list[Candidate]:
         order = CandidateRow.id if newest is None else CandidateRow.id.desc()

@@ -6,11 +6,8 @@ keeps its record, unless it was not measured here and was measured there. Doing 
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import importlib.metadata
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,16 +16,13 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, TirgemmError
-from tirgemm.gemm import Gemm, regime_named
-from tirgemm.status import ROLES
-from tirgemm.tuning.records import Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
-from tirgemm.tuning.records.json_values import plain_candidate, plain_json
+from tirgemm.errors import InvalidRequest
+from tirgemm.tuning.records import Candidate, CandidateKey, Status
 from tirgemm.tuning_db import records_file, rows, schema
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.models import CandidateRow, DeviceRow, GemmRow, ImportRow, KernelRow, SampleSetRow
+from tirgemm.tuning_db.record_values import KernelIn, candidate_out, device_out, kernel_out, value_in
 from tirgemm.tuning_db.store import (
     add_missing_samples,
     add_new_candidates,
@@ -39,18 +33,6 @@ from tirgemm.tuning_db.store import (
 from tirgemm.tuning_db.times import iso
 
 _PAGE = 500
-_DEFAULTS: dict[str, Any] = {
-    "message": "",
-    "rule": "",
-    "error": None,
-    "trace": None,
-    "source_sha256": "",
-    "binary_sha256": "",
-    "kernel_sha256": "",
-    "attempt": 1,
-    "predicted_us": None,
-    "sample_sets": [],
-}
 
 
 @dataclass
@@ -64,15 +46,6 @@ class Merged:
 
     def to_json(self) -> dict[str, int]:
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class _KernelIn:
-    """A kernel of a records file with its artifact, and when the exporter stored it."""
-
-    kernel: KernelRecord
-    artifact: bytes
-    stored_at: str
 
 
 def export_records(db: Database, path: Path, *, artifacts: bool = False) -> dict[str, Any]:
@@ -95,7 +68,7 @@ def read_candidates(path: Path) -> list[Candidate]:
     """The candidates of a records file, without a database. InvalidRequest names the line that is wrong."""
     lines = records_file.read(path)
     records_file.check_header(next(lines, {}), str(path))
-    values = (_value_in(record, f"{path}, line {number}") for number, record in enumerate(lines, 2))
+    values = (value_in(record, f"{path}, line {number}") for number, record in enumerate(lines, 2))
     return [value for value in values if isinstance(value, Candidate)]
 
 
@@ -137,7 +110,7 @@ def _outgoing(db: Database, artifacts: bool) -> Iterator[tuple[dict[str, Any], I
 
 def _records(db: Database, connection: Connection, artifacts: bool) -> Iterator[dict[str, Any]]:
     for device in connection.execute(select(DeviceRow.description).order_by(DeviceRow.key)).scalars():
-        yield {"kind": "device", "device": device}
+        yield device_out(device)
     last = 0
     while True:
         page = select(CandidateRow.id).where(CandidateRow.id > last).order_by(CandidateRow.id).limit(_PAGE).subquery()
@@ -147,46 +120,12 @@ def _records(db: Database, connection: Connection, artifacts: bool) -> Iterator[
             break
         samples = select(*rows.SAMPLE_COLUMNS).join(page, page.c.id == SampleSetRow.candidate_id)
         taken = connection.execute(samples.order_by(SampleSetRow.id)).all()
-        yield from map(_candidate_out, rows.candidates_of(found, taken))
+        yield from map(candidate_out, rows.candidates_of(found, taken))
         last = found[-1].id
     if artifacts:
         for row in connection.execute(select_kernels().order_by(KernelRow.seq)).all():
-            yield _kernel_out(db, rows.kernel_of(row), row.stored_at)
-
-
-def _candidate_out(candidate: Candidate) -> dict[str, Any]:
-    values = {
-        "kind": "candidate",
-        "gemm": str(candidate.gemm),
-        "device_key": candidate.device_key,
-        "regime": candidate.regime,
-        "config": candidate.config.to_json(),
-        "status": str(candidate.status),
-        "sample_sets": [samples.to_json() for samples in candidate.sample_sets],
-        "error": "inf" if candidate.error == math.inf else candidate.error,
-    }
-    values |= {name: getattr(candidate, name) for name in _DEFAULTS if name not in values}
-    return {name: value for name, value in values.items() if name not in _DEFAULTS or value != _DEFAULTS[name]}
-
-
-def _kernel_out(db: Database, kernel: KernelRecord, stored_at: str) -> dict[str, Any]:
-    return {
-        "kind": "kernel",
-        "id": kernel.id,
-        "gemm": str(kernel.gemm),
-        "device": kernel.device.to_json(),
-        "regime": kernel.regime,
-        "role": kernel.role,
-        "config": kernel.config.to_json(),
-        "kernel_sha256": kernel.kernel_sha256,
-        "artifact_sha256": kernel.artifact_sha256,
-        "certificate": None if kernel.certificate is None else kernel.certificate.to_json(),
-        "timings": kernel.timings,
-        "trials": kernel.trials,
-        "created_at": kernel.created_at,
-        "stored_at": stored_at,
-        "artifact": base64.b64encode(db.blobs.get(kernel.artifact_sha256)).decode(),
-    }
+            kernel = rows.kernel_of(row)
+            yield kernel_out(kernel, db.blobs.get(kernel.artifact_sha256), row.stored_at)
 
 
 # -- in ------------------------------------------------------------------------------------------
@@ -201,7 +140,7 @@ def _take_in(db: Database, header: dict[str, Any], records: Iterable[dict[str, A
         connection.execute(db.insert(ImportRow).values(source).on_conflict_do_nothing())
         page: dict[CandidateKey, Candidate] = {}
         for number, record in enumerate(records, 2):
-            value = _value_in(record, f"{name}, line {number}")
+            value = value_in(record, f"{name}, line {number}")
             if isinstance(value, Candidate):
                 if value.key in page or len(page) == _PAGE:
                     _merge_candidates(db, connection, page, origin, merged)
@@ -255,87 +194,12 @@ def _known(connection: Connection, page: Mapping[CandidateKey, Candidate]) -> di
     return {key: stored[place] for key, place in places.items() if place in stored}
 
 
-def _merge_kernel(db: Database, connection: Connection, found: _KernelIn, origin: str, merged: Merged) -> None:
+def _merge_kernel(db: Database, connection: Connection, found: KernelIn, origin: str, merged: Merged) -> None:
     if connection.execute(select(KernelRow.seq).where(KernelRow.id == found.kernel.id)).first() is not None:
         return
     db.blobs.put(found.artifact)
     write_kernel(db, connection, found.kernel, origin, found.stored_at)
     merged.kernels += 1
-
-
-def _value_in(record: dict[str, Any], place: str) -> Device | Candidate | _KernelIn:
-    """The value of one record. InvalidRequest names its place."""
-    try:
-        kind = record["kind"]
-        if kind == "device":
-            return Device.from_json(record["device"])
-        if kind == "candidate":
-            return _candidate_in(record)
-        if kind == "kernel":
-            return _kernel_in(record)
-        raise InvalidRequest(f"kind is {kind!r:.80}; it must be device, candidate or kernel")
-    except KeyError as error:
-        raise InvalidRequest(f"{place} is no record: field {error} is missing; nothing was imported") from error
-    except (TirgemmError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise InvalidRequest(f"{place} is no record: {error}; nothing was imported") from error
-
-
-def _candidate_in(record: dict[str, Any]) -> Candidate:
-    values: dict[str, Any] = _DEFAULTS | {name: record[name] for name in _DEFAULTS if name in record}
-    for name in ("message", "rule", "source_sha256", "binary_sha256", "kernel_sha256"):
-        if not isinstance(values[name], str):
-            raise InvalidRequest(f"{name} is {values[name]!r:.80}; it must be a text")
-    numbers = {name: None if values[name] is None else float(values[name]) for name in ("error", "predicted_us")}
-    sample_sets = tuple(SampleSet.from_json(samples) for samples in values["sample_sets"])
-    values |= numbers | {"sample_sets": sample_sets, "attempt": _count_in(values["attempt"], "attempt")}
-    return plain_candidate(
-        Candidate(
-            gemm=Gemm.parse(record["gemm"]),
-            device_key=_word(record, "device_key"),
-            regime=regime_named(record["regime"]),
-            config=Config.from_json(record["config"]),
-            status=Status(record["status"]),
-            **values,
-        )
-    )
-
-
-def _kernel_in(record: dict[str, Any]) -> _KernelIn:
-    artifact = base64.b64decode(record["artifact"], validate=True)
-    sha256, certificate = hashlib.sha256(artifact).hexdigest(), record["certificate"]
-    if sha256 != record["artifact_sha256"]:
-        raise InvalidRequest(f"the artifact has the hash {sha256}, not {record['artifact_sha256']!r:.80}")
-    if record["role"] not in ROLES:
-        raise InvalidRequest(f"role is {record['role']!r:.80}; it must be fallback, tuned or unverified")
-    kernel = KernelRecord(
-        gemm=Gemm.parse(record["gemm"]),
-        device=Device.from_json(record["device"]),
-        regime=regime_named(record["regime"]),
-        role=record["role"],
-        config=Config.from_json(record["config"]),
-        kernel_sha256=_word(record, "kernel_sha256"),
-        artifact_sha256=sha256,
-        artifact_bytes=len(artifact),
-        certificate=None if certificate is None else Certificate.from_json(plain_json(certificate)),
-        timings=dict(plain_json(record["timings"])),
-        trials=_count_in(record["trials"], "trials"),
-        created_at=_word(record, "created_at"),
-        id=_word(record, "id"),
-    )
-    return _KernelIn(kernel, artifact, _word(record, "stored_at"))
-
-
-def _word(record: dict[str, Any], name: str) -> str:
-    value = record[name]
-    if not isinstance(value, str) or not 1 <= len(value) <= 255:
-        raise InvalidRequest(f"{name} is {value!r:.80}; it must be a text of 1 to 255 characters")
-    return value
-
-
-def _count_in(value: Any, name: str) -> int:
-    if type(value) is not int or not 0 <= value < 2**31:
-        raise InvalidRequest(f"{name} is {value!r:.80}; it must be an integer from 0 to {2**31 - 1}")
-    return value
 
 
 def _count(connection: Connection, table: type[CandidateRow | DeviceRow | KernelRow]) -> int:

@@ -69,9 +69,8 @@ def _show(found: Recorded) -> None:
         console.out.print(apart if names and apart.fits(console.out.width) else together)
     console.out.print()
     console.out.print(
-        "selection: again, in one run beside the other finalists; search: one after the other. Of what the rules "
-        "pruned "
-        "some examples of each rule are kept.",
+        "selection: again, in one run beside the other finalists; search: one after the other; shipped: it came with "
+        "tirgemm. Of what the rules pruned some examples of each rule are kept.",
         style="dim",
     )
 
@@ -81,14 +80,15 @@ def _figures(entry: ListedCandidate) -> list[str]:
     return [
         f"{timed.interval.value:.2f}" if timed else "-",
         f"{timed.interval.low:.2f} to {timed.interval.high:.2f}" if timed else "-",
-        timed.stage if timed else "-",
+        f"{timed.stage}{', shipped' if entry.shipped else ''}" if timed else "-",
         f"{entry.candidate.error:.3g}" if entry.candidate.error is not None else "-",
         str(entry.clock_mhz or "-"),
     ]
 
 
 def _reasons(entry: ListedCandidate) -> list[str]:
-    return [entry.candidate.status.value.replace("_", " "), entry.note]
+    status = entry.candidate.status.value.replace("_", " ")
+    return [f"{status}, shipped" if entry.shipped else status, entry.note]
 
 
 def _words(knobs: dict[str, Value]) -> str:

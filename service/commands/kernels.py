@@ -42,6 +42,7 @@ _ENDED = {
     "seconds": ", then the search's seconds were over",
     "exhausted": ", all that there are",
     "interrupted": ", then the search was interrupted",
+    "shipped": ", of shipped records, with no search",
 }
 
 
@@ -91,7 +92,7 @@ def list_kernels(
             name = kernel["device"]["name"]
             table.add_row(
                 kernel["id"],
-                role_name(kernel["role"]),
+                role_name(kernel["role"], portable=kernel.get("portable", False)),
                 kernel["gemm"],
                 name,
                 kernel["regime"],
@@ -127,7 +128,7 @@ def show(
         tests = f"{len(certificate['tests'])} tests against {certificate['reference']}" if certificate else "none"
         fields = [
             ("kernel", kernel["id"]),
-            ("role", role_words(kernel["role"])),
+            ("role", role_words(kernel["role"], portable=kernel.get("portable", False))),
             ("problem", kernel["gemm"]),
             ("device", f"{kernel['device']['model']} ({kernel['device']['key']})"),
             ("regime", kernel["regime"]),
@@ -182,11 +183,11 @@ def _kernels(url: str | None, data: Path | None, db: str | None) -> Iterator[Ker
         with Client(url, patience=PATIENCE_SECONDS) as client:
             yield _Served(client)
         return
-    from tirgemm.tuning_db import SqlStore
     from tirgemm.tuning_db.data_folder import existing_database
+    from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
     with existing_database(data, db, or_give="a service with --url") as database:
-        yield _Stored(database, SqlStore(database))
+        yield _Stored(database, LayeredStore(database))
 
 
 class _Served:

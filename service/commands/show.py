@@ -18,6 +18,7 @@ from tirgemm.service.commands.tune import Data, Url
 
 if TYPE_CHECKING:
     from tirgemm.service.views.artifact_file import Opened
+    from tirgemm.tuning.records import KernelRecord
 
 # What a terminal would take for commands to itself.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -77,6 +78,7 @@ def _document(opened: Opened, texts: tuple[str, ...]) -> dict[str, Any]:
         "signer": package.key,
         "trusted": opened.trusted,
         "role": opened.record.role if opened.record else None,
+        "portable": opened.record.portable if opened.record else None,
         "id": opened.record.id if opened.record else None,
         "texts": list(texts),
         "members": _members(opened),
@@ -102,7 +104,7 @@ def _show(opened: Opened, texts: tuple[str, ...]) -> None:
         ("device", f"{manifest.device.model}, {manifest.device.arch}"),
         ("family", manifest.config.family),
         ("config", ", ".join(f"{name}={value}" for name, value in manifest.config.knobs)),
-        ("role", f"{role_name(record.role)}, {record.regime}, made {record.created_at}" if record else ""),
+        ("role", _role(record) if record else ""),
         ("signed by", opened.signature),
         ("certificate", _certificate(manifest.certificate, manifest.kernel_sha256)),
         ("chosen", str(manifest.timings.get("selection", {}).get("reason", ""))),
@@ -124,6 +126,10 @@ def _show(opened: Opened, texts: tuple[str, ...]) -> None:
     console.out.print(table)
     console.out.print()
     console.out.print(f"Texts of it: {', '.join(f'--{kind}' for kind in texts)}.")
+
+
+def _role(record: KernelRecord) -> str:
+    return f"{role_name(record.role, portable=record.portable)}, {record.regime}, made {record.created_at}"
 
 
 def _certificate(certificate: dict[str, Any] | None, kernel_sha256: str) -> str:

@@ -179,6 +179,7 @@ def describe(record: KernelRecord) -> dict[str, Any]:
     fields = {f: getattr(record, f) for f in ("id", "regime", "role", "kernel_sha256", "artifact_sha256", "trials")}
     certificate = record.certificate.to_json() if record.certificate else None
     return fields | {
+        "portable": record.portable,
         "gemm": str(record.gemm),
         "device": record.device.key,
         "config": record.config.to_json(),
@@ -216,6 +217,9 @@ def _show(record: KernelRecord) -> None:
     console.out.print(table)
     passed = record.certificate is not None and record.certificate.passed
     default = record.timings.get("default", {}).get("config") == str(record.config)
-    words = [role_words(record.role), *(["the default is the best"] if default and record.role == "tuned" else [])]
+    words = [
+        role_words(record.role, portable=record.portable),
+        *(["the default is the best"] if default and record.role == "tuned" else []),
+    ]
     words += ["certified" if passed else "not certified", f"kernel {record.id}"]
     console.out.print("; ".join(words))

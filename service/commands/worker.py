@@ -38,8 +38,9 @@ def worker(
     from tirgemm.service.jobs.process import die_with, log_to_stderr, on_termination
     from tirgemm.service.jobs.worker import Worker
     from tirgemm.service.settings import Settings
-    from tirgemm.tuning_db import JobQueue, SqlStore
+    from tirgemm.tuning_db import JobQueue
     from tirgemm.tuning_db.data_folder import require_database
+    from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
     if parent is not None:
         die_with(parent)
@@ -56,7 +57,7 @@ def worker(
             ProcessLock(settings.worker_lock, "the worker's place on this machine", wait_s=wait_s),
             open_database(settings) as database,
         ):
-            store = SqlStore(database)
+            store = LayeredStore(database)
             signer = Signer.load_or_create(settings.signing_key)
             engine = TuningEngine(store, signer, settings.lock_dir, settings.processes)
             runner = Worker(JobQueue(database), store, engine, lease_s=settings.lease_seconds)

@@ -11,7 +11,8 @@ from tirgemm.tuning.rivals import Rivals, RunnerUp
 def rivals(found: Rivals) -> tuple[Section, ...]:
     """What a kernel was chosen from: its choice, the runner-up, what the rules pruned, what failed."""
     statuses = ", ".join(f"{number} {status}" for status, number in found.statuses) or "none recorded"
-    lines = [f"role: {role_words(found.role)}, {found.regime}", f"trials: {found.trials}", f"candidates: {statuses}"]
+    role = role_words(found.role, portable=found.portable)
+    lines = [f"role: {role}, {found.regime}", f"trials: {found.trials}", f"candidates: {statuses}"]
     if found.why:
         lines.append(f"chosen: {found.why}")
     rows = [row(each.rule, "" if each.count is None else count(each.count), each.sentence) for each in found.pruned]

@@ -79,7 +79,11 @@ class ArtifactBody(BaseModel):
 
 
 class KernelDocument(BaseModel):
-    """A kernel. ``role``: the ``tuned`` one, the ``fallback`` served ahead of the search, or ``unverified``."""
+    """A kernel. ``role``: the ``tuned`` one, the ``fallback`` served ahead of the search, or ``unverified``.
+
+    ``portable``: it won against configs that were measured on another device, driver or TVM, and nothing was searched
+    here yet.
+    """
 
     id: str
     gemm: str
@@ -87,6 +91,7 @@ class KernelDocument(BaseModel):
     device: DeviceBody
     regime: Regime
     role: Role
+    portable: bool
     verified: bool
     family: str
     config: dict[str, Any]

@@ -54,7 +54,7 @@ def answer(state: ServiceState, body: KernelRequest, *, patient: bool = True) ->
             return KernelOrJob(kernel=cross)
     device = _workable(target, devices, verify=body.verify)
     if body.retune:
-        budget = budget.on_top_of(trials_recorded(state.database, gemm, target.key, body.regime))
+        budget = budget.on_top_of(trials_recorded(state.store, gemm, target.key, body.regime))
     request = JobRequest(
         gemm=gemm,
         device=device,

@@ -11,7 +11,8 @@ from fastapi import Depends, Request
 from tirgemm.artifact.sign import Signer
 from tirgemm.service.explain.explainer import Explainer
 from tirgemm.service.settings import Settings
-from tirgemm.tuning_db import Database, JobQueue, SqlStore, data_folder
+from tirgemm.tuning_db import Database, JobQueue, data_folder
+from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
 
 def open_database(settings: Settings) -> Database:
@@ -26,7 +27,7 @@ class ServiceState:
 
     settings: Settings
     database: Database
-    store: SqlStore
+    store: LayeredStore
     queue: JobQueue
     public_key: str
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -38,7 +39,7 @@ class ServiceState:
         does."""
         database = open_database(settings)
         signer = Signer.load_or_create(settings.signing_key)
-        return cls(settings, database, SqlStore(database), JobQueue(database), signer.public)
+        return cls(settings, database, LayeredStore(database), JobQueue(database), signer.public)
 
 
 def _state(request: Request) -> ServiceState:

@@ -17,6 +17,7 @@ from tirgemm.progress import ProgressTracker
 from tirgemm.service.jobs.engine import Engine
 from tirgemm.service.jobs.lease import Lease
 from tirgemm.tuning.budget import covers
+from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning_db import Job, JobQueue
 
@@ -178,11 +179,14 @@ class Worker:
             return self._engine.cross_compile(request, on_event, lease.cancel).id
         known = self._store.kernel(request.gemm, request.device.key, request.regime)
         # What the job is to improve is its fallback. Any other kernel that covers it was stored since: by a worker that
-        # was killed before it could finish the job, or for another request.
-        if known is not None and known.id != job.fallback_id and covers(known, request.budget):
+        # was killed before it could finish the job, or for another request; or it is of shipped records, which were
+        # looked into while the job waited.
+        if known is not None and (known.shipped or known.id != job.fallback_id) and covers(known, request.budget):
             return known.id
         if not job.fallback_id:
-            self._build_fallback(job, lease.cancel, on_event)
+            fallback = self._build_fallback(job, lease.cancel, on_event)
+            if fallback.shipped and covers(fallback, request.budget):
+                return fallback.id
         return self._engine.tune(request, on_event, lease.cancel, self._build_pending).id
 
     def _build_pending(self) -> None:
@@ -201,11 +205,12 @@ class Worker:
                 self._hopeless.add(job.id)
                 logger.warning("job %s, which waits: its default kernel failed: %s: %s", job.id, error.code, error)
 
-    def _build_fallback(self, job: Job, cancel: threading.Event, on_event: EventHandler | None = None) -> None:
+    def _build_fallback(self, job: Job, cancel: threading.Event, on_event: EventHandler | None = None) -> KernelRecord:
         kernel = self._engine.fallback(job.request, cancel, on_event)
         self._queue.set_fallback(job.id, kernel.id)
         stored = FallbackStored(kernel=kernel.id, role=kernel.role, config=str(kernel.config), timings=kernel.timings)
         self._queue.add_event(job.id, stored)
+        return kernel
 
     def _publisher(self, job_id: str, view: LineView) -> EventHandler:
         def publish(event: Event) -> None:

@@ -19,6 +19,8 @@ from tirgemm.tuning.intervals import Interval, median_interval
 from tirgemm.tuning.records import Candidate, SampleSet, Status
 from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db.models import CandidateRow, GemmRow
+from tirgemm.tuning_db.shipped.layered_store import without
+from tirgemm.tuning_db.shipped.records import ShippedRecords
 
 # Why samples were taken, and the word for it; what is read first stands first. Finalists have several.
 STAGES = {"selection": ("selection",), "search": ("search", "noise")}
@@ -38,10 +40,12 @@ class Timed:
 
 @dataclass(frozen=True)
 class ListedCandidate:
-    """A candidate with its times, by stage; the first is the one to read."""
+    """A candidate with its times, by stage; the first is the one to read. ``shipped``: it came with the package, and
+    is not in the database."""
 
     candidate: Candidate
     times: tuple[Timed, ...]
+    shipped: bool = False
 
     @property
     def us(self) -> float | None:
@@ -61,6 +65,7 @@ class ListedCandidate:
         candidate = self.candidate
         return {
             "status": candidate.status.value,
+            "shipped": self.shipped,
             "family": candidate.config.family,
             "config": dict(candidate.config.knobs),
             "config_hash": candidate.config.digest,
@@ -112,6 +117,7 @@ class Recorded:
             "device",
             "regime",
             "status",
+            "shipped",
             "family",
             "config_hash",
             *(f"knob_{name}" for name in knobs),
@@ -132,7 +138,8 @@ class Recorded:
         writer.writerow(heads)
         for entry in self.entries:
             candidate, values = entry.candidate, dict(entry.candidate.config.knobs)
-            row: list[Any] = [self.gemm, self.device_key, self.regime, candidate.status.value, candidate.config.family]
+            row: list[Any] = [self.gemm, self.device_key, self.regime, candidate.status.value]
+            row += ["yes" if entry.shipped else "", candidate.config.family]
             row += [candidate.config.digest, *(values.get(name) for name in knobs)]
             times = {timed.stage: timed for timed in entry.times}
             for stage in STAGES:
@@ -143,12 +150,16 @@ class Recorded:
 
 
 def recorded(database: Database, gemm: Gemm, device: str | None, regime: Regime) -> Recorded:
-    """The candidates of ``gemm`` on the device that ``device`` names: a key, ``cpu``, ``cuda`` or an architecture.
+    """The candidates of ``gemm`` on the device that ``device`` names: a key, ``cpu``, ``cuda`` or an architecture:
+    those of the database, and the shipped ones, whatever driver and TVM they were measured under.
 
     Without a name the only device that has some, or this machine's. Raises InvalidRequest where there are none.
     """
-    key = _device(_places(database, gemm), gemm, device, regime)
-    entries = [_entry(candidate) for candidate in SqlStore(database).candidates(gemm, key, regime)]
+    shipped = ShippedRecords()
+    key = _device(_places(database, shipped, gemm), gemm, device, regime)
+    own, file = SqlStore(database).candidates(gemm, key, regime), shipped.of(key)
+    beneath = without(list(file.candidates(key, str(gemm), regime)), own) if file else []
+    entries = [*(_entry(c) for c in own), *(_entry(c, shipped=True) for c in beneath)]
     return Recorded(gemm, key, regime, tuple(sorted(entries, key=_order)))
 
 
@@ -170,7 +181,7 @@ def other_knobs(entries: Sequence[ListedCandidate]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for entry in entries for name in knobs_of(entry) if name not in same))
 
 
-def _places(database: Database, gemm: Gemm) -> dict[tuple[str, str], int]:
+def _places(database: Database, shipped: ShippedRecords, gemm: Gemm) -> dict[tuple[str, str], int]:
     """How many candidates of ``gemm`` there are, by device key and regime."""
     wanted = (
         select(CandidateRow.device_key, CandidateRow.regime, func.count())
@@ -179,7 +190,12 @@ def _places(database: Database, gemm: Gemm) -> dict[tuple[str, str], int]:
         .group_by(CandidateRow.device_key, CandidateRow.regime)
     )
     with database.read() as connection:
-        return {(key, regime): int(count) for key, regime, count in connection.execute(wanted)}
+        found = {(key, regime): int(count) for key, regime, count in connection.execute(wanted)}
+    for file in shipped.files():
+        for key, text, regime in file.places:
+            if text == str(gemm):
+                found.setdefault((key, regime), len(file.candidates(key, text, regime)))
+    return found
 
 
 def _device(places: dict[tuple[str, str], int], gemm: Gemm, name: str | None, regime: Regime) -> str:
@@ -201,13 +217,13 @@ def _device(places: dict[tuple[str, str], int], gemm: Gemm, name: str | None, re
     )
 
 
-def _entry(candidate: Candidate) -> ListedCandidate:
+def _entry(candidate: Candidate, *, shipped: bool = False) -> ListedCandidate:
     found = []
     for stage, reasons in STAGES.items():
         mine = [samples for samples in candidate.sample_sets if samples.reason in reasons]
         if mine:
             found.append(Timed(stage, mine[-1]))
-    return ListedCandidate(candidate, tuple(found))
+    return ListedCandidate(candidate, tuple(found), shipped)
 
 
 def _order(entry: ListedCandidate) -> tuple[int, float, int]:

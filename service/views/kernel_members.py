@@ -21,6 +21,7 @@ def kernel_members(record: KernelRecord) -> dict[str, Any]:
         "device": device_members(record.device),
         "regime": record.regime,
         "role": record.role,
+        "portable": record.portable,
         "verified": certificate is not None and certificate.passed,
         "family": record.config.family,
         "config": dict(record.config.knobs),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.hardware import ARCHITECTURES, named_device
 from tirgemm.tuning.records import KernelRecord, Status
+from tirgemm.tuning.records.store import Store
 from tirgemm.tuning_db import Database
-from tirgemm.tuning_db.models import CandidateRow, DeviceRow, GemmRow, KernelRow
+from tirgemm.tuning_db.models import DeviceRow, GemmRow, KernelRow
 from tirgemm.tuning_db.rows import kernel_of
 from tirgemm.tuning_db.store import select_kernels
 
@@ -60,18 +61,6 @@ def device_keys(database: Database, name: str) -> list[str]:
     return sorted({device.key for device in known if name in device.names} | {name.replace("\0", "")})
 
 
-def trials_recorded(database: Database, gemm: Gemm, device_key: str, regime: Regime) -> int:
+def trials_recorded(store: Store, gemm: Gemm, device_key: str, regime: Regime) -> int:
     """How many candidates of one problem were tried: what a budget's trials count from."""
-    wanted = (
-        select(func.count())
-        .select_from(CandidateRow)
-        .join(GemmRow, GemmRow.id == CandidateRow.gemm_id)
-        .where(
-            GemmRow.text == str(gemm),
-            CandidateRow.device_key == device_key,
-            CandidateRow.regime == regime,
-            CandidateRow.status != str(Status.PRUNED),
-        )
-    )
-    with database.read() as connection:
-        return int(connection.execute(wanted).scalar_one())
+    return sum(candidate.status is not Status.PRUNED for candidate in store.candidates(gemm, device_key, regime))

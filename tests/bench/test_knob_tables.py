@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks import knob_tables
 from tirgemm import Config, Device, Gemm
 from tirgemm.config import Value
 from tirgemm.tuning.records import Candidate, SampleSet, Status
-from tirgemm.tuning_db import transfer
+from tirgemm.tuning_db import shipped, transfer
 from tirgemm.tuning_db.data_folder import open_database
 from tirgemm.tuning_db.store import SqlStore
 
@@ -75,13 +77,15 @@ def test_shapes_of_too_few_configs_and_regimes_without_shapes_are_left_out() -> 
     assert knob_tables.tables([*NARROW, *few]).startswith("sustained; 1 shapes, 5 configs")
 
 
-def test_a_folders_records_are_read(tmp_path: Path) -> None:
-    assert knob_tables.knobs(tmp_path, tmp_path) == ""
+def test_the_shipped_records_of_a_folders_device_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+    results = tmp_path / "results" / "some-gpu"
+    assert knob_tables.knobs(results, tmp_path) == ""
     with open_database(tmp_path, None) as db:
         for candidate in (*NARROW, *TALL):
             SqlStore(db).add_candidate(candidate)
-        transfer.export_records(db, tmp_path / "records.jsonl.gz")
-    assert knob_tables.knobs(tmp_path, tmp_path) == knob_tables.tables([*NARROW, *TALL])
+        transfer.export_records(db, tmp_path / "some-gpu.jsonl.gz")
+    assert knob_tables.knobs(results, tmp_path) == knob_tables.tables([*NARROW, *TALL])
 
 
 def test_a_value_is_worth_what_the_shape_that_needs_it_most_loses_without_it() -> None:

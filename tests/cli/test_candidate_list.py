@@ -16,6 +16,7 @@ from tests.helpers.stored_candidates import FAST, GEMM, Made, made
 from tirgemm.service import cli
 from tirgemm.tuning.records import Candidate, SampleSet, Status
 from tirgemm.tuning_db.data_folder import open_store
+from tirgemm.tuning_db.shipped.records import ShippedRecords
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +113,31 @@ def test_the_device_is_named_by_key_kind_or_architecture(run: Run, tmp_path: Pat
     code, out, _ = run(str(GEMM), "--device", "sm_80", "--json", data=tmp_path)
     found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert (found["device"], found["candidates"][0]["error_over_bound"]) == ("cuda:sm_80:a:1", None)
+
+
+def test_shipped_candidates_are_listed_and_marked(run: Run) -> None:
+    shape = "4096x4096x4096:f16:nt"
+    found = json.loads(run(shape, "--json")[1])
+    assert found["device"] == "cuda:sm_90a:nvidia-h200:132", "the only device that has some"
+    assert len(found["candidates"]) > 200
+    assert all(candidate["shipped"] for candidate in found["candidates"])
+    own = json.loads(run(str(GEMM), "--json")[1])
+    assert not any(candidate["shipped"] for candidate in own["candidates"])
+    out = run(shape)[1]
+    assert "search, shipped" in out
+    rows = list(csv.DictReader(io.StringIO(run(shape, "--csv")[1])))
+    assert {row["shipped"] for row in rows} == {"yes"}
+    assert {row["shipped"] for row in csv.DictReader(io.StringIO(run(str(GEMM), "--csv")[1]))} == {""}
+
+
+def test_an_own_candidate_stands_for_the_shipped_one_of_its_config(run: Run, tmp_path: Path) -> None:
+    file = ShippedRecords().of("cuda:sm_90a:nvidia-h200:132")
+    assert file is not None
+    shape = "4096x4096x4096:f16:nt"
+    first = file.candidates("cuda:sm_90a:nvidia-h200:132", shape, "sustained")[0]
+    with open_store(tmp_path) as store:
+        store.add_candidate(first.with_(sample_sets=(SampleSet((1.0,)),)))
+    found = json.loads(run(shape, "--json", data=tmp_path)[1])["candidates"]
+    (mine,) = [candidate for candidate in found if candidate["config_hash"] == first.config.digest]
+    assert (mine["shipped"], mine["times"]["search"]["value"]) == (False, 1.0)
+    assert sum(not candidate["shipped"] for candidate in found) == 1

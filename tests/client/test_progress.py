@@ -22,7 +22,7 @@ from tirgemm._terminal.progress_view import (
     picture,
     python_view,
 )
-from tirgemm.events import CandidateRecorded, Downloaded, Event, Phase, SearchStarted, event_from_json
+from tirgemm.events import CandidateRecorded, Downloaded, Event, FallbackStored, Phase, SearchStarted, event_from_json
 from tirgemm.progress import Progress, ProgressTracker, role_name, role_words
 
 SHAPE = "33x17x19:f16:nt"
@@ -139,6 +139,20 @@ def test_no_word_of_ours_is_in_what_a_user_reads() -> None:
     assert role_words("fallback") == "the default kernel (served meanwhile)"
     assert role_name("fallback") == "default"
     assert role_words("tuned") == role_name("tuned") == "tuned"
+
+
+def test_a_portable_kernel_is_called_so() -> None:
+    assert role_name("tuned", portable=True) == "portable"
+    assert role_words("tuned", portable=True).startswith("tuned, portable: ")
+    assert role_name("fallback", portable=False) == "default"
+
+
+def test_a_shipped_kernel_ahead_of_a_search_is_the_best_and_no_default() -> None:
+    timings = {"sustained": {"median_us": 5.0}}
+    for role, default in (("fallback", 5.0), ("tuned", None)):
+        tracker = ProgressTracker()
+        tracker(FallbackStored(kernel="1", role=role, config="x86", timings=timings))
+        assert (tracker.progress.best_us, tracker.progress.default_us) == (5.0, default)
 
 
 def test_seconds_that_are_left_run_down_between_events_and_end_with_the_search() -> None:

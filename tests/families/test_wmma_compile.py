@@ -154,7 +154,7 @@ def test_rules_say_what_cannot_work_or_win(knobs: dict[str, int], rule: str) -> 
 
 
 def test_default_for_large_problems_is_the_articles_tile_with_padded_rows_in_longer_steps() -> None:
-    """An H200 took 0.69 of the time with k in steps of 64 (4096^3, nt: ``records.jsonl.gz``)."""
+    """An H200 took 0.69 of the time with k in steps of 64 (4096^3, nt: ``tuning_db/shipped``)."""
     for size in (4096, 8192):
         gemm = Gemm.parse(f"{size}x{size}x{size}:f16:nt")
         config = FAMILY.default(gemm, named_device("sm_90a"), "sustained")

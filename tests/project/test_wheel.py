@@ -129,6 +129,7 @@ def test_the_sdist_holds_files_and_no_links(built: Built) -> None:
     assert not [member.name for member in members if member.issym() or member.islnk()]
     names = {member.name.split("/", 1)[-1] for member in members}
     assert names >= {"tirgemm/service/cli.py", "tirgemm/bench/shapes/x86.json", "tirgemm/artifact/native/plan.h"}
+    assert "tirgemm/tuning_db/shipped/nvidia-h200.jsonl.gz" in names
 
 
 def test_the_wheel_claims_no_top_level_name_but_its_own(built: Built) -> None:
@@ -149,7 +150,7 @@ print(tirgemm.__file__, tirgemm.service.__file__, tirgemm.tuning_db.__file__)
 def test_the_wheel_holds_every_module_and_data_file_of_the_checkout(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         names = {name for name in archive.namelist() if not name.split("/")[0].endswith(".dist-info")}
-    kinds = (".py", ".cc", ".h", ".cu", ".json", ".typed", ".mako", ".sql", ".html", ".css")
+    kinds = (".py", ".cc", ".h", ".cu", ".json", ".typed", ".mako", ".sql", ".html", ".css", ".gz")
     folders = {"tirgemm": "tirgemm", "service": "tirgemm/service", "tuning_db": "tirgemm/tuning_db"}
     expected = {
         f"{installed}/{path.relative_to(ROOT / folder)}"
@@ -182,6 +183,15 @@ def test_an_installed_wheel_has_the_suites_and_benches_them(built: Built) -> Non
         "bench", "x86", "--device", "cpu", "--limit", "0", "--output", "x.json", "--data", "data", "--json"
     )
     assert '"left"' in said
+
+
+def test_an_installed_wheel_has_the_shipped_records(built: Built) -> None:
+    code = """
+from tirgemm.tuning_db.shipped.records import ShippedRecords
+key = "cuda:sm_90a:nvidia-h200:132"
+print(len(ShippedRecords().of(key).candidates(key, "4096x4096x4096:f16:nt", "sustained")))
+"""
+    assert int(built.python(code)) > 200
 
 
 def test_an_installed_wheel_runs_its_commands(built: Built) -> None:

@@ -28,6 +28,7 @@ from tirgemm.service.settings import Settings
 from tirgemm.status import Status
 from tirgemm.tuning.records import Certificate, KernelRecord
 from tirgemm.tuning_db import JobQueue, JobRequest, SqlStore
+from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
 CPU = detect_device("cpu")
 ODD = "129x67x31:f16:nt"
@@ -186,7 +187,7 @@ def serving(data: Path, **options: Any) -> Iterator[Service]:
     usual = {"data": data, "lock_dir": data / "locks", "fallback_seconds": 0.6, "lease_seconds": 2.0}
     settings = Settings.load(**usual | options)
     database = open_database(settings)
-    state = ServiceState(settings, database, SqlStore(database), JobQueue(database), "ed25519:" + "A" * 43 + "=")
+    state = ServiceState(settings, database, LayeredStore(database), JobQueue(database), "ed25519:" + "A" * 43 + "=")
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(
         uvicorn.Config(create_app(state), log_config=None, lifespan="off", timeout_graceful_shutdown=1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.artifact_samples import SIGNER
-from tests.service.support import CPU, ODD, ScriptedEngine, Service, serving
+from tests.service.support import CPU, ODD, ScriptedEngine, Service, kernel_record, serving
 from tests.service.test_client_over_http import packed_record
 from tirgemm import Client, Gemm
 from tirgemm._client.http import ReceivedEvent
@@ -165,6 +165,21 @@ def test_kernels_are_listed_in_80_columns_and_filtered(service: Service, run: Ru
         code, out, _ = run("kernels", "list", *place, "--json", *options)
         assert (code, [kernel["id"] for kernel in json.loads(out)["kernels"]]) == (0, ids), options
     assert run("kernels", "list", *place, "--regime", "fast")[0] == 2
+
+
+def test_a_portable_kernel_is_marked_in_the_list_and_where_it_is_shown(
+    service: Service, run: Run, place: tuple[object, ...]
+) -> None:
+    origin = {"device": "cuda:sm_90a:b:1", "environment": {}, "same": False}
+    ended = {"ended": "shipped", "shipped": origin}
+    record = kernel_record(service.store, JobRequest(Gemm.parse(SHAPE), CPU), search=ended)
+    code, out, _ = run("kernels", "list", *place)
+    assert (code, "portable" in out, "tuned" in out) == (0, True, False)
+    code, out, _ = run("kernels", "show", record.id, *place)
+    assert code == 0
+    assert "tuned, portable: raced here" in " ".join(out.split())
+    assert "of shipped records, with no search" in out
+    assert json.loads(run("kernels", "show", record.id, *place, "--json")[1])["portable"] is True
 
 
 def test_a_kernel_is_shown_and_is_the_same_document_wherever_it_is_asked_for(

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,28 @@ def test_fallbacks_of_waiting_jobs_are_built_between_the_batches_of_the_running_
         until(lambda: found(queue, second).status == "done")
     assert [event.kind for event in queue.events(second)].count("fallback") == 1
     assert engine.calls.count(("fallback", "131x67x31:f16:nt")) == 1
+
+
+def test_a_job_that_shipped_records_answer_ends_without_a_search(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shipped(request: JobRequest, _cancel: threading.Event, _on_event: object) -> object:
+        return kernel_record(engine.store, replace(request, trials=32), "tuned", search={"ended": "shipped"})
+
+    monkeypatch.setattr(engine, "fallback", shipped)
+    with Running(queue, engine):
+        answered = submit(queue)
+        until(lambda: found(queue, answered).status == "done")
+        assert found(queue, answered).kernel_id == found(queue, answered).fallback_id
+        larger = submit(queue, "131x67x31", trials=1000)
+        until(lambda: ("tune", "131x67x31:f16:nt") in engine.calls)
+        waiting = submit(queue, "133x67x31")
+        until(lambda: found(queue, waiting).fallback_id is not None)
+        engine.gate.set()
+        until(lambda: found(queue, waiting).status == "done")
+        assert found(queue, larger).kernel_id != found(queue, larger).fallback_id
+        assert found(queue, waiting).kernel_id == found(queue, waiting).fallback_id
+    assert [call for call in engine.calls if call[0] == "tune"] == [("tune", "131x67x31:f16:nt")]
 
 
 def test_a_fallback_that_cannot_be_built_is_tried_once_and_stops_nobody_else(

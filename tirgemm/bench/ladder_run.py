@@ -24,6 +24,7 @@ from tirgemm.errors import (
 )
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm, Regime
+from tirgemm.tuning.comparable_times import known_candidates
 from tirgemm.tuning.measure.race import RaceResult
 from tirgemm.tuning.records import SampleSet
 
@@ -90,7 +91,7 @@ class LadderRun:
             raise Unsupported(refused)
         ladder = steps(gemm, self.workbench.device, regime)
         if self.recorded:
-            known_configs = self.workbench.store.candidates(gemm, self.workbench.device.key, regime)
+            known_configs = known_candidates(self.workbench.store, gemm, self.workbench.device, regime)
             ladder = (*ladder, tuned(gemm, self.workbench.device, regime, known_configs))
         builds = {s.name: self.workbench.build(gemm, s.config) for s in ladder if s.config is not None}
         rows: dict[str, Row] = {}

@@ -27,7 +27,7 @@ from tirgemm.families import family_named
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.build.binary import compiled_source
-from tirgemm.tuning.comparable_times import fastest
+from tirgemm.tuning.comparable_times import fastest, known_candidates
 from tirgemm.tuning.measure.race import RaceResult
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.search.neighbourhood import adapted
@@ -203,7 +203,7 @@ class Bench:
             return _Shape(work, gemm, [], refused=error)
         if "tuned" not in variants or not self.recorded:
             return _Shape(work, gemm, configs, tuning if "tuned" in variants else None)
-        candidates = self.workbench.store.candidates(gemm, self.workbench.device.key, work.regime)
+        candidates = known_candidates(self.workbench.store, gemm, self.workbench.device, work.regime)
         offered = fastest(candidates, 2 * self.finalists)
         for family in tuning.families:
             space = family.space(gemm, self.workbench.device)

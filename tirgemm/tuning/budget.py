@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 MAX_TRIALS = 100_000
 MAX_SECONDS = 7 * 24 * 3600.0
 
-Ended: TypeAlias = Literal["trials", "seconds", "exhausted", "interrupted"]
-"""Why a search ended: a part of its budget was spent, the space holds nothing more to try, or somebody stopped it."""
+Ended: TypeAlias = Literal["trials", "seconds", "exhausted", "interrupted", "shipped"]
+"""Why a search ended: a part of its budget was spent, the space holds nothing more to try, somebody stopped it, or
+there was none, because shipped records had the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +45,23 @@ class Budget:
         return Budget(min(self.trials + spent, MAX_TRIALS), self.seconds)
 
 
+def usual(budget: Budget) -> bool:
+    """Whether ``budget`` asks for no more trials than one that nobody named."""
+    return budget.trials <= Budget().trials
+
+
 def covers(record: KernelRecord, budget: Budget, families: Collection[str] | None = None) -> bool:
     """Whether the search behind ``record`` did what ``budget`` asks for, so that ``record`` is the answer.
 
     True for a tuned kernel whose search tried at least ``budget.trials`` candidates, or used up the space, or used up
-    at least ``budget.seconds``, in all of ``families`` (None: all that support the problem). Any other request goes on
-    from the records.
+    at least ``budget.seconds``, in all of ``families`` (None: all that support the problem). A kernel of shipped
+    records stands for a search of the usual budget. Any other request goes on from the records.
     """
     search = record.timings.get("search", {})
     searched = search.get("families")  # None: all that support the problem
     if record.role != "tuned" or (searched is not None and (families is None or not set(families) <= set(searched))):
         return False
     ended, seconds = search.get("ended"), search.get("seconds", 0.0)
+    if ended == "shipped" and usual(budget):
+        return True
     return budget.trials <= record.trials or ended == "exhausted" or (ended == "seconds" and budget.seconds <= seconds)

@@ -10,7 +10,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, SampleSet, Status
+from tirgemm.tuning.records.store import Store
 
 REFERENCES = ("torch.matmul", "numpy_f32")
 # A reference that is this many times faster or slower than usual was disturbed.
@@ -48,6 +51,14 @@ def fastest(candidates: Sequence[Candidate], count: int = 1) -> list[Config]:
     """The configs of the fastest, fastest first."""
     times = {config: us for config, us in comparable_times(candidates).items() if us is not None}
     return sorted(times, key=lambda config: times[config])[:count]
+
+
+def known_candidates(store: Store, gemm: Gemm, device: Device, regime: Regime) -> list[Candidate]:
+    """The recorded candidates of a problem, and those that were shipped for another driver, TVM or similar device: all
+    that may be the fastest, for a race that finds out."""
+    recorded, offer = store.candidates(gemm, device.key, regime), store.offer(gemm, device, regime)
+    known = {candidate.config for candidate in recorded}
+    return [*recorded, *(c for c in (offer.candidates if offer else ()) if c.config not in known)]
 
 
 def _of_search(candidate: Candidate) -> list[SampleSet]:

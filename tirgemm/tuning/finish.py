@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, TirgemmError, VerificationFailed
@@ -21,12 +21,34 @@ from tirgemm.tuning.tuning_task import TuningTask
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
 
-FINALISTS = 4
 SAMPLES = 50
-# Of the races that choose, that report (twice where a gap is small) and that are run in the other regime.
-SELECTION_SECONDS, REPORT_SECONDS, OTHER_REGIME_SECONDS = 2.0, 0.5, 1.0
+# Of the races that report, twice where a gap is small.
+REPORT_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long the last stages may take.
+
+    ``finalists`` beside the default and what is served; ``samples`` and seconds of the race that chooses and of the one
+    that reports; ``baselines`` beside the report: all, those that are ready at once, or none. ``confirms``: where a gap
+    is small both are run again with the buffers swapped. ``untimed``: why the other regime is not measured; empty where
+    it is, in ``other_regime_s``.
+    """
+
+    finalists: int = 4
+    samples: int = SAMPLES
+    selection_s: float = 2.0
+    report_s: float = REPORT_SECONDS
+    baselines: Literal["all", "ready", "none"] = "all"
+    confirms: bool = True
+    other_regime_s: float = 1.0
+    untimed: str = ""
+
+
+FULL = Effort()
 # After a search that was stopped: its user waits.
-STOPPED_FINALISTS, STOPPED_SAMPLES, STOPPED_SECONDS = 1, 10, 0.5
+STOPPED = Effort(1, 10, 0.5, 0.5, "none", confirms=False, untimed="not measured: the search was stopped")
 
 
 @dataclass(frozen=True)
@@ -48,48 +70,52 @@ class Finalist:
         return self.binary.binary_sha256, self.binary.launch
 
 
-def finish(tuning: TuningTask, summary: dict[str, Any]) -> KernelRecord:
+def finish(tuning: TuningTask, summary: dict[str, Any], effort: Effort = FULL) -> KernelRecord:
     """Select among the best few, the default and the kernel that is served, certify the choice and store it as the
     answer.
 
     One race chooses; the figures that are stored are those of a second one, between the choice, the default and the
     baselines. A finalist that fails in a race or in its certificate is recorded so, and the next best is chosen. After
-    a search that was stopped the fastest stands against the default and what is served alone, each race takes half a
-    second and has no baselines, and nothing is measured with the buffers swapped or in the other regime. Raises
-    VerificationFailed or MeasurementFailed where none is left, Cancelled.
+    a search that was stopped the effort is ``STOPPED``, whatever was given. Raises VerificationFailed or
+    MeasurementFailed where none is left, Cancelled.
     """
-    stopped = tuning.end.stopping
+    effort = _effort(tuning, effort)
     served_config = _served(tuning)
-    offered = _finalists(tuning, served_config, STOPPED_FINALISTS if stopped else FINALISTS)
+    offered = _finalists(tuning, served_config, effort.finalists)
     answers = {finalist.kernel for finalist in offered if finalist.config == served_config}
     finalists = _distinct(offered)
     default = finalists[0]
     served = next((finalist for finalist in finalists if finalist.kernel in answers), None)
     alone = len(finalists) == 1
     tuning.enter(Phase.CHOOSING, "the only one measured" if alone else f"among the best {len(finalists)}")
-    result = RaceResult({}) if alone else _selection(tuning, finalists, default)
-    swapped = stopped
+    result = RaceResult({}) if alone else _selection(tuning, finalists, default, effort)
+    swapped = not effort.confirms
     left = [finalist for finalist in finalists if finalist.name not in result.failed]
     while left:
         choice = ONLY_THE_DEFAULT if alone else _choice(tuning, left, result, default, served)
         winner = left[choice.index]
         stays = winner is (served if served in left else default)
         if not stays and choice.lead < 1 + SMALL_GAP and not swapped:
-            result = joined(result, _selection(tuning, left, default, swap=True))
+            result = joined(result, _selection(tuning, left, default, effort, swap=True))
             left = [finalist for finalist in left if finalist.name not in result.failed]
             swapped = True
             continue
         tuning.enter(Phase.CERTIFYING)
         try:
             certificate = tuning.evaluator.certify(winner.package)
-            report = _report(tuning, winner, default)
+            report = _report(tuning, winner, default, effort)
         except TirgemmError as error:
-            _mark(tuning, winner.config, error)
+            mark_failed(tuning, winner.config, error)
             left = [finalist for finalist in left if finalist is not winner]
             continue
-        timings = _timings(tuning, winner, default, report, choice, summary)
+        timings = _timings(tuning, winner, default, report, choice, summary, effort)
         return _store(tuning, winner, certificate, timings, summary)
     raise VerificationFailed(f"none of the {len(finalists)} fastest candidates of {tuning.gemm} passed its certificate")
+
+
+def _effort(tuning: TuningTask, effort: Effort) -> Effort:
+    """The effort at this moment: a search may be stopped in its last stages, too."""
+    return STOPPED if tuning.end.stopping else effort
 
 
 def _served(tuning: TuningTask) -> Config | None:
@@ -122,7 +148,7 @@ def _finalists(tuning: TuningTask, served: Config | None, most: int) -> list[Fin
         try:
             binary = known[config] or tuning.evaluator.built(builds[config])
         except TirgemmError as error:
-            _mark(tuning, config, error)
+            mark_failed(tuning, config, error)
             continue
         finalists.append(Finalist(config, binary, tuning.workbench.package(tuning.gemm, config, binary)))
     if not finalists:
@@ -138,26 +164,21 @@ def _distinct(finalists: list[Finalist]) -> list[Finalist]:
     return list(kept.values())
 
 
-def _selection(tuning: TuningTask, finalists: list[Finalist], default: Finalist, *, swap: bool = False) -> RaceResult:
+def _selection(
+    tuning: TuningTask, finalists: list[Finalist], default: Finalist, effort: Effort, *, swap: bool = False
+) -> RaceResult:
     """The race that chooses, between the finalists alone; the default's samples stand beside the others'.
 
     Each finalist's samples become a sample set of its record; one that fails is recorded so.
     """
-    stopped = tuning.end.stopping
-    options = RaceOptions(
-        tuning.regime,
-        STOPPED_SAMPLES if stopped else SAMPLES,
-        STOPPED_SECONDS if stopped else SELECTION_SECONDS,
-        "selection",
-        tuning.seed,
-        swap,
-    )
+    effort = _effort(tuning, effort)
+    options = RaceOptions(tuning.regime, effort.samples, effort.selection_s, "selection", tuning.seed, swap)
     result = tuning.evaluator.race({finalist.name: finalist.package for finalist in finalists}, (), options)
     theirs = result.samples.get(default.name)
     samples: dict[str, SampleSet] = {}
     for finalist in finalists:
         if finalist.name in result.failed:
-            _mark(tuning, finalist.config, result.failed[finalist.name])
+            mark_failed(tuning, finalist.config, result.failed[finalist.name])
             continue
         taken = result.samples[finalist.name]
         if theirs is not None and finalist is not default:
@@ -185,35 +206,38 @@ def _rank(tuning: TuningTask, config: Config) -> tuple[int, ...]:
     return (order, *family.space(tuning.gemm, tuning.device).indices(config).values())
 
 
-def _mark(tuning: TuningTask, config: Config, error: TirgemmError) -> None:
+def mark_failed(tuning: TuningTask, config: Config, error: TirgemmError) -> None:
     """Record what became of a finalist. Raises an error that says nothing of it."""
     known = tuning.store.candidate(tuning.evaluator.key(config))
     base = known or Candidate(tuning.gemm, tuning.device.key, tuning.regime, config, Status.CRASHED)
     tuning.store.add_candidate(failed(base, error))
 
 
-def _report(tuning: TuningTask, winner: Finalist, default: Finalist) -> SampleSet:
+def _report(tuning: TuningTask, winner: Finalist, default: Finalist, effort: Effort) -> SampleSet:
     """Samples of the choice that did not choose it, beside the default and the baselines: a race of their own.
 
-    Where a gap is small half of them are taken with the buffers swapped. After a search that was stopped without the
-    baselines: one of them may take seconds. Raises what ends the winner.
+    Where a gap is small half of them are taken with the buffers swapped. Raises what ends the winner.
     """
     # Neither the operands nor the order of the turns are those of the selection.
-    seed = tuning.seed + 1
-    if tuning.end.stopping:
-        options = RaceOptions(tuning.regime, STOPPED_SAMPLES, STOPPED_SECONDS, "report", seed)
-    else:
-        options = RaceOptions(tuning.regime, SAMPLES, REPORT_SECONDS, "report", seed)
-    return _beside_default(tuning, winner, default, options, confirm=not tuning.end.stopping)
+    effort = _effort(tuning, effort)
+    options = RaceOptions(tuning.regime, effort.samples, effort.report_s, "report", tuning.seed + 1)
+    return _beside_default(tuning, winner, default, options, effort, confirm=effort.confirms)
 
 
 def _beside_default(
-    tuning: TuningTask, winner: Finalist, default: Finalist, options: RaceOptions, *, confirm: bool = False
+    tuning: TuningTask,
+    winner: Finalist,
+    default: Finalist,
+    options: RaceOptions,
+    effort: Effort,
+    *,
+    confirm: bool = False,
 ) -> SampleSet:
     """The winner's samples beside the default's, which are its own where it is the default. Both are kept."""
     entries = {finalist.name: finalist.package for finalist in (winner, default)}
-    baselines = () if tuning.end.stopping else tuning.evaluator.baselines
-    result = tuning.evaluator.race(entries, baselines, options, confirm=confirm)
+    evaluator, wanted = tuning.evaluator, _effort(tuning, effort).baselines
+    baselines = () if wanted == "none" else evaluator.ready_baselines if wanted == "ready" else evaluator.baselines
+    result = evaluator.race(entries, baselines, options, confirm=confirm)
     samples = result.of(winner.name)
     if default is winner:
         samples = samples.beside(DEFAULT, samples.samples_us)
@@ -226,7 +250,13 @@ def _beside_default(
 
 
 def _timings(
-    tuning: TuningTask, winner: Finalist, default: Finalist, report: SampleSet, choice: Choice, summary: dict[str, Any]
+    tuning: TuningTask,
+    winner: Finalist,
+    default: Finalist,
+    report: SampleSet,
+    choice: Choice,
+    summary: dict[str, Any],
+    effort: Effort,
 ) -> dict[str, Any]:
     """Both regimes' figures of the winner, the default's, and why it was chosen."""
     timings: dict[str, Any] = {
@@ -236,14 +266,15 @@ def _timings(
         "search": summary,
     }
     other = next(regime for regime in REGIMES if regime != tuning.regime)
-    if tuning.end.stopping:
-        timings[other] = {"error": "not measured: the search was stopped"}
+    effort = _effort(tuning, effort)
+    if effort.untimed:
+        timings[other] = {"error": effort.untimed}
         return timings
     if tuning.device.kind == "cuda":
         timings["stream"] = _stream(tuning.evaluator.measurer.stream)
-    options = RaceOptions(other, SAMPLES, OTHER_REGIME_SECONDS, "other_regime", tuning.seed)
+    options = RaceOptions(other, effort.samples, effort.other_regime_s, "other_regime", tuning.seed)
     try:
-        samples = _beside_default(tuning, winner, default, options)
+        samples = _beside_default(tuning, winner, default, options, effort)
     except Cancelled:
         raise
     except TirgemmError as error:

@@ -68,6 +68,7 @@ class Rivals:
 
     regime: Regime
     role: str
+    portable: bool
     trials: int
     why: str
     statuses: tuple[tuple[str, int], ...]
@@ -92,6 +93,7 @@ def rivals_of(record: KernelRecord, candidates: Sequence[Candidate]) -> Rivals:
     return Rivals(
         record.regime,
         record.role,
+        record.portable,
         record.trials,
         str(record.timings.get("selection", {}).get("reason", "")),
         tuple(counts.most_common()),

@@ -24,13 +24,16 @@ class SearchLoop:
 
     A batch is at most a quarter of the trials that are left, so that the model learns within the search. On a GPU the
     next one is asked for when half of the last one's size has come back, which keeps the builds going meanwhile.
-    ``trials`` counts the candidates that were proposed, with those that are recorded from earlier.
+    ``trials`` counts the candidates that were proposed, with those that are recorded from earlier. With ``only`` so
+    many more are tried, in one batch, whatever the budget says.
     """
 
-    def __init__(self, tuning: TuningTask, search: Search, trials: int) -> None:
+    def __init__(self, tuning: TuningTask, search: Search, trials: int, only: int | None = None) -> None:
         self.tuning = tuning
         self.search = search
         self.trials = trials
+        self.only = only
+        self.limit = tuning.budget.trials if only is None else trials + only
         self.overlap = tuning.device.kind != "cpu"
         self.most = max(8, 2 * tuning.workbench.pool.processes) if self.overlap else 8
         # Results that are to come back before the next batch.
@@ -66,7 +69,7 @@ class SearchLoop:
         """Why no more is proposed, once that is so."""
         if self.exhausted:
             return "exhausted"
-        return "trials" if self.trials >= self.tuning.budget.trials else "seconds"
+        return "trials" if self.trials >= self.limit else "seconds"
 
     def _step(self) -> bool:
         self.tuning.raise_if_cancelled()
@@ -87,12 +90,12 @@ class SearchLoop:
         return bool(self.building or self.built) or self._may_propose()
 
     def _may_propose(self) -> bool:
-        return not self.exhausted and self.trials < self.tuning.budget.trials and not self.late
+        return not self.exhausted and self.trials < self.limit and not self.late
 
     @property
     def batch(self) -> int:
         """How many candidates to propose next."""
-        return max(1, min(self.most, (self.tuning.budget.trials - self.trials) // 4))
+        return self.only or max(1, min(self.most, (self.limit - self.trials) // 4))
 
     def wants_proposals(self) -> bool:
         """Whether it is time for the next batch."""
@@ -144,7 +147,7 @@ class SearchLoop:
                 us=candidate.search_us,
                 message=candidate.message,
                 trials=self.trials,
-                of=self.tuning.budget.trials,
+                of=self.limit,
                 predicted_us=candidate.predicted_us,
                 seconds_left=self.tuning.seconds_left(),
                 standing=self.tuning.standing(),

@@ -7,22 +7,28 @@ so that a kill costs at most the one in flight and the next start goes on from t
 from __future__ import annotations
 
 from collections import Counter
+from functools import cached_property
 from typing import Any
 
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, Interrupted, TirgemmError
 from tirgemm.events import Done, FallbackStored, Phase, SearchStarted, WasCancelled
 from tirgemm.families import Family
-from tirgemm.tuning.budget import Ended
-from tirgemm.tuning.finish import finish
+from tirgemm.tuning.budget import Ended, covers, usual
+from tirgemm.tuning.finish import FULL, finish
 from tirgemm.tuning.records import Candidate, KernelRecord, Status
+from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning.search.search import Search
 from tirgemm.tuning.search_loop import SearchLoop
+from tirgemm.tuning.shipped_kernel import EFFORT, offered_configs, shipped_kernel
 from tirgemm.tuning.tuning_task import TuningTask, chosen_families
 
 
 class Tuning(TuningTask):
     """One tuning of one problem, in stages that a worker can drive and interrupt."""
+
+    # The kernel of shipped records, where this tuning has built it.
+    _shipped: KernelRecord | None = None
 
     # -- stages --------------------------------------------------------------------------------
 
@@ -34,12 +40,16 @@ class Tuning(TuningTask):
     def fallback(self) -> KernelRecord:
         """The default, built, certified, timed and stored: the answer until the search has a better one.
 
-        Where the best-predicted default does not build or is wrong, the other families' defaults are tried in turn.
+        Where the best-predicted default does not build or is wrong, the other families' defaults are tried in turn. In
+        their place stands the best of shipped records of this device class, driver and TVM: a ``tuned`` kernel.
         """
         known = self.store.kernel(self.gemm, self.device.key, self.regime)
         if known is not None and self.is_ours(known.config):
             return known
         self.require_present()
+        self._shipped = self._shipped_kernel()
+        if self._shipped is not None:
+            return self._shipped
         self.enter(Phase.DEFAULT)
         choices = sorted(
             ((f, f.default(self.gemm, self.device, self.regime)) for f in self.families),
@@ -82,10 +92,7 @@ class Tuning(TuningTask):
         try:
             known = self.fallback()
             with self.workbench.waits_told(self.tell_wait):
-                summary = self.search()
-                self.raise_if_cancelled()
-                self.end.finishing = True
-                record = known if self._is_best(known) else finish(self, summary)
+                record = known if known is self._shipped and covers(known, self.budget) else self._improved(known)
         except Cancelled as error:
             self.emit(WasCancelled())
             if self.end.stopping:
@@ -102,6 +109,41 @@ class Tuning(TuningTask):
         record = self.evaluator.store_kernel(config, binary, "unverified", None, timings)
         self.emit(Done(kernel=record.id, config=str(config), timings=timings))
         return record
+
+    def _improved(self, known: KernelRecord) -> KernelRecord:
+        """What a search selects, or where the usual budget is asked for a race of the default and what was shipped."""
+        only_offered = bool(self._offered) and known.role != "tuned" and usual(self.budget)
+        summary = self.try_offered() if only_offered else self.search()
+        self.raise_if_cancelled()
+        self.end.finishing = True
+        return known if self._is_best(known) else finish(self, summary, EFFORT if only_offered else FULL)
+
+    def try_offered(self) -> dict[str, Any]:
+        """Build, verify, measure and record what was shipped for another device, driver or TVM. Returns what was tried,
+        by count."""
+        assert self._offer is not None
+        if self.end.stopping:
+            return self._summary("interrupted", {})
+        self.enter(Phase.STARTING, "with the shipped configs")
+        recorded = self.recorded()
+        names = {config.family for config in self._offered}
+        families = [family for family in self.families if family.name in names]
+        search = Search(
+            self.gemm,
+            self.device,
+            self.regime,
+            families,
+            seed=self.seed,
+            recorded=recorded,
+            offered=self._offered,
+            given_up=lambda: self.end.requested,
+        )
+        loop = SearchLoop(self, search, self._spent(recorded), only=len(search.first()))
+        try:
+            ended = loop.run()
+        finally:
+            self.deadline = None
+        return self.searched(loop, "shipped" if ended == "trials" else ended) | {"shipped": self._offer.origin}
 
     def search(self) -> dict[str, Any]:
         """Propose, build, verify, measure and record until the budget is spent. Returns what was tried, by count."""
@@ -125,11 +167,11 @@ class Tuning(TuningTask):
             self.families,
             seed=self.seed,
             recorded=recorded,
-            history=self.store.history(self.device.key, self.regime),
+            history=self.store.history(self.device.key, self.regime, near=self.gemm),
+            offered=self._offered,
             given_up=lambda: self.end.requested,
         )
-        spent = [c for c in recorded if c.status is not Status.PRUNED and self.is_ours(c.config)]
-        return SearchLoop(self, search, trials=len(spent))
+        return SearchLoop(self, search, self._spent(recorded))
 
     def searched(self, loop: SearchLoop, ended: Ended) -> dict[str, Any]:
         """What was tried, by count, once ``loop`` has ended."""
@@ -137,6 +179,30 @@ class Tuning(TuningTask):
         return self._summary(ended, dict(loop.search.pruned))
 
     # -- parts of the stages ------------------------------------------------------------------
+
+    @cached_property
+    def _offer(self) -> Offer | None:
+        """What was shipped of this problem."""
+        return self.store.offer(self.gemm, self.device, self.regime)
+
+    @cached_property
+    def _offered(self) -> list[Config]:
+        """What was shipped of it for another device, driver or TVM: to be tried first, and believed by what it does
+        here."""
+        return [] if self._offer is None or self._offer.same else offered_configs(self, self._offer)
+
+    def _shipped_kernel(self) -> KernelRecord | None:
+        """The best of what was shipped for this device class, driver and TVM, where that has one."""
+        if self._offer is None or not self._offer.same:
+            return None
+        self.enter(Phase.STARTING, "with the shipped config")
+        summary = self._summary("shipped", {}) | {"shipped": self._offer.origin}
+        with self.workbench.waits_told(self.tell_wait):
+            return shipped_kernel(self, self._offer, self.default()[1], summary)
+
+    def _spent(self, recorded: list[Candidate]) -> int:
+        """How many of the recorded candidates count for the budget."""
+        return len([c for c in recorded if c.status is not Status.PRUNED and self.is_ours(c.config)])
 
     def _summary(self, ended: Ended, pruned: dict[str, int]) -> dict[str, Any]:
         """What the search spent and found, as a kernel's timings have it."""

@@ -215,6 +215,14 @@ class StoreContract:
         assert len(found) == 21
         assert len(found[0].sample_sets) == 20
 
+    def test_nothing_is_offered_for_a_problem_that_nobody_measured(self, store: Store) -> None:
+        assert store.offer(GEMM, DEVICE, "sustained") is None
+
+    def test_history_is_complete_where_the_problem_that_it_is_for_is_named(self, store: Store) -> None:
+        store.add_candidate(candidate(1))
+        store.add_candidate(candidate(1, gemm=OTHER_GEMM))
+        assert len(store.history(DEVICE.key, "sustained", near=GEMM)) == 2
+
     # -- kernels -------------------------------------------------------------------------------
 
     def test_a_kernel_comes_back_with_an_id_and_a_time(self, store: Store) -> None:

@@ -156,3 +156,14 @@ class KernelRecord:
     def interrupted(self) -> bool:
         """Whether the search was ended by its user before its budget was spent."""
         return bool(self.timings.get("search", {}).get("ended") == "interrupted")
+
+    @property
+    def shipped(self) -> bool:
+        """Whether its config was shipped, or won against those that were, with no search here."""
+        return bool(self.timings.get("search", {}).get("ended") == "shipped")
+
+    @property
+    def portable(self) -> bool:
+        """Whether those configs were measured on another device, driver or TVM than this kernel's."""
+        origin = self.timings.get("search", {}).get("shipped", {})
+        return self.shipped and not origin.get("same", False)

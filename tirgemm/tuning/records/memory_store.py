@@ -13,6 +13,7 @@ from tirgemm.errors import StoreError
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.json_values import merged, plain_candidate, plain_json, plain_samples
+from tirgemm.tuning.records.offer import Offer
 
 
 class MemoryStore:
@@ -64,7 +65,10 @@ class MemoryStore:
         with self._lock:
             return self._candidates.get(key)
 
-    def history(self, device_key: str, regime: Regime, limit: int = 10_000) -> list[Candidate]:
+    def history(
+        self, device_key: str, regime: Regime, limit: int = 10_000, near: Gemm | None = None
+    ) -> list[Candidate]:
+        del near
         with self._lock:
             found = [
                 c
@@ -72,6 +76,10 @@ class MemoryStore:
                 if c.device_key == device_key and c.regime == regime and c.status == Status.MEASURED
             ]
         return found[: max(limit, 0)]
+
+    def offer(self, gemm: Gemm, device: Device, regime: Regime) -> Offer | None:
+        del gemm, device, regime
+        return None
 
     def put_kernel(self, kernel: KernelRecord) -> KernelRecord:
         certificate = kernel.certificate and Certificate.from_json(plain_json(kernel.certificate.to_json()))

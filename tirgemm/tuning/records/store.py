@@ -7,6 +7,7 @@ from typing import Protocol
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet
+from tirgemm.tuning.records.offer import Offer
 
 
 class Store(Protocol):
@@ -37,8 +38,21 @@ class Store(Protocol):
 
     def candidate(self, key: CandidateKey) -> Candidate | None: ...
 
-    def history(self, device_key: str, regime: Regime, limit: int = 10_000) -> list[Candidate]:
-        """Measured candidates of *any* gemm on a device class, newest first: what warms the cost model."""
+    def history(
+        self, device_key: str, regime: Regime, limit: int = 10_000, near: Gemm | None = None
+    ) -> list[Candidate]:
+        """Measured candidates of *any* gemm on a device class, newest first: what warms the cost model.
+
+        ``near`` is the problem that it is for. Shipped records come behind the others, and with ``near`` only those of
+        the problems most like it.
+        """
+        ...
+
+    def offer(self, gemm: Gemm, device: Device, regime: Regime) -> Offer | None:
+        """What was shipped of one problem for this device, or for one of its architecture; None where nothing was.
+
+        An offer of this device class, driver and TVM is among the ``candidates``; any other is not.
+        """
         ...
 
     def put_kernel(self, kernel: KernelRecord) -> KernelRecord:

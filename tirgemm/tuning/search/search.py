@@ -61,7 +61,8 @@ class Search:
 
     ``recorded`` are the candidates of this problem from earlier: never proposed again, they teach the cost model and
     seed the population. ``history`` are candidates of other problems or of the other regime:
-    those of the nearest problems warm the model. ``near_shares`` are the shares of the neighbourhood in the first
+    those of the nearest problems warm the model. ``offered`` are configs to try first, whatever the model says of
+    them. ``near_shares`` are the shares of the neighbourhood in the first
     proposals and later; by default it proposes in large spaces alone. ``given_up`` is asked while proposals are made.
     Raises InvalidRequest where there is no family.
     """
@@ -79,6 +80,7 @@ class Search:
         cost_model: CostModel | None = None,
         given_up: Callable[[], bool] = lambda: False,
         near_shares: tuple[float, float] | None = None,
+        offered: Sequence[Config] = (),
     ) -> None:
         if not families:
             raise InvalidRequest(f"search of {gemm} on {device.name} was given no family; give at least one")
@@ -86,6 +88,7 @@ class Search:
         self.device = device
         self.regime = regime
         self.families = tuple(families)
+        self.offered = tuple(offered)
         self.seed = seed
         self.gate = Gate(gemm, device, families, given_up)
         self.near_shares = near_shares or (NEAR_SHARES if self._size > LARGE else (0.0, 0.0))
@@ -119,12 +122,13 @@ class Search:
     def ask(self, count: int) -> list[Proposal]:
         """At most ``count`` configs that were neither recorded nor proposed before; [] where the space is exhausted.
 
-        The families' defaults come first. Raises InvalidRequest for a count below 1, Cancelled where it was given up.
+        The families' defaults come first, then what was offered.
+        Raises InvalidRequest for a count below 1, Cancelled where it was given up.
         """
         if count < 1:
             raise InvalidRequest(f"a search was asked for {count} proposals; ask for at least 1")
         draw = self._random()
-        picks = self._defaults(count)
+        picks = [self._pick(point) for point in self.first()[:count]]
         self.gate.known.update(pick.point for pick in picks)
         if len(picks) < count:
             picks += self._next(count - len(picks), draw)
@@ -153,15 +157,15 @@ class Search:
 
     # -- choosing ------------------------------------------------------------------------------
 
-    def _defaults(self, count: int) -> list[Pick]:
-        """The families' defaults that are not known yet."""
-        found: list[Pick] = []
-        for family in self.families:
-            config = family.default(self.gemm, self.device, self.regime)
-            point = point_of(self.gate.spaces[family.name], config)
-            if point not in self.gate.known and len(found) < count:
-                found.append(self._pick(point))
-        return found
+    def first(self) -> list[Point]:
+        """What is tried before anything is searched for and is not known yet: the families' defaults, and the offered
+        configs that are valid here."""
+        defaults = [
+            point_of(self.gate.spaces[family.name], family.default(self.gemm, self.device, self.regime))
+            for family in self.families
+        ]
+        offered = [point for point in map(self._point, self.offered) if point is not None and self.gate.valid(point)]
+        return [point for point in dict.fromkeys([*defaults, *offered]) if point not in self.gate.known]
 
     def _next(self, count: int, draw: random.Random) -> list[Pick]:
         """A part from the neighbourhood of what is fast, the others from the evolution."""

@@ -1,0 +1,239 @@
+"""Tuning on shipped records: taken as they are in their own environment, tried first and raced in any other."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.fake_workbench import FakeBench, hashed_us
+from tests.helpers.shipped_files import elsewhere, measured_on, ship
+from tirgemm import Budget, Config, Gemm
+from tirgemm.detect import device as detect
+from tirgemm.device import Device
+from tirgemm.errors import Cancelled
+from tirgemm.events import CandidateRecorded, Event, KernelSelected
+from tirgemm.families import FAMILIES
+from tirgemm.families.base import rejected
+from tirgemm.tuning.budget import covers
+from tirgemm.tuning.records import KernelRecord, Status
+from tirgemm.tuning.tune import Tuning
+from tirgemm.tuning.tuning_task import Control
+from tirgemm.tuning_db import Database, SqlStore
+from tirgemm.tuning_db.shipped.layered_store import LayeredStore
+from tirgemm.tuning_db.shipped.records import ShippedRecords
+
+GEMM = Gemm.parse("61x67x71:f16:nt")
+REGIME = "sustained"
+CPU = detect("cpu")
+H200 = ShippedRecords().of("cuda:sm_90a:nvidia-h200:132")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database.embedded(tmp_path / "data") as found:
+        yield found
+
+
+def configs(count: int) -> list[Config]:
+    """Valid configs of the x86 family but its default, as the space has them."""
+    family = FAMILIES["x86"]
+    valid = (c for c in family.space(GEMM, CPU) if rejected(family, GEMM, c, CPU) is None)
+    default = family.default(GEMM, CPU, REGIME)
+    return list(itertools.islice((c for c in valid if c != default), count))
+
+
+SHIPPED = configs(6)
+DEFAULT = FAMILIES["x86"].default(GEMM, CPU, REGIME)
+
+
+def bench_on(database: Database, folder: Path, measured: Device, times: list[tuple[Config, float]]) -> FakeBench:
+    """A workbench of this CPU whose store has records of ``measured`` beneath."""
+    store = LayeredStore(database, ship(folder / "shipped", measured, measured_on(measured, GEMM, times)))
+    bench = FakeBench(store=store)
+    store.put_device(bench.device)
+    return bench
+
+
+@pytest.fixture
+def same(database: Database, tmp_path: Path) -> FakeBench:
+    """Records of this very environment; the third shipped config is the fastest by them."""
+    return bench_on(database, tmp_path, CPU, list(zip(SHIPPED, (30.0, 20.0, 10.0, 40.0, 50.0, 60.0), strict=True)))
+
+
+@pytest.fixture
+def other(database: Database, tmp_path: Path) -> FakeBench:
+    """The same of another TVM."""
+    times = list(zip(SHIPPED, (30.0, 20.0, 10.0, 40.0, 50.0, 60.0), strict=True))
+    bench = bench_on(database, tmp_path, elsewhere(CPU), times)
+    speeds = {config: 100.0 - number for number, config in enumerate(SHIPPED)}
+    bench.us = lambda config: speeds.get(config, 200.0)
+    return bench
+
+
+def tuned(bench: FakeBench, budget: Budget | None = None, on_event: Any = None, **options: Any) -> KernelRecord:
+    control = Control(on_event, **options)
+    return Tuning(GEMM, bench, REGIME, budget, control=control).run()
+
+
+# -- taken as they are -----------------------------------------------------------------------------
+
+
+def test_the_best_config_of_this_environment_is_built_once_and_served_with_no_search(same: FakeBench) -> None:
+    events: list[Event] = []
+    record = tuned(same, on_event=events.append)
+    assert same.built == [SHIPPED[2]]
+    assert same.fake.evaluated == []
+    assert (record.role, record.config, record.trials) == ("tuned", SHIPPED[2], 6)
+    assert (record.shipped, record.portable) == (True, False)
+    assert record.certificate is not None
+    assert record.certificate.passed
+    assert record.timings["search"]["ended"] == "shipped"
+    assert record.timings["search"]["shipped"] == {
+        "device": CPU.key,
+        "environment": dict(CPU.environment),
+        "same": True,
+    }
+    assert record.timings[REGIME]["median_us"] == hashed_us(SHIPPED[2]), "measured here"
+    assert "fastest of 6 shipped" in record.timings["selection"]["reason"]
+    assert [e.kernel for e in events if isinstance(e, KernelSelected)] == [record.id]
+    assert not [e for e in events if isinstance(e, CandidateRecorded)]
+    assert same.store.kernel(GEMM, CPU.key, REGIME) == record
+    assert covers(record, Budget())
+    assert not covers(record, Budget(33))
+
+
+def test_the_fallback_is_the_shipped_kernel_too(same: FakeBench) -> None:
+    record = Tuning(GEMM, same, REGIME).fallback()
+    assert (record.role, record.config) == ("tuned", SHIPPED[2])
+
+
+@pytest.mark.parametrize("fate", ["uncertified", "unbuildable", "dies"])
+def test_a_shipped_config_that_fails_here_is_recorded_so_and_the_next_is_taken(same: FakeBench, fate: str) -> None:
+    same.fate = lambda config: fate if config == SHIPPED[2] else "right"
+    record = tuned(same)
+    assert record.config == SHIPPED[1]
+    marked = next(c for c in same.store.candidates(GEMM, CPU.key, REGIME) if c.config == SHIPPED[2])
+    assert marked.status is not Status.MEASURED
+
+
+def test_where_all_fail_the_default_is_built_and_the_search_goes_on_from_the_records(same: FakeBench) -> None:
+    same.fate = lambda config: "unbuildable" if config in SHIPPED else "right"
+    record = tuned(same, Budget(12))
+    assert record.config not in SHIPPED
+    assert not record.shipped
+    assert record.timings["search"]["ended"] == "trials"
+    assert record.trials == 12
+
+
+def test_a_larger_budget_goes_on_from_the_shipped_records(same: FakeBench) -> None:
+    same.us = lambda config: 1.0 if config not in SHIPPED else 100.0
+    record = tuned(same, Budget(40))
+    assert (record.trials, record.shipped) == (40, False)
+    assert record.config not in SHIPPED
+    assert not set(same.fake.evaluated) & set(SHIPPED), "what is recorded is not measured again by a search"
+
+
+def test_records_of_other_families_than_the_best_predicted_do_not_answer(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = bench_on(database, tmp_path, CPU, [(SHIPPED[0], 10.0)])
+    monkeypatch.setattr(Tuning, "default", lambda _: (FAMILIES["x86"], Config("another", ())))
+    assert not tuned(bench, Budget(4)).shipped
+
+
+def test_cancelling_while_a_shipped_config_is_built_ends_the_tuning(same: FakeBench) -> None:
+    cancel = threading.Event()
+    cancel.set()
+    with pytest.raises(Cancelled):
+        tuned(same, cancel=cancel)
+    assert same.store.kernel(GEMM, CPU.key, REGIME) is None
+
+
+# -- offered ---------------------------------------------------------------------------------------
+
+
+def test_configs_of_another_environment_are_raced_with_the_default_and_the_winner_is_portable(
+    other: FakeBench, database: Database
+) -> None:
+    record = tuned(other)
+    offered = [SHIPPED[2], SHIPPED[1], SHIPPED[0], SHIPPED[3]]
+    assert other.built == [DEFAULT, *offered], "the fastest there, each built once"
+    assert other.fake.evaluated == offered, "each verified and timed here"
+    assert record.config == SHIPPED[3], "the fastest here, not there"
+    assert (record.role, record.shipped, record.portable) == ("tuned", True, True)
+    assert record.timings["search"]["shipped"]["environment"]["tvm"] == "0.1"
+    assert record.timings[REGIME]["baselines"]["default"]["ratio"] == pytest.approx(200 / 97)
+    (race,) = [t for t in other.fake.timed if t.options.reason == "selection"]
+    assert set(race.configs) == {DEFAULT, *offered}
+    assert (record.trials, record.certificate is not None) == (5, True)
+    assert len(SqlStore(database).candidates(GEMM, CPU.key, REGIME)) == 5, "own measurements"
+    assert covers(record, Budget())
+    assert not covers(record, Budget(33))
+
+
+def test_a_default_that_is_faster_than_what_is_offered_stays(other: FakeBench) -> None:
+    other.us = lambda config: 10.0 if config == DEFAULT else 20.0
+    record = tuned(other)
+    assert (record.config, record.portable) == (DEFAULT, True)
+
+
+def test_a_larger_budget_tries_the_offered_first_and_its_kernel_is_not_portable(other: FakeBench) -> None:
+    record = tuned(other, Budget(40))
+    assert other.fake.evaluated[:4] == [SHIPPED[2], SHIPPED[1], SHIPPED[0], SHIPPED[3]]
+    assert (record.trials, record.shipped, record.portable) == (40, False, False)
+
+
+def test_a_search_on_top_of_a_portable_kernel_takes_the_mark_away(other: FakeBench) -> None:
+    first = tuned(other)
+    assert first.portable
+    second = tuned(other, Budget(12).on_top_of(first.trials))
+    assert (second.portable, second.timings["search"]["ended"]) == (False, "trials")
+    assert other.store.kernel(GEMM, CPU.key, REGIME) == second
+
+
+def test_an_offered_config_that_is_wrong_here_is_recorded_so_and_not_served(other: FakeBench) -> None:
+    other.fate = lambda config: "wrong" if config == SHIPPED[3] else "right"
+    record = tuned(other)
+    assert record.config == SHIPPED[2]
+    wrong = next(c for c in other.store.candidates(GEMM, CPU.key, REGIME) if c.config == SHIPPED[3])
+    assert wrong.status is Status.WRONG
+
+
+def test_stopping_among_the_offered_gives_the_best_until_then(other: FakeBench) -> None:
+    stop = threading.Event()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, CandidateRecorded):
+            stop.set()
+
+    record = tuned(other, on_event=on_event, stop=stop)
+    assert record.timings["search"]["ended"] == "interrupted"
+    assert not record.shipped
+    assert len(other.fake.evaluated) == 1
+
+
+# -- the package's records, on a made-up GPU -------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["NVIDIA H200", "NVIDIA H100 PCIe"])
+def test_a_suite_shape_on_a_hopper_is_answered_by_a_race_of_what_was_shipped(database: Database, model: str) -> None:
+    assert H200 is not None
+    gemm = Gemm.parse("4096x4096x4096:f16:nt")
+    (measured,) = H200.devices
+    bench = FakeBench(store=LayeredStore(database))
+    bench.device = measured.with_(
+        model=model, uuid="GPU-0", environment=(("tvm", "0.27"), ("driver", "580.1"), ("cuda", "13.0"))
+    )
+    bench.store.put_device(bench.device)
+    bench.us = lambda config: 200.0 if config == wgmma else 100.0
+    wgmma = FAMILIES["wgmma"].default(gemm, bench.device, REGIME)
+    record = Tuning(gemm, bench, REGIME).run()
+    assert len(bench.built) == 5
+    assert (record.role, record.portable, record.device.model) == ("tuned", True, model)
+    assert record.config.family == "wgmma"
+    assert record.timings["search"]["shipped"] == {"device": measured.key, "environment": {}, "same": False}

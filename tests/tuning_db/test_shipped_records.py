@@ -1,0 +1,256 @@
+"""Shipped records: the package's own file, reading one problem of a file, and the layer beneath a database."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_GEMM, candidate, config, samples
+from tests.helpers.fake_workbench import FakeBench
+from tests.helpers.scripts import script
+from tests.helpers.shipped_files import elsewhere, measured_on, ship
+from tirgemm import Gemm
+from tirgemm.errors import InvalidRequest, StoreError
+from tirgemm.gemm import regime_named
+from tirgemm.tuning.comparable_times import fastest
+from tirgemm.tuning.records import CandidateKey, SampleSet, Status
+from tirgemm.tuning.records.offer import Offer, same_environment
+from tirgemm.tuning.shipped_kernel import TRIED, offered_configs
+from tirgemm.tuning.tune import Tuning
+from tirgemm.tuning_db import Database, SqlStore, shipped
+from tirgemm.tuning_db.shipped.layered_store import LayeredStore
+from tirgemm.tuning_db.shipped.packing import pack
+from tirgemm.tuning_db.shipped.records import ShippedFile, ShippedRecords
+from tirgemm.tuning_db.transfer import export_records, import_records, read_candidates, read_devices
+
+H200 = "cuda:sm_90a:nvidia-h200:132"
+REGIME = "sustained"
+
+
+def times(*numbers: int) -> list[tuple[Any, float]]:
+    return [(config(number), 10.0 + number) for number in numbers]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database.embedded(tmp_path / "data") as found:
+        yield found
+
+
+@pytest.fixture
+def store(database: Database, tmp_path: Path) -> LayeredStore:
+    """On a device whose class, driver and TVM are those of three shipped candidates."""
+    layered = LayeredStore(database, ship(tmp_path / "shipped", DEVICE, measured_on(DEVICE, GEMM, times(1, 2, 3))))
+    layered.put_device(DEVICE)
+    return layered
+
+
+def key(number: int) -> CandidateKey:
+    return CandidateKey(GEMM, DEVICE.key, REGIME, config(number).digest)
+
+
+# -- the package's own file ------------------------------------------------------------------------
+
+
+def test_the_records_of_the_package_are_under_2_mib_and_name_what_was_measured() -> None:
+    assert sum(path.stat().st_size for path in shipped.FOLDER.glob("*.gz")) < 2 << 20
+    file = ShippedRecords().of(H200)
+    assert file is not None
+    assert [device.key for device in file.devices] == [H200]
+    read = read_candidates(file.path)
+    assert len(read) > 16_000
+    one_by_one = [c for place in file.places for c in file.candidates(*place)]
+    assert one_by_one == read, "the members are the file"
+    assert read_devices(file.path) == list(file.devices)
+
+
+def test_every_shipped_problem_has_configs_that_todays_families_take() -> None:
+    """Of the fastest some have a knob's value that is gone: the next ones stand for them."""
+    file = ShippedRecords().of(H200)
+    assert file is not None
+    (device,) = file.devices
+    bench = FakeBench()
+    bench.device = device
+    best = 0
+    for key, text, regime in file.places:
+        candidates = file.candidates(key, text, regime)
+        tuning = Tuning(Gemm.parse(text), bench, regime_named(regime))
+        offered = offered_configs(tuning, Offer(device, candidates, same=False))
+        assert len(offered) == TRIED, (text, regime)
+        best += offered[0] == fastest(candidates)[0]
+    assert best > 0.95 * len(file.places)
+
+
+@pytest.mark.timing
+def test_a_look_up_takes_less_than_50_ms_and_again_less_than_1() -> None:
+    first, again = [], []
+    for _ in range(5):
+        records = ShippedRecords()
+        for times_taken in (first, again):
+            start = time.perf_counter()
+            file = records.of(H200)
+            assert file is not None
+            assert len(file.candidates(H200, "4096x4096x4096:f16:nt", REGIME)) > 200
+            times_taken.append(1e3 * (time.perf_counter() - start))
+    assert min(first) < 50
+    assert min(again) < 1
+
+
+def test_a_device_that_was_never_measured_reads_no_file(database: Database, tmp_path: Path) -> None:
+    (tmp_path / f"nvidia-h200{shipped.SUFFIX}").write_bytes(b"read me and fail")
+    layered = LayeredStore(database, ShippedRecords(tmp_path))
+    layered.put_device(DEVICE)
+    layered.add_candidate(candidate(1))
+    assert layered.candidates(GEMM, DEVICE.key, REGIME) == [candidate(1)]
+    assert layered.history(DEVICE.key, REGIME) == [candidate(1)]
+    with pytest.raises(InvalidRequest, match="nvidia-h200"):
+        layered.candidates(GEMM, OTHER_DEVICE.key, REGIME)
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def test_equal_records_make_equal_files_which_databases_import(database: Database, tmp_path: Path) -> None:
+    given = [*measured_on(DEVICE, GEMM, times(1, 2)), *measured_on(DEVICE, OTHER_GEMM, times(2), "isolated")]
+    given.append(given[0].with_(config=config(9), status=Status.BUILD_FAILED, message="no", sample_sets=()))
+    for name in ("one.jsonl.gz", "two.jsonl.gz"):
+        pack(tmp_path / name, [DEVICE], given)
+    assert (tmp_path / "one.jsonl.gz").read_bytes() == (tmp_path / "two.jsonl.gz").read_bytes()
+    file = ShippedFile(tmp_path / "one.jsonl.gz")
+    assert file.candidates(DEVICE.key, str(OTHER_GEMM), "isolated") == (given[2],)
+    assert file.candidates(DEVICE.key, str(GEMM), REGIME) == (given[0], given[1], given[3])
+    assert file.candidates(DEVICE.key, str(GEMM), "isolated") == ()
+    assert import_records(database, file.path).candidates == 4
+    assert SqlStore(database).candidates(OTHER_GEMM, DEVICE.key, "isolated") == [given[2]]
+
+
+def test_a_file_that_is_damaged_or_has_no_index_is_refused_with_its_name(database: Database, tmp_path: Path) -> None:
+    SqlStore(database).add_candidate(candidate(1))
+    plain = tmp_path / "plain.jsonl.gz"
+    export_records(database, plain)
+    with pytest.raises(InvalidRequest, match=r"plain\.jsonl\.gz has no index; scripts/ship_records\.py"):
+        ShippedFile(plain).candidates(DEVICE.key, str(GEMM), REGIME)
+    whole = tmp_path / "whole.jsonl.gz"
+    pack(whole, [DEVICE], measured_on(DEVICE, GEMM, times(1, 2)))
+    whole.write_bytes(whole.read_bytes()[:-30])
+    with pytest.raises(InvalidRequest, match=r"whole\.jsonl\.gz is damaged"):
+        ShippedFile(whole).candidates(DEVICE.key, str(GEMM), REGIME)
+    whole.write_bytes(gzip.compress(b'{"format": "another"}\n'))
+    with pytest.raises(InvalidRequest, match="whole"):
+        ShippedFile(whole).candidates(DEVICE.key, str(GEMM), REGIME)
+    with pytest.raises(StoreError, match="nowhere"):
+        pack(tmp_path / "nowhere" / "x.jsonl.gz", [DEVICE], [])
+
+
+def test_the_script_packs_exports_on_top_of_each_other(database: Database, tmp_path: Path) -> None:
+    for number in (1, 2):
+        SqlStore(database).add_candidate(candidate(number))
+    SqlStore(database).add_candidate(candidate(3, status=Status.PRUNED, sample_sets=()))
+    SqlStore(database).put_device(DEVICE)
+    export_records(database, tmp_path / "one.jsonl.gz")
+    SqlStore(database).add_samples(candidate(2).key, samples(99.0, "noise"))
+    export_records(database, tmp_path / "two.jsonl.gz")
+    module: Any = script("scripts/ship_records.py")
+    (path,) = module.ship([tmp_path / "one.jsonl.gz", tmp_path / "two.jsonl.gz"], tmp_path)
+    assert path == tmp_path / "test-cpu-3000.jsonl.gz"
+    file = ShippedRecords(tmp_path).of(DEVICE.key)
+    assert file is not None
+    assert file.devices == (DEVICE.with_(uuid="", index=0),)
+    found = file.candidates(DEVICE.key, str(GEMM), REGIME)
+    assert [(c.config, len(c.sample_sets), c.trace) for c in found] == [(config(1), 1, None), (config(2), 2, None)]
+
+
+# -- the layer -------------------------------------------------------------------------------------
+
+
+def test_shipped_candidates_lie_beneath_the_databases_own(store: LayeredStore, database: Database) -> None:
+    own = candidate(2, sample_sets=(samples(50.0),))
+    store.add_candidate(own)
+    found = store.candidates(GEMM, DEVICE.key, REGIME)
+    assert [c.config for c in found] == [config(2), config(1), config(3)]
+    assert found[0] == store.candidate(key(2)) == own
+    assert store.candidate(key(3)) == found[2]
+    assert store.candidate(key(4)) is None
+    assert store.history(DEVICE.key, REGIME) == found
+    assert SqlStore(database).candidates(GEMM, DEVICE.key, REGIME) == [own], "nothing was written"
+
+
+def test_what_is_added_to_a_shipped_candidate_is_written_into_the_database(
+    store: LayeredStore, database: Database
+) -> None:
+    before = store.candidate(key(1))
+    assert before is not None
+    taken = SampleSet((7.0,), "report")
+    store.add_samples(key(1), taken)
+    kept = before.with_(sample_sets=(*before.sample_sets, taken))
+    assert store.candidate(key(1)) == SqlStore(database).candidate(key(1)) == kept
+    with pytest.raises(StoreError, match="no candidate"):
+        store.add_samples(key(4), taken)
+
+
+def test_records_of_another_environment_are_offered_and_are_no_candidates(database: Database, tmp_path: Path) -> None:
+    there = elsewhere(DEVICE)
+    store = LayeredStore(database, ship(tmp_path / "shipped", there, measured_on(there, GEMM, times(1))))
+    assert store.candidates(GEMM, DEVICE.key, REGIME) == [], "nobody has said what this machine's environment is"
+    store.put_device(DEVICE)
+    assert store.candidates(GEMM, DEVICE.key, REGIME) == []
+    assert store.candidate(key(1)) is None
+    offer = store.offer(GEMM, DEVICE, REGIME)
+    assert offer is not None
+    assert (offer.same, offer.device, len(offer.candidates)) == (False, there.with_(uuid=""), 1)
+    assert [c.config for c in store.history(DEVICE.key, REGIME)] == [config(1)], "models learn from it"
+    assert store.offer(OTHER_GEMM, DEVICE, REGIME) is None
+
+
+@pytest.mark.parametrize("name", ["tvm", "driver"])
+def test_another_tvm_or_driver_is_another_environment_and_so_is_an_unknown_one(name: str) -> None:
+    gpu = OTHER_DEVICE.with_(environment=(("python", "3.12"), ("tvm", "0.27"), ("driver", "580.65"), ("cuda", "13.0")))
+    assert same_environment(gpu, gpu.with_(environment=(("driver", "580.65"), ("tvm", "0.27"))))
+    changed = dict(gpu.environment) | {name: "1"}
+    assert not same_environment(gpu, gpu.with_(environment=tuple(changed.items())))
+    assert not same_environment(gpu, gpu.with_(environment=()))
+    unknown = gpu.with_(environment=tuple((dict(gpu.environment) | {name: "unknown"}).items()))
+    assert not same_environment(unknown, unknown)
+    assert not same_environment(gpu, gpu.with_(units=114))
+
+
+def test_samples_that_do_not_say_their_environment_are_of_another(database: Database, tmp_path: Path) -> None:
+    silent = [c.with_(sample_sets=(SampleSet((5.0,)),)) for c in measured_on(DEVICE, GEMM, times(1))]
+    store = LayeredStore(database, ship(tmp_path / "shipped", DEVICE, [*silent, *measured_on(DEVICE, GEMM, times(2))]))
+    store.put_device(DEVICE)
+    offer = store.offer(GEMM, DEVICE, REGIME)
+    assert offer is not None
+    assert not offer.same, "the fastest is one of them"
+    assert store.candidates(GEMM, DEVICE.key, REGIME) == []
+
+
+def test_a_similar_device_is_offered_what_was_measured_on_the_nearest(database: Database) -> None:
+    store = LayeredStore(database)
+    h100 = OTHER_DEVICE.with_(model="NVIDIA H100", units=114, uuid="GPU-1")
+    gemm = Gemm.parse("4096x4096x4096:f16:nt")
+    offer = store.offer(gemm, h100, REGIME)
+    assert offer is not None
+    assert (offer.same, offer.device.key) == (False, H200)
+    assert store.candidates(gemm, h100.key, REGIME) == []
+    assert store.offer(gemm, h100.with_(arch="sm_80"), REGIME) is None
+
+
+def test_the_history_near_a_problem_is_of_the_problems_most_like_it(database: Database) -> None:
+    store = LayeredStore(database)
+    gemm = Gemm.parse("4000x4096x4096:f16:nt")
+    near = store.history(H200, REGIME, near=gemm)
+    assert len(near) == 1_000
+    assert str(near[0].gemm) == "4096x4096x4096:f16:nt"
+    assert len({c.gemm for c in near}) < 20
+    assert len(store.history(H200, REGIME)) == 10_000
+    assert all(c.status is Status.MEASURED for c in near)
+
+
+def test_own_candidates_of_the_same_problem_are_kept_apart_by_regime(store: LayeredStore) -> None:
+    assert store.candidates(GEMM, DEVICE.key, "isolated") == []
+    assert store.offer(GEMM, DEVICE, "isolated") is None

@@ -1,0 +1,52 @@
+"""``Offer``: candidates of a problem that were measured elsewhere and came with the package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tirgemm.device import Device
+from tirgemm.tuning.records import Candidate
+
+# What a measurement depends on beside the device class. A CPU has no driver.
+ENVIRONMENT = {"cuda": ("driver", "tvm"), "cpu": ("tvm",)}
+UNKNOWN = ("", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The ``candidates`` of one problem and regime that were measured on ``device``, whose environment is that of the
+    measurements (empty where nobody recorded it).
+
+    ``same``: device class, driver and TVM are those of this machine, so that they count as measured here. Any others
+    are only worth trying first.
+    """
+
+    device: Device
+    candidates: tuple[Candidate, ...]
+    same: bool
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Where the candidates are from, as a kernel's timings have it."""
+        return {"device": self.device.key, "environment": dict(self.device.environment), "same": self.same}
+
+
+def same_environment(one: Device, other: Device) -> bool:
+    """Whether both are of one device class with one driver and TVM; False where either does not say."""
+    ours, theirs = dict(one.environment), dict(other.environment)
+    names = ENVIRONMENT[one.kind]
+    return one.key == other.key and all(
+        ours.get(name, "") not in UNKNOWN and ours.get(name) == theirs.get(name) for name in names
+    )
+
+
+def measured_under(candidates: Iterable[Candidate], fingerprints: frozenset[str]) -> list[Candidate]:
+    """The candidates all of whose samples say that they were taken in one of these environments."""
+    return [
+        candidate
+        for candidate in candidates
+        if candidate.sample_sets
+        and all(samples.conditions.get("fingerprint") in fingerprints for samples in candidate.sample_sets)
+    ]

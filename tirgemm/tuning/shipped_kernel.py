@@ -1,0 +1,91 @@
+"""Kernels of shipped records: which configs are offered, and the kernel of the fastest, built with no search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tirgemm.config import Config
+from tirgemm.errors import Cancelled, InvalidConfig, TirgemmError
+from tirgemm.events import KernelSelected, Phase
+from tirgemm.families import Family
+from tirgemm.families.base import require_valid
+from tirgemm.gemm import REGIMES
+from tirgemm.tuning.comparable_times import fastest
+from tirgemm.tuning.evaluate import timing_summary
+from tirgemm.tuning.finish import Effort, mark_failed
+from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning.records.offer import Offer
+from tirgemm.tuning.tuning_task import TuningTask
+
+# Of an offer so many configs are tried: raced with the default, or built one after the other until one is right.
+TRIED = 4
+# In which nothing is waited for: the answer is there before a search would have begun.
+EFFORT = Effort(
+    TRIED,
+    selection_s=1.0,
+    baselines="ready",
+    confirms=False,
+    untimed="not measured: the config was shipped, and nothing was searched here",
+)
+
+
+def offered_configs(tuning: TuningTask, offer: Offer) -> list[Config]:
+    """The fastest configs of an offer, fastest first: those that the families of this tuning still take."""
+    found: list[Config] = []
+    families = {family.name: family for family in tuning.families}
+    for config in fastest(offer.candidates, len(offer.candidates)):
+        if len(found) < TRIED and config.family in families and _is_valid(tuning, families[config.family], config):
+            found.append(config)
+    return found
+
+
+def _is_valid(tuning: TuningTask, family: Family, config: Config) -> bool:
+    try:
+        require_valid(family, tuning.gemm, config, tuning.device)
+    except InvalidConfig:
+        return False
+    return True
+
+
+def shipped_kernel(tuning: TuningTask, offer: Offer, default: Config, summary: dict[str, Any]) -> KernelRecord | None:
+    """The fastest config of an offer that was measured on devices as this one, built, certified, timed and stored.
+
+    None where none of the fastest is right here, or where the offer has no candidate of the family whose ``default`` is
+    predicted to be the fastest: then it does not say that it has the best. What fails is recorded so. Raises Cancelled.
+    """
+    if default.family not in {candidate.config.family for candidate in offer.candidates}:
+        return None
+    for config in offered_configs(tuning, offer):
+        tuning.raise_if_cancelled()
+        try:
+            return _certified(tuning, config, default, len(offer.candidates), summary)
+        except TirgemmError as error:
+            if isinstance(error, Cancelled):
+                raise
+            mark_failed(tuning, config, error)
+    return None
+
+
+def _certified(
+    tuning: TuningTask, config: Config, default: Config, count: int, summary: dict[str, Any]
+) -> KernelRecord:
+    evaluator = tuning.evaluator
+    binary = evaluator.built(tuning.workbench.build(tuning.gemm, config))
+    package = tuning.workbench.package(tuning.gemm, config, binary)
+    tuning.enter(Phase.CERTIFYING)
+    certificate = evaluator.certify(package)
+    options = RaceOptions(tuning.regime, EFFORT.samples, EFFORT.report_s, "report", tuning.seed + 1)
+    samples = evaluator.race({config.digest: package}, evaluator.ready_baselines, options).of(config.digest)
+    tuning.store.add_samples(evaluator.key(config), samples)
+    words = f"the fastest of {count} shipped candidates, measured on such a device with this driver and TVM"
+    timings: dict[str, Any] = {
+        tuning.regime: timing_summary(samples),
+        **{regime: {"error": EFFORT.untimed} for regime in REGIMES if regime != tuning.regime},
+        "default": {"config": str(default)},
+        "selection": {"reason": words},
+        "search": summary,
+    }
+    record = evaluator.store_kernel(config, binary, "tuned", certificate, timings, trials=int(summary["trials"]))
+    tuning.emit(KernelSelected(kernel=record.id, config=str(config), timings=timings))
+    return record

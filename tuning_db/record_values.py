@@ -1,0 +1,171 @@
+"""Records as JSON objects and back: devices, candidates, and kernels with their artifacts."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest, TirgemmError
+from tirgemm.gemm import Gemm, regime_named
+from tirgemm.status import ROLES
+from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.records.json_values import plain_candidate, plain_json
+
+_DEFAULTS: dict[str, Any] = {
+    "message": "",
+    "rule": "",
+    "error": None,
+    "trace": None,
+    "source_sha256": "",
+    "binary_sha256": "",
+    "kernel_sha256": "",
+    "attempt": 1,
+    "predicted_us": None,
+    "sample_sets": [],
+}
+
+
+@dataclass(frozen=True)
+class KernelIn:
+    """A kernel of a records file with its artifact, and when the exporter stored it."""
+
+    kernel: KernelRecord
+    artifact: bytes
+    stored_at: str
+
+
+def device_out(device: dict[str, Any]) -> dict[str, Any]:
+    """The record of a device that is described as JSON."""
+    return {"kind": "device", "device": device}
+
+
+def candidate_out(candidate: Candidate) -> dict[str, Any]:
+    """The record of a candidate, without what has its usual value."""
+    values = {
+        "kind": "candidate",
+        "gemm": str(candidate.gemm),
+        "device_key": candidate.device_key,
+        "regime": candidate.regime,
+        "config": candidate.config.to_json(),
+        "status": str(candidate.status),
+        "sample_sets": [samples.to_json() for samples in candidate.sample_sets],
+        "error": "inf" if candidate.error == math.inf else candidate.error,
+    }
+    values |= {name: getattr(candidate, name) for name in _DEFAULTS if name not in values}
+    return {name: value for name, value in values.items() if name not in _DEFAULTS or value != _DEFAULTS[name]}
+
+
+def kernel_out(kernel: KernelRecord, artifact: bytes, stored_at: str) -> dict[str, Any]:
+    """The record of a kernel with its artifact, and when it was stored."""
+    return {
+        "kind": "kernel",
+        "id": kernel.id,
+        "gemm": str(kernel.gemm),
+        "device": kernel.device.to_json(),
+        "regime": kernel.regime,
+        "role": kernel.role,
+        "config": kernel.config.to_json(),
+        "kernel_sha256": kernel.kernel_sha256,
+        "artifact_sha256": kernel.artifact_sha256,
+        "certificate": None if kernel.certificate is None else kernel.certificate.to_json(),
+        "timings": kernel.timings,
+        "trials": kernel.trials,
+        "created_at": kernel.created_at,
+        "stored_at": stored_at,
+        "artifact": base64.b64encode(artifact).decode(),
+    }
+
+
+def value_in(record: dict[str, Any], place: str) -> Device | Candidate | KernelIn:
+    """The value of one record. InvalidRequest names its place."""
+    try:
+        kind = record["kind"]
+        if kind == "device":
+            return Device.from_json(record["device"])
+        if kind == "candidate":
+            return _candidate_in(record)
+        if kind == "kernel":
+            return _kernel_in(record)
+        raise InvalidRequest(f"kind is {kind!r:.80}; it must be device, candidate or kernel")
+    except KeyError as error:
+        raise InvalidRequest(f"{place} is no record: field {error} is missing; nothing was imported") from error
+    except (TirgemmError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise InvalidRequest(f"{place} is no record: {error}; nothing was imported") from error
+
+
+def plain_candidates(records: Iterable[dict[str, Any]]) -> Iterator[Candidate]:
+    """The candidates of records that were written by ``candidate_out`` and checked then: five times as quick."""
+    gemms: dict[str, Gemm] = {}
+    for record in records:
+        text = record["gemm"]
+        gemm = gemms.get(text) or gemms.setdefault(text, Gemm.parse(text))
+        yield _candidate(record, gemm)
+
+
+def _candidate_in(record: dict[str, Any]) -> Candidate:
+    for name in ("message", "rule", "source_sha256", "binary_sha256", "kernel_sha256"):
+        if not isinstance(record.get(name, ""), str):
+            raise InvalidRequest(f"{name} is {record[name]!r:.80}; it must be a text")
+    _count_in(record.get("attempt", 1), "attempt")
+    _word(record, "device_key")
+    regime_named(record["regime"])
+    return plain_candidate(_candidate(record, Gemm.parse(record["gemm"])))
+
+
+def _candidate(record: dict[str, Any], gemm: Gemm) -> Candidate:
+    values: dict[str, Any] = _DEFAULTS | {name: record[name] for name in _DEFAULTS if name in record}
+    for name in ("error", "predicted_us"):
+        values[name] = None if values[name] is None else float(values[name])
+    values["sample_sets"] = tuple(SampleSet.from_json(samples) for samples in values["sample_sets"])
+    return Candidate(
+        gemm=gemm,
+        device_key=record["device_key"],
+        regime=record["regime"],
+        config=Config.from_json(record["config"]),
+        status=Status(record["status"]),
+        **values,
+    )
+
+
+def _kernel_in(record: dict[str, Any]) -> KernelIn:
+    artifact = base64.b64decode(record["artifact"], validate=True)
+    sha256, certificate = hashlib.sha256(artifact).hexdigest(), record["certificate"]
+    if sha256 != record["artifact_sha256"]:
+        raise InvalidRequest(f"the artifact has the hash {sha256}, not {record['artifact_sha256']!r:.80}")
+    if record["role"] not in ROLES:
+        raise InvalidRequest(f"role is {record['role']!r:.80}; it must be fallback, tuned or unverified")
+    kernel = KernelRecord(
+        gemm=Gemm.parse(record["gemm"]),
+        device=Device.from_json(record["device"]),
+        regime=regime_named(record["regime"]),
+        role=record["role"],
+        config=Config.from_json(record["config"]),
+        kernel_sha256=_word(record, "kernel_sha256"),
+        artifact_sha256=sha256,
+        artifact_bytes=len(artifact),
+        certificate=None if certificate is None else Certificate.from_json(plain_json(certificate)),
+        timings=dict(plain_json(record["timings"])),
+        trials=_count_in(record["trials"], "trials"),
+        created_at=_word(record, "created_at"),
+        id=_word(record, "id"),
+    )
+    return KernelIn(kernel, artifact, _word(record, "stored_at"))
+
+
+def _word(record: dict[str, Any], name: str) -> str:
+    value = record[name]
+    if not isinstance(value, str) or not 1 <= len(value) <= 255:
+        raise InvalidRequest(f"{name} is {value!r:.80}; it must be a text of 1 to 255 characters")
+    return value
+
+
+def _count_in(value: Any, name: str) -> int:
+    if type(value) is not int or not 0 <= value < 2**31:
+        raise InvalidRequest(f"{name} is {value!r:.80}; it must be an integer from 0 to {2**31 - 1}")
+    return value

@@ -1,0 +1,103 @@
+"""``LayeredStore``: the user's own database on top of the shipped records, which are only read."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from tirgemm.device import Device
+from tirgemm.gemm import Gemm, Regime
+from tirgemm.tuning.comparable_times import fastest
+from tirgemm.tuning.records import Candidate, CandidateKey, Status
+from tirgemm.tuning.records.offer import Offer, measured_under, same_environment
+from tirgemm.tuning.search.similar_problems import nearest
+from tirgemm.tuning_db import Database
+from tirgemm.tuning_db.shipped.records import ShippedFile, ShippedRecords
+from tirgemm.tuning_db.store import SqlStore, write_candidate
+
+# What the database says of a candidate that was taken over from the shipped records.
+ORIGIN = "shipped"
+# Shipped candidates of other problems that a search is told of.
+_SIMILAR = 1_000
+
+
+class LayeredStore(SqlStore):
+    """A ``Store`` whose candidates are the database's own and, beneath them, the shipped ones of the same device class,
+    driver and TVM; where both have a config its own is the one. What is written goes into the database.
+
+    Shipped records of another driver or TVM, or of a similar device, are no candidates here: ``offer`` has them.
+    """
+
+    def __init__(self, db: Database, shipped: ShippedRecords | None = None) -> None:
+        super().__init__(db)
+        self.shipped = shipped or ShippedRecords()
+
+    def candidates(self, gemm: Gemm, device_key: str, regime: Regime) -> list[Candidate]:
+        own = super().candidates(gemm, device_key, regime)
+        beneath = self._beneath(gemm, device_key, regime)
+        return own + without(beneath, own) if beneath else own
+
+    def candidate(self, key: CandidateKey) -> Candidate | None:
+        return super().candidate(key) or self._shipped_candidate(key)
+
+    def history(
+        self, device_key: str, regime: Regime, limit: int = 10_000, near: Gemm | None = None
+    ) -> list[Candidate]:
+        own = super().history(device_key, regime, limit)
+        file = self.shipped.of(device_key)
+        if file is None or len(own) >= limit:
+            return own
+        most = limit - len(own) if near is None else min(limit - len(own), _SIMILAR)
+        return own + without(_of_file(file, device_key, regime, near, most), own)
+
+    def offer(self, gemm: Gemm, device: Device, regime: Regime) -> Offer | None:
+        for theirs, file in self.shipped.alike(device):
+            offered = file.candidates(theirs.key, str(gemm), regime)
+            same = _same(file, device, offered)
+            if same:
+                return Offer(device, tuple(same), same=True)
+            if offered:
+                return Offer(theirs, offered, same=False)
+        return None
+
+    def _adopt(self, connection: Connection, key: CandidateKey) -> int | None:
+        """Take a shipped candidate over into the database, because something is to be added to it."""
+        candidate = self._shipped_candidate(key)
+        return None if candidate is None else write_candidate(self.db, connection, candidate, ORIGIN)
+
+    def _shipped_candidate(self, key: CandidateKey) -> Candidate | None:
+        beneath = self._beneath(key.gemm, key.device_key, key.regime)
+        return next((candidate for candidate in beneath if candidate.key == key), None)
+
+    def _beneath(self, gemm: Gemm, device_key: str, regime: Regime) -> list[Candidate]:
+        """The shipped candidates that count as measured here."""
+        file = self.shipped.of(device_key)
+        offered = () if file is None else file.candidates(device_key, str(gemm), regime)
+        here = self.device(device_key) if offered else None
+        return [] if file is None or here is None else _same(file, here, offered)
+
+
+def without(candidates: list[Candidate], known: list[Candidate]) -> list[Candidate]:
+    """Those of ``candidates`` whose keys ``known`` has not."""
+    keys = {candidate.key for candidate in known}
+    return [candidate for candidate in candidates if candidate.key not in keys]
+
+
+def _same(file: ShippedFile, here: Device, offered: tuple[Candidate, ...]) -> list[Candidate]:
+    """Those of ``offered`` that were measured on a device such as ``here`` in its environment, if the fastest is one of
+    them; else none."""
+    same = frozenset(device.fingerprint for device in file.devices if same_environment(device, here))
+    found = measured_under(offered, same) if same else []
+    best = fastest(offered)
+    return found if best and any(candidate.config == best[0] for candidate in found) else []
+
+
+def _of_file(file: ShippedFile, device_key: str, regime: Regime, near: Gemm | None, most: int) -> list[Candidate]:
+    """At most ``most`` measured candidates, those of the problems nearest to ``near`` first."""
+    problems = {Gemm.parse(text): text for key, text, of in file.places if (key, of) == (device_key, regime)}
+    order = list(problems) if near is None else [*([near] if near in problems else []), *nearest(near, problems)]
+    found: list[Candidate] = []
+    for gemm in order:
+        if len(found) >= most:
+            break
+        found += [c for c in file.candidates(device_key, problems[gemm], regime) if c.status is Status.MEASURED]
+    return found[:most]

@@ -1,0 +1,126 @@
+"""Reading of shipped records: a folder of records files, each with an index, read one problem at a time."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest
+from tirgemm.tuning.records import Candidate
+from tirgemm.tuning_db import records_file, shipped
+from tirgemm.tuning_db.record_values import plain_candidates, value_in
+
+_CHUNK = 64 << 10
+# Problems of a file whose candidates are kept, once they were asked for.
+_KEPT = 64
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The first member of a file: its devices, and where each problem's member is. ``start`` is where the first is."""
+
+    devices: tuple[Device, ...]
+    members: dict[tuple[str, str, str], tuple[int, int]]
+    start: int
+
+
+class ShippedFile:
+    """One records file whose candidates of a device class, problem and regime are a gzip member of their own.
+
+    Nothing is read before it is asked for, and then the index and what was asked for alone. Raises InvalidRequest for a
+    file that is damaged or has no index.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.candidates = lru_cache(maxsize=_KEPT)(self._read)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """What was measured on, with the environment of the measurements."""
+        return self._head.devices
+
+    @property
+    def places(self) -> Collection[tuple[str, str, str]]:
+        """Device key, problem and regime of every member."""
+        return self._head.members.keys()
+
+    def _read(self, device_key: str, gemm: str, regime: str) -> tuple[Candidate, ...]:
+        place = self._head.members.get((device_key, gemm, regime))
+        if place is None:
+            return ()
+        offset, size = place
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._head.start + offset)
+                lines = gzip.decompress(file.read(size)).splitlines()
+            return tuple(plain_candidates(map(json.loads, lines)))
+        except (OSError, EOFError, KeyError, ValueError, zlib.error) as error:
+            raise InvalidRequest(
+                f"{self.path} is damaged at {gemm}, {regime}: {error}; install tirgemm again"
+            ) from error
+
+    @cached_property
+    def _head(self) -> _Head:
+        lines, start = self._first_member()
+        try:
+            header, *records = (json.loads(line) for line in lines)
+        except ValueError as error:
+            raise InvalidRequest(f"{self.path} is damaged: {error}; install tirgemm again") from error
+        records_file.check_header(header, str(self.path))
+        index: list[Any] | None = header.get("index")
+        if index is None:
+            raise InvalidRequest(f"{self.path} has no index; scripts/ship_records.py writes files that have one")
+        members = {(key, gemm, regime): (int(offset), int(size)) for key, gemm, regime, offset, size in index}
+        devices = (value_in(record, str(self.path)) for record in records)
+        return _Head(tuple(device for device in devices if isinstance(device, Device)), members, start)
+
+    def _first_member(self) -> tuple[list[bytes], int]:
+        """The lines of the first gzip member, and where it ends."""
+        unpacker, text, taken = zlib.decompressobj(wbits=31), b"", 0
+        try:
+            with self.path.open("rb") as file:
+                while not unpacker.eof and (chunk := file.read(_CHUNK)):
+                    text += unpacker.decompress(chunk)
+                    taken += len(chunk)
+        except (OSError, zlib.error) as error:
+            raise InvalidRequest(f"{self.path} cannot be read: {error}; install tirgemm again") from error
+        return text.splitlines(), taken - len(unpacker.unused_data)
+
+
+class ShippedRecords:
+    """The records files of a folder, by default the package's own. Making one reads nothing."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+
+    def of(self, device_key: str) -> ShippedFile | None:
+        """The file of a device class; None, which costs nothing, where its model was never measured."""
+        return self._files.get(device_key.split(":")[2] if device_key.count(":") >= 2 else "")
+
+    def alike(self, device: Device) -> list[tuple[Device, ShippedFile]]:
+        """What was measured on devices of the same architecture, the device's own class first, then by size."""
+        found = {
+            theirs.key: (theirs, file)
+            for file in self._files.values()
+            for theirs in file.devices
+            if (theirs.kind, theirs.arch) == (device.kind, device.arch)
+        }
+        return sorted(found.values(), key=lambda pair: (pair[0].key != device.key, abs(pair[0].units - device.units)))
+
+    def files(self) -> list[ShippedFile]:
+        """All of them."""
+        return list(self._files.values())
+
+    @cached_property
+    def _files(self) -> dict[str, ShippedFile]:
+        folder = shipped.FOLDER if self.folder is None else self.folder
+        paths = sorted(folder.glob(f"*{shipped.SUFFIX}"))
+        return {path.name.removesuffix(shipped.SUFFIX): ShippedFile(path) for path in paths}
