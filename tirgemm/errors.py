@@ -161,6 +161,18 @@ class UntrustedArtifact(ArtifactError):
     code = "untrusted_artifact"
 
 
+class MismatchedArtifact(ArtifactError):
+    """Signed by a trusted key, but for another problem, device class, regime or role than was asked for."""
+
+    code = "mismatched_artifact"
+
+
+class UnverifiedArtifact(ArtifactError):
+    """Signed by a trusted key, but without a certificate of its very kernel that passed."""
+
+    code = "unverified_artifact"
+
+
 class IncompatibleArtifact(ArtifactError):
     """Built for another architecture, or for CPU features that this machine lacks."""
 

@@ -27,6 +27,7 @@ from tirgemm.errors import (
     CorruptArtifact,
     InvalidGemm,
     InvalidRequest,
+    MismatchedArtifact,
     ServiceError,
     UntrustedArtifact,
 )
@@ -114,7 +115,7 @@ def test_what_was_swapped_on_the_way_is_refused_and_not_kept(client: Client, fak
 
 def test_a_kernel_for_another_problem_is_refused(client: Client, fake: FakeService) -> None:
     fake.answer = fake.ready
-    with pytest.raises(CorruptArtifact, match="request for 34x17x19:f32:nt with a kernel for 33x17x19:f32:nt"):
+    with pytest.raises(MismatchedArtifact, match="request for 34x17x19:f32:nt with a kernel for 33x17x19:f32:nt"):
         client.kernel(34, 17, 19, dtype="f32")
 
 
@@ -127,7 +128,7 @@ def test_an_artifact_name_that_is_no_hash_never_becomes_a_path(client: Client, n
 def test_a_body_without_end_is_not_downloaded(
     client: Client, fake: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tirgemm.client.MAX_ARTIFACT_BYTES", 999)
+    monkeypatch.setattr("tirgemm._client.artifact_source.MAX_ARTIFACT_BYTES", 999)
     with pytest.raises(CorruptArtifact, match="more than 999 bytes"):
         client.artifact(fake.kernels["70ed"]["artifact"]["sha256"])
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tirgemm._client.http import RETRIED_STATUSES, Outage, ReceivedEvent, ServiceConnection, backoff, unreachable
 from tirgemm._extras import needed_by
-from tirgemm.errors import ServiceError, ServiceUnreachable
+from tirgemm.errors import Cancelled, ServiceError, ServiceUnreachable
 from tirgemm.status import ENDED
 
 with needed_by("tirgemm.Client"):
@@ -66,13 +66,30 @@ def watch(
         attempt += 1
 
 
+def kernel_of(job: dict[str, Any], job_id: str) -> dict[str, Any] | str:
+    """The kernel, whole or by its id, that a job ended with, or that it has for now. Raises Cancelled, ServiceError."""
+    status, what = job.get("status"), f"job {job_id} for {job.get('gemm')}"
+    if status == "cancelled":
+        raise Cancelled(f"{what} was cancelled")
+    if status == "failed":
+        error = job.get("error")
+        reasons = error if isinstance(error, dict) else {}
+        raise ServiceError(f"{what} failed: {reasons.get('detail') or 'no reason given'}", reasons)
+    if status == "done" and not job.get("kernel"):
+        raise ServiceError(f"{what} is done, but its kernel was deleted; ask again", job)
+    kernel = job.get("kernel") or job.get("fallback")
+    if not isinstance(kernel, (dict, str)):
+        raise ServiceError(f"{what} is {status} and has no kernel yet; wait longer, or ask again later", job)
+    return kernel
+
+
 def _poll(session: ServiceConnection, job_id: str, deadline: float) -> Iterator[ReceivedEvent]:
     """The job document once a second as an event ``job``; at its end an event named by its status."""
     while True:
         job = job_document(session, job_id)
         yield ReceivedEvent(0, "job", job)
         if job.get("status") in ENDED:
-            error = job.get("error") or {}
+            error = job.get("error") if isinstance(job.get("error"), dict) else None
             told = f"{error.get('code')}: {error.get('detail')}" if error else None
             yield ReceivedEvent(0, str(job["status"]), job | {"error": told})
             return
