@@ -17,19 +17,22 @@ from tirgemm._client.arguments import (
     as_trust,
     deadline_of,
     device_name,
+    documents,
     listing_filters,
     request_body,
 )
 from tirgemm._client.artifact_source import ArtifactSource
 from tirgemm._client.cache import LOG, Cache
-from tirgemm._client.http import ReceivedEvent, ServiceConnection
+from tirgemm._client.http import ServiceConnection
 from tirgemm._client.kernel_index import CachedKernel, KernelIndex
 from tirgemm._client.requested_kernel import RequestedKernel
+from tirgemm._client.server_events import ReceivedEvent
 from tirgemm._client.server_trust import ServerTrust
 from tirgemm._client.watch import kernel_of, watch
 from tirgemm._terminal.progress_view import both, python_view
 from tirgemm._user_folders import user_cache
 from tirgemm.artifact import Kernel, Trust
+from tirgemm.artifact.sign import is_public_key
 from tirgemm.device import Device
 from tirgemm.errors import (
     InvalidRequest,
@@ -239,9 +242,10 @@ class Client:
         while after is not None and len(found) < limit:
             params = wanted | {"limit": min(limit - len(found), 100), "after": after}
             page = self._session.request("GET", "/v1/kernels", params=params).body
-            found += page["kernels"]
-            after = page["next"]
-        return found
+            kernels = documents(page, "kernels", self.url)
+            found += kernels
+            after = page.get("next") if kernels else None
+        return found[:limit]
 
     def kernel_document(self, kernel_id: str) -> Document:
         """The document of one kernel by its id."""
@@ -285,8 +289,7 @@ class Client:
         """The newest jobs of the service, at most ``limit`` (up to 1000); where given only those of this problem,
         device, status."""
         params = listing_filters(gemm, device) | {"limit": limit} | ({"status": status} if status is not None else {})
-        found: list[Document] = self._session.request("GET", "/v1/jobs", params=params).body["jobs"]
-        return found
+        return documents(self._session.request("GET", "/v1/jobs", params=params).body, "jobs", self.url)
 
     def job(self, job_id: str) -> Document:
         """The job document."""
@@ -315,8 +318,8 @@ class Client:
         return self._keys()
 
     def _keys(self, *, quick: bool = False) -> tuple[str, ...]:
-        found = self._session.request("GET", "/v1/keys", quick=quick).body.get("keys", [])
-        return tuple(str(entry["key"]) for entry in found)
+        shown = documents(self._session.request("GET", "/v1/keys", quick=quick).body, "keys", self.url)
+        return tuple(key for entry in shown if is_public_key(key := entry.get("key")))
 
     def check_server(self) -> None:
         """Compare the service's key with those that are trusted, as every request for work does first, once a client.
