@@ -34,7 +34,7 @@ from tirgemm.detect import device as detect
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.jobs.engine import TuningEngine
 from tirgemm.service.jobs.worker import Worker
-from tirgemm.service.server.app import create_app
+from tirgemm.service.server.process import uvicorn_config
 from tirgemm.service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -176,9 +176,7 @@ def _serving(data: Path) -> Iterator[tuple[httpx.Client, ServiceState]]:
     """The application under uvicorn in a thread."""
     settings = Settings.load(data=data, db="", port=0)
     state = ServiceState.open(settings)
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(state), port=0, log_config=None, lifespan="off", server_header=False)
-    )
+    server = uvicorn.Server(uvicorn_config(state))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

@@ -15,6 +15,9 @@ from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS
 from tirgemm.tuning.process.locks import default_lock_dir
 
 MAX_BODY_BYTES = 64 * 1024
+MAX_HEADER_BYTES = 64 * 1024
+# How long the headers, the body, or a reader of an answer may take.
+REQUEST_SECONDS = 30.0
 
 
 class Settings(BaseSettings):
@@ -31,6 +34,10 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """0 is any free port, printed and written to ``server.json`` in the data folder."""
+    hosts: str = ""
+    """Names, with commas, that clients call this service by besides its address and this machine's name; * is any."""
+    max_connections: Annotated[int, Field(ge=8, le=65536)] = 256
+    """Connections at once; one more is refused."""
     worker: bool = True
     """Whether ``serve`` runs a worker beside itself."""
     processes: Annotated[int, Field(ge=1, le=1024)] | None = None

@@ -13,39 +13,38 @@ from tirgemm._client.arguments import (
     Document,
     Trusted,
     Wait,
-    artifact_sha256,
     as_gemm,
     as_trust,
     deadline_of,
     device_name,
+    documents,
     listing_filters,
     request_body,
 )
-from tirgemm._client.cache import LOG, Cache, check_name
-from tirgemm._client.http import ReceivedEvent, ServiceConnection
+from tirgemm._client.artifact_source import ArtifactSource
+from tirgemm._client.cache import LOG, Cache
+from tirgemm._client.http import ServiceConnection
 from tirgemm._client.kernel_index import CachedKernel, KernelIndex
+from tirgemm._client.requested_kernel import RequestedKernel
+from tirgemm._client.server_events import ReceivedEvent
 from tirgemm._client.server_trust import ServerTrust
-from tirgemm._client.watch import watch
+from tirgemm._client.watch import kernel_of, watch
 from tirgemm._terminal.progress_view import both, python_view
 from tirgemm._user_folders import user_cache
 from tirgemm.artifact import Kernel, Trust
+from tirgemm.artifact.sign import is_public_key
 from tirgemm.device import Device
 from tirgemm.errors import (
-    Cancelled,
-    CorruptArtifact,
     InvalidRequest,
     NotCached,
     ServiceError,
     ServiceUnreachable,
-    UntrustedArtifact,
 )
-from tirgemm.events import Downloaded, EventHandler, FallbackStored, Phase
-from tirgemm.gemm import Gemm, Range
+from tirgemm.events import EventHandler, FallbackStored, Phase
+from tirgemm.gemm import Gemm, Range, regime_named
 
 if TYPE_CHECKING:
     import httpx
-
-MAX_ARTIFACT_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +91,7 @@ class Client:
         self.offline = offline
         self._session = ServiceConnection(url, timeout=timeout, patience=patience, offline=offline, transport=transport)
         self._server = ServerTrust(self.url, None if trust is None else as_trust(trust), self._keys)
+        self._artifacts = ArtifactSource(self._session, self._server, self.cache, self.index)
 
     @property
     def url(self) -> str:
@@ -127,6 +127,7 @@ class Client:
         budget: Mapping[str, float] | None = None,
         seed: int | None = None,
         retune: bool = False,
+        verify: bool = True,
         check_device: bool = True,
         **fields: Any,
     ) -> Kernel:
@@ -137,19 +138,29 @@ class Client:
         ``"fallback"`` takes the default kernel as soon as it is there. ``budget`` (``trials``, ``seconds``) and
         ``seed`` are the search's, the service's own by default; a budget larger than what was spent on the kernel that
         is there goes on with the search, and so does ``retune``, by ``trials`` further candidates. ``on_event`` sees
-        the job's events, and ``download``; ``progress`` shows them, in a notebook by itself. ``check_device=False``
-        loads what cannot run here.
+        the job's events, and ``download``; ``progress`` shows them, in a notebook by itself. ``verify=False`` takes a
+        kernel without a passed certificate too, such as a cross-compiled build. ``check_device=False`` loads what
+        cannot run here.
 
         A service that does not answer is made up for by the cache, but where ``retune`` is asked for. Raises
-        InvalidGemm, UntrustedArtifact, CorruptArtifact, IncompatibleArtifact, Cancelled, NotCached, ServiceError.
+        InvalidGemm, UntrustedArtifact, CorruptArtifact, MismatchedArtifact, UnverifiedArtifact, IncompatibleArtifact,
+        Cancelled, NotCached, ServiceError.
         """
-        gemm = as_gemm(m, n, k, fields)
+        gemm, device = as_gemm(m, n, k, fields), device_name(device)
         with python_view(str(gemm), progress, phase=Phase.QUEUED) as view:
             tell = both(view, on_event)
             found = self.document(
-                gemm, device=device, regime=regime, wait=wait, on_event=tell, budget=budget, seed=seed, retune=retune
+                gemm,
+                device=device,
+                regime=regime,
+                wait=wait,
+                on_event=tell,
+                budget=budget,
+                seed=seed,
+                retune=retune,
+                verify=verify,
             )
-            data = self.package(found, gemm, on_event=tell)
+            data = self.package(found, gemm, device=device, regime=regime, verify=verify, on_event=tell)
         return artifact.load(data, trust=self.trust, check_device=check_device)
 
     def document(
@@ -191,37 +202,30 @@ class Client:
         entry = self.index.find(problem, name, regime, self.url, verified=verify)
         return entry if entry is not None and self.cache.get(entry.artifact_sha256) is not None else None
 
-    def package(self, document: Document, gemm: Gemm, *, on_event: EventHandler | None = None) -> bytes:
-        """The signed artifact of a kernel document: downloaded unless cached, its hash, signature and problem
-        checked."""
-        data = self.artifact(artifact_sha256(document), on_event=on_event)
-        try:
-            found = artifact.read(data, self.trust).manifest.gemm
-        except UntrustedArtifact as error:
-            # The key may have been replaced since this client compared it.
-            try:
-                self._server.check(again=True, quick=True)
-            except ServiceUnreachable:
-                raise error from None
-            found = artifact.read(data, self.trust).manifest.gemm
-        if found != gemm:
-            raise CorruptArtifact(f"{self.url} answered a request for {gemm} with a kernel for {found}")
-        self.index.put(gemm, document, self.url)
-        return data
+    def package(
+        self,
+        document: Document,
+        gemm: Gemm,
+        *,
+        device: Device | str | None = None,
+        regime: str = "sustained",
+        verify: bool = True,
+        on_event: EventHandler | None = None,
+    ) -> bytes:
+        """The signed artifact of a kernel document, downloaded unless cached.
+
+        Refused unless its hash and signature hold, it is for the problem, device and regime that were asked for, its
+        role is that of the document, and it has a passed certificate of its kernel or ``verify`` is False.
+        """
+        requested = RequestedKernel(gemm, device_name(device), regime_named(regime), verify)
+        return self._artifacts.package(document, requested, on_event)
 
     def artifact(self, sha256: str, *, on_event: EventHandler | None = None) -> bytes:
-        """The bytes of an artifact, from the cache or downloaded into it. CorruptArtifact if their hash is not this."""
-        found = self.cache.get(check_name(sha256))
-        if found is not None:
-            return found
-        tell = on_event or (lambda _event: None)
-        data = self._session.download(
-            f"/v1/artifacts/{sha256}",
-            MAX_ARTIFACT_BYTES,
-            lambda done, total: tell(Downloaded(bytes=done, total=total)),
-        )
-        self.cache.put(sha256, data)
-        return data
+        """The bytes of an artifact, from the cache or downloaded: whole, by their hash, but signed by whomever.
+
+        Only what ``package`` has checked is kept in the cache. CorruptArtifact if their hash is not this.
+        """
+        return self._artifacts.unchecked(sha256, on_event)
 
     def kernels(
         self,
@@ -238,9 +242,10 @@ class Client:
         while after is not None and len(found) < limit:
             params = wanted | {"limit": min(limit - len(found), 100), "after": after}
             page = self._session.request("GET", "/v1/kernels", params=params).body
-            found += page["kernels"]
-            after = page["next"]
-        return found
+            kernels = documents(page, "kernels", self.url)
+            found += kernels
+            after = page.get("next") if kernels else None
+        return found[:limit]
 
     def kernel_document(self, kernel_id: str) -> Document:
         """The document of one kernel by its id."""
@@ -284,8 +289,7 @@ class Client:
         """The newest jobs of the service, at most ``limit`` (up to 1000); where given only those of this problem,
         device, status."""
         params = listing_filters(gemm, device) | {"limit": limit} | ({"status": status} if status is not None else {})
-        found: list[Document] = self._session.request("GET", "/v1/jobs", params=params).body["jobs"]
-        return found
+        return documents(self._session.request("GET", "/v1/jobs", params=params).body, "jobs", self.url)
 
     def job(self, job_id: str) -> Document:
         """The job document."""
@@ -314,8 +318,8 @@ class Client:
         return self._keys()
 
     def _keys(self, *, quick: bool = False) -> tuple[str, ...]:
-        found = self._session.request("GET", "/v1/keys", quick=quick).body.get("keys", [])
-        return tuple(str(entry["key"]) for entry in found)
+        shown = documents(self._session.request("GET", "/v1/keys", quick=quick).body, "keys", self.url)
+        return tuple(key for entry in shown if is_public_key(key := entry.get("key")))
 
     def check_server(self) -> None:
         """Compare the service's key with those that are trusted, as every request for work does first, once a client.
@@ -379,18 +383,10 @@ class Client:
             if wait == "fallback" and meanwhile:
                 return self._kernel(meanwhile)
         job = self.job(job_id)
-        status, what = job["status"], f"job {job_id} for {job.get('gemm')}"
-        if status == "cancelled":
-            raise Cancelled(f"{what} was cancelled")
-        if status == "failed":
-            error = job.get("error") or {}
-            raise ServiceError(f"{what} failed: {error.get('detail') or 'no reason given'}", error)
-        if status == "done" and not job.get("kernel"):
-            raise ServiceError(f"{what} is done, but its kernel was deleted; ask again", job)
-        found = job.get("kernel") or job.get("fallback")
-        if not found:
-            raise ServiceError(f"{what} is {status} and has no kernel yet; wait longer, or ask again later", job)
-        return self._kernel(found)
+        kernel = self._kernel(kernel_of(job, job_id))
+        if job.get("status") == "done" and kernel.get("role") == "fallback":
+            raise ServiceError(f"job {job_id} is done, but with the default kernel in place of a tuned one", job)
+        return kernel
 
     def _kernel(self, found: Document | str) -> Document:
         """A kernel document that came whole, or by its id."""

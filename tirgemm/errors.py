@@ -18,6 +18,9 @@ class TirgemmError(Exception):
     status: ClassVar[int] = 500
     outcome: ClassVar[Status | None] = None
     """None where it says nothing of the candidate: the problem cannot be, or the work was given up."""
+    public: ClassVar[str] = ""
+    """What others than the user of this machine are told in place of its text, where that may name files, addresses of
+    databases or processes; empty where the text itself is told."""
 
 
 class InvalidGemm(TirgemmError, ValueError):
@@ -120,6 +123,7 @@ class StoreError(TirgemmError):
     """The tuning database or the blob store refused an operation; nothing was half-written."""
 
     code = "store_error"
+    public = "the service's database or its files refused an operation; its log says why"
 
 
 class SchemaTooNew(StoreError):
@@ -132,6 +136,7 @@ class StorageFull(StoreError):
     """No space is left where blobs are written."""
 
     code = "storage_full"
+    public = "the service has no space left for artifacts"
     status = 507
 
 
@@ -139,6 +144,7 @@ class AlreadyRunning(TirgemmError):
     """Another process holds the lock of this data folder or device."""
 
     code = "already_running"
+    public = "another process of the service holds a lock; its log says which"
     status = 409
 
 
@@ -159,6 +165,18 @@ class UntrustedArtifact(ArtifactError):
     """Not signed, or signed by a key that the user does not trust."""
 
     code = "untrusted_artifact"
+
+
+class MismatchedArtifact(ArtifactError):
+    """Signed by a trusted key, but for another problem, device class, regime or role than was asked for."""
+
+    code = "mismatched_artifact"
+
+
+class UnverifiedArtifact(ArtifactError):
+    """Signed by a trusted key, but without a certificate of its very kernel that passed."""
+
+    code = "unverified_artifact"
 
 
 class IncompatibleArtifact(ArtifactError):
@@ -208,3 +226,20 @@ class NotCached(TirgemmError):
 
     code = "not_cached"
     status = 404
+
+
+def public_detail(code: str, text: str) -> str:
+    """What others are told of an error of that code: ``text``, or what stands for it where that may name what is
+    private to the machine it happened on."""
+    if code == "internal_error":
+        return "the worker failed; its log says why"
+    return next((found.public for found in _classes(TirgemmError) if found.code == code and found.public), text)
+
+
+def http_status(code: str) -> int:
+    """The HTTP status of an error of that code; 500 for one that is not known."""
+    return next((found.status for found in _classes(TirgemmError) if found.code == code), 500)
+
+
+def _classes(base: type[TirgemmError]) -> list[type[TirgemmError]]:
+    return [base, *(found for each in base.__subclasses__() for found in _classes(each))]

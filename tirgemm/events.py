@@ -283,7 +283,7 @@ def _number(value: Any) -> float | None:
 
 
 def _enum(cls: type[E]) -> Callable[[Any], E | None]:
-    return lambda value: cls(value) if value in set(cls) else None
+    return lambda value: cls(value) if isinstance(value, str) and value in set(cls) else None
 
 
 # How a field of each type is read from JSON.

@@ -18,6 +18,7 @@ from tirgemm.errors import StorageFull, StoreError
 _FULL = re.compile(r"No space left|StorageFull|QuotaExceeded|\(os error (?:28|122)\)")
 # A blob that is put again counts as new, so that collection leaves it to the record that is about to name it.
 _FRESH = timedelta(minutes=10)
+_REMEMBERED = 4096
 
 
 class Blob(NamedTuple):
@@ -33,6 +34,7 @@ class BlobStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._whole: dict[str, tuple[int, int, int]] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._store = LocalStore(str(folder))
@@ -66,6 +68,24 @@ class BlobStore:
                 f"blob {sha256} in {self.folder} is damaged: its bytes have another hash; put it again to mend it"
             )
         return data
+
+    def checked(self, sha256: str) -> Path:
+        """The file of a blob that is known to be whole: all of it is read once, and again where the file has changed.
+
+        StoreError where it is absent or damaged.
+        """
+        path = self.folder / _path(sha256)
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise StoreError(f"blob {sha256} is not stored in {self.folder}") from error
+        identity = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if self._whole.get(sha256) != identity:
+            self.get(sha256)
+            if len(self._whole) >= _REMEMBERED:
+                self._whole.clear()
+            self._whole[sha256] = identity
+        return path
 
     def has(self, sha256: str) -> bool:
         """Whether a blob of that hash is there; its bytes are not read."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
+from tirgemm._terminal.plain_text import plain
 from tirgemm._terminal.tables import Fields, Table
 from tirgemm.cli import TrustOption, trust_of
 from tirgemm.gemm import REGIMES
@@ -19,9 +19,6 @@ from tirgemm.service.commands.tune import Data, Url
 if TYPE_CHECKING:
     from tirgemm.service.views.artifact_file import Opened
     from tirgemm.tuning.records import KernelRecord
-
-# What a terminal would take for commands to itself.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def show(
@@ -64,7 +61,7 @@ def show(
 
 def _write(text: str) -> None:
     """The text as it is; to a terminal without what would steer it."""
-    sys.stdout.write(_plain(text) if sys.stdout.isatty() else text)
+    sys.stdout.write(plain(text) if sys.stdout.isatty() else text)
     if not text.endswith("\n"):
         sys.stdout.write("\n")
     sys.stdout.flush()
@@ -113,8 +110,8 @@ def _show(opened: Opened, texts: tuple[str, ...]) -> None:
         ("kernel", manifest.kernel_sha256),
         ("artifact", opened.package.sha256),
     ]
-    console.out.print(_plain(opened.where), style="bold")
-    console.out.print(Fields([(name, _plain(value)) for name, value in fields], indent=2))
+    console.out.print(plain(opened.where), style="bold")
+    console.out.print(Fields([(name, plain(value)) for name, value in fields], indent=2))
     timings = _timings(opened)
     if timings.rows:
         console.out.print()
@@ -187,14 +184,10 @@ def _timings(opened: Opened) -> Table:
         us = float(timing["median_us"])
         ratios = [timing.get("baselines", {}).get(name, {}).get("ratio") for name in names]
         table.add_row(
-            _plain(regime),
+            plain(regime),
             f"{us:.2f}",
             f"{manifest.gemm.flops / us / 1e6:.3g}",
             *(f"{ratio:.3f}" if ratio else "-" for ratio in ratios),
             str(timing.get("samples", "")),
         )
     return table
-
-
-def _plain(text: str) -> str:
-    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)

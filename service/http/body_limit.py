@@ -7,12 +7,13 @@ import asyncio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tirgemm.service.http.problems import respond
+from tirgemm.service.settings import REQUEST_SECONDS
 
 
 class BodyLimit:
     """Read a whole body of at most ``limit`` bytes within ``seconds`` before the application runs, else 413 or 408."""
 
-    def __init__(self, app: ASGIApp, limit: int, seconds: float = 30.0) -> None:
+    def __init__(self, app: ASGIApp, limit: int, seconds: float = REQUEST_SECONDS) -> None:
         self.app = app
         self.limit = limit
         self.seconds = seconds

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from tirgemm.device import Device
+from tirgemm.errors import public_detail
 from tirgemm.gemm import Regime
 from tirgemm.service.views.kernel_members import device_members, kernel_members
 from tirgemm.status import JobStatus, Role
@@ -161,7 +162,8 @@ class JobError(BaseModel):
     def of(cls, text: str) -> JobError:
         """The inverse of how the worker writes an error: ``code: detail``."""
         found = re.fullmatch(r"([a-z_]+): (.*)", text, re.DOTALL)
-        return cls(code=found[1], detail=found[2]) if found else cls(code="error", detail=text)
+        code, detail = (found[1], found[2]) if found else ("error", text)
+        return cls(code=code, detail=public_detail(code, detail))
 
 
 class JobSummary(BaseModel):

@@ -10,6 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.sse import ServerSentEvent
 
 from tirgemm.events import event_from_json
+from tirgemm.service.http.documents import JobError
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.state import ServiceState
 from tirgemm.tuning_db import Job, StoredEvent
@@ -61,7 +62,9 @@ def _read(state: ServiceState, job_id: str, after: int) -> tuple[Job | None, lis
 
 def _end(state: ServiceState, job: Job) -> dict[str, Any]:
     kernel = state.store.kernel_by_id(job.kernel_id) if job.kernel_id else None
-    said: dict[str, Any] = {"kernel": job.kernel_id, "error": job.error, "at": job.finished_at}
+    error = JobError.of(job.error) if job.error else None
+    told = f"{error.code}: {error.detail}" if error else None
+    said: dict[str, Any] = {"kernel": job.kernel_id, "error": told, "at": job.finished_at}
     if kernel is not None:
         said |= {"config": str(kernel.config), "timings": kernel.timings}
     return event_from_json(job.status, said).to_json()

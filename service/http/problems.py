@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from tirgemm.errors import TirgemmError
 from tirgemm.service.http.documents import BudgetRequest, KernelRequest
@@ -33,6 +34,7 @@ _HTTP_CODES = {
     413: "body_too_large",
     415: "unsupported_media_type",
     416: "range_not_satisfiable",
+    431: "headers_too_large",
     503: "not_ready",
 }
 
@@ -118,7 +120,7 @@ def _on_tirgemm_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, TirgemmError)
     if error.status >= 500:
         logger.error("%s %s: %s: %s", request.method, request.url.path, error.code, error)
-    return respond(request.url.path, error.status, error.code, str(error))
+    return respond(request.url.path, error.status, error.code, error.public or str(error))
 
 
 def _on_validation_error(request: Request, error: Exception) -> Response:
@@ -149,12 +151,23 @@ def _on_http_exception(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         detail = f"nothing is at {request.url.path}; /openapi.json lists what is"
     elif error.status_code == 405:
-        detail = f"{request.url.path} does not take {request.method}"
+        allowed = ", ".join(_allowed(request))
+        detail = f"{request.url.path} does not take {request.method}, but {allowed}"
+        return respond(request.url.path, 405, code, detail, {"Allow": allowed})
     elif error.status_code == 400:
         code, detail = "invalid_json", "the body is not JSON in UTF-8"
     elif not detail:
         detail = http.HTTPStatus(error.status_code).phrase
     return respond(request.url.path, error.status_code, code, detail, error.headers)
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods of every route at the path; a router answers 405 by the first route that it meets there."""
+    methods: set[str] = set()
+    for route in (*request.app.routes, *request.app.state.routes):
+        if isinstance(route, Route) and route.path_regex.match(request.url.path):
+            methods |= route.methods or set()
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
 def _on_exception(request: Request, error: Exception) -> Response:

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tirgemm.errors import AlreadyRunning, StoreError
-from tirgemm.tuning.process.locks import FileLock
+from tirgemm.tuning.process.locks import FileLock, lock_holder
 
 
 class ProcessLock:
@@ -21,7 +21,7 @@ class ProcessLock:
             self._lock.acquire(timeout_s=wait_s)
         except AlreadyRunning as error:
             raise AlreadyRunning(
-                f"{what} is in use by process {_owner(path)}; stop that one first, or use another"
+                f"{what} is in use by process {lock_holder(path)}; stop that one first, or use another"
             ) from error
         except OSError as error:
             reason = f"lock file {path} cannot be opened: {error.strerror}"
@@ -36,10 +36,3 @@ class ProcessLock:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.release()
-
-
-def _owner(path: Path) -> str:
-    try:
-        return path.read_text().strip() or "unknown"
-    except OSError:
-        return "unknown"

@@ -1,4 +1,4 @@
-"""The FastAPI application: routes, problems, the body limit, and the OpenAPI document."""
+"""The FastAPI application: routes, problems, checks of requests, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from fastapi import FastAPI
 from tirgemm._version import __version__
 from tirgemm.service.http import problems
 from tirgemm.service.http.body_limit import BodyLimit
+from tirgemm.service.http.head_requests import HeadRequests
+from tirgemm.service.http.host_check import HostCheck, own_names
 from tirgemm.service.http.routes import artifacts, explain, info, jobs, kernels
 from tirgemm.service.http.state import ServiceState
-from tirgemm.service.settings import MAX_BODY_BYTES
+from tirgemm.service.settings import MAX_BODY_BYTES, MAX_HEADER_BYTES
 
 DESCRIPTION = """\
 POST a matrix-multiply problem, get the fastest verified kernel for it, its timings, and a signed file to load.
@@ -41,9 +43,15 @@ def create_app(state: ServiceState) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = state
+    # The last one added is asked first.
+    app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES)
+    app.add_middleware(
+        HostCheck, names=own_names(state.settings.host, state.settings.hosts), header_bytes=MAX_HEADER_BYTES
+    )
     problems.install(app)
-    for module in (kernels, explain, jobs, artifacts, info):
-        app.include_router(module.router)
-
+    routers = [module.router for module in (kernels, explain, jobs, artifacts, info)]
+    for router in routers:
+        app.include_router(router)
+    app.state.routes = [route for router in routers for route in router.routes]
     return app

@@ -24,7 +24,8 @@ from tirgemm.service.http.state import ServiceState
 from tirgemm.service.jobs.data_lock import ProcessLock
 from tirgemm.service.jobs.supervisor import Supervisor, worker_command, worker_environment
 from tirgemm.service.server.app import create_app
-from tirgemm.service.settings import Settings
+from tirgemm.service.server.limited_protocol import limited_protocol
+from tirgemm.service.settings import MAX_HEADER_BYTES, Settings
 from tirgemm.tuning_db.database import make_folder
 
 logger = logging.getLogger("tirgemm.service")
@@ -69,21 +70,29 @@ def run_server(settings: Settings, announce: Announce) -> None:
         server.run(sockets=[listener])
 
 
+def uvicorn_config(state: ServiceState, graceful_seconds: int = 3) -> uvicorn.Config:
+    """How Uvicorn serves the application: within the limits on connections and headers."""
+    return uvicorn.Config(
+        create_app(state),
+        host=state.settings.host,
+        port=state.settings.port,
+        http=limited_protocol(state.settings.max_connections),
+        ws="none",
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=graceful_seconds,
+    )
+
+
 class _Server(uvicorn.Server):
     """Uvicorn that ends the event streams first, which would otherwise hold the shutdown up."""
 
     def __init__(self, state: ServiceState) -> None:
-        super().__init__(
-            uvicorn.Config(
-                create_app(state),
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                server_header=False,
-                proxy_headers=False,
-                timeout_graceful_shutdown=3,
-            )
-        )
+        super().__init__(uvicorn_config(state))
         self._state = state
         self._loop: asyncio.AbstractEventLoop | None = None
 

@@ -59,6 +59,9 @@ def test_what_was_packed_is_read_back() -> None:
     assert manifest.launch == rows_launch(GEMM)
     assert (manifest.certificate, manifest.flags) == (certificate, ("-O1",))
     assert manifest.timings == {"sustained": {"median_us": 12.5}}
+    assert (manifest.regime, manifest.role) == (None, None)
+    served = read(packed(GEMM, regime="isolated", role="fallback"), TRUST).manifest
+    assert (served.regime, served.role, served.kernel_sha256) == ("isolated", "fallback", manifest.kernel_sha256)
     assert package.binary == rows_binary(GEMM)
     assert package.sources == {"kernel.ll": "; text\n", "module.py": "# text\n"}
     assert package.key == SIGNER.public
@@ -104,6 +107,9 @@ def test_source_in_place_of_a_cubin_is_never_packed(change: dict[str, Any], word
         ({"timings": {"median_us": float("nan")}}, "cannot be packed"),
         ({"certificate": {"at": object()}}, "cannot be packed"),
         ({"binary": fake_cubin()}, "machine 190"),
+        ({"regime": "sustained"}, "role None"),
+        ({"regime": "fast", "role": "tuned"}, "regime is 'fast'"),
+        ({"regime": "sustained", "role": "best"}, "role 'best'"),
     ],
 )
 def test_a_kernel_that_contradicts_itself_is_not_packed(change: dict[str, Any], words: str) -> None:
@@ -214,6 +220,15 @@ def test_an_artifact_over_the_limit_is_refused_unread(tmp_path: Path, monkeypatc
         read(path, TRUST)
 
 
+def test_an_artifact_of_the_first_format_is_read_and_says_neither_regime_nor_role() -> None:
+    def age(manifest: dict[str, Any]) -> None:
+        del manifest["regime"], manifest["role"]
+        manifest["format"] = 1
+
+    manifest = read(edited(age), TRUST).manifest
+    assert (manifest.gemm, manifest.regime, manifest.role) == (GEMM, None, None)
+
+
 def without(*path: str) -> Callable[[dict[str, Any]], None]:
     def change(manifest: dict[str, Any]) -> None:
         for name in path[:-1]:
@@ -235,7 +250,7 @@ def with_value(value: Any, *path: str) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (with_value(2, "format"), IncompatibleArtifact, "format 2; this tirgemm .* reads up to 1: install a newer one"),
+        (with_value(3, "format"), IncompatibleArtifact, "format 3; this tirgemm .* reads up to 2: install a newer one"),
         (with_value(0, "format"), CorruptArtifact, "format 0 is unknown"),
         (with_value("1", "format"), CorruptArtifact, "format '1' is unknown"),
         (with_value(True, "format"), CorruptArtifact, "format True is unknown"),
@@ -243,6 +258,10 @@ def with_value(value: Any, *path: str) -> Callable[[dict[str, Any]], None]:
         (without("kernel", "launch"), CorruptArtifact, "malformed"),
         (without("certificate"), CorruptArtifact, "its fields are"),
         (with_value(1, "more"), CorruptArtifact, "its fields are"),
+        (with_value(1, "format"), CorruptArtifact, "its fields are"),
+        (without("role"), CorruptArtifact, "its fields are"),
+        (with_value("sustained", "regime"), CorruptArtifact, "role None"),
+        (with_value(["tuned"], "role"), CorruptArtifact, "malformed"),
         (with_value("-3x4x5", "kernel", "gemm"), CorruptArtifact, "malformed"),
         (with_value("8x9x5:f32", "kernel", "gemm"), CorruptArtifact, "not those of its gemm"),
         (with_value([], "kernel", "launch", "kernels"), CorruptArtifact, "has no kernel"),

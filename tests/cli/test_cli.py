@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 import typer
 
-from tests.helpers.artifact_samples import ROWS, SIGNER, fake_cubin, operands, packed, rows_binary, shared_object
+from tests.helpers.artifact_samples import (
+    ROWS,
+    SIGNER,
+    certified,
+    fake_cubin,
+    operands,
+    packed,
+    rows_binary,
+    shared_object,
+)
 from tests.helpers.command_line import Run, own_folders
 from tests.helpers.fake_service import EVENTS, FakeService, sse
 from tirgemm import Gemm
@@ -125,23 +134,30 @@ def test_a_kernel_that_computes_wrong_fails(run: Run, home: Path) -> None:
 
 @pytest.mark.usefixtures("trusted")
 def test_verify_looks_at_signature_certificate_and_result(run: Run, home: Path) -> None:
-    code, out, _ = run("verify", artifact(home), "--json")
+    (home / "kernel").write_bytes(certified(Gemm.parse(SHAPE)))
+    code, out, _ = run("verify", home / "kernel", "--json")
     found = json.loads(out)
     results = {check["check"]: check["result"] for check in found["checks"]}
-    assert (code, results) == (0, {"signature and hashes": "passed", "certificate": "absent", "run here": "passed"})
+    assert (code, results) == (0, {"signature and hashes": "passed", "certificate": "passed", "run here": "passed"})
+    code, out, err = run("verify", artifact(home))
+    assert (code, out) == (1, "")
+    assert "certificate absent (it holds no certificate: nobody verified this build)" in " ".join(err.split())
     kernel_sha256 = read(artifact(home).read_bytes(), Trust.of(SIGNER.public)).manifest.kernel_sha256
     for certificate, wanted in (
         ({"kernel_sha256": kernel_sha256, "passed": True}, 0),
         ({"kernel_sha256": kernel_sha256, "passed": False}, 1),
         ({"kernel_sha256": "0" * 64, "passed": True}, 1),
+        ({"kernel_sha256": kernel_sha256, "passed": True, "tests": []}, 1),
+        ({"kernel_sha256": kernel_sha256, "passed": True, "tests": [{"passed": True}, {"passed": False}]}, 1),
+        ({"kernel_sha256": kernel_sha256, "passed": "yes"}, 1),
     ):
-        path = artifact(home, certificate=certificate | {"tests": [{}], "reference": "numpy"})
+        path = artifact(home, certificate={"tests": [{"passed": True}], "reference": "numpy"} | certificate)
         code, out, err = run("verify", path, "--no-run")
         assert code == wanted
         assert ("certificate failed" in err) == bool(wanted)
     gpu = artifact(home, device=device("sm_90a"), binary=fake_cubin(), binary_format="cubin")
     code, out, _ = run("verify", gpu, "--no-run", "--json")
-    assert (code, json.loads(out)["passed"]) == (0, True)
+    assert (code, json.loads(out)["error"]["code"]) == (1, "verification_failed"), "a build that nobody ran"
 
 
 @pytest.mark.usefixtures("trusted")
@@ -151,7 +167,7 @@ def test_verify_and_call_refuse_what_was_touched_or_is_a_strangers(run: Run, hom
     for command in ("call", "verify"):
         assert run(command, path)[0] == 1
     stranger = Signer.generate()
-    path = artifact(home, signer=stranger)
+    path.write_bytes(certified(Gemm.parse(SHAPE), signer=stranger))
     code, _, err = run("verify", path)
     assert (code, stranger.public in err.replace("\n", "")) == (1, True)
     assert run("verify", path, "--trust", stranger.public)[0] == 0

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 import tirgemm
-from tests.helpers.artifact_samples import SIGNER, fake_cubin, packed
+from tests.helpers.artifact_samples import SIGNER, certified, fake_cubin, packed
 from tests.helpers.command_line import own_folders
 from tests.helpers.stored_candidates import GEMM, made
 from tirgemm import Gemm, detect, detect_cuda
@@ -86,7 +86,7 @@ def test_a_laptop_is_told_that_it_has_no_gpu_and_not_to_install_anything(
     Trust.default().add(SIGNER.public)
     gpu = home / "gpu.tirgemm"
     gpu.write_bytes(
-        packed(Gemm.parse("64x64x64:f16:nt"), device=device("sm_90a"), binary=fake_cubin(), binary_format="cubin")
+        certified(Gemm.parse("64x64x64:f16:nt"), device=device("sm_90a"), binary=fake_cubin(), binary_format="cubin")
     )
     code, words = said(capsys, "call", str(gpu))
     assert (code, words) == (1, f"the kernel is for a GPU, sm_90a (NVIDIA H200), and this machine shows none: {LAPTOP}")

@@ -20,6 +20,7 @@ from tirgemm import Client, Gemm, Range
 from tirgemm._client import http as http_layer
 from tirgemm._client import watch
 from tirgemm._client.arguments import Trusted
+from tirgemm._client.server_events import parse_events
 from tirgemm.artifact import Signer, Trust
 from tirgemm.detect import device
 from tirgemm.errors import (
@@ -27,6 +28,7 @@ from tirgemm.errors import (
     CorruptArtifact,
     InvalidGemm,
     InvalidRequest,
+    MismatchedArtifact,
     ServiceError,
     UntrustedArtifact,
 )
@@ -114,7 +116,7 @@ def test_what_was_swapped_on_the_way_is_refused_and_not_kept(client: Client, fak
 
 def test_a_kernel_for_another_problem_is_refused(client: Client, fake: FakeService) -> None:
     fake.answer = fake.ready
-    with pytest.raises(CorruptArtifact, match="request for 34x17x19:f32:nt with a kernel for 33x17x19:f32:nt"):
+    with pytest.raises(MismatchedArtifact, match="request for 34x17x19:f32:nt with a kernel for 33x17x19:f32:nt"):
         client.kernel(34, 17, 19, dtype="f32")
 
 
@@ -127,8 +129,8 @@ def test_an_artifact_name_that_is_no_hash_never_becomes_a_path(client: Client, n
 def test_a_body_without_end_is_not_downloaded(
     client: Client, fake: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tirgemm.client.MAX_ARTIFACT_BYTES", 999)
-    with pytest.raises(CorruptArtifact, match="more than 999 bytes"):
+    monkeypatch.setattr("tirgemm._client.artifact_source.MAX_ARTIFACT_BYTES", 999)
+    with pytest.raises(CorruptArtifact, match="it is not downloaded"):
         client.artifact(fake.kernels["70ed"]["artifact"]["sha256"])
 
 
@@ -359,7 +361,7 @@ def test_events_are_parsed_as_the_standard_says() -> None:
         ': hello\nid: 7\nevent: a\ndata: {"x":\ndata: 1}\n\ndata:plain\nretry: 5\nunknown: 3\n\nid: '
         "8\n\nid: nine\nevent: b\ndata: [2]\n\ndata: {}"
     )
-    events = list(http_layer.parse_events(iter(text.split("\n"))))
+    events = list(parse_events(iter(text.split("\n"))))
     assert [(e.id, e.kind, e.data) for e in events] == [
         (7, "a", {"x": 1}),
         (7, "message", {"text": "plain"}),

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from tests.helpers.artifact_samples import SIGNER, packed
+from tests.helpers.artifact_samples import SIGNER, certified
 from tirgemm import Gemm
 from tirgemm.detect import device as detect_device
 
@@ -121,8 +121,11 @@ class FakeService(httpx.BaseTransport):
         return [r for r in self.requests if (r.method, r.url.path) == (method, path)]
 
     def _document(self, name: str, role: str) -> dict[str, Any]:
-        data = packed(
-            self.gemm, signer=self.signer, timings={"sustained": {"median_us": 12.5, "baselines": {}}, "role": role}
+        data = certified(
+            self.gemm,
+            signer=self.signer,
+            role=role,
+            timings={"sustained": {"median_us": 12.5, "baselines": {}}, "role": role},
         )
         sha256 = hashlib.sha256(data).hexdigest()
         self.blobs[sha256] = data

@@ -12,7 +12,7 @@ from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -53,7 +53,7 @@ def examples_script() -> ModuleType:
 @cache
 def schema() -> dict[str, Any]:
     """The API's own description. It needs no open service: nothing is asked of one."""
-    return create_app(cast(ServiceState, None)).openapi()
+    return create_app(cast(ServiceState, SimpleNamespace(settings=Settings.load()))).openapi()
 
 
 # -- docs/api.md -----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from tirgemm.errors import BuildFailed, Cancelled
 from tirgemm.events import CandidateRecorded, EventHandler, KernelSelected, SearchStarted
 from tirgemm.service.http.state import ServiceState, open_database
 from tirgemm.service.jobs.worker import Worker
-from tirgemm.service.server.app import create_app
+from tirgemm.service.server.process import uvicorn_config
 from tirgemm.service.settings import Settings
 from tirgemm.status import Status
 from tirgemm.tuning.records import Certificate, KernelRecord
@@ -189,9 +189,7 @@ def serving(data: Path, **options: Any) -> Iterator[Service]:
     database = open_database(settings)
     state = ServiceState(settings, database, LayeredStore(database), JobQueue(database), "ed25519:" + "A" * 43 + "=")
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(state), log_config=None, lifespan="off", timeout_graceful_shutdown=1)
-    )
+    server = uvicorn.Server(uvicorn_config(state, graceful_seconds=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.helpers.artifact_samples import CONFIG, SIGNER, operands, packed
+from tests.helpers.artifact_samples import CONFIG, SIGNER, certified, operands
 from tests.service.support import CPU, ScriptedEngine, Service, serving
 from tirgemm import Client, Device, Gemm
 from tirgemm.errors import Cancelled, ServiceError
@@ -32,7 +32,9 @@ def packed_record(
     """A stored kernel with a real artifact, whose timings say which role it has."""
     del salt
     timing = {"median_us": 12.5, "baselines": {}}
-    data = packed(request.gemm, config=CONFIG, timings={"sustained": timing, "role": role})
+    data = certified(
+        request.gemm, config=CONFIG, timings={"sustained": timing, "role": role}, regime=request.regime, role=role
+    )
     certificate = Certificate("0" * 64, True, ({"name": "exact"},), "numpy fp64")
     record = KernelRecord(
         gemm=request.gemm,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tirgemm
-from tests.helpers.artifact_samples import CONFIG, operands, packed
+from tests.helpers.artifact_samples import CONFIG, certified, operands
 from tests.service.processes import Serve
 from tests.service.support import CPU
 from tirgemm import Client, Gemm
@@ -28,7 +28,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "service"
-    artifact = packed(SHAPE, signer=data_folder.signer(folder))
+    artifact = certified(SHAPE, signer=data_folder.signer(folder))
     certificate = Certificate("0" * 64, True, ({"name": "exact"},), "numpy fp64")
     timings = {"sustained": {"median_us": 12.5, "baselines": {}}}
     with data_folder.open_store(folder) as store:

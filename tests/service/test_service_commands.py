@@ -13,7 +13,7 @@ from tests.helpers.artifact_samples import SIGNER
 from tests.service.support import CPU, ODD, ScriptedEngine, Service, kernel_record, serving
 from tests.service.test_client_over_http import packed_record
 from tirgemm import Client, Gemm
-from tirgemm._client.http import ReceivedEvent
+from tirgemm._client.server_events import ReceivedEvent
 from tirgemm.service import cli
 from tirgemm.tuning_db import JobRequest
 

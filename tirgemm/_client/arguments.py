@@ -93,6 +93,14 @@ def as_trust(trust: Trusted) -> Trust:
     return Trust.of(*trust)
 
 
+def documents(body: Document, name: str, url: str) -> list[Document]:
+    """The documents that an answer lists. Raises ServiceError where it lists none."""
+    listed = body.get(name)
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
+        raise ServiceError(f"{url} answered without a list of {name}; is it a tirgemm service?")
+    return listed
+
+
 def artifact_sha256(document: Document) -> str:
     """The artifact that a kernel document names. Raises ServiceError where it names none."""
     try:

@@ -23,6 +23,14 @@ def check_name(sha256: str) -> str:
     return sha256
 
 
+def check_hash(sha256: str, data: bytes) -> bytes:
+    """``data`` itself, if it has this hash. Else CorruptArtifact."""
+    arrived = hashlib.sha256(data).hexdigest()
+    if arrived != sha256:
+        raise CorruptArtifact(f"artifact {sha256} arrived with SHA-256 {arrived}; it was damaged or swapped on the way")
+    return data
+
+
 class Cache:
     """A folder of artifacts. Several processes may use it at once; a damaged file is as good as absent."""
 
@@ -47,14 +55,12 @@ class Cache:
         return None
 
     def put(self, sha256: str, data: bytes) -> None:
-        """Keep ``data`` under its hash. CorruptArtifact if it has another; a folder that cannot be written only
-        warns."""
+        """Keep ``data`` under its hash, unless it is there. CorruptArtifact if it has another; a folder that cannot be
+        written only warns."""
         path = self.path(sha256)
-        found = hashlib.sha256(data).hexdigest()
-        if found != sha256:
-            raise CorruptArtifact(
-                f"artifact {sha256} arrived with SHA-256 {found}; it was damaged or swapped on the way"
-            )
+        if path.exists():
+            return
+        check_hash(sha256, data)
         try:
             write_whole(path, data)
         except OSError as error:

@@ -1,8 +1,8 @@
-"""One HTTP connection to a tirgemm service: retries on connection loss, problem documents, server-sent events."""
+"""HTTP exchanges with a tirgemm service: retries on connection loss, problem documents, bounded bodies and events."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
 import math
 import random
@@ -12,12 +12,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
 from typing import Any, TypeVar
 
+from tirgemm._client.deadline import Deadline
+from tirgemm._client.server_events import ReceivedEvent, StreamAllowance, parse_events, read_lines
+from tirgemm._client.service_json import parse_json, whole_number
 from tirgemm._extras import needed_by
+from tirgemm._terminal.plain_text import plain
 from tirgemm.errors import CorruptArtifact, InvalidRequest, ServiceError, ServiceUnreachable
-from tirgemm.events import Event, event_from_json
 
 with needed_by("tirgemm.Client"):
     import httpx
@@ -28,22 +32,11 @@ RETRIED_STATUSES = frozenset({502, 503, 504})
 QUICK_CONNECT_SECONDS, QUICK_READ_SECONDS, QUICK_PATIENCE_SECONDS = 2.0, 15.0, 0.5
 TELL_AFTER_SECONDS = 1.0
 MAX_DOCUMENT_BYTES = 16 * 2**20
+MAX_REASON = 2000
+SLOWEST_BYTES_PER_SECOND = 2**20
 
 _REQUESTS = re.compile(r"; (?:(?:GET|POST|DELETE) )?/(?:v1|openapi)\S* .*$")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedEvent:
-    """One server-sent event of a job: its number, its kind, and its data as JSON; ``event`` is what they say."""
-
-    id: int
-    kind: str
-    data: dict[str, Any]
-
-    @property
-    def event(self) -> Event:
-        return event_from_json(self.kind, self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +49,10 @@ class Answer:
 
 
 class ServiceConnection:
-    """A connection pool to one service.
+    """What one service is asked with; every request has a connection of its own.
 
-    ``timeout`` bounds connecting and every read, in seconds. Where the connection is lost, refused, or answered with
+    ``timeout`` bounds connecting, and the whole of an answer, in seconds. Bodies are asked for as they are (identity)
+    and read as they come, each within a limit. Where the connection is lost, refused, or answered with
     502, 503 or 504, a request is sent again with growing pauses until ``patience`` seconds have passed, and the log is
     told; every request of this interface may be repeated. ``offline``: nothing is ever sent. Raises ServiceError, and
     ServiceUnreachable where there is no answer.
@@ -79,7 +73,12 @@ class ServiceConnection:
         self.patience = patience
         self._closing = threading.Event()
         self._http = httpx.Client(
-            base_url=self.url, timeout=timeout, transport=transport, headers={"user-agent": "tirgemm"}
+            base_url=self.url,
+            timeout=timeout,
+            transport=transport,
+            headers={"user-agent": "tirgemm", "accept-encoding": "identity"},
+            limits=httpx.Limits(max_keepalive_connections=0),
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         )
 
     def close(self) -> None:
@@ -122,23 +121,25 @@ class ServiceConnection:
         timeout = httpx.Timeout(self.timeout, connect=connect, read=read)
 
         def send() -> Answer:
-            response = self._http.request(method, path, json=body, params=params, headers=headers, timeout=timeout)
-            _raise_for_problem(response, self.url)
-            return Answer(response.status_code, response.headers, _object(response, self.url))
+            options = {"json": body, "params": params, "headers": headers, "timeout": timeout}
+            with self._exchange(method, path, connect + read, **options) as (response, deadline):
+                return Answer(response.status_code, response.headers, _object(response, deadline, self.url))
 
         return self._patiently(send, min(self.patience, QUICK_PATIENCE_SECONDS) if quick else self.patience)
 
     def download(self, path: str, limit: int, on_bytes: Callable[[int, int], None]) -> bytes:
-        """A body of at most ``limit`` bytes; ``on_bytes(so far, total or 0)`` as it comes in."""
+        """A body of at most ``limit`` bytes; ``on_bytes(so far, total or 0)`` as it comes in.
+
+        It may take ``timeout`` seconds, and a second more for each MiB of ``limit``.
+        """
 
         def receive() -> bytes:
             data = bytearray()
-            with self._http.stream("GET", path) as response:
-                if response.status_code >= 400:
-                    response.read()
-                    _raise_for_problem(response, self.url)
-                total = int(response.headers.get("content-length", 0))
-                for chunk in response.iter_bytes():
+            with self._exchange("GET", path, self.timeout + limit / SLOWEST_BYTES_PER_SECOND) as (response, deadline):
+                total = whole_number(response.headers.get("content-length", "")) or 0
+                if total > limit:
+                    raise CorruptArtifact(f"{self.url}{path} has {total} bytes, over {limit}; it is not downloaded")
+                for chunk in _chunks(response, deadline):
                     data += chunk
                     if len(data) > limit:
                         raise CorruptArtifact(f"{self.url}{path} sends more than {limit} bytes; it is not downloaded")
@@ -148,25 +149,46 @@ class ServiceConnection:
         return self._patiently(receive, self.patience)
 
     @contextmanager
-    def events(self, path: str, after: int, deadline: float = math.inf) -> Iterator[Iterator[ReceivedEvent]]:
+    def events(
+        self, path: str, after: int, allowance: StreamAllowance, deadline: float = math.inf
+    ) -> Iterator[Iterator[ReceivedEvent]]:
         """One event stream, from behind the event ``after``, until the server ends it or ``deadline`` has passed.
 
-        Raises ServiceError with ``http_status`` where there is no such stream; httpx.TransportError on loss.
+        Raises ServiceError with ``http_status`` where there is no such stream, or where it sends more than is allowed;
+        httpx.TransportError on loss.
         """
         self._refuse_offline()
         headers = {"accept": "text/event-stream", "cache-control": "no-store"}
         if after:
             headers["last-event-id"] = str(after)
-        left = min(self.timeout, max(0.01, deadline - time.monotonic()))
-        with self._http.stream(
-            "GET", path, headers=headers, timeout=httpx.Timeout(self.timeout, read=left)
-        ) as response:
-            if response.status_code >= 400:
-                response.read()
-                _raise_for_problem(response, self.url)
+        left = max(0.01, deadline - time.monotonic())
+        timeout = httpx.Timeout(self.timeout, read=min(self.timeout, left))
+        # The headers are to come soon, whatever the events may take.
+        soon = min(2 * self.timeout, left)
+        with self._exchange("GET", path, soon, headers=headers, timeout=timeout) as (response, due):
             if "text/event-stream" not in response.headers.get("content-type", ""):
                 raise ServiceError(f"{self.url}{path} is not an event stream", http_status=response.status_code)
-            yield parse_events(_until(response.iter_lines(), deadline))
+            due.set(deadline - time.monotonic())
+            yield parse_events(read_lines(_chunks(response, due), allowance))
+
+    @contextmanager
+    def _exchange(
+        self, method: str, path: str, seconds: float, **options: Any
+    ) -> Iterator[tuple[httpx.Response, Deadline]]:
+        """An answer of a status below 400, to be read within the block; all of it must have come within ``seconds``.
+
+        Raises ServiceError for any other status, httpx.TransportError on loss and at the deadline.
+        """
+        with Deadline(seconds) as deadline:
+            try:
+                with self._http.stream(method, path, extensions=deadline.extensions, **options) as response:
+                    _refuse_encoding(response, self.url)
+                    _raise_for_problem(response, deadline, self.url)
+                    yield response, deadline
+            except httpx.TransportError as error:
+                if deadline.passed and not isinstance(error, httpx.TimeoutException):
+                    raise _late(None, deadline) from error
+                raise
 
     def _refuse_offline(self) -> None:
         if self.offline:
@@ -209,33 +231,6 @@ class Outage:
             LOG.warning("no answer from %s (%s); trying again for %.0f s", self._url, _reason(failure), self._patience)
 
 
-def parse_events(lines: Iterator[str]) -> Iterator[ReceivedEvent]:
-    """Events of a text/event-stream as WHATWG's HTML standard, section 9.2, parses it; comments and retries skipped."""
-    kind, last = "message", 0
-    data: list[str] = []
-    for line in lines:
-        if not line:
-            if data:
-                yield ReceivedEvent(last, kind, _event_data("\n".join(data)))
-            kind, data = "message", []
-            continue
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if name == "event":
-            kind = value
-        elif name == "data":
-            data.append(value)
-        elif name == "id" and value.isdigit():
-            last = int(value)
-
-
-def _until(lines: Iterator[str], deadline: float) -> Iterator[str]:
-    for line in lines:
-        yield line
-        if time.monotonic() > deadline:
-            return
-
-
 def backoff(attempt: int) -> float:
     """Seconds to pause before the next attempt: 0.1, 0.2, ... 3.2, each by a random factor from 0.75 to 1.25."""
     return float(0.1 * 2 ** min(attempt, 5)) * random.uniform(0.75, 1.25)
@@ -244,7 +239,7 @@ def backoff(attempt: int) -> float:
 def retry_after(error: ServiceError) -> float:
     """The seconds that the service asked for with Retry-After, at most 30."""
     seconds = error.problem.get("retry_after", 0)
-    return min(float(seconds), 30.0) if isinstance(seconds, (int, float)) else 0.0
+    return max(0.0, min(seconds, 30.0)) if isinstance(seconds, (int, float)) else 0.0
 
 
 def unreachable(url: str, error: Exception, patience: float) -> ServiceUnreachable:
@@ -280,21 +275,19 @@ def unverified_would_do(problem: dict[str, object]) -> bool:
     return problem.get("accepts") == {"verify": False}
 
 
-def _raise_for_problem(response: httpx.Response, url: str) -> None:
+def _raise_for_problem(response: httpx.Response, deadline: Deadline, url: str) -> None:
     if response.status_code < 400:
         return
     problem: dict[str, object] = {}
-    try:
-        found = response.json()
-        problem = found if isinstance(found, dict) else {}
-    except ValueError:
-        pass
-    seconds = response.headers.get("retry-after", "")
-    if seconds.isdigit():
-        problem["retry_after"] = int(seconds)
-    words = str(problem.get("detail") or problem.get("title") or response.reason_phrase or "no reason given")
+    with contextlib.suppress(ValueError, _TooLong):
+        document = parse_json(_body(response, deadline))
+        problem = document if isinstance(document, dict) else {}
+    seconds = whole_number(response.headers.get("retry-after", ""))
+    if seconds is not None:
+        problem["retry_after"] = seconds
+    words = str(problem.get("detail") or problem.get("title") or plain(response.reason_phrase) or "no reason given")
     # Where in a document a field stood, and which request would help, is the client's business, not its caller's.
-    words = _REQUESTS.sub("", words.removeprefix("body."))
+    words = _REQUESTS.sub("", words[:MAX_REASON].removeprefix("body."))
     if "code" not in problem and (response.status_code < 500 or response.status_code == 501):
         words = f"{words}; is it a tirgemm service?"
     if unverified_would_do(problem):
@@ -302,20 +295,51 @@ def _raise_for_problem(response: httpx.Response, url: str) -> None:
     raise ServiceError(f"{url} answered {response.status_code}: {words}", problem, response.status_code)
 
 
-def _object(response: httpx.Response, url: str) -> dict[str, Any]:
+class _TooLong(Exception):
+    """A body that is longer than it may be."""
+
+
+def _body(response: httpx.Response, deadline: Deadline, limit: int = MAX_DOCUMENT_BYTES) -> bytes:
+    data = bytearray()
+    for chunk in _chunks(response, deadline):
+        data += chunk
+        if len(data) > limit:
+            raise _TooLong
+    return bytes(data)
+
+
+def _chunks(response: httpx.Response, deadline: Deadline) -> Iterator[bytes]:
+    """The body as it comes, unpacked by nobody: a few bytes of compressed ones may be gigabytes."""
+    for chunk in response.iter_bytes():
+        if deadline.passed:
+            break
+        yield chunk
+    # A connection that was shut down at the deadline ends as one does whose body has no length.
+    if deadline.passed:
+        raise _late(response.request, deadline)
+
+
+def _late(request: httpx.Request | None, deadline: Deadline) -> httpx.ReadTimeout:
+    return httpx.ReadTimeout(f"the whole answer was not there after {deadline.seconds:.0f} s", request=request)
+
+
+def _refuse_encoding(response: httpx.Response, url: str) -> None:
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise ServiceError(
+            f"{url} sent a body with Content-Encoding {plain(encoding)!r:.80}, which was not asked for; it is not read",
+            http_status=response.status_code,
+        )
+
+
+def _object(response: httpx.Response, deadline: Deadline, url: str) -> dict[str, Any]:
     try:
-        if len(response.content) <= MAX_DOCUMENT_BYTES:
-            found = response.json() if response.content else {}
-            if isinstance(found, dict):
-                return found
+        data = _body(response, deadline)
+        document = parse_json(data) if data else {}
+        if isinstance(document, dict):
+            return document
     except ValueError:
         pass
+    except _TooLong:
+        raise ServiceError(f"{url} answered with more than {MAX_DOCUMENT_BYTES:,} bytes; they are not read") from None
     raise ServiceError(f"{url} answered, but not as a tirgemm service does; is it a tirgemm service?")
-
-
-def _event_data(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {"text": text}
-    return found if isinstance(found, dict) else {"value": found}

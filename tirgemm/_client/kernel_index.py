@@ -17,6 +17,7 @@ from tirgemm.errors import ServiceError
 from tirgemm.gemm import Gemm
 
 FORMAT = 1
+MAX_ENTRY_BYTES = 2**20
 # A better role is not given up for a lesser one: what is served offline is the tuned kernel, if there ever was one.
 _RANK = {"unverified": 0, "fallback": 1, "tuned": 2}
 
@@ -88,8 +89,12 @@ class KernelIndex:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
         entry = CachedKernel(str(gemm), device, regime, role, sha256, url, now, document)
+        data = json.dumps({"format": FORMAT} | asdict(entry)).encode()
+        if len(data) > MAX_ENTRY_BYTES:
+            LOG.warning("the kernel document of %s has %d bytes; it is not kept in the cache", gemm, len(data))
+            return
         try:
-            write_whole(path, json.dumps({"format": FORMAT} | asdict(entry)).encode())
+            write_whole(path, data)
         except OSError as error:
             LOG.warning("%s is not kept in the cache: %s", path, error)
 
@@ -110,7 +115,7 @@ def _read(path: Path) -> CachedKernel | None:
         whole = entry.document["artifact"]["sha256"] == entry.artifact_sha256
         known = re.fullmatch(r"[0-9a-f]{64}", entry.artifact_sha256) and isinstance(entry.document["device"], dict)
         return entry if whole and known and entry.age_s >= 0 else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

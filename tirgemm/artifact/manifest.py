@@ -1,15 +1,16 @@
 """The manifest: what a kernel is, as the JSON that is signed.
 
-``{"format": 1, "kernel": {...}, "kernel_sha256": ..., "certificate": {...} | null, "timings": {...}}``. The kernel part
-names the binary and the sources by their hashes and is itself hashed, so that one number stands for what was measured,
-certified and served; certificate and timings come later and are outside it.
+``{"format": 2, "kernel": {...}, "kernel_sha256": ..., "regime": ..., "role": ..., "certificate": {...} | null,
+"timings": {...}}``. The kernel part names the binary and the sources by their hashes and is itself hashed, so that one
+number stands for what was measured, certified and served; what comes later is outside it. Format 1 had neither regime
+nor role.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +18,13 @@ from tirgemm._version import __version__
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import CorruptArtifact, IncompatibleArtifact, InvalidRequest, TirgemmError
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import REGIMES, Gemm, Regime
 from tirgemm.launch import Launch, scalar_args, tensor_args
+from tirgemm.status import ROLES, Role
 
-FORMAT = 1
+FORMAT = 2
+_FIELDS = {"format", "kernel", "kernel_sha256", "certificate", "timings"}
+_FIELDS_OF = {1: _FIELDS, 2: _FIELDS | {"regime", "role"}}
 FORMATS = {"cubin": "kernel.cubin", "so": "kernel.so"}
 # ELF machines: a CUDA artifact holds machine code for the GPU, never its source.
 _EM_CUDA = 190
@@ -46,7 +50,10 @@ def check_binary(data: bytes, binary_format: str) -> None:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest, read. ``data`` is the whole JSON document."""
+    """A manifest, read. ``data`` is the whole JSON document.
+
+    ``regime`` and ``role`` say what the kernel was selected for; None of one that is only measured, and of format 1.
+    """
 
     gemm: Gemm
     config: Config
@@ -59,6 +66,8 @@ class Manifest:
     kernel_sha256: str
     certificate: dict[str, Any] | None
     timings: dict[str, Any]
+    regime: Regime | None
+    role: Role | None
     tirgemm: str
     data: dict[str, Any] = field(repr=False)
 
@@ -69,6 +78,22 @@ class Manifest:
     def kernel_json(self) -> str:
         """The kernel part as the launcher reads it."""
         return canonical(self.data["kernel"]).decode("ascii")
+
+    @property
+    def certificate_fault(self) -> str:
+        """Why the certificate is no evidence that this very kernel is right, in words; empty where it is."""
+        evidence = self.certificate
+        if evidence is None:
+            return "it holds no certificate: nobody verified this build"
+        if evidence.get("kernel_sha256") != self.kernel_sha256:
+            return f"its certificate is of another kernel, {evidence.get('kernel_sha256')!r:.80}"
+        tests = evidence.get("tests")
+        if not isinstance(tests, list) or not tests:
+            return "its certificate names no tests"
+        failed = [test for test in tests if not isinstance(test, dict) or test.get("passed") is not True]
+        if failed or evidence.get("passed") is not True:
+            return f"its certificate did not pass: {len(failed)} of its {len(tests)} tests failed"
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +110,8 @@ class Contents:
     flags: tuple[str, ...]
     certificate: dict[str, Any] | None
     timings: dict[str, Any]
+    regime: Regime | None = None
+    role: Role | None = None
 
 
 def write(contents: Contents) -> bytes:
@@ -96,6 +123,7 @@ def write(contents: Contents) -> bytes:
         )
     if launch.tensors != tensor_args(gemm) or launch.scalars != scalar_args(gemm):
         raise InvalidRequest(f"the launch's tensors and scalars are not those of {gemm}")
+    _check_selection(contents.regime, contents.role, InvalidRequest)
     try:
         check_binary(contents.binary, binary_format)
         kernel = {
@@ -112,6 +140,8 @@ def write(contents: Contents) -> bytes:
             "format": FORMAT,
             "kernel": kernel,
             "kernel_sha256": sha256(canonical(kernel)),
+            "regime": contents.regime,
+            "role": contents.role,
             "certificate": contents.certificate,
             "timings": contents.timings,
         }
@@ -133,8 +163,10 @@ def read(data: bytes) -> Manifest:
                 f"the artifact has format {version}; this tirgemm ({__version__}) reads up to {FORMAT}: install a "
                 f"newer one"
             )
-        if set(document) != {"format", "kernel", "kernel_sha256", "certificate", "timings"}:
+        if set(document) != _FIELDS_OF[version]:
             raise ValueError(f"its fields are {', '.join(sorted(document))}")
+        regime, role = document.get("regime"), document.get("role")
+        _check_selection(regime, role, ValueError)
         kernel = document["kernel"]
         if sha256(canonical(kernel)) != document["kernel_sha256"]:
             raise ValueError("kernel_sha256 is not the hash of its kernel")
@@ -156,6 +188,8 @@ def read(data: bytes) -> Manifest:
             kernel_sha256=document["kernel_sha256"],
             certificate=certificate,
             timings=document["timings"],
+            regime=regime,
+            role=role,
             tirgemm=str(kernel["tirgemm"]),
             data=document,
         )
@@ -168,3 +202,12 @@ def read(data: bytes) -> Manifest:
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, TirgemmError) as error:
         raise CorruptArtifact(f"the manifest is malformed: {error}") from error
     return manifest
+
+
+def _check_selection(regime: object, role: object, refuse: Callable[[str], Exception]) -> None:
+    """Raise unless a kernel was selected in a regime and as a role, or neither is said."""
+    if (regime, role) != (None, None) and not (regime in REGIMES and role in ROLES):
+        raise refuse(
+            f"regime is {regime!r:.80} and role {role!r:.80}; they must be one of {', '.join(REGIMES)} and of "
+            f"{', '.join(ROLES)}, or both null"
+        )

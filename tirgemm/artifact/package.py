@@ -11,20 +11,29 @@ import io
 import json
 import re
 import stat
+import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from tirgemm.artifact import manifest as manifests
 from tirgemm.artifact.manifest import FORMATS, Contents, Manifest, check_binary, sha256
-from tirgemm.artifact.sign import decode, encode
+from tirgemm.artifact.sign import decode, encode, public_bytes
 from tirgemm.artifact.trust import Trust, trusted
 from tirgemm.errors import ArtifactError, CorruptArtifact, InvalidRequest, UntrustedArtifact
 
 MAX_BYTES = 256 << 20
+MAX_MEMBERS = 64
+MAX_MANIFEST_BYTES = 16 << 20
 _MANIFEST, _SIGNATURE = "manifest.json", "signature.json"
+_LIMITS = {_MANIFEST: MAX_MANIFEST_BYTES, _SIGNATURE: 1024}
+# The end of the central directory (APPNOTE 4.3.16), how far before the end it may begin, and its longest entry.
+_END = struct.Struct("<4s4H2LH")
+_END_REACH = _END.size + (1 << 16)
+_ENTRY_BYTES = 46 + 100
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = stat.S_IFREG | 0o644
@@ -69,8 +78,13 @@ def pack(contents: Contents, signer: Signs) -> bytes:
     data = _write(
         {_MANIFEST: document, _SIGNATURE: signature, FORMATS[contents.binary_format]: contents.binary, **texts}
     )
-    if len(data) > MAX_BYTES:
-        raise InvalidRequest(f"the artifact has {len(data):,} bytes; the limit is {MAX_BYTES:,}")
+    for what, size, limit in (
+        ("bytes", len(data), MAX_BYTES),
+        ("bytes of manifest", len(document), MAX_MANIFEST_BYTES),
+        ("members", 3 + len(texts), MAX_MEMBERS),
+    ):
+        if size > limit:
+            raise InvalidRequest(f"the artifact has {size:,} {what}; the limit is {limit:,}")
     return data
 
 
@@ -89,39 +103,46 @@ def read(data: bytes | Path | str, trust: Trust | None = None) -> Package:
 
 
 def _read(data: bytes, trust: Trust | None) -> Package:
-    members = _members(data)
-    for name in (_MANIFEST, _SIGNATURE):
-        if name not in members:
-            raise CorruptArtifact(f"the artifact lacks {name}")
-    key, signature = _read_signature(members[_SIGNATURE])
-    trusted(trust).check(key, signature, members[_MANIFEST])
-    manifest = manifests.read(members[_MANIFEST])
+    archive = _Archive(data)
+    document = _trusted_manifest(archive, trusted(trust))
+    manifest = manifests.read(document)
     binary_name = FORMATS[manifest.binary_format]
     expected = [_MANIFEST, _SIGNATURE, binary_name, *sorted(manifest.sources)]
-    for name in (*expected, *members):
-        if name not in members:
+    for name in (*expected, *archive.names):
+        if name not in archive.names:
             raise CorruptArtifact(f"the artifact lacks {name}, which its manifest names")
         if name not in expected:
             raise CorruptArtifact(f"the artifact holds {name}, which its manifest does not name")
+    members = {name: archive.read(name) for name in expected}
     for name, digest in {binary_name: manifest.binary_sha256, **manifest.sources}.items():
         if sha256(members[name]) != digest:
             raise CorruptArtifact(f"{name} of the artifact is not the one that its manifest names: it was changed")
-    if _write({name: members[name] for name in expected}) != data:
+    if _write(members) != data:
         raise CorruptArtifact("the artifact's ZIP headers are not those that tirgemm writes: the file was changed")
     try:
         check_binary(members[binary_name], manifest.binary_format)
         sources = {name: members[name].decode() for name in manifest.sources}
     except ValueError as error:
         raise CorruptArtifact(str(error)) from error
-    return Package(manifest, members[_MANIFEST], members[binary_name], sources, key, sha256(data), data)
+    key, _ = _read_signature(members[_SIGNATURE])
+    return Package(manifest, document, members[binary_name], sources, key, sha256(data), data)
+
+
+def _trusted_manifest(archive: _Archive, trust: Trust) -> bytes:
+    """The bytes of the manifest, which a trusted key signed; of a stranger's artifact only the signature is read."""
+    for name in (_MANIFEST, _SIGNATURE):
+        if name not in archive.names:
+            raise CorruptArtifact(f"the artifact lacks {name}")
+    key, signature = _read_signature(archive.read(_SIGNATURE))
+    trust.check_key(key)
+    document = archive.read(_MANIFEST)
+    trust.check(key, signature, document)
+    return document
 
 
 def signing_key(data: bytes) -> str:
     """The key that an artifact says signed it, believed or not. Raises CorruptArtifact, UntrustedArtifact for none."""
-    members = _members(data)
-    if _SIGNATURE not in members:
-        raise CorruptArtifact(f"the artifact lacks {_SIGNATURE}")
-    return _read_signature(members[_SIGNATURE])[0]
+    return _read_signature(_Archive(data).read(_SIGNATURE))[0]
 
 
 def read_file(path: Path) -> bytes:
@@ -145,9 +166,10 @@ def _read_signature(data: bytes) -> tuple[str, bytes]:
     try:
         document = json.loads(data)
         key, signature = document["key"], decode(document["signature"], 64)
-        if not isinstance(key, str) or _signature(key, signature) != data:
+        public_bytes(key)
+        if _signature(key, signature) != data:
             raise ValueError("it is not written as tirgemm writes it")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # InvalidRequest is a ValueError
         raise UntrustedArtifact(f"{_SIGNATURE} of the artifact holds no signature: {error}") from error
     return key, signature
 
@@ -163,26 +185,69 @@ def _write(members: Mapping[str, bytes]) -> bytes:
     return out.getvalue()
 
 
-def _members(data: bytes) -> dict[str, bytes]:
-    """The members of a ZIP that holds nothing but plain, stored files. Raises CorruptArtifact."""
-    if len(data) > MAX_BYTES:
-        raise CorruptArtifact(f"the artifact has {len(data):,} bytes; the limit is {MAX_BYTES:,}")
+class _Archive:
+    """A ZIP that holds nothing but plain, stored files, each read when it is asked for. Raises CorruptArtifact.
+
+    Its directory is bounded before it is read, and its members are no larger together than the file: they cannot
+    overlap, so that reading all of them costs no more than the file once more.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        if len(data) > MAX_BYTES:
+            raise CorruptArtifact(f"the artifact has {len(data):,} bytes; the limit is {MAX_BYTES:,}")
+        _check_directory(data)
+        with _as_corrupt():
+            self._zip = zipfile.ZipFile(io.BytesIO(data))
+            self._members: dict[str, zipfile.ZipInfo] = {}
+            for info in self._zip.infolist():
+                _check_member(info, self._members)
+                self._members[info.filename] = info
+        total = sum(info.file_size for info in self._members.values())
+        if total > len(data):
+            raise CorruptArtifact(f"the artifact's members claim {total:,} bytes in a file of {len(data):,}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._members)
+
+    def read(self, name: str) -> bytes:
+        if name not in self._members:
+            raise CorruptArtifact(f"the artifact lacks {name}")
+        with _as_corrupt():
+            return self._zip.read(self._members[name])
+
+
+@contextmanager
+def _as_corrupt() -> Iterator[None]:
+    """CorruptArtifact for what zipfile raises on damaged files: struct.error, EOFError, RuntimeError, ..."""
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            members: dict[str, bytes] = {}
-            for info in archive.infolist():
-                _check_member(info, len(data), members)
-                members[info.filename] = archive.read(info)
-            return members
+        yield
     except CorruptArtifact:
         raise
-    except (
-        Exception
-    ) as error:  # zipfile raises a dozen types on damaged files: struct.error, EOFError, RuntimeError ...
-        raise CorruptArtifact(f"the file is damaged or not a .tirgemm artifact: {error}") from error
+    except Exception as error:
+        raise CorruptArtifact(f"the file is damaged or not a .tirgemm artifact: {error!s:.200}") from error
 
 
-def _check_member(info: zipfile.ZipInfo, size: int, before: Mapping[str, bytes]) -> None:
+def _check_directory(data: bytes) -> None:
+    """Refuse a central directory that is not the last thing of the file, or is longer than MAX_MEMBERS entries are.
+
+    zipfile would read all of it, whatever it is: one of 256 MiB makes gigabytes of entries.
+    """
+    end = data[-_END.size :]
+    if len(end) < _END.size or not end.startswith(b"PK\5\6"):
+        if b"PK\5\6" in data[-_END_REACH:]:
+            raise CorruptArtifact("the artifact's ZIP headers are not those that tirgemm writes: more follows them")
+        raise CorruptArtifact("the file is damaged or not a .tirgemm artifact: it does not end as a ZIP does")
+    *_, entries, size, offset, _comment = _END.unpack(end)
+    if entries > MAX_MEMBERS or size > MAX_MEMBERS * _ENTRY_BYTES:
+        raise CorruptArtifact(
+            f"the artifact lists {entries:,} members in {size:,} bytes; the limit is {MAX_MEMBERS} members"
+        )
+    if offset + size + _END.size != len(data) or data[-_END.size - 20 :].startswith(b"PK\6\7"):
+        raise CorruptArtifact("the artifact's ZIP headers are not those that tirgemm writes: the file was changed")
+
+
+def _check_member(info: zipfile.ZipInfo, before: Mapping[str, zipfile.ZipInfo]) -> None:
     name = info.filename
     if not _NAME.fullmatch(name):
         raise CorruptArtifact(f"member {name!r:.120} of the artifact is not a plain file name")
@@ -192,5 +257,9 @@ def _check_member(info: zipfile.ZipInfo, size: int, before: Mapping[str, bytes])
         raise CorruptArtifact(f"member {name} of the artifact is a link or a device, not a file")
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
         raise CorruptArtifact(f"member {name} of the artifact is compressed or encrypted; members are stored")
-    if info.file_size > size or info.file_size != info.compress_size:
-        raise CorruptArtifact(f"member {name} of the artifact claims {info.file_size:,} bytes in a file of {size:,}")
+    limit = _LIMITS.get(name, MAX_BYTES)
+    if info.file_size != info.compress_size or info.file_size > limit:
+        raise CorruptArtifact(
+            f"member {name} of the artifact claims {info.file_size:,} bytes, stored as {info.compress_size:,}; the "
+            f"limit is {limit:,}"
+        )

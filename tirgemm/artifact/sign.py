@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from tirgemm.artifact import private_file
 from tirgemm.errors import InvalidRequest, MissingExtra
@@ -50,6 +50,14 @@ def public_bytes(key: str) -> bytes:
         return decode(key.removeprefix(_PREFIX), 32)
     except ValueError as error:
         raise InvalidRequest(f"not a public key of the form {_PREFIX}<base64>: {error}") from error
+
+
+def is_public_key(key: object) -> TypeGuard[str]:
+    """Whether ``key`` is a text of that form."""
+    try:
+        return isinstance(key, str) and bool(public_bytes(key))
+    except InvalidRequest:
+        return False
 
 
 class Signer:

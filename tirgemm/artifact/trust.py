@@ -78,10 +78,14 @@ class Trust:
         private_file.replace(self.path, "".join(line for line in lines if line.split()[:1] != [key]).encode())
         return True
 
-    def check(self, key: str, signature: bytes, data: bytes) -> None:
-        """Raise UntrustedArtifact unless ``key`` is trusted, CorruptArtifact unless it signed ``data``."""
+    def check_key(self, key: str) -> None:
+        """Raise UntrustedArtifact unless ``key`` is trusted."""
         if key not in self.keys:
             raise UntrustedArtifact(f"the artifact is signed by {key}, which {self._advice(key)}")
+
+    def check(self, key: str, signature: bytes, data: bytes) -> None:
+        """Raise UntrustedArtifact unless ``key`` is trusted, CorruptArtifact unless it signed ``data``."""
+        self.check_key(key)
         from cryptography.exceptions import InvalidSignature
 
         try:

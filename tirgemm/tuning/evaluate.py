@@ -197,7 +197,9 @@ class Evaluator:
     ) -> KernelRecord:
         """Package with the evidence, store the artifact, then the kernel that names it."""
         evidence = certificate.to_json() if certificate else None
-        package = self.workbench.package(self.gemm, config, binary, certificate=evidence, timings=timings)
+        package = self.workbench.package(
+            self.gemm, config, binary, certificate=evidence, timings=timings, selected=(self.regime, role)
+        )
         record = KernelRecord(
             gemm=self.gemm,
             device=self.workbench.device,

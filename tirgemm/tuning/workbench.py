@@ -16,7 +16,8 @@ from tirgemm._extras import require
 from tirgemm.artifact import Signer, Trust, pack
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
+from tirgemm.status import Role
 from tirgemm.tuning.build.pool import BuildPool
 from tirgemm.tuning.measure import Measurer
 from tirgemm.tuning.process.locks import OnWait
@@ -86,11 +87,15 @@ class Workbench:
         *,
         certificate: dict[str, Any] | None = None,
         timings: dict[str, Any] | None = None,
+        selected: tuple[Regime, Role] | tuple[None, None] = (None, None),
     ) -> bytes:
-        """The signed artifact of a build, with or without its evidence; the kernel part hashes the same either way."""
+        """The signed artifact of a build, with or without its evidence; the kernel part hashes the same either way.
+
+        ``selected``: the regime and the role of a kernel that is to be served.
+        """
         # The class of devices that it runs on, not the one that it was built beside: one kernel has one hash.
         device = self.device.with_(uuid="", index=0, environment=())
-        return pack(binary.contents(gemm, config, device, certificate, timings), self.signer)
+        return pack(binary.contents(gemm, config, device, certificate, timings, selected), self.signer)
 
     @contextmanager
     def waits_told(self, on_wait: OnWait) -> Iterator[None]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path as FilePath
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Response
+from fastapi.responses import StreamingResponse
 
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.state import State
@@ -13,6 +16,7 @@ from tirgemm.service.http.state import State
 router = APIRouter(prefix="/v1/artifacts", tags=["artifacts"])
 
 MEDIA_TYPE = "application/vnd.tirgemm+zip"
+PIECE_BYTES = 1 << 18
 
 Name = Annotated[str, Path(description="SHA-256 of the file, 64 lowercase hexadecimal digits.")]
 _BODY = {"content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
@@ -33,7 +37,7 @@ def get_artifact(
 ) -> Response:
     """The artifact's bytes, or one range of them. Check its signature against a key that you trust before loading
     it."""
-    data = _read(state, sha256)
+    path = _file(state, sha256)
     etag = f'"{sha256}"'
     headers = {
         "ETag": etag,
@@ -44,30 +48,33 @@ def get_artifact(
     if if_none_match is not None and _matches(if_none_match, etag):
         return Response(status_code=304, headers=headers)
     headers["Content-Disposition"] = f'attachment; filename="{sha256}.tirgemm"'
-    if range_ is None or (if_range is not None and if_range.strip() != etag):
-        return Response(data, 200, headers, MEDIA_TYPE)
-    span = _span(range_, len(data))
-    if span is None:
-        return Response(data, 200, headers, MEDIA_TYPE)
-    first, last = span
-    headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
-    return Response(data[first : last + 1], 206, headers, MEDIA_TYPE)
+    size = path.stat().st_size
+    ignored = range_ is None or (if_range is not None and if_range.strip() != etag)
+    span = None if ignored or range_ is None else _span(range_, size)
+    first, last = span or (0, size - 1)
+    headers["Content-Length"] = str(last + 1 - first)
+    if span is not None:
+        headers["Content-Range"] = f"bytes {first}-{last}/{size}"
+    return StreamingResponse(_pieces(path, first, last), 200 if span is None else 206, headers, MEDIA_TYPE)
 
 
-@router.head("/{sha256}", response_class=Response, responses={200: {"description": "The headers of GET."}})
-def head_artifact(sha256: Name, state: State, if_none_match: Annotated[str | None, Header()] = None) -> Response:
-    """What GET would answer, without the body."""
-    # The server drops the body of an answer to HEAD and keeps its Content-Length.
-    return get_artifact(sha256, state, if_none_match, None, None)
-
-
-def _read(state: State, sha256: str) -> bytes:
+def _file(state: State, sha256: str) -> FilePath:
     missing = Problem(
         404, f"there is no artifact {sha256[:80]!r}; a kernel document names its own", "artifact_not_found"
     )
     if not re.fullmatch(r"[0-9a-f]{64}", sha256) or not state.database.blobs.has(sha256):
         raise missing
-    return state.store.get_blob(sha256)
+    return state.database.blobs.checked(sha256)
+
+
+def _pieces(path: FilePath, first: int, last: int) -> Iterator[bytes]:
+    """The bytes from ``first`` to ``last`` of a file, a piece at a time: no request holds a whole artifact."""
+    with path.open("rb") as file:
+        file.seek(first)
+        left = last + 1 - first
+        while left > 0 and (piece := file.read(min(left, PIECE_BYTES))):
+            left -= len(piece)
+            yield piece
 
 
 def _matches(header: str, etag: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from fastapi import APIRouter
 
 from tirgemm._version import __version__
@@ -12,8 +14,10 @@ from tirgemm.hardware import ARCHITECTURES
 from tirgemm.service.http.documents import DeviceBody, Health, KeyBody, KeyList, Meta, Readiness, WorkerBody
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.state import State
-from tirgemm.service.settings import MAX_BODY_BYTES
+from tirgemm.service.settings import MAX_BODY_BYTES, MAX_HEADER_BYTES, REQUEST_SECONDS
 from tirgemm.tuning_db.schema import HEAD
+
+logger = logging.getLogger("tirgemm.service")
 
 router = APIRouter(tags=["service"])
 
@@ -30,7 +34,8 @@ def readyz(state: State) -> Readiness:
     try:
         workers = state.queue.live_workers(state.settings.alive_seconds)
     except StoreError as error:
-        raise Problem(503, f"the database does not answer: {error}", headers={"Retry-After": "1"}) from error
+        logger.error("the database does not answer: %s", error)
+        raise Problem(503, "the database does not answer; the log says why", headers={"Retry-After": "1"}) from error
     if not workers:
         raise Problem(503, "no worker is alive; start one with `tirgemm worker`", headers={"Retry-After": "1"})
     return Readiness(status="ready", workers=len(workers))
@@ -64,6 +69,9 @@ def meta(state: State) -> Meta:
         activations=list(ACTIVATIONS),
         limits={
             "body_bytes": MAX_BODY_BYTES,
+            "header_bytes": MAX_HEADER_BYTES,
+            "request_seconds": REQUEST_SECONDS,
+            "connections": settings.max_connections,
             "size": MAX_SIZE,
             "operand_bytes": MAX_OPERAND_BYTES,
             "trials": settings.max_trials,

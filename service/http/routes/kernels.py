@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
-from tirgemm.errors import TirgemmError
+from tirgemm.errors import http_status
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.http.documents import JobError, KernelDocument, KernelList, KernelRequest, PendingDocument
 from tirgemm.service.http.problems import Problem
@@ -166,9 +166,5 @@ def _ended(found: KernelOrJob, job: dict[str, Any]) -> Problem:
     if found.job.status == "cancelled":
         return Problem(409, f"job {found.job.id} was cancelled while it was awaited; ask again", "cancelled", job=job)
     error = JobError.of(found.job.error or "error: no reason given")
-    classes = {cls.code: cls.status for cls in _subclasses(TirgemmError)}
-    return Problem(classes.get(error.code, 500), f"job {found.job.id} failed: {error.detail}", error.code, job=job)
-
-
-def _subclasses(base: type[TirgemmError]) -> list[type[TirgemmError]]:
-    return [base, *(found for cls in base.__subclasses__() for found in _subclasses(cls))]
+    detail = f"job {found.job.id} failed: {error.detail}"
+    return Problem(http_status(error.code), detail, error.code, job=job)

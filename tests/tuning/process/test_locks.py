@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tirgemm.errors import AlreadyRunning, Cancelled, InvalidRequest
+from tirgemm.tuning.process import locks
 from tirgemm.tuning.process.locks import DeviceLock, FileLock
 
 _HOLD = """
@@ -91,6 +93,39 @@ def test_a_lock_that_is_free_is_taken_without_a_word(tmp_path: Path) -> None:
         with DeviceLock("cpu", tmp_path, shared=shared, on_wait=told.append):
             pass
     assert told == []
+
+
+@pytest.mark.parametrize("written", [b"\x1b[2Jgone", b"999999999\n", b"", b"-1", b"7" * 60, b"\xff\xfe"])
+def test_what_anybody_wrote_into_a_lock_file_is_not_told(tmp_path: Path, written: bytes) -> None:
+    with FileLock(tmp_path / "a.lock"):
+        (tmp_path / "a.lock").write_bytes(written)
+        with pytest.raises(AlreadyRunning) as caught:
+            FileLock(tmp_path / "a.lock").acquire(timeout_s=0)
+    said = str(caught.value)
+    assert f"held by process {os.getpid()};" in said or "held by process unknown;" in said
+
+
+def test_a_lock_that_another_user_holds_is_told_with_the_program_and_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel says who: that process need not have written anything."""
+    path, proc = tmp_path / "cpu.lock", tmp_path / "proc"
+    path.write_text("4711\n")
+    inode = path.stat().st_ino
+    for pid, program in (("77", "sleep\x1b[2J\n"), ("4711", "python\n")):
+        (proc / pid).mkdir(parents=True)
+        (proc / pid / "comm").write_text(program)
+    monkeypatch.setattr(locks, "_LOCKS", proc / "locks")
+    assert locks.lock_holder(path) == "4711", "the kernel does not say"
+    (proc / "locks").write_text(
+        f"1: POSIX  ADVISORY  WRITE 4711 08:01:{inode} 0 EOF\n"
+        f"2: FLOCK  ADVISORY  WRITE 77 08:01:{inode} 0 EOF\n"
+        f"2: -> FLOCK  ADVISORY  WRITE 4711 08:01:{inode} 0 EOF\n"
+    )
+    assert locks.lock_holder(path) == "77"
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert locks.lock_holder(path) == f"77 ('sleep\\x1b[2J' of user {os.getuid()})"
+    assert locks.lock_holder(tmp_path / "absent") == "unknown"
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from typing import Any, Literal
 from tirgemm.artifact import Contents
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.launch import Launch
+from tirgemm.status import Role
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,10 @@ class Binary:
         device: Device,
         certificate: dict[str, Any] | None = None,
         timings: dict[str, Any] | None = None,
+        selected: tuple[Regime, Role] | tuple[None, None] = (None, None),
     ) -> Contents:
-        """What an artifact with this binary is packed of."""
+        """What an artifact with this binary is packed of; ``selected``: in which regime and as which role."""
+        regime, role = selected
         return Contents(
             gemm=gemm,
             config=config,
@@ -51,6 +54,8 @@ class Binary:
             flags=self.flags,
             certificate=certificate,
             timings=timings or {},
+            regime=regime,
+            role=role,
         )
 
     @property

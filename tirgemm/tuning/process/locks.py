@@ -25,6 +25,7 @@ _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.05
 # A shorter wait is not told: where builds and measurements take turns there are many.
 _TOLD_AFTER_S = 0.25
+_LOCKS = Path("/proc/locks")
 
 # Gets what a wait is for, in plain words, when it has begun; "" when it is over.
 OnWait = Callable[[str], None]
@@ -103,8 +104,9 @@ class FileLock:
             if cancel is not None and cancel.is_set():
                 raise Cancelled(f"cancelled while waiting for the lock {self.path}")
             if deadline is not None and time.monotonic() >= deadline:
+                holder = lock_holder(self.path)
                 raise AlreadyRunning(
-                    f"lock {self.path} is held by process {_holder(fd)}; it was not free within {timeout_s:g} s"
+                    f"lock {self.path} is held by process {holder}; it was not free within {timeout_s:g} s"
                 )
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -139,7 +141,7 @@ class FileLock:
                 fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 fcntl.flock(fd, fcntl.LOCK_UN)
                 return "kernels are being built on it"
-        return f"another process measures on it, pid {_holder(fd)}"
+        return f"another process measures on it, pid {lock_holder(self.path)}"
 
 
 class DeviceLock:
@@ -209,6 +211,30 @@ def _make_folder(folder: Path) -> None:
         folder.chmod(_FOLDER_MODE)
 
 
-def _holder(fd: int) -> str:
-    text = os.pread(fd, 32, 0).decode(errors="replace").strip()
-    return text or "unknown"
+def lock_holder(path: Path) -> str:
+    """The process that holds a lock, as the kernel has it (/proc/locks); "unknown" for one of another container.
+
+    Where the kernel does not say, the number in the file, which everybody may write, if such a process is there.
+    """
+    with contextlib.suppress(OSError):
+        inode = str(path.stat().st_ino)
+        for line in _LOCKS.read_text().splitlines():
+            fields = line.split()
+            # NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE ...; of who waits, NUMBER: -> FLOCK ... (proc(5))
+            if len(fields) > 5 and fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == inode:
+                return _described(fields[4])
+    with contextlib.suppress(OSError, ValueError):
+        written = path.read_bytes()[:32].decode("ascii").strip()
+        if written.isdecimal() and (_LOCKS.parent / written).exists():
+            return _described(written)
+    return "unknown"
+
+
+def _described(pid: str) -> str:
+    """A process by its number; one of another user's with that user and the program, which say whom to ask."""
+    try:
+        owner = (_LOCKS.parent / pid).stat().st_uid
+        program = (_LOCKS.parent / pid / "comm").read_text().strip()
+    except OSError:
+        return pid
+    return pid if owner == os.geteuid() else f"{pid} ({program!r} of user {owner})"

@@ -1,0 +1,175 @@
+"""Artifacts signed by a trusted key that are not what was asked for, or that nobody verified: refused unloaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.artifact_samples import SIGNER, certified, cpu, fake_cubin, packed
+from tests.helpers.fake_service import EVENTS, FakeService
+from tirgemm import Client, Gemm
+from tirgemm.artifact import Trust, native, read
+from tirgemm.artifact import manifest as manifests
+from tirgemm.artifact import package as packages
+from tirgemm.errors import MismatchedArtifact, ServiceError, UnverifiedArtifact
+from tirgemm.hardware import named_device
+
+URL = "http://service.test"
+GEMM = Gemm.parse("33x17x19:f32:nt")
+TESTS = [{"name": "exact", "passed": True}]
+
+
+@pytest.fixture
+def fake() -> FakeService:
+    found = FakeService()
+    found.answer = found.ready
+    return found
+
+
+@pytest.fixture
+def client(fake: FakeService, tmp_path: Path) -> Iterator[Client]:
+    with Client(URL, trust=SIGNER.public, cache_dir=tmp_path, patience=0.1, transport=fake) as found:
+        yield found
+
+
+def serve(fake: FakeService, data: bytes, **members: Any) -> None:
+    """Answer with the kernel document of ``data``, with ``members`` in place of its own."""
+    sha256 = hashlib.sha256(data).hexdigest()
+    fake.blobs[sha256] = data
+    manifest = read(data, Trust.of(SIGNER.public)).manifest
+    described = {"key": manifest.device.key, "name": manifest.device.name, "arch": manifest.device.arch}
+    document = fake.kernels["70ed"] | {"artifact": {"sha256": sha256, "bytes": len(data)}, "device": described}
+    document |= {"regime": manifest.regime or "sustained", "role": manifest.role or "tuned"}
+    fake.kernels["70ed"] = document | members
+
+
+def refuse_to_load(*_: Any) -> None:
+    raise AssertionError("an artifact that is refused must not reach the launcher")
+
+
+def kernel_hash(data: bytes) -> str:
+    return read(data, Trust.of(SIGNER.public)).manifest.kernel_sha256
+
+
+@pytest.mark.parametrize(
+    ("certificate", "words"),
+    [
+        (None, "holds no certificate: nobody verified this build"),
+        ({"passed": False, "tests": TESTS}, "did not pass"),
+        ({"passed": True, "tests": [*TESTS, {"name": "normal", "passed": False}]}, "1 of its 2 tests failed"),
+        ({"passed": True, "tests": []}, "names no tests"),
+        ({"passed": True, "tests": TESTS, "kernel_sha256": "0" * 64}, "is of another kernel"),
+        ({"passed": 1, "tests": TESTS}, "did not pass"),
+    ],
+)
+def test_a_kernel_without_a_passed_certificate_is_refused_unless_it_is_asked_for(
+    client: Client,
+    fake: FakeService,
+    monkeypatch: pytest.MonkeyPatch,
+    certificate: dict[str, Any] | None,
+    words: str,
+) -> None:
+    evidence = certificate and {"kernel_sha256": kernel_hash(packed(GEMM))} | certificate
+    serve(fake, packed(GEMM, certificate=evidence, regime="sustained", role="tuned"))
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "load", refuse_to_load)
+        with pytest.raises(UnverifiedArtifact, match=rf"{words}.*; verify=False takes it all the same"):
+            client.kernel(GEMM)
+    assert client.cached(GEMM) is None
+    assert client.kernel(GEMM, verify=False).gemm == GEMM
+
+
+def test_a_build_that_nobody_ran_is_refused_unless_it_is_asked_for(client: Client, fake: FakeService) -> None:
+    serve(fake, certified(GEMM, role="unverified"))
+    with pytest.raises(UnverifiedArtifact, match="a build that nobody has run"):
+        client.kernel(GEMM)
+    assert client.kernel(GEMM, verify=False).manifest.role == "unverified"
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_kernel_of_the_other_regime_is_refused(client: Client, fake: FakeService, verify: bool) -> None:
+    serve(fake, certified(GEMM, regime="isolated"))
+    with pytest.raises(MismatchedArtifact, match="request for regime sustained with a kernel of regime isolated"):
+        client.kernel(GEMM, verify=verify)
+    assert client.kernel(GEMM, regime="isolated").manifest.regime == "isolated"
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("asked", [None, "cpu"])
+def test_a_cubin_is_no_answer_to_a_request_for_a_cpu(
+    client: Client, fake: FakeService, asked: str | None, verify: bool
+) -> None:
+    target = named_device("sm_80")
+    cubin = {"device": target, "binary": fake_cubin(), "binary_format": "cubin"}
+    serve(fake, certified(GEMM, **cubin))
+    with pytest.raises(MismatchedArtifact, match=f"with a kernel for {target.key}"):
+        client.kernel(GEMM, device=asked, verify=verify, check_device=False)
+    document = fake.kernels["70ed"]
+    for name in ("sm_80", target.key, "cuda:0", "cuda"):
+        assert client.package(document, GEMM, device=name)
+    with pytest.raises(MismatchedArtifact, match="for device sm_90a"):
+        client.package(document, GEMM, device="sm_90a")
+
+
+def test_another_class_of_cpu_is_refused_where_a_class_was_asked_for(client: Client, fake: FakeService) -> None:
+    other = cpu().with_(model="Another CPU", uuid="", index=0, environment=())
+    serve(fake, certified(GEMM, device=other))
+    with pytest.raises(MismatchedArtifact, match=f"request for device {cpu().key} with a kernel for {other.key}"):
+        client.kernel(GEMM)
+    assert client.kernel(GEMM, device="cpu").device.key == other.key
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ({"role": "tuned"}, "calls the role of a kernel 'tuned'; its artifact says 'fallback'"),
+        ({"role": None}, "calls the role of a kernel None"),
+        ({"regime": "isolated"}, "calls the regime of a kernel 'isolated'"),
+        ({"device": {"key": "cpu:other"}}, "calls the device of a kernel 'cpu:other'"),
+        ({"device": "cpu"}, "calls the device of a kernel None"),
+    ],
+)
+def test_a_document_that_says_other_than_its_artifact_is_refused(
+    client: Client, fake: FakeService, members: dict[str, Any], words: str
+) -> None:
+    serve(fake, certified(GEMM, role="fallback"), **members)
+    with pytest.raises(MismatchedArtifact, match=words):
+        client.kernel(GEMM)
+
+
+def test_a_job_that_is_done_with_the_default_is_refused(client: Client, fake: FakeService) -> None:
+    fake.answer = fake.pending
+    fake.streams = [list(EVENTS)]
+    serve(fake, certified(GEMM, role="fallback"))
+    with pytest.raises(ServiceError, match="is done, but with the default kernel in place of a tuned one"):
+        client.kernel(GEMM)
+
+
+def test_the_first_format_signs_neither_regime_nor_role_and_is_refused(client: Client, fake: FakeService) -> None:
+    package = read(certified(GEMM), Trust.of(SIGNER.public))
+    manifest = {name: value for name, value in package.manifest.data.items() if name not in ("regime", "role")}
+    text = json.dumps(manifest | {"format": 1}, indent=1).encode() + b"\n"
+    signature = packages._signature(SIGNER.public, SIGNER.sign(text))
+    sources = {name: content.encode() for name, content in package.sources.items()}
+    members = {"manifest.json": text, "signature.json": signature, "kernel.so": package.binary, **sources}
+    serve(fake, packages._write(members))
+    with pytest.raises(UnverifiedArtifact, match="has format 1, in which regime and role are not signed; retune=True"):
+        client.kernel(GEMM)
+    assert client.kernel(GEMM, verify=False).gemm == GEMM
+    assert manifests.FORMAT == 2
+
+
+def test_what_is_cached_is_bound_as_what_is_downloaded(client: Client, fake: FakeService, tmp_path: Path) -> None:
+    serve(fake, certified(GEMM, role="unverified"))
+    client.kernel(GEMM, verify=False)
+    with Client(URL, trust=SIGNER.public, cache_dir=tmp_path, offline=True, transport=fake) as offline:
+        assert offline.kernel(GEMM, verify=False).manifest.role == "unverified"
+        entry = next((tmp_path / "index").iterdir())
+        entry.write_text(entry.read_text().replace('"role": "unverified"', '"role": "tuned"'))
+        with pytest.raises(UnverifiedArtifact):
+            offline.kernel(GEMM)

@@ -1,0 +1,195 @@
+"""Attacks on the server's sockets: headers without end, connections without number, readers that do not read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.service.support import CPU, ODD, Service, kernel_record, serving
+from tirgemm.gemm import Gemm
+from tirgemm.service.server import limited_protocol
+from tirgemm.service.server.limited_protocol import LimitedProtocol
+from tirgemm.tuning_db import JobRequest
+from tirgemm.tuning_db.blobs import BlobStore
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Service]:
+    """A service that takes eight connections."""
+    with serving(tmp_path, max_connections=8) as found:
+        yield found
+
+
+def connect(service: Service) -> socket.socket:
+    host, port = service.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def answer_of(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of what the server says before it closes the connection."""
+    data = b""
+    while piece := receive(connection):
+        data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    return int(first.split()[1]), dict(line.lower().split(": ", 1) for line in lines), body
+
+
+def receive(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(65536)
+    except ConnectionResetError:
+        return b""
+
+
+def check_problem(connection: socket.socket, status: int, code: str) -> dict[str, str]:
+    found, headers, body = answer_of(connection)
+    document = json.loads(body)
+    assert (found, document["status"], document["code"]) == (status, status, code)
+    assert headers["content-type"] == "application/problem+json"
+    assert headers["connection"] == "close"
+    assert {"type", "title", "detail", "instance"} <= document.keys()
+    return headers
+
+
+@pytest.mark.parametrize("start", [b"GET /" + b"a" * 100, b"GET /healthz HTTP/1.1\r\nX: ", b"GET / HTTP/1.1\r\n"])
+def test_headers_without_end_are_cut_off_at_64_kib(service: Service, start: bytes) -> None:
+    line = b"X-A: b\r\n" if start.endswith(b"\n") else b"a" * 4096
+    with connect(service) as connection:
+        connection.sendall(start)
+        sent = 0
+        try:
+            while sent < 300_000_000:
+                connection.sendall(line * 100)
+                sent += len(line) * 100
+        except (BrokenPipeError, ConnectionResetError):
+            sent = -1
+        assert sent == -1, "the server reads on"
+    assert service.http.get("/healthz").status_code == 200
+
+
+def test_what_is_too_long_is_told_as_a_problem(service: Service) -> None:
+    with connect(service) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nX: " + b"a" * (65 * 1024))
+        check_problem(connection, 431, "headers_too_large")
+    answer = service.http.get("/healthz", headers={f"X-{n}": "a" * 1000 for n in range(70)})
+    assert (answer.status_code, answer.json()["code"]) == (431, "headers_too_large")
+    assert service.http.get("/healthz", headers={f"X-{n}": "a" * 1000 for n in range(50)}).status_code == 200
+
+
+@pytest.mark.parametrize("start", [b"", b"G", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: y"])
+def test_headers_that_do_not_come_are_408(service: Service, monkeypatch: pytest.MonkeyPatch, start: bytes) -> None:
+    assert LimitedProtocol.header_seconds == 30.0
+    monkeypatch.setattr(LimitedProtocol, "header_seconds", 0.1)
+    with connect(service) as connection:
+        connection.sendall(start)
+        check_problem(connection, 408, "request_timeout")
+
+
+def test_headers_that_come_a_byte_at_a_time_are_408(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LimitedProtocol, "header_seconds", 0.3)
+    whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    over = threading.Event()
+
+    def drip() -> None:
+        while not over.wait(0.02):
+            try:
+                connection.sendall(b"a")
+            except OSError:
+                return
+
+    with connect(service) as connection:
+        connection.sendall(whole)
+        assert b"200" in connection.recv(4096), "the second request of a connection has as long as the first"
+        connection.sendall(b"GET /")
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            assert b"408 " in connection.recv(4096)
+        finally:
+            over.set()
+            thread.join()
+
+
+@pytest.mark.parametrize("data", [b"\x16\x03\x01\x02\x00\x01", b"hello\r\n\r\n", b"GET /a b HTTP/1.1", b"\0" * 50])
+def test_what_is_no_http_is_a_problem_too(service: Service, data: bytes) -> None:
+    with connect(service) as connection:
+        connection.sendall(data + b"\r\n\r\n")
+        check_problem(connection, 400, "bad_request")
+
+
+def test_one_connection_more_than_the_limit_is_refused_and_a_free_one_is_taken_again(small: Service) -> None:
+    with ExitStack() as stack:
+        held = [stack.enter_context(connect(small)) for _ in range(8)]
+        for connection in held:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"200 OK" in connection.recv(4096)
+            connection.sendall(b"GET /")  # so that it is not idle
+        for _ in range(3):
+            with connect(small) as one_more:
+                assert check_problem(one_more, 503, "too_many_connections")["retry-after"] == "1"
+        held.pop().close()
+        with httpx.Client(base_url=small.url, timeout=20) as http:
+            statuses = {http.get("/healthz").status_code for _ in range(1)}
+            while statuses == {503}:
+                statuses = {http.get("/healthz").status_code}
+        assert statuses == {200}
+
+
+def test_a_reader_that_does_not_read_is_cut_off(small: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LimitedProtocol, "send_seconds", 0.2)
+    gone = threading.Event()
+    lost = LimitedProtocol.connection_lost
+
+    def connection_lost(self: LimitedProtocol, error: Exception | None) -> None:
+        lost(self, error)
+        gone.set()
+
+    sha256 = small.store.put_blob(bytes(30_000_000))
+    monkeypatch.setattr(LimitedProtocol, "connection_lost", connection_lost)
+    with connect(small) as connection:
+        connection.sendall(f"GET /v1/artifacts/{sha256} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert gone.wait(20), "the server waits for ever"
+    assert LimitedProtocol.send_seconds == 0.2
+    assert limited_protocol.REQUEST_SECONDS == 30.0
+
+
+def test_ranges_hash_the_file_once_and_hold_a_piece_of_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = kernel_record(service.store, JobRequest(Gemm.parse(ODD), CPU))
+    url = f"/v1/artifacts/{record.artifact_sha256}"
+    hashed: list[str] = []
+    whole = BlobStore.get
+
+    def get(store: BlobStore, sha256: str) -> bytes:
+        hashed.append(sha256)
+        return whole(store, sha256)
+
+    monkeypatch.setattr(BlobStore, "get", get)
+    data = service.http.get(url).content
+    for first in range(0, 100, 7):
+        assert service.http.get(url, headers={"Range": f"bytes={first}-{first + 6}"}).content == data[first : first + 7]
+    assert service.http.head(url).headers["content-length"] == str(len(data))
+    assert hashed == [record.artifact_sha256]
+
+
+def test_many_headers_do_not_hold_the_others_up(service: Service) -> None:
+    """While one connection sends what it can, the loop answers another."""
+
+    async def attack() -> int:
+        host, port = service.url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET / HTTP/1.1\r\nX: " + b"a" * 30_000_000)
+        async with httpx.AsyncClient(base_url=service.url, timeout=20) as http:
+            status = (await http.get("/healthz")).status_code
+        writer.close()
+        return status
+
+    assert asyncio.run(attack()) == 200

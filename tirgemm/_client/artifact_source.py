@@ -1,0 +1,59 @@
+"""Artifacts of one service: downloaded or cached, compared with what was asked for, kept once they are trusted."""
+
+from __future__ import annotations
+
+from tirgemm import artifact
+from tirgemm._client.arguments import Document, artifact_sha256
+from tirgemm._client.cache import Cache, check_hash, check_name
+from tirgemm._client.http import ServiceConnection
+from tirgemm._client.kernel_index import KernelIndex
+from tirgemm._client.requested_kernel import RequestedKernel
+from tirgemm._client.server_trust import ServerTrust
+from tirgemm.artifact import Manifest
+from tirgemm.errors import ServiceUnreachable, UntrustedArtifact
+from tirgemm.events import Downloaded, EventHandler
+
+MAX_ARTIFACT_BYTES = 256 * 2**20
+
+
+class ArtifactSource:
+    """What a client gets artifacts from: ``cache`` and ``index`` on the disk, else the service of ``session``."""
+
+    def __init__(self, session: ServiceConnection, server: ServerTrust, cache: Cache, index: KernelIndex) -> None:
+        self._session = session
+        self._server = server
+        self._cache = cache
+        self._index = index
+
+    def unchecked(self, sha256: str, on_event: EventHandler | None = None) -> bytes:
+        """The bytes of that hash, signed by whomever. CorruptArtifact if what arrives has another."""
+        cached = self._cache.get(check_name(sha256))
+        if cached is not None:
+            return cached
+        tell = on_event or (lambda _event: None)
+        data = self._session.download(
+            f"/v1/artifacts/{sha256}",
+            MAX_ARTIFACT_BYTES,
+            lambda done, total: tell(Downloaded(bytes=done, total=total)),
+        )
+        return check_hash(sha256, data)
+
+    def package(self, document: Document, requested: RequestedKernel, on_event: EventHandler | None) -> bytes:
+        """The artifact of a kernel document, trusted and as requested; only such a one is kept in the cache."""
+        sha256 = artifact_sha256(document)
+        data = self.unchecked(sha256, on_event)
+        requested.check(self._manifest(data), document, self._session.url)
+        self._cache.put(sha256, data)
+        self._index.put(requested.gemm, document, self._session.url)
+        return data
+
+    def _manifest(self, data: bytes) -> Manifest:
+        try:
+            return artifact.read(data, self._server.trust).manifest
+        except UntrustedArtifact as error:
+            # The key may have been replaced since this client compared it.
+            try:
+                self._server.check(again=True, quick=True)
+            except ServiceUnreachable:
+                raise error from None
+            return artifact.read(data, self._server.trust).manifest
