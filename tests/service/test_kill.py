@@ -81,7 +81,9 @@ def check_kept(before: dict[str, Candidate], after: dict[str, Candidate]) -> Non
         new = after[digest]
         assert (new.status, new.attempt, new.message) == (old.status, old.attempt, old.message), digest
         assert new.sample_sets[: len(old.sample_sets)] == old.sample_sets, digest
-        assert {s.reason for s in new.sample_sets[len(old.sample_sets) :]} <= {"selection", "report", "other_regime"}, digest
+        assert {s.reason for s in new.sample_sets[len(old.sample_sets) :]} <= {"selection", "report", "other_regime"}, (
+            digest
+        )
 
 
 @pytest.mark.slow
