@@ -141,7 +141,8 @@ struct Block {
   std::vector<unsigned char> async;   // what TMA and wgmma read
   std::vector<std::pair<uint32_t, uint32_t>> dirty;  // written by threads, not fenced
   std::vector<bool> unshown;          // 16-byte words that other blocks of the cluster may not see
-  std::vector<Barrier> barriers;
+  std::vector<Barrier> barriers;      // one for every 8 bytes
+  std::vector<uint32_t> made;         // which of them have had an init
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   std::vector<Warpgroup> warpgroups;

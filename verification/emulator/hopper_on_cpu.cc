@@ -94,8 +94,8 @@ void cluster_arrive(bool release) {
   if (release) {
     for (uint32_t word : fiber.unshown) mine.unshown[word] = false;
     fiber.unshown.clear();
-    for (Barrier& barrier : mine.barriers)
-      if (barrier.made && barrier.maker == fiber.thread) barrier.shown_cluster = true;
+    for (uint32_t at : mine.made)
+      if (mine.barriers[at].maker == fiber.thread) mine.barriers[at].shown_cluster = true;
   }
   if (fiber.arrived) fail("an arrival at the cluster's barrier without a wait before");
   fiber.arrived = true;
@@ -129,7 +129,9 @@ static void count(Block& block, Barrier& barrier, int arrivals, long bytes) {
 }
 
 void barrier_init(uint32_t at, uint32_t count) {
-  Barrier& barrier = block().barriers[offset(at) / 8];
+  Block& mine = block();
+  Barrier& barrier = mine.barriers[offset(at) / 8];
+  if (!barrier.made) mine.made.push_back(offset(at) / 8);
   barrier = Barrier();
   barrier.made = true, barrier.expected = barrier.pending = count, barrier.maker = self().thread;
 }
@@ -155,13 +157,14 @@ void fence_proxy() {
   Block& mine = block();
   for (auto [at, bytes] : mine.dirty) memcpy(&mine.async[at], mine.generic + at, bytes);
   mine.dirty.clear();
-  for (Barrier& barrier : mine.barriers)
-    if (barrier.made) barrier.shown_async = true;
+  for (uint32_t at : mine.made) mine.barriers[at].shown_async = true;
 }
 
 void fence_init() {
-  for (Barrier& barrier : block().barriers)
-    if (barrier.made && barrier.maker == self().thread) barrier.shown_async = barrier.shown_cluster = true;
+  for (uint32_t at : block().made) {
+    Barrier& barrier = block().barriers[at];
+    if (barrier.maker == self().thread) barrier.shown_async = barrier.shown_cluster = true;
+  }
 }
 
 // -- TMA and cp.async ------------------------------------------------------------------------------

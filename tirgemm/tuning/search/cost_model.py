@@ -188,7 +188,9 @@ class BoostedTrees:
         self._boosters = []
         for member in range(_MEMBERS):
             sample = weight * draw.poisson(1.0, len(rows))
-            data = xgboost.DMatrix(matrix, label=labels, weight=sample if sample.any() else weight)
+            sampled = sample if sample.any() else weight
+            # A few hundred rows: threads would cost fifty times what they copy.
+            data = xgboost.DMatrix(matrix, label=labels, weight=sampled, nthread=_PARAMETERS["nthread"])
             self._boosters.append(xgboost.train(_PARAMETERS | {"seed": member}, data, _ROUNDS))
 
     def _training_set(self) -> tuple[list[dict[str, float]], list[float], list[float]]:

@@ -48,6 +48,17 @@ class Pick:
     trace: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Evolved:
+    """A point that a round ended with, and its schedule; most are scored again and never proposed."""
+
+    point: Point
+    schedule: Schedule
+
+    def pick(self) -> Pick:
+        return Pick(self.point, trace_json(self.schedule))
+
+
 class Evolution:
     """Rounds of evolutionary search over the spaces of ``gate``, seeded from the best that were recorded."""
 
@@ -71,7 +82,7 @@ class Evolution:
         trace = point_schedule(self.gemm, self.gate.spaces[point.family], point).trace.simplified(True)
         self.database.commit_tuning_record(TuningRecord(trace, self._workload, [us * 1e-6], None, None))
 
-    def round(self, count: int, explore: int, scorer: Scorer, seed: int) -> list[Pick]:
+    def round(self, count: int, explore: int, scorer: Scorer, seed: int) -> list[Evolved]:
         """At most ``count`` unknown points, best-scored first, the last ``explore`` of them picked at random.
 
         Fewer, down to none, where the space is nearly exhausted. Raises Cancelled once the gate is given up.
@@ -130,17 +141,17 @@ class Evolution:
         ]
         return SpaceGeneratorUnion(spaces, [], [ApplyRules(self.gate)], {MutateKnob(seed): 1.0})
 
-    def _picks(self, schedules: Sequence[Schedule], best: int, count: int, explore: int) -> list[Pick]:
+    def _picks(self, schedules: Sequence[Schedule], best: int, count: int, explore: int) -> list[Evolved]:
         """The unknown among what the strategy picked: its best first, then the random ones."""
-        ranked: list[Pick] = []
-        random: list[Pick] = []
+        ranked: list[Evolved] = []
+        random: list[Evolved] = []
         taken: set[Point] = set()
         for position, schedule in enumerate(schedules):
             point = annotated_point(schedule, self.gate.spaces)
             if point is None or point in self.gate.known or point in taken:
                 continue
             taken.add(point)
-            (ranked if position < best else random).append(Pick(point, trace_json(schedule)))
+            (ranked if position < best else random).append(Evolved(point, schedule))
         chosen = ranked[: count - min(explore, len(random))]
         return chosen + random[: count - len(chosen)]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import cast
 
 from tirgemm.config import Config, Value
 from tirgemm.device import Device
@@ -44,8 +45,16 @@ def features(
     return found
 
 
-def _derived(config: Config, family: object) -> dict[str, Value]:
-    return dict(family.derived_knobs(config)) if isinstance(family, WithDerivedKnobs) else {}
+def _derived(config: Config, family: Family | None) -> dict[str, Value]:
+    # By the class: asking an object whether it follows a protocol takes longer than all that is derived.
+    if family is None or not _derives(type(family)):
+        return {}
+    return dict(cast(WithDerivedKnobs, family).derived_knobs(config))
+
+
+@lru_cache(maxsize=64)
+def _derives(family: type) -> bool:
+    return issubclass(family, WithDerivedKnobs)
 
 
 @lru_cache(maxsize=4096)
@@ -75,6 +84,11 @@ def _problem(gemm: Gemm, regime: Regime) -> tuple[tuple[str, float], ...]:
         "n_mod_8": gemm.n % 8 == 0,
     }
     return tuple((name, float(value)) for name, value in found.items())
+
+
+@lru_cache(maxsize=4096)
+def _nbytes(gemm: Gemm) -> int:
+    return gemm.nbytes
 
 
 def _knob(name: str, value: Value) -> dict[str, float]:
@@ -111,7 +125,7 @@ def _tiling(gemm: Gemm, knobs: Mapping[str, Value], device: Device) -> dict[str,
             "log_tile": math.log2(bm * bn),
             "log_tile_shape": math.log2(bm / bn),
             "log_traffic": math.log2(traffic),
-            "traffic_ratio": traffic / gemm.nbytes,
+            "traffic_ratio": traffic / _nbytes(gemm),
         }
         if bk > 0:
             stage = (bm + bn) * bk * size

@@ -15,7 +15,7 @@ import numpy as np
 from tirgemm._extras import needed_by
 from tirgemm.tuning.search.cost_model import Scores
 from tirgemm.tuning.search.proposal_filter import Gate
-from tirgemm.tuning.search.space_trace import Point, annotated_point
+from tirgemm.tuning.search.space_trace import DIGEST_AT, Point, annotated_point
 
 with needed_by("tirgemm.tuning.search.metaschedule_hooks"):
     from tvm.ir.utils import derived_object
@@ -36,23 +36,39 @@ class MutateKnob(PyMutator):  # type: ignore[misc]
         super().__init__()
         self.random = random.Random(seed)
         self.seed = seed
+        self.knobs: dict[str, list[tuple[int, int]]] = {}
 
     def _initialize_with_tune_context(self, context: Any) -> None:
         pass
 
     def apply(self, trace: Trace, _: Any) -> Trace | None:
         """The mutated trace, or None where no knob has a second choice."""
-        # The map of decisions has no order that a seed fixes; the instructions have.
-        decisions = trace.decisions
-        knobs = [i for i in trace.insts if i.kind.name == "SampleCategorical" and len(i.attrs[0]) > 1]
+        instructions = trace.insts
+        knobs = self._knobs(instructions)
         if not knobs:
             return None
-        instruction = self.random.choice(knobs)
-        now, count = int(decisions[instruction]), len(instruction.attrs[0])
+        position, count = self.random.choice(knobs)
+        instruction = instructions[position]
+        now = int(trace.decisions[instruction])
         return trace.with_decision(instruction, self._other(now, count), remove_postproc=True)
 
     def clone(self) -> Any:
         return MutateKnob(self.seed)
+
+    def _knobs(self, instructions: Any) -> list[tuple[int, int]]:
+        """Where a trace samples a knob of several choices, and how many: the same in every trace of a space.
+
+        The map of decisions has no order that a seed fixes; the instructions have.
+        """
+        space = str(instructions[DIGEST_AT].inputs[1])
+        if space not in self.knobs:
+            sampled = [
+                (position, len(instruction.attrs[0]))
+                for position, instruction in enumerate(instructions)
+                if instruction.kind.name == "SampleCategorical"
+            ]
+            self.knobs[space] = [(position, count) for position, count in sampled if count > 1]
+        return self.knobs[space]
 
     def _other(self, now: int, count: int) -> int:
         if self.random.random() < 0.5:

@@ -213,10 +213,11 @@ class Search:
         if self._proposed_of_kept <= PROPOSED_OF_KEPT and len(self._kept) > 2 * count:
             return self._best_of(self._kept, count, explore, draw)
         seed = draw.randrange(1, 2**31 - 1)
-        picks = self.evolution.round(max(count, KEPT), explore, self._scores, seed)
-        self._kept, self._proposed_of_kept = [pick.point for pick in picks], count
-        at_random = min(explore, len(picks))
-        picks = picks[: count - at_random] + picks[len(picks) - at_random :] if len(picks) > count else picks
+        evolved = self.evolution.round(max(count, KEPT), explore, self._scores, seed)
+        self._kept, self._proposed_of_kept = [found.point for found in evolved], count
+        if len(evolved) > count:
+            evolved = evolved[: count - explore] + evolved[len(evolved) - explore :]
+        picks = [found.pick() for found in evolved]
         if len(picks) < count:
             self.gate.known.update(pick.point for pick in picks)
             others = left if left is not None else self._drawn(ALL_SCORED, draw)

@@ -32,6 +32,8 @@ FAMILY = f"{PREFIX}family"
 SPACE = f"{PREFIX}space"
 GEMM = f"{PREFIX}gemm"
 _KNOB = f"{PREFIX}knob."
+# The instruction of a trace that says the space's digest: get the block, say the family, say the digest.
+DIGEST_AT = 2
 
 
 @dataclass(frozen=True, slots=True)
