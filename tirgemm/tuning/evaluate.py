@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config
-from tirgemm.errors import Cancelled, DeviceUnavailable, TirgemmError, VerificationFailed
+from tirgemm.errors import Cancelled, DeviceUnavailable, StoreError, TirgemmError, VerificationFailed
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.status import Role
 from tirgemm.tuning.measure import MeasurementCrashed, Measurer, Verification
@@ -71,8 +72,9 @@ class Evaluator:
         """Verify and time one finished build and commit its record, whatever its status.
 
         The attempt is counted before anything runs; a config whose attempts were lost ``MAX_ATTEMPTS`` times, each
-        time with the whole process, is recorded as crashed without running. Raises Cancelled; nothing is recorded then,
-        and the attempt does not count.
+        time with the whole process, is recorded as crashed without running. Raises Cancelled, and whatever else says
+        nothing of the config; then nothing is recorded and the attempt does not count: only a process that died leaves
+        one.
         """
         attempt = self.workbench.store.begin_attempt(self.key(proposal.config))
         base = Candidate(
@@ -85,15 +87,18 @@ class Evaluator:
             attempt=attempt,
             predicted_us=proposal.predicted_us,
         )
-        if attempt > MAX_ATTEMPTS:
-            found = base.with_(message=f"the process died during each of the {attempt - 1} attempts before this one")
-        else:
-            try:
+        try:
+            if attempt > MAX_ATTEMPTS:
+                found = base.with_(
+                    message=f"the process died during each of the {attempt - 1} attempts before this one"
+                )
+            else:
                 found = self._evaluate(base, build)
-            except Cancelled:
+            self.workbench.store.add_candidate(found)
+        except BaseException:
+            with suppress(StoreError):
                 self.workbench.store.withdraw_attempt(base.key, attempt)
-                raise
-        self.workbench.store.add_candidate(found)
+            raise
         return found
 
     def _evaluate(self, candidate: Candidate, build: Future[Binary]) -> Candidate:
