@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 
 import pytest
 
@@ -11,9 +10,9 @@ from tirgemm.bench.held_out import COUNT, GRID, GRID_COUNT, JUDGE_SEEDS, LAYERS,
 from tirgemm.bench.suite_file import Suite
 from tirgemm.bench.suites import named_suites, suite_named
 from tirgemm.errors import InvalidRequest
+from tirgemm.tuning_db import shipped
 from tirgemm.tuning_db.transfer import read_candidates
 
-RECORDS = Path(__file__).resolve().parents[2] / "benchmarks/results/nvidia-h200/records.jsonl.gz"
 JUDGES = [f"judge-{seed}" for seed in JUDGE_SEEDS]
 # Published results name these problems: a change of the generator must not change them.
 DIGESTS = {
@@ -43,7 +42,7 @@ def test_what_is_fitted_to_is_not_judged_by() -> None:
 
 def test_no_judged_problem_was_measured_before_or_is_in_another_suite() -> None:
     judged = {gemm for name in JUDGES for gemm in suite_named(name).gemms}
-    recorded = {candidate.gemm for candidate in read_candidates(RECORDS)}
+    recorded = {candidate.gemm for path in shipped.FOLDER.glob("*.jsonl.gz") for candidate in read_candidates(path)}
     assert len(recorded) > 100
     assert not judged & recorded
     assert not judged & {gemm for path in named_suites().values() for gemm in Suite.read(path).gemms}

@@ -81,7 +81,8 @@ def test_an_announced_length_is_refused_before_the_body_is_sent(shared: Service)
     host, port = shared.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=5) as connection:
         connection.sendall(
-            b"POST /v1/kernels HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 999999\r\n\r\n"
+            b"POST /v1/kernels HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 999999\r\n\r\n"
         )
         assert b"413" in connection.recv(64)
 
