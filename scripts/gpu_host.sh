@@ -48,7 +48,7 @@ for step in "${steps[@]}"; do
       # shellcheck disable=SC2086 - options
       run timeout --signal INT "$limit" $cli tune "${suites[@]/#/--suite=}" --device "${DEVICE:-cuda:0}" \
         --family "${FAMILY:-wgmma}" --regime "${REGIME:-sustained}" --data "$out/data" ${SEARCH:-}
-      run $cli db export "$out/records.jsonl.gz" --data "$out/data" ;;
+      run $cli db export "$out/records.jsonl.gz" --data "$out/data" ;;  # scripts/ship_records.py takes it into the package
     suites)
       files=()
       for suite in "${suites[@]}"; do

@@ -158,7 +158,7 @@ def recorded(database: Database, gemm: Gemm, device: str | None, regime: Regime)
     shipped = ShippedRecords()
     key = _device(_places(database, shipped, gemm), gemm, device, regime)
     own, file = SqlStore(database).candidates(gemm, key, regime), shipped.of(key)
-    beneath = without(list(file.candidates(key, str(gemm), regime)), own) if file else []
+    beneath = without(file.candidates(key, str(gemm), regime), own) if file else []
     entries = [*(_entry(c) for c in own), *(_entry(c, shipped=True) for c in beneath)]
     return Recorded(gemm, key, regime, tuple(sorted(entries, key=_order)))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import lru_cache
+
 from sqlalchemy import Connection
 
 from tirgemm.device import Device
@@ -34,7 +37,7 @@ class LayeredStore(SqlStore):
     def candidates(self, gemm: Gemm, device_key: str, regime: Regime) -> list[Candidate]:
         own = super().candidates(gemm, device_key, regime)
         beneath = self._beneath(gemm, device_key, regime)
-        return own + without(beneath, own) if beneath else own
+        return own + without(beneath, own)
 
     def candidate(self, key: CandidateKey) -> Candidate | None:
         return super().candidate(key) or self._shipped_candidate(key)
@@ -52,9 +55,9 @@ class LayeredStore(SqlStore):
     def offer(self, gemm: Gemm, device: Device, regime: Regime) -> Offer | None:
         for theirs, file in self.shipped.alike(device):
             offered = file.candidates(theirs.key, str(gemm), regime)
-            same = _same(file, device, offered)
+            same = _same(file, device, str(gemm), regime)
             if same:
-                return Offer(device, tuple(same), same=True)
+                return Offer(device, same, same=True)
             if offered:
                 return Offer(theirs, offered, same=False)
         return None
@@ -68,27 +71,31 @@ class LayeredStore(SqlStore):
         beneath = self._beneath(key.gemm, key.device_key, key.regime)
         return next((candidate for candidate in beneath if candidate.key == key), None)
 
-    def _beneath(self, gemm: Gemm, device_key: str, regime: Regime) -> list[Candidate]:
+    def _beneath(self, gemm: Gemm, device_key: str, regime: Regime) -> tuple[Candidate, ...]:
         """The shipped candidates that count as measured here."""
         file = self.shipped.of(device_key)
-        offered = () if file is None else file.candidates(device_key, str(gemm), regime)
-        here = self.device(device_key) if offered else None
-        return [] if file is None or here is None else _same(file, here, offered)
+        if file is None or not file.candidates(device_key, str(gemm), regime):
+            return ()
+        here = self.device(device_key)
+        return () if here is None else _same(file, here, str(gemm), regime)
 
 
-def without(candidates: list[Candidate], known: list[Candidate]) -> list[Candidate]:
+def without(candidates: Iterable[Candidate], known: Iterable[Candidate]) -> list[Candidate]:
     """Those of ``candidates`` whose keys ``known`` has not."""
     keys = {candidate.key for candidate in known}
     return [candidate for candidate in candidates if candidate.key not in keys]
 
 
-def _same(file: ShippedFile, here: Device, offered: tuple[Candidate, ...]) -> list[Candidate]:
-    """Those of ``offered`` that were measured on a device such as ``here`` in its environment, if the fastest is one of
-    them; else none."""
+@lru_cache(maxsize=64)
+def _same(file: ShippedFile, here: Device, gemm: str, regime: Regime) -> tuple[Candidate, ...]:
+    """Those candidates of a problem that were measured on a device such as ``here`` in its environment, if the fastest
+    is one of them; else none."""
     same = frozenset(device.fingerprint for device in file.devices if same_environment(device, here))
-    found = measured_under(offered, same) if same else []
-    best = fastest(offered)
-    return found if best and any(candidate.config == best[0] for candidate in found) else []
+    if not same:
+        return ()
+    offered = file.candidates(here.key, gemm, regime)
+    found, best = measured_under(offered, same), fastest(offered)
+    return found if best and any(candidate.config == best[0] for candidate in found) else ()
 
 
 def _of_file(file: ShippedFile, device_key: str, regime: Regime, near: Gemm | None, most: int) -> list[Candidate]:

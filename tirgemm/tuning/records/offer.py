@@ -42,11 +42,11 @@ def same_environment(one: Device, other: Device) -> bool:
     )
 
 
-def measured_under(candidates: Iterable[Candidate], fingerprints: frozenset[str]) -> list[Candidate]:
+def measured_under(candidates: Iterable[Candidate], fingerprints: frozenset[str]) -> tuple[Candidate, ...]:
     """The candidates all of whose samples say that they were taken in one of these environments."""
-    return [
+    return tuple(
         candidate
         for candidate in candidates
         if candidate.sample_sets
         and all(samples.conditions.get("fingerprint") in fingerprints for samples in candidate.sample_sets)
-    ]
+    )
