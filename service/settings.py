@@ -48,6 +48,8 @@ class Settings(BaseSettings):
     """How long a POST waits for the fallback."""
     max_wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 120.0
     """The longest ``Prefer: wait=N`` that is honoured."""
+    max_queued: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """How many jobs may wait; a request for another one is told to come back."""
     max_trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)] = 4096
     max_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 4 * 3600.0
 

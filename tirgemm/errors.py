@@ -106,6 +106,25 @@ class Interrupted(Cancelled):
     code = "interrupted"
 
 
+class LeaseLost(Cancelled):
+    """A worker's lease on its job ran out, and the job is another's: what it still writes is refused."""
+
+    code = "lease_lost"
+
+
+class WorkersDied(TirgemmError):
+    """Worker after worker died during a job, which is set aside so that no other dies of it."""
+
+    code = "workers_died"
+
+
+class QueueFull(TirgemmError):
+    """As many jobs wait as may; ask again later."""
+
+    code = "queue_full"
+    status = 503
+
+
 class AnalysisFailed(TirgemmError):
     """A kernel or its machine code holds something that the analysis cannot explain; the text names it."""
 

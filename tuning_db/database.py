@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Insert, create_engine, event
+from sqlalchemy import Connection, Engine, Insert, create_engine, event, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
@@ -76,6 +76,13 @@ class Database:
         with translated(self.place), self._writer.begin() as connection:
             yield connection
 
+    def now(self, connection: Connection) -> float:
+        """Seconds since 1970 by the clock of the database: the same for every host that asks."""
+        clock = (
+            "(julianday('now') - 2440587.5) * 86400.0" if self.is_sqlite else "extract(epoch FROM clock_timestamp())"
+        )
+        return float(connection.execute(text(f"SELECT {clock}")).scalar_one())
+
     def insert(self, model: type[Base]) -> Any:
         """An INSERT that knows ON CONFLICT, in this database's dialect."""
         table: Any = model.__table__
@@ -99,11 +106,11 @@ class Database:
             try:
                 return create_engine(self.url, pool_pre_ping=True, **options)
             except ImportError as error:
-                text = (
+                words = (
                     f"{self.place} needs the driver {error.name!r}; install tirgemm with its "
                     f"extra: pip install 'tirgemm[postgres]'"
                 )
-                raise MissingExtra(text) from error
+                raise MissingExtra(words) from error
         engine = create_engine(self.url, connect_args={"timeout": BUSY_SECONDS}, **options)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
@@ -153,8 +160,8 @@ def _parse(url: str) -> URL:
         if parsed.get_backend_name() not in ("sqlite", "postgresql"):
             raise ArgumentError(f"it names {parsed.get_backend_name()}")
     except (ArgumentError, NoSuchModuleError) as error:
-        text = "a database URL is sqlite:////FILE or postgresql+psycopg://USER@HOST/NAME"
-        raise InvalidRequest(f"{text}; the one given cannot be used: {type(error).__name__}") from error
+        form = "a database URL is sqlite:////FILE or postgresql+psycopg://USER@HOST/NAME"
+        raise InvalidRequest(f"{form}; the one given cannot be used: {type(error).__name__}") from error
     if parsed.drivername == "postgresql":
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):

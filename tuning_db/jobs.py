@@ -1,120 +1,54 @@
 """``JobQueue``: tuning requests that outlive every process, claimed by workers under a lease.
 
 The queue writes no events of its own accord: whoever changes a job says so with ``add_event``, before ``finish`` where
-the event is the last one, so that a reader who sees a finished job and no further event has seen them all.
+the event is the last one, so that a reader who sees a finished job and no further event has seen them all. Times are
+those of the database's clock, so that hosts whose clocks differ agree on every lease.
 """
 
 from __future__ import annotations
 
-import math
 import secrets
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, insert, or_, select, update
 
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, StoreError
+from tirgemm.errors import InvalidRequest, QueueFull, StoreError
 from tirgemm.events import Event
-from tirgemm.gemm import Gemm, Regime, regime_named
+from tirgemm.gemm import Gemm
 from tirgemm.status import ENDED, LIVE, EndedStatus, JobStatus
-from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.records.json_values import plain_json, plain_text
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.database import Database
+from tirgemm.tuning_db.job_leases import declare_dead, expired_owners, held, require_held
+from tirgemm.tuning_db.job_values import Job, JobRequest, StoredEvent, WorkerRecord
 from tirgemm.tuning_db.models import EventRow, GemmRow, JobRow, WorkerRow
 from tirgemm.tuning_db.times import Clock, iso
 
 Heartbeat = Literal["ok", "cancelled", "lost"]
-
-
-@dataclass(frozen=True, slots=True)
-class JobRequest:
-    """What a job is asked to tune, and for how long. Raises InvalidRequest."""
-
-    gemm: Gemm
-    device: Device
-    regime: Regime = "sustained"
-    trials: int = 32
-    seconds: float = 120.0
-    seed: int = 0
-    verify: bool = True
-
-    def __post_init__(self) -> None:
-        regime_named(self.regime)
-        Budget(self.trials, self.seconds)
-        if not -(2**63) <= self.seed < 2**63:
-            raise InvalidRequest(f"seed is {self.seed}; it must fit a signed integer of 64 bits")
-
-    @property
-    def budget(self) -> Budget:
-        """What the search may spend in all; candidates that are recorded already count."""
-        return Budget(trials=self.trials, seconds=self.seconds)
-
-    @property
-    def live_key(self) -> str:
-        """Equal for requests that one running job can answer: budgets count by their power of two, seeds not at all."""
-        budget = [math.ceil(math.log2(max(value, 1))) for value in (self.trials, self.seconds)]
-        return rows.digest([str(self.gemm), self.device.key, self.regime, budget, self.verify])
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A tuning request and what became of it; times are ISO 8601 in UTC."""
-
-    id: str
-    request: JobRequest
-    status: JobStatus
-    fallback_id: str | None
-    kernel_id: str | None
-    error: str | None
-    created_at: str
-    started_at: str | None
-    finished_at: str | None
-    attempts: int
-    owner: str | None
-
-    @property
-    def ended(self) -> bool:
-        return self.status in ENDED
-
-
-@dataclass(frozen=True, slots=True)
-class StoredEvent:
-    """An event of a job as it is stored. A later one has a larger id."""
-
-    id: int
-    job_id: str
-    kind: str
-    data: dict[str, Any]
-    at: str
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerRecord:
-    """A worker process, its devices, and when it was last seen."""
-
-    name: str
-    devices: tuple[Device, ...]
-    seen_at: str
+_WAITS = (JobRow.status == "queued", JobRow.owner.is_(None))
 
 
 class JobQueue:
-    """The job, event and worker tables of a Database. ``clock`` gives seconds since 1970."""
+    """The job, event and worker tables of a Database. ``clock`` gives seconds since 1970; by default the database's."""
 
-    def __init__(self, db: Database, clock: Clock = time.time) -> None:
+    def __init__(self, db: Database, clock: Clock | None = None) -> None:
         self.db = db
-        self.clock = clock
+        self._clock = clock
+
+    def _now(self, connection: Connection) -> float:
+        return self.db.now(connection) if self._clock is None else self._clock()
 
     # -- requests ------------------------------------------------------------------------------
 
-    def submit(self, request: JobRequest, fallback_id: str | None = None) -> tuple[Job, bool]:
+    def submit(
+        self, request: JobRequest, fallback_id: str | None = None, *, max_queued: int | None = None
+    ) -> tuple[Job, bool]:
         """Queue a request, or find the live job that already answers it. True where a job was created.
 
         ``fallback_id`` is the kernel that answers until a new job is done: the stored one, where that is to be
-        improved.
+        improved. Raises QueueFull where ``max_queued`` jobs wait already; a live one is joined all the same.
         """
         with self.db.write() as connection:
             values = {
@@ -130,21 +64,27 @@ class JobQueue:
                 "verify": request.verify,
                 "status": "queued",
                 "attempts": 0,
-                "created_at": iso(self.clock()),
+                "created_at": iso(self._now(connection)),
                 "fallback_id": fallback_id,
             }
             statement = self.db.insert(JobRow).values(values).on_conflict_do_nothing(index_elements=["live_key"])
             created = connection.execute(statement.returning(JobRow.id)).scalar() is not None
+            if created and max_queued is not None:
+                waiting = select(func.count()).select_from(JobRow).where(JobRow.status == "queued")
+                if connection.execute(waiting).scalar_one() > max_queued:
+                    raise QueueFull(f"{max_queued} jobs wait already, which is as many as may; ask again later")
             wanted = JobRow.id == values["id"] if created else JobRow.live_key == request.live_key
             found = connection.execute(_select_jobs().where(wanted)).first()
         # On PostgreSQL the live job can have ended between the two statements; then this request starts a new one.
-        return (_job(found), created) if found is not None else self.submit(request, fallback_id)
+        if found is None:
+            return self.submit(request, fallback_id, max_queued=max_queued)
+        return _job(found), created
 
     def cancel(self, job_id: str) -> Job:
         """End a live job as cancelled, at once; its worker learns of it at its next heartbeat. Ended jobs stay as they
         are."""
         with self.db.write() as connection:
-            values = {"status": "cancelled", "live_key": None, "finished_at": iso(self.clock())}
+            values = {"status": "cancelled", "live_key": None, "finished_at": iso(self._now(connection))}
             connection.execute(update(JobRow).where(JobRow.id == job_id, JobRow.status.in_(LIVE)).values(values))
             return _job(_require(connection, job_id))
 
@@ -175,15 +115,17 @@ class JobQueue:
     def claim(self, owner: str, device_keys: Sequence[str], lease_s: float, *, unverified: bool = False) -> Job | None:
         """Take the oldest job that waits, or whose owner's lease has run out, for one of these devices.
 
-        ``unverified`` also takes jobs for devices that are not here and that ask for no verification.
+        ``unverified`` also takes jobs for devices that are not here and that ask for no verification. A job whose
+        fallback another worker builds at this moment is passed over: that one has begun it.
         """
-        now = self.clock()
-        waits = or_(JobRow.status == "queued", and_(JobRow.status == "running", JobRow.lease_until <= now))
         serves: ColumnElement[bool] = JobRow.device_key.in_(list(device_keys))
         if unverified:
             serves = or_(serves, JobRow.verify.is_(False))
-        wanted = select(JobRow.id, JobRow.started_at).where(waits, serves).order_by(JobRow.seq).limit(1)
+        wanted = select(JobRow.id, JobRow.started_at).where(*_WAITS, serves).order_by(JobRow.seq).limit(1)
         with self.db.write() as connection:
+            now = self._now(connection)
+            for dead in expired_owners(connection, now):
+                declare_dead(connection, dead, now)
             found = connection.execute(wanted.with_for_update(skip_locked=True)).first()
             if found is None:
                 return None
@@ -197,12 +139,30 @@ class JobQueue:
             connection.execute(update(JobRow).where(JobRow.id == found.id).values(values))
             return _job(_require(connection, found.id))
 
+    def claim_fallback(
+        self, owner: str, device_keys: Sequence[str], lease_s: float, skip: Collection[str] = ()
+    ) -> Job | None:
+        """Take the oldest job of these devices that waits and has no fallback, to build that alone.
+
+        It stays queued, held under a lease: nobody else builds its fallback or claims it until ``release``, or until
+        the lease has run out. ``skip`` names jobs to pass over.
+        """
+        pending = (*_WAITS, JobRow.fallback_id.is_(None), JobRow.device_key.in_(list(device_keys)))
+        wanted = select(JobRow.id).where(*pending, JobRow.id.not_in(list(skip))).order_by(JobRow.seq).limit(1)
+        with self.db.write() as connection:
+            job_id = connection.execute(wanted.with_for_update(skip_locked=True)).scalar()
+            if job_id is None:
+                return None
+            values = {"owner": owner, "lease_until": self._now(connection) + lease_s}
+            connection.execute(update(JobRow).where(JobRow.id == job_id).values(values))
+            return _job(_require(connection, job_id))
+
     def heartbeat(self, job_id: str, owner: str, lease_s: float) -> Heartbeat:
         """Extend the lease. ``cancelled``: stop; ``lost``: another owner has it, or it has ended: stop and write
         nothing."""
         with self.db.write() as connection:
-            values = {"lease_until": self.clock() + lease_s}
-            extended = connection.execute(update(JobRow).where(*_held(job_id, owner)).values(values))
+            values = {"lease_until": self._now(connection) + lease_s}
+            extended = connection.execute(update(JobRow).where(*held(job_id, owner)).values(values))
             if extended.rowcount:
                 return "ok"
             found = connection.execute(select(JobRow.status).where(JobRow.id == job_id)).scalar()
@@ -211,7 +171,7 @@ class JobQueue:
     def finish(
         self, job_id: str, owner: str, status: EndedStatus, kernel_id: str | None = None, error: str | None = None
     ) -> bool:
-        """End a job that ``owner`` still holds. False, and nothing written, where it was cancelled or taken over."""
+        """End a running job that ``owner`` holds. False, and nothing written, where it was cancelled or taken over."""
         if status not in ENDED:
             raise InvalidRequest(f"a job ends as one of {', '.join(ENDED)}, not {status!r}")
         values = {
@@ -220,16 +180,32 @@ class JobQueue:
             "error": None if error is None else plain_text(error),
             "live_key": None,
             "lease_until": None,
-            "finished_at": iso(self.clock()),
         }
+        running = (*held(job_id, owner), JobRow.status == "running")
         with self.db.write() as connection:
-            return bool(connection.execute(update(JobRow).where(*_held(job_id, owner)).values(values)).rowcount)
+            values["finished_at"] = iso(self._now(connection))
+            return bool(connection.execute(update(JobRow).where(*running).values(values)).rowcount)
 
     def release(self, job_id: str, owner: str) -> bool:
-        """Put a job that ``owner`` holds back into the queue at once. False where it was cancelled or taken over."""
-        values = {"status": "queued", "owner": None, "lease_until": None}
+        """Put a job that ``owner`` holds back into the queue at once, in good order: that is no attempt.
+
+        False where it was cancelled or taken over.
+        """
+        begun = case((JobRow.status == "running", 1), else_=0)
+        values = {"status": "queued", "owner": None, "lease_until": None, "attempts": JobRow.attempts - begun}
         with self.db.write() as connection:
-            return bool(connection.execute(update(JobRow).where(*_held(job_id, owner)).values(values)).rowcount)
+            return bool(connection.execute(update(JobRow).where(*held(job_id, owner)).values(values)).rowcount)
+
+    def owners(self) -> list[str]:
+        """The workers that hold a live job."""
+        wanted = select(JobRow.owner).where(JobRow.status.in_(LIVE), JobRow.owner.is_not(None)).distinct()
+        with self.db.read() as connection:
+            return [owner for owner in connection.execute(wanted).scalars() if owner]
+
+    def declare_dead(self, owner: str) -> list[str]:
+        """Put the jobs of a worker that died back at once; returns their ids. See ``job_leases.declare_dead``."""
+        with self.db.write() as connection:
+            return declare_dead(connection, owner, self._now(connection))
 
     def set_fallback(self, job_id: str, kernel_id: str) -> None:
         """Name the kernel that answers until the search is done, whatever state the job is in."""
@@ -238,16 +214,13 @@ class JobQueue:
             if not found.rowcount:
                 raise _unknown(job_id)
 
-    def pending_fallbacks(self, device_keys: Sequence[str]) -> list[Job]:
-        """Jobs of these devices that wait and have no fallback yet, oldest first."""
-        waits = (JobRow.status == "queued", JobRow.fallback_id.is_(None), JobRow.device_key.in_(list(device_keys)))
-        return self._list(_select_jobs().where(*waits).order_by(JobRow.seq))
-
     # -- events --------------------------------------------------------------------------------
 
-    def add_event(self, job_id: str, event: Event) -> int:
-        """Append an event; StoreError for a job that is not there."""
+    def add_event(self, job_id: str, event: Event, owner: str | None = None) -> int:
+        """Append an event; StoreError for a job that is not there, LeaseLost where ``owner`` holds it no more."""
         with self.db.write() as connection:
+            if owner is not None:
+                require_held(connection, job_id, owner)
             # The lock keeps the ids of one job in the order in which they become visible, on PostgreSQL too.
             if connection.execute(select(JobRow.seq).where(JobRow.id == job_id).with_for_update()).first() is None:
                 raise _unknown(job_id)
@@ -255,7 +228,7 @@ class JobQueue:
                 "job_id": job_id,
                 "kind": event.kind,
                 "data": plain_json(event.to_json()),
-                "at": iso(self.clock()),
+                "at": iso(self._now(connection)),
             }
             return int(connection.execute(insert(EventRow).values(values).returning(EventRow.id)).scalar_one())
 
@@ -270,14 +243,14 @@ class JobQueue:
 
     def register_worker(self, name: str, devices: Sequence[Device], seen: float | None = None) -> None:
         """Say that a worker is alive (by default now) and what it serves; the devices are described in passing."""
-        values = {
-            "name": name,
-            "devices": [device.to_json() for device in devices],
-            "seen": self.clock() if seen is None else seen,
-        }
-        statement = self.db.insert(WorkerRow).values(values)
-        changes = {column: statement.excluded[column] for column in ("devices", "seen")}
         with self.db.write() as connection:
+            values = {
+                "name": name,
+                "devices": [device.to_json() for device in devices],
+                "seen": self._now(connection) if seen is None else seen,
+            }
+            statement = self.db.insert(WorkerRow).values(values)
+            changes = {column: statement.excluded[column] for column in ("devices", "seen")}
             connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changes))
             for device in devices:
                 rows.put_device(self.db, connection, device)
@@ -289,9 +262,9 @@ class JobQueue:
 
     def live_workers(self, max_age_s: float) -> list[WorkerRecord]:
         """Workers seen within the last ``max_age_s`` seconds, by name."""
-        wanted = select(*WorkerRow.__table__.columns).where(WorkerRow.seen >= self.clock() - max_age_s)
+        wanted = select(*WorkerRow.__table__.columns).order_by(WorkerRow.name)
         with self.db.read() as connection:
-            found = connection.execute(wanted.order_by(WorkerRow.name)).all()
+            found = connection.execute(wanted.where(WorkerRow.seen >= self._now(connection) - max_age_s)).all()
         return [WorkerRecord(row.name, tuple(map(Device.from_json, row.devices)), iso(row.seen)) for row in found]
 
     def _list(self, wanted: Select[Any]) -> list[Job]:
@@ -312,10 +285,6 @@ def _require(connection: Connection, job_id: str) -> Row[Any]:
 
 def _unknown(job_id: str) -> StoreError:
     return StoreError(f"no job has the id {job_id!r:.80}")
-
-
-def _held(job_id: str, owner: str) -> tuple[Any, ...]:
-    return (JobRow.id == job_id, JobRow.owner == owner, JobRow.status == "running")
 
 
 def _job(row: Row[Any]) -> Job:

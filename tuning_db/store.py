@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, case, delete, func, insert, select, update
@@ -16,6 +18,7 @@ from tirgemm.tuning.records.json_values import merged, plain_candidate, plain_sa
 from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.database import Database
+from tirgemm.tuning_db.job_leases import require_held
 from tirgemm.tuning_db.models import (
     ArtifactRow,
     AttemptRow,
@@ -47,16 +50,38 @@ class SqlStore:
 
     def __init__(self, db: Database) -> None:
         self.db = db
+        self._fence = threading.local()
+
+    @contextmanager
+    def fenced(self, job_id: str, owner: str) -> Iterator[None]:
+        """Within the block this thread records attempts, candidates and kernels only while ``owner`` holds the job.
+
+        Each of these writes raises LeaseLost once the job is another's.
+        """
+        before = getattr(self._fence, "lease", None)
+        self._fence.lease = (job_id, owner)
+        try:
+            yield
+        finally:
+            self._fence.lease = before
+
+    @contextmanager
+    def _record(self) -> Iterator[Connection]:
+        with self.db.write() as connection:
+            lease = getattr(self._fence, "lease", None)
+            if lease is not None:
+                require_held(connection, *lease)
+            yield connection
 
     # -- candidates ----------------------------------------------------------------------------
 
     def add_candidate(self, candidate: Candidate) -> None:
-        with self.db.write() as connection:
+        with self._record() as connection:
             write_candidate(self.db, connection, plain_candidate(candidate))
 
     def add_samples(self, key: CandidateKey, samples: SampleSet) -> None:
         samples = plain_samples(samples)
-        with self.db.write() as connection:
+        with self._record() as connection:
             found = connection.execute(select_key(key).with_for_update(of=CandidateRow)).first()
             number = self._adopt(connection, key) if found is None else found.id
             if number is None:
@@ -67,7 +92,7 @@ class SqlStore:
             refresh_search_us(connection, number)
 
     def begin_attempt(self, key: CandidateKey) -> int:
-        with self.db.write() as connection:
+        with self._record() as connection:
             gemm_id = rows.gemm_id(self.db, connection, key.gemm)
             if not self.db.is_sqlite:
                 # The primary key would refuse the second of two counters; waiting here gives it the next number.
@@ -124,7 +149,7 @@ class SqlStore:
     # -- kernels -------------------------------------------------------------------------------
 
     def put_kernel(self, kernel: KernelRecord) -> KernelRecord:
-        with self.db.write() as connection:
+        with self._record() as connection:
             kernel_id = write_kernel(self.db, connection, kernel)
             return _one_kernel(connection, kernel_id)
 

@@ -23,6 +23,7 @@ logger = logging.getLogger("tirgemm.service")
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:tirgemm:problem:"
+RETRY_SECONDS = 5
 
 # What may stand where in a request.
 _MEMBERS: dict[tuple[str, ...], type[BaseModel]] = {("body",): KernelRequest, ("body", "budget"): BudgetRequest}
@@ -120,7 +121,9 @@ def _on_tirgemm_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, TirgemmError)
     if error.status >= 500:
         logger.error("%s %s: %s: %s", request.method, request.url.path, error.code, error)
-    return respond(request.url.path, error.status, error.code, error.public or str(error))
+    # What will pass says when to ask again.
+    headers = {"Retry-After": str(RETRY_SECONDS)} if error.status == http.HTTPStatus.SERVICE_UNAVAILABLE else {}
+    return respond(request.url.path, error.status, error.code, error.public or str(error), headers)
 
 
 def _on_validation_error(request: Request, error: Exception) -> Response:

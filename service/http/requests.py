@@ -66,7 +66,7 @@ def answer(state: ServiceState, body: KernelRequest, *, patient: bool = True) ->
         verify=target.here,
     )
     better_than = known.id if known is not None and known.role == "tuned" else None
-    job, _ = state.queue.submit(request, fallback_id=better_than)
+    job, _ = state.queue.submit(request, fallback_id=better_than, max_queued=state.settings.max_queued)
     return KernelOrJob(job=job, fallback=known)
 
 

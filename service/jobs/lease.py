@@ -16,15 +16,22 @@ Reason = Literal["", "cancelled", "lost", "released"]
 
 
 class Lease:
-    """Renews the lease of one job from a thread. ``cancel`` is set, with a ``reason``, when the work must stop."""
+    """Renews the lease of one job from a thread. ``cancel`` is set, with a ``reason``, when the work must stop.
 
-    def __init__(self, queue: JobQueue, job_id: str, owner: str, seconds: float) -> None:
+    The work of a lease ``within`` another one's is released when that one stops.
+    """
+
+    def __init__(
+        self, queue: JobQueue, job_id: str, owner: str, seconds: float, *, within: Lease | None = None
+    ) -> None:
         self.cancel = threading.Event()
         self.reason: Reason = ""
         self._queue = queue
         self._job_id = job_id
         self._owner = owner
         self._seconds = seconds
+        self._within = within
+        self._inner: Lease | None = None
         self._closed = threading.Event()
         self._lock = threading.RLock()
         self._thread = threading.Thread(target=self._beat, name=f"lease-{job_id}", daemon=True)
@@ -33,15 +40,27 @@ class Lease:
         """Ask for the work to stop; the first reason holds."""
         with self._lock:
             self.reason = self.reason or reason
-        self.cancel.set()
+            self.cancel.set()
+            if self._inner is not None:
+                self._inner.stop("released")
 
     def __enter__(self) -> Lease:
         self._thread.start()
+        if self._within is not None:
+            self._within._hold(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._within is not None:
+            self._within._hold(None)
         self._closed.set()
         self._thread.join()
+
+    def _hold(self, inner: Lease | None) -> None:
+        with self._lock:
+            self._inner = inner
+            if inner is not None and self.cancel.is_set():
+                inner.stop("released")
 
     def _beat(self) -> None:
         # Also how soon a cancellation is seen, so no slower than twice a second.

@@ -7,6 +7,8 @@ import os
 import secrets
 import socket
 import threading
+import time
+from collections import Counter
 from pathlib import Path
 
 from tirgemm._terminal.progress_view import LOG_SECONDS, LineView
@@ -15,19 +17,22 @@ from tirgemm.errors import Cancelled, StorageFull, StoreError, TirgemmError
 from tirgemm.events import Ended, Event, EventHandler, FallbackStored
 from tirgemm.progress import ProgressTracker
 from tirgemm.service.jobs.engine import Engine
-from tirgemm.service.jobs.lease import Lease
+from tirgemm.service.jobs.lease import Lease, Reason
 from tirgemm.tuning.budget import covers
 from tirgemm.tuning.records import KernelRecord
-from tirgemm.tuning.records.store import Store
-from tirgemm.tuning_db import Job, JobQueue
+from tirgemm.tuning_db import Job, JobQueue, SqlStore
 
 logger = logging.getLogger("tirgemm.worker")
 
 POLL_SECONDS = 0.1
 STORE_PAUSE_SECONDS = 1.0
-MAX_ATTEMPTS = 50
+# Of a job, one after the other: then it is failed.
+MAX_STORE_FAILURES = 50
+# Between two batches of a search no further fallback of a job that waits is begun after so long.
+FALLBACK_SLICE_SECONDS = 2.0
 _EVER_SECONDS = 1e9
-_INTERRUPTIONS = {
+_INTERRUPTIONS: dict[Reason, str] = {
+    "": "its lease ran out before its worker heard of it",
     "cancelled": "cancelled",
     "lost": "another worker has taken it over",
     "released": "back in the queue, as this worker stops",
@@ -66,11 +71,14 @@ def died_here(owner: str, me: str) -> bool:
 class Worker:
     """Claims jobs for the engine's devices, one at a time, until ``stop`` is called.
 
-    While one job searches, the fallbacks of newly queued ones are built between its batches. A job that is interrupted
-    by ``stop`` goes back to the queue; one whose worker was killed goes on from its records under the next.
+    While one job searches, the fallbacks of newly queued ones are built between its batches, a slice of time each. A
+    job that is interrupted by ``stop`` goes back to the queue; one whose worker was killed goes on from its records
+    under the next. What is recorded is fenced by the lease of the job.
     """
 
-    def __init__(self, queue: JobQueue, store: Store, engine: Engine, *, lease_s: float = 5.0, name: str = "") -> None:
+    def __init__(
+        self, queue: JobQueue, store: SqlStore, engine: Engine, *, lease_s: float = 5.0, name: str = ""
+    ) -> None:
         self.name = name or owner_name()
         self.devices: list[Device] = engine.devices()
         self._keys = [device.key for device in self.devices]
@@ -81,6 +89,7 @@ class Worker:
         self._stop = threading.Event()
         self._lease: Lease | None = None
         self._hopeless: set[str] = set()
+        self._store_failures: Counter[str] = Counter()
 
     def stop(self) -> None:
         """End after releasing the running job; safe in a signal handler."""
@@ -121,7 +130,7 @@ class Worker:
         job = self._queue.claim(self.name, self._keys, self._lease_s, unverified=True)
         if job is None:
             return False
-        with Lease(self._queue, job.id, self.name, self._lease_s) as lease:
+        with Lease(self._queue, job.id, self.name, self._lease_s) as lease, self._store.fenced(job.id, self.name):
             self._lease = lease
             if self._stop.is_set():
                 lease.stop("released")
@@ -136,8 +145,6 @@ class Worker:
         logger.info("job %s: tuning %s on %s%s", job.id, job.request.gemm, job.request.device.key, again)
         view = LineView(ProgressTracker(), lambda line: logger.info("job %s: %s", job.id, line), interval=LOG_SECONDS)
         try:
-            if job.attempts > MAX_ATTEMPTS:
-                raise StoreError(f"workers died {MAX_ATTEMPTS} times on this job; it is given up")
             kernel = self._answer(job, lease, view)
         except Cancelled:
             self._interrupted(job, lease)
@@ -156,7 +163,8 @@ class Worker:
 
     def _store_failed(self, job: Job, error: StoreError) -> None:
         """A database that does not answer may answer again: the job waits for it. A full disk does not empty itself."""
-        if isinstance(error, StorageFull) or job.attempts > MAX_ATTEMPTS:
+        self._store_failures[job.id] += 1
+        if isinstance(error, StorageFull) or self._store_failures[job.id] > MAX_STORE_FAILURES:
             logger.warning("job %s: failed: %s: %s", job.id, error.code, error)
             self._queue.finish(job.id, self.name, "failed", error=f"{error.code}: {error}")
             return
@@ -165,7 +173,7 @@ class Worker:
         self._queue.release(job.id, self.name)
 
     def _interrupted(self, job: Job, lease: Lease) -> None:
-        logger.info("job %s: %s", job.id, _INTERRUPTIONS.get(lease.reason, lease.reason))
+        logger.info("job %s: %s", job.id, _INTERRUPTIONS[lease.reason])
         if lease.reason == "cancelled":
             self._queue.finish(job.id, self.name, "cancelled")
         elif lease.reason == "released":
@@ -187,23 +195,39 @@ class Worker:
             fallback = self._build_fallback(job, lease.cancel, on_event)
             if fallback.shipped and covers(fallback, request.budget):
                 return fallback.id
-        return self._engine.tune(request, on_event, lease.cancel, self._build_pending).id
+        return self._engine.tune(request, on_event, lease.cancel, lambda: self._build_pending(lease)).id
 
-    def _build_pending(self) -> None:
-        """Fallbacks of jobs that wait, between two batches of the one that runs."""
-        for job in self._queue.pending_fallbacks(self._keys):
-            if self._stop.is_set():
-                return
-            if job.id in self._hopeless or job.request.device.key not in self._keys:
-                continue
+    def _build_pending(self, lease: Lease) -> None:
+        """Fallbacks of jobs that wait, between two batches of the one that runs under ``lease``: a slice of time."""
+        deadline = time.monotonic() + FALLBACK_SLICE_SECONDS
+        try:
+            while not lease.cancel.is_set():
+                job = self._queue.claim_fallback(self.name, self._keys, self._lease_s, self._hopeless)
+                if job is None:
+                    return
+                self._build_waiting(job, lease)
+                if time.monotonic() >= deadline:
+                    return
+        except StoreError as error:
+            logger.warning("the jobs that wait: %s: %s", error.code, error)
+
+    def _build_waiting(self, job: Job, lease: Lease) -> None:
+        with (
+            Lease(self._queue, job.id, self.name, self._lease_s, within=lease) as mine,
+            self._store.fenced(job.id, self.name),
+        ):
             try:
-                self._build_fallback(job, self._stop)
+                self._build_fallback(job, mine.cancel)
             except Cancelled:
-                return
+                logger.info("job %s, which waits: its default kernel was interrupted", job.id)
+            except StoreError:
+                raise
             except TirgemmError as error:
                 # The job itself will fail with this when its turn comes; until then it is not tried at every batch.
                 self._hopeless.add(job.id)
                 logger.warning("job %s, which waits: its default kernel failed: %s: %s", job.id, error.code, error)
+            finally:
+                self._queue.release(job.id, self.name)
 
     def _build_fallback(self, job: Job, cancel: threading.Event, on_event: EventHandler | None = None) -> KernelRecord:
         kernel = self._engine.fallback(job.request, cancel, on_event)
@@ -218,7 +242,7 @@ class Worker:
                 return
             view(event)
             if not isinstance(event, FallbackStored):
-                self._queue.add_event(job_id, event)
+                self._queue.add_event(job_id, event, self.name)
 
         return publish
 
@@ -229,9 +253,10 @@ class Worker:
         for worker in self._queue.live_workers(_EVER_SECONDS):
             if died_here(worker.name, self.name):
                 self._queue.remove_worker(worker.name)
-        for job in self._queue.jobs(1000, status="running"):
-            if job.owner and died_here(job.owner, self.name) and self._queue.release(job.id, job.owner):
-                logger.info("job %s: its worker %s is dead", job.id, job.owner)
+        for owner in self._queue.owners():
+            if died_here(owner, self.name):
+                for job_id in self._queue.declare_dead(owner):
+                    logger.info("job %s: its worker %s is dead", job_id, owner)
 
     def _register(self) -> None:
         self._queue.register_worker(self.name, self.devices)

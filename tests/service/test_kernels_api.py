@@ -352,3 +352,18 @@ def test_kernels_are_listed_newest_first_page_by_page_and_filtered(service: Serv
     assert len(found(device="cpu")) == 6
     assert found(device="cuda:sm_80:none:1") == []
     assert found(device="sm_80") == []
+
+
+def test_a_full_queue_is_503_and_says_when_to_come_back(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with serving(tmp_path_factory.mktemp("full"), max_queued=1) as service, service.worker():
+        no_wait = {"Prefer": "wait=0"}
+        running = service.post(headers=no_wait).json()["job"]["id"]
+        service.wait_for(running, "running")
+        waiting = service.post("131x67x31", headers=no_wait).json()["job"]["id"]
+        answer = service.post("133x67x31", headers=no_wait)
+        assert (answer.status_code, answer.json()["code"]) == (503, "queue_full")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert service.post("131x67x31", headers=no_wait).json()["job"]["id"] == waiting, "it is joined all the same"
+        assert service.http.get("/v1/meta").json()["limits"]["queued"] == 1
+        kernel_record(service.store, JobRequest(Gemm.parse("133x67x31"), CPU))
+        assert service.post("133x67x31").status_code == 200, "what is known is answered whatever waits"

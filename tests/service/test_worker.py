@@ -22,6 +22,7 @@ from tirgemm.service.jobs.data_lock import ProcessLock
 from tirgemm.service.jobs.lease import Lease
 from tirgemm.service.jobs.worker import Worker, died_here, owner_name
 from tirgemm.service.settings import Settings
+from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
 
 
@@ -140,6 +141,69 @@ def test_a_fallback_that_cannot_be_built_is_tried_once_and_stops_nobody_else(
         assert found(queue, bad).error == "build_failed: no default of this problem builds"
 
 
+def test_a_burst_of_requests_takes_a_slice_of_each_batch_and_no_more(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tirgemm.service.jobs.worker.FALLBACK_SLICE_SECONDS", 0.0)
+    engine.fallback_gate.set()
+    batches: list[int] = []
+
+    def tune(
+        request: JobRequest, _on_event: object, cancel: threading.Event, between_batches: Callable[[], None]
+    ) -> KernelRecord:
+        for _ in range(4):
+            before = len(engine.calls)
+            between_batches()
+            batches.append(len(engine.calls) - before)
+        assert not cancel.is_set()
+        return kernel_record(engine.store, request, "tuned")
+
+    monkeypatch.setattr(engine, "tune", tune)
+    ids = [submit(queue, f"{m}x67x31") for m in range(101, 121)]
+    with Running(queue, engine):
+        until(lambda: found(queue, ids[-1]).status == "done", 20)
+    assert set(batches) == {0, 1}, "one fallback a batch, where one takes the whole slice"
+    assert all(engine.calls.count(("fallback", f"{m}x67x31:f16:nt")) == 1 for m in range(101, 121))
+
+
+@pytest.mark.parametrize("which", ["running", "waiting"])
+def test_a_cancel_is_heard_while_the_fallback_of_a_waiting_job_is_built(
+    queue: JobQueue, engine: ScriptedEngine, which: str
+) -> None:
+    engine.fallback_gate.set()
+    with Running(queue, engine):
+        running = submit(queue)
+        until(lambda: ("tune", ODD) in engine.calls)
+        engine.fallback_gate.clear()
+        waiting = submit(queue, "131x67x31")
+        until(lambda: found(queue, waiting).owner is not None)
+        assert found(queue, waiting).status == "queued"
+        queue.cancel(running if which == "running" else waiting)
+        if which == "running":
+            until(lambda: found(queue, waiting).status == "running", 3)
+            assert found(queue, waiting).attempts == 1
+        else:
+            later = submit(queue, "133x67x31")
+            until(lambda: found(queue, later).owner is not None, 3)
+            engine.fallback_gate.set()
+            until(lambda: found(queue, later).fallback_id is not None, 3)
+            assert found(queue, running).status == "running"
+        assert found(queue, waiting).fallback_id is None
+
+
+def test_two_workers_never_build_one_fallback_twice(queue: JobQueue, engine: ScriptedEngine) -> None:
+    engine.fallback_gate.set()
+    with Running(queue, engine, "one"), Running(queue, engine, "two"):
+        first, second = submit(queue), submit(queue, "131x67x31")
+        until(lambda: {found(queue, first).status, found(queue, second).status} == {"running"})
+        waiting = [submit(queue, f"{m}x67x31") for m in range(133, 145)]
+        until(lambda: all(found(queue, job_id).fallback_id for job_id in waiting))
+        engine.gate.set()
+        until(lambda: all(found(queue, job_id).status == "done" for job_id in waiting), 20)
+    built = [call for call in engine.calls if call[0] == "fallback"]
+    assert len(built) == len(set(built)) == 14
+
+
 def test_a_stopped_worker_gives_its_job_back_at_once(queue: JobQueue, engine: ScriptedEngine) -> None:
     engine.fallback_gate.set()
     with Running(queue, engine) as worker:
@@ -151,7 +215,7 @@ def test_a_stopped_worker_gives_its_job_back_at_once(queue: JobQueue, engine: Sc
     engine.gate.set()
     with Running(queue, engine):
         until(lambda: found(queue, job_id).status == "done")
-    assert found(queue, job_id).attempts == 2
+    assert found(queue, job_id).attempts == 1, "an orderly end is no attempt"
     assert engine.calls.count(("fallback", ODD)) == 1, "the fallback of the first attempt is still there"
 
 
@@ -247,16 +311,17 @@ def test_a_job_whose_fallback_was_deleted_goes_on(queue: JobQueue, engine: Scrip
     assert found(queue, job_id).kernel_id
 
 
-def test_a_job_that_kills_every_worker_is_given_up(
-    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tirgemm.service.jobs.worker.MAX_ATTEMPTS", 2)
-    job_id = submit(queue)
-    for _ in range(2):
+def test_a_job_that_kills_every_worker_is_given_up(queue: JobQueue, engine: ScriptedEngine) -> None:
+    engine.fallback_gate.set()
+    engine.gate.set()
+    deadly, harmless = submit(queue), submit(queue, "131x67x31")
+    for _ in range(3):
         assert queue.claim(owner_name(pid=4_194_304), [CPU.key], lease_s=0)
     with Running(queue, engine):
-        until(lambda: found(queue, job_id).status == "failed")
-    assert "given up" in str(found(queue, job_id).error)
+        until(lambda: found(queue, harmless).status == "done")
+    assert found(queue, deadly).status == "failed"
+    assert "set aside" in str(found(queue, deadly).error)
+    assert ("tune", ODD) not in engine.calls
 
 
 @pytest.mark.parametrize(
@@ -291,10 +356,26 @@ def test_a_database_that_does_not_answer_sends_the_job_back_and_it_ends_later(
     engine.fail_with = StoreError("the database is locked")
     job_id = submit(queue)
     with Running(queue, engine):
-        until(lambda: found(queue, job_id).attempts > 1)
+        until(lambda: engine.calls.count(("tune", ODD)) > 4)
         assert found(queue, job_id).status in ("queued", "running")
+        assert found(queue, job_id).attempts <= 1, "nobody died"
         engine.fail_with = None
         until(lambda: found(queue, job_id).status == "done")
+
+
+def test_a_job_that_the_database_refuses_for_ever_fails(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tirgemm.service.jobs.worker.STORE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("tirgemm.service.jobs.worker.MAX_STORE_FAILURES", 2)
+    engine.fallback_gate.set()
+    engine.gate.set()
+    engine.fail_with = StoreError("the blob is damaged")
+    job_id = submit(queue)
+    with Running(queue, engine):
+        until(lambda: found(queue, job_id).status == "failed")
+    assert engine.calls.count(("tune", ODD)) == 3
+    assert found(queue, job_id).error == "store_error: the blob is damaged"
 
 
 def test_unverified_builds_are_done_by_any_worker(queue: JobQueue, engine: ScriptedEngine) -> None:

@@ -106,7 +106,7 @@ class SearchLoop:
 
     def propose(self) -> None:
         """Ask the search for a batch and submit its builds."""
-        self.tuning.between_batches()
+        self._pause()
         if not self.measured or not self.overlap:
             self.tuning.enter(Phase.BUILDING)
         proposals = self.search.ask(self.batch)
@@ -125,6 +125,14 @@ class SearchLoop:
                 seconds_left=self.tuning.seconds_left(),
             )
         )
+
+    def _pause(self) -> None:
+        """Do what the caller does between batches, on nobody's budget: the search's clock stands still."""
+        began = time.monotonic()
+        self.tuning.between_batches()
+        self.deadline += time.monotonic() - began
+        self.tuning.deadline = self.deadline
+        self.tuning.raise_if_cancelled()
 
     def collect(self, done: Collection[Future[Binary]]) -> None:
         """Take over the builds that have ended."""

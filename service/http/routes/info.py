@@ -78,5 +78,6 @@ def meta(state: State) -> Meta:
             "seconds": settings.max_seconds,
             "fallback_seconds": settings.fallback_seconds,
             "wait_seconds": settings.max_wait_seconds,
+            "queued": settings.max_queued,
         },
     )

@@ -69,7 +69,7 @@ def start(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-class JobQueueContract:
+class QueueFixtures:
     """Inherit and give the fixture ``database``: a new, empty Database."""
 
     @pytest.fixture
@@ -84,6 +84,10 @@ class JobQueueContract:
         job = queue.claim(owner, KEYS, lease_s)
         assert job is not None
         return job
+
+
+class JobQueueContract(QueueFixtures):
+    """What is submitted, claimed, ended and told."""
 
     # -- submitting ----------------------------------------------------------------------------
 
@@ -329,32 +333,7 @@ class JobQueueContract:
         assert queue.heartbeat(job.id, "w1", 5.0) == "lost"
         assert queue.submit(JobRequest(GEMM, DEVICE))[1] is False
         again = self.claimed(queue, "w2")
-        assert (again.id, again.attempts) == (job.id, 2)
-
-    # -- fallbacks -----------------------------------------------------------------------------
-
-    def test_a_fallback_is_pending_until_it_is_set_or_the_job_runs(self, database: Database, queue: JobQueue) -> None:
-        stored = SqlStore(database).put_kernel(kernel("fallback"))
-        first, second, third = (queue.submit(JobRequest(GEMM.with_(m=m), DEVICE))[0] for m in (3, 5, 7))
-        queue.submit(JobRequest(GEMM, OTHER_DEVICE))
-        self.claimed(queue)
-        assert [job.id for job in queue.pending_fallbacks(KEYS)] == [second.id, third.id]
-        queue.set_fallback(second.id, stored.id)
-        assert [job.id for job in queue.pending_fallbacks(KEYS)] == [third.id]
-        queue.set_fallback(first.id, stored.id)
-        found = queue.job(first.id)
-        assert found is not None
-        assert found.fallback_id == stored.id
-
-    def test_a_job_that_is_to_improve_a_kernel_has_it_as_its_fallback_from_the_start(
-        self, database: Database, queue: JobQueue
-    ) -> None:
-        first, second = (SqlStore(database).put_kernel(kernel()) for _ in range(2))
-        job, created = queue.submit(JobRequest(GEMM, DEVICE), fallback_id=first.id)
-        assert (created, job.fallback_id) == (True, first.id)
-        assert queue.pending_fallbacks(KEYS) == []
-        joined, created = queue.submit(JobRequest(GEMM, DEVICE), fallback_id=second.id)
-        assert (created, joined) == (False, job), "a job that is joined keeps its own"
+        assert (again.id, again.attempts) == (job.id, 1), "what was given back in good order is no attempt"
 
     # -- events --------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.contract.storage.job_lease_contract import JobLeaseContract
 from tests.contract.storage.job_queue_contract import JobQueueContract
 from tirgemm.tuning_db import Database
 
@@ -15,6 +16,18 @@ class TestSqliteJobQueue(JobQueueContract):
 
 
 class TestPostgresJobQueue(JobQueueContract):
+    @pytest.fixture
+    def database(self, postgres_database: Database) -> Database:
+        return postgres_database
+
+
+class TestSqliteJobLeases(JobLeaseContract):
+    @pytest.fixture
+    def database(self, sqlite_database: Database) -> Database:
+        return sqlite_database
+
+
+class TestPostgresJobLeases(JobLeaseContract):
     @pytest.fixture
     def database(self, postgres_database: Database) -> Database:
         return postgres_database

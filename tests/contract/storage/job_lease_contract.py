@@ -1,0 +1,173 @@
+"""Contract tests of leases on jobs, on every database: fallbacks, deaths, fences, clocks, and the queue's bound."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_GEMM, candidate, kernel, key, samples
+from tests.contract.storage.job_queue_contract import KEYS, FakeClock, QueueFixtures
+from tirgemm.errors import LeaseLost, QueueFull
+from tirgemm.events import BatchProposed
+from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
+
+
+class JobLeaseContract(QueueFixtures):
+    """Who may build, run and record."""
+
+    # -- fallbacks -----------------------------------------------------------------------------
+
+    def test_a_fallback_is_built_once_for_a_job_that_waits_for_it(self, database: Database, queue: JobQueue) -> None:
+        stored = SqlStore(database).put_kernel(kernel("fallback"))
+        first, second, third = (queue.submit(JobRequest(GEMM.with_(m=m), DEVICE))[0] for m in (3, 5, 7))
+        queue.submit(JobRequest(GEMM, OTHER_DEVICE))
+        self.claimed(queue)
+        held = queue.claim_fallback("w1", KEYS, 5.0)
+        assert held is not None
+        assert (held.id, held.status, held.attempts) == (second.id, "queued", 0)
+        other = queue.claim_fallback("w2", KEYS, 5.0)
+        assert other is not None
+        assert other.id == third.id, "nobody builds the fallback that another one builds"
+        assert queue.claim("w3", KEYS, 5.0) is None, "nor claims its job meanwhile"
+        assert queue.claim_fallback("w3", KEYS, 5.0) is None
+        queue.set_fallback(second.id, stored.id)
+        assert queue.release(second.id, "w1")
+        assert queue.release(third.id, "w2")
+        assert queue.claim_fallback("w3", KEYS, 5.0, skip=[third.id]) is None
+        again = queue.claim_fallback("w3", KEYS, 5.0)
+        assert again is not None
+        assert again.id == third.id
+        assert self.claimed(queue, "w4").id == second.id
+        queue.set_fallback(first.id, stored.id)
+        found = queue.job(first.id)
+        assert found is not None
+        assert found.fallback_id == stored.id
+
+    def test_who_builds_a_fallback_learns_that_its_job_was_cancelled(self, queue: JobQueue) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        assert queue.claim_fallback("w1", KEYS, 5.0)
+        assert queue.heartbeat(job.id, "w1", 5.0) == "ok"
+        assert not queue.finish(job.id, "w1", "done"), "it does not run"
+        queue.cancel(job.id)
+        assert queue.heartbeat(job.id, "w1", 5.0) == "cancelled"
+        assert not queue.release(job.id, "w1")
+
+    def test_a_fallback_whose_builder_is_silent_is_another_one_s(self, queue: JobQueue, clock: FakeClock) -> None:
+        queue.submit(JobRequest(GEMM, DEVICE))
+        assert queue.claim_fallback("w1", KEYS, 5.0)
+        clock.now += 5
+        assert self.claimed(queue, "w2").attempts == 2
+
+    # -- deaths --------------------------------------------------------------------------------
+
+    def test_a_job_that_kills_three_workers_is_set_aside_and_blocks_nobody(
+        self, queue: JobQueue, clock: FakeClock
+    ) -> None:
+        deadly, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        harmless, _ = queue.submit(JobRequest(OTHER_GEMM, DEVICE))
+        for number in (1, 2, 3):
+            job = self.claimed(queue, f"w{number}")
+            assert (job.id, job.attempts) == (deadly.id, number)
+            assert queue.release(job.id, f"w{number}"), "an orderly end between two deaths"
+            assert self.claimed(queue, f"w{number}").attempts == number
+            clock.now += 5
+        assert self.claimed(queue, "w4").id == harmless.id
+        found = queue.job(deadly.id)
+        assert found is not None
+        assert (found.status, found.attempts, found.owner) == ("failed", 3, None)
+        assert str(found.error).startswith("workers_died: 3 workers died of this job, the last of them w3")
+        again, created = queue.submit(JobRequest(GEMM, DEVICE))
+        assert (created, again.id != deadly.id) == (True, True)
+
+    def test_a_death_counts_against_the_job_whose_fallback_was_built_not_the_one_that_ran(
+        self, queue: JobQueue
+    ) -> None:
+        running, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        deadly, _ = queue.submit(JobRequest(OTHER_GEMM, DEVICE))
+        for number in (1, 2, 3):
+            assert self.claimed(queue, f"w{number}").id == running.id
+            assert queue.claim_fallback(f"w{number}", KEYS, 5.0)
+            assert queue.owners() == [f"w{number}"]
+            assert sorted(queue.declare_dead(f"w{number}")) == sorted([running.id, deadly.id])
+        found = [queue.job(job.id) for job in (running, deadly)]
+        assert [(job.status, job.attempts) for job in found if job] == [("queued", 0), ("failed", 3)]
+        assert queue.declare_dead("w3") == []
+
+    # -- fences --------------------------------------------------------------------------------
+
+    def test_a_worker_that_lost_its_lease_writes_nothing_more(
+        self, database: Database, queue: JobQueue, clock: FakeClock
+    ) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        store = SqlStore(database)
+        self.claimed(queue, "slow")
+        with store.fenced(job.id, "slow"):
+            store.add_candidate(candidate(1))
+            number = store.begin_attempt(key(2))
+            queue.add_event(job.id, BatchProposed(), "slow")
+            clock.now += 5
+            self.claimed(queue, "next")
+            for write in (
+                lambda: store.add_candidate(candidate(2)),
+                lambda: store.add_samples(key(1), samples(3.0)),
+                lambda: store.begin_attempt(key(3)),
+                lambda: store.put_kernel(kernel()),
+                lambda: queue.add_event(job.id, BatchProposed(), "slow"),
+            ):
+                with pytest.raises(LeaseLost, match="no longer held by slow"):
+                    write()
+            store.withdraw_attempt(key(2), number)
+            with store.fenced(job.id, "next"):
+                assert store.begin_attempt(key(2)) == 1
+        store.add_candidate(candidate(3))
+        assert len(store.candidates(GEMM, DEVICE.key, "sustained")) == 2
+        assert store.kernel(GEMM, DEVICE.key, "sustained") is None
+        assert len(queue.events(job.id)) == 1
+
+    def test_what_was_measured_when_the_job_was_cancelled_is_kept(self, database: Database, queue: JobQueue) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        store = SqlStore(database)
+        self.claimed(queue)
+        queue.cancel(job.id)
+        with store.fenced(job.id, "w1"):
+            store.add_candidate(candidate(1))
+
+    # -- clocks --------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("off", [20.0, -30.0])
+    def test_a_host_whose_clock_is_wrong_steals_nothing_and_is_seen(
+        self, database: Database, off: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, real = JobQueue(database), time.time
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        assert queue.claim("right", KEYS, 5.0)
+        monkeypatch.setattr(time, "time", lambda: real() + off)
+        assert queue.claim("wrong", KEYS, 5.0) is None
+        queue.register_worker("wrong", [DEVICE])
+        assert queue.heartbeat(job.id, "right", 5.0) == "ok"
+        monkeypatch.undo()
+        assert [worker.name for worker in queue.live_workers(5.0)] == ["wrong"]
+        assert queue.claim("next", KEYS, 5.0) is None, "the beat of a host in the past did not shorten the lease"
+
+    # -- the bound -----------------------------------------------------------------------------
+
+    def test_a_full_queue_refuses_new_jobs_and_joins_live_ones(self, queue: JobQueue) -> None:
+        for m in (3, 5):
+            queue.submit(JobRequest(GEMM.with_(m=m), DEVICE), max_queued=2)
+        with pytest.raises(QueueFull, match="2 jobs wait already"):
+            queue.submit(JobRequest(GEMM.with_(m=7), DEVICE), max_queued=2)
+        assert len(queue.jobs()) == 2, "what was refused is not queued"
+        assert queue.submit(JobRequest(GEMM.with_(m=5), DEVICE), max_queued=2)[1] is False
+        self.claimed(queue)
+        assert queue.submit(JobRequest(GEMM.with_(m=7), DEVICE), max_queued=2)[1] is True
+
+    def test_a_job_that_is_to_improve_a_kernel_has_it_as_its_fallback_from_the_start(
+        self, database: Database, queue: JobQueue
+    ) -> None:
+        first, second = (SqlStore(database).put_kernel(kernel()) for _ in range(2))
+        job, created = queue.submit(JobRequest(GEMM, DEVICE), fallback_id=first.id)
+        assert (created, job.fallback_id) == (True, first.id)
+        assert queue.claim_fallback("w1", KEYS, 5.0) is None
+        joined, created = queue.submit(JobRequest(GEMM, DEVICE), fallback_id=second.id)
+        assert (created, joined) == (False, job), "a job that is joined keeps its own"

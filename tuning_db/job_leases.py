@@ -1,0 +1,63 @@
+"""Leases on jobs, within a transaction: their holders, the fence of what a holder writes, the death of holders."""
+
+from __future__ import annotations
+
+from sqlalchemy import ColumnElement, Connection, select, update
+
+from tirgemm.errors import LeaseLost, WorkersDied
+from tirgemm.status import LIVE
+from tirgemm.tuning_db.models import JobRow
+from tirgemm.tuning_db.times import iso
+
+# A job during which so many workers died is set aside: the next one would die of it, too.
+MAX_DEATHS = 3
+
+
+def held(job_id: str, owner: str) -> tuple[ColumnElement[bool], ...]:
+    """The condition that ``owner`` holds a live job: to run it or, where it is queued, to build its fallback."""
+    return (JobRow.id == job_id, JobRow.owner == owner, JobRow.status.in_(LIVE))
+
+
+def require_held(connection: Connection, job_id: str, owner: str) -> None:
+    """Raise LeaseLost unless the job is still ``owner``'s; until the transaction ends nobody can take it over.
+
+    One that was cancelled is, until its worker has learnt of it: what that has measured by then is kept.
+    """
+    mine = select(JobRow.id).where(JobRow.id == job_id, JobRow.owner == owner)
+    if connection.execute(mine.with_for_update(read=True)).first() is None:
+        raise LeaseLost(
+            f"job {job_id} is no longer held by {owner}, whose lease ran out: nothing more is written for it"
+        )
+
+
+def expired_owners(connection: Connection, now: float) -> list[str]:
+    """The owners of live jobs whose lease has run out."""
+    lost = (JobRow.status.in_(LIVE), JobRow.lease_until <= now, JobRow.owner.is_not(None))
+    return [owner for owner in connection.execute(select(JobRow.owner).where(*lost).distinct()).scalars() if owner]
+
+
+def declare_dead(connection: Connection, owner: str, now: float) -> list[str]:
+    """Put the jobs of a dead owner back into the queue; returns their ids.
+
+    The death counts against the job that it was busy with: the one whose fallback it built, if there is one, else the
+    one that it ran. A job at its MAX_DEATHS-th is failed, with the reason.
+    """
+    mine = (JobRow.owner == owner, JobRow.status.in_(LIVE))
+    columns = (JobRow.id, JobRow.status, JobRow.attempts)
+    jobs = connection.execute(select(*columns).where(*mine).with_for_update(skip_locked=True)).all()
+    building = {job.id for job in jobs if job.status == "queued"}
+    for job in jobs:
+        # A running one counted this attempt when it was claimed.
+        change = int(job.id in building) if job.status == "queued" else -int(bool(building))
+        attempts = job.attempts + change
+        values = {"status": "queued", "owner": None, "lease_until": None, "attempts": attempts}
+        if attempts >= MAX_DEATHS:
+            words = f"{attempts} workers died of this job, the last of them {owner}; it is set aside"
+            values |= {
+                "status": "failed",
+                "live_key": None,
+                "error": f"{WorkersDied.code}: {words}",
+                "finished_at": iso(now),
+            }
+        connection.execute(update(JobRow).where(JobRow.id == job.id).values(values))
+    return [job.id for job in jobs]

@@ -1,0 +1,89 @@
+"""Values of the job queue: what is asked for, what became of it, its events, and the workers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Gemm, Regime, regime_named
+from tirgemm.status import ENDED, JobStatus
+from tirgemm.tuning.budget import Budget
+from tirgemm.tuning_db import rows
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What a job is asked to tune, and for how long. Raises InvalidRequest."""
+
+    gemm: Gemm
+    device: Device
+    regime: Regime = "sustained"
+    trials: int = 32
+    seconds: float = 120.0
+    seed: int = 0
+    verify: bool = True
+
+    def __post_init__(self) -> None:
+        regime_named(self.regime)
+        Budget(self.trials, self.seconds)
+        if not -(2**63) <= self.seed < 2**63:
+            raise InvalidRequest(f"seed is {self.seed}; it must fit a signed integer of 64 bits")
+
+    @property
+    def budget(self) -> Budget:
+        """What the search may spend in all; candidates that are recorded already count."""
+        return Budget(trials=self.trials, seconds=self.seconds)
+
+    @property
+    def live_key(self) -> str:
+        """Equal for requests that one running job can answer: budgets count by their power of two, seeds not at all."""
+        budget = [math.ceil(math.log2(max(value, 1))) for value in (self.trials, self.seconds)]
+        return rows.digest([str(self.gemm), self.device.key, self.regime, budget, self.verify])
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A tuning request and what became of it; times are ISO 8601 in UTC.
+
+    ``attempts`` is how often a worker began it, without those that gave it back in good order: each but the last ended
+    with the death of its worker.
+    """
+
+    id: str
+    request: JobRequest
+    status: JobStatus
+    fallback_id: str | None
+    kernel_id: str | None
+    error: str | None
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    attempts: int
+    owner: str | None
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An event of a job as it is stored. A later one has a larger id."""
+
+    id: int
+    job_id: str
+    kind: str
+    data: dict[str, Any]
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """A worker process, its devices, and when it was last seen."""
+
+    name: str
+    devices: tuple[Device, ...]
+    seen_at: str
