@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.artifact_samples import CONFIG, cpu, packed
+from tests.helpers.artifact_samples import CONFIG, certified, cpu
 from tirgemm import Gemm
 from tirgemm.artifact import Trust, load
 from tirgemm.errors import Interrupted
@@ -87,7 +87,7 @@ class FakeTune:
                     raise Interrupted("stopped before its first kernel was certified")
             assert control.on_event is not None
             control.on_event(event)
-        data = packed(request.gemm, signer=keywords["signer"])
+        data = certified(request.gemm, signer=keywords["signer"])
         return SimpleNamespace(
             record=record(request.gemm), package=data, save=lambda path: Path(path).write_bytes(data)
         )

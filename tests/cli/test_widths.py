@@ -15,7 +15,7 @@ import pytest
 from rich.cells import cell_len
 
 from tests.cli.test_cli_tune import FakeTune, fake
-from tests.helpers.artifact_samples import SIGNER, packed
+from tests.helpers.artifact_samples import SIGNER, certified
 from tests.helpers.fake_service import FakeService
 from tests.helpers.scripts import script
 from tests.helpers.stored_candidates import GEMM, Made, compiled_for_a_gpu, made
@@ -48,7 +48,7 @@ def home(folder: Path, stored: Made, monkeypatch: pytest.MonkeyPatch) -> Iterato
         monkeypatch.setenv(f"XDG_{name}_HOME", str(folder / name.lower()))
     monkeypatch.chdir(folder)
     Trust.default().add(SIGNER.public)
-    (folder / "kernel.tirgemm").write_bytes(packed(GEMM))
+    (folder / "kernel.tirgemm").write_bytes(certified(GEMM))
     yield folder
     console.MODE.json = False
 

@@ -12,6 +12,7 @@ from tests.service.processes import Serve
 from tirgemm.artifact import Trust, load
 from tirgemm.client import Client
 from tirgemm.errors import UntrustedArtifact
+from tirgemm.gemm import Gemm
 
 GEMM = "37x29x41:f16:nt:alpha:bias:act=relu"
 
@@ -31,7 +32,7 @@ def test_a_posted_shape_comes_back_tuned_verified_signed_and_right(tmp_path: Pat
         began = time.monotonic()
         assert client.submit(GEMM).kernel == document
         assert time.monotonic() - began < 1, "the second answer comes from the database"
-        packages = [client.artifact(kernel["artifact"]["sha256"]) for kernel in (document, fallback)]
+        packages = [client.package(kernel, Gemm.parse(GEMM)) for kernel in (document, fallback)]
     with pytest.raises(UntrustedArtifact):
         load(packages[0], trust=Trust.of("ed25519:" + "A" * 43 + "="))
     rng = np.random.default_rng(3)
