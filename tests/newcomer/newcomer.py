@@ -114,7 +114,7 @@ class Newcomer:
 
     def _type(self, block: Block, command: str, shell: Shell) -> None:
         self._say(f"$ {command}")
-        if command.startswith("pip install "):
+        if command.startswith(("pip install ", "python3 -m venv ")):
             if command in self.installed:  # both pages say how; once is enough
                 self._say("(done already)")
                 return

@@ -34,6 +34,8 @@ def pip_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     done = subprocess.run([sys.executable, "-m", "pip", "cache", "dir"], check=True, capture_output=True, text=True)
     monkeypatch.setenv("PIP_CACHE_DIR", done.stdout.strip())
     monkeypatch.setenv("PIP_DISABLE_PIP_VERSION_CHECK", "1")
+    # A module is compiled when it is imported first; most of what is installed never is.
+    monkeypatch.setenv("PIP_COMPILE", "0")
 
 
 @pytest.mark.slow

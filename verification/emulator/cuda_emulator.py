@@ -6,14 +6,10 @@ helpers in which the tensor-core families wrap an instruction. For kernels with 
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import re
-import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +19,7 @@ from tirgemm.expr import evaluate
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size
 from verification.emulator.memory import GuardedMemory, place
 from verification.emulator.operands import KernelCall, decode, encode
+from verification.emulator.precompiled import folder_of
 
 _HEADER = Path(__file__).with_name("cuda_on_cpu.h")
 _COMPILER = ("g++", "-std=c++17", "-O1", "-fPIC")
@@ -115,7 +112,7 @@ def compile_source(source: str, launch: Launch, folder: Path) -> Compiled:
     command = [
         *_COMPILER,
         "-shared",
-        f"-I{_precompiled_header()}",
+        f"-I{folder_of(_HEADER, _COMPILER)}",
         f"-I{_HEADER.parent}",
         "-o",
         "kernel.so",
@@ -124,16 +121,6 @@ def compile_source(source: str, launch: Launch, folder: Path) -> Compiled:
     done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:20000]
     return Compiled(folder / "kernel.so", launch)
-
-
-@cache
-def _precompiled_header() -> Path:
-    """A folder with ``cuda_on_cpu.h`` precompiled, half of what a kernel takes; it lives as long as this process."""
-    folder = Path(tempfile.mkdtemp(prefix="cuda-on-cpu-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    at = str(folder / f"{_HEADER.name}.gch")
-    subprocess.run([*_COMPILER, f"-I{_HEADER.parent}", "-x", "c++-header", str(_HEADER), "-o", at], check=True)
-    return folder
 
 
 def _entry(source: str, symbol: str) -> str:

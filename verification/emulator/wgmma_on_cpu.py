@@ -24,11 +24,14 @@ from tirgemm.gemm import DTYPE_BYTES
 from tirgemm.launch import Launch, Pointer, Scalar, Size, TensorMap
 from verification.emulator.memory import GuardedMemory, place
 from verification.emulator.operands import KernelCall, decode, encode
+from verification.emulator.precompiled import folder_of
 
 HEADERS = Path(__file__).parent
 # As many ways to schedule as the model knows.
 SEEDS = tuple(range(8))
-_COMPILER = ("g++", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", f"-I{HEADERS}")
+_HEADER = HEADERS / "hopper_on_cpu.h"
+_COMPILER = ("g++", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing")
+_KERNEL_COMPILER = (*_COMPILER, "-O1", "-w")
 _HELPER = re.compile(r"^__forceinline__ __device__ ([\w ]*?)\b(\w+)\(([^)]*)\) \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _STATIC = re.compile(r"^( *)__shared__ (?:alignas\(\d+\) |__align__\(\d+\) )?(\w+) (\w+)\[(\d+)\];", re.MULTILINE)
 _DYNAMIC = re.compile(r"extern __shared__ __align__\(\d+\) (\w+) (\w+)\[\];")
@@ -117,13 +120,14 @@ class Kernels:
         table = ", ".join(f"call_{kernel.symbol}" for kernel in launch.kernels)
         calls = "".join(_call(source, kernel.symbol) for kernel in launch.kernels)
         (folder / "kernel.cc").write_text(
-            f'#include "hopper_on_cpu.h"\n{text}\n{calls}'
+            f'#include "{_HEADER.name}"\n{text}\n{calls}'
             'extern "C" __attribute__((visibility("default")))\n'
             "int emulate(const hopper::Launch* launches, unsigned seed, char* message) {\n"
             f"  static const hopper::Kernel kernels[] = {{{table}}};\n"
             f"  return hopper::run(launches, kernels, {len(launch.kernels)}, seed, message);\n}}\n"
         )
-        _run([*_COMPILER, "-O1", "-w", "-shared", "-o", "kernel.so", "kernel.cc", str(_model())], folder)
+        includes = (f"-I{folder_of(_HEADER, _KERNEL_COMPILER)}", f"-I{HEADERS}")
+        _run([*_KERNEL_COMPILER, *includes, "-shared", "-o", "kernel.so", "kernel.cc", str(_model())], folder)
         self._library = ctypes.CDLL(str(folder / "kernel.so"))
 
     def __enter__(self) -> Kernels:
