@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tirgemm.tuning_db.database import Database
-    from tirgemm.tuning_db.job_values import Job, JobRequest, StoredEvent, WorkerRecord
+    from tirgemm.tuning_db.job_values import Job, JobProgress, JobRequest, StoredEvent, WorkerRecord
     from tirgemm.tuning_db.jobs import JobQueue
     from tirgemm.tuning_db.store import SqlStore
 
-__all__ = ["Database", "Job", "JobQueue", "JobRequest", "SqlStore", "StoredEvent", "WorkerRecord"]
+__all__ = ["Database", "Job", "JobProgress", "JobQueue", "JobRequest", "SqlStore", "StoredEvent", "WorkerRecord"]
 
 _LAZY = {"Database": "database", "JobQueue": "jobs", "SqlStore": "store"} | dict.fromkeys(
-    ("Job", "JobRequest", "StoredEvent", "WorkerRecord"), "job_values"
+    ("Job", "JobProgress", "JobRequest", "StoredEvent", "WorkerRecord"), "job_values"
 )
 
 

@@ -70,6 +70,16 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class JobProgress:
+    """How far a job is: what a reader compares to see whether it changed. ``newest_event`` is 0 where it has none."""
+
+    status: JobStatus
+    fallback_id: str | None
+    kernel_id: str | None
+    newest_event: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredEvent:
     """An event of a job as it is stored. A later one has a larger id."""
 

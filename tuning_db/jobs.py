@@ -22,11 +22,13 @@ from tirgemm.tuning.records.json_values import plain_json, plain_text
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.job_leases import declare_dead, expired_owners, held, require_held
-from tirgemm.tuning_db.job_values import Job, JobRequest, StoredEvent, WorkerRecord
+from tirgemm.tuning_db.job_values import Job, JobProgress, JobRequest, StoredEvent, WorkerRecord
 from tirgemm.tuning_db.models import EventRow, GemmRow, JobRow, WorkerRow
 from tirgemm.tuning_db.times import Clock, iso
 
 Heartbeat = Literal["ok", "cancelled", "lost"]
+# Well below the fewest variables that a statement of any SQLite may have.
+IDS_AT_ONCE = 500
 _WAITS = (JobRow.status == "queued", JobRow.owner.is_(None))
 
 
@@ -238,6 +240,20 @@ class JobQueue:
         with self.db.read() as connection:
             found = connection.execute(wanted.order_by(EventRow.id).limit(max(limit, 0))).all()
         return [StoredEvent(row.id, row.job_id, row.kind, row.data, row.at) for row in found]
+
+    def progress(self, job_ids: Sequence[str]) -> dict[str, JobProgress]:
+        """How far each of these jobs is, all of one moment; those that are not there are left out."""
+        newest = select(func.max(EventRow.id)).where(EventRow.job_id == JobRow.id).scalar_subquery()
+        columns = (JobRow.id, JobRow.status, JobRow.fallback_id, JobRow.kernel_id, newest.label("newest_event"))
+        found: dict[str, JobProgress] = {}
+        with self.db.read() as connection:
+            for first in range(0, len(job_ids), IDS_AT_ONCE):
+                wanted = select(*columns).where(JobRow.id.in_(job_ids[first : first + IDS_AT_ONCE]))
+                found |= {
+                    row.id: JobProgress(row.status, row.fallback_id, row.kernel_id, row.newest_event or 0)
+                    for row in connection.execute(wanted)
+                }
+        return found
 
     # -- the registry of workers ---------------------------------------------------------------
 

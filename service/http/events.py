@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,9 +12,7 @@ from tirgemm.events import event_from_json
 from tirgemm.service.http.documents import JobError
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.state import ServiceState
-from tirgemm.tuning_db import Job, StoredEvent
 
-POLL_SECONDS = 0.1
 PAGE = 500
 RETRY_MS = 500
 
@@ -35,36 +32,41 @@ async def stream(state: ServiceState, job_id: str, after: int) -> AsyncIterator[
     The end is made from the job itself, so that it cannot be missing; it is told again to whoever comes back later.
     """
     retry: int | None = RETRY_MS
-    while not state.stopping.is_set():
-        job, events = await run_in_threadpool(_read, state, job_id, after)
-        for event in events:
-            yield ServerSentEvent(id=str(event.id), event=event.kind, data=event.data, retry=retry)
-            after, retry = event.id, None
-        if len(events) == PAGE:
-            continue
-        if job is None:
+    with state.watch.follow(job_id) as feed:
+        while not state.stopping.is_set():
+            changed, ended = feed.changed, feed.ended
+            if not feed.seen:
+                await changed.wait()
+                continue
+            if after < feed.floor:
+                events = await run_in_threadpool(state.queue.events, job_id, after, PAGE)
+            else:
+                events = feed.behind(after)
+            for event in events:
+                yield ServerSentEvent(id=str(event.id), event=event.kind, data=event.data, retry=retry)
+                after, retry = event.id, None
+            if events:
+                continue
+            if ended:
+                break
+            await changed.wait()
+        else:
             return
-        if job.ended:
-            data = await run_in_threadpool(_end, state, job)
-            yield ServerSentEvent(id=str(after + 1), event=job.status, data=data, retry=retry)
-            return
-        try:
-            await asyncio.wait_for(state.stopping.wait(), POLL_SECONDS)
-        except TimeoutError:
-            continue
+    end = await run_in_threadpool(_end, state, job_id)
+    if end is not None:
+        kind, data = end
+        yield ServerSentEvent(id=str(after + 1), event=kind, data=data, retry=retry)
 
 
-def _read(state: ServiceState, job_id: str, after: int) -> tuple[Job | None, list[StoredEvent]]:
-    # The job first: where it has ended, every event of it is already there to be read.
+def _end(state: ServiceState, job_id: str) -> tuple[str, dict[str, Any]] | None:
+    """The kind and the data of the last event; None where the job is gone."""
     job = state.queue.job(job_id)
-    return job, state.queue.events(job_id, after=after, limit=PAGE)
-
-
-def _end(state: ServiceState, job: Job) -> dict[str, Any]:
+    if job is None:
+        return None
     kernel = state.store.kernel_by_id(job.kernel_id) if job.kernel_id else None
     error = JobError.of(job.error) if job.error else None
     told = f"{error.code}: {error.detail}" if error else None
     said: dict[str, Any] = {"kernel": job.kernel_id, "error": told, "at": job.finished_at}
     if kernel is not None:
         said |= {"config": str(kernel.config), "timings": kernel.timings}
-    return event_from_json(job.status, said).to_json()
+    return job.status, event_from_json(job.status, said).to_json()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from tirgemm.detect import check_fits
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest
+from tirgemm.errors import InvalidRequest, QueueFull
 from tirgemm.families import supporting
 from tirgemm.gemm import Gemm
 from tirgemm.service.http.devices import Target, resolve, unavailable
@@ -20,6 +20,8 @@ from tirgemm.tuning.budget import Budget, covers
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job, JobRequest
 
+EVER_SECONDS = 1e9
+
 
 @dataclass(frozen=True)
 class KernelOrJob:
@@ -30,29 +32,41 @@ class KernelOrJob:
     fallback: KernelRecord | None = None
 
 
-def answer(state: ServiceState, body: KernelRequest, *, patient: bool = True) -> KernelOrJob:
-    """The stored kernel, or a job that was submitted or joined.
+def answer(state: ServiceState, body: KernelRequest, *, patient: bool = True) -> KernelOrJob | None:
+    """The stored kernel, or a job that was submitted or joined. It never waits.
 
-    A stored tuned kernel is the answer unless ``body`` names a budget that it does not cover, or asks to retune: then a
-    job goes on from the records, and that kernel answers meanwhile. ``patient`` waits for a worker that is still
-    starting. Raises InvalidGemm, InvalidDevice, InvalidRequest, Unsupported, DoesNotFit, and the 409 problem for a
-    device that no live worker has.
+    A stored tuned kernel is the answer, whatever the workers do, unless ``body`` names a budget that it does not cover,
+    or asks to retune: then a job goes on from the records, and that kernel answers meanwhile. One whose search was
+    interrupted is the answer too, and a job goes on with it. ``patient``: None where no worker is alive, for what a
+    worker that is still starting could do better. Raises InvalidGemm, InvalidDevice, InvalidRequest, Unsupported,
+    DoesNotFit, QueueFull, and the 409 problem for a device that no live worker has.
     """
     gemm = Gemm.from_json(body.gemm)
     budget = _budget(state.settings, body)
-    devices = _live_devices(state, state.settings.fallback_seconds if patient else 0.0)
-    target = resolve(body.device, devices)
+    devices = _devices(state, state.settings.alive_seconds)
+    target = _target(body.device, devices or _devices(state, EVER_SECONDS), wait=patient and not devices)
+    if target is None:
+        return None
+    here = target.here and bool(devices)
     if target.device is not None:
         check_fits(gemm, target.device)
         supporting(gemm, target.device)
     known = state.store.kernel(gemm, target.key, body.regime)
-    if known is not None and not body.retune and (not target.here or _is_answer(known, body, budget)):
+    if known is not None and not body.retune and _is_answer(known, body, budget):
+        if known.interrupted and here and target.device is not None:
+            _resume(
+                state, known, JobRequest(gemm, target.device, body.regime, budget.trials, budget.seconds, body.seed)
+            )
         return KernelOrJob(kernel=known)
-    if not target.here and not body.verify and not body.retune:
+    if not devices and patient:
+        return None
+    if known is not None and not body.retune and not here:
+        return KernelOrJob(kernel=known)
+    if not here and not body.verify and not body.retune:
         cross = unverified_kernel(state.database, gemm, target.key, body.regime)
         if cross is not None:
             return KernelOrJob(kernel=cross)
-    device = _workable(target, devices, verify=body.verify)
+    device = _workable(replace(target, here=here), devices, verify=body.verify)
     if body.retune:
         budget = budget.on_top_of(trials_recorded(state.store, gemm, target.key, body.regime))
     request = JobRequest(
@@ -63,7 +77,7 @@ def answer(state: ServiceState, body: KernelRequest, *, patient: bool = True) ->
         seconds=budget.seconds,
         seed=body.seed,
         # A device that a worker has is always verified on.
-        verify=target.here,
+        verify=here,
     )
     better_than = known.id if known is not None and known.role == "tuned" else None
     job, _ = state.queue.submit(request, fallback_id=better_than, max_queued=state.settings.max_queued)
@@ -77,14 +91,25 @@ def _is_answer(known: KernelRecord, body: KernelRequest, budget: Budget) -> bool
     return covers(known, budget) if named else known.role == "tuned"
 
 
-def _live_devices(state: ServiceState, seconds: float) -> list[Device]:
-    """What the live workers have; where the server runs a worker that is still starting, it is waited for."""
-    deadline = time.monotonic() + (seconds if state.settings.worker else 0.0)
-    while True:
-        workers = state.queue.live_workers(state.settings.alive_seconds)
-        if workers or time.monotonic() > deadline:
-            return [device for worker in workers for device in worker.devices]
-        time.sleep(0.1)
+def _resume(state: ServiceState, known: KernelRecord, request: JobRequest) -> None:
+    """Have a search that was interrupted gone on with, unless more urgent jobs fill the queue."""
+    with suppress(QueueFull):
+        state.queue.submit(request, fallback_id=known.id, max_queued=state.settings.max_queued)
+
+
+def _devices(state: ServiceState, seconds: float) -> list[Device]:
+    """What the workers have that were seen in the last ``seconds``."""
+    return [device for worker in state.queue.live_workers(seconds) for device in worker.devices]
+
+
+def _target(name: str | None, devices: list[Device], *, wait: bool) -> Target | None:
+    """The device that is meant; None where only a worker could say, and is waited for."""
+    try:
+        return resolve(name, devices)
+    except Problem:
+        if wait:
+            return None
+        raise
 
 
 def progress(state: ServiceState, job_id: str) -> KernelOrJob:

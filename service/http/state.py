@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 
 from tirgemm.artifact.sign import Signer
 from tirgemm.service.explain.explainer import Explainer
+from tirgemm.service.http.watch import Watch
 from tirgemm.service.settings import Settings
 from tirgemm.tuning_db import Database, JobQueue, data_folder
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
@@ -23,7 +24,7 @@ def open_database(settings: Settings) -> Database:
 @dataclass
 class ServiceState:
     """The open parts of one service; ``stopping`` ends the event streams so that the server can shut down;
-    ``explainer`` has a process of its own, to be closed with the database."""
+    ``explainer`` has a process of its own, to be closed with the database; ``watch`` is whom everybody waits with."""
 
     settings: Settings
     database: Database
@@ -32,6 +33,10 @@ class ServiceState:
     public_key: str
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     explainer: Explainer = field(default_factory=Explainer)
+    watch: Watch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(self.queue, self.settings.alive_seconds, self.stopping)
 
     @classmethod
     def open(cls, settings: Settings) -> ServiceState:

@@ -8,13 +8,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tirgemm.service.settings import Settings
 
 logger = logging.getLogger("tirgemm.service")
 
 STOP_SECONDS = 15.0
+# How often a process is looked after, and how many looks at one that hangs it takes to believe it: a machine that was
+# suspended needs a moment.
+LOOK_SECONDS, LOOKS_MISSED = 1.0, 3
 FIRST_PAUSE, LONGEST_PAUSE, STEADY_SECONDS = 0.5, 30.0, 60.0
 
 
@@ -30,11 +33,21 @@ def worker_environment(settings: Settings) -> dict[str, str]:
 
 
 class Supervisor:
-    """Starts a process and starts it again, with growing pauses, whenever it ends before ``stop``."""
+    """Starts a process and starts it again, with growing pauses, whenever it ends before ``stop``.
 
-    def __init__(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
+    ``is_alive`` says whether the process of a pid gave a sign of life of late, None where that cannot be known now. One
+    that gave some, and then none at several looks in a row, hangs: it is killed, and the next one started.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        environment: Mapping[str, str] | None = None,
+        is_alive: Callable[[int], bool | None] = lambda _: None,
+    ) -> None:
         self._command = command
         self._environment = environment
+        self._is_alive = is_alive
         self._stop = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         # The kernel ties the worker to the thread that started it, so this thread lives as long as the server.
@@ -69,11 +82,20 @@ class Supervisor:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        seen, missed, looked = False, 0, time.monotonic()
         while not self._stop.is_set():
             try:
                 return process.wait(timeout=0.1)
             except subprocess.TimeoutExpired:
-                continue
+                if time.monotonic() < looked + LOOK_SECONDS:
+                    continue
+            alive, looked = self._is_alive(process.pid), time.monotonic()
+            seen = seen or alive is True
+            missed = missed + 1 if seen and alive is False else 0
+            if missed == LOOKS_MISSED:
+                logger.error("the worker, process %d, hangs: it gives no sign of life; it is killed", process.pid)
+                process.kill()
+                return process.wait()
         process.terminate()
         try:
             return process.wait(timeout=STOP_SECONDS)

@@ -56,7 +56,9 @@ def run_server(settings: Settings, announce: Announce) -> None:
             signal.signal(number, lambda _number, _frame: server.ask_to_exit())
         supervisor = None
         if settings.worker:
-            supervisor = Supervisor(worker_command(os.getpid()), worker_environment(settings))
+            supervisor = Supervisor(
+                worker_command(os.getpid()), worker_environment(settings), lambda pid: _is_alive(state, pid)
+            )
             stack.callback(supervisor.stop)
             supervisor.start()
         stack.callback(settings.server_file.unlink, missing_ok=True)
@@ -148,7 +150,7 @@ def _announce_when_ready(
 ) -> None:
     deadline = time.monotonic() + WORKER_SECONDS
     while not server.should_exit:
-        if server.started and (supervisor is None or _is_alive(state, supervisor)):
+        if server.started and (supervisor is None or _is_alive(state, supervisor.pid)):
             break
         if server.started and time.monotonic() > deadline:
             logger.warning(
@@ -165,10 +167,10 @@ def _announce_when_ready(
     announce(info)
 
 
-def _is_alive(state: ServiceState, supervisor: Supervisor) -> bool:
-    """Whether the worker that this server started has registered."""
-    mine = f":{supervisor.pid}:"
+def _is_alive(state: ServiceState, pid: int | None) -> bool | None:
+    """Whether the worker of that process is registered and was seen of late; None where the database does not say."""
+    mine = f":{pid}:"
     try:
         return any(mine in worker.name for worker in state.queue.live_workers(state.settings.alive_seconds))
     except StoreError:
-        return False
+        return None

@@ -7,7 +7,7 @@ import re
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
@@ -24,7 +24,6 @@ from tirgemm.tuning.records import KernelRecord
 
 router = APIRouter(prefix="/v1/kernels", tags=["kernels"])
 
-POLL_SECONDS = 0.05
 RETRY_SECONDS = 1
 
 
@@ -52,7 +51,10 @@ def _require_json(content_type: Annotated[str, Header(include_in_schema=False)] 
     },
 )
 async def request_kernel(
-    body: KernelRequest, state: State, prefer: Annotated[str | None, Header(description="wait=N, in seconds")] = None
+    request: Request,
+    body: KernelRequest,
+    state: State,
+    prefer: Annotated[str | None, Header(description="wait=N, in seconds")] = None,
 ) -> Response:
     """The kernel of a problem on a device in a regime: at once where it is known, else by a job that may be joined.
 
@@ -65,9 +67,15 @@ async def request_kernel(
     if wait is not None:
         wait = min(wait, state.settings.max_wait_seconds)
         applied["Preference-Applied"] = f"wait={wait:g}"
-    found = await run_in_threadpool(lambda: answer(state, body, patient=wait != 0))
+    # A worker that this server runs may be starting at this moment.
+    patient = state.settings.worker and wait != 0
+    found = await run_in_threadpool(answer, state, body, patient=patient)
+    if found is None:
+        await state.watch.worker(state.settings.fallback_seconds)
+        found = await run_in_threadpool(answer, state, body, patient=False)
+    assert found is not None
     if found.kernel is None:
-        found = await _waited(state, found, wait)
+        found = await _waited(request, state, found, wait)
     headers = {"Cache-Control": "no-store", "Vary": "Prefer", **applied}
     if found.kernel is not None:
         headers["Content-Location"] = f"/v1/kernels/{found.kernel.id}"
@@ -143,21 +151,54 @@ def _wait(prefer: str | None) -> float | None:
     return None
 
 
-async def _waited(state: ServiceState, found: KernelOrJob, wait: float | None) -> KernelOrJob:
-    """Look again until the kernel is there, or, where no wait was asked for, until the fallback is."""
+async def _waited(request: Request, state: ServiceState, found: KernelOrJob, wait: float | None) -> KernelOrJob:
+    """What is there once the kernel is, or, where no wait was asked for, the fallback; at once where nobody listens
+    any more."""
     assert found.job is not None
     job_id, known = found.job.id, found.fallback
     deadline = time.monotonic() + (state.settings.fallback_seconds if wait is None else wait)
-    while True:
-        finished = found.kernel is not None or found.job is None or found.job.status in ("failed", "cancelled")
-        if finished or (wait is None and found.fallback is not None):
-            return found
-        if time.monotonic() >= deadline or state.stopping.is_set():
-            return found
-        await asyncio.sleep(POLL_SECONDS)
-        found = await run_in_threadpool(progress, state, job_id)
-        if found.fallback is None and found.kernel is None:
-            found = KernelOrJob(job=found.job, fallback=known)
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        with state.watch.follow(job_id) as feed:
+            # Taken before each look, so that no change behind it is missed; the first look is from before this.
+            changed = feed.changed
+            if feed.seen:
+                found = await _look(state, job_id, known)
+            while True:
+                finished = found.kernel is not None or found.job is None or found.job.status in ("failed", "cancelled")
+                if finished or (wait is None and found.fallback is not None):
+                    return found
+                left = deadline - time.monotonic()
+                if left <= 0 or state.stopping.is_set() or not await _happens(changed, gone, left):
+                    return found
+                changed = feed.changed
+                found = await _look(state, job_id, known)
+    finally:
+        gone.cancel()
+
+
+async def _look(state: ServiceState, job_id: str, known: KernelRecord | None) -> KernelOrJob:
+    """How far the job is now; ``known`` answers until there is something newer."""
+    found = await run_in_threadpool(progress, state, job_id)
+    if found.fallback is None and found.kernel is None:
+        return KernelOrJob(job=found.job, fallback=known)
+    return found
+
+
+async def _happens(event: asyncio.Event, gone: asyncio.Future[None], seconds: float) -> bool:
+    """Wait for ``event``; False where nobody listens any more, or after ``seconds``."""
+    change = asyncio.ensure_future(event.wait())
+    try:
+        done, _ = await asyncio.wait((change, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return change in done
+    finally:
+        change.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    """Return when the client has closed the connection; its body has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _ended(found: KernelOrJob, job: dict[str, Any]) -> Problem:

@@ -1,0 +1,161 @@
+"""``Watch``: one poller of the database for everybody who waits, for a job to change or for a worker to be alive."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fastapi.concurrency import run_in_threadpool
+
+from tirgemm.status import ENDED
+from tirgemm.tuning_db import JobProgress, JobQueue, StoredEvent
+
+logger = logging.getLogger("tirgemm.service")
+
+POLL_SECONDS = 0.05
+# Of each job so many of its newest events are kept for its followers; who is further behind reads the database.
+KEPT_EVENTS = 1000
+
+
+class JobFeed:
+    """What the followers of one job share: how far it is, and its newest events.
+
+    ``changed`` is set at the next change, and replaced by a fresh event: take it first, look, then wait for it.
+    ``progress`` is None until the first look (``seen``), and where the job is not there. Events up to the id ``floor``
+    are not kept here.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        self.seen = False
+        self.progress: JobProgress | None = None
+        self.floor = 0
+        self.changed = asyncio.Event()
+        self.followers = 0
+        self._events: deque[StoredEvent] = deque()
+
+    @property
+    def ended(self) -> bool:
+        return self.seen and (self.progress is None or self.progress.status in ENDED)
+
+    def behind(self, after: int) -> list[StoredEvent]:
+        """The kept events behind the id ``after``, oldest first."""
+        return [event for event in self._events if event.id > after]
+
+    def update(self, progress: JobProgress | None, events: list[StoredEvent]) -> None:
+        """Take in what a poll found, and wake the followers where it is something new."""
+        if not self.seen:
+            self.floor = progress.newest_event if progress is not None else 0
+        elif progress == self.progress:
+            return
+        self._events += events
+        while len(self._events) > KEPT_EVENTS:
+            self.floor = self._events.popleft().id
+        self.progress, self.seen = progress, True
+        self.wake()
+
+    def wake(self) -> None:
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
+    @property
+    def newest(self) -> int:
+        """The id of the newest event that its followers can see."""
+        return self._events[-1].id if self._events else self.floor
+
+
+class Watch:
+    """Polls while anybody waits: one look at all jobs that are followed, whatever the number of followers."""
+
+    def __init__(self, queue: JobQueue, alive_seconds: float, stopping: asyncio.Event) -> None:
+        self._queue = queue
+        self._alive_seconds = alive_seconds
+        self._stopping = stopping
+        self._feeds: dict[str, JobFeed] = {}
+        self._worker = asyncio.Event()
+        self._for_worker = 0
+        self._poller: asyncio.Task[None] | None = None
+
+    @property
+    def followers(self) -> int:
+        """How many wait for jobs at this moment."""
+        return sum(feed.followers for feed in self._feeds.values())
+
+    @property
+    def waiting_for_worker(self) -> int:
+        """How many wait for a worker at this moment."""
+        return self._for_worker
+
+    @property
+    def polling(self) -> bool:
+        """Whether the database is looked at, because somebody waits."""
+        return self._poller is not None and not self._poller.done()
+
+    @contextmanager
+    def follow(self, job_id: str) -> Iterator[JobFeed]:
+        """The feed of a job, shared with all its followers, until the end of the block."""
+        feed = self._feeds.setdefault(job_id, JobFeed(job_id))
+        feed.followers += 1
+        self._start()
+        try:
+            yield feed
+        finally:
+            feed.followers -= 1
+            if not feed.followers:
+                del self._feeds[job_id]
+
+    async def worker(self, seconds: float) -> None:
+        """Return once a worker is alive, or after ``seconds``."""
+        self._for_worker += 1
+        self._start()
+        try:
+            await asyncio.wait_for(self._worker.wait(), seconds)
+        except TimeoutError:
+            return
+        finally:
+            self._for_worker -= 1
+
+    def _start(self) -> None:
+        if not self.polling:
+            self._poller = asyncio.create_task(self._poll(), name="watch")
+
+    async def _poll(self) -> None:
+        while (self._feeds or self._for_worker) and not self._stopping.is_set():
+            try:
+                await self._look()
+            except Exception as error:
+                # Who waits goes on waiting: the next look may succeed, and the end of waiting is the client's.
+                logger.warning("looking at the jobs that are followed: %s: %s", type(error).__name__, error)
+            try:
+                await asyncio.wait_for(self._stopping.wait(), POLL_SECONDS)
+            except TimeoutError:
+                continue
+        for feed in self._feeds.values():
+            feed.wake()
+        self._worker.set()
+        self._worker = asyncio.Event()
+
+    async def _look(self) -> None:
+        followed = {job_id: feed.newest if feed.seen else None for job_id, feed in self._feeds.items()}
+        if followed:
+            for job_id, (progress, events) in (await run_in_threadpool(self._read, followed)).items():
+                if job_id in self._feeds:
+                    self._feeds[job_id].update(progress, events)
+        if self._for_worker:
+            workers = await run_in_threadpool(self._queue.live_workers, self._alive_seconds)
+            if workers:
+                self._worker.set()
+                self._worker = asyncio.Event()
+
+    def _read(self, followed: dict[str, int | None]) -> dict[str, tuple[JobProgress | None, list[StoredEvent]]]:
+        """How far each job is, then its events up to there: where it has ended, every event is among them."""
+        progress = self._queue.progress(list(followed))
+        found: dict[str, tuple[JobProgress | None, list[StoredEvent]]] = {}
+        for job_id, newest in followed.items():
+            now = progress.get(job_id)
+            new = now is not None and newest is not None and now.newest_event > newest
+            found[job_id] = now, self._queue.events(job_id, after=newest or 0) if new else []
+        return found

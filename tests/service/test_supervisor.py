@@ -1,0 +1,84 @@
+"""The supervisor: a worker that ends or hangs is replaced, one that nobody can judge is left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.service.processes import Serve, alive
+from tirgemm.service.jobs.supervisor import Supervisor
+
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@contextmanager
+def supervised(is_alive: Callable[[int], bool | None]) -> Iterator[Supervisor]:
+    supervisor = Supervisor(SLEEPER, None, is_alive)
+    supervisor.start()
+    try:
+        until(lambda: supervisor.pid is not None)
+        yield supervisor
+    finally:
+        supervisor.stop()
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tirgemm.service.jobs.supervisor.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("tirgemm.service.jobs.supervisor.FIRST_PAUSE", 0.01)
+
+
+def test_a_worker_that_hangs_is_killed_and_replaced() -> None:
+    looks: dict[int, int] = {}
+
+    def is_alive(pid: int) -> bool:
+        looks[pid] = looks.get(pid, 0) + 1
+        return looks[pid] == 1
+
+    with supervised(is_alive) as supervisor:
+        first = supervisor.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        until(lambda: supervisor.pid not in (None, first))
+        assert not alive(first)
+        assert looks[first] == 4, "once alive, then silent three times"
+
+
+@pytest.mark.parametrize("answers", [[False], [True, None], [True, False, False, True]])
+def test_one_that_starts_is_unjudged_or_comes_back_is_left_alone(answers: list[bool | None]) -> None:
+    looks: list[int] = []
+
+    def is_alive(pid: int) -> bool | None:
+        looks.append(pid)
+        return answers[min(len(looks), len(answers)) - 1]
+
+    with supervised(is_alive) as supervisor:
+        first = supervisor.pid
+        until(lambda: len(looks) > 12)
+        assert set(looks) == {first}
+
+
+@pytest.mark.slow
+def test_a_frozen_worker_of_a_real_service_is_replaced(tmp_path: Path) -> None:
+    with Serve(tmp_path, "--lease-seconds", "0.5") as server:
+        first = server.worker_pid()
+        until(lambda: httpx.get(f"{server.url}/readyz").status_code == 200)
+        os.kill(first, signal.SIGSTOP)
+        until(lambda: server.worker_pid() not in (0, first), 30)
+        until(lambda: httpx.get(f"{server.url}/readyz").status_code == 200, 30)
+        assert "hangs" in server.log.read_text()

@@ -1,0 +1,164 @@
+"""Who waits, and for whom: known kernels wait for nobody, and many who wait cost what one does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.service.support import CPU, ODD, Service, kernel_record, read_events, serving
+from tirgemm.events import BatchProposed
+from tirgemm.gemm import Gemm
+from tirgemm.tuning_db import JobRequest
+
+REQUEST = JobRequest(Gemm.parse(ODD), CPU)
+NO_WAIT = {"Prefer": "wait=0"}
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def counted(service: Service, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often each of the queue's reads is asked for, from now on."""
+    counts = dict.fromkeys(("job", "events", "progress", "live_workers"), 0)
+
+    def count(name: str) -> None:
+        real = getattr(service.queue, name)
+
+        def read(*arguments: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(service.queue, name, read)
+
+    for name in counts:
+        count(name)
+    return counts
+
+
+@pytest.mark.parametrize("device", [CPU.key, "cpu", None])
+def test_a_known_kernel_does_not_wait_for_a_worker_that_hangs(tmp_path: Path, device: str | None) -> None:
+    with serving(tmp_path, fallback_seconds=60) as service:
+        known = kernel_record(service.store, REQUEST)
+        service.queue.register_worker("hung:1:0", [CPU], seen=time.time() - 3600)
+        answer = service.http.post(
+            "/v1/kernels", json={"gemm": ODD} | ({"device": device} if device else {}), timeout=10
+        )
+        assert (answer.status_code, answer.json()["id"]) == (200, known.id)
+
+
+def test_what_a_starting_worker_could_do_waits_for_it_without_holding_anybody_up(tmp_path: Path) -> None:
+    with serving(tmp_path, fallback_seconds=60) as service:
+        known = kernel_record(service.store, REQUEST)
+        answers: list[int] = []
+
+        def ask(m: int) -> None:
+            with httpx.Client(base_url=service.url, timeout=30) as http:
+                answers.append(http.post("/v1/kernels", json={"gemm": f"{m}x67x31"}).status_code)
+
+        threads = [threading.Thread(target=ask, args=(m,)) for m in range(200, 264)]
+        for thread in threads:
+            thread.start()
+        until(lambda: service.state.watch.waiting_for_worker == len(threads))
+        assert service.post(device=CPU.key).json()["id"] == known.id
+        assert service.http.get("/v1/jobs").status_code == 200
+        assert answers == []
+        service.engine.fallback_gate.set()
+        service.engine.gate.set()
+        with service.worker():
+            for thread in threads:
+                thread.join(30)
+        assert set(answers) <= {200, 202}
+        assert len(answers) == len(threads)
+
+
+def test_a_kernel_whose_search_was_interrupted_is_answered_and_gone_on_with(service: Service) -> None:
+    known = kernel_record(service.store, REQUEST, search={"ended": "interrupted", "seconds": 120.0})
+    assert service.post(device=CPU.key).json()["id"] == known.id
+    assert service.queue.jobs() == [], "nobody could go on with it"
+    with service.worker():
+        answer = service.post()
+        assert (answer.status_code, answer.json()["id"]) == (200, known.id)
+        (job,) = service.queue.jobs()
+        assert job.fallback_id == known.id
+        service.engine.gate.set()
+        done = service.wait_for(job.id, "done")
+        assert done["kernel_id"] not in (None, known.id)
+        assert service.post().json()["id"] == done["kernel_id"]
+    assert len(service.queue.jobs()) == 1
+
+
+def test_many_listeners_cost_the_database_what_one_does(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = service.queue.submit(REQUEST)[0].id
+    heard: list[list[str]] = []
+
+    def listen() -> None:
+        with httpx.Client(base_url=service.url, timeout=30) as http:
+            heard.append([kind for _, kind, _ in read_events(http, job_id)])
+
+    threads = [threading.Thread(target=listen) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    until(lambda: service.state.watch.followers == len(threads))
+    counts = counted(service, monkeypatch)
+    for number in range(5):
+        service.queue.add_event(job_id, BatchProposed(trials=number))
+    until(lambda: counts["events"] > 0)
+    began = counts["progress"]
+    until(lambda: counts["progress"] >= began + 5)
+    assert counts["events"] <= 5, "once for all listeners, however many"
+    assert counts["job"] == 0
+    service.queue.cancel(job_id)
+    for thread in threads:
+        thread.join(20)
+    assert heard == [["batch"] * 5 + ["cancelled"]] * len(threads)
+    assert service.state.watch.followers == 0
+    until(lambda: not service.state.watch.polling)
+
+
+def test_a_listener_that_comes_later_or_is_far_behind_misses_nothing(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tirgemm.service.http.watch.KEPT_EVENTS", 3)
+    job_id = service.queue.submit(REQUEST)[0].id
+    heard: dict[int, list[int]] = {}
+
+    def listen(name: int) -> None:
+        with httpx.Client(base_url=service.url, timeout=30) as http:
+            heard[name] = [data["trials"] for _, kind, data in read_events(http, job_id) if kind == "batch"]
+
+    threads = []
+    for name in range(4):
+        threads.append(threading.Thread(target=listen, args=(name,)))
+        threads[-1].start()
+        until(lambda name=name: service.state.watch.followers == name + 1)  # type: ignore[misc]
+        for number in range(7):
+            service.queue.add_event(job_id, BatchProposed(trials=7 * name + number))
+    service.queue.cancel(job_id)
+    for thread in threads:
+        thread.join(20)
+    assert heard == {name: list(range(28)) for name in range(4)}
+
+
+@pytest.mark.parametrize("path", ["wait", "events"])
+def test_a_closed_connection_is_waited_for_no_longer(service: Service, path: str) -> None:
+    with service.worker():
+        job_id = service.post(headers=NO_WAIT).json()["job"]["id"]
+        with httpx.Client(base_url=service.url, timeout=30) as http:
+            if path == "events":
+                with http.stream("GET", f"/v1/jobs/{job_id}/events"):
+                    until(lambda: service.state.watch.followers == 1)
+            else:
+                with pytest.raises(httpx.ReadTimeout):
+                    http.post("/v1/kernels", json={"gemm": ODD}, headers={"Prefer": "wait=100"}, timeout=0.5)
+        until(lambda: service.state.watch.followers == 0, 5)
+        assert service.queue.job(job_id) is not None
