@@ -141,6 +141,17 @@ class StoreError(TirgemmError):
     code = "store_error"
 
 
+class StoreUnavailable(StoreError):
+    """The tuning database does not answer now, or was busy for too long; it may answer again."""
+
+    code = "store_unavailable"
+    status = 503
+
+
+class DamagedBlob(StoreError):
+    """The bytes of a blob are no longer those that its name says."""
+
+
 class SchemaTooNew(StoreError):
     """The database was written by a newer tirgemm."""
 

@@ -187,7 +187,8 @@ class Worker:
         known = self._store.kernel(request.gemm, request.device.key, request.regime)
         # What the job is to improve is its fallback. Any other kernel that covers it was stored since: by a worker that
         # was killed before it could finish the job, or for another request.
-        if known is not None and known.id != job.fallback_id and covers(known, request.budget):
+        stored = known is not None and self._store.has_blob(known.artifact_sha256)
+        if known is not None and stored and known.id != job.fallback_id and covers(known, request.budget):
             return known.id
         if not job.fallback_id:
             self._build_fallback(job, lease.cancel, on_event)
