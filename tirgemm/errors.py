@@ -145,6 +145,17 @@ class StoreError(TirgemmError):
     public = "the service's database or its files refused an operation; its log says why"
 
 
+class StoreUnavailable(StoreError):
+    """The tuning database does not answer now, or was busy for too long; it may answer again."""
+
+    code = "store_unavailable"
+    status = 503
+
+
+class DamagedBlob(StoreError):
+    """The bytes of a blob are no longer those that its name says."""
+
+
 class SchemaTooNew(StoreError):
     """The database was written by a newer tirgemm."""
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
-from tirgemm.errors import StorageFull, StoreError
+from tirgemm.errors import DamagedBlob, StorageFull, StoreError
 
 _FULL = re.compile(r"No space left|StorageFull|QuotaExceeded|\(os error (?:28|122)\)")
 # A blob that is put again counts as new, so that collection leaves it to the record that is about to name it.
@@ -64,7 +64,7 @@ class BlobStore:
         except (OSError, BaseError) as error:
             raise _translate(error, f"blob {sha256} cannot be read") from error
         if hashlib.sha256(data).hexdigest() != sha256:
-            raise StoreError(
+            raise DamagedBlob(
                 f"blob {sha256} in {self.folder} is damaged: its bytes have another hash; put it again to mend it"
             )
         return data

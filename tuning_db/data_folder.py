@@ -32,12 +32,12 @@ def database_file(data_dir: Path | None) -> Path:
     return _folder(data_dir) / FILE_NAME
 
 
-def open_database(data_dir: Path | None, url: str | None = None) -> Database:
+def open_database(data_dir: Path | None, url: str | None = None, limit_s: float | None = None) -> Database:
     """The database at ``url``, by default the SQLite file of the data folder, with the folder's blobs; made where
-    absent."""
+    absent. ``limit_s`` ends the wait for an answer of a database server."""
     from tirgemm.tuning_db import Database
 
-    return Database.embedded(_folder(data_dir)) if url is None else Database(url, _folder(data_dir))
+    return Database.embedded(_folder(data_dir)) if url is None else Database(url, _folder(data_dir), limit_s)
 
 
 @contextmanager

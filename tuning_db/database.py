@@ -14,10 +14,10 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Insert, create_engine, event, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from tirgemm.errors import InvalidRequest, MissingExtra, StorageFull, StoreError
+from tirgemm.errors import InvalidRequest, MissingExtra, StorageFull, StoreError, StoreUnavailable
 from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db import schema
 from tirgemm.tuning_db.blobs import BlobStore
@@ -31,15 +31,16 @@ class Database:
     """SQLite or PostgreSQL with the current schema, and a folder of blobs. Safe from several threads and processes.
 
     ``url`` is SQLAlchemy's (``sqlite:////data/tirgemm.db``, ``postgresql+psycopg://user@host/name``). Opening creates
-    or upgrades the schema. Raises SchemaTooNew for the database of a newer tirgemm, before anything is written,
+    or upgrades the schema. ``limit_s`` ends the wait for an answer of PostgreSQL, which may be frozen. Raises
+    SchemaTooNew for the database of a newer tirgemm, before anything is written,
     StoreError where it cannot be opened, and MissingExtra where the driver is not installed.
     """
 
-    def __init__(self, url: str, data_dir: Path) -> None:
+    def __init__(self, url: str, data_dir: Path, limit_s: float | None = None) -> None:
         self.url = _parse(url)
         self.data_dir = Path(data_dir)
         make_folder(self.data_dir)
-        self.engine = self._connect()
+        self.engine = self._connect(limit_s)
         self._writer = self.engine.execution_options(tirgemm_write=True)
         try:
             with translated(self.place):
@@ -100,11 +101,16 @@ class Database:
     ) -> None:
         self.close()
 
-    def _connect(self) -> Engine:
+    def _connect(self, limit_s: float | None) -> Engine:
         options: dict[str, Any] = {"json_serializer": dump_json, "pool_size": 8, "max_overflow": 56}
         if not self.is_sqlite:
             try:
-                return create_engine(self.url, pool_pre_ping=True, **options)
+                engine = create_engine(self.url, pool_pre_ping=True, **options)
+                if limit_s is not None:
+                    from tirgemm.tuning_db import postgres_limits
+
+                    postgres_limits.limit(engine, limit_s)
+                return engine
             except ImportError as error:
                 words = (
                     f"{self.place} needs the driver {error.name!r}; install tirgemm with its "
@@ -147,8 +153,12 @@ def _translate(error: Exception, place: str) -> StoreError:
         return StoreError(
             f"database {place} is damaged ({words}); put a backup back, or move the file away to start afresh"
         )
+    # psycopg's, by SQLSTATE: no connection (none, 08), a server that is full (53) or ends, a time limit (57).
+    sqlstate = getattr(origin, "sqlstate", "")
+    if isinstance(error, OperationalError) and (sqlstate is None or sqlstate[:2] in ("08", "53", "57")):
+        return StoreUnavailable(f"database {place} does not answer ({words}); repeat when it does")
     if "is locked" in words or isinstance(error, PoolTimeout):
-        return StoreError(
+        return StoreUnavailable(
             f"database {place} was busy for more than {BUSY_SECONDS} s ({words}); repeat when other writers are done"
         )
     return StoreError(f"database {place}: {words}")

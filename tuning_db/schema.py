@@ -43,10 +43,16 @@ def upgrade(engine: Engine, place: str) -> None:
         finally:
             raw.close()
     with engine.execution_options(tirgemm_write=True).begin() as connection:
-        if engine.dialect.name == "postgresql":
+        if engine.dialect.name != "postgresql":
+            if _checked(connection, place) != HEAD:
+                _run(connection)
+            return
+        from tirgemm.tuning_db.postgres_limits import unlimited
+
+        with unlimited(connection):
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
-        if _checked(connection, place) != HEAD:
-            _run(connection)
+            if _checked(connection, place) != HEAD:
+                _run(connection)
 
 
 def alembic_config(connection: Connection | None = None) -> Config:

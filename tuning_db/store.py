@@ -218,6 +218,9 @@ class SqlStore:
     def put_blob(self, data: bytes) -> str:
         return self.db.blobs.put(data)
 
+    def has_blob(self, sha256: str) -> bool:
+        return self.db.blobs.has(sha256)
+
     def get_blob(self, sha256: str) -> bytes:
         return self.db.blobs.get(sha256)
 

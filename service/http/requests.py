@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,8 @@ from tirgemm.service.views.queries import trials_recorded, unverified_kernel
 from tirgemm.tuning.budget import Budget, covers
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job, JobRequest
+
+logger = logging.getLogger("tirgemm.service")
 
 EVER_SECONDS = 1e9
 
@@ -51,7 +54,7 @@ def answer(state: ServiceState, body: KernelRequest, *, patient: bool = True) ->
     if target.device is not None:
         check_fits(gemm, target.device)
         supporting(gemm, target.device)
-    known = state.store.kernel(gemm, target.key, body.regime)
+    known = _whole(state, state.store.kernel(gemm, target.key, body.regime))
     if known is not None and not body.retune and _is_answer(known, body, budget):
         if known.interrupted and here and target.device is not None:
             _resume(
@@ -63,7 +66,7 @@ def answer(state: ServiceState, body: KernelRequest, *, patient: bool = True) ->
     if known is not None and not body.retune and not here:
         return KernelOrJob(kernel=known)
     if not here and not body.verify and not body.retune:
-        cross = unverified_kernel(state.database, gemm, target.key, body.regime)
+        cross = _whole(state, unverified_kernel(state.database, gemm, target.key, body.regime))
         if cross is not None:
             return KernelOrJob(kernel=cross)
     device = _workable(replace(target, here=here), devices, verify=body.verify)
@@ -89,6 +92,14 @@ def _is_answer(known: KernelRecord, body: KernelRequest, budget: Budget) -> bool
     budget."""
     named = body.budget.trials is not None or body.budget.seconds is not None
     return covers(known, budget) if named else known.role == "tuned"
+
+
+def _whole(state: ServiceState, known: KernelRecord | None) -> KernelRecord | None:
+    """The kernel, if its artifact is there; one whose artifact is lost answers nothing, so that it is built again."""
+    if known is None or state.store.has_blob(known.artifact_sha256):
+        return known
+    logger.warning("kernel %s: its artifact %s is lost; it is built again", known.id, known.artifact_sha256)
+    return None
 
 
 def _resume(state: ServiceState, known: KernelRecord, request: JobRequest) -> None:

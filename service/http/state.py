@@ -15,10 +15,13 @@ from tirgemm.service.settings import Settings
 from tirgemm.tuning_db import Database, JobQueue, data_folder
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
+# How long an answer of a database server is awaited: by requests, whose clients wait, and by workers.
+REQUEST_SECONDS, WORKER_SECONDS = 5.0, 30.0
 
-def open_database(settings: Settings) -> Database:
+
+def open_database(settings: Settings, limit_s: float = WORKER_SECONDS) -> Database:
     """The database that the settings name, with the current schema. Raises SchemaTooNew and StoreError."""
-    return data_folder.open_database(settings.data, settings.db or None)
+    return data_folder.open_database(settings.data, settings.db or None, limit_s)
 
 
 @dataclass
@@ -42,7 +45,7 @@ class ServiceState:
     def open(cls, settings: Settings) -> ServiceState:
         """Open the data folder: the database, and the signing key, made where absent. Raises what open_database
         does."""
-        database = open_database(settings)
+        database = open_database(settings, REQUEST_SECONDS)
         signer = Signer.load_or_create(settings.signing_key)
         return cls(settings, database, LayeredStore(database), JobQueue(database), signer.public)
 

@@ -189,7 +189,9 @@ class Worker:
         # What the job is to improve is its fallback. Any other kernel that covers it was stored since: by a worker that
         # was killed before it could finish the job, or for another request; or it is of shipped records, which were
         # looked into while the job waited.
-        if known is not None and (known.shipped or known.id != job.fallback_id) and covers(known, request.budget):
+        stored = known is not None and self._store.has_blob(known.artifact_sha256)
+        improves = known is not None and (known.shipped or known.id != job.fallback_id)
+        if known is not None and stored and improves and covers(known, request.budget):
             return known.id
         if not job.fallback_id:
             fallback = self._build_fallback(job, lease.cancel, on_event)

@@ -105,4 +105,4 @@ def test_a_damaged_blob_is_never_sent(service: Service, artifact: tuple[str, byt
     path = service.state.database.blobs.folder / sha256[:2] / sha256[2:4] / sha256
     path.write_bytes(data[:-1] + b"!")
     answer = service.http.get(url)
-    assert (answer.status_code, answer.json()["code"]) == (500, "store_error")
+    assert (answer.status_code, answer.json()["code"]) == (404, "artifact_not_found")

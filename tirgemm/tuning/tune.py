@@ -40,11 +40,12 @@ class Tuning(TuningTask):
     def fallback(self) -> KernelRecord:
         """The default, built, certified, timed and stored: the answer until the search has a better one.
 
-        Where the best-predicted default does not build or is wrong, the other families' defaults are tried in turn. In
-        their place stands the best of shipped records of this device class, driver and TVM: a ``tuned`` kernel.
+        A stored answer does, too, unless its artifact is lost. Where the best-predicted default does not build or is
+        wrong, the other families' defaults are tried in turn. In their place stands the best of shipped records of this
+        device class, driver and TVM: a ``tuned`` kernel.
         """
         known = self.store.kernel(self.gemm, self.device.key, self.regime)
-        if known is not None and self.is_ours(known.config):
+        if known is not None and self.is_ours(known.config) and self.store.has_blob(known.artifact_sha256):
             return known
         self.require_present()
         self._shipped = self._shipped_kernel()

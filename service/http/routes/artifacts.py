@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path as FilePath
@@ -10,9 +11,11 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Response
 from fastapi.responses import StreamingResponse
 
+from tirgemm.errors import DamagedBlob
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.state import State
 
+logger = logging.getLogger("tirgemm.service")
 router = APIRouter(prefix="/v1/artifacts", tags=["artifacts"])
 
 MEDIA_TYPE = "application/vnd.tirgemm+zip"
@@ -64,7 +67,15 @@ def _file(state: State, sha256: str) -> FilePath:
     )
     if not re.fullmatch(r"[0-9a-f]{64}", sha256) or not state.database.blobs.has(sha256):
         raise missing
-    return state.database.blobs.checked(sha256)
+    try:
+        return state.database.blobs.checked(sha256)
+    except DamagedBlob as error:
+        # As good as lost, and to be seen as such: the next request for its problem has it built again.
+        logger.error("%s; it is deleted", error)
+        state.database.blobs.delete(sha256)
+        raise Problem(
+            404, f"artifact {sha256} was damaged; ask for its problem again, it is built anew", "artifact_not_found"
+        ) from error
 
 
 def _pieces(path: FilePath, first: int, last: int) -> Iterator[bytes]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
+from anyio import fail_after, to_thread
 from fastapi import APIRouter
 
 from tirgemm._version import __version__
@@ -21,6 +23,8 @@ logger = logging.getLogger("tirgemm.service")
 
 router = APIRouter(tags=["service"])
 
+READY_SECONDS = 3.0
+
 
 @router.get("/healthz")
 async def healthz() -> Health:
@@ -29,10 +33,15 @@ async def healthz() -> Health:
 
 
 @router.get("/readyz")
-def readyz(state: State) -> Readiness:
-    """200 where the database is reachable and a worker is alive, else 503."""
+async def readyz(state: State) -> Readiness:
+    """200 where the database is reachable and a worker is alive, else 503, within a few seconds."""
+    look = partial(state.queue.live_workers, state.settings.alive_seconds)
     try:
-        workers = state.queue.live_workers(state.settings.alive_seconds)
+        with fail_after(READY_SECONDS):
+            workers = await to_thread.run_sync(look, abandon_on_cancel=True)
+    except TimeoutError as error:
+        detail = f"the database does not answer within {READY_SECONDS:g} s"
+        raise Problem(503, detail, headers={"Retry-After": "1"}) from error
     except StoreError as error:
         logger.error("the database does not answer: %s", error)
         raise Problem(503, "the database does not answer; the log says why", headers={"Retry-After": "1"}) from error

@@ -76,6 +76,10 @@ class Store(Protocol):
         space."""
         ...
 
+    def has_blob(self, sha256: str) -> bool:
+        """Whether bytes of that hash are there; they are not read."""
+        ...
+
     def get_blob(self, sha256: str) -> bytes:
         """The bytes, whose hash is checked. StoreError where absent or damaged."""
         ...

