@@ -17,7 +17,7 @@ WARPGROUP = 128
 MMA_M = 64
 
 # Consumer warpgroups of a cooperative tile. 192 rows are three: two would have one and a half wgmmas each.
-_CONSUMERS = {64: 1, 128: 2, 192: 3, 256: 2}
+CONSUMERS = {64: 1, 128: 2, 192: 3, 256: 2}
 # Widths of staged outputs.
 _CHUNKS = (64, 32, 16, 8)
 # Tiles of D in shared memory a consumer: one fills while TMA stores the other.
@@ -56,7 +56,7 @@ class Plan:
     @property
     def config(self) -> Config:
         """The config that this is the plan of."""
-        return Config("wgmma", tuple((name, getattr(self, name)) for name in _KNOBS))
+        return Config("wgmma", tuple((name, getattr(self, name)) for name in KNOBS))
 
     def __post_init__(self) -> None:
         for knob in names.WORDS:
@@ -106,7 +106,7 @@ class Plan:
 
     @property
     def consumers(self) -> int:
-        return 2 if self.pingpong else _CONSUMERS[self.tile_m]
+        return 2 if self.pingpong else CONSUMERS[self.tile_m]
 
     @property
     def threads(self) -> int:
@@ -350,7 +350,7 @@ class Plan:
         return expr.make("mul", self.gemm.m_dim, self.slices * self.pitch)
 
 
-_KNOBS = tuple(field.name for field in fields(Plan))[2:]
+KNOBS = tuple(field.name for field in fields(Plan))[2:]
 _last: tuple[Gemm, Config, Plan] | None = None
 
 
