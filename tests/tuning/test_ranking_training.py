@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import geometric_mean
 
 import numpy as np
 import pytest
@@ -10,10 +11,13 @@ import pytest
 from tests.helpers.ranking import H200, PROBLEMS, as_estimated, made_up, rows_of, slow_pingpong, trained_on
 from tirgemm.config import Config
 from tirgemm.errors import InvalidRequest
-from tirgemm.families.common.ranking_model import RankingModel
+from tirgemm.families.common.ranking_model import RankingModel, ranking_model, shipped_file
 from tirgemm.gemm import Gemm
 from tirgemm.tuning import ranking_training as training
 from tirgemm.tuning.records import Candidate, Status
+from tirgemm.tuning_db import transfer
+
+RECORDS = Path(__file__).resolve().parents[2] / "benchmarks/results/nvidia-h200/records.jsonl.gz"
 
 
 def test_a_model_learns_where_the_estimates_are_wrong_and_ranks_problems_that_it_has_not_seen() -> None:
@@ -59,3 +63,21 @@ def test_what_no_longer_is_a_config_and_what_failed_teach_nothing() -> None:
 def test_too_few_problems_are_no_model() -> None:
     with pytest.raises(InvalidRequest, match="have 2 problems"):
         training.train(rows_of(as_estimated)[:2], H200, {})
+
+
+def test_the_model_that_ships_is_of_the_records_beside_it_and_of_todays_features_and_estimates() -> None:
+    """Ranked by features that mean something else than when it was trained, or as corrections of other estimates, it
+    would not know the records that it has learnt by heart."""
+    device = transfer.read_devices(RECORDS)[0]
+    path = shipped_file(device.key)
+    assert path.stat().st_size < 2**20
+    model = ranking_model(device)
+    assert model is not None
+    candidates = transfer.read_candidates(RECORDS)
+    problems = training.problem_rows(candidates, device)
+    assert model.provenance["records_sha256"] == training.records_sha256(problems)
+    first = [training.shares(each, np.log(each.estimates_us) - each.log_gains(model))[0] for each in problems]
+    assert geometric_mean(first) > 0.985
+    held_out = model.provenance["held_out"]
+    assert all(scores["model"]["geomean"] > scores["estimate"]["geomean"] for scores in held_out.values())
+    assert {"commit", "date", "xgboost"} <= model.provenance.keys()
