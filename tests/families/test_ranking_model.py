@@ -12,6 +12,8 @@ import pytest
 
 from tests.helpers.ranking import H200, PROBLEMS, as_estimated, slow_pingpong, trained_on
 from tirgemm.errors import InvalidRequest
+from tirgemm.families import family_named
+from tirgemm.families.choice import ranked_defaults
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ranking_model import (
     FARTHEST,
@@ -137,3 +139,18 @@ def test_a_users_model_is_read_again_when_it_changes_and_named_when_it_is_none(o
             ranking_model(H200)
     own_model.unlink()
     assert kind_of(GEMM) == kind_of(PROBLEMS[0])
+
+
+def test_families_are_compared_by_a_model_that_knows_them_all_and_else_by_their_estimates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = [FAMILY, family_named("mma")]
+    estimated = ranked_defaults(both, GEMM, H200, "sustained")
+    assert [family.name for family, _ in estimated] == ["wgmma", "mma"]
+    document = trained_on(as_estimated)
+    domain = document["domain"] | {"mma sustained": document["domain"]["wgmma sustained"]}
+    model = RankingModel.of_json(document | {"domain": domain})
+    monkeypatch.setattr("tirgemm.families.choice.ranking_model", lambda _: model)
+    monkeypatch.setattr(RankingModel, "log_gain", lambda _, __, configs: np.array([9.0 * (configs.family == "mma")]))
+    assert [family.name for family, _ in ranked_defaults(both, GEMM, H200, "sustained")] == ["mma", "wgmma"]
+    assert ranked_defaults(both, GEMM.with_(dtype="bf16"), H200, "sustained")[0][0].name == "wgmma"
