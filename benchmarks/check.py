@@ -95,6 +95,8 @@ def problems(
             return [*counted.problems(document), *_origins(document["cases"], history)]
         if document["suite"] == "proposal_sources":
             return [*_environment(document), *_sources(document)]
+        if document["suite"] == "zero_shot_folds":
+            return [*_environment(document), *_folds(document)]
         if document["suite"] == mma_ceiling.SUITE:
             found = [*_environment(document), *mma_ceiling.problems(document)]
             return [*found, *_origins(document["rows"], history)]
@@ -168,6 +170,27 @@ def _records(path: Path) -> list[str]:
         for c in candidates
         if c.status is Status.MEASURED and not (c.search_us and c.search_us > 0)
     ]
+
+
+def _folds(document: dict[str, Any]) -> Iterator[str]:
+    """Every problem is there once; its shares are up to 1 and grow with how many of the first are looked at."""
+    seen: set[tuple[str, str]] = set()
+    for row in document["rows"]:
+        key = (row["gemm"], row["regime"])
+        if key in seen:
+            yield f"{row['gemm']} {row['regime']} is there twice"
+        seen.add(key)
+        gemm = Gemm.parse(row["gemm"])
+        if row["fold"] != f"{gemm.n}x{gemm.k}":
+            yield f"{row['gemm']} lies in the fold {row['fold']}"
+        for name in ("estimate", "model"):
+            shares = row[name]
+            if (
+                len(shares) != len(document["first"])
+                or sorted(shares) != shares
+                or not 0 < shares[0] <= shares[-1] <= 1
+            ):
+                yield f"{row['gemm']} {row['regime']}: the shares of its {name} are {shares}"
 
 
 def _sources(document: dict[str, Any]) -> Iterator[str]:

@@ -1,10 +1,11 @@
-"""Sources of proposals compared at equal trials: evolution, neighbourhood of the fastest, and half of each.
+"""Sources of proposals compared at equal trials: evolution, neighbourhood of the fastest, half of each, ranking model.
 
     python benchmarks/proposal_sources.py --out benchmarks/results/nvidia-h200/proposal_sources.json
 
 Runs ``Search`` without a device on recorded times: a complete space of ``simt`` (``tests/data``), and for problems of
 ``wgmma`` the configs in ``tuning_db/shipped`` as the space, with and without the records of other problems. In these
-pools evolution cannot mutate; what is compared there is which unknown config the trained model takes next.
+pools evolution cannot mutate; what is compared there is which unknown config the model takes next. The ranking model is
+trained without the problems of a pool's (n, k); the family's default in a pool is the best-estimated config of it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import math
 import random
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,15 +30,22 @@ from tirgemm.detect import device as detect  # noqa: E402
 from tirgemm.device import Device  # noqa: E402
 from tirgemm.errors import InvalidConfig  # noqa: E402
 from tirgemm.families import Family, family_named  # noqa: E402
+from tirgemm.families.common.config_columns import ConfigColumns  # noqa: E402
+from tirgemm.families.common.ranking_model import RankingModel  # noqa: E402
+from tirgemm.families.features import expected_us, features  # noqa: E402
 from tirgemm.gemm import Gemm  # noqa: E402
 from tirgemm.tuning.comparable_times import comparable_times  # noqa: E402
+from tirgemm.tuning.ranking_training import problem_rows, train  # noqa: E402
 from tirgemm.tuning.records import Candidate, Status  # noqa: E402
 from tirgemm.tuning.search import search as search_module  # noqa: E402
+from tirgemm.tuning.search.cost_model import BoostedTrees  # noqa: E402
+from tirgemm.tuning.search.ranked_model import RankedModel  # noqa: E402
 from tirgemm.tuning.search.recorded_space import RecordedFamily, RecordedSpace, Row  # noqa: E402
 from tirgemm.tuning.search.search import Search  # noqa: E402
 from tirgemm.tuning_db.transfer import read_candidates, read_devices  # noqa: E402
 
 SUITE = "proposal_sources"
+RANKED = "ranking model"
 # The share of the neighbourhood in the first proposals, and later.
 SHARES = {
     "evolution": (0.0, 0.0),
@@ -45,8 +53,9 @@ SHARES = {
     "neighbourhood": (1.0, 1.0),
     "neighbourhood, then half": (1.0, 0.5),
     "neighbourhood, then evolution": (1.0, 0.0),
+    RANKED: (0.0, 0.0),
 }
-TRIALS, BATCH = (8, 16, 32), 4
+TRIALS, BATCH = (1, 4, 8, 16, 32), 4
 LEAST_CONFIGS = 60
 
 
@@ -86,6 +95,20 @@ class PoolFamily(RecordedFamily):
         return self.family.predict_us(gemm, config, device, regime)
 
 
+class RankedFamily(PoolFamily):
+    """The same, with the recorded points in the order of a ranking model's expectations."""
+
+    def __init__(self, pool: PoolFamily, expected_us: Mapping[Config, float]) -> None:
+        super().__init__(pool.recorded, pool.family)
+        self.order = sorted(expected_us, key=lambda config: expected_us[config])
+
+    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:  # noqa: ARG002
+        return self.order[0]
+
+    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int) -> list[Config]:  # noqa: ARG002
+        return self.order[:count]
+
+
 @dataclass(frozen=True)
 class SearchedSpace:
     """A space to search, and what is known of other problems."""
@@ -94,28 +117,32 @@ class SearchedSpace:
     space: RecordedSpace
     family: Family
     history: tuple[Candidate, ...] = ()
+    ranking: RankingModel | None = None
 
 
 def pools(path: Path, count: int) -> Iterator[SearchedSpace]:
     """Problems of many recorded configs, drawn by a seed; each without and with the records of other (n, k)."""
     device, family = read_devices(path)[0], family_named("wgmma")
     problems: dict[Gemm, list[Candidate]] = {}
-    for candidate in read_candidates(path):
+    candidates = read_candidates(path)
+    rows_of_all = problem_rows(candidates, device)
+    for candidate in candidates:
         if (candidate.config.family, candidate.regime) == ("wgmma", "sustained"):
             problems.setdefault(candidate.gemm, []).append(candidate)
     large = [gemm for gemm, recorded in problems.items() if len(recorded) >= LEAST_CONFIGS]
     for gemm in random.Random(13).sample(large, count):
         space = family.space(gemm, device)
         times = {c: us for c, us in comparable_times(problems[gemm]).items() if us is not None and _has(space, c)}
-        default = family.default(gemm, device, "sustained")
-        times.setdefault(default, max(times.values()))
+        default = min(times, key=lambda config: family.predict_us(gemm, config, device, "sustained"))
         recorded = RecordedSpace(gemm, device, "sustained", Pool.of(space, list(times)), default, path.name)
         for config, us in times.items():
             predicted = family.predict_us(gemm, config, device, "sustained")
             recorded.rows[recorded.number(config)] = Row(Status.MEASURED, us, predicted)
         others = [c for g, recorded_of in problems.items() if (g.n, g.k) != (gemm.n, gemm.k) for c in recorded_of]
         made: Family = PoolFamily(recorded, family)  # type: ignore[assignment]
-        yield SearchedSpace(f"{gemm} alone", recorded, made)
+        seen = [rows for rows in rows_of_all if (rows.gemm.n, rows.gemm.k) != (gemm.n, gemm.k)]
+        ranking = RankingModel.of_json(train(seen, device, {}))
+        yield SearchedSpace(f"{gemm} alone", recorded, made, (), ranking)
         yield SearchedSpace(f"{gemm} with others", recorded, made, tuple(others))
 
 
@@ -127,16 +154,23 @@ def _has(space: Space, config: Config) -> bool:
     return True
 
 
-def searched(case: SearchedSpace, shares: tuple[float, float], seed: int) -> list[float]:
+def searched(case: SearchedSpace, source: str, seed: int) -> list[float]:
     """The best time over the optimum after each number of TRIALS."""
+    gemm, device, regime = case.space.gemm, case.space.device, case.space.regime
+    family, model = case.family, None
+    if source == RANKED:
+        assert case.ranking is not None
+        family = _ranked(case, case.ranking)
+        model = RankedModel(gemm, device, regime, [family], case.ranking)
     search = Search(
-        case.space.gemm,
-        case.space.device,
-        case.space.regime,
-        [case.family],
+        gemm,
+        device,
+        regime,
+        [family],
         seed=seed,
         history=case.history,
-        near_shares=shares,
+        cost_model=model or BoostedTrees(gemm, device, regime, [family], seed=seed),
+        near_shares=SHARES[source],
     )
     best: list[float] = []
     while len(best) < TRIALS[-1]:
@@ -151,6 +185,19 @@ def searched(case: SearchedSpace, shares: tuple[float, float], seed: int) -> lis
     return [best[min(trials, len(best)) - 1] / case.space.optimum_us for trials in TRIALS]
 
 
+def _ranked(case: SearchedSpace, ranking: RankingModel) -> Family:
+    pool, space = case.family, case.space.space
+    assert isinstance(pool, PoolFamily)
+    assert isinstance(space, Pool)
+    gemm, device, regime = case.space.gemm, case.space.device, case.space.regime
+    configs = ConfigColumns.of(space.points)
+    found = features(gemm, configs, device, regime, pool.family)
+    times = expected_us(gemm, configs, found, regime, ranking)
+    expected = {configs.config(row): us for row, us in enumerate(times.tolist())}
+    made: Family = RankedFamily(pool, expected)
+    return made
+
+
 def main() -> int:
     options = _options()
     # Pools are always enumerated and scored: their points are no neighbours of each other.
@@ -160,8 +207,10 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     for case in cases:
         search_module.ALL_SCORED = 64 if case.name == "simt, complete" else 10_000
-        for source, shares in SHARES.items():
-            over = [searched(case, shares, seed) for seed in range(options.seeds)]
+        for source in SHARES:
+            if source == RANKED and case.ranking is None:
+                continue
+            over = [searched(case, source, seed) for seed in range(options.seeds)]
             rows.append({"space": case.name, "points": len(case.space.times), "source": source, "over_optimum": over})
             print(
                 case.name,

@@ -182,6 +182,25 @@ def proposals(results: Path, suites: Path) -> str:  # noqa: ARG001 - called like
     return table(["space", "source", *(f"{trials} trials" for trials in document["trials"])], lines, 2)
 
 
+def zero_shot(results: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites
+    """First choices for shapes whose (n, k) was held out, by the estimate and by the ranking model."""
+    path = results / "zero_shot_folds.json"
+    if not path.is_file():
+        return not_yet(f"python benchmarks/zero_shot_folds.py RECORDS --out {path.name}")
+    document = json.loads(path.read_text())
+    groups: dict[tuple[str, bool], list[Row]] = {}
+    for row in document["rows"]:
+        groups.setdefault((row["regime"], row["covered"]), []).append(row)
+    lines = []
+    for (regime, covered), rows in sorted(groups.items(), key=lambda item: (not item[0][1], item[0][0])):
+        for name in ("estimate", "model"):
+            shares = zip(*(row[name] for row in rows), strict=True)
+            what = f"{regime}, {'covered' if covered else 'not covered'}; {len(rows)} problems"
+            lines.append([what, name, *(geomean(list(values)) for values in shares)])
+    head = ["regime", "ranked by", *(f"best of first {first}" if first > 1 else "first" for first in document["first"])]
+    return table(head, lines, 2)
+
+
 _NOT_YET = not_yet("tirgemm bench square deepgemm llama skinny odd")
 TABLES: dict[str, Callable[[Path, Path], str]] = {
     "summary": summary,
@@ -190,4 +209,5 @@ TABLES: dict[str, Callable[[Path, Path], str]] = {
     "knobs": knobs,
     "knob_worth": knob_worth,
     "proposals": proposals,
+    "zero_shot": zero_shot,
 }

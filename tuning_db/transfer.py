@@ -79,6 +79,16 @@ def read_devices(path: Path) -> list[Device]:
     return [Device.from_json(record["device"]) for record in records]
 
 
+def read_database(db: Database) -> tuple[list[Device], list[Candidate]]:
+    """The devices and candidates of one state of a database."""
+    with _outgoing(db, artifacts=False) as (_, records):
+        values = [value_in(record, db.place) for record in records]
+    return (
+        [value for value in values if isinstance(value, Device)],
+        [value for value in values if isinstance(value, Candidate)],
+    )
+
+
 def merge(db: Database, other: Database, *, artifacts: bool = True) -> Merged:
     """Merge another open database into ``db``, which may be of the other kind."""
     if db.url == other.url:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import typer
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
+from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.service.commands.tune import Data, Url
 from tirgemm.tuning_db.data_folder import database_file, existing_database, open_database
@@ -20,6 +22,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+# Parts of the problems that a new model is tried on, each by a model of the others.
+TRAINING_FOLDS = 8
 RecordsFile = Annotated[Path, typer.Argument(metavar="FILE", help="A records file, .jsonl or .jsonl.gz.")]
 
 
@@ -130,6 +134,79 @@ def gc(
         as_json,
         found | {"dry_run": dry_run},
         lambda: console.out.print(f"{found['blobs']} blobs ({found['blob_bytes']} bytes) {verb}"),
+    )
+
+
+@app.command()
+def train(
+    device: Annotated[
+        str | None, typer.Option(help="Key, name or architecture; default: the one device of the records.")
+    ] = None,
+    records: Annotated[
+        Path | None, typer.Option("--records", metavar="FILE", help="Of this records file, not of the database.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Default: in your data folder, where it counts."),
+    ] = None,
+    data: Data = None,
+    db: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Train the model that ranks configs of a class of devices before anything is measured."""
+    from tirgemm.bench.results import environment
+    from tirgemm.bench.suites import benchmarks_folder
+    from tirgemm.families.common.ranking_model import user_file
+    from tirgemm.tuning import ranking_training as training
+    from tirgemm.tuning_db import transfer
+
+    if records is not None:
+        devices, candidates = transfer.read_devices(records), transfer.read_candidates(records)
+    else:
+        with existing_database(data, db, or_give="a records file with --records") as database:
+            devices, candidates = transfer.read_database(database)
+    chosen = _device_of_records(devices, device)
+    problems = training.problem_rows(candidates, chosen)
+    training.require_enough(problems, chosen)
+    ranked = list(training.held_out(problems, chosen, TRAINING_FOLDS))
+    home = benchmarks_folder()
+    about = environment(chosen, home.parent if home else None)
+    provenance = {
+        "records": records.name if records is not None else "the tuning database",
+        "records_sha256": training.records_sha256(problems),
+        "held_out": training.scores(ranked),
+        **{name: about[name] for name in ("tirgemm", "commit", "date")},
+    }
+    document = training.train(problems, chosen, provenance)
+    path = out or user_file(chosen.key)
+    size = training.write(document, path)
+
+    def show() -> None:
+        said = document["provenance"]
+        console.out.print(f"{path}: {size} bytes, trained on {said['rows']} configs of {said['problems']} problems")
+        for regime, found in said["held_out"].items():
+            first = [
+                f"{name} {found[name]['geomean']:.3f} (least {found[name]['least']:.3f})"
+                for name in ("estimate", "model")
+            ]
+            console.out.print(
+                f"{regime}, {found['problems']} problems held out, the first choice over the fastest recorded: "
+                f"{', '.join(first)}"
+            )
+
+    console.emit(as_json, {"file": str(path), "bytes": size} | document["provenance"], show)
+
+
+def _device_of_records(devices: Sequence[Device], wanted: str | None) -> Device:
+    """The device that is named, or the only one."""
+    found = [device for device in devices if wanted is None or wanted in device.names]
+    if len({device.key for device in found}) == 1:
+        return found[0]
+    keys = ", ".join(sorted({device.key for device in devices})) or "none"
+    raise InvalidRequest(
+        f"--device is {wanted!r}; the records are of the devices {keys}: name one of them"
+        if wanted is not None or found
+        else "the records are of no device; measure something first"
     )
 
 

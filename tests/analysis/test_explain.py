@@ -115,7 +115,7 @@ def test_the_kernel_that_multiplies_is_known_without_machine_code(family: str) -
 
 
 def test_waves_of_a_persistent_kernel_are_of_its_tiles() -> None:
-    found = explained(Gemm.parse("4096x4096x4096:f16:nt"), "wgmma")
+    found = explained(Gemm.parse("4096x4096x4096:bf16:nt"), "wgmma")
     waves, cut = found.main.waves, found.cut
     assert waves is not None
     assert cut is not None

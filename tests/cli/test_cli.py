@@ -428,3 +428,29 @@ def test_the_database_is_exported_imported_merged_and_collected(run: Run, home: 
     assert run("db", "gc", "--data", "one", "--older-than", 0, "--vacuum")[0] == 0
     code, out, _ = run("db", "info", "--data", "one", "--json")
     assert (code, json.loads(out)["blobs"]) == (0, 0)
+
+
+def test_a_ranking_model_is_trained_on_the_records_of_a_file_or_of_the_database(run: Run, home: Path) -> None:
+    from tests.helpers.ranking import H200, PROBLEMS, made_up, slow_pingpong
+    from tirgemm.families.common.ranking_model import user_file
+    from tirgemm.tuning_db import Database, SqlStore, transfer
+
+    (home / "one").mkdir()
+    with Database.embedded(home / "one") as database:
+        store = SqlStore(database)
+        store.put_device(H200)
+        for gemm in PROBLEMS:
+            for candidate in made_up(gemm, slow_pingpong, 12):
+                store.add_candidate(candidate)
+        transfer.export_records(database, home / "records.jsonl.gz")
+    code, out, _ = run("db", "train", "--data", "one", "--json")
+    trained = json.loads(out)
+    assert (code, trained["problems"], Path(trained["file"])) == (0, len(PROBLEMS), user_file(H200.key))
+    code, out, _ = run(
+        "db", "train", "--records", "records.jsonl.gz", "--device", "sm_90a", "--output", "m.gz", "--json"
+    )
+    assert (code, json.loads(out)["records_sha256"]) == (0, trained["records_sha256"])
+    assert (home / "m.gz").stat().st_size == json.loads(out)["bytes"]
+    assert "trained on" in run("db", "train", "--data", "one")[1]
+    code, _, err = run("db", "train", "--data", "one", "--device", "sm_80")
+    assert (code, H200.key in err) == (2, True)

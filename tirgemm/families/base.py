@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tirgemm.config import Config, Space, Value
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig
+from tirgemm.families.common.config_columns import ConfigColumns
+from tirgemm.families.common.tile_work import TileWork
 from tirgemm.gemm import Gemm
 from tirgemm.launch import Launch
 from tirgemm.layouts import Layout, TiledCopy
@@ -69,7 +71,7 @@ class Family(Protocol):
         ...
 
     def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
-        """A good config without tuning: pure, under 1 ms, in the space, passing every rule."""
+        """A good config without tuning: pure, a few milliseconds at most, in the space, passing every rule."""
         ...
 
     def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
@@ -135,6 +137,28 @@ class WithDerivedKnobs(Protocol):
 
     def derived_knobs(self, config: Config) -> Mapping[str, Value]:
         """Knobs of the usual names for the cost model, in addition to the config's."""
+        ...
+
+
+@runtime_checkable
+class WithTileWork(Protocol):
+    """A family that says what its blocks do and how long that takes, of many configs at once."""
+
+    def tile_work(self, gemm: Gemm, configs: ConfigColumns, device: Device) -> TileWork:
+        """What the blocks of ``configs`` do."""
+        ...
+
+    def estimates_us(self, gemm: Gemm, configs: ConfigColumns, device: Device, regime: str) -> Any:
+        """``predict_us`` of each of ``configs``, as an array."""
+        ...
+
+
+@runtime_checkable
+class WithShortlist(Protocol):
+    """A family that ranks a table of configs to find its default."""
+
+    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int) -> list[Config]:
+        """At most ``count`` configs that pass every rule and cut the work in different ways, the default first."""
         ...
 
 

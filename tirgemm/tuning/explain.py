@@ -16,6 +16,7 @@ from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, InvalidConfig, MissingExtra, TirgemmError, Unsupported
 from tirgemm.families import Family, families, family_named, refusal, supporting
 from tirgemm.families.base import Program
+from tirgemm.families.choice import ranked_defaults
 from tirgemm.families.common.tracing import quick_tracing
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.build.cuda import checked_launch, compile_lowered, lower_all
@@ -139,8 +140,7 @@ def chosen(
         if knobs:
             raise InvalidConfig(f"the knobs {knobs!r:.200} are of no family: name one of {', '.join(families())}")
         _require_gpu(device)
-        choices = [(f, f.default(gemm, device, regime)) for f in supporting(gemm, device)]
-        return min(choices, key=lambda pair: pair[0].predict_us(gemm, pair[1], device, regime))[1]
+        return ranked_defaults(supporting(gemm, device), gemm, device, regime)[0][1]
     writer = writing(gemm, family, device)
     return with_knobs(writer, gemm, device, writer.default(gemm, device, regime), knobs)
 

@@ -14,6 +14,7 @@ from tirgemm.config import Config
 from tirgemm.errors import Cancelled, Interrupted, TirgemmError
 from tirgemm.events import Done, FallbackStored, Phase, SearchStarted, WasCancelled
 from tirgemm.families import Family
+from tirgemm.families.choice import ranked_defaults
 from tirgemm.tuning.budget import Ended, covers, usual
 from tirgemm.tuning.finish import FULL, finish
 from tirgemm.tuning.records import Candidate, KernelRecord, Status
@@ -34,8 +35,7 @@ class Tuning(TuningTask):
 
     def default(self) -> tuple[Family, Config]:
         """The best-predicted default over the supporting families."""
-        choices = [(f, f.default(self.gemm, self.device, self.regime)) for f in self.families]
-        return min(choices, key=lambda pair: pair[0].predict_us(self.gemm, pair[1], self.device, self.regime))
+        return ranked_defaults(self.families, self.gemm, self.device, self.regime)[0]
 
     def fallback(self) -> KernelRecord:
         """The default, built, certified, timed and stored: the answer until the search has a better one.
@@ -52,10 +52,7 @@ class Tuning(TuningTask):
         if self._shipped is not None:
             return self._shipped
         self.enter(Phase.DEFAULT)
-        choices = sorted(
-            ((f, f.default(self.gemm, self.device, self.regime)) for f in self.families),
-            key=lambda pair: pair[0].predict_us(self.gemm, pair[1], self.device, self.regime),
-        )
+        choices = ranked_defaults(self.families, self.gemm, self.device, self.regime)
         failures: list[TirgemmError] = []
         for _, config in choices:
             self.raise_if_cancelled()

@@ -69,6 +69,8 @@ class FamilyContract:
     """Problems to run: odd sizes, all layouts, epilogues, gaps, batches, ranges."""
     growing_gemms: ClassVar[tuple[str, str]] = ("65x63x67:f16:nt", "1025x1023x1027:f16:nt")
     """A small problem and a large one."""
+    default_limit_s: ClassVar[float] = 1e-3
+    """Seconds that choosing a default may take."""
     random_configs: ClassVar[int] = 2
     """Random configs run per small problem, besides the default."""
 
@@ -142,7 +144,7 @@ class FamilyContract:
                 assert rejected(self.family, gemm, config, self.device) is None, f"{gemm}: {config}"
 
     @pytest.mark.timing
-    def test_default_is_pure_and_takes_less_than_a_millisecond(self) -> None:
+    def test_default_is_pure_and_takes_little_time(self) -> None:
         for gemm in self.parsed():
             configs, taken, work = set(), [], []
             for _ in range(20):
@@ -154,7 +156,7 @@ class FamilyContract:
             # Seconds of the reference's processor: those of this one are worth less, more so while its other thread
             # works.
             took = min(taken) / max(1.0, min(work) / REFERENCE_S)
-            assert took < 1e-3, f"default of {gemm} took {took * 1e3:.2f} ms"
+            assert took < self.default_limit_s, f"default of {gemm} took {took * 1e3:.2f} ms"
 
     def test_choosing_a_default_does_not_import_tvm(self) -> None:
         code = (

@@ -7,11 +7,15 @@ config's, so every kernel is deterministic.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.errors import InvalidGemm
 from tirgemm.expr import evaluate
 from tirgemm.families.base import OutputTile, Program, Rule, SharedTile, require_valid
+from tirgemm.families.common.config_columns import ConfigColumns
+from tirgemm.families.common.tile_work import TileWork
 from tirgemm.families.wgmma import heuristic
 from tirgemm.families.wgmma.planning import repacking
 from tirgemm.families.wgmma.planning.copies import COPYING_THREADS, copies_of
@@ -19,6 +23,7 @@ from tirgemm.families.wgmma.planning.plan import plan
 from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
 from tirgemm.families.wgmma.rules import RULES
 from tirgemm.families.wgmma.space import space
+from tirgemm.families.wgmma.work import estimates_us, tile_work
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 from tirgemm.layouts import Layout, TiledCopy
 
@@ -68,6 +73,15 @@ class Wgmma:
 
     def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
         return heuristic.predict_us(gemm, config, device, regime)
+
+    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int) -> list[Config]:
+        return heuristic.shortlist(gemm, device, regime, count)
+
+    def tile_work(self, gemm: Gemm, configs: ConfigColumns, device: Device) -> TileWork:
+        return tile_work(gemm, configs, device)
+
+    def estimates_us(self, gemm: Gemm, configs: ConfigColumns, device: Device, regime: str) -> Any:
+        return estimates_us(gemm, configs, device, regime)
 
     def output_tile(self, gemm: Gemm, config: Config, device: Device, m: int) -> OutputTile:
         cut = plan(gemm, config, device.units)

@@ -19,7 +19,7 @@ from tirgemm.hardware import CLUSTERS_OF_H200
 
 _OPERANDS: tuple[Operand, ...] = ("a", "b")
 # Blocks of a cluster -> clusters of so many that are resident at once on as many SMs as there are of one block.
-_CLUSTERS = np.array([CLUSTERS_OF_H200[0], *CLUSTERS_OF_H200])
+RESIDENT_CLUSTERS = np.array([CLUSTERS_OF_H200[0], *CLUSTERS_OF_H200])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,9 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: str, constants: 
 
     tiles = -(-rows // (cuts.tile_m * cuts.cluster_m)) * -(-columns // (cuts.tile_n * cuts.cluster_n)) * gemm.batch
     tiles = tiles * np.where(parted & ~in_cluster, cuts.split, 1)
-    slots = np.maximum(1, device.units * cuts.resident * _CLUSTERS[np.minimum(cluster, 8)] // _CLUSTERS[1])
+    slots = np.maximum(
+        1, device.units * cuts.resident * RESIDENT_CLUSTERS[np.minimum(cluster, 8)] // RESIDENT_CLUSTERS[1]
+    )
     waves = -(-tiles // slots)
     whole = -(-gemm.k // cuts.tile_k)
     part_steps = -(-whole // cuts.split)
@@ -142,8 +144,8 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: str, constants: 
     # All of these overlap: the longest counts, and a little of those that come near it.
     through_l2, memory = tiles * cluster * part_steps * stage / c.l2_bytes_per_us, gemm.nbytes / bandwidth
     longest = np.maximum(np.maximum(compute, loads), np.maximum(through_l2, memory))
-    shares = (np.maximum(compute, loads) / longest) ** 8 + (through_l2 / longest) ** 8 + (memory / longest) ** 8
-    time = c.launch_us + longest * shares**0.125
+    shares = _eighth(np.maximum(compute, loads) / longest) + _eighth(through_l2 / longest) + _eighth(memory / longest)
+    time = c.launch_us + longest * np.sqrt(np.sqrt(np.sqrt(shares)))
     stores = np.where(cuts.pingpong, 1, waves) * loaded * cuts.tile_n * 2 / clock
     time = time + np.where(
         cuts.kernel, 0.0, stores / np.where(cuts.stored, c.tma_store_bytes_per_clock, c.thread_store_bytes_per_clock)
@@ -164,3 +166,10 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: str, constants: 
             cuts.copied, time * c.copy_slowdown_factor, time + c.repack_us + 4 * unaligned / c.repack_bytes_per_us
         )
     return time
+
+
+def _eighth(share: Any) -> Any:
+    """The eighth power by products, which are the same on every machine; a library's power is not."""
+    square = share * share
+    fourth = square * square
+    return fourth * fourth

@@ -1,4 +1,5 @@
-"""The config without tuning: the best of a table of cuts by the analytic model. Pure; under a millisecond."""
+"""The configs without tuning: the best of a table of cuts by the analytic model and, where one was trained, a ranking
+model. Pure; a few milliseconds."""
 
 from __future__ import annotations
 
@@ -10,17 +11,34 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tirgemm.config import Config
+from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
+from tirgemm.families.common.config_columns import ConfigColumns
+from tirgemm.families.common.ranking_model import RankingModel, ranking_model
+from tirgemm.families.common.tile_work import physical_features
 from tirgemm.families.wgmma.estimate import Cuts, estimate_us
-from tirgemm.families.wgmma.planning.names import CLUSTER, COOPERATIVE, DIRECT, KERNEL, NORMAL, PINGPONG
-from tirgemm.families.wgmma.planning.plan import Plan, plan
+from tirgemm.families.wgmma.planning.names import CLUSTER, COOPERATIVE, DIRECT, KERNEL, NORMAL, ORDERS, PINGPONG, TMA
+from tirgemm.families.wgmma.planning.plan import KNOBS, plan
 from tirgemm.families.wgmma.planning.tile import MMA_K
 from tirgemm.families.wgmma.rules import RULES, empty_parts
-from tirgemm.families.wgmma.space import TILES_N, epilogues, loads
+from tirgemm.families.wgmma.space import GROUPS, TILES_N, epilogues, loads
+from tirgemm.families.wgmma.work import cuts_of, estimates_us, tile_work
 from tirgemm.gemm import Gemm
 
+# The knobs of the table's rows.
+_TABLE_KNOBS = (
+    "tile_m",
+    "tile_n",
+    "tile_k",
+    "schedule",
+    "resident",
+    "cluster_m",
+    "cluster_n",
+    "swap",
+    "split",
+    "reduction",
+)
 # schedule, resident, cluster_m, cluster_n of whole tiles.
 _WHOLE = (
     (COOPERATIVE, 1, 1, 1),
@@ -37,33 +55,102 @@ _WIDEST, _WIDEST_HALF = {64: 256, 128: 256, 192: 192, 256: 192}, {64: 128, 128: 
 _MOST_STAGES = 8
 # What staged outputs and barriers take of shared memory at most.
 _STAGING_BYTES = 2 * 2 * 64 * 64 * 2 + 8 * 2 * (_MOST_STAGES + 1)
-# Cuts that are looked at, best-estimated first, until one passes every rule.
-_TRIES = 200
+# Cuts that are looked at, best-estimated first, and those of them that every raster is looked at of.
+_TRIES, _RASTERED = 256, 12
+# A raster other than the usual one has to be expected to be faster by this share: the model's errors are larger.
+_RASTER_GAIN = 0.003
 _FEW_TILES, _FEW_ROWS = 4, 32
 
 
 def default(gemm: Gemm, device: Device, regime: str) -> Config:
-    """The best-estimated cut that passes every rule. Raises Unsupported where none does."""
-    table, names = _table()
+    """The best-ranked cut that passes every rule. Raises Unsupported where none does."""
+    return shortlist(gemm, device, regime, 1)[0]
+
+
+def shortlist(gemm: Gemm, device: Device, regime: str, count: int) -> list[Config]:
+    """At most ``count`` of the best-ranked cuts that pass every rule, best first. Raises Unsupported where none does.
+
+    The analytic model ranks the table; where a trained model covers the problem, that ranks the best of it anew, and
+    chooses each cut's raster.
+    """
+    table, cuts = _table()
     stages = _stages(table, gemm, device)
-    times = estimate_us(replace(table, stages=np.maximum(stages, 2)), gemm, device, regime)
-    rows, columns = np.where(table.swap, gemm.n, gemm.m_max), np.where(table.swap, gemm.m_max, gemm.n)
-    wasteful = ((table.tile_m > 64) & (rows <= table.tile_m // 2)) | (
-        (table.tile_n > 16) & (columns <= table.tile_n // 2)
-    )
+    cuts = replace(cuts, stages=np.maximum(stages, 2))
+    order = _best_estimated(cuts, stages, gemm, device, regime)
+    configs = _completed(table.take(order).with_(stages=stages[order]), gemm)
+    model = ranking_model(device)
+    if model is not None and model.covers("wgmma", gemm, regime):
+        configs = _ranked(configs, model, gemm, device, regime)
+    found: list[Config] = []
+    for row in range(len(configs)):
+        config = configs.config(row)
+        if all(rule.check(gemm, config, device) is None for rule in RULES):
+            found.append(config)
+            if len(found) == count:
+                break
+    if not found:
+        raise Unsupported(f"wgmma has no default for {gemm} on {device.name}: every cut of its table breaks a rule")
+    return found
+
+
+def _best_estimated(
+    cuts: Cuts, stages: npt.NDArray[np.int64], gemm: Gemm, device: Device, regime: str
+) -> npt.NDArray[np.intp]:
+    """Rows of the best-estimated cuts, best first."""
+    times = estimate_us(cuts, gemm, device, regime)
+    rows, columns = np.where(cuts.swap, gemm.n, gemm.m_max), np.where(cuts.swap, gemm.m_max, gemm.n)
+    wasteful = ((cuts.tile_m > 64) & (rows <= cuts.tile_m // 2)) | ((cuts.tile_n > 16) & (columns <= cuts.tile_n // 2))
     # Half a tile of few rows for each of two blocks: far slower than estimated, as the search found.
-    wasteful |= (table.cluster_n > 1) & (rows <= _FEW_ROWS)
-    times = np.where(wasteful | (stages < 2), np.inf, times)
+    wasteful |= (cuts.cluster_n > 1) & (rows <= _FEW_ROWS)
+    wasteful |= _broken(cuts, gemm) | (stages < 2)
     # In fp32, and ties by their place in the table: neither the last bits of an estimate nor the order in which numpy
     # partitions, which both depend on this machine's vector instructions, may decide what an H200 gets.
-    times = times.astype(np.float32)
-    nearest = np.sort(np.argpartition(times, _TRIES)[:_TRIES])
-    order = nearest[np.argsort(times[nearest], kind="stable")]
-    for row in order[_promising(table, order, gemm)]:
-        config = _config(gemm, device, names[row], int(stages[row]))
-        if all(rule.check(gemm, config, device) is None for rule in RULES):
-            return config
-    raise Unsupported(f"wgmma has no default for {gemm} on {device.name}: every cut of its table breaks a rule")
+    times = np.where(wasteful, np.inf, times).astype(np.float32)
+    limit = np.partition(times, _TRIES)[_TRIES]
+    nearest = np.flatnonzero((times <= limit) & (times < np.inf))
+    return nearest[np.argsort(times[nearest], kind="stable")[:_TRIES]]
+
+
+def _ranked(configs: ConfigColumns, model: RankingModel, gemm: Gemm, device: Device, regime: str) -> ConfigColumns:
+    """``configs`` in the order of ``model``: of the best cuts the best raster of each, then the other cuts."""
+    order = _order(configs, model, gemm, device, regime)
+    best, rest = order[:_RASTERED], order[_RASTERED:]
+    orders, groups = zip(*product(ORDERS, GROUPS), strict=True)
+    repeated = configs.take(np.repeat(best, len(groups)))
+    rasters = repeated.with_(order=np.tile(orders, len(best)), group=np.tile(groups, len(best)))
+    unusual = (rasters["order"] != repeated["order"]) | (rasters["group"] != repeated["group"])
+    sensible = np.flatnonzero(_sensible(rasters, gemm) | ~unusual)
+    rasters, unusual = rasters.take(sensible), unusual[sensible]
+    rasters = rasters.take(_order(rasters, model, gemm, device, regime, _RASTER_GAIN * unusual))
+    # The first of each cut; what tells cuts apart are all knobs but the raster.
+    cuts: dict[tuple[Any, ...], int] = {}
+    names = [name for name in rasters.knobs if name not in ("order", "group")]
+    for row, cut in enumerate(zip(*(rasters[name].tolist() for name in names), strict=True)):
+        cuts.setdefault(cut, row)
+    return rasters.take(np.array(list(cuts.values()), np.intp)).followed_by(configs.take(rest))
+
+
+def _order(
+    configs: ConfigColumns, model: RankingModel, gemm: Gemm, device: Device, regime: str, behind: Any = 0.0
+) -> npt.NDArray[np.intp]:
+    """Rows by the time that ``model`` expects, longer by the share ``behind``; compared in fp32, ties by their
+    order."""
+    us = estimates_us(gemm, configs, device, regime)
+    found = physical_features(gemm, tile_work(gemm, configs, device), us, device, regime)
+    times = (np.log(us) - model.log_gain(found, configs) + behind).astype(np.float32)
+    return np.argsort(times, kind="stable")
+
+
+def _sensible(configs: ConfigColumns, gemm: Gemm) -> npt.NDArray[np.bool_]:
+    """Whether a raster's group is no larger than the tiles along it need, as the rule ``raster`` has it."""
+    rows, columns = np.where(configs["swap"], gemm.n, gemm.m_max), np.where(configs["swap"], gemm.m_max, gemm.n)
+    high = -(-rows // (configs["tile_m"] * configs["cluster_m"]))
+    wide = -(-columns // (configs["tile_n"] * configs["cluster_n"]))
+    by_rows = configs["order"] == "m"
+    along = np.where(by_rows, high, wide)
+    smaller = np.array([0, *GROUPS])[np.searchsorted(GROUPS, configs["group"])]
+    found: npt.NDArray[np.bool_] = ((configs["group"] == 1) | (smaller < along)) & (by_rows | (along > 1))
+    return found
 
 
 def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
@@ -71,13 +158,13 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
     return float(estimate_us(Cuts.of(plan(gemm, config, device.units)), gemm, device, regime))
 
 
-Name = tuple[int, int, int, str, int, int, int, int, int, str]
-
-
 @lru_cache(maxsize=1)
-def _table() -> tuple[Cuts, tuple[Name, ...]]:
-    """The cuts that a default may be: as columns, and each as the knobs of a plan."""
-    names: list[Name] = []
+def _table() -> tuple[ConfigColumns, Cuts]:
+    """The cuts that a default may be, and what the analytic model sees of them.
+
+    What depends on the problem is filled in by ``_stages`` and ``_completed``.
+    """
+    rows: list[tuple[Value, ...]] = []
     for tile_m, tile_n, tile_k, swap in product(_WIDEST, TILES_N, (64, 128), (0, 1)):
         if tile_n > _WIDEST[tile_m] or (tile_k > 64 and tile_m * tile_n >= 128 * 128):
             continue
@@ -86,68 +173,59 @@ def _table() -> tuple[Cuts, tuple[Name, ...]]:
             # In ping-pong a consumer has the whole tile's accumulators.
             most = halves // (2 if schedule == PINGPONG and tile_m > 128 else 1)
             if tile_n <= (192 if schedule == PINGPONG and tile_m == 128 else most):
-                names.append((tile_m, tile_n, tile_k, schedule, resident, cluster_m, cluster_n, swap, 1, CLUSTER))
+                rows.append((tile_m, tile_n, tile_k, schedule, resident, cluster_m, cluster_n, swap, 1, CLUSTER))
         for split, reduction in _PARTS:
             if not (reduction == KERNEL and swap) and not (reduction == CLUSTER and tile_m > 192):
-                names.append((tile_m, tile_n, tile_k, COOPERATIVE, 1, 1, 1, swap, split, reduction))
-    columns = list(zip(*names, strict=True))
-    numbers = [np.array(columns[i]) for i in (0, 1, 2, 4, 5, 6, 7, 8)]
-    pingpong, kernel = np.array(columns[3]) == PINGPONG, np.array(columns[9]) == KERNEL
-    stages = np.zeros(len(names), np.int64)
-    knobs: list[Any] = [*numbers[:3], stages, pingpong, *numbers[3:], kernel, ~kernel]
-    return Cuts(*knobs), tuple(names)
+                rows.append((tile_m, tile_n, tile_k, COOPERATIVE, 1, 1, 1, swap, split, reduction))
+    columns = dict(zip(_TABLE_KNOBS, map(np.array, zip(*rows, strict=True)), strict=True))
+    unset = {name: np.zeros(len(rows), np.int64) for name in ("stages", "group", "l2_promotion")}
+    words = {name: np.full(len(rows), "") for name in ("load", "order", "eviction")}
+    # Cuts are compared as if D left every tile in the same way.
+    known = columns | unset | words | {"epilogue": np.full(len(rows), TMA)}
+    table = ConfigColumns("wgmma", {name: known[name] for name in KNOBS})
+    return table, cuts_of(table)
 
 
-def _stages(table: Cuts, gemm: Gemm, device: Device) -> npt.NDArray[np.int64]:
+def _stages(table: ConfigColumns, gemm: Gemm, device: Device) -> npt.NDArray[np.int64]:
     """As many stages as fit and are of use; fewer than two where a cut does not fit at all."""
-    rows, columns = np.where(table.swap, gemm.n, gemm.m_max), np.where(table.swap, gemm.m_max, gemm.n)
+    swap, tile_m, tile_n, tile_k = (table[name] for name in ("swap", "tile_m", "tile_n", "tile_k"))
+    rows, columns = np.where(swap, gemm.n, gemm.m_max), np.where(swap, gemm.m_max, gemm.n)
     limits = device.limits
-    limit = np.where(table.resident > 1, limits.shared_per_sm // 2 - 1024, limits.shared_per_block)
-    fit = (limit - _STAGING_BYTES) // (2 * table.tile_k * (table.tile_m + table.tile_n))
-    tiles = -(-rows // table.tile_m) * -(-columns // table.tile_n) * gemm.batch
-    waves = np.where(table.split > 1, 1, -(-tiles // (device.units * table.resident)))
-    whole = -(-gemm.k // table.tile_k)
-    steps = -(-whole // table.split) * waves
+    limit = np.where(table["resident"] > 1, limits.shared_per_sm // 2 - 1024, limits.shared_per_block)
+    fit = (limit - _STAGING_BYTES) // (2 * tile_k * (tile_m + tile_n))
+    tiles = -(-rows // tile_m) * -(-columns // tile_n) * gemm.batch
+    waves = np.where(table["split"] > 1, 1, -(-tiles // (device.units * table["resident"])))
+    whole = -(-gemm.k // tile_k)
+    steps = -(-whole // table["split"]) * waves
     found: npt.NDArray[np.int64] = np.minimum(np.minimum(fit, _MOST_STAGES), np.maximum(2, steps))
     return found
 
 
-def _promising(table: Cuts, order: npt.NDArray[np.intp], gemm: Gemm) -> npt.NDArray[np.bool_]:
-    """Which rows of ``table`` break neither of the two rules that break most: one by one, that would take long.
+def _broken(cuts: Cuts, gemm: Gemm) -> npt.NDArray[np.bool_]:
+    """Which cuts break one of the two rules that break most: one by one, that would take long.
 
     Columns that are contiguous in memory are loaded by sixteen, and every part of k has some of it.
     """
-    by_sixteen = np.where(table.swap[order], gemm.trans_a, not gemm.trans_b)
-    empty = empty_parts(-(-gemm.k // table.tile_k[order]), table.split[order])
-    found: npt.NDArray[np.bool_] = ~(empty | (by_sixteen & (table.tile_n[order] % MMA_K > 0)))
+    by_sixteen = np.where(cuts.swap, gemm.trans_a, not gemm.trans_b)
+    empty = empty_parts(-(-gemm.k // cuts.tile_k), cuts.split)
+    found: npt.NDArray[np.bool_] = empty | (by_sixteen & (cuts.tile_n % MMA_K > 0))
     return found
 
 
-def _config(gemm: Gemm, device: Device, name: Name, stages: int) -> Config:
-    tile_m, tile_n, tile_k, schedule, resident, cluster_m, cluster_n, swap, split, reduction = name
-    rows, columns = (gemm.n, gemm.m_max) if swap else (gemm.m_max, gemm.n)
-    # Tiles that share a part of the larger operand run together, lest it is read once for each.
-    high, wide = -(-rows // (tile_m * cluster_m)), -(-columns // (tile_n * cluster_n))
-    group = 1 if 1 < wide <= _FEW_TILES else next((g for g, least in ((8, 8), (4, 2)) if high >= least), 1)
-    epilogue = DIRECT if reduction == KERNEL and split > 1 else epilogues(gemm)[0]
-    return Plan(
-        gemm,
-        device.units,
-        tile_m,
-        tile_n,
-        tile_k,
-        stages,
-        schedule,
-        resident,
-        cluster_m,
-        cluster_n,
-        swap,
-        split,
-        reduction,
-        loads(gemm)[0],
-        epilogue,
-        "m",
-        group,
-        2,
-        NORMAL,
-    ).config
+def _completed(configs: ConfigColumns, gemm: Gemm) -> ConfigColumns:
+    """With the knobs that follow from the problem, and a raster by which tiles that share a part of the larger operand
+    run together, lest it is read once for each."""
+    swap, count = configs["swap"], len(configs)
+    rows, columns = np.where(swap, gemm.n, gemm.m_max), np.where(swap, gemm.m_max, gemm.n)
+    high = -(-rows // (configs["tile_m"] * configs["cluster_m"]))
+    wide = -(-columns // (configs["tile_n"] * configs["cluster_n"]))
+    group = np.where((wide > 1) & (wide <= _FEW_TILES), 1, np.where(high >= 8, 8, np.where(high >= 2, 4, 1)))
+    partials = (configs["reduction"] == KERNEL) & (configs["split"] > 1)
+    return configs.with_(
+        load=np.full(count, loads(gemm)[0]),
+        epilogue=np.where(partials, DIRECT, epilogues(gemm)[0]),
+        order=np.full(count, "m"),
+        group=group,
+        l2_promotion=np.full(count, 2),
+        eviction=np.full(count, NORMAL),
+    )

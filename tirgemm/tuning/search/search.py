@@ -16,13 +16,15 @@ from typing import Any
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig, InvalidRequest
-from tirgemm.families.base import Family
+from tirgemm.families.base import Family, WithShortlist
+from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning.search.cost_model import MAX_HISTORY, BoostedTrees, CostModel, Scores
 from tirgemm.tuning.search.evolution import Evolution, Pick
 from tirgemm.tuning.search.neighbourhood import Neighbourhood
 from tirgemm.tuning.search.proposal_filter import Gate
+from tirgemm.tuning.search.ranked_model import RankedModel
 from tirgemm.tuning.search.similar_problems import nearest, of_nearest
 from tirgemm.tuning.search.space_trace import Point, point_of, point_schedule, trace_json
 
@@ -60,8 +62,8 @@ class Search:
     """The search of one problem on one device in one regime over the spaces of ``families``.
 
     ``recorded`` are the candidates of this problem from earlier: never proposed again, they teach the cost model and
-    seed the population. ``history`` are candidates of other problems or of the other regime:
-    those of the nearest problems warm the model. ``offered`` are configs to try first, whatever the model says of
+    seed the population. ``history`` are candidates of other problems or of the other regime: those of the nearest
+    problems warm a model that is not trained yet. ``offered`` are configs to try first, whatever the model says of
     them. ``near_shares`` are the shares of the neighbourhood in the first
     proposals and later; by default it proposes in large spaces alone. ``given_up`` is asked while proposals are made.
     Raises InvalidRequest where there is no family.
@@ -92,7 +94,14 @@ class Search:
         self.seed = seed
         self.gate = Gate(gemm, device, families, given_up)
         self.near_shares = near_shares or (NEAR_SHARES if self._size > LARGE else (0.0, 0.0))
-        self.model: CostModel = cost_model or BoostedTrees(gemm, device, regime, families, seed=seed)
+        ranking = ranking_model(device)
+        self._covered = {f.name for f in families if ranking is not None and ranking.covers(f.name, gemm, regime)}
+        if cost_model is not None:
+            self.model: CostModel = cost_model
+        elif ranking is not None and self._covered:
+            self.model = RankedModel(gemm, device, regime, families, ranking)
+        else:
+            self.model = BoostedTrees(gemm, device, regime, families, seed=seed)
         self.evolution = Evolution(gemm, self.gate)
         self.best_us: float | None = None
         self._points: list[Point] | None = None
@@ -122,13 +131,13 @@ class Search:
     def ask(self, count: int) -> list[Proposal]:
         """At most ``count`` configs that were neither recorded nor proposed before; [] where the space is exhausted.
 
-        The families' defaults come first, then what was offered.
-        Raises InvalidRequest for a count below 1, Cancelled where it was given up.
+        The families' defaults come first, then what was offered, then what a trained ranking model puts first. Raises
+        InvalidRequest for a count below 1, Cancelled where it was given up.
         """
         if count < 1:
             raise InvalidRequest(f"a search was asked for {count} proposals; ask for at least 1")
         draw = self._random()
-        picks = [self._pick(point) for point in self.first()[:count]]
+        picks = self._openers(count)
         self.gate.known.update(pick.point for pick in picks)
         if len(picks) < count:
             picks += self._next(count - len(picks), draw)
@@ -166,6 +175,16 @@ class Search:
         ]
         offered = [point for point in map(self._point, self.offered) if point is not None and self.gate.valid(point)]
         return [point for point in dict.fromkeys([*defaults, *offered]) if point not in self.gate.known]
+
+    def _openers(self, count: int) -> list[Pick]:
+        """``first``, then the best of those that a ranking model covers, until the search has learnt from some."""
+        points = dict.fromkeys(self.first())
+        if len(self._times) < FIRST:
+            for family in self.families:
+                if family.name in self._covered and isinstance(family, WithShortlist):
+                    configs = family.shortlist(self.gemm, self.device, self.regime, FIRST)
+                    points |= dict.fromkeys(point_of(self.gate.spaces[config.family], config) for config in configs)
+        return [self._pick(point) for point in points if point not in self.gate.known][:count]
 
     def _next(self, count: int, draw: random.Random) -> list[Pick]:
         """A part from the neighbourhood of what is fast, the others from the evolution."""

@@ -59,7 +59,7 @@ class Plan:
     @property
     def config(self) -> Config:
         """The config that this is the plan of."""
-        return Config("wgmma", tuple((name, getattr(self, name)) for name in _KNOBS))
+        return Config("wgmma", tuple((name, getattr(self, name)) for name in KNOBS))
 
     @cached_property
     def orientation(self) -> Orientation:
@@ -114,7 +114,7 @@ class Plan:
         return pairs(self.gemm)
 
 
-_KNOBS = tuple(field.name for field in fields(Plan))[2:]
+KNOBS = tuple(field.name for field in fields(Plan))[2:]
 _last: tuple[Gemm, Config, Plan] | None = None
 
 

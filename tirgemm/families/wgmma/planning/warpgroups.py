@@ -11,7 +11,7 @@ WARPGROUP = 128
 MMA_M = 64
 
 # Consumer warpgroups of a cooperative tile. 192 rows are three: two would have one and a half wgmmas each.
-_CONSUMERS = {64: 1, 128: 2, 192: 3, 256: 2}
+CONSUMERS = {64: 1, 128: 2, 192: 3, 256: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Warpgroups:
     half: bool
 
     def __post_init__(self) -> None:
-        if self.tile_m not in _CONSUMERS:
-            raise InvalidConfig(f"wgmma: tile_m={self.tile_m} is none of {', '.join(map(str, _CONSUMERS))}")
+        if self.tile_m not in CONSUMERS:
+            raise InvalidConfig(f"wgmma: tile_m={self.tile_m} is none of {', '.join(map(str, CONSUMERS))}")
 
     @property
     def pingpong(self) -> bool:
@@ -34,7 +34,7 @@ class Warpgroups:
 
     @property
     def consumers(self) -> int:
-        return 2 if self.pingpong else _CONSUMERS[self.tile_m]
+        return 2 if self.pingpong else CONSUMERS[self.tile_m]
 
     @property
     def threads(self) -> int:

@@ -1,0 +1,78 @@
+"""Held-out folds of the ranking model: how good its first choices are for shapes that it has not seen.
+
+    python benchmarks/zero_shot_folds.py tuning_db/shipped/nvidia-h200.jsonl.gz --out \
+        benchmarks/results/nvidia-h200/zero_shot_folds.json
+
+Every (n, k) of the records is a fold: a model is trained on all other problems, and both it and the analytic estimate
+rank the configs that were recorded of the fold's. A row says how fast the best of the first 1, 4 and 8 is, as a share
+of the fastest recorded. Needs no device. The estimates' constants are those that ship, which were fitted to these
+shapes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tirgemm.bench.results import environment  # noqa: E402 - found by the line above
+from tirgemm.detect import device as detect  # noqa: E402
+from tirgemm.tuning.ranking_training import (  # noqa: E402
+    FIRST,
+    PARAMETERS,
+    ROUNDS,
+    HeldOut,
+    held_out,
+    problem_rows,
+    records_sha256,
+)
+from tirgemm.tuning_db.transfer import read_candidates, read_devices  # noqa: E402
+
+SUITE = "zero_shot_folds"
+
+
+def row(ranked: HeldOut) -> dict[str, Any]:
+    """One problem of a fold, as the file has it."""
+    gemm = ranked.gemm
+    return {
+        "fold": f"{gemm.n}x{gemm.k}",
+        "gemm": str(gemm),
+        "regime": ranked.regime,
+        "configs": ranked.configs,
+        "covered": ranked.covered,
+        "times_away": None if ranked.times_away == float("inf") else round(ranked.times_away, 3),
+        "estimate": [round(share, 5) for share in ranked.estimate],
+        "model": [round(share, 5) for share in ranked.model],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("records", type=Path, help="a records file; the first device in it")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--commit", default=None)
+    options = parser.parse_args()
+    device = read_devices(options.records)[0]
+    problems = problem_rows(read_candidates(options.records), device)
+    rows = [row(ranked) for ranked in held_out(problems, device)]
+    rows.sort(key=lambda found: (found["fold"], found["gemm"], found["regime"]))
+    about = environment(device.with_(environment=detect("cpu").environment), ROOT, options.commit)
+    head = {
+        "suite": SUITE,
+        "environment": about,
+        "records_sha256": records_sha256(problems),
+        "parameters": PARAMETERS | {"rounds": ROUNDS},
+        "first": list(FIRST),
+    }
+    lines = ",\n".join(json.dumps(found, separators=(", ", ": ")) for found in rows)
+    options.out.write_text(f'{json.dumps(head, indent=1)[:-2]},\n "rows": [\n{lines}\n]}}\n')
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

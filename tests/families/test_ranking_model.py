@@ -1,0 +1,156 @@
+"""Trees evaluated without XGBoost, what a ranking model covers, and what it makes of the defaults."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.helpers.ranking import H200, PROBLEMS, as_estimated, slow_pingpong, trained_on
+from tirgemm.errors import InvalidRequest
+from tirgemm.families import family_named
+from tirgemm.families.choice import ranked_defaults
+from tirgemm.families.common.config_columns import ConfigColumns
+from tirgemm.families.common.ranking_model import (
+    FARTHEST,
+    RankingModel,
+    kind_of,
+    matrix,
+    ranking_model,
+    user_file,
+)
+from tirgemm.families.common.tree_ensemble import TreeEnsemble
+from tirgemm.families.features import features
+from tirgemm.families.wgmma import Wgmma
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.ranking_training import write
+
+FAMILY = Wgmma()
+GEMM = Gemm.parse("768x1536x2048:f16:nt")
+
+
+@pytest.fixture
+def own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's model of made-up times in which schedule=pingpong takes a quarter longer than estimated."""
+    monkeypatch.setenv("TIRGEMM_DATA", str(tmp_path))
+    path = user_file(H200.key)
+    write(trained_on(slow_pingpong), path)
+    return path
+
+
+def test_trees_give_what_xgboost_gives_of_present_and_missing_features() -> None:
+    import xgboost
+
+    draw = np.random.default_rng(5)
+    rows = draw.normal(size=(500, 6)).astype(np.float32)
+    rows[draw.random(rows.shape) < 0.2] = np.nan
+    target = np.where(np.isnan(rows[:, 0]), 2.0, rows[:, 0] * np.nan_to_num(rows[:, 3])) + np.nan_to_num(rows[:, 5])
+    names = [f"f{number}" for number in range(6)]
+    data = xgboost.DMatrix(rows, label=target, feature_names=names)
+    booster = xgboost.train({"max_depth": 5, "nthread": 1, "base_score": 0.0}, data, 30)
+    trees = TreeEnsemble.of_xgboost(bytes(booster.save_raw("json")).decode())
+    used = [names.index(name) for name in trees.features]
+    np.testing.assert_allclose(trees.predict(rows[:, used]), booster.predict(data), atol=1e-5)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"learner": {"objective": {"name": "rank:ndcg"}}}'])
+def test_what_is_no_regression_of_xgboost_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"XGBoost|regression"):
+        TreeEnsemble.of_xgboost(text)
+
+
+def test_a_matrix_has_features_numbers_indicators_and_missing_values() -> None:
+    default = FAMILY.default(GEMM, H200, "sustained")
+    configs = ConfigColumns.of([default, default.with_(schedule="pingpong", stages=3)])
+    names = ["flops", "wgmma.stages", "wgmma.schedule=pingpong", "family=wgmma", "family=mma", "mma.stages"]
+    found = matrix(names, features(GEMM, configs, H200, "sustained", FAMILY), configs)
+    assert found[1].tolist()[:5] == [GEMM.flops, 3.0, 1.0, 1.0, 0.0]
+    assert math.isnan(found[1][5])
+
+
+@pytest.mark.parametrize(
+    ("text", "regime", "covered"),
+    [
+        ("768x1536x2048:f16:nt", "sustained", True),
+        ("768x1536x2048:f16:nt", "isolated", False),
+        ("768x1536x2048:bf16:nt", "sustained", False),
+        ("768x1536x2048:f16:nn", "sustained", False),
+        ("768x1536x2048:f16:nt:bias", "sustained", False),
+        ("1..768x1536x2048:f16:nt", "sustained", False),
+        ("768x1536x2047:f16:nt", "sustained", False),
+        (f"768x1536x{4096 * FARTHEST}:f16:nt", "sustained", True),
+        (f"768x1536x{4096 * FARTHEST + 8}:f16:nt", "sustained", False),
+    ],
+)
+def test_a_model_covers_the_kinds_of_problems_that_it_was_trained_on_and_sizes_near_theirs(
+    text: str, regime: str, covered: bool
+) -> None:
+    model = RankingModel.of_json(trained_on(as_estimated))
+    assert max(gemm.k for gemm in PROBLEMS) == 4096
+    assert model.covers("wgmma", Gemm.parse(text), regime) is covered
+    assert not model.covers("mma", Gemm.parse(text), regime)
+
+
+@pytest.mark.usefixtures("own_model")
+def test_the_default_is_the_models_where_it_covers_the_problem_and_the_estimates_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    far = Gemm.parse("8192x8192x8192:f16:nn")
+    with_model = [FAMILY.default(gemm, H200, "sustained") for gemm in (GEMM, *PROBLEMS)]
+    default_far = FAMILY.default(far, H200, "sustained")
+    assert all(config["schedule"] == "cooperative" for config in with_model)
+    monkeypatch.setattr("tirgemm.families.wgmma.heuristic.ranking_model", lambda _: None)
+    without = [FAMILY.default(gemm, H200, "sustained") for gemm in (GEMM, *PROBLEMS)]
+    assert any(config["schedule"] == "pingpong" for config in without)
+    assert FAMILY.default(far, H200, "sustained") == default_far
+
+
+@pytest.mark.usefixtures("own_model")
+def test_a_shortlist_begins_with_the_default_and_has_no_cut_twice() -> None:
+    for gemm in (GEMM, PROBLEMS[0]):
+        found = FAMILY.shortlist(gemm, H200, "sustained", 8)
+        assert found[0] == FAMILY.default(gemm, H200, "sustained")
+        cuts = {tuple(pair for pair in config.knobs if pair[0] not in ("order", "group")) for config in found}
+        assert len(cuts) == len(found) == 8
+
+
+@pytest.mark.usefixtures("own_model")
+def test_equal_times_are_ranked_by_the_tables_order_whatever_their_last_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logarithms differ in their last bits from one machine's vector instructions to another's."""
+    found = [FAMILY.shortlist(gemm, H200, "sustained", 4) for gemm in PROBLEMS]
+    exact = np.log
+    monkeypatch.setattr(np, "log", lambda values: np.nextafter(exact(values), np.inf))
+    assert [FAMILY.shortlist(gemm, H200, "sustained", 4) for gemm in PROBLEMS] == found
+
+
+def test_a_users_model_is_read_again_when_it_changes_and_named_when_it_is_none(own_model: Path) -> None:
+    first = ranking_model(H200)
+    assert first is not None
+    assert ranking_model(H200) is first
+    write(trained_on(as_estimated), own_model)
+    assert ranking_model(H200) is not first
+    for damaged in (b"no gzip", gzip.compress(json.dumps({"format": "another"}).encode())):
+        own_model.write_bytes(damaged)
+        with pytest.raises(InvalidRequest, match=own_model.name):
+            ranking_model(H200)
+    own_model.unlink()
+    assert kind_of(GEMM) == kind_of(PROBLEMS[0])
+
+
+def test_families_are_compared_by_a_model_that_knows_them_all_and_else_by_their_estimates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = [FAMILY, family_named("mma")]
+    estimated = ranked_defaults(both, GEMM, H200, "sustained")
+    assert [family.name for family, _ in estimated] == ["wgmma", "mma"]
+    document = trained_on(as_estimated)
+    domain = document["domain"] | {"mma sustained": document["domain"]["wgmma sustained"]}
+    model = RankingModel.of_json(document | {"domain": domain})
+    monkeypatch.setattr("tirgemm.families.choice.ranking_model", lambda _: model)
+    monkeypatch.setattr(RankingModel, "log_gain", lambda _, __, configs: np.array([9.0 * (configs.family == "mma")]))
+    assert [family.name for family, _ in ranked_defaults(both, GEMM, H200, "sustained")] == ["mma", "wgmma"]
+    assert ranked_defaults(both, GEMM.with_(dtype="bf16"), H200, "sustained")[0][0].name == "wgmma"

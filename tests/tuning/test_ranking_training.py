@@ -1,0 +1,83 @@
+"""Training of ranking models: what is learnt, held out and kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import geometric_mean
+
+import numpy as np
+import pytest
+
+from tests.helpers.ranking import H200, PROBLEMS, as_estimated, made_up, rows_of, slow_pingpong, trained_on
+from tirgemm.config import Config
+from tirgemm.errors import InvalidRequest
+from tirgemm.families.common.ranking_model import RankingModel, ranking_model, shipped_file
+from tirgemm.gemm import Gemm
+from tirgemm.tuning import ranking_training as training
+from tirgemm.tuning.records import Candidate, Status
+from tirgemm.tuning_db import transfer
+
+RECORDS = Path(__file__).resolve().parents[2] / "tuning_db/shipped/nvidia-h200.jsonl.gz"
+
+
+def test_a_model_learns_where_the_estimates_are_wrong_and_ranks_problems_that_it_has_not_seen() -> None:
+    ranked = list(training.held_out(rows_of(slow_pingpong), H200))
+    assert {each.gemm for each in ranked} == set(PROBLEMS)
+    assert all(0 < share <= 1 for each in ranked for share in (*each.estimate, *each.model))
+    by_model, by_estimate = (np.mean([getattr(each, name)[0] for each in ranked]) for name in ("model", "estimate"))
+    assert by_model > by_estimate
+    found = training.scores(ranked)
+    assert found.keys() <= {"sustained"}
+
+
+def test_a_problem_is_held_out_with_every_other_of_its_n_and_k() -> None:
+    twin = Gemm.parse("777x1024x1024:f16:nt")
+    rows = training.problem_rows([c for g in (*PROBLEMS, twin) for c in made_up(g, slow_pingpong)], H200)
+    ranked = {each.gemm: each for each in training.held_out(rows, H200)}
+    assert ranked[twin].times_away > 777 / 512, "the one of the same n and k is nearer"
+
+
+def test_the_same_records_give_the_same_model_whatever_their_order(tmp_path: Path) -> None:
+    rows = rows_of(slow_pingpong)
+    assert training.records_sha256(rows) == training.records_sha256(rows[::-1])
+    sizes = {training.write(trained_on(slow_pingpong), tmp_path / f"{number}.json.gz") for number in range(2)}
+    assert len(sizes) == 1
+    first, second = ((tmp_path / f"{number}.json.gz").read_bytes() for number in range(2))
+    assert first == second
+    assert len(first) < 2**20
+    provenance = RankingModel.of_json(trained_on(slow_pingpong)).provenance
+    assert {"records", "rows", "problems", "xgboost", "parameters", "device_key"} <= provenance.keys()
+
+
+def test_what_no_longer_is_a_config_and_what_failed_teach_nothing() -> None:
+    gemm = PROBLEMS[0]
+    good = made_up(gemm, as_estimated)
+    old = good[0].with_(config=Config("wgmma", (("tile_m", 64), ("schedule", "stream"))))
+    unknown = good[1].with_(config=Config("gone", (("tile_m", 64),)))
+    failed = Candidate(gemm, H200.key, "sustained", good[2].config.with_(stages=7), Status.WRONG)
+    elsewhere = good[3].with_(device_key="cuda:sm_90a:another:114")
+    (rows,) = training.problem_rows([*good, old, unknown, failed, elsewhere], H200)
+    assert len(rows.us) == len(good)
+
+
+def test_too_few_problems_are_no_model() -> None:
+    with pytest.raises(InvalidRequest, match="have 2 problems"):
+        training.train(rows_of(as_estimated)[:2], H200, {})
+
+
+def test_the_model_that_ships_is_of_the_records_beside_it_and_of_todays_features_and_estimates() -> None:
+    """Ranked by features that mean something else than when it was trained, or as corrections of other estimates, it
+    would not know the records that it has learnt by heart."""
+    device = transfer.read_devices(RECORDS)[0]
+    path = shipped_file(device.key)
+    assert path.stat().st_size < 2**20
+    model = ranking_model(device)
+    assert model is not None
+    candidates = transfer.read_candidates(RECORDS)
+    problems = training.problem_rows(candidates, device)
+    assert model.provenance["records_sha256"] == training.records_sha256(problems)
+    first = [training.shares(each, np.log(each.estimates_us) - each.log_gains(model))[0] for each in problems]
+    assert geometric_mean(first) > 0.985
+    held_out = model.provenance["held_out"]
+    assert all(scores["model"]["geomean"] > scores["estimate"]["geomean"] for scores in held_out.values())
+    assert {"commit", "date", "xgboost"} <= model.provenance.keys()

@@ -1,0 +1,168 @@
+"""Trained ranking models: by how much a config is faster or slower than its analytic estimate says.
+
+A model is of one class of devices and comes from records of it (``tirgemm db train``). One made on this machine lies in
+the user's data folder and goes before the one that ships beside this module. Where a problem is far from what a model
+was trained on, the analytic estimate decides alone.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tirgemm._user_folders import user_data
+from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest
+from tirgemm.families.common.alignment import access_width
+from tirgemm.families.common.config_columns import ConfigColumns
+from tirgemm.families.common.tree_ensemble import TreeEnsemble
+from tirgemm.gemm import Gemm, Operand, Range
+
+FORMAT = "tirgemm-ranking-1"
+FOLDER = "rankings"
+# No size of a problem may be this many times larger or smaller than that of the nearest one that was trained on.
+FARTHEST = 4
+# A kind of problem counts as known to the model where it was trained on so many of it. Held out, problems of kinds with
+# three others were ranked better than by their estimates, too (docs/tuning.md).
+LEAST_PROBLEMS = 4
+_OPERANDS: tuple[Operand, ...] = ("a", "b", "d")
+
+Sizes = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RankingModel:
+    """``trees``: the logarithm of estimate over time, centred over each problem's configs. ``domain``: by family and
+    regime, then by the kind of problem, the sizes m, n, k that it was trained on."""
+
+    trees: TreeEnsemble
+    domain: Mapping[str, Mapping[str, Sequence[Sizes]]]
+    provenance: Mapping[str, Any]
+
+    @classmethod
+    def of_json(cls, document: Mapping[str, Any]) -> RankingModel:
+        """The model of a file. Raises ValueError."""
+        if document.get("format") != FORMAT:
+            raise ValueError(f"its format is {document.get('format')!r}, not {FORMAT!r}")
+        try:
+            domain = {
+                place: {kind: [(int(m), int(n), int(k)) for m, n, k in sizes] for kind, sizes in kinds.items()}
+                for place, kinds in document["domain"].items()
+            }
+            return cls(TreeEnsemble.of_xgboost(document["xgboost"]), domain, dict(document["provenance"]))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{error!r} is missing or of another type") from error
+
+    def covers(self, family: str, gemm: Gemm, regime: str) -> bool:
+        """Whether the problem is of a kind that was trained on with this family, and near one of them in size."""
+        known = len(self._sizes(family, gemm, regime)) >= LEAST_PROBLEMS
+        return known and self.times_away(family, gemm, regime) <= FARTHEST
+
+    def times_away(self, family: str, gemm: Gemm, regime: str) -> float:
+        """How many times larger or smaller a size is than that of the nearest problem of its kind that was trained on:
+        of the size that differs most. Infinite where there is none."""
+        own = (gemm.m_max, gemm.n, gemm.k)
+        ratios = (
+            (max(a, b) / min(a, b) for a, b in zip(own, other, strict=True))
+            for other in self._sizes(family, gemm, regime)
+        )
+        return min(map(max, ratios), default=math.inf)
+
+    def _sizes(self, family: str, gemm: Gemm, regime: str) -> Sequence[Sizes]:
+        return self.domain.get(domain_key(family, regime), {}).get(kind_of(gemm), ())
+
+    def log_gain(self, features: Mapping[str, Any], configs: ConfigColumns) -> npt.NDArray[np.float64]:
+        """For each config the logarithm of its estimate over the time that the model expects, beside a constant."""
+        return self.trees.predict(matrix(self.trees.features, features, configs))
+
+
+def matrix(names: Sequence[str], features: Mapping[str, Any], configs: ConfigColumns) -> npt.NDArray[np.float32]:
+    """The columns of these names: physical features, and knobs as numbers (``family.knob``) or indicators
+    (``family.knob=word``, ``family=name``). Missing ones are NaN."""
+    filled = np.full((len(names), len(configs)), np.nan, np.float32)
+    for row, name in zip(filled, names, strict=True):
+        if name in features:
+            row[:] = features[name]
+            continue
+        place, _, word = name.partition("=")
+        family, _, knob = place.partition(".")
+        if not knob:
+            row[:] = word == configs.family
+        elif family == configs.family and knob in configs.knobs:
+            row[:] = configs[knob] == word if word else configs[knob]
+    return filled.T
+
+
+def knob_features(configs: ConfigColumns) -> list[str]:
+    """The names that ``matrix`` knows the knobs of these configs by."""
+    names = [f"family={configs.family}"]
+    for knob, column in configs.knobs.items():
+        words = column.dtype.kind == "U"
+        names += [f"{configs.family}.{knob}={word}" for word in sorted(set(column.tolist()))] if words else []
+        names += [] if words else [f"{configs.family}.{knob}"]
+    return names
+
+
+def domain_key(family: str, regime: str) -> str:
+    return f"{family} {regime}"
+
+
+def kind_of(gemm: Gemm) -> str:
+    """What problems must have in common for one to say something of the other: everything but their sizes."""
+    said = [gemm.dtype, gemm.acc, gemm.out, gemm.layout, f"act={gemm.act}"]
+    said += [name for name in ("alpha", "beta", "bias") if getattr(gemm, name)]
+    said += ["range"] if isinstance(gemm.m, Range) else []
+    said += ["batch"] if gemm.batch > 1 else []
+    widths = ",".join(str(access_width(gemm, operand)) for operand in _OPERANDS)
+    return " ".join([*said, f"widths={widths}"])
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def file_name(device_key: str) -> str:
+    """The name of the model file of a class of devices."""
+    return f"{device_key.replace(':', '.')}.json.gz"
+
+
+def user_file(device_key: str) -> Path:
+    """Where this user's own model for a class of devices lies, or would."""
+    return user_data() / FOLDER / file_name(device_key)
+
+
+def shipped_file(device_key: str) -> Path:
+    """Where the package's model for a class of devices lies, if it has one."""
+    return Path(__file__).parent / FOLDER / file_name(device_key)
+
+
+def ranking_model(device: Device) -> RankingModel | None:
+    """The model for this class of devices: the user's own, else the one that ships. None where there is neither.
+
+    Raises InvalidRequest for a file that is none.
+    """
+    for path in (user_file(device.key), shipped_file(device.key)):
+        try:
+            stat = path.stat()
+        except OSError:
+            continue
+        return _read(path, stat.st_mtime_ns, stat.st_size)
+    return None
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, changed_ns: int, size: int) -> RankingModel:  # noqa: ARG001 - a changed file is read again
+    try:
+        return RankingModel.of_json(json.loads(gzip.decompress(path.read_bytes())))
+    except (OSError, EOFError, ValueError) as error:
+        raise InvalidRequest(
+            f"{path} is no ranking model: {error}; make it anew with `tirgemm db train`, or delete it"
+        ) from error

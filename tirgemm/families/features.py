@@ -1,0 +1,103 @@
+"""Features of configs: named columns over many configs of one problem, pure functions of problem, configs, device and
+regime.
+
+A family that has tile work says what its blocks do. Of any other it follows from the knobs whose names say what they
+are, D's rows running along the tile's. A feature that does not apply is NaN, which trees take as missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tirgemm.config import Config, Value
+from tirgemm.device import Device
+from tirgemm.families.base import Family, WithDerivedKnobs, WithTileWork
+from tirgemm.families.common.config_columns import Column, ConfigColumns
+from tirgemm.families.common.ranking_model import RankingModel
+from tirgemm.families.common.tile_work import Features, TileWork, physical_features
+from tirgemm.gemm import Gemm
+
+# The knobs that play one part go by one name in every family where they can; the first that is present counts.
+# A block of 0 is the whole extent.
+_PARTS: dict[str, tuple[str, ...]] = {
+    "tile_m": ("block_m", "tile_m"),
+    "tile_n": ("block_n", "tile_n"),
+    "tile_k": ("block_k", "tile_k"),
+    "thread_m": ("thread_m", "tile_m", "warp_m"),
+    "thread_n": ("thread_n", "tile_n", "warp_n"),
+    "stages": ("stages",),
+    "split": ("split_k", "split"),
+}
+
+
+def features(gemm: Gemm, configs: ConfigColumns, device: Device, regime: str, family: Family) -> Features:
+    """Every feature of ``configs``, which are the family's, beside their knobs: numbers, or arrays of one length."""
+    if isinstance(family, WithTileWork):
+        work, us = family.tile_work(gemm, configs, device), family.estimates_us(gemm, configs, device, regime)
+    else:
+        each = [configs.config(row) for row in range(len(configs))]
+        work = _work_of_knobs(gemm, configs, device, _derived(each, family))
+        us = np.array([family.predict_us(gemm, config, device, regime) for config in each])
+    return physical_features(gemm, work, us, device, regime)
+
+
+def expected_us(
+    gemm: Gemm, configs: ConfigColumns, found: Features, regime: str, model: RankingModel | None
+) -> npt.NDArray[np.float64]:
+    """Microseconds of each of ``configs`` by their features ``found``: the estimate, corrected by ``model`` where that
+    covers the problem."""
+    us = np.broadcast_to(np.asarray(found["estimate_us"], np.float64), len(configs))
+    if model is None or not model.covers(configs.family, gemm, regime):
+        return us
+    return us * np.exp(-model.log_gain(found, configs))
+
+
+def _derived(configs: Sequence[Config], family: object) -> Mapping[str, Column]:
+    if not isinstance(family, WithDerivedKnobs):
+        return {}
+    rows: list[Mapping[str, Value]] = [family.derived_knobs(config) for config in configs]
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+
+def _work_of_knobs(gemm: Gemm, configs: ConfigColumns, device: Device, derived: Mapping[str, Column]) -> TileWork:
+    """Tiles without clusters in waves of one block an SM, as far as the knobs say."""
+    known = {**configs.knobs, **derived}
+    absent = np.full(len(configs), math.nan)
+
+    def part(name: str, otherwise: Any = absent) -> Any:
+        column = next((known[knob] for knob in _PARTS[name] if knob in known), None)
+        return otherwise if column is None or column.dtype.kind not in "iu" else column.astype(np.float64)
+
+    def tile(name: str, size: int) -> Any:
+        column = part(name)
+        return np.where(column == 0, float(size), column)
+
+    m, n = gemm.m_max, gemm.n
+    tile_m, tile_n, tile_k = tile("tile_m", m), tile("tile_n", n), tile("tile_k", gemm.k)
+    split = np.maximum(1.0, part("split", np.ones(len(configs))))
+    thread_m, thread_n = part("thread_m"), part("thread_n")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sums = np.where((thread_m > 0) & (thread_n > 0), thread_m * thread_n, math.nan)
+        threads = np.maximum(1.0, tile_m * tile_n / sums) if device.kind == "cuda" else absent
+    return TileWork(
+        rows=float(m),
+        columns=float(n),
+        tile_m=tile_m,
+        tile_n=tile_n,
+        tile_k=tile_k,
+        loaded_m=tile_m,
+        loaded_n=tile_n,
+        cluster=1.0,
+        work=np.ceil(m / tile_m) * np.ceil(n / tile_n) * split * gemm.batch,
+        slots=float(device.units),
+        split=split,
+        stages=np.maximum(1.0, part("stages", np.ones(len(configs)))),
+        resident=1.0,
+        threads=threads,
+        accumulators=sums,
+    )

@@ -1,0 +1,93 @@
+"""Tile work of ``wgmma`` configs, and their estimates, as columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tirgemm.device import Device
+from tirgemm.families.common.config_columns import ConfigColumns
+from tirgemm.families.common.tile_work import TileWork
+from tirgemm.families.wgmma.estimate import CONSTANTS, RESIDENT_CLUSTERS, Cuts, estimate_us
+from tirgemm.families.wgmma.planning.names import CLUSTER, COPY, KERNEL, PINGPONG, TMA
+from tirgemm.families.wgmma.planning.tile import CORE_ROWS, MMA_K
+from tirgemm.families.wgmma.planning.warpgroups import CONSUMERS, MMA_M, WARPGROUP
+from tirgemm.gemm import Gemm
+
+_CONSUMERS = np.array([CONSUMERS.get(rows, 0) for rows in range(max(CONSUMERS) + 1)])
+
+
+def cuts_of(configs: ConfigColumns) -> Cuts:
+    """What the analytic model sees of configs."""
+    split, kernel = configs["split"], configs["reduction"] == KERNEL
+    partials = kernel & (split > 1)
+    return Cuts(
+        configs["tile_m"],
+        configs["tile_n"],
+        configs["tile_k"],
+        configs["stages"],
+        configs["schedule"] == PINGPONG,
+        configs["resident"],
+        configs["cluster_m"],
+        configs["cluster_n"],
+        configs["swap"],
+        split,
+        partials,
+        ~partials & (configs["epilogue"] == TMA),
+        configs["load"] == COPY,
+    )
+
+
+def estimates_us(gemm: Gemm, configs: ConfigColumns, device: Device, regime: str) -> Any:
+    """Microseconds that the analytic model gives each of ``configs``."""
+    return estimate_us(cuts_of(configs), gemm, device, regime)
+
+
+def tile_work(gemm: Gemm, configs: ConfigColumns, device: Device) -> TileWork:
+    """What the blocks of ``configs`` do."""
+    cuts = cuts_of(configs)
+    tile_m, tile_n, split = cuts.tile_m, cuts.tile_n, cuts.split
+    rows, columns = np.where(cuts.swap, gemm.n, gemm.m_max), np.where(cuts.swap, gemm.m_max, gemm.n)
+    in_cluster = (split > 1) & (configs["reduction"] == CLUSTER)
+    cluster = np.where(in_cluster, split, cuts.cluster_m * cuts.cluster_n)
+    high, wide = -(-rows // (tile_m * cuts.cluster_m)), -(-columns // (tile_n * cuts.cluster_n))
+    slices = gemm.batch * np.where(cuts.kernel, split, 1)
+    work = high * wide * slices
+    slots = np.maximum(
+        1, device.units * cuts.resident * RESIDENT_CLUSTERS[np.minimum(cluster, 8)] // RESIDENT_CLUSTERS[1]
+    )
+    consumers = np.where(cuts.pingpong, 2, _CONSUMERS[tile_m])
+
+    # A wave's clusters: groups of so many along the raster's order, crossed along the other dimension.
+    by_rows = configs["order"] != "n"
+    along, across = np.where(by_rows, high, wide), np.where(by_rows, wide, high)
+    group = np.minimum(configs["group"], along)
+    together = np.minimum(slots, high * wide)
+    crossed = np.minimum(across, np.maximum(1.0, together / group))
+    grouped = np.minimum(along, group * np.maximum(1.0, together / (group * across)))
+
+    c = CONSTANTS["sustained"]
+    columns_clocks = np.maximum(tile_n / 2, c.wgmma_clocks + c.wgmma_clocks_per_column * tile_n)
+    return TileWork(
+        rows,
+        columns,
+        tile_m,
+        tile_n,
+        cuts.tile_k,
+        np.minimum(tile_m, -(-rows // CORE_ROWS) * CORE_ROWS) / cuts.cluster_n,
+        tile_n / cuts.cluster_m,
+        cluster,
+        work,
+        slots,
+        split,
+        cuts.stages,
+        cuts.resident,
+        WARPGROUP * (consumers + 1),
+        tile_m // MMA_M / np.where(cuts.pingpong, 1, consumers) * tile_n / 2,
+        cuts.kernel,
+        np.where(by_rows, grouped, crossed) * (tile_m * cuts.cluster_m),
+        np.where(by_rows, crossed, grouped) * (tile_n * cuts.cluster_n),
+        -(-along // group),
+        columns_clocks * (tile_m // MMA_M) * (cuts.tile_k // MMA_K),
+    )

@@ -1,0 +1,304 @@
+"""Training of ranking models: gradient-boosted trees that learn from records where the analytic estimates are wrong.
+
+The target of a config is the logarithm of its estimate over its time, centred over the configs of its problem and
+regime, so that shapes of any size speak one language; configs near the fastest weigh most. All families are in one
+model. A frozen model ranks what nobody has measured (``tirgemm.families.common.ranking_model``).
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.errors import InvalidConfig, InvalidRequest, MissingExtra
+from tirgemm.families import families
+from tirgemm.families.base import Family
+from tirgemm.families.common.config_columns import ConfigColumns
+from tirgemm.families.common.ranking_model import FORMAT, RankingModel, domain_key, kind_of, knob_features, matrix
+from tirgemm.families.common.tile_work import Features
+from tirgemm.families.features import features
+from tirgemm.gemm import Gemm, Regime
+from tirgemm.tuning.comparable_times import comparable_times
+from tirgemm.tuning.records import Candidate
+
+Array = npt.NDArray[np.float64]
+
+# A config that takes twice as long as the fastest weighs 1/256.
+NEARNESS = 8
+# Fewer configs of a problem than this say nothing of one another; fewer problems are no model.
+LEAST_CONFIGS, LEAST_PROBLEMS = 2, 8
+ROUNDS = 200
+# So many of the configs that are ranked first are looked at.
+FIRST = (1, 4, 8)
+PARAMETERS: dict[str, Any] = {
+    "objective": "reg:squarederror",
+    "tree_method": "hist",
+    "max_depth": 6,
+    "eta": 0.06,
+    "min_child_weight": 3.0,
+    "subsample": 0.6,
+    "colsample_bytree": 0.4,
+    "seed": 0,
+    "nthread": 1,
+    "verbosity": 0,
+}
+# What a tree is trained with and nothing but training reads; without it the file is half as large.
+_STATISTICS = ("loss_changes", "sum_hessian", "base_weights")
+
+
+@dataclass(frozen=True)
+class FamilyRows:
+    """The measured configs of one family for one problem in one regime: what trees see of them, and microseconds."""
+
+    configs: ConfigColumns
+    features: Features
+    us: Array
+
+
+@dataclass(frozen=True)
+class ProblemRows:
+    """What was measured of one problem in one regime, family by family."""
+
+    gemm: Gemm
+    regime: Regime
+    families: tuple[FamilyRows, ...]
+
+    @cached_property
+    def us(self) -> Array:
+        return np.concatenate([rows.us for rows in self.families])
+
+    @cached_property
+    def estimates_us(self) -> Array:
+        each = [np.broadcast_to(rows.features["estimate_us"], len(rows.us)) for rows in self.families]
+        return np.concatenate(each).astype(np.float64)
+
+    @property
+    def weights(self) -> Array:
+        found: Array = (self.us.min() / self.us) ** NEARNESS
+        return found
+
+    @property
+    def targets(self) -> Array:
+        gains = np.log(self.estimates_us / self.us)
+        found: Array = gains - np.average(gains, weights=self.weights)
+        return found
+
+    def matrix(self, names: Sequence[str]) -> npt.NDArray[np.float32]:
+        return np.concatenate([matrix(names, rows.features, rows.configs) for rows in self.families])
+
+    def log_gains(self, model: RankingModel) -> Array:
+        """What ``model`` says of each config, in the order of ``us``."""
+        return np.concatenate([model.log_gain(rows.features, rows.configs) for rows in self.families])
+
+
+def problem_rows(candidates: Iterable[Candidate], device: Device) -> list[ProblemRows]:
+    """The problems of a device's records that have measured configs enough, as today's families understand them."""
+    recorded: dict[tuple[Gemm, Regime], list[Candidate]] = {}
+    for candidate in candidates:
+        if candidate.device_key == device.key:
+            recorded.setdefault((candidate.gemm, candidate.regime), []).append(candidate)
+    known, found = families(), []
+    for (gemm, regime), tried in recorded.items():
+        by_family: dict[str, dict[Config, float]] = {}
+        for config, us in comparable_times(tried).items():
+            if us is not None and config.family in known:
+                by_family.setdefault(config.family, {})[config] = us
+        rows = [_family_rows(gemm, regime, known[name], times, device) for name, times in by_family.items()]
+        measured = tuple(each for each in rows if each is not None)
+        if sum(len(each.us) for each in measured) >= LEAST_CONFIGS:
+            found.append(ProblemRows(gemm, regime, measured))
+    return found
+
+
+def _family_rows(
+    gemm: Gemm, regime: Regime, family: Family, times: Mapping[Config, float], device: Device
+) -> FamilyRows | None:
+    """None where none of the configs means anything today: old records may have other knobs and choices."""
+    if family.supports(gemm, device) is not None:
+        return None
+    space, present = family.space(gemm, device), []
+    for config in times:
+        try:
+            space.check(config)
+        except InvalidConfig:
+            continue
+        present.append(config)
+    if not present:
+        return None
+    columns = ConfigColumns.of(present)
+    found = features(gemm, columns, device, regime, family)
+    return FamilyRows(columns, found, np.array([times[config] for config in present]))
+
+
+def require_enough(problems: Sequence[ProblemRows], device: Device) -> None:
+    """Raise InvalidRequest where there are too few problems to learn from."""
+    if len(problems) < LEAST_PROBLEMS:
+        raise InvalidRequest(
+            f"the records of {device.key} have {len(problems)} problems with {LEAST_CONFIGS} measured configs or more; "
+            f"a model needs {LEAST_PROBLEMS}"
+        )
+
+
+def train(problems: Sequence[ProblemRows], device: Device, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a model that has learnt from ``problems``. Raises InvalidRequest, MissingExtra."""
+    require_enough(problems, device)
+    return _trained(problems, device, provenance)
+
+
+def _trained(problems: Sequence[ProblemRows], device: Device, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        import xgboost
+    except ImportError as error:
+        raise MissingExtra(f"training needs xgboost: install tirgemm[tune] ({error})") from error
+    names = _names(problems)
+    data = xgboost.DMatrix(
+        np.concatenate([problem.matrix(names) for problem in problems]),
+        label=np.concatenate([problem.targets for problem in problems]),
+        weight=np.concatenate([problem.weights for problem in problems]),
+        feature_names=names,
+    )
+    booster = xgboost.train(PARAMETERS, data, ROUNDS)
+    made = {"device_key": device.key, "problems": len(problems), "rows": int(data.num_row())}
+    made |= {"xgboost": xgboost.__version__, "parameters": PARAMETERS | {"rounds": ROUNDS}}
+    return {
+        "format": FORMAT,
+        "provenance": {**provenance, **made},
+        "domain": _domain(problems),
+        "xgboost": _without_statistics(bytes(booster.save_raw("json")).decode()),
+    }
+
+
+Sizes = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """What was ranked by a model that had not seen the problem's n and k: the fastest recorded time over the fastest of
+    the 1, 4 and 8 configs ranked first, by the estimates and by the model.
+
+    ``times_away``: how many times a size differs from that of the nearest problem that was trained on; ``covered``:
+    whether the model says that it knows such problems."""
+
+    gemm: Gemm
+    regime: Regime
+    configs: int
+    times_away: float
+    covered: bool
+    estimate: tuple[float, ...]
+    model: tuple[float, ...]
+
+
+def held_out(problems: Sequence[ProblemRows], device: Device, folds: int | None = None) -> Iterator[HeldOut]:
+    """Every problem as ranked by a model trained on the others: every shape of its (n, k) is held out with it, and
+    where there are ``folds`` those of other (n, k) as well."""
+    groups: dict[Sizes, list[ProblemRows]] = {}
+    for problem in problems:
+        groups.setdefault((problem.gemm.n, problem.gemm.k), []).append(problem)
+    names = sorted(groups, key=lambda sizes: hashlib.sha256(repr(sizes).encode()).digest())
+    count = len(names) if folds is None else min(folds, len(names))
+    for number in range(count):
+        left_out = set(names[number::count])
+        rest = [problem for sizes, inside in groups.items() if sizes not in left_out for problem in inside]
+        model = RankingModel.of_json(_trained(rest, device, {}))
+        for sizes in sorted(left_out):
+            yield from (_held_out(problem, model) for problem in groups[sizes])
+
+
+def _held_out(problem: ProblemRows, model: RankingModel) -> HeldOut:
+    gemm, regime = problem.gemm, problem.regime
+    names = [rows.configs.family for rows in problem.families]
+    away = min(model.times_away(name, gemm, regime) for name in names)
+    estimates = np.log(problem.estimates_us)
+    return HeldOut(
+        gemm,
+        regime,
+        len(problem.us),
+        away,
+        all(model.covers(name, gemm, regime) for name in names),
+        shares(problem, estimates),
+        shares(problem, estimates - problem.log_gains(model)),
+    )
+
+
+def scores(ranked: Iterable[HeldOut]) -> dict[str, dict[str, Any]]:
+    """By regime, of the problems that the model covers, the geometric mean and the least of the shares of the first."""
+    found: dict[str, dict[str, Any]] = {}
+    by_regime: dict[str, list[HeldOut]] = {}
+    for each in ranked:
+        if each.covered:
+            by_regime.setdefault(each.regime, []).append(each)
+    for regime, these in sorted(by_regime.items()):
+        found[regime] = {"problems": len(these)}
+        for name in ("estimate", "model"):
+            firsts = [getattr(each, name)[0] for each in these]
+            found[regime][name] = {"geomean": round(geometric_mean(firsts), 4), "least": round(min(firsts), 4)}
+    return found
+
+
+def records_sha256(problems: Iterable[ProblemRows]) -> str:
+    """A hash over what is trained on, the same for the same measurements wherever they were kept."""
+    lines = sorted(
+        f"{problem.gemm} {problem.regime} {rows.configs.config(row).digest} {us!r}"
+        for problem in problems
+        for rows in problem.families
+        for row, us in enumerate(rows.us.tolist())
+    )
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def write(document: Mapping[str, Any], path: Path) -> int:
+    """Write a model file, in one step; the same model gives the same bytes. Returns their number."""
+    data = gzip.compress(json.dumps(document, separators=(",", ":")).encode(), 9, mtime=0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.new")
+    beside.write_bytes(data)
+    beside.replace(path)
+    return len(data)
+
+
+def shares(problem: ProblemRows, times: Array) -> tuple[float, ...]:
+    """The fastest time over the fastest of the 1, 4 and 8 configs to which ``times`` gives the least."""
+    order = np.argsort(times.astype(np.float32), kind="stable")
+    return tuple(float(problem.us.min() / problem.us[order[:count]].min()) for count in FIRST)
+
+
+def _names(problems: Sequence[ProblemRows]) -> list[str]:
+    """Every feature that a config has, in an order that does not depend on that of the records."""
+    found = {
+        name
+        for problem in problems
+        for rows in problem.families
+        for name in (*rows.features, *knob_features(rows.configs))
+    }
+    return sorted(found)
+
+
+def _domain(problems: Sequence[ProblemRows]) -> dict[str, dict[str, list[list[int]]]]:
+    """What a model that learns from ``problems`` knows: see RankingModel."""
+    domain: dict[str, dict[str, list[list[int]]]] = {}
+    for problem in problems:
+        gemm = problem.gemm
+        for rows in problem.families:
+            kinds = domain.setdefault(domain_key(rows.configs.family, problem.regime), {})
+            kinds.setdefault(kind_of(gemm), []).append([gemm.m_max, gemm.n, gemm.k])
+    return {place: {kind: sorted(sizes) for kind, sizes in kinds.items()} for place, kinds in domain.items()}
+
+
+def _without_statistics(text: str) -> str:
+    model = json.loads(text)
+    for tree in model["learner"]["gradient_booster"]["model"]["trees"]:
+        for name in _STATISTICS:
+            tree[name] = [0.0] * len(tree[name])
+    return json.dumps(model, separators=(",", ":"))
