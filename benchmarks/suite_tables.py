@@ -168,18 +168,20 @@ def proposals(results: Path, suites: Path) -> str:  # noqa: ARG001 - called like
         return not_yet(f"python benchmarks/proposal_sources.py --out {path.name}")
     document = json.loads(path.read_text())
     groups: dict[str, dict[str, list[list[float]]]] = {}
-    spaces: dict[str, set[str]] = {}
+    spaces: dict[tuple[str, str], set[str]] = {}
     for row in document["rows"]:
         group = row["space"] if row["space"].endswith("complete") else "recorded configs of `wgmma`"
         groups.setdefault(group, {}).setdefault(row["source"], []).extend(row["over_optimum"])
-        spaces.setdefault(group, set()).add(row["space"])
+        spaces.setdefault((group, row["source"]), set()).add(row["space"])
     lines = [
-        [f"{group}; {len(spaces[group])} x {len(over) // len(spaces[group])} searches", source]
+        [f"{group}; {(of := len(spaces[group, source]))} x {len(over) // of} searches", source]
         + [f"{statistics.geometric_mean(values):.3f}" for values in zip(*over, strict=True)]
         for group, sources in groups.items()
         for source, over in sources.items()
     ]
-    return table(["space", "source", *(f"{trials} trials" for trials in document["trials"])], lines, 2)
+    return table(
+        ["space", "source", *(f"{trials} trial{'s' * (trials > 1)}" for trials in document["trials"])], lines, 2
+    )
 
 
 def zero_shot(results: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites

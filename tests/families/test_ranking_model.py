@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import random
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from tests.helpers.ranking import H200, PROBLEMS, as_estimated, slow_pingpong, trained_on
 from tirgemm.errors import InvalidRequest
 from tirgemm.families import family_named
+from tirgemm.families.base import rejected
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ranking_model import (
@@ -154,3 +156,18 @@ def test_families_are_compared_by_a_model_that_knows_them_all_and_else_by_their_
     monkeypatch.setattr(RankingModel, "log_gain", lambda _, __, configs: np.array([9.0 * (configs.family == "mma")]))
     assert [family.name for family, _ in ranked_defaults(both, GEMM, H200, "sustained")] == ["mma", "wgmma"]
     assert ranked_defaults(both, GEMM.with_(dtype="bf16"), H200, "sustained")[0][0].name == "wgmma"
+
+
+def test_every_shortlisted_config_of_a_covered_problem_is_in_the_space_and_passes_every_rule() -> None:
+    """Of the model that ships: also where few tiles leave the raster no choice."""
+    draw, model, seen = random.Random(3), ranking_model(H200), 0
+    assert model is not None
+    sizes = (1, 16, 33, 64, 130, 255, 512, 1000, 4097)
+    for _ in range(60):
+        gemm = Gemm.parse(f"{draw.choice(sizes)}x{8 * draw.randrange(20, 1500)}x{8 * draw.randrange(100, 2000)}:f16:nt")
+        seen += model.covers("wgmma", gemm, "sustained")
+        space = FAMILY.space(gemm, H200)
+        for config in FAMILY.shortlist(gemm, H200, "sustained", 3):
+            space.check(config)
+            assert rejected(FAMILY, gemm, config, H200) is None, f"{gemm}: {config}"
+    assert seen > 10

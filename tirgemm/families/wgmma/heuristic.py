@@ -18,11 +18,11 @@ from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ranking_model import RankingModel, ranking_model
 from tirgemm.families.common.tile_work import physical_features
 from tirgemm.families.wgmma.estimate import Cuts, estimate_us
-from tirgemm.families.wgmma.planning.names import CLUSTER, COOPERATIVE, DIRECT, KERNEL, NORMAL, ORDERS, PINGPONG, TMA
+from tirgemm.families.wgmma.planning.names import CLUSTER, COOPERATIVE, DIRECT, KERNEL, NORMAL, PINGPONG, TMA
 from tirgemm.families.wgmma.planning.plan import KNOBS, plan
 from tirgemm.families.wgmma.planning.tile import MMA_K
 from tirgemm.families.wgmma.rules import RULES, empty_parts
-from tirgemm.families.wgmma.space import GROUPS, TILES_N, epilogues, loads
+from tirgemm.families.wgmma.space import GROUPS, TILES_N, epilogues, loads, space
 from tirgemm.families.wgmma.work import cuts_of, estimates_us, tile_work
 from tirgemm.gemm import Gemm
 
@@ -112,10 +112,16 @@ def _best_estimated(
 
 
 def _ranked(configs: ConfigColumns, model: RankingModel, gemm: Gemm, device: Device, regime: str) -> ConfigColumns:
-    """``configs`` in the order of ``model``: of the best cuts the best raster of each, then the other cuts."""
+    """``configs`` in the order of ``model``: of the best cuts the best raster of each, then the other cuts.
+
+    Where D transposed is the same problem a swapped cut is its twin again, which only noise tells from it.
+    """
+    if gemm.m_max == gemm.n and gemm.trans_a != gemm.trans_b:
+        configs = configs.take(np.flatnonzero(configs["swap"] == 0))
     order = _order(configs, model, gemm, device, regime)
     best, rest = order[:_RASTERED], order[_RASTERED:]
-    orders, groups = zip(*product(ORDERS, GROUPS), strict=True)
+    choices = {knob.name: knob.choices for knob in space(gemm, device).knobs}
+    orders, groups = zip(*product(choices["order"], choices["group"]), strict=True)
     repeated = configs.take(np.repeat(best, len(groups)))
     rasters = repeated.with_(order=np.tile(orders, len(best)), group=np.tile(groups, len(best)))
     unusual = (rasters["order"] != repeated["order"]) | (rasters["group"] != repeated["group"])
