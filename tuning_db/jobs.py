@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, case, func, insert, or_, select, update
 
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, QueueFull, StoreError
@@ -101,8 +101,13 @@ class JobQueue:
         status: JobStatus | None = None,
         gemm: Gemm | None = None,
         device_keys: Sequence[str] | None = None,
+        *,
+        after: str = "",
     ) -> list[Job]:
-        """Jobs newest first; where given only those of this status, this problem, one of these devices."""
+        """Jobs newest first, from behind the id ``after``; only those of this status, problem, one of these devices.
+
+        Raises InvalidRequest where no job has the id ``after``.
+        """
         wanted = _select_jobs().order_by(JobRow.seq.desc()).limit(max(limit, 0))
         if status is not None:
             wanted = wanted.where(JobRow.status == status)
@@ -110,7 +115,13 @@ class JobQueue:
             wanted = wanted.where(GemmRow.text == str(gemm))
         if device_keys is not None:
             wanted = wanted.where(JobRow.device_key.in_(list(device_keys)))
-        return self._list(wanted)
+        with self.db.read() as connection:
+            if after:
+                seq = connection.execute(select(JobRow.seq).where(JobRow.id == after)).scalar()
+                if seq is None:
+                    raise InvalidRequest(f"after is {after!r}; it must be the `next` of a page before")
+                wanted = wanted.where(JobRow.seq < seq)
+            return [_job(row) for row in connection.execute(wanted)]
 
     # -- workers' side -------------------------------------------------------------------------
 
@@ -283,10 +294,6 @@ class JobQueue:
             found = connection.execute(wanted.where(WorkerRow.seen >= self._now(connection) - max_age_s)).all()
         return [WorkerRecord(row.name, tuple(map(Device.from_json, row.devices)), iso(row.seen)) for row in found]
 
-    def _list(self, wanted: Select[Any]) -> list[Job]:
-        with self.db.read() as connection:
-            return [_job(row) for row in connection.execute(wanted).all()]
-
 
 def _select_jobs() -> Any:
     return select(*JobRow.__table__.columns, GemmRow.text).join(GemmRow, GemmRow.id == JobRow.gemm_id)
@@ -305,7 +312,13 @@ def _unknown(job_id: str) -> StoreError:
 
 def _job(row: Row[Any]) -> Job:
     request = JobRequest(
-        Gemm.parse(row.text), Device.from_json(row.device), row.regime, row.trials, row.seconds, row.seed, row.verify
+        rows.parsed_gemm(row.text),
+        Device.from_json(row.device),
+        row.regime,
+        row.trials,
+        row.seconds,
+        row.seed,
+        row.verify,
     )
     return Job(
         row.id,

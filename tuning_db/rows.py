@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Row, select
@@ -16,6 +17,12 @@ from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.models import CandidateRow, CertificateRow, DeviceRow, GemmRow, KernelRow, SampleSetRow
 from tirgemm.tuning_db.times import iso
+
+
+@lru_cache(maxsize=4096)
+def parsed_gemm(text: str) -> Gemm:
+    """The problem of a stored text; a page of rows names few, and parsing one takes longer than reading its row."""
+    return Gemm.parse(text)
 
 
 def digest(value: Any) -> str:
@@ -112,14 +119,12 @@ def candidates_of(rows: Sequence[Row[Any]], samples: Iterable[Row[Any]]) -> list
     for taken in samples:
         value = {name: taken._mapping[name] for name in ("samples_us", "reason", "baselines", "conditions")}
         sets.setdefault(taken.candidate_id, []).append(SampleSet.from_json(value))
-    gemms: dict[str, Gemm] = {}
-    return [_candidate(row, gemms, tuple(sets.get(row.id, ()))) for row in rows]
+    return [_candidate(row, tuple(sets.get(row.id, ()))) for row in rows]
 
 
-def _candidate(row: Row[Any], gemms: dict[str, Gemm], sample_sets: tuple[SampleSet, ...]) -> Candidate:
-    gemm = gemms.get(row.text) or gemms.setdefault(row.text, Gemm.parse(row.text))
+def _candidate(row: Row[Any], sample_sets: tuple[SampleSet, ...]) -> Candidate:
     return Candidate(
-        gemm=gemm,
+        gemm=parsed_gemm(row.text),
         device_key=row.device_key,
         regime=row.regime,
         config=Config.from_json(row.config),
@@ -145,7 +150,7 @@ def kernel_of(row: Row[Any]) -> KernelRecord:
             row.cert_kernel, row.passed, tuple(row.tests), row.reference, dict(row.environment), row.at
         )
     return KernelRecord(
-        gemm=Gemm.parse(row.text),
+        gemm=parsed_gemm(row.text),
         device=Device.from_json(row.device),
         regime=row.regime,
         role=row.role,

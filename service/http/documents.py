@@ -248,9 +248,10 @@ class KernelList(BaseModel):
 
 
 class JobList(BaseModel):
-    """Jobs, newest first."""
+    """Jobs, newest first; ``next`` is the ``after`` of the next page, null at the end."""
 
     jobs: list[JobSummary]
+    next: str | None
 
 
 class KeyBody(BaseModel):

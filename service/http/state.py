@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 
 from tirgemm.artifact.sign import Signer
 from tirgemm.service.explain.explainer import Explainer
+from tirgemm.service.http.kernel_pages import KernelPages
 from tirgemm.service.http.watch import Watch
 from tirgemm.service.settings import Settings
 from tirgemm.tuning_db import Database, JobQueue, data_folder
@@ -27,7 +28,8 @@ def open_database(settings: Settings, limit_s: float = WORKER_SECONDS) -> Databa
 @dataclass
 class ServiceState:
     """The open parts of one service; ``stopping`` ends the event streams so that the server can shut down;
-    ``explainer`` has a process of its own, to be closed with the database; ``watch`` is whom everybody waits with."""
+    ``explainer`` has a process of its own, to be closed with the database; ``watch`` is whom everybody waits with;
+    ``kernel_pages`` keeps what was listed."""
 
     settings: Settings
     database: Database
@@ -37,8 +39,10 @@ class ServiceState:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     explainer: Explainer = field(default_factory=Explainer)
     watch: Watch = field(init=False)
+    kernel_pages: KernelPages = field(init=False)
 
     def __post_init__(self) -> None:
+        self.kernel_pages = KernelPages(self.database)
         self.watch = Watch(self.queue, self.settings.alive_seconds, self.stopping)
 
     @classmethod

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import select
 
@@ -13,9 +15,50 @@ from tirgemm.hardware import ARCHITECTURES, named_device
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning_db import Database
+from tirgemm.tuning_db.jobs import IDS_AT_ONCE
 from tirgemm.tuning_db.models import DeviceRow, GemmRow, KernelRow
 from tirgemm.tuning_db.rows import kernel_of
 from tirgemm.tuning_db.store import select_kernels
+
+
+@dataclass(frozen=True)
+class KernelFilter:
+    """Which kernels are listed: only those of each that is not None."""
+
+    gemm: Gemm | None = None
+    device_keys: Sequence[str] | None = None
+    regime: Regime | None = None
+    role: str | None = None
+
+
+def kernel_ids(database: Database, wanted: KernelFilter, *, after: str = "", limit: int = 100) -> list[str]:
+    """Ids of kernels newest first, from behind the id ``after``. Raises InvalidRequest where no kernel has that id."""
+    ids = select(KernelRow.id).order_by(KernelRow.seq.desc()).limit(limit)
+    if wanted.gemm is not None:
+        gemm = select(GemmRow.id).where(GemmRow.text == str(wanted.gemm)).scalar_subquery()
+        ids = ids.where(KernelRow.gemm_id == gemm)
+    if wanted.device_keys is not None:
+        ids = ids.where(KernelRow.device_key.in_(list(wanted.device_keys)))
+    for column, value in ((KernelRow.regime, wanted.regime), (KernelRow.role, wanted.role)):
+        if value is not None:
+            ids = ids.where(column == value)
+    with database.read() as connection:
+        if after:
+            seq = connection.execute(select(KernelRow.seq).where(KernelRow.id == after)).scalar()
+            if seq is None:
+                raise InvalidRequest(f"after is {after!r}; it must be the `next` of a page before")
+            ids = ids.where(KernelRow.seq < seq)
+        return list(connection.execute(ids).scalars())
+
+
+def kernels_by_id(database: Database, ids: Sequence[str]) -> list[KernelRecord]:
+    """The kernels of these ids that are there, in the order of the ids."""
+    found: list[Any] = []
+    with database.read() as connection:
+        for first in range(0, len(ids), IDS_AT_ONCE):
+            found += connection.execute(select_kernels().where(KernelRow.id.in_(ids[first : first + IDS_AT_ONCE])))
+    order = {kernel_id: at for at, kernel_id in enumerate(ids)}
+    return sorted(map(kernel_of, found), key=lambda record: order[record.id])
 
 
 def list_kernels(
@@ -29,21 +72,8 @@ def list_kernels(
     limit: int = 100,
 ) -> list[KernelRecord]:
     """Kernels newest first, from behind the id ``after``. Raises InvalidRequest where no kernel has that id."""
-    wanted = select_kernels().order_by(KernelRow.seq.desc()).limit(limit)
-    if gemm is not None:
-        wanted = wanted.where(GemmRow.text == str(gemm))
-    if device_keys is not None:
-        wanted = wanted.where(KernelRow.device_key.in_(list(device_keys)))
-    for column, value in ((KernelRow.regime, regime), (KernelRow.role, role)):
-        if value is not None:
-            wanted = wanted.where(column == value)
-    with database.read() as connection:
-        if after:
-            seq = connection.execute(select(KernelRow.seq).where(KernelRow.id == after)).scalar()
-            if seq is None:
-                raise InvalidRequest(f"after is {after!r}; it must be the `next` of a page before")
-            wanted = wanted.where(KernelRow.seq < seq)
-        return [kernel_of(row) for row in connection.execute(wanted)]
+    wanted = KernelFilter(gemm, device_keys, regime, role)
+    return kernels_by_id(database, kernel_ids(database, wanted, after=after, limit=limit))
 
 
 def unverified_kernel(database: Database, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:

@@ -50,12 +50,15 @@ def list_jobs(
     gemm: GemmFilter = None,
     device: DeviceFilter = None,
     status: Annotated[JobStatus | None, Query(description="Only jobs of this status.")] = None,
+    after: Annotated[str, Query(pattern=r"^[0-9a-f]{0,32}$", description="The `next` of the page before.")] = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> JobList:
     """The newest jobs."""
     problem = None if gemm is None else Gemm.parse(gemm)
     keys = None if device is None else device_keys(state.database, device)
-    return JobList(jobs=[JobSummary.of(job) for job in state.queue.jobs(limit, status, problem, keys)])
+    found = state.queue.jobs(limit + 1, status, problem, keys, after=after)
+    page = [JobSummary.of(job) for job in found[:limit]]
+    return JobList(jobs=page, next=page[-1].id if len(found) > limit else None)
 
 
 @router.get("/{job_id}")

@@ -19,7 +19,7 @@ from tirgemm.service.http.requests import KernelOrJob, answer, progress
 from tirgemm.service.http.routes.jobs import job_document
 from tirgemm.service.http.routes.parameters import ONLY_KNOWN, DeviceFilter, GemmFilter
 from tirgemm.service.http.state import ServiceState, State
-from tirgemm.service.views.queries import device_keys, list_kernels
+from tirgemm.service.views.queries import KernelFilter, device_keys
 from tirgemm.tuning.records import KernelRecord
 
 router = APIRouter(prefix="/v1/kernels", tags=["kernels"])
@@ -93,23 +93,20 @@ async def request_kernel(
     return JSONResponse(pending.model_dump(mode="json"), 202, headers)
 
 
-@router.get("", dependencies=[ONLY_KNOWN])
+@router.get("", dependencies=[ONLY_KNOWN], response_model=KernelList)
 def get_kernels(
     state: State,
-    response: Response,
     gemm: GemmFilter = None,
     device: DeviceFilter = None,
     regime: Regime | None = None,
     after: Annotated[str, Query(pattern=r"^[0-9a-f]{0,32}$", description="The `next` of the page before.")] = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> KernelList:
+) -> Response:
     """Kernels of every role, newest first."""
     problem = None if gemm is None else Gemm.parse(gemm)
     keys = None if device is None else device_keys(state.database, device)
-    records = list_kernels(state.database, gemm=problem, device_keys=keys, regime=regime, after=after, limit=limit + 1)
-    page = [KernelDocument.of(record) for record in records[:limit]]
-    response.headers["Cache-Control"] = "no-store"
-    return KernelList(kernels=page, next=page[-1].id if len(records) > limit else None)
+    page = state.kernel_pages.page(KernelFilter(problem, keys, regime), after, limit)
+    return Response(page, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
 @router.get("/{kernel_id}")
