@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,10 @@ os.environ.update(
 _NEWCOMERS = Path(__file__).parent / "newcomer"
 for _name in [name for name in os.environ if name.startswith("TIRGEMM_")]:
     del os.environ[_name]
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, which some of them press.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -95,7 +95,8 @@ def test_the_service_lists_it(place: Place) -> None:
             return []
 
     class Settings:
-        alive_seconds = max_trials = max_seconds = fallback_seconds = max_wait_seconds = max_queued = 1
+        alive_seconds = max_trials = max_seconds = fallback_seconds = max_wait_seconds = 1
+        max_queued = max_connections = 1
 
     class State:
         settings, queue, public_key = Settings(), Queue(), "ed25519:AAAA"

@@ -166,5 +166,5 @@ def test_a_damaged_artifact_is_not_told_by_its_folder(service: Service) -> None:
     record = kernel_record(service.store, JobRequest(Gemm.parse(ODD), CPU))
     service.state.database.blobs.checked(record.artifact_sha256).write_bytes(b"other")
     answer = service.http.get(f"/v1/artifacts/{record.artifact_sha256}")
-    assert (answer.status_code, answer.json()["code"]) == (500, "store_error")
+    assert (answer.status_code, answer.json()["code"]) == (404, "artifact_not_found")
     assert str(service.state.settings.data) not in answer.text
