@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Connection, select, update
+from sqlalchemy import ColumnElement, Connection, case, select, update
 
 from tirgemm.errors import LeaseLost, WorkersDied
 from tirgemm.status import LIVE
 from tirgemm.tuning_db.models import JobRow
 from tirgemm.tuning_db.times import iso
 
-# A job during which so many workers died is set aside: the next one would die of it, too.
+# A job of which so many workers died, one after the other and without a new measurement, is set aside: the next one
+# would die of it, too.
 MAX_DEATHS = 3
 
 
@@ -28,6 +29,12 @@ def require_held(connection: Connection, job_id: str, owner: str) -> None:
         raise LeaseLost(
             f"job {job_id} is no longer held by {owner}, whose lease ran out: nothing more is written for it"
         )
+
+
+def note_progress(connection: Connection, job_id: str) -> None:
+    """Forget the deaths of earlier workers of a job that got on: what kills at random must not set it aside."""
+    own = case((JobRow.status == "running", 1), else_=0)
+    connection.execute(update(JobRow).where(JobRow.id == job_id, JobRow.attempts > own).values(attempts=own))
 
 
 def expired_owners(connection: Connection, now: float) -> list[str]:
@@ -52,7 +59,7 @@ def declare_dead(connection: Connection, owner: str, now: float) -> list[str]:
         attempts = job.attempts + change
         values = {"status": "queued", "owner": None, "lease_until": None, "attempts": attempts}
         if attempts >= MAX_DEATHS:
-            words = f"{attempts} workers died of this job, the last of them {owner}; it is set aside"
+            words = f"{attempts} workers in a row died of this job, the last of them {owner}; it is set aside"
             values |= {
                 "status": "failed",
                 "live_key": None,

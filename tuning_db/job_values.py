@@ -48,8 +48,8 @@ class JobRequest:
 class Job:
     """A tuning request and what became of it; times are ISO 8601 in UTC.
 
-    ``attempts`` is how often a worker began it, without those that gave it back in good order: each but the last ended
-    with the death of its worker.
+    ``attempts`` is how often a worker began it since it last had a new measurement, without those that gave it back in
+    good order: each but the last ended with the death of its worker.
     """
 
     id: str

@@ -18,7 +18,7 @@ from tirgemm.tuning.records.json_values import merged, plain_candidate, plain_sa
 from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.database import Database
-from tirgemm.tuning_db.job_leases import require_held
+from tirgemm.tuning_db.job_leases import note_progress, require_held
 from tirgemm.tuning_db.models import (
     ArtifactRow,
     AttemptRow,
@@ -58,17 +58,23 @@ class SqlStore:
 
         Each of these writes raises LeaseLost once the job is another's.
         """
-        before = getattr(self._fence, "lease", None)
+        before = self._lease
         self._fence.lease = (job_id, owner)
         try:
             yield
         finally:
             self._fence.lease = before
 
+    @property
+    def _lease(self) -> tuple[str, str] | None:
+        """The job that this thread writes for, and the holder of its lease."""
+        lease: tuple[str, str] | None = getattr(self._fence, "lease", None)
+        return lease
+
     @contextmanager
     def _record(self) -> Iterator[Connection]:
+        lease = self._lease
         with self.db.write() as connection:
-            lease = getattr(self._fence, "lease", None)
             if lease is not None:
                 require_held(connection, *lease)
             yield connection
@@ -76,8 +82,11 @@ class SqlStore:
     # -- candidates ----------------------------------------------------------------------------
 
     def add_candidate(self, candidate: Candidate) -> None:
+        lease = self._lease
         with self._record() as connection:
             write_candidate(self.db, connection, plain_candidate(candidate))
+            if lease is not None and candidate.status is Status.MEASURED:
+                note_progress(connection, lease[0])
 
     def add_samples(self, key: CandidateKey, samples: SampleSet) -> None:
         samples = plain_samples(samples)

@@ -160,7 +160,7 @@ def test_bad_filters_are_422(shared: Service, query: str) -> None:
     ("path", "known"),
     [
         ("/v1/kernels", "after, device, gemm, limit, regime"),
-        ("/v1/jobs", "device, gemm, limit, status"),
+        ("/v1/jobs", "after, device, gemm, limit, status"),
         (f"/v1/kernels/{'0' * 16}/explain", "format"),
     ],
 )

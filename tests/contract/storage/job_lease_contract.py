@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_G
 from tests.contract.storage.job_queue_contract import KEYS, FakeClock, QueueFixtures
 from tirgemm.errors import LeaseLost, QueueFull
 from tirgemm.events import BatchProposed
+from tirgemm.tuning.records import Status
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 
 
@@ -76,9 +78,28 @@ class JobLeaseContract(QueueFixtures):
         found = queue.job(deadly.id)
         assert found is not None
         assert (found.status, found.attempts, found.owner) == ("failed", 3, None)
-        assert str(found.error).startswith("workers_died: 3 workers died of this job, the last of them w3")
+        assert str(found.error).startswith("workers_died: 3 workers in a row died of this job, the last of them w3")
         again, created = queue.submit(JobRequest(GEMM, DEVICE))
         assert (created, again.id != deadly.id) == (True, True)
+
+    def test_deaths_between_which_something_was_measured_do_not_add_up(
+        self, database: Database, queue: JobQueue, clock: FakeClock
+    ) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        store = SqlStore(database)
+        for number in range(1, 7):
+            found = self.claimed(queue, f"w{number}")
+            assert (found.id, found.attempts) == (job.id, 1 if number == 1 else 2)
+            with store.fenced(job.id, f"w{number}"):
+                store.add_candidate(candidate(number))
+            clock.now += 5
+        assert self.claimed(queue, "w7").attempts == 2
+        failing = replace(candidate(8), status=Status.CRASHED, sample_sets=())
+        with store.fenced(job.id, "w7"):
+            store.add_candidate(failing)
+        assert queue.job(job.id) is not None
+        clock.now += 5
+        assert self.claimed(queue, "w8").attempts == 3, "a candidate that failed is no progress"
 
     def test_a_death_counts_against_the_job_whose_fallback_was_built_not_the_one_that_ran(
         self, queue: JobQueue
