@@ -170,7 +170,8 @@ def proposals(results: Path, suites: Path) -> str:  # noqa: ARG001 - called like
     groups: dict[str, dict[str, list[list[float]]]] = {}
     spaces: dict[tuple[str, str], set[str]] = {}
     for row in document["rows"]:
-        group = row["space"] if row["space"].endswith("complete") else "recorded configs of `wgmma`"
+        _, _, known = row["space"].partition(" ")
+        group = row["space"] if row["space"].endswith("complete") else f"recorded configs of `wgmma`, {known}"
         groups.setdefault(group, {}).setdefault(row["source"], []).extend(row["over_optimum"])
         spaces.setdefault((group, row["source"]), set()).add(row["space"])
     lines = [

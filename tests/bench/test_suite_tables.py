@@ -167,13 +167,15 @@ def test_sources_of_proposals_are_averaged_over_spaces_and_seeds(tmp_path: Path)
     def row(space: str, *over: list[float]) -> dict[str, Any]:
         return {"space": space, "points": 9, "source": "half", "over_optimum": over}
 
-    rows = [row("simt, complete", [2.0, 1.0]), row("a", [1.0, 1.0], [4.0, 1.0]), row("b", [4.0, 1.0], [16.0, 1.0])]
+    rows = [row("simt, complete", [2.0, 1.0]), row("a alone", [1.0, 1.0], [4.0, 1.0])]
+    rows += [row("b alone", [4.0, 1.0], [16.0, 1.0]), row("b with others", [2.0, 1.0])]
     (tmp_path / "proposal_sources.json").write_text(json.dumps({"trials": [8, 16], "rows": rows}))
     lines = suite_tables.proposals(tmp_path, tmp_path).splitlines()
     assert lines[0] == "| space | source | 8 trials | 16 trials |"
     assert lines[2:] == [
         "| simt, complete; 1 x 1 searches | half | 2.000 | 1.000 |",
-        "| recorded configs of `wgmma`; 2 x 2 searches | half | 4.000 | 1.000 |",
+        "| recorded configs of `wgmma`, alone; 2 x 2 searches | half | 4.000 | 1.000 |",
+        "| recorded configs of `wgmma`, with others; 1 x 1 searches | half | 2.000 | 1.000 |",
     ]
 
 
