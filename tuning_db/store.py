@@ -6,7 +6,7 @@ import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import ColumnElement, Connection, Select, case, delete, func, insert, select, update
 
@@ -68,25 +68,22 @@ class SqlStore:
     @property
     def _lease(self) -> tuple[str, str] | None:
         """The job that this thread writes for, and the holder of its lease."""
-        lease: tuple[str, str] | None = getattr(self._fence, "lease", None)
-        return lease
+        return cast("tuple[str, str] | None", getattr(self._fence, "lease", None))
 
     @contextmanager
     def _record(self) -> Iterator[Connection]:
-        lease = self._lease
         with self.db.write() as connection:
-            if lease is not None:
-                require_held(connection, *lease)
+            if self._lease:
+                require_held(connection, *self._lease)
             yield connection
 
     # -- candidates ----------------------------------------------------------------------------
 
     def add_candidate(self, candidate: Candidate) -> None:
-        lease = self._lease
         with self._record() as connection:
             write_candidate(self.db, connection, plain_candidate(candidate))
-            if lease is not None and candidate.status is Status.MEASURED:
-                note_progress(connection, lease[0])
+            if self._lease and candidate.status is Status.MEASURED:
+                note_progress(connection, self._lease[0])
 
     def add_samples(self, key: CandidateKey, samples: SampleSet) -> None:
         samples = plain_samples(samples)
