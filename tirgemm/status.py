@@ -1,4 +1,4 @@
-"""Statuses: of a candidate, of a job, and the role of a kernel. One definition each."""
+"""Statuses of tuning candidates and of jobs, and roles of kernels, as enumerations."""
 
 from __future__ import annotations
 

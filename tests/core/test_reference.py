@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -24,8 +24,7 @@ def test_operands_have_the_strides_and_alignment_of_the_problem(text: str) -> No
         assert array.ctypes.data % gemm.align == 0
         assert np.array_equal(array.astype(np.float32), values), "the random values are numbers of the dtype"
         strides = tuple(step // array.itemsize for step in array.strides)
-        operand: Operand = name  # type: ignore[assignment]
-        assert strides == ((1,) if name == "bias" else gemm.strides(operand))
+        assert strides == ((1,) if name == "bias" else gemm.strides(cast("Operand", name)))
 
 
 def test_rounding_to_bf16_is_to_nearest_even() -> None:

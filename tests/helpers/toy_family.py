@@ -12,6 +12,7 @@ import math
 
 from tirgemm.config import Config, Knob, Space
 from tirgemm.device import Device, Limits
+from tirgemm.errors import Unsupported
 from tirgemm.families.base import Program, Rule, rejected, require_valid
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 from tirgemm.tuning.records import Candidate, SampleSet, Status
@@ -94,7 +95,7 @@ class Toy:
 
     def instantiate(self, gemm: Gemm, config: Config, device: Device) -> Program:
         require_valid(self, gemm, config, device)
-        raise NotImplementedError("the toy family has no kernel")
+        raise Unsupported(f"{self.name} is searched by its predicted times: it has no kernel of {gemm}")
 
 
 def _roof_us(gemm: Gemm, config: Config, device: Device) -> float:

@@ -186,7 +186,9 @@ def test_an_artifact_that_another_kernel_has_too_stays(service: Service) -> None
     assert service.http.get(artifact).status_code == 404
 
 
-def test_a_kernel_that_is_deleted_while_its_job_is_awaited_is_a_problem(service: Service) -> None:
+def test_a_kernel_that_is_deleted_while_its_job_is_awaited_is_a_problem(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     service.engine.fallback_gate.set()
     real, finish = service.queue.job, threading.Event()
 
@@ -197,7 +199,7 @@ def test_a_kernel_that_is_deleted_while_its_job_is_awaited_is_a_problem(service:
             finish.set()
         return real(job_id)
 
-    service.queue.job = job  # type: ignore[method-assign]
+    monkeypatch.setattr(service.queue, "job", job)
     service.engine.gate.set()
     with service.worker():
         answer = service.post(headers={"Prefer": "wait=20"})

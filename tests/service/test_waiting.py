@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,11 +137,14 @@ def test_a_listener_that_comes_later_or_is_far_behind_misses_nothing(
         with httpx.Client(base_url=service.url, timeout=30) as http:
             heard[name] = [data["trials"] for _, kind, data in read_events(http, job_id) if kind == "batch"]
 
+    def followed_by(count: int) -> bool:
+        return service.state.watch.followers == count
+
     threads = []
     for name in range(4):
         threads.append(threading.Thread(target=listen, args=(name,)))
         threads[-1].start()
-        until(lambda name=name: service.state.watch.followers == name + 1)  # type: ignore[misc]
+        until(partial(followed_by, name + 1))
         for number in range(7):
             service.queue.add_event(job_id, BatchProposed(trials=7 * name + number))
     service.queue.cancel(job_id)

@@ -1,4 +1,4 @@
-"""``Budget``: how much a search may spend; ``covers``: whether a stored kernel answers a request with a budget."""
+"""Budget of a search in trials and seconds, and the test whether a stored kernel's search covers a requested one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory-access sites of a kernel: a tree of accesses, loops, conditions and registers, without TVM.
+"""Tree of a kernel's memory accesses, with the loops, conditions and register assignments around them.
 
 A ``Site`` is one place in the IR where lanes read or write shared or global memory. The tree around it says how often
 and for which lanes it runs.
