@@ -106,7 +106,8 @@ def get(
     from tirgemm.artifact import read
     from tirgemm.config import Config
     from tirgemm.detect import device as detect
-    from tirgemm.gemm import Gemm
+    from tirgemm.gemm import Gemm, regime_named
+    from tirgemm.timings import Timings
 
     problem = Gemm.parse(gemm)
     target: Any = detect() if device is None else device
@@ -135,14 +136,14 @@ def get(
         fault = read(data, client.trust).manifest.certificate_fault
     path = out or Path(f"{str(problem).replace(':', '-').replace('=', '')}.tirgemm")
     path.write_bytes(data)
-    timing = document["timings"].get(regime, {})
+    timing = Timings.from_json(document["timings"]).of(regime_named(regime))
 
     def show() -> None:
         role = role_words(document["role"], portable=document.get("portable", False))
         console.out.print(f"{path}  {role}  {Config(document['family'], tuple(document['config'].items()))}")
-        if "median_us" in timing:
-            ratios = ", ".join(f"{x['ratio']:.2f} of {name}" for name, x in timing.get("baselines", {}).items())
-            console.out.print(f"{timing['median_us']:.2f} us a call ({regime}){'; speed ' + ratios if ratios else ''}")
+        if timing:
+            ratios = ", ".join(f"{x.ratio:.2f} of {name}" for name, x in timing.baselines.items())
+            console.out.print(f"{timing.median_us:.2f} us a call ({regime}){'; speed ' + ratios if ratios else ''}")
         if fault:
             console.out.print(f"not verified: {fault}", style="yellow")
 
