@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tirgemm.analysis.explanation import Explanation
-from tirgemm.analysis.roofline import MeasuredRate
+from tirgemm.analysis.roofline import MeasuredRate, MeasuredTime, Measurements
 from tirgemm.artifact import Package, Trust, read
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -15,7 +15,7 @@ from tirgemm.errors import ArtifactError, StoreError
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.progress import role_name
 from tirgemm.service.explain.rates import of_store
-from tirgemm.tuning.explain import MeasuredTime, explain
+from tirgemm.tuning.explain import explain
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning.rivals import Rivals, rivals_of
@@ -77,8 +77,7 @@ def explained(stored: Stored) -> Report:
         record.device,
         regime=record.regime,
         package=package,
-        time=time_of(record),
-        measured=stored.rates,
+        measured=Measurements(time_of(record), stored.rates),
     )
     if package is None and found.compiled:
         why = "not stored" if stored.artifact is None else "damaged or signed with a key that is not trusted here"

@@ -50,7 +50,7 @@ def test_thin_product_is_bound_by_memory_and_share_is_of_that() -> None:
 def test_levels_with_counted_bytes_are_ceilings_too() -> None:
     gemm = Gemm.parse("4096x4096x4096:f32:nn")
     moved = l2_traffic(gemm, (32, 32))
-    found = roofline(gemm, H200, "f32", l2_bytes=moved, shared_bytes=268_441_315 * 128)
+    found = roofline(gemm, H200, "f32", moved={"l2": moved, "shared": 268_441_315 * 128})
     assert found.ceiling("l2").us == pytest.approx(moved / (l2_gbps(H200) * 1e3))
     assert found.ceiling("shared").us == pytest.approx(268_441_315 / (132 * 1980))
     assert {c.name for c in roofline(gemm, H200, "f32").ceilings} == {"compute", "dram"}
@@ -58,7 +58,7 @@ def test_levels_with_counted_bytes_are_ceilings_too() -> None:
 
 def test_clock_scales_what_runs_by_it() -> None:
     gemm = Gemm.parse("4096x4096x4096:f16:nt")
-    slow, fast = (roofline(gemm, H200, "f16", clock_mhz=clock, l2_bytes=1e9) for clock in (990, 1980))
+    slow, fast = (roofline(gemm, H200, "f16", clock_mhz=clock, moved={"l2": 1e9}) for clock in (990, 1980))
     for name, factor in (("compute", 2), ("l2", 2), ("dram", 1)):
         assert fast.ceiling(name).rate == pytest.approx(slow.ceiling(name).rate * factor)
 
