@@ -457,3 +457,5 @@ def test_an_example_without_a_section_is_noticed() -> None:
     block = f"<!-- explain:{arguments} -->\n{examples.block(arguments)}<!-- /explain -->"
     assert examples.differences(block) == []
     assert examples.differences(block.replace("Global memory", "Golbal memory"))
+    assert examples.differences(block.replace("<!-- run: output -->", ""))
+    assert examples.rendered(block) == block
