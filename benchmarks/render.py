@@ -88,12 +88,12 @@ def _table(name: str, results: Path, suites: Path) -> str:
         paths = [path for path in (results / f"{name}.json", results / f"{name}.json.gz") if path.is_file()]
         if not paths:
             raise MarkerError(f"marker {name} names no file of {results}")
-        found = [load(paths[0])]
+        shown = [load(paths[0])]
     elif not (suites / f"{name}.json").is_file():
         raise MarkerError(f"marker {name} names no suite of {suites}")
     else:
-        found = [document for regime in REGIMES for document in documents(results, f"{name}.{regime}")]
-    parts = [_calls(one) if one["suite"] == "calls" else suite_tables.of_suite(one, suites) for one in found]
+        shown = [document for regime in REGIMES for document in documents(results, f"{name}.{regime}")]
+    parts = [_calls(one) if one["suite"] == "calls" else suite_tables.of_suite(one, suites) for one in shown]
     return "\n\n".join(parts) or not_yet(f"tirgemm bench {name}")
 
 

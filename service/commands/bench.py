@@ -176,6 +176,6 @@ def _line(row: Row, kept: bool) -> str:
 def _show(title: str, summary: Mapping[str, Mapping[str, Any]]) -> None:
     table = Table("variant", "speed against", ">geometric mean", ">least", ">shapes", title=title)
     for variant, baselines in summary.items():
-        for name, found in baselines.items():
-            table.add_row(variant, name, f"{found['geomean']:.3f}", f"{found['min']:.3f}", str(found["count"]))
+        for name, beside in baselines.items():
+            table.add_row(variant, name, f"{beside['geomean']:.3f}", f"{beside['min']:.3f}", str(beside["count"]))
     console.out.print(table)

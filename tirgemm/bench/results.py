@@ -142,8 +142,8 @@ def summary(rows: Iterable[Row]) -> dict[str, dict[str, dict[str, float]]]:
             ratios.setdefault(row["variant"], {}).setdefault(name, []).append(baseline["ratio"])
     return {
         variant: {
-            name: {"geomean": statistics.geometric_mean(found), "min": min(found), "count": len(found)}
-            for name, found in sorted(baselines.items())
+            name: {"geomean": statistics.geometric_mean(speedups), "min": min(speedups), "count": len(speedups)}
+            for name, speedups in sorted(baselines.items())
         }
         for variant, baselines in sorted(ratios.items())
     }

@@ -215,12 +215,12 @@ class Bench:
         then."""
         if shape.refused is not None:
             return None
-        found = shape.work.file.find(shape.gemm, variant)
+        row = shape.work.file.find(shape.gemm, variant)
         allowed = {config.digest for config in (shape.configs[:1] if variant == "default" else shape.configs)}
         tuned = variant == "tuned" and shape.tuning is not None
-        if found and "left_out" in found.get("conditions", {}):
+        if row and "left_out" in row.get("conditions", {}):
             return None
-        return found if found and (tuned or found["config_hash"] in allowed) else None
+        return row if row and (tuned or row["config_hash"] in allowed) else None
 
     def _ahead(self, shapes: Iterable[_Shape]) -> Iterator[_Shape]:
         """The same shapes, with builds submitted some shapes ahead."""
