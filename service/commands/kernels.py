@@ -223,8 +223,8 @@ class _Stored:
 
         problem = None if gemm is None else Gemm.parse(gemm)
         keys = None if device is None else device_keys(self._database, device)
-        document = list_kernels(self._database, gemm=problem, device_keys=keys, regime=regime, limit=limit)
-        return [kernel_members(record) for record in document]
+        records = list_kernels(self._database, gemm=problem, device_keys=keys, regime=regime, limit=limit)
+        return [kernel_members(record) for record in records]
 
     def show(self, kernel_id: str) -> Document:
         from tirgemm.service.views.kernel_members import kernel_members
