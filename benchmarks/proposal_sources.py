@@ -105,7 +105,7 @@ class RankedFamily(PoolFamily):
     def default(self, gemm: Gemm, device: Device, regime: str) -> Config:  # noqa: ARG002
         return self.order[0]
 
-    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int) -> list[Config]:  # noqa: ARG002
+    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int, **_: bool) -> list[Config]:  # noqa: ARG002
         return self.order[:count]
 
 

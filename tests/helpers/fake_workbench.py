@@ -136,6 +136,7 @@ class FakeBench(Workbench):
         self.fate, self.us = fate, us
         self.drift: Callable[[RaceOptions], float] = lambda _: 1.0  # by which all is slower in a run
         self.code: Callable[[Config], Config] = lambda config: config  # the config whose machine code one compiles to
+        self._ahead = {}
         self.abandoned = 0  # how often the builds were given up
         self.pool: Any = SimpleNamespace(processes=2, waiting="", abandon=self._abandon)
         self.fake = FakeMeasurer(self)

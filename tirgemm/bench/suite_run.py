@@ -1,8 +1,8 @@
 """Suite measurement: every shape in every variant, beside its baselines, into results files.
 
-A shape's default and best run in one race, whose baseline samples both rows hold; where the best had to be chosen, a
-race before that one did, whose samples the rows keep apart. Builds of the shapes to come are
-under way while one is measured.
+A shape's default, what each effort chooses and its best run in one race, whose baseline samples all rows hold; where
+the best had to be chosen, a race before that one did, whose samples the rows keep apart. Builds of the shapes to come
+are under way while one is measured, unless answers are clocked.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.build.binary import compiled_source
 from tirgemm.tuning.comparable_times import fastest, known_candidates
+from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.measure.race import RaceResult
 from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.search.neighbourhood import adapted
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
@@ -39,7 +41,9 @@ if TYPE_CHECKING:
     from tirgemm.tuning.measure import Measurer
     from tirgemm.tuning.workbench import Workbench
 
-VARIANTS = ("default", "tuned")
+# What a user gets who has no records, by the effort that is asked for.
+EFFORTS = {"zero_shot": Effort.NONE, "quick": Effort.QUICK, "standard": Effort.STANDARD}
+VARIANTS = ("default", *EFFORTS, "tuned")
 SECONDS = 1.0
 # Of the recorded configs so many run again beside the default; the fastest of them all is the tuned one.
 FINALISTS = 2
@@ -68,7 +72,17 @@ class _Shape:
     gemm: Gemm
     configs: list[Config]
     tuning: Tuning | None = None
+    fresh: Tuning | None = None
+    """For the efforts: with a store of its own, which is empty."""
     refused: TirgemmError | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an effort chooses, and the seconds from the request to the certified kernel, where that was clocked."""
+
+    entrant: Entrant
+    seconds: float | None = None
 
 
 @dataclass
@@ -79,6 +93,7 @@ class _Field:
     default: Entrant
     errors: dict[Config, float]
     rivals: list[Entrant] = dataclasses.field(default_factory=list)
+    answers: dict[str, Answer] = dataclasses.field(default_factory=dict)
     failed: dict[Config, TirgemmError] = dataclasses.field(default_factory=dict)
     has_default_again: bool = False
     """Whether another config makes the default's very kernel."""
@@ -96,7 +111,9 @@ class Bench:
 
     ``baselines`` None is everything that can be measured beside ours on the device. With ``recorded`` the
     tuned config is the best of the ``finalists`` fastest that the store has, else each shape is tuned within
-    ``budget``. ``seconds`` is about how long the contest of a shape takes in a regime.
+    ``budget``. ``seconds`` is about how long the contest of a shape takes in a regime. An effort's kernel is what its
+    search chooses from an empty store, with neither certificate nor figures of its own; with ``clock`` it is the whole
+    answer, each from a store of its own, with nothing built ahead, and its row says how long that took.
     """
 
     def __init__(
@@ -111,6 +128,7 @@ class Bench:
         seconds: float = SECONDS,
         finalists: int = FINALISTS,
         races: int = RACES,
+        clock: bool = False,
         on_event: EventHandler | None = None,
     ) -> None:
         self.workbench = workbench
@@ -126,6 +144,7 @@ class Bench:
         self.recorded = recorded
         self.finalists = finalists
         self.races = races
+        self.clock = clock
         self.on_event = on_event
         offered = self.measurer.baselines()
         chosen = offered if baselines is None else tuple(baselines)
@@ -189,27 +208,39 @@ class Bench:
 
     def _shape(self, work: Work, gemm: Gemm, variants: Sequence[str]) -> _Shape:
         try:
-            tuning = Tuning(
-                gemm,
-                self.workbench,
-                work.regime,
-                self.budget,
-                seed=self.seed,
-                families=self.families,
-                control=Control(self.on_event),
-            )
+            tuning = self._tuning(work, gemm, self.workbench, self.budget)
             configs = [tuning.default()[1]]
+            fresh = self._fresh(work, gemm, variants)
         except (Unsupported, DoesNotFit, InvalidRequest) as error:  # the last of a family that was asked for
             return _Shape(work, gemm, [], refused=error)
         if "tuned" not in variants or not self.recorded:
-            return _Shape(work, gemm, configs, tuning if "tuned" in variants else None)
+            return _Shape(work, gemm, configs, tuning if "tuned" in variants else None, fresh)
         candidates = known_candidates(self.workbench.store, gemm, self.workbench.device, work.regime)
         offered = fastest(candidates, 2 * self.finalists)
         for family in tuning.families:
             space = family.space(gemm, self.workbench.device)
             best = [adapted(config, space) for config in offered if config.family == family.name]
             configs += [c for c in best if all(r.check(gemm, c, self.workbench.device) is None for r in family.rules)]
-        return _Shape(work, gemm, list(dict.fromkeys(configs))[: 1 + self.finalists])
+        return _Shape(work, gemm, list(dict.fromkeys(configs))[: 1 + self.finalists], fresh=fresh)
+
+    def _fresh(self, work: Work, gemm: Gemm, efforts: Iterable[str]) -> Tuning | None:
+        """The tuning, from nothing, of the largest of ``efforts``; None where there is none."""
+        asked = [EFFORTS[name] for name in efforts if name in EFFORTS]
+        if not asked:
+            return None
+        budget = Budget.of(max(asked, key=lambda effort: effort.level))
+        return self._tuning(work, gemm, self.workbench.on(MemoryStore()), budget)
+
+    def _tuning(self, work: Work, gemm: Gemm, workbench: Workbench, budget: Budget | None) -> Tuning:
+        return Tuning(
+            gemm,
+            workbench,
+            work.regime,
+            budget,
+            seed=self.seed,
+            families=self.families,
+            control=Control(self.on_event),
+        )
 
     def _kept(self, shape: _Shape, variant: str) -> Row | None:
         """The row to keep: of a config that would be measured, beside everything; a tuned one is whatever tuning found
@@ -217,8 +248,9 @@ class Bench:
         if shape.refused is not None:
             return None
         found = shape.work.file.find(shape.gemm, variant)
-        allowed = {config.digest for config in (shape.configs[:1] if variant == "default" else shape.configs)}
-        tuned = variant == "tuned" and shape.tuning is not None
+        unsearched = variant in ("default", "zero_shot")
+        allowed = {config.digest for config in (shape.configs[:1] if unsearched else shape.configs)}
+        tuned = (variant == "tuned" and shape.tuning is not None) or (variant in EFFORTS and not unsearched)
         if found and "left_out" in found.get("conditions", {}):
             return None
         return found if found and (tuned or found["config_hash"] in allowed) else None
@@ -226,10 +258,17 @@ class Bench:
     def _ahead(self, shapes: Iterable[_Shape]) -> Iterator[_Shape]:
         """The same shapes, with builds submitted some shapes ahead."""
         waiting: deque[_Shape] = deque()
-        most = AHEAD * self.workbench.pool.processes
         for shape in shapes:
+            if self.clock:
+                yield shape
+                continue
             for config in shape.configs:
                 self._build(shape.gemm, config)
+            if shape.fresh is not None:
+                self.workbench.build_ahead(shape.gemm, shape.configs[0], self._build(shape.gemm, shape.configs[0]))
+                shape.fresh.build_ahead()
+            builds = 1 if shape.fresh is None else 1 + shape.fresh.budget.effort.first
+            most = max(2, AHEAD * self.workbench.pool.processes // builds)
             waiting.append(shape)
             if len(waiting) > most:
                 yield waiting.popleft()
@@ -257,9 +296,12 @@ class Bench:
             return [failed_row(shape.gemm, config, variant, error) for variant in variants]
 
     def _measured(self, shape: _Shape, variants: Sequence[str]) -> list[Row]:
-        field = self._field(shape)
+        field = self._field(shape, variants)
         chosen, selection = self._chosen(shape, field)
-        reports = self.contest.report(shape.gemm, [field.default, chosen], shape.work.regime, self.races)
+        distinct = {
+            entrant.name: entrant for entrant in (field.default, chosen, *(a.entrant for a in field.answers.values()))
+        }
+        reports = self.contest.report(shape.gemm, list(distinct.values()), shape.work.regime, self.races)
         failed = {name: error for report in reports for name, error in report.failed.items()}
         conditions: dict[str, Any] = {"read_gbps": self._stream(shape.work.file)}
         raced = [entrant.name for entrant in (field.default, *field.rivals)]
@@ -270,20 +312,22 @@ class Bench:
             }
         rows = []
         for variant in variants:
-            entrant = field.default if variant == "default" else chosen
+            answer = field.answers.get(variant)
+            entrant = answer.entrant if answer else field.default if variant == "default" else chosen
             if variant == "tuned" and chosen is field.default and field.lost is not None:
                 rows.append(failed_row(shape.gemm, field.lost[0], variant, field.lost[1]))
             elif entrant.name in failed:
                 rows.append(failed_row(shape.gemm, entrant.config, variant, failed[entrant.name]))
             else:
                 races = [report.samples[entrant.name] for report in reports]
-                if variant == "tuned" and field.default.name not in failed:
+                if variant != "default" and field.default.name not in failed:
                     defaults = [report.samples[field.default.name].samples_us for report in reports]
                     races = [taken.beside("default", us) for taken, us in zip(races, defaults, strict=True)]
-                rows.append(self._row(shape, variant, entrant, races, field.errors[entrant.config], conditions))
+                row = self._row(shape, variant, entrant, races, field.errors[entrant.config], conditions)
+                rows.append(row if answer is None or answer.seconds is None else row | {"seconds": answer.seconds})
         return rows
 
-    def _field(self, shape: _Shape) -> _Field:
+    def _field(self, shape: _Shape, variants: Sequence[str]) -> _Field:
         """The kernels of a shape, each verified. Raises what the default fails with."""
         default = Entrant(shape.configs[0], self._package(shape.gemm, shape.configs[0]))
         field = _Field(default, {default.config: self.contest.verify(default)})
@@ -304,7 +348,40 @@ class Bench:
                 if error.outcome is None:
                     raise
                 field.failed[config] = error
+        field.answers = self._answers(shape, field, variants)
         return field
+
+    def _answers(self, shape: _Shape, field: _Field, variants: Sequence[str]) -> dict[str, Answer]:
+        """What each effort that is asked for chooses, the least first; verified, its errors in ``field``."""
+        answers: dict[str, Answer] = {}
+        if shape.fresh is None:
+            return answers
+        for name, effort in EFFORTS.items():
+            if name not in variants:
+                continue
+            answer = self._clocked(shape, effort) if self.clock else self._chosen_by(shape.fresh, effort, field)
+            if answer.entrant.is_same_kernel(field.default, self._trust):
+                answer = Answer(field.default, answer.seconds)
+            field.errors.setdefault(answer.entrant.config, self.contest.verify(answer.entrant))
+            answers[name] = answer
+        self.workbench.forget_ahead(shape.gemm)
+        return answers
+
+    def _clocked(self, shape: _Shape, effort: Effort) -> Answer:
+        """The whole answer, from nothing."""
+        store = MemoryStore()
+        started = time.monotonic()
+        tuning = self._tuning(shape.work, shape.gemm, self.workbench.on(store), Budget.of(effort))
+        record = tuning.run()
+        seconds = round(time.monotonic() - started, 3)
+        return Answer(Entrant(record.config, store.get_blob(record.artifact_sha256)), seconds)
+
+    def _chosen_by(self, fresh: Tuning, effort: Effort, field: _Field) -> Answer:
+        """What the search of an effort chooses, on from those of lesser ones."""
+        if effort is Effort.NONE:
+            return Answer(field.default)
+        finalist = fresh.selected(Budget.of(effort))
+        return Answer(Entrant(finalist.config, finalist.package))
 
     def _chosen(self, shape: _Shape, field: _Field) -> tuple[Entrant, RaceResult]:
         """The kernel of the tuned row, and the race that chose it: none where tuning did, or where there is no

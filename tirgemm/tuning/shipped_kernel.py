@@ -12,7 +12,7 @@ from tirgemm.families.base import require_valid
 from tirgemm.gemm import REGIMES
 from tirgemm.tuning.comparable_times import fastest
 from tirgemm.tuning.evaluate import timing_summary
-from tirgemm.tuning.finish import Effort, mark_failed
+from tirgemm.tuning.finish import FinishPlan, mark_failed
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.offer import Offer
@@ -21,7 +21,7 @@ from tirgemm.tuning.tuning_task import TuningTask
 # Of an offer so many configs are tried: raced with the default, or built one after the other until one is right.
 TRIED = 4
 # In which nothing is waited for: the answer is there before a search would have begun.
-EFFORT = Effort(
+PLAN = FinishPlan(
     TRIED,
     selection_s=1.0,
     baselines="ready",
@@ -75,13 +75,13 @@ def _certified(
     package = tuning.workbench.package(tuning.gemm, config, binary)
     tuning.enter(Phase.CERTIFYING)
     certificate = evaluator.certify(package)
-    options = RaceOptions(tuning.regime, EFFORT.samples, EFFORT.report_s, "report", tuning.seed + 1)
+    options = RaceOptions(tuning.regime, PLAN.samples, PLAN.report_s, "report", tuning.seed + 1)
     samples = evaluator.race({config.digest: package}, evaluator.ready_baselines, options).of(config.digest)
     tuning.store.add_samples(evaluator.key(config), samples)
     words = f"the fastest of {count} shipped candidates, measured on such a device with this driver and TVM"
     timings: dict[str, Any] = {
         tuning.regime: timing_summary(samples),
-        **{regime: {"error": EFFORT.untimed} for regime in REGIMES if regime != tuning.regime},
+        **{regime: {"error": PLAN.untimed} for regime in REGIMES if regime != tuning.regime},
         "default": {"config": str(default)},
         "selection": {"reason": words},
         "search": summary,

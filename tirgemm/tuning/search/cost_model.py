@@ -73,6 +73,11 @@ class CostModel(Protocol):
         """The same without the bonus: what the model believes. Only where it is trained."""
         ...
 
+    def errors(self) -> Scores:
+        """Of measured candidates of the searched problem the logarithm of the time that the model expects of them,
+        not having learnt from them, over the measured one. Only where it is trained."""
+        ...
+
 
 class Uniform:
     """No model: every config scores alike. What the cost model has to beat."""
@@ -87,6 +92,9 @@ class Uniform:
 
     def expected(self, configs: Sequence[Config]) -> Scores:
         return np.zeros(len(configs))
+
+    def errors(self) -> Scores:
+        return np.zeros(0)
 
 
 class BoostedTrees:
@@ -106,6 +114,7 @@ class BoostedTrees:
         self._features: dict[Config, dict[str, float]] = {}
         self._columns: list[str] = []
         self._boosters: list[Any] = []
+        self._out_of_bag: Scores = np.zeros(0)
         self._stale = False
 
     @property
@@ -141,6 +150,10 @@ class BoostedTrees:
         self._fit()
         found: Scores = self._votes([self._features_of(config) for config in configs]).mean(axis=0)
         return found
+
+    def errors(self) -> Scores:
+        self._fit()
+        return self._out_of_bag
 
     def _votes(self, rows: Sequence[dict[str, float]]) -> Scores:
         matrix = self._matrix(rows)
@@ -186,12 +199,18 @@ class BoostedTrees:
         matrix, labels, weight = self._matrix(rows), np.array(targets), np.array(weights)
         draw = np.random.default_rng(self.seed & 0x7FFFFFFF)
         self._boosters = []
+        left_out = np.zeros((_MEMBERS, len(rows)), bool)
         for member in range(_MEMBERS):
             sample = weight * draw.poisson(1.0, len(rows))
             sampled = sample if sample.any() else weight
+            left_out[member] = sampled == 0
             # A few hundred rows: threads would cost fifty times what they copy.
             data = xgboost.DMatrix(matrix, label=labels, weight=sampled, nthread=_PARAMETERS["nthread"])
             self._boosters.append(xgboost.train(_PARAMETERS | {"seed": member}, data, _ROUNDS))
+        # What the boosters say that did not see a row (Breiman, Out-of-bag estimation, 1996), of this problem's own.
+        own = (weight == 1.0) & (labels > FAILED) & left_out.any(axis=0)
+        votes = np.where(left_out, self._votes(rows), 0.0).sum(axis=0)[own] / left_out.sum(axis=0)[own]
+        self._out_of_bag = labels[own] - votes
 
     def _training_set(self) -> tuple[list[dict[str, float]], list[float], list[float]]:
         """Rows in an order that does not depend on when the measurements came."""

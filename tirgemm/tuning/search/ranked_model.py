@@ -72,6 +72,11 @@ class RankedModel:
         """The same: there is no bonus for doubt."""
         return self.scores(configs)
 
+    def errors(self) -> Scores:
+        known = self._log_us(list(self._measured))
+        found: Scores = known - np.log(list(self._measured.values()))
+        return found
+
     def _log_us(self, configs: Sequence[Config]) -> Scores:
         if len(self._expected) >= _KEPT:
             self._expected.clear()
