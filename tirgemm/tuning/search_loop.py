@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tirgemm.errors import Cancelled
 from tirgemm.events import BatchProposed, CandidateRecorded, Phase
 from tirgemm.tuning.budget import Ended
-from tirgemm.tuning.search.search import Proposal, Search
+from tirgemm.tuning.search.search import LEAST_TRIED, Proposal, Search
 
 # Candidates of a batch, and at most twice as many in flight before the next one is asked for.
 BATCH = 8
@@ -29,9 +29,9 @@ class SearchLoop:
     What is expected to be the best goes first, in one batch where a trained model expects it. Any other batch is at
     most ``BATCH``, and a quarter of the trials that are left, so that the model learns within the search. On a GPU the
     next one is asked for when half of the last one's size has come back, which keeps the builds going meanwhile. A
-    batch whose expected gain is below the effort's least waits for all results before it, and ends the search if that is so
-    then. ``trials`` counts the candidates that were proposed, with those that are recorded from earlier. With ``only``
-    so many more are tried, in one batch, whatever the budget says.
+    batch whose expected gain is below the effort's least waits for all results before it, and ends the search if that
+    is so then. ``trials`` counts the candidates that were proposed, with those that are recorded from earlier. With
+    ``only`` so many more are tried, in one batch, whatever the budget says.
     """
 
     def __init__(self, tuning: TuningTask, search: Search, trials: int, only: int | None = None) -> None:
@@ -113,8 +113,10 @@ class SearchLoop:
         """How many candidates to propose next."""
         if self.only:
             return self.only
-        first = len(self.search.first()) if self.search.model.trained else 0
-        return min(self.limit - self.trials, max(1, first, min(BATCH, (self.limit - self.trials) // 4)))
+        left = self.limit - self.trials
+        if self.search.model.learns:
+            return max(1, min(BATCH, left // 4))
+        return min(left, max(BATCH, len(self.search.first())))
 
     def wants_proposals(self) -> bool:
         """Whether it is time for the next batch."""
@@ -132,8 +134,12 @@ class SearchLoop:
             if not self.measured or not self.overlap:
                 self.tuning.enter(Phase.BUILDING)
             self.held = self.search.ask(self.batch)
+        self._judged_after = self._results
+        in_flight = bool(self.building or self.built)
+        if in_flight and not self.search.model.learns and self.search.tried < LEAST_TRIED:
+            return
         if self._is_hopeless(self.held):
-            self.hopeless = not (self.building or self.built)
+            self.hopeless = not in_flight
             return
         proposals, self.held = self.held, []
         self.awaited = (len(proposals) + 1) // 2
@@ -157,7 +163,6 @@ class SearchLoop:
         """Whether less is expected of a batch than the effort is for."""
         if self.only is not None or not proposals:
             return False
-        self._judged_after = self._results
         self.expected_gain = self.search.expected_gain(proposals)
         return self.expected_gain is not None and self.expected_gain < self.effort.least_gain
 

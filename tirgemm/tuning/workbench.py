@@ -75,7 +75,7 @@ class Workbench:
     def build_ahead(self, gemm: Gemm, config: Config, begun: Future[Binary] | None = None) -> None:
         """Begin the build that will be asked for, or take one that was ``begun``."""
         if (gemm, config) not in self._ahead:
-            self._ahead[gemm, config] = begun or self.pool.submit(gemm, config)
+            self._ahead[gemm, config] = begun or self.build(gemm, config)
 
     def forget_ahead(self, gemm: Gemm) -> None:
         """Give up the builds of a problem that nobody has asked for."""

@@ -54,6 +54,9 @@ _PARAMETERS: dict[str, Any] = {
 class CostModel(Protocol):
     """What the search asks of a model. Deterministic for the same candidates, in whatever order they came."""
 
+    learns: bool
+    """Whether what a search measures changes what it says of other configs."""
+
     @property
     def trained(self) -> bool:
         """Whether measurements, and not only an analytic estimate, are behind the scores."""
@@ -82,6 +85,7 @@ class CostModel(Protocol):
 class Uniform:
     """No model: every config scores alike. What the cost model has to beat."""
 
+    learns = False
     trained = False
 
     def learn(self, candidates: Iterable[Candidate]) -> None:
@@ -99,6 +103,8 @@ class Uniform:
 
 class BoostedTrees:
     """Gradient-boosted trees over ``features``, fitted again when new records came and a score is asked for."""
+
+    learns = True
 
     def __init__(
         self, gemm: Gemm, device: Device, regime: Regime, families: Iterable[Family], *, seed: int = 0

@@ -30,6 +30,8 @@ _KEPT = 100_000
 class RankedModel:
     """Implements ``CostModel`` for one problem. Families that ``ranking`` does not cover have their own estimates."""
 
+    learns = False
+
     def __init__(
         self, gemm: Gemm, device: Device, regime: Regime, families: Iterable[Family], ranking: RankingModel
     ) -> None:

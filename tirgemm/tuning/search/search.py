@@ -163,11 +163,16 @@ class Search:
                 )
         self._take_in(candidates)
 
+    @property
+    def tried(self) -> int:
+        """How many candidates are recorded, whatever became of them."""
+        return len(self._times)
+
     def expected_gain(self, proposals: Sequence[Proposal]) -> float | None:
         """The gain in speed that a batch is expected to bring, as a share; None while too little was measured to
         say, or what was measured taught the model nothing yet."""
         times = [us for us in self._times.values() if us is not None]
-        if not times or len(self._times) < LEAST_TRIED or not self.model.trained:
+        if not times or self.tried < LEAST_TRIED or not self.model.trained:
             return None
         speeds = self.model.expected([proposal.config for proposal in proposals])
         return expected_gain(speeds, self.model.errors(), times)
