@@ -13,6 +13,7 @@ from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, StoreError
+from tirgemm.service.commands.collect import collect
 from tirgemm.service.commands.tune import Data, Url
 from tirgemm.tuning_db.data_folder import database_file, existing_database, open_database
 
@@ -22,6 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(collect)
 # Parts of the problems that a new model is tried on, each by a model of the others.
 TRAINING_FOLDS = 8
 RecordsFile = Annotated[Path, typer.Argument(metavar="FILE", help="A records file, .jsonl or .jsonl.gz.")]

@@ -7,6 +7,7 @@ so that a kill costs at most the one in flight and the next start goes on from t
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -155,21 +156,7 @@ class Tuning(TuningTask):
         if self.end.stopping:
             return self._summary("interrupted", {})
         self.enter(Phase.STARTING, "with the shipped configs")
-        recorded = self.recorded()
-        names = {config.family for config in self._offered}
-        families = [family for family in self.families if family.name in names]
-        search = Search(
-            self.gemm,
-            self.device,
-            self.regime,
-            families,
-            seed=self.seed,
-            recorded=recorded,
-            offered=self._offered,
-            first=0,
-            given_up=lambda: self.end.requested,
-        )
-        loop = SearchLoop(self, search, self._spent(recorded), only=len(search.first()))
+        loop = self.loop_over(self._offered)
         try:
             ended = loop.run()
         finally:
@@ -209,6 +196,24 @@ class Tuning(TuningTask):
             return SearchLoop(self, search, spent)
         wanted = max(len(search.first()), self.effort.first + 1 - spent)
         return SearchLoop(self, search, spent, only=max(0, min(wanted, self.budget.trials - spent)))
+
+    def loop_over(self, configs: Sequence[Config]) -> SearchLoop:
+        """The loop that tries ``configs`` and the defaults of their families, as far as they are not recorded yet, in
+        one batch."""
+        recorded = self.recorded()
+        names = {config.family for config in configs}
+        search = Search(
+            self.gemm,
+            self.device,
+            self.regime,
+            [family for family in self.families if family.name in names],
+            seed=self.seed,
+            recorded=recorded,
+            offered=configs,
+            first=0,
+            given_up=lambda: self.end.requested,
+        )
+        return SearchLoop(self, search, self._spent(recorded), only=len(search.first()))
 
     def searched(self, loop: SearchLoop, ended: Ended) -> dict[str, Any]:
         """What was tried, by count, once ``loop`` has ended."""
