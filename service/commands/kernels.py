@@ -15,6 +15,7 @@ from tirgemm._terminal.tables import Column, Fields, Table
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import REGIMES, Gemm, Regime, regime_named
 from tirgemm.progress import role_name, role_words
+from tirgemm.timings import SearchEnd, Timings
 
 if TYPE_CHECKING:
     from tirgemm.tuning_db import Database, SqlStore
@@ -37,7 +38,7 @@ DbUrl = Annotated[
 KernelId = Annotated[str, typer.Argument(metavar="ID", help="A kernel, by its id.")]
 KernelIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Kernels, by their ids.")]
 Document = dict[str, Any]
-_ENDED = {
+_ENDED: dict[SearchEnd, str] = {
     "trials": ", the search's budget",
     "seconds": ", then the search's seconds were over",
     "exhausted": ", all that there are",
@@ -123,7 +124,8 @@ def show(
             us, ratio = _figures(kernel, regime)
             if us:
                 times.append((regime, f"{us} us a call" + (f", {ratio} x the default" if ratio else "")))
-        ended = _ENDED.get(kernel["timings"].get("search", {}).get("ended"), "")
+        timings = Timings.from_json(kernel["timings"])
+        ended = _ENDED[timings.ended] if timings.ended else ""
         certificate = kernel["certificate"]
         tests = f"{len(certificate['tests'])} tests against {certificate['reference']}" if certificate else "none"
         fields = [
@@ -135,7 +137,7 @@ def show(
             ("config", str(config)),
             *times,
             ("trials", f"{kernel['trials']}{ended}"),
-            ("chosen", kernel["timings"].get("selection", {}).get("reason", "")),
+            ("chosen", timings.reason),
             ("certificate", tests),
             ("artifact", f"{kernel['artifact']['sha256']} ({kernel['artifact']['bytes']} bytes)"),
             ("made", kernel["created_at"]),
@@ -166,11 +168,11 @@ def delete(
 
 def _figures(kernel: Document, regime: Regime) -> tuple[str, str]:
     """Microseconds a call in a regime and the ratio to the default, as texts; empty where nobody took them."""
-    timing = kernel["timings"].get(regime, {})
-    if "median_us" not in timing:
+    timing = Timings.from_json(kernel["timings"]).of(regime)
+    if timing is None:
         return "", ""
-    ratio = timing.get("baselines", {}).get("default", {}).get("ratio")
-    return f"{timing['median_us']:.2f}", f"{ratio:.3f}" if ratio is not None else ""
+    ratio = timing.ratio_to("default")
+    return f"{timing.median_us:.2f}", f"{ratio:.3f}" if ratio is not None else ""
 
 
 @contextmanager

@@ -189,7 +189,7 @@ def describe(record: KernelRecord) -> dict[str, Any]:
         "device": record.device.key,
         "config": record.config.to_json(),
         "config_hash": record.config.digest,
-        "timings": record.timings,
+        "timings": record.timings.to_json(),
         "certificate": certificate,
         "created_at": record.created_at,
     }
@@ -210,18 +210,18 @@ def _stopped_by_interrupt(view: ProgressView) -> Iterator[threading.Event]:
 
 def _show(record: KernelRecord) -> None:
     table = Table("regime", ">us a call", ">TFLOP/s", title=f"{record.gemm} on {record.device.model}: {record.config}")
-    timings = {regime: t for regime in REGIMES if "median_us" in (t := record.timings.get(regime, {}))}
-    names = sorted({name for timing in timings.values() for name in timing["baselines"]})
+    timings = {regime: timing for regime in REGIMES if (timing := record.timings.of(regime))}
+    names = sorted({name for timing in timings.values() for name in timing.baselines})
     for name in names:
         table.add_column(f">speed against {name}")
     for regime, timing in timings.items():
-        us = timing["median_us"]
-        ratios = [timing["baselines"].get(name, {}).get("ratio") for name in names]
+        us = timing.median_us
+        ratios = [timing.ratio_to(name) for name in names]
         words = [f"{ratio:.3f}" if ratio else "-" for ratio in ratios]
         table.add_row(regime, f"{us:.2f}", f"{record.gemm.flops / us / 1e6:.3g}", *words)
     console.out.print(table)
     passed = record.certificate is not None and record.certificate.passed
-    default = record.timings.get("default", {}).get("config") == str(record.config)
+    default = record.timings.default == str(record.config)
     words = [
         role_words(record.role, portable=record.portable),
         *(["the default is the best"] if default and record.role == "tuned" else []),

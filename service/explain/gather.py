@@ -88,11 +88,11 @@ def explained(stored: Stored) -> Report:
 
 def time_of(record: KernelRecord) -> MeasuredTime | None:
     """The kernel's measured time in its regime."""
-    timing = record.timings.get(record.regime, {})
-    if not timing.get("median_us"):
+    timing = record.timings.of(record.regime)
+    if timing is None:
         return None
     taken = f"the {role_name(record.role)} kernel's median, {record.regime}"
-    return MeasuredTime(float(timing["median_us"]), taken, _clock(timing.get("conditions", {})))
+    return MeasuredTime(float(timing.median_us), taken, _clock(timing.conditions))
 
 
 def _clock(conditions: Mapping[str, Any]) -> int | None:

@@ -12,6 +12,7 @@ from tirgemm.bench.results import load
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Regime
+from tirgemm.timings import StreamTiming
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.store import Store
 
@@ -22,10 +23,10 @@ def of_store(store: Store, device: Device, record: KernelRecord | None = None) -
     """The bandwidth of reading alone (``dram``), measured while ``record`` was tuned, else the newest other kernel that
     was tuned on such a device; nothing where none was."""
     for kernel in (*([record] if record else ()), *store.kernels(_NEWEST)):
-        stream = kernel.timings.get("stream", {})
-        if kernel.device.key == device.key and stream.get("read_gbps"):
-            taken = f"reading alone, {stream['at']}, beside the tuning of kernel {kernel.id}"
-            return {"dram": MeasuredRate(float(stream["read_gbps"]), taken)}
+        stream = kernel.timings.stream
+        if kernel.device.key == device.key and isinstance(stream, StreamTiming):
+            taken = f"reading alone, {stream.at}, beside the tuning of kernel {kernel.id}"
+            return {"dram": MeasuredRate(float(stream.read_gbps), taken)}
     return {}
 
 

@@ -170,11 +170,11 @@ def _latest(opened: Opened, regime: Regime) -> ComparedTime | None:
     mine = _mine(opened, regime)
     if mine:
         return _time(mine[-1])
-    timing = opened.package.manifest.timings.get(regime, {})
-    if not isinstance(timing, dict) or not isinstance(timing.get("median_us"), (int, float)):
+    timing = opened.package.manifest.timings.of(regime)
+    if timing is None:
         return None
-    at = timing.get("conditions", {}).get("at", "")
-    return ComparedTime(float(timing["median_us"]), f"as its manifest says{f', {at}' if at else ''}")
+    at = timing.conditions.get("at", "")
+    return ComparedTime(float(timing.median_us), f"as its manifest says{f', {at}' if at else ''}")
 
 
 def _time(samples: SampleSet) -> ComparedTime:

@@ -32,6 +32,7 @@ from tirgemm.service.explain.gather import Report, recorded_time
 from tirgemm.service.explain.page import page
 from tirgemm.service.explain.reasons import why_sectors
 from tirgemm.service.explain.report_text import sections
+from tirgemm.timings import SearchSummary, Timings
 from tirgemm.tuning.explain import MeasuredTime, chosen, explain, with_knobs
 from tirgemm.tuning.records import Candidate, KernelRecord, Reason, SampleSet, Status
 from tirgemm.tuning.records.memory_store import MemoryStore
@@ -295,7 +296,7 @@ def test_the_shared_tile_is_shown_plain_padded_and_permuted() -> None:
 # Why the others lost
 
 
-def record(config: Config, timings: dict[str, Any]) -> KernelRecord:
+def record(config: Config, timings: Timings) -> KernelRecord:
     return KernelRecord(SMALL, A100, "sustained", "tuned", config, "a" * 64, "b" * 64, 1, None, timings)
 
 
@@ -308,7 +309,7 @@ def test_the_runner_up_is_the_fastest_of_those_measured_alike() -> None:
     config = family_named("simt").default(SMALL, A100, "sustained")
     near, far = config.with_(raster=4), config.with_(raster=8, unroll=16)
     found = rivals_of(
-        record(config, {}), [measured(config, search=5), measured(near, search=6), measured(far, search=5.5)]
+        record(config, Timings()), [measured(config, search=5), measured(near, search=6), measured(far, search=5.5)]
     )
     assert found.runner_up is not None
     assert (found.runner_up.us, found.runner_up.reason) == (5.5, "search")
@@ -318,13 +319,13 @@ def test_the_runner_up_is_the_fastest_of_those_measured_alike() -> None:
         measured(near, search=6, selection=6.9),
         measured(far, search=5.5),
     ]
-    tie = rivals_of(record(config, {}), again).runner_up
+    tie = rivals_of(record(config, Timings()), again).runner_up
     assert tie is not None
     assert (tie.us, tie.reason, tie.config) == (6.9, "selection", near)
     assert tie.behind < 0
     words = " ".join(
         line
-        for part in sections(Report(explained(compiled=False), "1", rivals_of(record(config, {}), again)))
+        for part in sections(Report(explained(compiled=False), "1", rivals_of(record(config, Timings()), again)))
         for line in part.lines
     )
     assert "faster: a tie goes to the simpler config" in words
@@ -332,7 +333,7 @@ def test_the_runner_up_is_the_fastest_of_those_measured_alike() -> None:
 
 def test_a_kernel_without_records_has_no_runner_up_and_says_what_it_knows() -> None:
     config = family_named("simt").default(SMALL, A100, "sustained")
-    found = rivals_of(record(config, {"search": {"pruned": {"lanes": 3}}}), [])
+    found = rivals_of(record(config, Timings(search=SearchSummary(pruned={"lanes": 3}))), [])
     assert found.runner_up is None
     assert [(p.rule, p.count, p.sentence, p.config) for p in found.pruned] == [("lanes", 3, "", None)]
     assert json.loads(json.dumps(found.to_json()))["pruned"][0]["config"] is None

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.helpers.artifact_samples import kernel
-from tirgemm import Gemm, _reference, _trial
+from tirgemm import Gemm, _reference
+from tirgemm._commands import trial
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import ACTIVATIONS, Operand
 
@@ -83,13 +84,13 @@ def test_every_mutant_is_far_over_the_bound() -> None:
 
 def test_a_trial_takes_m_from_what_it_is_given() -> None:
     loaded = kernel("1..9x5x7:f32:tn:beta")
-    assert _trial.run(loaded).m == 9
-    assert _trial.run(loaded, m=4).m == 4
-    assert _trial.run(loaded, given={"a": np.ones((7, 3))}).m == 3
-    assert _trial.run(loaded, given={"c": np.ones((6, 5))}).m == 6
+    assert trial.run(loaded).m == 9
+    assert trial.run(loaded, m=4).m == 4
+    assert trial.run(loaded, given={"a": np.ones((7, 3))}).m == 3
+    assert trial.run(loaded, given={"c": np.ones((6, 5))}).m == 6
     with pytest.raises(InvalidRequest, match="m is 12"):
-        _trial.run(loaded, given={"a": np.ones((7, 12))})
-    found = _trial.run(loaded, m=2, beta=0.5, seed=9)
+        trial.run(loaded, given={"a": np.ones((7, 12))})
+    found = trial.run(loaded, m=2, beta=0.5, seed=9)
     assert found.passed
     assert found.result.shape == (2, 5)
     assert found.median_us > 0

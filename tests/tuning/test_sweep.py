@@ -61,7 +61,7 @@ def test_every_problem_is_searched_and_answered_from_the_store() -> None:
     assert Counter(bench.order) == {STALE: 8, GAINING: 8, THIRD: 8}
     for gemm, record in outcomes.items():
         assert record is not None
-        assert (record.role, record.trials, record.timings["search"]["ended"]) == ("tuned", 8, "trials")
+        assert (record.role, record.trials, record.timings.ended) == ("tuned", 8, "trials")
         assert bench.store.kernel(gemm, bench.device.key, REGIME) == record
 
 
@@ -127,7 +127,7 @@ def test_the_seconds_bound_all_searches_together() -> None:
     bench = Bench()
     outcomes = swept(bench, STALE, GAINING, trials=10_000, seconds=4.0)
     assert [outcome.record is not None for outcome in outcomes] == [True, True]
-    assert {o.record.timings["search"]["ended"] for o in outcomes if o.record} == {"seconds"}
+    assert {o.record.timings.ended for o in outcomes if o.record} == {"seconds"}
 
 
 def test_a_search_learns_from_the_similar_problems_of_its_sweep(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from tirgemm.errors import InvalidRequest
 from tirgemm.tuning.effort import Effort, effort_named
@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 
 MAX_TRIALS = 100_000
 MAX_SECONDS = 7 * 24 * 3600.0
-
-Ended: TypeAlias = Literal["trials", "seconds", "expected_gain", "complete", "exhausted", "interrupted", "shipped"]
-"""Why a search ended: a part of its budget was spent, the gain that was expected of the next batch was below its
-effort's least, all that its effort tries was tried, the space holds nothing more to try, somebody stopped it, or there
-was none, because shipped records had the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +63,12 @@ def usual(budget: Budget) -> bool:
 
 
 def effort_of(record: KernelRecord) -> Effort:
-    """The effort that the search behind ``record`` made. One from before there were levels made the usual one."""
+    """The effort that the search behind ``record`` made. One that does not say, or of another version's level, counts
+    as the usual one."""
     if record.role != "tuned":
         return Effort.NONE
-    return Effort(record.timings.get("search", {}).get("effort", Effort.STANDARD))
+    said = record.timings.search.effort if record.timings.search else None
+    return Effort(said) if said in list(Effort) else Effort.STANDARD
 
 
 def covers(record: KernelRecord, budget: Budget, families: Collection[str] | None = None) -> bool:
@@ -84,11 +81,11 @@ def covers(record: KernelRecord, budget: Budget, families: Collection[str] | Non
     """
     if budget.effort is Effort.NONE:
         return record.role != "unverified" and (families is None or record.config.family in families)
-    search = record.timings.get("search", {})
-    searched = search.get("families")  # None: all that support the problem
+    search = record.timings.search
+    searched = search.families if search else None  # None: all that support the problem
     if record.role != "tuned" or (searched is not None and (families is None or not set(families) <= set(searched))):
         return False
-    ended, seconds = search.get("ended"), search.get("seconds", 0.0)
+    ended, seconds = (search.ended, search.seconds or 0.0) if search else (None, 0.0)
     if ended == "shipped" and usual(budget):
         return True
     if ended in ("expected_gain", "complete") and effort_of(record).level >= budget.effort.level:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tirgemm.errors import Cancelled
 from tirgemm.events import BatchProposed, CandidateRecorded, Phase
-from tirgemm.tuning.budget import Ended
+from tirgemm.timings import SearchEnd
 from tirgemm.tuning.search.search import LEAST_TRIED, Proposal, Search
 
 # Candidates of a batch, and at most twice as many in flight before the next one is asked for.
@@ -60,7 +60,7 @@ class SearchLoop:
     def late(self) -> bool:
         return time.monotonic() > self.deadline
 
-    def run(self) -> Ended:
+    def run(self) -> SearchEnd:
         """Search to the end, and why it ended. Raises Cancelled."""
         try:
             while not self.tuning.end.stopping and self._step():
@@ -77,7 +77,7 @@ class SearchLoop:
         return self.ended
 
     @property
-    def ended(self) -> Ended:
+    def ended(self) -> SearchEnd:
         """Why no more is proposed, once that is so."""
         if self.exhausted:
             return "exhausted"

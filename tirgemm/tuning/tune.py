@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, Interrupted, TirgemmError
 from tirgemm.events import Done, FallbackStored, Phase, SearchStarted, WasCancelled
 from tirgemm.families import Family
 from tirgemm.families.choice import opening, ranked_defaults
-from tirgemm.tuning.budget import Budget, Ended, covers, usual
+from tirgemm.timings import SearchEnd, SearchSummary, Timings
+from tirgemm.tuning.budget import Budget, covers, usual
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.finish import FULL, QUICK, Finalist, FinishPlan, Selection, finish
 from tirgemm.tuning.records import Candidate, KernelRecord, Status
@@ -111,7 +112,7 @@ class Tuning(TuningTask):
         """The default for a device that is not here: built, packaged, marked unverified, never timed."""
         family, config = self.default()
         binary = self.evaluator.built(self.workbench.build(self.gemm, config))
-        timings = {"predicted_us": family.predict_us(self.gemm, config, self.device, self.regime)}
+        timings = Timings(predicted_us=family.predict_us(self.gemm, config, self.device, self.regime))
         record = self.evaluator.store_kernel(config, binary, "unverified", None, timings)
         self.emit(Done(kernel=record.id, config=str(config), timings=timings))
         return record
@@ -149,7 +150,7 @@ class Tuning(TuningTask):
         self.raise_if_cancelled()
         return Selection(self, self.plan).choose()[0]
 
-    def try_offered(self) -> dict[str, Any]:
+    def try_offered(self) -> SearchSummary:
         """Build, verify, measure and record what was shipped for another device, driver or TVM. Returns what was tried,
         by count."""
         assert self._offer is not None
@@ -161,10 +162,10 @@ class Tuning(TuningTask):
             ended = loop.run()
         finally:
             self.deadline = None
-        ended = "shipped" if ended in ("trials", "complete") else ended
-        return self.searched(loop, ended) | {"shipped": self._offer.origin}
+        summary = self.searched(loop, "shipped" if ended in ("trials", "complete") else ended)
+        return replace(summary, shipped=self._offer.origin)
 
-    def search(self) -> dict[str, Any]:
+    def search(self) -> SearchSummary:
         """Propose, build, verify, measure and record until the budget is spent. Returns what was tried, by count."""
         if self.end.stopping:
             return self._summary("interrupted", {})
@@ -215,7 +216,7 @@ class Tuning(TuningTask):
         )
         return SearchLoop(self, search, self._spent(recorded), only=len(search.first()))
 
-    def searched(self, loop: SearchLoop, ended: Ended) -> dict[str, Any]:
+    def searched(self, loop: SearchLoop, ended: SearchEnd) -> SearchSummary:
         """What was tried, by count, once ``loop`` has ended."""
         self._record_pruned(loop.search)
         return self._summary(ended, dict(loop.search.pruned), loop.expected_gain)
@@ -238,7 +239,7 @@ class Tuning(TuningTask):
         if self._offer is None or not self._offer.same:
             return None
         self.enter(Phase.STARTING, "with the shipped config")
-        summary = self._summary("shipped", {}) | {"shipped": self._offer.origin}
+        summary = replace(self._summary("shipped", {}), shipped=self._offer.origin)
         with self.workbench.waits_told(self.tell_wait):
             return shipped_kernel(self, self._offer, self.default()[1], summary)
 
@@ -246,20 +247,21 @@ class Tuning(TuningTask):
         """How many of the recorded candidates count for the budget."""
         return len([c for c in recorded if c.status is not Status.PRUNED and self.is_ours(c.config)])
 
-    def _summary(self, ended: Ended, pruned: dict[str, int], expected_gain: float | None = None) -> dict[str, Any]:
+    def _summary(self, ended: SearchEnd, pruned: dict[str, int], expected_gain: float | None = None) -> SearchSummary:
         """What the search spent and found, as a kernel's timings have it."""
         statuses = Counter(candidate.status.value for candidate in self.recorded())
         trials = self.standing().tried
         restricted = len(self.families) < len(chosen_families(self.gemm, self.device, None))
-        return {
-            "trials": trials,
-            "pruned": pruned,
-            "statuses": dict(statuses),
-            "ended": ended,
-            "seconds": self.budget.seconds,
-            "effort": self.effort.value,
-            "expected_gain": expected_gain,
-        } | ({"families": [family.name for family in self.families]} if restricted else {})
+        return SearchSummary(
+            trials=trials,
+            pruned=pruned,
+            statuses=dict(statuses),
+            ended=ended,
+            seconds=self.budget.seconds,
+            effort=self.effort.value,
+            expected_gain=expected_gain,
+            families=tuple(family.name for family in self.families) if restricted else None,
+        )
 
     def _is_best(self, known: KernelRecord) -> bool:
         """Whether a search that was stopped has nothing better to choose than the kernel that was there before it."""
