@@ -20,6 +20,7 @@ from tirgemm.gemm import REGIMES
 from tirgemm.progress import ProgressTracker, role_words
 from tirgemm.service.commands.sweep import document as sweep_document
 from tirgemm.service.commands.sweep import problems, sweep
+from tirgemm.service.views.search_words import search_words
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning_db.data_folder import open_store, signer
 
@@ -228,3 +229,5 @@ def _show(record: KernelRecord) -> None:
     ]
     words += ["certified" if passed else "not certified", f"kernel {record.id}"]
     console.out.print("; ".join(words))
+    if record.timings.search is not None:
+        console.out.print(f"trials: {search_words(record.timings.search, record.trials)}")

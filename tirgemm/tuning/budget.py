@@ -63,11 +63,11 @@ def usual(budget: Budget) -> bool:
 
 
 def effort_of(record: KernelRecord) -> Effort:
-    """The effort that the search behind ``record`` made. One that does not say, or of another version's level, counts
-    as the usual one."""
+    """The effort that the search behind ``record`` made. Shipped records stand for the usual one, and so does one that
+    does not say, or names another version's level."""
     if record.role != "tuned":
         return Effort.NONE
-    said = record.timings.search.effort if record.timings.search else None
+    said = record.timings.search.effort if record.timings.search and not record.shipped else None
     return Effort(said) if said in list(Effort) else Effort.STANDARD
 
 
