@@ -42,8 +42,9 @@ def answer(state: ServiceState, body: KernelRequest, *, patient: bool = True) ->
     A stored tuned kernel is the answer, whatever the workers do, unless ``body`` asks for more effort than it was tuned
     with, names a budget that it does not cover, or asks to retune: then a job goes on from the records, and that kernel
     answers meanwhile. One whose search was interrupted is the answer too, and a job goes on with it. ``patient``: None
-    where no worker is alive, for what a worker that is still starting could do better. Raises InvalidGemm, InvalidDevice, InvalidRequest, Unsupported,
-    DoesNotFit, QueueFull, and the 409 problem for a device that no live worker has.
+    where no worker is alive, for what a worker that is still starting could do better. Raises InvalidGemm,
+    InvalidDevice, InvalidRequest, Unsupported, DoesNotFit, QueueFull, and the 409 problem for a device that no live
+    worker has.
     """
     gemm = Gemm.from_json(body.gemm)
     budget = _budget(state.settings, body)

@@ -19,6 +19,7 @@ from tirgemm.errors import InvalidConfig, MissingExtra
 from tirgemm.families.base import Family
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, Status
+from tirgemm.tuning.search.expected_gain import ModelErrors
 from tirgemm.tuning.search.features import features
 
 Scores = npt.NDArray[np.float64]
@@ -76,9 +77,8 @@ class CostModel(Protocol):
         """The same without the bonus: what the model believes. Only where it is trained."""
         ...
 
-    def errors(self) -> Scores:
-        """Of measured candidates of the searched problem the logarithm of the time that the model expects of them,
-        not having learnt from them, over the measured one. Only where it is trained."""
+    def errors(self) -> ModelErrors:
+        """What the model got wrong of measured candidates of the searched problem. Only where it is trained."""
         ...
 
 
@@ -97,8 +97,8 @@ class Uniform:
     def expected(self, configs: Sequence[Config]) -> Scores:
         return np.zeros(len(configs))
 
-    def errors(self) -> Scores:
-        return np.zeros(0)
+    def errors(self) -> ModelErrors:
+        return ModelErrors(np.zeros(0), np.zeros(0))
 
 
 class BoostedTrees:
@@ -120,7 +120,7 @@ class BoostedTrees:
         self._features: dict[Config, dict[str, float]] = {}
         self._columns: list[str] = []
         self._boosters: list[Any] = []
-        self._out_of_bag: Scores = np.zeros(0)
+        self._out_of_bag = ModelErrors(np.zeros(0), np.zeros(0))
         self._stale = False
 
     @property
@@ -157,7 +157,7 @@ class BoostedTrees:
         found: Scores = self._votes([self._features_of(config) for config in configs]).mean(axis=0)
         return found
 
-    def errors(self) -> Scores:
+    def errors(self) -> ModelErrors:
         self._fit()
         return self._out_of_bag
 
@@ -216,7 +216,7 @@ class BoostedTrees:
         # What the boosters say that did not see a row (Breiman, Out-of-bag estimation, 1996), of this problem's own.
         own = (weight == 1.0) & (labels > FAILED) & left_out.any(axis=0)
         votes = np.where(left_out, self._votes(rows), 0.0).sum(axis=0)[own] / left_out.sum(axis=0)[own]
-        self._out_of_bag = labels[own] - votes
+        self._out_of_bag = ModelErrors(labels[own] - votes, labels[own])
 
     def _training_set(self) -> tuple[list[dict[str, float]], list[float], list[float]]:
         """Rows in an order that does not depend on when the measurements came."""
