@@ -72,7 +72,7 @@ class FakeMeasurer:
         sha = read(package, Trust.of(self.bench.signer.public)).manifest.kernel_sha256
         return Verification(not bad, 7.0 if bad else 0.0, (test,), "made up", sha, level)
 
-    def verify(self, package: bytes, *, level: str, seed: int, cancel: EndOfWork) -> Verification:
+    def verify(self, package: bytes, *, level: str, seed: int, cancel: EndOfWork | None = None) -> Verification:
         del seed, cancel
         self._maybe_die()
         return self._verification(package, level)

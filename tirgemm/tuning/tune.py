@@ -195,7 +195,9 @@ class Tuning(TuningTask):
         spent = self._spent(recorded)
         if self.effort.searches:
             return SearchLoop(self, search, spent)
-        wanted = max(len(search.first()), self.effort.first + 1 - spent)
+        wanted = 0 if self.effort is Effort.NONE else len(search.first())
+        if self.effort is Effort.QUICK and search.model.learns:  # which has no list of what is best
+            wanted = max(wanted, self.effort.first + 1 - spent)
         return SearchLoop(self, search, spent, only=max(0, min(wanted, self.budget.trials - spent)))
 
     def loop_over(self, configs: Sequence[Config]) -> SearchLoop:
