@@ -35,9 +35,12 @@ def opening(families: Sequence[Family], gemm: Gemm, device: Device, regime: str,
 
     The best default; the ``count`` best over all families by the ranking model; the best by analytic estimates alone,
     where those choose otherwise. Where the model does not cover a family, its default too, unless its estimate is far
-    behind. Families without a list of their own have only their defaults.
+    behind. Families without a list of their own have only their defaults. With a ``count`` of 0 every family's default
+    and nothing else.
     """
     defaults = ranked_defaults(families, gemm, device, regime)
+    if not count:
+        return [config for _, config in defaults]
     model = ranking_model(device)
     covered = [f for f in families if model is not None and model.covers(f.name, gemm, regime)]
     own = {family.name: config for family, config in defaults}
