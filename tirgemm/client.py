@@ -179,8 +179,7 @@ class Client:
         retune: bool = False,
         verify: bool = True,
     ) -> Document:
-        """The kernel document that ``kernel`` loads. ``verify=False`` accepts a cross-compiled build that nobody
-        ran."""
+        """The kernel document that ``kernel`` loads. ``verify=False`` accepts a build that nobody ran."""
         problem, deadline = as_gemm(gemm, None, None, {}), deadline_of(wait)
         body = request_body(
             problem, device, regime, effort=effort, budget=budget, seed=seed, retune=retune, verify=verify

@@ -114,10 +114,10 @@ class SearchSummary(TimingsPart):
     statuses: Mapping[str, int] = field(default_factory=dict)
     ended: SearchEnd | None = None
     seconds: float | None = None
-    effort: str | None = None
-    expected_gain: float | None = None
     families: tuple[str, ...] | None = None
     shipped: ConfigOrigin | None = None
+    effort: str | None = None
+    expected_gain: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

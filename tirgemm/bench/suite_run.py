@@ -18,6 +18,14 @@ from typing import TYPE_CHECKING, Any
 from tirgemm.artifact import Trust
 from tirgemm.bench import results
 from tirgemm.bench.contest import Contest, Entrant, failed_row
+from tirgemm.bench.effort_answers import (
+    EFFORTS,
+    EffortAnswer,
+    MakeTuning,
+    chosen_answers,
+    clocked_answers,
+    fresh_tuning,
+)
 from tirgemm.bench.results import ResultsFile, Row
 from tirgemm.bench.suite_file import Suite
 from tirgemm.config import Config
@@ -28,10 +36,8 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.build.binary import compiled_source
 from tirgemm.tuning.comparable_times import fastest, known_candidates
-from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.measure.race import RaceResult
 from tirgemm.tuning.records import SampleSet
-from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.search.neighbourhood import adapted
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
@@ -41,8 +47,6 @@ if TYPE_CHECKING:
     from tirgemm.tuning.measure import Measurer
     from tirgemm.tuning.workbench import Workbench
 
-# What a user gets who has no records, by the effort that is asked for.
-EFFORTS = {"zero_shot": Effort.NONE, "quick": Effort.QUICK, "standard": Effort.STANDARD}
 VARIANTS = ("default", *EFFORTS, "tuned")
 SECONDS = 1.0
 # Of the recorded configs so many run again beside the default; the fastest of them all is the tuned one.
@@ -77,14 +81,6 @@ class _Shape:
     refused: TirgemmError | None = None
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What an effort chooses, and the seconds from the request to the certified kernel, where that was clocked."""
-
-    entrant: Entrant
-    seconds: float | None = None
-
-
 @dataclass
 class _Field:
     """The kernels of a shape: the default and its rivals, with their errors over their bounds, and what has
@@ -93,7 +89,7 @@ class _Field:
     default: Entrant
     errors: dict[Config, float]
     rivals: list[Entrant] = dataclasses.field(default_factory=list)
-    answers: dict[str, Answer] = dataclasses.field(default_factory=dict)
+    answers: dict[str, EffortAnswer] = dataclasses.field(default_factory=dict)
     failed: dict[Config, TirgemmError] = dataclasses.field(default_factory=dict)
     has_default_again: bool = False
     """Whether another config makes the default's very kernel."""
@@ -210,7 +206,9 @@ class Bench:
         try:
             tuning = self._tuning(work, gemm, self.workbench, self.budget)
             configs = [tuning.default()[1]]
-            fresh = self._fresh(work, gemm, variants)
+            fresh = fresh_tuning(
+                variants, self.workbench, lambda bench, budget: self._tuning(work, gemm, bench, budget)
+            )
         except (Unsupported, DoesNotFit, InvalidRequest) as error:  # the last of a family that was asked for
             return _Shape(work, gemm, [], refused=error)
         if "tuned" not in variants or not self.recorded:
@@ -223,24 +221,9 @@ class Bench:
             configs += [c for c in best if all(r.check(gemm, c, self.workbench.device) is None for r in family.rules)]
         return _Shape(work, gemm, list(dict.fromkeys(configs))[: 1 + self.finalists], fresh=fresh)
 
-    def _fresh(self, work: Work, gemm: Gemm, efforts: Iterable[str]) -> Tuning | None:
-        """The tuning, from nothing, of the largest of ``efforts``; None where there is none."""
-        asked = [EFFORTS[name] for name in efforts if name in EFFORTS]
-        if not asked:
-            return None
-        budget = Budget.of(max(asked, key=lambda effort: effort.level))
-        return self._tuning(work, gemm, self.workbench.on(MemoryStore()), budget)
-
-    def _tuning(self, work: Work, gemm: Gemm, workbench: Workbench, budget: Budget | None) -> Tuning:
-        return Tuning(
-            gemm,
-            workbench,
-            work.regime,
-            budget,
-            seed=self.seed,
-            families=self.families,
-            control=Control(self.on_event),
-        )
+    def _tuning(self, work: Work, gemm: Gemm) -> MakeTuning:
+        options: dict[str, Any] = {"seed": self.seed, "families": self.families, "control": Control(self.on_event)}
+        return lambda workbench, budget: Tuning(gemm, workbench, work.regime, budget, **options)
 
     def _kept(self, shape: _Shape, variant: str) -> Row | None:
         """The row to keep: of a config that would be measured, beside everything; a tuned one is whatever tuning found
@@ -348,40 +331,23 @@ class Bench:
                 if error.outcome is None:
                     raise
                 field.failed[config] = error
-        field.answers = self._answers(shape, field, variants)
+        if shape.fresh is not None:
+            field.answers = self._answers(shape, shape.fresh, field, variants)
         return field
 
-    def _answers(self, shape: _Shape, field: _Field, variants: Sequence[str]) -> dict[str, Answer]:
-        """What each effort that is asked for chooses, the least first; verified, its errors in ``field``."""
-        answers: dict[str, Answer] = {}
-        if shape.fresh is None:
-            return answers
-        for name, effort in EFFORTS.items():
-            if name not in variants:
-                continue
-            answer = self._clocked(shape, effort) if self.clock else self._chosen_by(shape.fresh, effort, field)
+    def _answers(self, shape: _Shape, fresh: Tuning, field: _Field, variants: Sequence[str]) -> dict[str, EffortAnswer]:
+        """What each effort that is asked for chooses, verified, its errors in ``field``."""
+        if self.clock:
+            answers = clocked_answers(variants, self.workbench, self._tuning(shape.work, shape.gemm))
+        else:
+            answers = chosen_answers(variants, fresh, field.default)
+        for name, answer in answers.items():
             if answer.entrant.is_same_kernel(field.default, self._trust):
-                answer = Answer(field.default, answer.seconds)
-            field.errors.setdefault(answer.entrant.config, self.contest.verify(answer.entrant))
-            answers[name] = answer
+                answers[name] = EffortAnswer(field.default, answer.seconds)
+            config = answers[name].entrant.config
+            field.errors.setdefault(config, self.contest.verify(answers[name].entrant))
         self.workbench.forget_ahead(shape.gemm)
         return answers
-
-    def _clocked(self, shape: _Shape, effort: Effort) -> Answer:
-        """The whole answer, from nothing."""
-        store = MemoryStore()
-        started = time.monotonic()
-        tuning = self._tuning(shape.work, shape.gemm, self.workbench.on(store), Budget.of(effort))
-        record = tuning.run()
-        seconds = round(time.monotonic() - started, 3)
-        return Answer(Entrant(record.config, store.get_blob(record.artifact_sha256)), seconds)
-
-    def _chosen_by(self, fresh: Tuning, effort: Effort, field: _Field) -> Answer:
-        """What the search of an effort chooses, on from those of lesser ones."""
-        if effort is Effort.NONE:
-            return Answer(field.default)
-        finalist = fresh.selected(Budget.of(effort))
-        return Answer(Entrant(finalist.config, finalist.package))
 
     def _chosen(self, shape: _Shape, field: _Field) -> tuple[Entrant, RaceResult]:
         """The kernel of the tuned row, and the race that chose it: none where tuning did, or where there is no
