@@ -70,14 +70,14 @@ class Work:
 
 @dataclass
 class _Shape:
-    """One shape of one work: its configs, the default first, and what is still to be done."""
+    """One shape of one work: its configs, the default first, and what is still to be done; ``fresh`` is for efforts, on
+    a store of its own."""
 
     work: Work
     gemm: Gemm
     configs: list[Config]
     tuning: Tuning | None = None
     fresh: Tuning | None = None
-    """For the efforts: with a store of its own, which is empty."""
     refused: TirgemmError | None = None
 
 
@@ -105,11 +105,11 @@ class _Field:
 class Bench:
     """Measures suites on one workbench.
 
-    ``baselines`` None is everything that can be measured beside ours on the device. With ``recorded`` the
-    tuned config is the best of the ``finalists`` fastest that the store has, else each shape is tuned within
-    ``budget``. ``seconds`` is about how long the contest of a shape takes in a regime. An effort's kernel is what its
-    search chooses from an empty store, with neither certificate nor figures of its own; with ``clock`` it is the whole
-    answer, each from a store of its own, with nothing built ahead, and its row says how long that took.
+    ``baselines`` None is everything that can be measured beside ours on the device. With ``recorded`` the tuned config
+    is the best of the ``finalists`` fastest that the store has, else each shape is tuned within ``budget``. ``seconds``
+    is about how long the contest of a shape takes in a regime. An effort's kernel is what its search chooses from an
+    empty store, with neither certificate nor figures of its own; with ``clock`` it is the whole answer, each from a
+    store of its own, with nothing built ahead, and its row says how long that took.
     """
 
     def __init__(
@@ -204,11 +204,10 @@ class Bench:
 
     def _shape(self, work: Work, gemm: Gemm, variants: Sequence[str]) -> _Shape:
         try:
-            tuning = self._tuning(work, gemm, self.workbench, self.budget)
+            make = self._tuning(work, gemm)
+            tuning = make(self.workbench, self.budget)
             configs = [tuning.default()[1]]
-            fresh = fresh_tuning(
-                variants, self.workbench, lambda bench, budget: self._tuning(work, gemm, bench, budget)
-            )
+            fresh = fresh_tuning(variants, self.workbench, make)
         except (Unsupported, DoesNotFit, InvalidRequest) as error:  # the last of a family that was asked for
             return _Shape(work, gemm, [], refused=error)
         if "tuned" not in variants or not self.recorded:
@@ -226,8 +225,7 @@ class Bench:
         return lambda workbench, budget: Tuning(gemm, workbench, work.regime, budget, **options)
 
     def _kept(self, shape: _Shape, variant: str) -> Row | None:
-        """The row to keep: of a config that would be measured, beside everything; a tuned one is whatever tuning found
-        then."""
+        """The row to keep: of a config that would be measured, beside everything; a searched one is whatever it was."""
         if shape.refused is not None:
             return None
         found = shape.work.file.find(shape.gemm, variant)
@@ -247,10 +245,11 @@ class Bench:
                 continue
             for config in shape.configs:
                 self._build(shape.gemm, config)
+            builds = 1
             if shape.fresh is not None:
                 self.workbench.build_ahead(shape.gemm, shape.configs[0], self._build(shape.gemm, shape.configs[0]))
                 shape.fresh.build_ahead()
-            builds = 1 if shape.fresh is None else 1 + shape.fresh.budget.effort.first
+                builds += shape.fresh.budget.effort.first
             most = max(2, AHEAD * self.workbench.pool.processes // builds)
             waiting.append(shape)
             if len(waiting) > most:
@@ -371,16 +370,6 @@ class Bench:
         about: dict[str, Any],
     ) -> Row:
         manifest = entrant.manifest(self._trust)
-        first = races[0].conditions
-        conditions = {
-            name: value for one in reversed(races) for name, value in one.conditions.items() if name in _CONDITIONS
-        }
-        picked = {  # by baselines that are tuned
-            name: first[name] for name in races[0].baselines if isinstance(first.get(name), dict)
-        }
-        conditions |= {"baseline_configs": {name: choice["label"] for name, choice in picked.items()}} if picked else {}
-        ways = {name: results.ways(choice) for name, choice in picked.items() if "labels" in choice}
-        conditions |= {"baseline_ways": ways} if ways else {}
         return results.measured_row(
             shape.gemm,
             entrant.config,
@@ -390,7 +379,7 @@ class Bench:
             artifact_sha256=entrant.sha256,
             source_sha256=manifest.sources[compiled_source(manifest.sources)],
             workspace_bytes=manifest.launch.workspace_bytes(shape.gemm.m_max),
-            conditions=conditions | about,
+            conditions=results.race_conditions(races) | about,
         )
 
     @property
@@ -405,6 +394,3 @@ class Bench:
 
     def _package(self, gemm: Gemm, config: Config) -> bytes:
         return self.workbench.package(gemm, config, self._build(gemm, config).result())
-
-
-_CONDITIONS = ("at", "swapped", "operand_sets", "temperature_c", "absent", "left_out")
