@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.toy_family import DEVICE, Toy, simulated_us
+from tirgemm.config import Knob
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import Candidate, SampleSet, Status
@@ -65,7 +66,8 @@ def test_what_the_last_batches_gained_fades_by_half() -> None:
 
 def searched(seed: int) -> tuple[int, float, list[float | None]]:
     """Trials of a simulated space until little is expected of more, the best over the optimum, and all expectations."""
-    toy = Toy()
+    # Small enough that every point is scored: a round of evolution takes a second.
+    toy = Toy(knobs=tuple(Knob(k.name, k.choices[: 3 if k.name.startswith("block") else 2]) for k in Toy().knobs))
     search = Search(GEMM, DEVICE, "sustained", [toy], seed=seed)
     valid = [c for c in toy.space(GEMM, DEVICE) if all(r.check(GEMM, c, DEVICE) is None for r in toy.rules)]
     optimum = min(simulated_us(GEMM, config) for config in valid)
