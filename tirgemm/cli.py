@@ -173,7 +173,7 @@ def call(
     """Run a kernel once, compare with NumPy and time some calls."""
     import numpy as np
 
-    from tirgemm._commands import trial
+    from tirgemm import _trial as trial
     from tirgemm.artifact import load
     from tirgemm.errors import VerificationFailed
 
@@ -213,7 +213,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check an artifact: hashes and signature, its certificate, and its result against NumPy."""
-    from tirgemm._commands import trial
+    from tirgemm import _trial as trial
     from tirgemm.artifact import load, read
     from tirgemm.errors import DeviceUnavailable, IncompatibleArtifact, VerificationFailed
 

@@ -105,11 +105,13 @@ def _rows(
             entrant.config,
             name,
             races,
-            error=errors[name],
-            artifact_sha256=entrant.sha256,
-            source_sha256=manifest.sources[compiled_source(manifest.sources)],
-            workspace_bytes=manifest.launch.workspace_bytes(gemm.m_max),
-            conditions=conditions,
+            results.MeasuredKernel(
+                errors[name],
+                manifest.launch.workspace_bytes(gemm.m_max),
+                entrant.sha256,
+                manifest.sources[compiled_source(manifest.sources)],
+            ),
+            conditions,
         )
     return [rows[name] for name in entrants]
 

@@ -81,7 +81,7 @@ def bench(
     zero_shot, quick and standard are what a user without any records gets by that effort: this database is not asked.
     """
     from tirgemm.bench.results import ResultsFile, device_folder, environment
-    from tirgemm.bench.suite_run import Bench, Work
+    from tirgemm.bench.suite_run import Bench, BenchOptions, Work
     from tirgemm.bench.suites import benchmarks_folder, suite_named
     from tirgemm.detect import device as detect
     from tirgemm.tuning.workbench import Workbench
@@ -122,12 +122,11 @@ def bench(
             tracker(event)
             progress.update(task, description=str(tracker.progress))
 
-        runner = Bench(
-            workbench,
-            baselines=asked,
+        options = BenchOptions(
+            baselines=None if asked is None else tuple(asked),
             budget=budget,
             seed=seed,
-            families=family,
+            families=tuple(family) if family else None,
             recorded=recorded,
             seconds=measure,
             finalists=finalists,
@@ -135,6 +134,7 @@ def bench(
             clock=clock,
             on_event=on_event,
         )
+        runner = Bench(workbench, options)
         left = runner.run(works, names, on_row, limit_s=limit)
     files = [_summary(work.file) for work in works]
     document: dict[str, Any] = {"files": files, "left": left}
@@ -186,6 +186,6 @@ def _line(row: Row, kept: bool) -> str:
 def _show(title: str, summary: Mapping[str, Mapping[str, Any]]) -> None:
     table = Table("variant", "speed against", ">geometric mean", ">least", ">shapes", title=title)
     for variant, baselines in summary.items():
-        for name, found in baselines.items():
-            table.add_row(variant, name, f"{found['geomean']:.3f}", f"{found['min']:.3f}", str(found["count"]))
+        for name, beside in baselines.items():
+            table.add_row(variant, name, f"{beside['geomean']:.3f}", f"{beside['min']:.3f}", str(beside["count"]))
     console.out.print(table)

@@ -67,7 +67,7 @@ def list_kernels(
     """The newest kernels. Of several tuned ones for a problem, device and regime the newest is the one that is
     served."""
     with _kernels(url, data, db) as kernels:
-        found = kernels.list(limit, gemm, device, None if regime is None else regime_named(regime))
+        documents = kernels.list(limit, gemm, device, None if regime is None else regime_named(regime))
 
     def show() -> None:
         table = Table(
@@ -81,7 +81,7 @@ def list_kernels(
             Column("trials", number=True, optional=2),
             Column("made", optional=4),
         )
-        for kernel in found:
+        for kernel in documents:
             us, ratio = _figures(kernel, kernel["regime"])
             made = str(kernel["created_at"])[:16].replace("T", " ")
             name = kernel["device"]["name"]
@@ -96,9 +96,9 @@ def list_kernels(
                 str(kernel["trials"]),
                 made,
             )
-        console.out.print(table if found else "there is no such kernel")
+        console.out.print(table if documents else "there is no such kernel")
 
-    console.emit(as_json, {"kernels": found}, show)
+    console.emit(as_json, {"kernels": documents}, show)
 
 
 @app.command()
@@ -146,17 +146,17 @@ def delete(
 ) -> None:
     """Delete kernels with their artifacts. What was measured stays, so that making one again is quick."""
     with _kernels(url, data, db) as kernels:
-        found = [kernels.show(kernel_id) for kernel_id in dict.fromkeys(kernel_ids)]
-        for kernel in found:
+        documents = [kernels.show(kernel_id) for kernel_id in dict.fromkeys(kernel_ids)]
+        for kernel in documents:
             kernels.delete(kernel["id"])
 
     def tell() -> None:
-        for kernel in found:
+        for kernel in documents:
             where = f"{kernel['device']['name']} ({kernel['regime']})"
             what = f"{role_name(kernel['role'])} kernel of {kernel['gemm']} on {where}"
             console.out.print(f"deleted {kernel['id']}, the {what}; what was measured for it stays")
 
-    console.emit(as_json, {"deleted": [kernel["id"] for kernel in found]}, tell)
+    console.emit(as_json, {"deleted": [kernel["id"] for kernel in documents]}, tell)
 
 
 def _figures(kernel: Document, regime: Regime) -> tuple[str, str]:
@@ -192,12 +192,12 @@ class _Served:
         self._client = client
 
     def list(self, limit: int, gemm: str | None, device: str | None, regime: Regime | None) -> list[Document]:
-        found: list[Document] = self._client.kernels(limit, gemm=gemm, device=device, regime=regime)
-        return found
+        documents: list[Document] = self._client.kernels(limit, gemm=gemm, device=device, regime=regime)
+        return documents
 
     def show(self, kernel_id: str) -> Document:
-        found: Document = self._client.kernel_document(kernel_id)
-        return found
+        document: Document = self._client.kernel_document(kernel_id)
+        return document
 
     def delete(self, kernel_id: str) -> None:
         self._client.delete(kernel_id)
@@ -216,8 +216,8 @@ class _Stored:
 
         problem = None if gemm is None else Gemm.parse(gemm)
         keys = None if device is None else device_keys(self._database, device)
-        found = list_kernels(self._database, gemm=problem, device_keys=keys, regime=regime, limit=limit)
-        return [kernel_members(record) for record in found]
+        records = list_kernels(self._database, gemm=problem, device_keys=keys, regime=regime, limit=limit)
+        return [kernel_members(record) for record in records]
 
     def show(self, kernel_id: str) -> Document:
         from tirgemm.service.views.kernel_members import kernel_members

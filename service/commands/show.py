@@ -158,7 +158,7 @@ def _launches(opened: Opened) -> list[str]:
             registers = {kernel.name: kernel.registers for kernel in kernels(opened.package.binary)}
         except AnalysisFailed:
             registers = {}
-    found = []
+    launches = []
     for kernel in manifest.launch.kernels:
         grid = " x ".join(expr.text(extent) for extent in kernel.grid)
         words = f"{kernel.symbol} on {grid} blocks"
@@ -166,8 +166,8 @@ def _launches(opened: Opened) -> list[str]:
             words += f" of {kernel.block[0] * kernel.block[1] * kernel.block[2]} threads"
             words += f", {kernel.shared_bytes:,} bytes of dynamic shared memory" if kernel.shared_bytes else ""
             words += f", {registers[kernel.symbol]} registers a thread" if kernel.symbol in registers else ""
-        found.append(words)
-    return found
+        launches.append(words)
+    return launches
 
 
 def _timings(opened: Opened) -> Table:

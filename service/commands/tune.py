@@ -112,12 +112,12 @@ def tune(
                 told.append(event)
                 view(event)
 
-            found = run(request, store=store, signer=key, control=Control(on_event, stop=stop), lock_dir=lock_dir)
+            kernel = run(request, store=store, signer=key, control=Control(on_event, stop=stop), lock_dir=lock_dir)
     except KeyboardInterrupt:
         console.leave_interrupted()
     if out is not None:
-        found.save(out)
-    document = describe(found.record) | {
+        kernel.save(out)
+    document = describe(kernel.record) | {
         "stored": not any(isinstance(event, SearchStarted) for event in told),
         "interrupted": stop.is_set(),
         "search": tracker.to_json(),
@@ -126,10 +126,10 @@ def tune(
     }
 
     def show() -> None:
-        _show(found.record)
+        _show(kernel.record)
         if document["stored"]:
             console.out.print(
-                f"from the database: {found.record.trials} trials on {found.record.created_at[:10]};"
+                f"from the database: {kernel.record.trials} trials on {kernel.record.created_at[:10]};"
                 " more --trials or --retune go on from there"
             )
         if stop.is_set():
@@ -165,18 +165,18 @@ def _tune_many(
         stop_on_interrupt(stop, acknowledge, force_exit=console.leave_interrupted),
     ):
         outcomes = sweep(requests, workbench, stop=stop, quiet=as_json)
-    found = sweep_document(outcomes, describe) | {"interrupted": stop.is_set()}
+    swept = sweep_document(outcomes, describe) | {"interrupted": stop.is_set()}
     console.emit(
         as_json,
-        found,
+        swept,
         lambda: console.out.print(
-            f"{len(found['kernels'])} of {len(requests)} problems have a tuned kernel"
+            f"{len(swept['kernels'])} of {len(requests)} problems have a tuned kernel"
             + ("; the same command goes on from there" if stop.is_set() else "")
         ),
     )
     if stop.is_set():
         raise typer.Exit(console.INTERRUPTED)
-    if found["failed"]:
+    if swept["failed"]:
         raise typer.Exit(1)
 
 

@@ -35,25 +35,25 @@ def of_results(folder: Path, device: Device, regime: Regime) -> dict[str, Measur
     that ``mma.sync`` reached in ``regime``. Raises InvalidRequest for a folder without either, or with a file that is
     no document."""
     streams: list[float] = []
-    found: dict[str, MeasuredRate] = {}
+    rates: dict[str, MeasuredRate] = {}
     files = sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
     for file in files:
         try:
             document = load(file)
             if isinstance(document, dict) and document.get("environment", {}).get("device_key") == device.key:
                 streams += [float(stream["read_gbps"]) for stream in document.get("streams", ())]
-                found |= _of_mma(document, regime, file)
+                rates |= _of_mma(document, regime, file)
         except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidRequest(f"{file} is not a results file: {type(error).__name__}: {error}") from error
     if streams:
         taken = f"reading alone, the median of {len(streams)} runs in {folder}"
-        found["dram"] = MeasuredRate(statistics.median(streams), taken)
-    if not found:
+        rates["dram"] = MeasuredRate(statistics.median(streams), taken)
+    if not rates:
         raise InvalidRequest(
             f"{folder} has no results file with a rate that was measured on {device.key}: a suite's streams, or "
             f"mma_ceiling"
         )
-    return found
+    return rates
 
 
 def _of_mma(document: Mapping[str, Any], regime: Regime, file: Path) -> dict[str, MeasuredRate]:

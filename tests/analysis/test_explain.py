@@ -18,6 +18,7 @@ from tirgemm.analysis.bank_collision import clash_of
 from tirgemm.analysis.banks import wavefronts
 from tirgemm.analysis.explanation import AS_WRITTEN, Explanation
 from tirgemm.analysis.memory_traffic import AccessReport, Example
+from tirgemm.analysis.roofline import MeasuredTime, Measurements
 from tirgemm.analysis.shared_tile import shared_tile
 from tirgemm.config import Config
 from tirgemm.errors import BuildFailed, InvalidConfig
@@ -33,7 +34,7 @@ from tirgemm.service.explain.page import page
 from tirgemm.service.explain.reasons import why_sectors
 from tirgemm.service.explain.report_text import sections
 from tirgemm.timings import SearchSummary, Timings
-from tirgemm.tuning.explain import MeasuredTime, chosen, explain, with_knobs
+from tirgemm.tuning.explain import chosen, explain, with_knobs
 from tirgemm.tuning.records import Candidate, KernelRecord, Reason, SampleSet, Status
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.rivals import rivals_of
@@ -50,7 +51,7 @@ def explained(gemm: Gemm = SMALL, family: str = "simt", knobs: str = "", **optio
 
 @pytest.fixture(scope="module")
 def compiled() -> Explanation:
-    return explained(time=MeasuredTime(4.0, "by hand"))
+    return explained(measured=Measurements(MeasuredTime(4.0, "by hand")))
 
 
 # What it tells
@@ -94,7 +95,7 @@ def test_the_share_reached_is_of_the_ceiling_that_binds(compiled: Explanation) -
 
 
 def test_ceilings_of_a_measured_kernel_are_at_its_clock(compiled: Explanation) -> None:
-    half = explained(time=MeasuredTime(4.0, "by hand", A100.clock_mhz // 2))
+    half = explained(measured=Measurements(MeasuredTime(4.0, "by hand", A100.clock_mhz // 2)))
     assert half.roofline is not None
     assert compiled.roofline is not None
     assert half.roofline.ceiling("compute").us == pytest.approx(2 * compiled.roofline.ceiling("compute").us)
@@ -456,3 +457,5 @@ def test_an_example_without_a_section_is_noticed() -> None:
     block = f"<!-- explain:{arguments} -->\n{examples.block(arguments)}<!-- /explain -->"
     assert examples.differences(block) == []
     assert examples.differences(block.replace("Global memory", "Golbal memory"))
+    assert examples.differences(block.replace("<!-- run: output -->", ""))
+    assert examples.rendered(block) == block

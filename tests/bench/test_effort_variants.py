@@ -11,7 +11,7 @@ from tests.helpers.fake_workbench import FakeBench, hashed_us
 from tirgemm import Config, Gemm
 from tirgemm.bench.results import ResultsFile, Row, environment
 from tirgemm.bench.suite_file import Suite
-from tirgemm.bench.suite_run import Bench, Work
+from tirgemm.bench.suite_run import Bench, BenchOptions, Work
 from tirgemm.families import FAMILIES
 from tirgemm.tuning.records import Candidate, SampleSet, Status
 
@@ -25,7 +25,7 @@ def default(bench: FakeBench) -> Config:
 def rows(tmp_path: Path, bench: FakeBench, variants: str, **options: bool) -> dict[str, Row]:
     suite = Suite("tiny", "made up for this test", (GEMM,))
     file = ResultsFile(tmp_path / "tiny.json", suite.name, "sustained", environment(cpu(), None), resume=False)
-    runner = Bench(bench, seed=0, races=1, **options)
+    runner = Bench(bench, BenchOptions(seed=0, races=1, **options))
     assert runner.run([Work(suite, "sustained", file)], variants.split(), lambda _row, _kept: None) == 0
     assert bench._ahead == {}
     return {row["variant"]: row for row in file.rows}

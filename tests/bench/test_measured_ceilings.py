@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.mma_ceiling import KINDS
-from tirgemm.analysis.roofline import MeasuredRate, measured_for
+from tirgemm.analysis.roofline import MeasuredRate, Measurements, measured_for
 from tirgemm.analysis.sass.program import parse
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, MeasurementFailed
@@ -118,7 +118,7 @@ def test_the_rate_of_an_instruction_bounds_kernels_that_have_it_alone() -> None:
 
 def test_the_report_says_of_every_ceiling_whether_it_was_measured() -> None:
     rates = {"dram": MeasuredRate(4000.0, "by hand"), "mma.sync:f16:f32": MeasuredRate(600.0, "by hand, too")}
-    found = explain(GEMM, chosen(GEMM, H200, "mma"), H200, measured=rates)
+    found = explain(GEMM, chosen(GEMM, H200, "mma"), H200, measured=Measurements(rates=rates))
     assert found.roofline is not None
     assert {c.name: (c.measured, c.taken) for c in found.roofline.ceilings} == {
         "compute": (True, "by hand, too"),

@@ -27,7 +27,7 @@ BASE = {
     "tirgemm._terminal.progress_view",
 }
 # The client's modules and packages, by the name below ``tirgemm``.
-CLIENT = {"client", "cli", "torch", "_reference", "_client", "_terminal", "_commands"}
+CLIENT = {"client", "cli", "torch", "_trial", "_client", "_terminal", "_commands"}
 # A part and the parts that it may import, besides itself and the base.
 ALLOWED = {
     "base": set(),
