@@ -66,7 +66,7 @@ $(VENV)/.locked: requirements.lock | tools
 	$(BIN)/python $(INSTALL) --requirement requirements.lock
 	@touch $@
 
-$(STAMP): $(VENV)/.locked pyproject.toml setup.py $(wildcard tirgemm/artifact/native/*)
+$(STAMP): $(VENV)/.locked pyproject.toml setup.py $(wildcard tirgemm/artifact/native/*.cc tirgemm/artifact/native/*.h)
 	$(BIN)/python $(INSTALL) --no-deps --no-build-isolation --editable .
 	$(BIN)/python $(PIP) check
 	@touch $@
