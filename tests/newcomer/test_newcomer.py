@@ -56,18 +56,25 @@ def test_readme_and_getting_started_from_an_empty_home(tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("port")
 def test_readme_and_getting_started_without_a_terminal(tmp_path: Path) -> None:
-    """In pipes, in this environment, which has all that the pages install."""
-    read_first_pages(tmp_path, terminal=False, path=(Path(sys.executable).parent,))
+    """In pipes: Python in this environment, which has all that the pages install; commands, where it lies beside this
+    one, in that without PyTorch, which else every one of them would import for two seconds.
+    """
+    here = Path(sys.executable).parent
+    beside = Path(sys.prefix).with_name(".venv") / "bin"
+    commands = beside if (beside / "tirgemm").exists() else here
+    read_first_pages(tmp_path, terminal=False, path=(commands,), python=(here,))
 
 
-def read_first_pages(folder: Path, *, terminal: bool, path: tuple[Path, ...] = ()) -> None:
+def read_first_pages(
+    folder: Path, *, terminal: bool, path: tuple[Path, ...] = (), python: tuple[Path, ...] = ()
+) -> None:
     home = folder / "home"
     home.mkdir()
     # The pages install from the folder that holds the clone. An editable install is not found from there: Python takes
     # the clone, which is called as the package is, for a namespace package.
     checkout = clone(folder / "checkout" if path else home / "tirgemm")
     with (folder / "transcript").open("w") as transcript:
-        newcomer = Newcomer(terminal, checkout, home, transcript, path=path)
+        newcomer = Newcomer(terminal, checkout, home, transcript, path=path, python=python)
         for page in FIRST_PAGES:
             newcomer.read(checkout / page, home)
 
