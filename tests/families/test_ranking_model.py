@@ -20,7 +20,7 @@ from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ranking_model import (
     FARTHEST,
     RankingModel,
-    kind_of,
+    kinds_of,
     matrix,
     ranking_model,
     user_file,
@@ -81,8 +81,10 @@ def test_a_matrix_has_features_numbers_indicators_and_missing_values() -> None:
         ("768x1536x2048:f16:nt", "isolated", False),
         ("768x1536x2048:bf16:nt", "sustained", False),
         ("768x1536x2048:f16:nn", "sustained", False),
-        ("768x1536x2048:f16:nt:bias", "sustained", False),
-        ("1..768x1536x2048:f16:nt", "sustained", False),
+        ("768x1536x2048:f16:nt:bias", "sustained", True),
+        ("1..768x1536x2048:f16:nt", "sustained", True),
+        ("768x1536x2048:f16:nt:beta", "sustained", False),
+        ("768x1536x2048:f16:nt:batch=8", "sustained", False),
         ("768x1536x2047:f16:nt", "sustained", False),
         (f"768x1536x{4096 * FARTHEST}:f16:nt", "sustained", True),
         (f"768x1536x{4096 * FARTHEST + 8}:f16:nt", "sustained", False),
@@ -140,7 +142,7 @@ def test_a_users_model_is_read_again_when_it_changes_and_named_when_it_is_none(o
         with pytest.raises(InvalidRequest, match=own_model.name):
             ranking_model(H200)
     own_model.unlink()
-    assert kind_of(GEMM) == kind_of(PROBLEMS[0])
+    assert kinds_of(GEMM) == kinds_of(PROBLEMS[0])
 
 
 def test_families_are_compared_by_a_model_that_knows_them_all_and_else_by_their_estimates(
