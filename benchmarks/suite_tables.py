@@ -252,16 +252,20 @@ def zero_shot(results: Path, suites: Path) -> str:  # noqa: ARG001 - called like
     if not path.is_file():
         return not_yet(f"python benchmarks/zero_shot_folds.py RECORDS --out {path.name}")
     document = json.loads(path.read_text())
-    groups: dict[tuple[str, bool], list[Row]] = {}
+    groups: dict[tuple[str, str], list[Row]] = {}
     for row in document["rows"]:
-        groups.setdefault((row["regime"], row["covered"]), []).append(row)
+        of = ("suites" if row["published"] else "other problems") + ("" if row["covered"] else ", not covered")
+        groups.setdefault((of, row["regime"]), []).append(row)
     lines = []
-    for (regime, covered), rows in sorted(groups.items(), key=lambda item: (not item[0][1], item[0][0])):
+    for (of, regime), rows in sorted(groups.items(), key=lambda item: ("not" in item[0][0], item[0])):
         for name in ("estimate", "model"):
             shares = zip(*(row[name] for row in rows), strict=True)
-            what = f"{regime}, {'covered' if covered else 'not covered'}; {len(rows)} problems"
-            lines.append([what, name, *(geomean(list(values)) for values in shares)])
-    head = ["regime", "ranked by", *(f"best of first {first}" if first > 1 else "first" for first in document["first"])]
+            lines.append([f"{regime}, {of}; {len(rows)}", name, *(geomean(list(values)) for values in shares)])
+    head = [
+        "problems",
+        "ranked by",
+        *(f"best of first {first}" if first > 1 else "first" for first in document["first"]),
+    ]
     return table(head, lines, 2)
 
 
