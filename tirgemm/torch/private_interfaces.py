@@ -1,0 +1,39 @@
+"""Private interfaces of PyTorch that ``tirgemm.torch`` uses, in one place, with the version they were tried with.
+
+Tried with PyTorch 2.13. Each has a public counterpart that is slower or lacks something, which is said at it; one that a
+version does not have is answered as if it were switched off, so that PyTorch computes nothing wrong for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+TRIED_WITH = "2.13"
+
+
+def _function(owner: Any, name: str, absent: Callable[[], Any]) -> Callable[[], Any]:
+    function: Callable[[], Any] = getattr(owner, name, absent)
+    return function
+
+
+# How many TorchDispatchModes are active in this thread: a fake mode, a FLOP counter. There is no public way to ask.
+dispatch_modes = _function(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+# The innermost transform of torch.func (vmap, grad, functionalize), or None. There is no public way to ask.
+_functorch = getattr(torch._C, "_functorch", None)
+transform = _function(_functorch, "peek_interpreter_stack", lambda: None)
+# Whether autocast is on for any device; the public torch.is_autocast_enabled takes a device type, and three times as
+# long.
+any_autocast = _function(
+    torch._C, "_is_any_autocast_enabled", lambda: torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+)
+# As torch.are_deterministic_algorithms_enabled, without a call in Python.
+deterministic = _function(torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled)
+
+
+def intercepted() -> bool:
+    """Whether something in this thread asks for more than the result of a call: a mode or a transform that wants to see
+    it, autocast that casts its operands, deterministic algorithms."""
+    return bool(dispatch_modes() or any_autocast() or deterministic() or transform() is not None)
