@@ -134,3 +134,14 @@ def test_threads_share_a_packed_weight() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(call, range(64)))
+
+
+def test_another_weight_in_the_same_memory_is_packed_again() -> None:
+    made, x = layer(), torch.randint(-3, 4, (4, K)).float()
+    made(x)
+    other = torch.nn.Parameter(made.weight.data)
+    while other._version < made.weight._version:
+        other.add_(1)
+    assert (other.data_ptr(), other._version) == (made.weight.data_ptr(), made.weight._version)
+    made.weight = other
+    assert torch.equal(made(x), wanted(made, x))

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import Parameter
+from torch.nn import Parameter, functional
 
 from tirgemm.errors import CallError, InvalidRequest
 from tirgemm.gemm import ACTIVATIONS
@@ -24,10 +23,10 @@ PLAIN = frozenset({Tensor, Parameter})
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda y: y,
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda y: F.gelu(y, approximate="tanh"),
-    "silu": F.silu,
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
+    "silu": functional.silu,
 }
 # The calls that were served, by what is cheap to ask: what else they must be, the launcher checks.
 _SERVED: ChoiceCache[PreparedCall] = ChoiceCache()
@@ -62,7 +61,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "no
 
 def reference(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
     """What ``linear`` computes, by PyTorch."""
-    return activation(act)(F.linear(x, weight, bias))
+    return activation(act)(functional.linear(x, weight, bias))
 
 
 def activation(act: str) -> Callable[[Tensor], Tensor]:

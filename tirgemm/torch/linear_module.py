@@ -13,7 +13,7 @@ from tirgemm.torch.packed_weight import PackedWeight
 _OWN = ("_act", "_packed")
 
 
-class Linear(nn.Linear):
+class Linear(nn.Linear):  # type: ignore[misc]
     """A drop-in for ``torch.nn.Linear``: ``act(x @ weight.T + bias)`` for x of any leading dimensions.
 
     Its parameters, their names and its state_dict are those of ``torch.nn.Linear``. ``act`` is an activation of a Gemm.
@@ -78,7 +78,7 @@ class Linear(nn.Linear):
 
     def extra_repr(self) -> str:
         """As that of ``torch.nn.Linear``, with the activation where there is one."""
-        return super().extra_repr() + (f", act={self._act}" if self._act != "none" else "")
+        return f"{super().extra_repr()}{f', act={self._act}' if self._act != 'none' else ''}"
 
 
 def become(module: nn.Linear, *, prepack: bool) -> None:

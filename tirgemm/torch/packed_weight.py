@@ -1,4 +1,4 @@
-"""``PackedWeight``: a constant weight on a CPU in the order in which a kernel reads it, kept until the weight changes."""
+"""``PackedWeight``: a weight on a CPU in the order in which a kernel reads it, kept until the weight changes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,30 @@ _ALIGN = 64
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """The bytes that ``kernel`` reads of a weight of this version at this address."""
+    """The bytes that ``kernel`` reads of ``weight``, as it was in this version in this ``memory``.
+
+    Both are held, so that no other weight can have their place.
+    """
 
     kernel: Kernel
+    weight: Tensor
+    memory: Tensor
     address: int
     version: int
     data: Tensor
     call: Any
 
+    def is_of(self, weight: Tensor) -> bool:
+        """Whether ``weight`` is as it was when it was packed."""
+        return self.weight is weight and self.address == weight.data_ptr() and self.version == weight._version
+
 
 class PackedWeight:
     """The packed copies of one layer's weight, one a kernel. Safe from several threads.
 
-    A weight is packed again when its address or its version counter has changed. A tensor made in inference mode has no
-    counter and is not kept.
+    A weight is packed again when it is another tensor, in other memory, or its version counter has changed. A tensor
+    made in inference mode has no counter and is not kept. The memory of a weight that was moved is freed at the next
+    call.
     """
 
     def __init__(self) -> None:
@@ -73,8 +83,7 @@ class PackedWeight:
     def _of(self, kernel: Kernel, weight: Tensor) -> _Packed | None:
         """What ``kernel`` reads of ``weight``, packed now unless it is as it was; None where it packs nothing."""
         known = self._packed.get(kernel.kernel_sha256)
-        address, version = weight.data_ptr(), weight._version
-        if known is not None and (known.address, known.version) == (address, version):
+        if known is not None and known.is_of(weight):
             return known
         size = int(kernel.functions.packed_bytes())
         if size == 0:
@@ -82,11 +91,12 @@ class PackedWeight:
         memory = torch.empty(size + _ALIGN, dtype=torch.uint8)
         start = -memory.data_ptr() % _ALIGN
         data = memory[start : start + size]
-        kernel.functions.pack(weight, data)
-        packed = _Packed(kernel, address, version, data, kernel.functions.call_packed)
+        held, version = weight.detach(), weight._version
+        kernel.functions.pack(held, data)
+        packed = _Packed(kernel, weight, held, held.data_ptr(), version, data, kernel.functions.call_packed)
         with self._lock:
             # Of another weight, or of kernels that were replaced.
-            stale = [k for k, p in self._packed.items() if (p.address, p.version) != (address, version)]
+            stale = [name for name, known in self._packed.items() if not known.is_of(weight)]
             for key in stale:
                 del self._packed[key]
             self._packed[kernel.kernel_sha256] = packed
