@@ -14,16 +14,25 @@ try:
 except ImportError as missing:
     raise MissingExtra("tirgemm.torch needs PyTorch 2.6 or newer: see pytorch.org for how to install it") from missing
 
+from tirgemm.torch.acceleration import Acceleration, LinearReport, accelerate
 from tirgemm.torch.linear_call import linear
 from tirgemm.torch.linear_module import Linear
 from tirgemm.torch.operator import matmul_op, register, registered
 from tirgemm.torch.product import matmul
+from tirgemm.torch.routing import RoutedCalls, routed
+from tirgemm.torch.service_kernels import ServiceKernels
 
 __all__ = [
+    "Acceleration",
     "Linear",
+    "LinearReport",
+    "RoutedCalls",
+    "ServiceKernels",
+    "accelerate",
     "linear",
     "matmul",
     "matmul_op",
     "register",
     "registered",
+    "routed",
 ]

@@ -1,7 +1,7 @@
 """Private interfaces of PyTorch that ``tirgemm.torch`` uses, in one place, with the version they were tried with.
 
-Each has a public counterpart that is slower, or none, which is said at it; of one that a version of PyTorch does not have,
-the public counterpart stands in its place.
+Each has a public counterpart that is slower, or none, which is said at it; of one that a version of PyTorch does not
+have, the public counterpart stands in its place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``KernelSource``: where kernels for PyTorch calls come from, and the policy that says which of them may be used."""
+"""``KernelSource``: where kernels for a program's calls come from, and the policy that says which may be made."""
 
 from __future__ import annotations
 
@@ -56,8 +56,11 @@ class Preparation:
 class KernelSource(Protocol):
     """What answers which kernel there is for a problem, and makes those that are missing.
 
-    A kernel may serve a range of m. Safe from several threads.
+    A kernel may serve a range of m. Safe from several threads. ``tunes``: whether what it makes was searched for, so
+    that it is worth asking for where there is a default.
     """
+
+    tunes: bool
 
     def lookup(self, gemm: Gemm, device: Device) -> Kernel | None:
         """The kernel that is there; nothing is made, and nothing asked for. Raises TirgemmError."""
