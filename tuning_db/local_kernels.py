@@ -1,4 +1,4 @@
-"""``LocalKernels``: the kernels of the user's tuning database as a source, and those of shipped records and defaults."""
+"""``LocalKernels``: the kernels of the user's tuning database as a source, and shipped ones and defaults, built."""
 
 from __future__ import annotations
 

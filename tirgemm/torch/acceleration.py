@@ -117,8 +117,8 @@ def accelerate(
     ``prepack`` keeps weights on a CPU packed, as ``Linear`` says. Raises InvalidRequest.
     """
     policy_named(policy)
-    chosen = _source(source, client)
     numbers = row_counts(rows)
+    chosen = _source(source, client)
     with _one_at_a_time:
         linears = linears_of(model, numbers)
         kernels = {id(linear): _Kernels(linear, chosen, policy) for linear in linears}

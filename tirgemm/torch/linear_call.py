@@ -15,7 +15,7 @@ from torch.nn import Parameter, functional
 
 from tirgemm.errors import CallError, InvalidRequest
 from tirgemm.gemm import ACTIVATIONS
-from tirgemm.torch.prepared_call import REFUSED, Choice, ChoiceCache, Operands, PreparedCall, Unserved, choose
+from tirgemm.torch.prepared_call import REFUSED, Choice, ChoiceCache, ProductOperands, PreparedCall, Unserved, choose
 from tirgemm.torch.private_interfaces import intercepted
 
 PLAIN = frozenset({Tensor, Parameter})
@@ -90,7 +90,7 @@ def linear_choice(x: Tensor, weight: Tensor, bias: Tensor | None, act: str = "no
         rows = x if x.dim() == 2 else x.view(-1, x.shape[-1])
     except RuntimeError:
         return Unserved("strides")
-    return choose(Operands(rows, weight.mT, bias=bias, act=act, prefer_b="t"))
+    return choose(ProductOperands(rows, weight.mT, bias=bias, act=act, prefer_b="t"))
 
 
 def records_gradients(*tensors: Tensor | None) -> bool:

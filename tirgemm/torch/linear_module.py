@@ -72,9 +72,12 @@ class Linear(nn.Linear):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """``act(x @ weight.T + bias)``: x (..., in_features) to (..., out_features)."""
-        if self._packed is not None and not torch.compiler.is_compiling():
-            return self._packed.linear(x, self.weight, self.bias, self._act)
-        return linear(x, self.weight, self.bias, self._act)
+        # Another thread may undo ``accelerate`` meanwhile: then these are gone.
+        packed, act = getattr(self, "_packed", None), getattr(self, "_act", "none")
+        if packed is not None and not torch.compiler.is_compiling():
+            result: Tensor = packed.linear(x, self.weight, self.bias, act)
+            return result
+        return linear(x, self.weight, self.bias, act)
 
     def extra_repr(self) -> str:
         """As that of ``torch.nn.Linear``, with the activation where there is one."""

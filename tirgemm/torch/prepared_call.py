@@ -84,7 +84,7 @@ Choice: TypeAlias = "PreparedCall | Unserved"
 
 
 @dataclass(frozen=True, slots=True)
-class Operands:
+class ProductOperands:
     """The tensors of one call of ``act(alpha * a @ b + beta * c + bias)``: A (m, k), B (k, n), C and D (m, n), each
     alone or as a batch, bias (n,). ``prefer_b``: the layout of a B that lies by rows and by columns at once."""
 
@@ -140,7 +140,7 @@ class ChoiceCache(Generic[V]):
 _CHOICES: ChoiceCache[Choice] = ChoiceCache()
 
 
-def choose(operands: Operands, *, tuned: bool = False) -> Choice:
+def choose(operands: ProductOperands, *, tuned: bool = False) -> Choice:
     """The kernel for a call, or why there is none; only ``tuned`` ones where that is asked for."""
     if any(t.layout is not torch.strided or t.is_meta for t in operands.tensors):
         return Unserved("meta tensor" if any(t.is_meta for t in operands.tensors) else "no strided tensor")
@@ -153,7 +153,7 @@ def choose(operands: Operands, *, tuned: bool = False) -> Choice:
     return choice
 
 
-def _chosen(operands: Operands, tuned: bool) -> Choice:
+def _chosen(operands: ProductOperands, tuned: bool) -> Choice:
     try:
         gemm, a, b = problem_of(operands)
         device = device_of(operands.a.device)
@@ -177,7 +177,7 @@ def _chosen(operands: Operands, tuned: bool) -> Choice:
     )
 
 
-def problem_of(operands: Operands) -> tuple[Gemm, MatrixLayout, MatrixLayout]:
+def problem_of(operands: ProductOperands) -> tuple[Gemm, MatrixLayout, MatrixLayout]:
     """The problem of a call, and how A and B lie. Raises NotServed."""
     a, b, c, bias, out = operands.a, operands.b, operands.c, operands.bias, operands.out
     if a.dim() != b.dim() or a.dim() not in (2, 3) or a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:

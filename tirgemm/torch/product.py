@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tirgemm.errors import CallError
 from tirgemm.torch.linear_call import PLAIN, records_gradients
-from tirgemm.torch.prepared_call import REFUSED, Choice, Operands, PreparedCall, Unserved, choose
+from tirgemm.torch.prepared_call import REFUSED, Choice, ProductOperands, PreparedCall, Unserved, choose
 from tirgemm.torch.private_interfaces import intercepted
 
 
@@ -49,11 +49,11 @@ def matmul_choice(a: Tensor, b: Tensor) -> Choice:
     if a.layout is not torch.strided or b.layout is not torch.strided:
         return Unserved("no strided tensor")
     if a.dim() == b.dim():
-        return choose(Operands(a, b))
+        return choose(ProductOperands(a, b))
     if b.dim() != 2 or a.dim() < 1 or 0 in a.shape:
         return Unserved("shapes")
     try:
-        return choose(Operands(a.view(-1, a.shape[-1]), b))
+        return choose(ProductOperands(a.view(-1, a.shape[-1]), b))
     except RuntimeError:
         return Unserved("strides")
 

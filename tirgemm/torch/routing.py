@@ -15,7 +15,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.kernel_source import KernelSource, Policy, policy_named
 from tirgemm.torch.aten_overrides import ProductCall, handled_by, install, restore
 from tirgemm.torch.kernel_table import TABLE
-from tirgemm.torch.prepared_call import REFUSED, Operands, PreparedCall, Unserved, choose
+from tirgemm.torch.prepared_call import REFUSED, ProductOperands, PreparedCall, Unserved, choose
 from tirgemm.torch.private_interfaces import deterministic
 from tirgemm.torch.problems import NotServed, layout_of
 
@@ -159,7 +159,7 @@ class _Requests:
             self._source.prepare(group, device, self._policy, TABLE.add).wait()
 
 
-def operands_of(call: ProductCall) -> tuple[Operands, tuple[float, ...]]:
+def operands_of(call: ProductCall) -> tuple[ProductOperands, tuple[float, ...]]:
     """The tensors and scalars that a kernel is called with. Raises NotServed."""
     a, b, c = call.a, call.b, call.c
     if not all(isinstance(scalar, (int, float)) for scalar in (call.alpha, call.beta)):
@@ -178,15 +178,15 @@ def operands_of(call: ProductCall) -> tuple[Operands, tuple[float, ...]]:
             raise NotServed("shapes") from error
         if call.beta != 0:
             if c.dim() == 1 and a.dim() == 2 and c.shape[0] == b.shape[-1] and call.beta == 1 and not scaled:
-                return Operands(a, b, bias=c.contiguous(), out=call.out), ()
+                return ProductOperands(a, b, bias=c.contiguous(), out=call.out), ()
             return (
-                Operands(a, b, c=_by_rows(whole), out=call.out, alpha=True),
+                ProductOperands(a, b, c=_by_rows(whole), out=call.out, alpha=True),
                 (float(call.alpha), float(call.beta)),
             )
-    return Operands(a, b, out=call.out, alpha=scaled), (float(call.alpha),) if scaled else ()
+    return ProductOperands(a, b, out=call.out, alpha=scaled), (float(call.alpha),) if scaled else ()
 
 
-def dense(operands: Operands) -> Operands:
+def dense(operands: ProductOperands) -> ProductOperands:
     """The same with dense copies of A and B where no kernel reads them as they lie."""
     return replace(operands, a=_readable(operands.a), b=_readable(operands.b))
 

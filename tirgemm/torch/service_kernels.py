@@ -29,8 +29,9 @@ class ServiceKernels:
 
     tunes = True
 
-    def __init__(self, client: Client, regime: Regime = "sustained", poll_s: float = POLL_S) -> None:
-        self.client, self.regime, self.poll_s = client, regime, poll_s
+    def __init__(self, client: Client, regime: Regime = "sustained", poll_s: float | None = None) -> None:
+        self.client, self.regime = client, regime
+        self.poll_s = POLL_S if poll_s is None else poll_s
 
     def lookup(self, gemm: Gemm, device: Device) -> Kernel | None:
         """The newest kernel that the service lists, or, of one that is away, that the cache has; nothing is tuned."""
