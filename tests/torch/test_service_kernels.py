@@ -144,7 +144,7 @@ def test_a_job_that_fails_is_told(client: Client, fake: Unlisted) -> None:
     check()
 
 
-def test_undo_follows_the_jobs_no_more(client: Client, fake: Unlisted) -> None:
+def test_undo_follows_the_jobs_no_more(client: Client) -> None:
     made, report, check = accelerated(client)
     report.undo()
     assert report.wait(60)

@@ -74,7 +74,7 @@ def test_defaults_are_begun_together_stored_and_found_again(source: LocalKernels
     assert LoadableAhead.order == [], "it was there"
 
 
-def test_a_policy_says_what_is_made(source: LocalKernels, prepare: Any) -> None:
+def test_a_policy_says_what_is_made(prepare: Any) -> None:
     assert prepare(ONE, policy="tuned") == ([], {ONE: "it was not tuned here"})
     words = "no record of it was shipped for this device, driver and TVM"
     assert prepare(ONE, policy="shipped") == ([], {ONE: words})
@@ -98,14 +98,13 @@ def test_a_device_that_is_only_named_gets_no_kernel(source: LocalKernels) -> Non
     assert "only named" in str(source.refusal(ONE.with_(align=16), detect_device("sm_90a"), "default"))
 
 
-def test_cancelling_makes_no_more(source: LocalKernels, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelling_makes_no_more(source: LocalKernels) -> None:
     arrived: list[Kernel] = []
     preparation = source.prepare(
         [ONE, OTHER], CPU, "default", lambda kernel: (arrived.append(kernel), preparation.cancel())
     )
     assert preparation.wait(60)
     assert len(arrived) == 1
-    del monkeypatch
 
 
 def test_a_broken_database_is_told_for_every_problem(source: LocalKernels, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch.nn import Parameter, functional
 
 from tirgemm.errors import CallError, InvalidRequest
 from tirgemm.gemm import ACTIVATIONS
-from tirgemm.torch.prepared_call import REFUSED, Choice, ChoiceCache, ProductOperands, PreparedCall, Unserved, choose
+from tirgemm.torch.prepared_call import REFUSED, Choice, ChoiceCache, PreparedCall, ProductOperands, Unserved, choose
 from tirgemm.torch.private_interfaces import intercepted
 
 PLAIN = frozenset({Tensor, Parameter})

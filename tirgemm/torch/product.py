@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tirgemm.errors import CallError
 from tirgemm.torch.linear_call import PLAIN, records_gradients
-from tirgemm.torch.prepared_call import REFUSED, Choice, ProductOperands, PreparedCall, Unserved, choose
+from tirgemm.torch.prepared_call import REFUSED, Choice, PreparedCall, ProductOperands, Unserved, choose
 from tirgemm.torch.private_interfaces import intercepted
 
 

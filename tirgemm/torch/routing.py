@@ -15,7 +15,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.kernel_source import KernelSource, Policy, policy_named
 from tirgemm.torch.aten_overrides import ProductCall, handled_by, install, restore
 from tirgemm.torch.kernel_table import TABLE
-from tirgemm.torch.prepared_call import REFUSED, ProductOperands, PreparedCall, Unserved, choose
+from tirgemm.torch.prepared_call import REFUSED, PreparedCall, ProductOperands, Unserved, choose
 from tirgemm.torch.private_interfaces import deterministic
 from tirgemm.torch.problems import NotServed, layout_of
 
