@@ -16,7 +16,7 @@ from torch.nn import Parameter, functional
 from tirgemm.errors import CallError, InvalidRequest
 from tirgemm.gemm import ACTIVATIONS
 from tirgemm.torch.prepared_call import REFUSED, Choice, ChoiceCache, PreparedCall, ProductOperands, Unserved, choose
-from tirgemm.torch.private_interfaces import intercepted
+from tirgemm.torch.private_interfaces import any_autocast, deterministic, dispatch_modes, intercepted, transform
 
 PLAIN = frozenset({Tensor, Parameter})
 """The tensors that kernels take; subclasses have ideas of their own."""
@@ -32,6 +32,8 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 _SERVED: ChoiceCache[PreparedCall] = ChoiceCache()
 _served = _SERVED.known
 _empty = torch.empty_strided
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "none") -> Tensor:
@@ -41,10 +43,22 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "no
     are recorded, under autocast, deterministic algorithms, a dispatch mode or a transform of torch.func, and for tensor
     subclasses, PyTorch computes it. Raises what PyTorch raises, InvalidRequest for an unknown activation.
     """
-    if torch.compiler.is_compiling():
+    if _is_compiling():
         return _traced(x, weight, bias, act)
     call = _served.get((x.shape, x.dtype, weight.shape, bias is None, act))
-    if call is not None and not _left_to_pytorch(x, weight, bias):
+    # What neither the key nor the launcher knows, asked in place: each question costs less than a call in Python would.
+    if (
+        call is not None
+        and type(x) in PLAIN
+        and type(weight) in PLAIN
+        and not (dispatch_modes() or any_autocast() or deterministic() or x.is_neg() or weight.is_neg())
+        and transform() is None
+        and (bias is None or (type(bias) in PLAIN and not bias.is_neg()))
+        and not (
+            _is_grad_enabled()
+            and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
+        )
+    ):
         try:
             if len(call.shape) == x.dim():
                 out = _empty(call.shape, call.strides, dtype=call.dtype, device=x.device)
@@ -96,22 +110,6 @@ def linear_choice(x: Tensor, weight: Tensor, bias: Tensor | None, act: str = "no
 def records_gradients(*tensors: Tensor | None) -> bool:
     """Whether PyTorch would record this call for its backward pass."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-
-
-def _left_to_pytorch(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether a call is not the kernel's, for reasons that neither the table nor the launcher knows."""
-    return (
-        intercepted()
-        or type(x) not in PLAIN
-        or type(weight) not in PLAIN
-        or x.is_neg()
-        or weight.is_neg()
-        or (bias is not None and (type(bias) not in PLAIN or bias.is_neg()))
-        or (
-            torch.is_grad_enabled()
-            and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
-        )
-    )
 
 
 def _flat(call: PreparedCall, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
