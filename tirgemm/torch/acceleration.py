@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Rows: TypeAlias = "int | Range | Iterable[int | Range]"
 ANY_ROWS = Range(1, 8192)
 BEING_MADE = "being made"
+_USABLE = ("tuned", "default", BEING_MADE)
 _one_at_a_time = threading.Lock()
 
 
@@ -45,14 +46,68 @@ class LinearReport:
         return "\n".join([*lines, *(f"    {gemm}: {kernel}" for gemm, kernel in self.problems)])
 
 
+def _words(kernel: Kernel | None) -> str:
+    if kernel is None:
+        return "no kernel: none is registered, and there is no source of kernels"
+    return "tuned" if is_tuned(kernel) else "default"
+
+
+class _Kernels:
+    """The kernels of one linear's problems: what was said of each as they were looked up, and which are wanted."""
+
+    def __init__(self, linear: LinearProblems, source: KernelSource | None, policy: Policy) -> None:
+        self.linear = linear
+        self.wanted: list[Gemm] = []
+        self._said = {gemm: self._looked_up(gemm, source, policy) for gemm in linear.gemms}
+        self.reason = linear.reason or ("" if any(words in _USABLE for words in self._said.values()) else "no kernel")
+
+    def report(self, failures: Mapping[Gemm, str]) -> LinearReport:
+        """What became of the linear, with the kernels that it has now."""
+        problems = tuple((gemm, self._now(gemm, failures)) for gemm in self._said)
+        return LinearReport(self.linear.names, problems, not self.reason, self.reason)
+
+    def _now(self, gemm: Gemm, failures: Mapping[Gemm, str]) -> str:
+        kernel = TABLE.find(gemm, self.linear.device) if self.linear.device is not None else None
+        if kernel is not None:
+            return _words(kernel)
+        return f"no kernel: {failures[gemm]}" if gemm in failures else self._said[gemm]
+
+    def _looked_up(self, gemm: Gemm, source: KernelSource | None, policy: Policy) -> str:
+        """What there is for one problem, which the table of kernels then has; what is to be made is ``wanted``."""
+        device = self.linear.device
+        if device is None:
+            return self.linear.reason
+        kernel = TABLE.find(gemm, device)
+        try:
+            if source is not None and (kernel is None or not is_tuned(kernel)):
+                kernel = source.lookup(gemm, device) or kernel
+            if kernel is not None:
+                TABLE.add(kernel)
+            if source is None or (kernel is not None and (is_tuned(kernel) or not source.tunes)):
+                return _words(kernel)
+            refusal = source.refusal(gemm, device, policy)
+        except TirgemmError as error:
+            return _words(kernel) if kernel is not None else f"no kernel: {error}"
+        if refusal is None:
+            self.wanted.append(gemm)
+        if kernel is not None:
+            return _words(kernel)
+        return BEING_MADE if refusal is None else f"no kernel: {refusal}"
+
+
 @dataclass
 class Acceleration:
     """What ``accelerate`` did to a model, or with ``dry_run`` would do: a report that prints, and undoes."""
 
-    linears: tuple[LinearReport, ...]
     dry_run: bool
+    _kernels: tuple[_Kernels, ...] = field(repr=False)
     preparations: tuple[Preparation, ...] = ()
     _replaced: list[nn.Linear] = field(default_factory=list, repr=False)
+
+    @property
+    def linears(self) -> tuple[LinearReport, ...]:
+        """Every linear of the model, with the kernels that it has now."""
+        return tuple(each.report(self.failures) for each in self._kernels)
 
     @property
     def replaced(self) -> tuple[LinearReport, ...]:
@@ -121,17 +176,17 @@ def accelerate(
     chosen = _source(source, client)
     with _one_at_a_time:
         linears = linears_of(model, numbers)
-        kernels = {id(linear): _Kernels(linear, chosen, policy) for linear in linears}
+        kernels = tuple(_Kernels(linear, chosen, policy) for linear in linears)
         wanted: dict[Device, list[Gemm]] = {}
-        for each in kernels.values():
+        for each in kernels:
             if each.wanted and each.linear.device is not None:
                 wanted.setdefault(each.linear.device, []).extend(each.wanted)
-        done = Acceleration(tuple(each.report() for each in kernels.values()), dry_run)
+        done = Acceleration(dry_run, kernels)
         if not dry_run:
-            for linear, report in zip(linears, done.linears, strict=True):
-                if report.replaced:
-                    become(linear.module, prepack=prepack)
-                    done._replaced.append(linear.module)
+            for each in kernels:
+                if not each.reason:
+                    become(each.linear.module, prepack=prepack)
+                    done._replaced.append(each.linear.module)
             if chosen is not None:
                 groups = {device: tuple(dict.fromkeys(gemms)) for device, gemms in wanted.items()}
                 done.preparations = tuple(
@@ -167,50 +222,3 @@ def _source(source: KernelSource | None, client: Client | None) -> KernelSource 
     except MissingExtra:
         return None
     return local
-
-
-class _Kernels:
-    """The kernels of one linear's problems, and which are wanted."""
-
-    def __init__(self, linear: LinearProblems, source: KernelSource | None, policy: Policy) -> None:
-        self.linear = linear
-        self.wanted: list[Gemm] = []
-        self.problems = tuple((gemm, self._looked_up(gemm, source, policy)) for gemm in linear.gemms)
-
-    def report(self) -> LinearReport:
-        """What is to become of the linear."""
-        reason = self.linear.reason
-        if not reason and not any(words in _USABLE for _, words in self.problems):
-            reason = "no kernel"
-        return LinearReport(self.linear.names, self.problems, not reason, reason)
-
-    def _looked_up(self, gemm: Gemm, source: KernelSource | None, policy: Policy) -> str:
-        """What there is for one problem, which the table of kernels then has; what is to be made is ``wanted``."""
-        device = self.linear.device
-        if device is None:
-            return self.linear.reason
-        kernel = TABLE.find(gemm, device)
-        try:
-            if source is not None and (kernel is None or not is_tuned(kernel)):
-                kernel = source.lookup(gemm, device) or kernel
-            if kernel is not None:
-                TABLE.add(kernel)
-            if source is None or (kernel is not None and (is_tuned(kernel) or not source.tunes)):
-                return _words(kernel)
-            refusal = source.refusal(gemm, device, policy)
-        except TirgemmError as error:
-            return _words(kernel) if kernel is not None else f"no kernel: {error}"
-        if refusal is None:
-            self.wanted.append(gemm)
-        if kernel is not None:
-            return _words(kernel)
-        return BEING_MADE if refusal is None else f"no kernel: {refusal}"
-
-
-_USABLE = ("tuned", "default", BEING_MADE)
-
-
-def _words(kernel: Kernel | None) -> str:
-    if kernel is None:
-        return "no kernel: none is registered, and there is no source of kernels"
-    return "tuned" if is_tuned(kernel) else "default"
