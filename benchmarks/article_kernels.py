@@ -52,12 +52,12 @@ def bank_groups(layout: Layout) -> list[tuple[str, tuple[int, int], tuple[int, i
     """The article's table: groups of four threads of the first load, and their words and banks, first and last each."""
     pattern = patterns.mma_fragments(layout.rows, layout.columns)
     words = layout.byte_offset(pattern.rows[0], pattern.columns[0]) // 4
-    found = []
+    rows = []
     for first in range(0, 32, 4):
         group = words[first : first + 4]
         total, inner = (int(group[0]), int(group[-1])), (int(group[0]) % 32, int(group[-1]) % 32)
-        found.append((f"{first}~{first + 3}", total, inner))
-    return found
+        rows.append((f"{first}~{first + 3}", total, inner))
+    return rows
 
 
 # -- the SGEMM article -----------------------------------------------------------------------------------------------
@@ -151,15 +151,15 @@ def sgemm_stores() -> tuple[Pattern, Pattern]:
 def sgemm_counts(kernel: SgemmKernel, arch: str = "sm_86", size: int = SIZE) -> SgemmCounts:
     """What the whole kernel counts at m = n = k = ``size``, a multiple of the tile."""
     tiles, times = sgemm_tiles(kernel), (size // BLOCK_M) * (size // BLOCK_N) * (size // BLOCK_K)
-    found = []
+    counts = []
     for accesses in (sgemm_loads(kernel), sgemm_stores()):
         reports = [prove(tile, pattern, arch).report for tile, pattern in zip(tiles, accesses, strict=True)]
-        found += [
+        counts += [
             times * sum(report.requests for report in reports),
             times * sum(report.total_wavefronts for report in reports),
             times * sum(report.total_conflicts for report in reports),
         ]
-    return SgemmCounts(*found)
+    return SgemmCounts(*counts)
 
 
 def fits(counts: SgemmCounts, table: SgemmCounts, tolerance: float = 1e-4) -> bool:

@@ -63,10 +63,10 @@ class ProbedAccess:
         active = [bool(self.mask >> lane & 1) for lane in range(32)]
         report = analyze(self.addresses, self.access, active, model, self.sources)
         requests, wavefronts, conflicts = _NAMES[self.access.operation]
-        found: dict[str, float] = {requests: REPEATS, conflicts: REPEATS * report.total_conflicts}
+        counts: dict[str, float] = {requests: REPEATS, conflicts: REPEATS * report.total_conflicts}
         if model.tells(self.access):
-            found[wavefronts] = REPEATS * report.total_wavefronts
-        return found
+            counts[wavefronts] = REPEATS * report.total_wavefronts
+        return counts
 
 
 def variants(model: BankModel) -> dict[str, BankModel]:
@@ -84,7 +84,7 @@ def probes(arch: str) -> tuple[ProbedAccess, ...]:
     """Every probe that ``arch`` has the instructions for."""
     lanes = np.arange(32, dtype=np.int64)
     halves = np.where(lanes < 16, lanes // 2, 8 + lanes % 16 // 4 * 2 + lanes % 2)
-    found = []
+    accesses = []
     for bits in (8, 16, 32, 64, 128):
         width = bits // 8
         for name, units in {
@@ -101,7 +101,7 @@ def probes(arch: str) -> tuple[ProbedAccess, ...]:
         }.items():
             for operation in ("load", "store"):
                 access = SharedAccess(operation, width)
-                found.append(ProbedAccess(f"{access} {name}", f"{operation}_{bits}", access, units * width))
+                accesses.append(ProbedAccess(f"{access} {name}", f"{operation}_{bits}", access, units * width))
     wide = SharedAccess("load", 16)
     for name, mask in {
         "lanes 0-7": 0xFF,
@@ -109,13 +109,13 @@ def probes(arch: str) -> tuple[ProbedAccess, ...]:
         "lanes 15 16": 0x18000,
         "lanes 0 15": 0x8001,
     }.items():
-        found.append(ProbedAccess(f"{wide} in a row, {name}", "load_128", wide, lanes * 16, mask))
-        found.append(ProbedAccess(f"{wide} pairs n^1, {name}", "load_128", wide, lanes // 2 * 16, mask))
-    return (*found, *_matrices(lanes, arch), *_copies(lanes))
+        accesses.append(ProbedAccess(f"{wide} in a row, {name}", "load_128", wide, lanes * 16, mask))
+        accesses.append(ProbedAccess(f"{wide} pairs n^1, {name}", "load_128", wide, lanes // 2 * 16, mask))
+    return (*accesses, *_matrices(lanes, arch), *_copies(lanes))
 
 
 def _matrices(lanes: Integers, arch: str) -> list[ProbedAccess]:
-    found = []
+    accesses = []
     pitches = {"in a row": 16, "rows of 64 bytes": 64, "rows of 80 bytes": 80, "rows of 128 bytes": 128, "all one": 0}
     operations = [("ldmatrix", n, t) for n in (1, 2, 4) for t in ("", ".trans")]
     operations += [("stmatrix", 4, t) for t in ("", ".trans")] if ARCHITECTURES[arch].capability >= (9, 0) else []
@@ -123,13 +123,13 @@ def _matrices(lanes: Integers, arch: str) -> list[ProbedAccess]:
         access = SharedAccess.parse(f"{operation}.x{count}{transposed}")
         for name, pitch in pitches.items():
             kernel = f"{operation}_x{count}{transposed.replace('.', '_')}"
-            found.append(ProbedAccess(f"{access} {name}", kernel, access, lanes * pitch))
-    return found
+            accesses.append(ProbedAccess(f"{access} {name}", kernel, access, lanes * pitch))
+    return accesses
 
 
 def _copies(lanes: Integers) -> list[ProbedAccess]:
     """cp.async of tiles of fp16 with 4096 elements a row in memory, by whole lines and half lines; the forum's copy."""
-    row_bytes, found = 8192, []
+    row_bytes, accesses = 8192, []
     for columns, name in ((64, "whole lines"), (32, "half lines"), (16, "quarter lines")):
         at = TiledCopy.row_major(32, columns, 8).requests(32 * 8 // columns, columns, 8)[0]
         rows, first = at[:, 0], at[:, 1]
@@ -144,7 +144,7 @@ def _copies(lanes: Integers) -> list[ProbedAccess]:
             for kernel, through_l1 in (("copy_16", False), ("copy_l1_16", True)):
                 access = SharedAccess("cp.async", 16, through_l1=through_l1)
                 label = f"{access} {name}, {kind}"
-                found.append(ProbedAccess(label, kernel, access, layout.byte_offset(rows, first), sources=sources))
+                accesses.append(ProbedAccess(label, kernel, access, layout.byte_offset(rows, first), sources=sources))
     for width in (4, 8, 16):
         access = SharedAccess("cp.async", width)
         for name, sources in {
@@ -153,9 +153,11 @@ def _copies(lanes: Integers) -> list[ProbedAccess]:
             "scattered": lanes * 512,
             "all one": lanes * 0,
         }.items():
-            found.append(ProbedAccess(f"{access} read {name}", f"copy_{width}", access, lanes * width, sources=sources))
-        found.append(ProbedAccess(f"{access} one bank", f"copy_{width}", access, lanes * 128, sources=lanes * width))
-    return found
+            accesses.append(
+                ProbedAccess(f"{access} read {name}", f"copy_{width}", access, lanes * width, sources=sources)
+            )
+        accesses.append(ProbedAccess(f"{access} one bank", f"copy_{width}", access, lanes * 128, sources=lanes * width))
+    return accesses
 
 
 def launch(device: str | None) -> None:
@@ -164,10 +166,10 @@ def launch(device: str | None) -> None:
     from tirgemm.tuning.process.child_rpc import without_torch
 
     without_torch()
-    found = detect_device(device)
-    gpu = Gpu(found)
-    module, memory = Module(SOURCE, found.arch), Memory(MEMORY_BYTES)
-    for probe in probes(found.arch):
+    target = detect_device(device)
+    gpu = Gpu(target)
+    module, memory = Module(SOURCE, target.arch), Memory(MEMORY_BYTES)
+    for probe in probes(target.arch):
         sources = np.zeros(32, dtype=np.int64) if probe.sources is None else probe.sources
         arrays = [np.ascontiguousarray(each, dtype=np.int32) for each in (probe.addresses, sources)]
         places = [Memory(array.nbytes) for array in arrays]
@@ -186,14 +188,14 @@ def documented(
 
     Raises MeasurementFailed where the profiler saw other launches than were made.
     """
-    if [found.kernel for found in launches] != [probe.kernel for probe in wanted]:
+    if [launch.kernel for launch in launches] != [probe.kernel for probe in wanted]:
         raise MeasurementFailed(
             f"the profiler saw {len(launches)} launches, not the {len(wanted)} probes in their order"
         )
-    metrics = chosen({base for found in launches for name in found.metrics for base in base_names(name)})
+    metrics = chosen({base for launch in launches for name in launch.metrics for base in base_names(name)})
     rows: dict[str, list[dict[str, object]]] = {name: [] for name in variants(model)}
-    for probe, found in zip(wanted, launches, strict=True):
-        counted = {n: v for n, m in metrics.items() if (v := value(m, found.metrics)) is not None}
+    for probe, launch in zip(wanted, launches, strict=True):
+        counted = {n: v for n, m in metrics.items() if (v := value(m, launch.metrics)) is not None}
         counted = {name: count for name, count in counted.items() if name in _NAMES[probe.access.operation]}
         for name, variant in variants(model).items():
             rows[name] += compared(probe.name, probe.counts(variant), counted, metrics)

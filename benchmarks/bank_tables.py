@@ -72,13 +72,13 @@ def padding() -> str:
 
 def collisions() -> str:
     """Two lanes that collide, for every layout and access of the padding article that is not conflict-free."""
-    found = []
+    lines = []
     for name, layout in padding_layouts().items():
         for access, pattern in padding_patterns().items():
             proof = prove(layout, pattern)
             if proof.collision is not None:
-                found.append(f"- {name}, {access}: {proof.collision}.")
-    return "\n".join(found)
+                lines.append(f"- {name}, {access}: {proof.collision}.")
+    return "\n".join(lines)
 
 
 def solved() -> str:

@@ -98,8 +98,8 @@ def problems(
         if document["suite"] == "zero_shot_folds":
             return [*_environment(document), *_folds(document)]
         if document["suite"] == mma_ceiling.SUITE:
-            found = [*_environment(document), *mma_ceiling.problems(document)]
-            return [*found, *_origins(document["rows"], history)]
+            faults = [*_environment(document), *mma_ceiling.problems(document)]
+            return [*faults, *_origins(document["rows"], history)]
         if document["format"] != FORMAT:
             return [f"its format is {document['format']}, not {FORMAT}: its rows do not name their commits"]
         suite = json.loads((suites / f"{document['suite']}.json").read_text())
@@ -119,12 +119,12 @@ def problems(
 
 def _origins(rows: Iterable[dict[str, Any]], history: History) -> Iterator[str]:
     """What is wrong with the commits, times and source hashes of rows: a sentence, and of how many rows it is true."""
-    found: Counter[str] = Counter()
+    sentences: Counter[str] = Counter()
     for row in rows:
-        found[history.problem(row.get("commit"), row.get("at"))] += 1
+        sentences[history.problem(row.get("commit"), row.get("at"))] += 1
         if row.get("status", "measured") in ("measured", "counted") and len(row.get("source_sha256") or "") != 64:
-            found["it has no source hash"] += 1
-    yield from (f"{count} rows: {sentence}" for sentence, count in found.items() if sentence)
+            sentences["it has no source hash"] += 1
+    yield from (f"{count} rows: {sentence}" for sentence, count in sentences.items() if sentence)
 
 
 def _evidence(document: dict[str, Any], history: History, every: bool) -> Iterator[str]:
@@ -196,9 +196,9 @@ def _folds(document: dict[str, Any]) -> Iterator[str]:
 def _sources(document: dict[str, Any]) -> Iterator[str]:
     """After more trials the best is no slower, and never faster than the optimum."""
     for row in document["rows"]:
-        for found in row["over_optimum"]:
-            if len(found) != len(document["trials"]) or found != sorted(found, reverse=True) or found[-1] < 1:
-                yield f"{row['space']}, {row['source']}: {found} over the optimum after {document['trials']} trials"
+        for ratios in row["over_optimum"]:
+            if len(ratios) != len(document["trials"]) or ratios != sorted(ratios, reverse=True) or ratios[-1] < 1:
+                yield f"{row['space']}, {row['source']}: {ratios} over the optimum after {document['trials']} trials"
 
 
 def _streams(document: dict[str, Any]) -> Iterator[str]:
@@ -266,10 +266,10 @@ def _complete(document: dict[str, Any], suite: dict[str, Any]) -> Iterator[str]:
     if not variants:
         yield "it has no rows"
     for variant in variants:
-        found = {row["gemm"] for row in rows if row["variant"] == variant}
-        for gemm in sorted(shapes - found):
+        present = {row["gemm"] for row in rows if row["variant"] == variant}
+        for gemm in sorted(shapes - present):
             yield f"{gemm} has no row in variant {variant}"
-        for gemm in sorted(found - shapes):
+        for gemm in sorted(present - shapes):
             yield f"{gemm} is not in suite {suite['name']}"
     keys = Counter((row["gemm"], row["family"], row["variant"], row["config_hash"]) for row in rows)
     for key, count in keys.items():
@@ -325,15 +325,15 @@ def _races(row: dict[str, Any]) -> list[dict[str, Any]]:
     """The races again from the row's samples, of which each has the next so many; none where they are not all."""
     left = {name: list(baseline["samples_us"]) for name, baseline in row["baselines"].items()}
     left[""] = list(row["samples_us"])
-    found = []
+    races = []
     for stored in row["races"]:
         parts = {}
         for name, count in {"": stored["samples"], **{n: e["samples"] for n, e in stored["baselines"].items()}}.items():
             parts[name], left[name] = left[name][:count], left[name][count:]
             if not parts[name]:
                 return []
-        found.append(race(stored["at"], parts.pop(""), parts))
-    return [] if any(left.values()) else found
+        races.append(race(stored["at"], parts.pop(""), parts))
+    return [] if any(left.values()) else races
 
 
 def _summary(document: dict[str, Any]) -> Iterator[str]:
@@ -347,11 +347,11 @@ def _summary(document: dict[str, Any]) -> Iterator[str]:
     if set(given) != set(ratios):
         yield f"the summary is over {sorted(given)}; the rows are over {sorted(ratios)}"
     for key in sorted(set(given) & set(ratios)):
-        found, entry = ratios[key], given[key]
+        measured, entry = ratios[key], given[key]
         what = f"of {key[0]} against {key[1]}"
-        yield from _differs(f"geomean {what}", entry["geomean"], math.prod(found) ** (1 / len(found)))
-        yield from _differs(f"min {what}", entry["min"], min(found))
-        yield from _differs(f"count {what}", entry["count"], len(found))
+        yield from _differs(f"geomean {what}", entry["geomean"], math.prod(measured) ** (1 / len(measured)))
+        yield from _differs(f"min {what}", entry["min"], min(measured))
+        yield from _differs(f"count {what}", entry["count"], len(measured))
 
 
 def _differs(what: str, given: object, computed: float) -> Iterator[str]:

@@ -114,12 +114,12 @@ def repeated(
     folder: Path, processes: int | None = None
 ) -> tuple[Device, list[CountedKernel], dict[str, str], dict[str, Any]]:
     """An earlier run's device, its counted cases predicted anew, its metrics and its environment."""
-    found = [path for path in folder.glob("*.json") if path.with_suffix(".cubins.zip").exists()]
-    if len(found) != 1:
+    candidates = [path for path in folder.glob("*.json") if path.with_suffix(".cubins.zip").exists()]
+    if len(candidates) != 1:
         raise InvalidRequest(
-            f"{folder} has {len(found)} results files with a .cubins.zip beside them; --again takes one"
+            f"{folder} has {len(candidates)} results files with a .cubins.zip beside them; --again takes one"
         )
-    (results,) = found
+    (results,) = candidates
     earlier = json.loads(results.read_text())
     arch = earlier["environment"]["device_key"].split(":")[1]
     device, named = named_device(arch), {case.name: case for case in cases()}
@@ -185,13 +185,13 @@ def attribute(done: Sequence[CountedKernel], launches: Sequence[ncu.ProfiledLaun
         assert kernel.binary is not None
         counts = []
         for expected in kernel.binary.launch.kernels:
-            found = next(rest, None)
-            if found is None or found.kernel != expected.symbol:
+            launch = next(rest, None)
+            if launch is None or launch.kernel != expected.symbol:
                 raise MeasurementFailed(
-                    f"{kernel.case.name}: the profiler saw {found.kernel if found else 'no more launches'} where "
+                    f"{kernel.case.name}: the profiler saw {launch.kernel if launch else 'no more launches'} where "
                     f"{expected.symbol} is launched"
                 )
-            counts.append(found.metrics)
+            counts.append(launch.metrics)
         kernel.counts, kernel.log = tuple(counts), log
 
 

@@ -58,8 +58,8 @@ def mutants(folder: Path, suites: Path) -> str:
 
 
 def _files(folder: Path) -> dict[str, Document]:
-    found = {path.name: gzip_json.read(path) for path in sorted(folder.glob("*.json.gz"))}
-    return {name: document for name, document in found.items() if document.get("format") == FORMAT}
+    documents = {path.name: gzip_json.read(path) for path in sorted(folder.glob("*.json.gz"))}
+    return {name: document for name, document in documents.items() if document.get("format") == FORMAT}
 
 
 def _emulated(results: Path, family: str) -> dict[str, str]:

@@ -129,9 +129,9 @@ def _table(shapes: Sequence[tuple[Gemm, Times]]) -> list[str]:
     return lines
 
 
-def _cells(found: Sequence[tuple[int, float]]) -> list[str]:
-    counts = [sum(number == at for number, _ in found) for at in range(len(CLASSES))]
-    losses = [loss for _, loss in found]
+def _cells(ranked: Sequence[tuple[int, float]]) -> list[str]:
+    counts = [sum(number == at for number, _ in ranked) for at in range(len(CLASSES))]
+    losses = [loss for _, loss in ranked]
     return [*(str(count or "") for count in counts), f"{statistics.fmean(losses):+.1%}", f"{max(losses):+.1%}"]
 
 

@@ -150,11 +150,11 @@ def row(kind: str, warps: int, regime: str, turns: int, samples: list[float], fl
 
 def best(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """By kind and regime: the most that any number of warps reached."""
-    found: dict[str, dict[str, float]] = {}
+    by_kind: dict[str, dict[str, float]] = {}
     for entry in rows:
-        of = found.setdefault(entry["kind"], {})
+        of = by_kind.setdefault(entry["kind"], {})
         of[entry["regime"]] = max(entry["tflops"], of.get(entry["regime"], 0.0))
-    return found
+    return by_kind
 
 
 def problems(document: dict[str, Any]) -> Iterator[str]:

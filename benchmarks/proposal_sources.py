@@ -191,8 +191,8 @@ def _ranked(case: SearchedSpace, ranking: RankingModel) -> Family:
     assert isinstance(space, Pool)
     gemm, device, regime = case.space.gemm, case.space.device, case.space.regime
     configs = ConfigColumns.of(space.points)
-    found = features(gemm, configs, device, regime, pool.family)
-    times = expected_us(gemm, configs, found, regime, ranking)
+    inputs = features(gemm, configs, device, regime, pool.family)
+    times = expected_us(gemm, configs, inputs, regime, ranking)
     expected = {configs.config(row): us for row, us in enumerate(times.tolist())}
     made: Family = RankedFamily(pool, expected)
     return made

@@ -69,11 +69,11 @@ def record(
     reason = family.supports(gemm, device)
     if reason is not None:
         raise Unsupported(f"family {family.name} does not write {gemm} for {device.name}: {reason}")
-    found = _opened(out, gemm, device, family, regime, _limited(family.space(gemm, device), knobs))
-    todo = list(range(found.space.size))
+    recorded = _opened(out, gemm, device, family, regime, _limited(family.space(gemm, device), knobs))
+    todo = list(range(recorded.space.size))
     random.Random(0).shuffle(todo)
-    todo = [number for number in todo[:points] if number not in found.rows]
-    print(f"{gemm} {family.name} on {device.name}: {found.space.size} points, {len(todo)} to go")
+    todo = [number for number in todo[:points] if number not in recorded.rows]
+    print(f"{gemm} {family.name} on {device.name}: {recorded.space.size} points, {len(todo)} to go")
     start = saved = time.monotonic()
     # On a CPU nothing builds while something measures, so builds and measurements alternate in batches.
     batch = 16 if device.kind == "cpu" else 1
@@ -84,10 +84,10 @@ def record(
         while (todo or building) and time.monotonic() - start < seconds:
             while todo and len(building) < ahead:
                 number = todo.pop()
-                config = found.space.at(number)
+                config = recorded.space.at(number)
                 why = rejected(family, gemm, config, device)
                 if why is not None:
-                    found.rows[number] = Row(Status.PRUNED, None, 0.0)  # what breaks a rule has no prediction
+                    recorded.rows[number] = Row(Status.PRUNED, None, 0.0)  # what breaks a rule has no prediction
                 else:
                     building[bench.build(gemm, config)] = (number, config)
             done = (
@@ -96,17 +96,17 @@ def record(
             for future in done:
                 number, config = building.pop(future)
                 candidate = evaluator.candidate(Proposal(config, None), future)
-                predicted = _predicted(family, found, config)
-                found.rows[number] = Row(candidate.status, candidate.search_us, predicted)
+                predicted = _predicted(family, recorded, config)
+                recorded.rows[number] = Row(candidate.status, candidate.search_us, predicted)
             if time.monotonic() - saved > SAVE_EVERY_S:
                 saved = time.monotonic()
-                found.save(out)
-                print(f"{len(found.rows)} rows, best {min(found.times, default=float('nan')):.2f} us", flush=True)
+                recorded.save(out)
+                print(f"{len(recorded.rows)} rows, best {min(recorded.times, default=float('nan')):.2f} us", flush=True)
         for future in building:
             future.cancel()
-    found.save(out)
-    print(f"{out}: {len(found.rows)} of {found.space.size} points, {len(found.times)} measured")
-    return found
+    recorded.save(out)
+    print(f"{out}: {len(recorded.rows)} of {recorded.space.size} points, {len(recorded.times)} measured")
+    return recorded
 
 
 def _opened(out: Path, gemm: Gemm, device: Device, family: Family, regime: Regime, space: Space) -> RecordedSpace:

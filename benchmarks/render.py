@@ -25,8 +25,13 @@ from benchmarks.tables import documents, not_yet, table  # noqa: E402
 from tirgemm.bench.results import Document, load  # noqa: E402
 from tirgemm.gemm import REGIMES  # noqa: E402
 
+
+def _of_no_results(made: Callable[[], str]) -> Callable[[Path, Path], str]:
+    return lambda _results, _suites: made()
+
+
 OF_ALL: Mapping[str, Mapping[str, Callable[[Path, Path], str]]] = {
-    "banks": {name: lambda _results, _suites, made=made: made() for name, made in bank_tables.TABLES.items()},  # type: ignore[misc]
+    "banks": {name: _of_no_results(made) for name, made in bank_tables.TABLES.items()},
     "ladder": ladder_tables.TABLES,
     "tensorcore": tensorcore_tables.TABLES,
     "counters": counter_tables.TABLES,
@@ -83,12 +88,12 @@ def _table(name: str, results: Path, suites: Path) -> str:
         paths = [path for path in (results / f"{name}.json", results / f"{name}.json.gz") if path.is_file()]
         if not paths:
             raise MarkerError(f"marker {name} names no file of {results}")
-        found = [load(paths[0])]
+        shown = [load(paths[0])]
     elif not (suites / f"{name}.json").is_file():
         raise MarkerError(f"marker {name} names no suite of {suites}")
     else:
-        found = [document for regime in REGIMES for document in documents(results, f"{name}.{regime}")]
-    parts = [_calls(one) if one["suite"] == "calls" else suite_tables.of_suite(one, suites) for one in found]
+        shown = [document for regime in REGIMES for document in documents(results, f"{name}.{regime}")]
+    parts = [_calls(one) if one["suite"] == "calls" else suite_tables.of_suite(one, suites) for one in shown]
     return "\n\n".join(parts) or not_yet(f"tirgemm bench {name}")
 
 

@@ -33,8 +33,8 @@ class SuiteRows:
     document: Document
 
     def row(self, variant: str, gemm: str) -> Row:
-        found = (row for row in self.document["rows"] if (row["variant"], row["gemm"]) == (variant, gemm))
-        return next(found, {"status": "missing", "message": "", "baselines": {}})
+        matching = (row for row in self.document["rows"] if (row["variant"], row["gemm"]) == (variant, gemm))
+        return next(matching, {"status": "missing", "message": "", "baselines": {}})
 
     def ratio(self, gemm: str, variant: str, baseline: str) -> float | None:
         """Speed over a baseline's, or over the default's; None where either was not measured."""
@@ -49,14 +49,14 @@ class SuiteRows:
     def columns(self, gemms: Sequence[str]) -> list[list[float | None]]:
         """Ratios: the tuned variant's to each baseline, the default's to the first, the default's to the tuned
         one's."""
-        found = [[self.ratio(gemm, "tuned", name) for gemm in gemms] for name in BASELINES]
+        ratios = [[self.ratio(gemm, "tuned", name) for gemm in gemms] for name in BASELINES]
         share = [1 / ratio if (ratio := self.ratio(gemm, "tuned", "default")) else None for gemm in gemms]
-        return [*found, [self.ratio(gemm, "default", BASELINES[0]) for gemm in gemms], share]
+        return [*ratios, [self.ratio(gemm, "default", BASELINES[0]) for gemm in gemms], share]
 
 
 def suites_of(folder: Path, suites: Path, regime: str) -> list[SuiteRows]:
     """The suites of a device's results folder in a regime, in the order of the tables."""
-    found = []
+    suite_rows = []
     for name in (*AVERAGED, *OTHERS):
         for document in documents(folder.parent, f"{name}.{regime}", folder.name):
             suite = json.loads((suites / f"{name}.json").read_text())
@@ -64,8 +64,8 @@ def suites_of(folder: Path, suites: Path, regime: str) -> list[SuiteRows]:
             groups = {group: [str(Gemm.parse(t)) for t in texts] for group, texts in suite.get("groups", {}).items()}
             if name == "square":
                 groups[LARGE] = [gemm for gemm in gemms if Gemm.parse(gemm).m_max >= 4096]
-            found.append(SuiteRows(name, gemms, groups, document))
-    return found
+            suite_rows.append(SuiteRows(name, gemms, groups, document))
+    return suite_rows
 
 
 def of_suite(document: Document, suites: Path) -> str:

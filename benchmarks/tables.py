@@ -36,8 +36,8 @@ def geomean(ratios: Sequence[float | None]) -> str:
 def documents(results: Path, name: str, device: str = "*") -> list[Document]:
     """The results files of a device's folder, or of all, that are called so, compressed or not, of today's format."""
     paths = [*results.glob(f"{device}/{name}.json"), *results.glob(f"{device}/{name}.json.gz")]
-    found = [load(path) for path in sorted(paths)]
-    return [document for document in found if document["format"] == FORMAT]
+    loaded = [load(path) for path in sorted(paths)]
+    return [document for document in loaded if document["format"] == FORMAT]
 
 
 def place(document: Document) -> str:

@@ -60,7 +60,7 @@ def main() -> int:
     device = read_devices(options.records)[0]
     problems = problem_rows(read_candidates(options.records), device)
     rows = [row(ranked) for ranked in held_out(problems, device)]
-    rows.sort(key=lambda found: (found["fold"], found["gemm"], found["regime"]))
+    rows.sort(key=lambda entry: (entry["fold"], entry["gemm"], entry["regime"]))
     about = environment(device.with_(environment=detect("cpu").environment), ROOT, options.commit)
     head = {
         "suite": SUITE,
@@ -69,7 +69,7 @@ def main() -> int:
         "parameters": PARAMETERS | {"rounds": ROUNDS},
         "first": list(FIRST),
     }
-    lines = ",\n".join(json.dumps(found, separators=(", ", ": ")) for found in rows)
+    lines = ",\n".join(json.dumps(entry, separators=(", ", ": ")) for entry in rows)
     options.out.write_text(f'{json.dumps(head, indent=1)[:-2]},\n "rows": [\n{lines}\n]}}\n')
     return 0
 

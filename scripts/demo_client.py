@@ -43,16 +43,17 @@ def measured(client: Client, gemm: Gemm, device: str) -> dict[str, Any]:
         kernel(*tensors, out=out)
         synchronise()
         times.append(1e6 * (time.perf_counter() - began))
-    timing = kernel.manifest.timings["sustained"]
-    baselines = {name: entry["median_us"] for name, entry in timing["baselines"].items()}
+    timing = kernel.timings.of("sustained")
+    assert timing is not None, "the service times what it tunes"
+    baselines = {name: beside.median_us for name, beside in timing.baselines.items()}
     return {
         "gemm": str(gemm),
         "config": str(kernel.config),
-        "tuned_us": timing["median_us"],
+        "tuned_us": timing.median_us,
         "default_us": baselines.pop("default"),
         "baselines": baselines,
         "error_over_bound": error,
-        "default_is_best": kernel.manifest.timings["default"]["config"] == str(kernel.config),
+        "default_is_best": kernel.timings.default == str(kernel.config),
         "call_us": float(np.median(times)),
         "certified": bool((kernel.manifest.certificate or {}).get("passed")),
     }

@@ -3,7 +3,8 @@
     python scripts/render_explain_examples.py            # run every command, write its output
     python scripts/render_explain_examples.py --check    # are the same sections there?
 
-A marker is ``<!-- explain:ARGUMENTS -->`` to ``<!-- /explain -->``, the arguments those of ``tirgemm explain``.
+A marker is ``<!-- explain:ARGUMENTS -->`` to ``<!-- /explain -->``, the arguments those of ``tirgemm explain``. Within
+it ``<!-- run: output -->`` tells the tests of the documentation that the block is output, not a command to be run.
 ``--check`` compares the headings and the columns: figures change with the families' defaults and the compiler.
 """
 
@@ -38,7 +39,12 @@ def output(arguments: str) -> str:
 
 def block(arguments: str) -> str:
     """The Markdown of one example."""
-    return f"```\n$ tirgemm explain {arguments}\n\n{output(arguments)}\n```\n"
+    return f"{opening(arguments)}{output(arguments)}\n```\n"
+
+
+def opening(arguments: str) -> str:
+    """What stands before the output."""
+    return f"<!-- run: output -->\n\n```\n$ tirgemm explain {arguments}\n\n"
 
 
 def structure(text: str) -> list[str]:
@@ -51,12 +57,19 @@ def structure(text: str) -> list[str]:
 
 def differences(page: str) -> list[str]:
     """A sentence for each example of ``page`` that has other sections than its command prints."""
-    found = []
+    stale = []
     for _, arguments, written, _ in BLOCK.findall(page):
         live = structure(block(arguments))
         if structure(written) != live:
-            found.append(f"{arguments}: written {structure(written)}, live {live}")
-    return found
+            stale.append(f"{arguments}: written {structure(written)}, live {live}")
+        if not written.startswith(opening(arguments)):
+            stale.append(f"{arguments}: it does not begin with {opening(arguments)!r}")
+    return stale
+
+
+def rendered(page: str) -> str:
+    """The page with the output of each example's command in place of what stands there."""
+    return BLOCK.sub(lambda match: match[1] + block(match[2]) + match[4], page)
 
 
 def main() -> int:
@@ -64,10 +77,10 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare and write nothing")
     page = PAGE.read_text()
     if parser.parse_args().check:
-        found = differences(page)
-        print("\n".join(found) or "the examples are as live")
-        return 1 if found else 0
-    PAGE.write_text(BLOCK.sub(lambda found: found[1] + block(found[2]) + found[4], page))
+        stale = differences(page)
+        print("\n".join(stale) or "the examples are as live")
+        return 1 if stale else 0
+    PAGE.write_text(rendered(page))
     return 0
 
 

@@ -7,6 +7,7 @@ import hashlib
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
+from tirgemm.timings import Timings
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.store import Store
 
@@ -27,7 +28,7 @@ def gpu_kernel(store: Store, gemm: str, arch: str = "sm_80") -> KernelRecord:
             store.put_blob(blob),
             len(blob),
             None,
-            {},
+            Timings(),
             created_at="2026-08-01T12:00:00Z",
         )
     )

@@ -80,9 +80,9 @@ def missing(extras: Sequence[str]) -> tuple[str, str] | None:
 
 def require(name: str, extras: Sequence[str]) -> None:
     """Raise MissingExtra, naming the extra, unless everything that the command needs is installed."""
-    found = missing(extras)
-    if found is not None:
-        extra, package = found
+    absent = missing(extras)
+    if absent is not None:
+        extra, package = absent
         raise missing_extra(f"`tirgemm {name}`" if name else "the command line", extra, package)
 
 
@@ -145,9 +145,9 @@ def load(command: Command) -> Any:
         module, _, name = command.target.partition(":")
         target = getattr(import_module(module), name)
     if isinstance(target, typer.Typer):
-        found = typer.main.get_command(adopt(target))
-        found.name = command.name
-        return found
+        group = typer.main.get_command(adopt(target))
+        group.name = command.name
+        return group
     lenient = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(command.name, context_settings=lenient if absent else {"help_option_names": ["-h", "--help"]})(target)
@@ -159,8 +159,8 @@ def _placeholder(command: Command) -> Any:
         del arguments
         require(command.name, command.extras)
 
-    found = missing(command.extras)
-    refuse.__doc__ = f"{command.summary} (needs the extra {found[0] if found else command.extras[0]})"
+    absent = missing(command.extras)
+    refuse.__doc__ = f"{command.summary} (needs the extra {absent[0] if absent else command.extras[0]})"
     return refuse
 
 

@@ -106,7 +106,8 @@ def get(
     from tirgemm.artifact import read
     from tirgemm.config import Config
     from tirgemm.detect import device as detect
-    from tirgemm.gemm import Gemm
+    from tirgemm.gemm import Gemm, regime_named
+    from tirgemm.timings import Timings
 
     problem = Gemm.parse(gemm)
     target: Any = detect() if device is None else device
@@ -135,14 +136,14 @@ def get(
         fault = read(data, client.trust).manifest.certificate_fault
     path = out or Path(f"{str(problem).replace(':', '-').replace('=', '')}.tirgemm")
     path.write_bytes(data)
-    timing = document["timings"].get(regime, {})
+    timing = Timings.from_json(document["timings"]).of(regime_named(regime))
 
     def show() -> None:
         role = role_words(document["role"], portable=document.get("portable", False))
         console.out.print(f"{path}  {role}  {Config(document['family'], tuple(document['config'].items()))}")
-        if "median_us" in timing:
-            ratios = ", ".join(f"{x['ratio']:.2f} of {name}" for name, x in timing.get("baselines", {}).items())
-            console.out.print(f"{timing['median_us']:.2f} us a call ({regime}){'; speed ' + ratios if ratios else ''}")
+        if timing:
+            ratios = ", ".join(f"{x.ratio:.2f} of {name}" for name, x in timing.baselines.items())
+            console.out.print(f"{timing.median_us:.2f} us a call ({regime}){'; speed ' + ratios if ratios else ''}")
         if fault:
             console.out.print(f"not verified: {fault}", style="yellow")
 
@@ -168,33 +169,33 @@ def call(
     """Run a kernel once, compare with NumPy and time some calls."""
     import numpy as np
 
-    from tirgemm import _trial
+    from tirgemm import _trial as trial
     from tirgemm.artifact import load
     from tirgemm.errors import VerificationFailed
 
     kernel = load(file, trust=trust_of(trust, data))
     paths = {"a": a, "b": b, "c": c, "bias": bias}
     given = {name: _array(path) for name, path in paths.items() if path is not None}
-    trial = _trial.run(kernel, m=m, given=given, alpha=alpha, beta=beta, seed=seed)
+    tried = trial.run(kernel, m=m, given=given, alpha=alpha, beta=beta, seed=seed)
     if out is not None:
         with out.open("wb") as target:
-            np.save(target, trial.result)
+            np.save(target, tried.result)
     document = {
         "gemm": str(kernel.gemm),
         "device": kernel.device.key,
-        "m": trial.m,
-        "median_us": trial.median_us,
-        "tflops": kernel.gemm.flops * trial.m / kernel.gemm.m_max / trial.median_us / 1e6,
-        "error_over_bound": trial.error,
-        "passed": trial.passed,
+        "m": tried.m,
+        "median_us": tried.median_us,
+        "tflops": kernel.gemm.flops * tried.m / kernel.gemm.m_max / tried.median_us / 1e6,
+        "error_over_bound": tried.error,
+        "passed": tried.passed,
         "out": str(out) if out else None,
     }
-    if not trial.passed:
-        raise VerificationFailed(f"{file}: the result is {trial.error:.3g} times its bound away from NumPy's")
+    if not tried.passed:
+        raise VerificationFailed(f"{file}: the result is {tried.error:.3g} times its bound away from NumPy's")
 
     def show() -> None:
-        console.out.print(f"{kernel.gemm} on {kernel.device.model}: right (error {trial.error:.2g} of its bound)")
-        console.out.print(f"{trial.median_us:.2f} us a call from the host, {document['tflops']:.3g} TFLOP/s")
+        console.out.print(f"{kernel.gemm} on {kernel.device.model}: right (error {tried.error:.2g} of its bound)")
+        console.out.print(f"{tried.median_us:.2f} us a call from the host, {document['tflops']:.3g} TFLOP/s")
 
     console.emit(as_json, document, show)
 
@@ -208,7 +209,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check an artifact: hashes and signature, its certificate, and its result against NumPy."""
-    from tirgemm import _trial
+    from tirgemm import _trial as trial
     from tirgemm.artifact import load, read
     from tirgemm.errors import DeviceUnavailable, IncompatibleArtifact, VerificationFailed
 
@@ -225,9 +226,9 @@ def verify(
         checks.append({"check": "certificate", "result": "passed", "detail": detail})
     if run:
         try:
-            trial = _trial.run(load(file, trust=trusted))
-            detail = f"error {trial.error:.2g} of its bound"
-            checks.append({"check": "run here", "result": "passed" if trial.passed else "failed", "detail": detail})
+            tried = trial.run(load(file, trust=trusted))
+            detail = f"error {tried.error:.2g} of its bound"
+            checks.append({"check": "run here", "result": "passed" if tried.passed else "failed", "detail": detail})
         except (DeviceUnavailable, IncompatibleArtifact) as error:
             checks.append({"check": "run here", "result": "skipped", "detail": str(error)})
     failed = [f"{check['check']} {check['result']}" for check in checks if check["result"] in ("failed", "absent")]

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar
 
 from tirgemm.status import EndedStatus, Status
+from tirgemm.timings import Timings
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -118,13 +119,13 @@ class SearchStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class FallbackStored(Event):
-    """The default kernel is stored: ``kernel`` is its id, ``timings`` are those of its record, by regime."""
+    """The default kernel is stored: ``kernel`` is its id, ``timings`` are those of its record."""
 
     KIND = "fallback"
     kernel: str | None = None
     role: str = ""
     config: str = ""
-    timings: dict[str, Any] = field(default_factory=dict)
+    timings: Timings = field(default_factory=Timings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +165,7 @@ class KernelSelected(Event):
     KIND = "selected"
     kernel: str | None = None
     config: str = ""
-    timings: dict[str, Any] = field(default_factory=dict)
+    timings: Timings = field(default_factory=Timings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +186,7 @@ class Done(Ended):
 
     KIND = "done"
     config: str = ""
-    timings: dict[str, Any] = field(default_factory=dict)
+    timings: Timings = field(default_factory=Timings)
     stored: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -273,9 +274,15 @@ def event_from_json(kind: str, data: Mapping[str, Any]) -> Event:
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """JSON of an event's fields: the standing's beside the others, the time last."""
-    document = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    document = {name: _plain(value) for name, value in values.items()}
     standing, at = document.pop("standing", None), document.pop("at")
     return document | (asdict(standing) if isinstance(standing, Standing) else {}) | {"at": at}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Timings):
+        return value.to_json()
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _number(value: Any) -> float | None:
@@ -295,6 +302,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "float | None": _number,
     "dict[str, Any]": lambda value: dict(value) if isinstance(value, dict) else {},
     "tuple[str, ...]": lambda value: tuple(map(str, value)) if isinstance(value, list | tuple) else (),
+    "Timings": lambda value: Timings.from_json(value) if isinstance(value, dict) else Timings(),
     "Phase | None": _enum(Phase),
     "Status | None": _enum(Status),
 }

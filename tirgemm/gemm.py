@@ -39,6 +39,14 @@ Operand = Literal["a", "b", "c", "d"]
 OPERANDS: tuple[Operand, ...] = ("a", "b", "c", "d")
 
 
+def operand_named(name: str) -> Operand:
+    """The operand of that name. Raises InvalidRequest."""
+    for operand in OPERANDS:
+        if operand == name:
+            return operand
+    raise InvalidRequest(f"operand is {name!r:.80}; it must be one of {', '.join(OPERANDS)}")
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Range:
     """Every m from ``low`` to ``high``, both included, served by one kernel."""

@@ -31,6 +31,7 @@ from tirgemm.events import (
     WasCancelled,
 )
 from tirgemm.status import ENDED, Status
+from tirgemm.timings import Timing
 
 _SEARCHING = frozenset({Phase.BUILDING, Phase.MEASURING})
 _ENDED = frozenset(map(Phase, ENDED))
@@ -209,8 +210,8 @@ class ProgressTracker:
                 self._enter(Phase.CANCELLED)
 
     def _take_fallback(self, event: FallbackStored) -> None:
-        for timing in event.timings.values():
-            us = _time(timing.get("median_us")) if isinstance(timing, dict) else None
+        for timing in event.timings.regimes.values():
+            us = _time(timing.median_us) if isinstance(timing, Timing) else None
             if us is not None:
                 self._default_us = None if event.role == "tuned" else us
                 self._best_us = us if self._best_us is None else self._best_us

@@ -55,7 +55,7 @@ def info(db: Database) -> Info:
         size = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
         if not db.is_sqlite:
             size = "SELECT pg_database_size(current_database())"
-        found = Info(
+        info = Info(
             url=db.place,
             data_dir=str(db.data_dir),
             schema=str(schema.version(connection)),
@@ -73,7 +73,7 @@ def info(db: Database) -> Info:
     blobs = list(db.blobs.list())
     unreferenced = sum(blob.sha256 not in named for blob in blobs)
     return Info(
-        **asdict(found)
+        **asdict(info)
         | {"blobs": len(blobs), "blob_bytes": sum(b.nbytes for b in blobs), "unreferenced_blobs": unreferenced}
     )
 
@@ -137,8 +137,8 @@ def _scalar(connection: Connection, statement: Any) -> int:
 
 
 def _grouped(connection: Connection, column: Any) -> dict[str, int]:
-    found = connection.execute(select(column, func.count()).group_by(column).order_by(column)).all()
-    return {str(value): int(count) for value, count in found}
+    counts = connection.execute(select(column, func.count()).group_by(column).order_by(column)).all()
+    return {str(value): int(count) for value, count in counts}
 
 
 def _named(connection: Connection) -> set[str]:

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Row, case, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, case, delete, func, insert, or_, select, update
 
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, QueueFull, StoreError
@@ -285,7 +285,7 @@ class JobQueue:
     def remove_worker(self, name: str) -> None:
         """Forget a worker that is shutting down."""
         with self.db.write() as connection:
-            connection.execute(WorkerRow.__table__.delete().where(WorkerRow.name == name))  # type: ignore[attr-defined]
+            connection.execute(delete(WorkerRow).where(WorkerRow.name == name))
 
     def live_workers(self, max_age_s: float) -> list[WorkerRecord]:
         """Workers seen within the last ``max_age_s`` seconds, by name."""

@@ -14,6 +14,7 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, TirgemmError
 from tirgemm.gemm import Gemm, regime_named
 from tirgemm.status import ROLES
+from tirgemm.timings import Timings
 from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.json_values import plain_candidate, plain_json
 
@@ -74,7 +75,7 @@ def kernel_out(kernel: KernelRecord, artifact: bytes, stored_at: str) -> dict[st
         "kernel_sha256": kernel.kernel_sha256,
         "artifact_sha256": kernel.artifact_sha256,
         "certificate": None if kernel.certificate is None else kernel.certificate.to_json(),
-        "timings": kernel.timings,
+        "timings": kernel.timings.to_json(),
         "trials": kernel.trials,
         "created_at": kernel.created_at,
         "stored_at": stored_at,
@@ -150,7 +151,7 @@ def _kernel_in(record: dict[str, Any]) -> KernelIn:
         artifact_sha256=sha256,
         artifact_bytes=len(artifact),
         certificate=None if certificate is None else Certificate.from_json(plain_json(certificate)),
-        timings=dict(plain_json(record["timings"])),
+        timings=Timings.from_json(plain_json(record["timings"])),
         trials=_count_in(record["trials"], "trials"),
         created_at=_word(record, "created_at"),
         id=_word(record, "id"),

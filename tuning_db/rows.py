@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, select
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm
+from tirgemm.timings import Timings
 from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db.database import Database
@@ -159,7 +160,7 @@ def kernel_of(row: Row[Any]) -> KernelRecord:
         artifact_sha256=row.artifact_sha256,
         artifact_bytes=row.nbytes,
         certificate=certificate,
-        timings=row.timings,
+        timings=Timings.from_json(row.timings),
         trials=row.trials,
         created_at=row.created_at,
         id=row.id,
@@ -178,7 +179,7 @@ def kernel_values(gemm_number: int, kernel: KernelRecord, certificate: str | Non
         "kernel_sha256": kernel.kernel_sha256,
         "artifact_sha256": kernel.artifact_sha256,
         "certificate_digest": certificate,
-        "timings": kernel.timings,
+        "timings": kernel.timings.to_json(),
         "trials": kernel.trials,
     }
 

@@ -88,8 +88,8 @@ class SqlStore:
     def add_samples(self, key: CandidateKey, samples: SampleSet) -> None:
         samples = plain_samples(samples)
         with self._record() as connection:
-            found = connection.execute(select_key(key).with_for_update(of=CandidateRow)).first()
-            number = self._adopt(connection, key) if found is None else found.id
+            row = connection.execute(select_key(key).with_for_update(of=CandidateRow)).first()
+            number = self._adopt(connection, key) if row is None else row.id
             if number is None:
                 raise StoreError(
                     f"no candidate {key.config_digest} of {key.gemm} is recorded; record it before its samples"
@@ -134,8 +134,8 @@ class SqlStore:
         return self._candidates(where)
 
     def candidate(self, key: CandidateKey) -> Candidate | None:
-        found = self._candidates(_is_key(key))
-        return found[0] if found else None
+        candidates = self._candidates(_is_key(key))
+        return candidates[0] if candidates else None
 
     def history(
         self, device_key: str, regime: Regime, limit: int = 10_000, near: Gemm | None = None
@@ -168,13 +168,13 @@ class SqlStore:
         )
         first = case((KernelRow.role == "tuned", 0), else_=1)
         with self.db.read() as connection:
-            found = connection.execute(wanted.order_by(first, *rows.KERNEL_ORDER).limit(1)).first()
-        return None if found is None else rows.kernel_of(found)
+            row = connection.execute(wanted.order_by(first, *rows.KERNEL_ORDER).limit(1)).first()
+        return None if row is None else rows.kernel_of(row)
 
     def kernel_by_id(self, kernel_id: str) -> KernelRecord | None:
         with self.db.read() as connection:
-            found = connection.execute(select_kernels().where(KernelRow.id == kernel_id)).first()
-        return None if found is None else rows.kernel_of(found)
+            row = connection.execute(select_kernels().where(KernelRow.id == kernel_id)).first()
+        return None if row is None else rows.kernel_of(row)
 
     def kernels(self, limit: int = 100, after: str = "") -> list[KernelRecord]:
         wanted = select_kernels().order_by(KernelRow.seq.desc()).limit(max(limit, 0))
@@ -184,8 +184,8 @@ class SqlStore:
                 if seq is None:
                     raise StoreError(f"no kernel has the id {after!r}; list from the start or behind a listed id")
                 wanted = wanted.where(KernelRow.seq < seq)
-            found = connection.execute(wanted).all()
-        return [rows.kernel_of(row) for row in found]
+            kernels = connection.execute(wanted).all()
+        return [rows.kernel_of(row) for row in kernels]
 
     def delete_kernel(self, kernel_id: str) -> bool:
         """Forget a kernel; False where there is none of this id. Its candidates and their samples stay.
@@ -195,18 +195,18 @@ class SqlStore:
         """
         with self.db.write() as connection:
             wanted = select(KernelRow.seq, KernelRow.artifact_sha256, KernelRow.certificate_digest)
-            found = connection.execute(wanted.where(KernelRow.id == kernel_id).with_for_update()).first()
-            if found is None:
+            row = connection.execute(wanted.where(KernelRow.id == kernel_id).with_for_update()).first()
+            if row is None:
                 return False
             for column in (JobRow.fallback_id, JobRow.kernel_id):
                 connection.execute(update(JobRow).where(column == kernel_id).values({column.key: None}))
-            connection.execute(delete(KernelRow).where(KernelRow.seq == found.seq))
-            unnamed = ~select(KernelRow.seq).where(KernelRow.certificate_digest == found.certificate_digest).exists()
-            connection.execute(delete(CertificateRow).where(CertificateRow.digest == found.certificate_digest, unnamed))
-            unnamed = ~select(KernelRow.seq).where(KernelRow.artifact_sha256 == found.artifact_sha256).exists()
-            gone = connection.execute(delete(ArtifactRow).where(ArtifactRow.sha256 == found.artifact_sha256, unnamed))
+            connection.execute(delete(KernelRow).where(KernelRow.seq == row.seq))
+            unnamed = ~select(KernelRow.seq).where(KernelRow.certificate_digest == row.certificate_digest).exists()
+            connection.execute(delete(CertificateRow).where(CertificateRow.digest == row.certificate_digest, unnamed))
+            unnamed = ~select(KernelRow.seq).where(KernelRow.artifact_sha256 == row.artifact_sha256).exists()
+            gone = connection.execute(delete(ArtifactRow).where(ArtifactRow.sha256 == row.artifact_sha256, unnamed))
         if gone.rowcount:
-            self.db.blobs.delete(found.artifact_sha256)
+            self.db.blobs.delete(row.artifact_sha256)
         return True
 
     # -- devices and blobs ---------------------------------------------------------------------
@@ -218,8 +218,8 @@ class SqlStore:
     def device(self, device_key: str) -> Device | None:
         """A device class as it was described last."""
         with self.db.read() as connection:
-            found = connection.execute(select(DeviceRow.description).where(DeviceRow.key == device_key)).scalar()
-        return None if found is None else Device.from_json(found)
+            description = connection.execute(select(DeviceRow.description).where(DeviceRow.key == device_key)).scalar()
+        return None if description is None else Device.from_json(description)
 
     def put_blob(self, data: bytes) -> str:
         return self.db.blobs.put(data)
@@ -243,8 +243,8 @@ class SqlStore:
             select(*rows.SAMPLE_COLUMNS).join(ids, ids.c.id == SampleSetRow.candidate_id).order_by(SampleSetRow.id)
         )
         with self.db.read() as connection:
-            found = connection.execute(wanted).all()
-            return rows.candidates_of(found, connection.execute(samples).all()) if found else []
+            candidate_rows = connection.execute(wanted).all()
+            return rows.candidates_of(candidate_rows, connection.execute(samples).all()) if candidate_rows else []
 
 
 def select_kernels() -> Select[Any]:

@@ -125,13 +125,13 @@ def _records(db: Database, connection: Connection, artifacts: bool) -> Iterator[
     while True:
         page = select(CandidateRow.id).where(CandidateRow.id > last).order_by(CandidateRow.id).limit(_PAGE).subquery()
         wanted = select(*rows.CANDIDATE_COLUMNS).join(GemmRow).join(page, page.c.id == CandidateRow.id)
-        found = connection.execute(wanted.order_by(CandidateRow.id)).all()
-        if not found:
+        candidate_rows = connection.execute(wanted.order_by(CandidateRow.id)).all()
+        if not candidate_rows:
             break
         samples = select(*rows.SAMPLE_COLUMNS).join(page, page.c.id == SampleSetRow.candidate_id)
         taken = connection.execute(samples.order_by(SampleSetRow.id)).all()
-        yield from map(candidate_out, rows.candidates_of(found, taken))
-        last = found[-1].id
+        yield from map(candidate_out, rows.candidates_of(candidate_rows, taken))
+        last = candidate_rows[-1].id
     if artifacts:
         for row in connection.execute(select_kernels().order_by(KernelRow.seq)).all():
             kernel = rows.kernel_of(row)
@@ -204,11 +204,11 @@ def _known(connection: Connection, page: Mapping[CandidateKey, Candidate]) -> di
     return {key: stored[place] for key, place in places.items() if place in stored}
 
 
-def _merge_kernel(db: Database, connection: Connection, found: KernelIn, origin: str, merged: Merged) -> None:
-    if connection.execute(select(KernelRow.seq).where(KernelRow.id == found.kernel.id)).first() is not None:
+def _merge_kernel(db: Database, connection: Connection, incoming: KernelIn, origin: str, merged: Merged) -> None:
+    if connection.execute(select(KernelRow.seq).where(KernelRow.id == incoming.kernel.id)).first() is not None:
         return
-    db.blobs.put(found.artifact)
-    write_kernel(db, connection, found.kernel, origin, found.stored_at)
+    db.blobs.put(incoming.artifact)
+    write_kernel(db, connection, incoming.kernel, origin, incoming.stored_at)
     merged.kernels += 1
 
 

@@ -15,8 +15,8 @@ from itertools import combinations, product
 
 from tirgemm.config import Config, Space, Value
 from tirgemm.device import Device
-from tirgemm.errors import InvalidConfig, InvalidGemm, Unsupported
-from tirgemm.families.base import Family, require_valid
+from tirgemm.errors import InvalidGemm, Unsupported
+from tirgemm.families.base import Family
 from tirgemm.gemm import ACTIVATIONS, DTYPE_BYTES, LAYOUTS, Gemm
 
 # A choice of a knob.
@@ -215,26 +215,6 @@ def missing_choices(family: Family, device: Device, cases: Iterable[Case], seed:
                     example = _with_config(rng, family, device, gemm, choice, _TRIES_PER_GEMM)
                     wanted[choice] = example is not None
     return sorted((choice for choice, possible in wanted.items() if possible), key=repr)
-
-
-def named_config(family: Family, gemm: Gemm, device: Device, text: str) -> Config:
-    """The config of ``knob=choice knob=choice``; a knob that is not named takes its simplest choice.
-
-    Raises InvalidConfig for a knob or a choice that the space lacks, and where a rule rejects the config.
-    """
-    space = family.space(gemm, device)
-    choices = {knob.name: {str(choice): choice for choice in knob.choices} for knob in space.knobs}
-    named: dict[str, Value] = {}
-    for word in text.split():
-        name, _, choice = word.partition("=")
-        if choice not in choices.get(name, {}):
-            raise InvalidConfig(
-                f"{family.name} for {gemm} has no {word}; choices are {', '.join(choices.get(name, {}))}"
-            )
-        named[name] = choices[name][choice]
-    config = space.at(0).with_(**named)
-    require_valid(family, gemm, config, device)
-    return config
 
 
 def dtypes(family: Family, device: Device) -> tuple[str, ...]:

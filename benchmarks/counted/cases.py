@@ -49,12 +49,12 @@ class CountedCase:
 def cases() -> tuple[CountedCase, ...]:
     """Every case of ``cases.json`` in its order, the cheap ones first; ``rungs``: rungs of the ladder, or all of
     them."""
-    found: list[CountedCase] = []
+    cases: list[CountedCase] = []
     for entry in json.loads(FILE.read_text()):
         gemm, family = Gemm.parse(entry["gemm"]), entry["family"]
         if "rungs" in entry:
             rungs = [rung.name for rung in ladder.RUNGS] if entry["rungs"] == "all" else entry["rungs"]
-            found += [CountedCase(f"{family}.{rung}{entry.get('suffix', '')}", gemm, family, rung) for rung in rungs]
+            cases += [CountedCase(f"{family}.{rung}{entry.get('suffix', '')}", gemm, family, rung) for rung in rungs]
         else:
-            found.append(CountedCase(entry["name"], gemm, family, knobs=tuple(entry.get("knobs", {}).items())))
-    return tuple(found)
+            cases.append(CountedCase(entry["name"], gemm, family, knobs=tuple(entry.get("knobs", {}).items())))
+    return tuple(cases)

@@ -112,6 +112,6 @@ def problems(document: Document) -> Iterator[str]:
             yield f"{where}: no such counter"
         elif row["predicted"] is not None and row["counted"] is not None:
             counter = judged_by(BY_NAME[row["counter"]], bound=row.get("bound", False))
-            found = right(counter, row["predicted"], row["counted"], stray_base(counter, of[row["kernel"]]))
-            if row.get("right") is not found:
-                yield f"{where}: right is {row.get('right')}, the figures give {found}"
+            verdict = right(counter, row["predicted"], row["counted"], stray_base(counter, of[row["kernel"]]))
+            if row.get("right") is not verdict:
+                yield f"{where}: right is {row.get('right')}, the figures give {verdict}"

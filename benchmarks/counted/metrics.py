@@ -146,24 +146,24 @@ def chosen(available: AbstractSet[str]) -> dict[str, str]:
     """
     if not available:
         return {c.name: c.metrics[-1] for c in COUNTERS if not any(w in c.name for w in ("matrix", "cop"))}
-    found = {}
+    metrics = {}
     for counter in COUNTERS:
         metric = next((m for m in counter.metrics if all(name in available for name in base_names(m))), None)
         if metric is not None:
-            found[counter.name] = metric
-    return found
+            metrics[counter.name] = metric
+    return metrics
 
 
 def candidates(available: AbstractSet[str]) -> list[str]:
     """What to profile: of each counter the best metric of the SM's and the best of the L1's, chosen or not. The
     profiler's log keeps both, so that another choice needs no new run; more of the same would only be more passes.
     """
-    found: set[str] = set(chosen(available).values())
+    metrics: set[str] = set(chosen(available).values())
     for counter in COUNTERS:
         had = [metric for metric in counter.metrics if all(name in available for name in base_names(metric))]
         for of_l1 in (False, True):
-            found |= set([metric for metric in had if metric.startswith("l1tex__") is of_l1][:1])
-    return sorted({part for metric in found for part in metric.split("+")})
+            metrics |= set([metric for metric in had if metric.startswith("l1tex__") is of_l1][:1])
+    return sorted({part for metric in metrics for part in metric.split("+")})
 
 
 def right(counter: CountedMetric, predicted: float, counted: float, requests: float | None) -> bool:

@@ -35,10 +35,10 @@ class ProfiledLaunch:
 
 def program() -> str:
     """The path of ncu. Raises MissingExtra."""
-    found = shutil.which("ncu") or shutil.which("ncu", path=os.pathsep.join(_PLACES))
-    if found is None:
+    program = shutil.which("ncu") or shutil.which("ncu", path=os.pathsep.join(_PLACES))
+    if program is None:
         raise MissingExtra(f"ncu is neither on PATH nor in {', '.join(_PLACES)}: install Nsight Compute")
-    return found
+    return program
 
 
 def available(arch: str) -> frozenset[str]:
@@ -113,14 +113,14 @@ def _below(root: int, command: Sequence[str]) -> list[int]:
         with contextlib.suppress(OSError):  # it ended meanwhile
             lines[int(folder.name)] = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-    found = []
+    pids = []
     for pid in parents:
         above = pid
         while above not in (root, 0, 1) and above in parents:
             above = parents[above]
         if above == root and pid != root and lines[pid] == list(command):
-            found.append(pid)
-    return found
+            pids.append(pid)
+    return pids
 
 
 def read(text: str) -> list[ProfiledLaunch]:
@@ -138,7 +138,7 @@ def read(text: str) -> list[ProfiledLaunch]:
     absent = [name for name in ("ID", "Kernel Name", "Grid Size", "Block Size") if name not in columns]
     if absent:
         raise MeasurementFailed(f"ncu's table lacks {', '.join(absent)}; it has {', '.join(head[:12])}")
-    found = []
+    launches = []
     for row in rows:
         if len(row) != len(head) or not row[0].strip().isdigit():
             continue  # the line of units, and what is cut off
@@ -147,10 +147,10 @@ def read(text: str) -> list[ProfiledLaunch]:
             if "__" in name and (value := _number(row[number])) is not None:
                 values[name] = value
         kernel = row[columns["Kernel Name"]].partition("(")[0].strip()
-        found.append(
+        launches.append(
             (int(row[0]), ProfiledLaunch(kernel, row[columns["Grid Size"]], row[columns["Block Size"]], values))
         )
-    return [launch for _, launch in sorted(found, key=lambda pair: pair[0])]
+    return [launch for _, launch in sorted(launches, key=lambda pair: pair[0])]
 
 
 def _number(text: str) -> float | None:

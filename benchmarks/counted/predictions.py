@@ -41,13 +41,13 @@ def predicted(gemm: Gemm, config: Config, device: Device, cubin: bytes) -> tuple
     launch = checked_launch(program, host)
     code = disassemble(cubin)
     resources = resources_of(cubin, code)
-    found = []
+    predictions = []
     for kernel, analysis in zip(launch.kernels, analyse(functions, launch, gemm, device, cubin), strict=True):
         occupancy = occupancy_of(kernel, resources[kernel.symbol], device)
         counters = memory_counters(analysis, bank_model(device.arch)) | {"occupancy_percent": 100 * occupancy.share}
         unknown = tuple(map(str, analysis.unknown))
-        found.append(Prediction(kernel.symbol, counters, unknown, bounds(analysis)))
-    return tuple(found)
+        predictions.append(Prediction(kernel.symbol, counters, unknown, bounds(analysis)))
+    return tuple(predictions)
 
 
 def bounds(analysis: KernelAnalysis) -> frozenset[str]:

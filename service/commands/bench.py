@@ -71,7 +71,7 @@ def bench(
 ) -> None:
     """Measure every shape of every SUITE: default and tuned, beside the baselines, verified, samples kept."""
     from tirgemm.bench.results import ResultsFile, device_folder, environment
-    from tirgemm.bench.suite_run import Bench, Work
+    from tirgemm.bench.suite_run import Bench, BenchOptions, Work
     from tirgemm.bench.suites import benchmarks_folder, suite_named
     from tirgemm.detect import device as detect
     from tirgemm.tuning.budget import Budget
@@ -113,18 +113,18 @@ def bench(
             tracker(event)
             progress.update(task, description=str(tracker.progress))
 
-        runner = Bench(
-            workbench,
-            baselines=asked,
+        options = BenchOptions(
+            baselines=None if asked is None else tuple(asked),
             budget=budget,
             seed=seed,
-            families=family,
+            families=tuple(family) if family else None,
             recorded=recorded,
             seconds=measure,
             finalists=finalists,
             races=races,
             on_event=on_event,
         )
+        runner = Bench(workbench, options)
         left = runner.run(works, names, on_row, limit_s=limit)
     files = [_summary(work.file) for work in works]
     document: dict[str, Any] = {"files": files, "left": left}
@@ -176,6 +176,6 @@ def _line(row: Row, kept: bool) -> str:
 def _show(title: str, summary: Mapping[str, Mapping[str, Any]]) -> None:
     table = Table("variant", "speed against", ">geometric mean", ">least", ">shapes", title=title)
     for variant, baselines in summary.items():
-        for name, found in baselines.items():
-            table.add_row(variant, name, f"{found['geomean']:.3f}", f"{found['min']:.3f}", str(found["count"]))
+        for name, beside in baselines.items():
+            table.add_row(variant, name, f"{beside['geomean']:.3f}", f"{beside['min']:.3f}", str(beside["count"]))
     console.out.print(table)

@@ -37,22 +37,22 @@ def candidates(
 
     problem = Gemm.parse(gemm)
     with existing_database(data, db) as database:
-        found = recorded(database, problem, device, regime_named(regime))
+        of_problem = recorded(database, problem, device, regime_named(regime))
     if as_csv and not as_json:
-        sys.stdout.write(found.to_csv())
+        sys.stdout.write(of_problem.to_csv())
         return
-    console.emit(as_json, found.to_json(), lambda: _show(found))
+    console.emit(as_json, of_problem.to_json(), lambda: _show(of_problem))
 
 
-def _show(found: Recorded) -> None:
+def _show(shown: Recorded) -> None:
     from tirgemm.service.views.candidate_list import knobs_of, other_knobs, same_knobs
 
-    statuses = Counter(entry.candidate.status.value.replace("_", " ") for entry in found.entries)
+    statuses = Counter(entry.candidate.status.value.replace("_", " ") for entry in shown.entries)
     counts = ", ".join(f"{count} {status}" for status, count in statuses.items())
-    console.out.print(f"{found.gemm} on {found.device_key}, {found.regime}: {counts}", style="bold")
+    console.out.print(f"{shown.gemm} on {shown.device_key}, {shown.regime}: {counts}", style="bold")
     for entries, heads, cells in (
-        (found.measured, (">us", ">95 % interval", "taken in", ">error", ">MHz"), _figures),
-        (found.others, ("status", "why"), _reasons),
+        (shown.measured, (">us", ">95 % interval", "taken in", ">error", ">MHz"), _figures),
+        (shown.others, ("status", "why"), _reasons),
     ):
         if not entries:
             continue

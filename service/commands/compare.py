@@ -41,19 +41,23 @@ def compare(
     trusted = trust_of(trust, data)
     one, two = (open_artifact(text, data, db, trusted) for text in (a, b))
     asked = regime_named(regime)
-    found = compare_now(one, two, asked, seconds, lock_dir) if measure else put_side_by_side(one, two, asked)
-    console.emit(as_json, found.to_json(), lambda: show(sections(found)))
+    comparison = compare_now(one, two, asked, seconds, lock_dir) if measure else put_side_by_side(one, two, asked)
+    console.emit(as_json, comparison.to_json(), lambda: show(sections(comparison)))
 
 
-def sections(found: Comparison) -> Iterator[Section]:
+def sections(comparison: Comparison) -> Iterator[Section]:
     """The comparison in tables: what both are, knobs, times, machine code."""
-    yield from (part for part in (_what(found), _knobs(found), _times(found), _code(found)) if part is not None)
+    yield from (
+        part
+        for part in (_what(comparison), _knobs(comparison), _times(comparison), _code(comparison))
+        if part is not None
+    )
 
 
-def _what(found: Comparison) -> Section:
+def _what(comparison: Comparison) -> Section:
     from tirgemm.service.explain.tables import row, table
 
-    sides = (found.a, found.b)
+    sides = (comparison.a, comparison.b)
     manifests = [side.package.manifest for side in sides]
     rows = [
         ("from", *(side.where for side in sides)),
@@ -65,44 +69,44 @@ def _what(found: Comparison) -> Section:
         ("built by", *(f"tirgemm {manifest.tirgemm}" for manifest in manifests)),
         ("kernel", *(manifest.kernel_sha256[:16] for manifest in manifests)),
     ]
-    notes = ["They are one and the same kernel."] if found.same_kernel else []
+    notes = ["They are one and the same kernel."] if comparison.same_kernel else []
     return table("What is compared", ("", "A", "B"), [row(*cells) for cells in rows], notes=notes)
 
 
-def _knobs(found: Comparison) -> Section | None:
+def _knobs(comparison: Comparison) -> Section | None:
     from tirgemm.service.explain.tables import Section, row, table
 
     rows = [
         row(each.knob, "-" if each.kernel is None else str(each.kernel), "-" if each.other is None else str(each.other))
-        for each in found.differences
+        for each in comparison.differences
     ]
     if not rows:
         return Section("Knobs", notes=("All knobs are the same.",))
     return table("Knobs that differ", ("knob", "A", "B"), rows)
 
 
-def _times(found: Comparison) -> Section:
+def _times(comparison: Comparison) -> Section:
     from tirgemm.service.explain.tables import row, table
 
     rows = []
-    for name, opened, time in zip("AB", (found.a, found.b), found.times, strict=True):
+    for name, opened, time in zip("AB", (comparison.a, comparison.b), comparison.times, strict=True):
         if time is None:
-            rows.append(row(name, "-", "", "", "", f"it was not measured in the regime {found.regime}"))
+            rows.append(row(name, "-", "", "", "", f"it was not measured in the regime {comparison.regime}"))
             continue
         interval, flops = time.interval, opened.package.manifest.gemm.flops
         spread = f"{interval.low:.2f} to {interval.high:.2f}" if interval else "-"
         clock = time.samples.conditions.get("clock_mhz") if time.samples else None
         rows.append(row(name, f"{time.us:.2f}", spread, f"{flops / time.us / 1e6:.3g}", str(clock or ""), time.taken))
     heads = ("", ">us a call", ">95 % interval", ">TFLOP/s", ">MHz", "taken")
-    return table(f"Times, {found.regime}", heads, rows, notes=tuple(_verdict(found)))
+    return table(f"Times, {comparison.regime}", heads, rows, notes=tuple(_verdict(comparison)))
 
 
-def _verdict(found: Comparison) -> Iterator[str]:
+def _verdict(comparison: Comparison) -> Iterator[str]:
     """What the times say of which is faster, and how far that can be believed."""
-    if found.comparable:
-        yield f"The times say nothing of which is faster: {found.comparable}."
+    if comparison.comparable:
+        yield f"The times say nothing of which is faster: {comparison.comparable}."
         return
-    ratio, interval = found.ratio, found.ratio_interval
+    ratio, interval = comparison.ratio, comparison.ratio_interval
     if ratio is None:
         yield "There are not two times to compare: --measure takes them, where the device is here."
         return
@@ -114,19 +118,19 @@ def _verdict(found: Comparison) -> Iterator[str]:
         yield f"{words}: {'A' if interval.low > 1 else 'B'} is faster."
     else:
         yield f"{words}: these samples do not tell which is faster."
-    if not found.same_run:
+    if not comparison.same_run:
         yield (
             "They are of different runs, at which the machine may have been in different states: --measure races "
             "both in one."
         )
 
 
-def _code(found: Comparison) -> Section:
+def _code(comparison: Comparison) -> Section:
     from tirgemm.service.explain.tables import count, row, table
 
-    one, two = found.code
+    one, two = comparison.code
     pairs: list[tuple[str, int | None, int | None]] = [("bytes of code and data", one.nbytes, two.nbytes)]
-    figures = [dict(code.figures) for code in found.code]
+    figures = [dict(code.figures) for code in comparison.code]
     pairs += [(name, figures[0].get(name), figures[1].get(name)) for name in {**figures[0], **figures[1]}]
     if one.instructions is not None or two.instructions is not None:
         pairs.append(("instructions", one.instructions, two.instructions))
@@ -134,5 +138,5 @@ def _code(found: Comparison) -> Section:
         mine, theirs = counts
         pairs += [(f"{title}{name}", mine.get(name, 0), theirs.get(name, 0)) for name in {**mine, **theirs}]
     rows = [row(name, *("-" if n is None else count(n) for n in (left, right))) for name, left, right in pairs]
-    notes = [f"{name}: {code.missing}." for name, code in zip("AB", found.code, strict=True) if code.missing]
+    notes = [f"{name}: {code.missing}." for name, code in zip("AB", comparison.code, strict=True) if code.missing]
     return table("Machine code", ("", ">A", ">B"), rows, notes=notes)

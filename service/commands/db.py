@@ -13,6 +13,7 @@ from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, StoreError
+from tirgemm.service.commands.collect import collect
 from tirgemm.service.commands.tune import Data, Url
 from tirgemm.tuning_db.data_folder import database_file, existing_database, open_database
 
@@ -22,6 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(collect)
 # Parts of the problems that a new model is tried on, each by a model of the others.
 TRAINING_FOLDS = 8
 RecordsFile = Annotated[Path, typer.Argument(metavar="FILE", help="A records file, .jsonl or .jsonl.gz.")]
@@ -33,17 +35,17 @@ def info(data: Data = None, db: Url = None, as_json: Json = False) -> None:
     from tirgemm.tuning_db import admin
 
     with existing_database(data, db) as database:
-        found = admin.info(database).to_json()
+        about = admin.info(database).to_json()
 
     def show() -> None:
-        for name, value in found.items():
+        for name, value in about.items():
             if isinstance(value, dict):
                 value = ", ".join(f"{key} {count}" for key, count in value.items()) or "none"
             elif isinstance(value, list):
                 value = ", ".join(map(str, value)) or "none"
             console.out.print(f"{name.replace('_', ' ')}: {value}")
 
-    console.emit(as_json, found, show)
+    console.emit(as_json, about, show)
 
 
 @app.command()
@@ -126,14 +128,14 @@ def gc(
     from tirgemm.tuning_db import admin
 
     with existing_database(data, db) as database:
-        found = asdict(admin.collect(database, older_than_s=older_than, dry_run=dry_run))
+        collected = asdict(admin.collect(database, older_than_s=older_than, dry_run=dry_run))
         if vacuum and not dry_run:
             admin.vacuum(database)
     verb = "would be deleted" if dry_run else "deleted"
     console.emit(
         as_json,
-        found | {"dry_run": dry_run},
-        lambda: console.out.print(f"{found['blobs']} blobs ({found['blob_bytes']} bytes) {verb}"),
+        collected | {"dry_run": dry_run},
+        lambda: console.out.print(f"{collected['blobs']} blobs ({collected['blob_bytes']} bytes) {verb}"),
     )
 
 
@@ -184,13 +186,13 @@ def train(
     def show() -> None:
         said = document["provenance"]
         console.out.print(f"{path}: {size} bytes, trained on {said['rows']} configs of {said['problems']} problems")
-        for regime, found in said["held_out"].items():
+        for regime, shares in said["held_out"].items():
             first = [
-                f"{name} {found[name]['geomean']:.3f} (least {found[name]['least']:.3f})"
+                f"{name} {shares[name]['geomean']:.3f} (least {shares[name]['least']:.3f})"
                 for name in ("estimate", "model")
             ]
             console.out.print(
-                f"{regime}, {found['problems']} problems held out, the first choice over the fastest recorded: "
+                f"{regime}, {shares['problems']} problems held out, the first choice over the fastest recorded: "
                 f"{', '.join(first)}"
             )
 
@@ -199,13 +201,13 @@ def train(
 
 def _device_of_records(devices: Sequence[Device], wanted: str | None) -> Device:
     """The device that is named, or the only one."""
-    found = [device for device in devices if wanted is None or wanted in device.names]
-    if len({device.key for device in found}) == 1:
-        return found[0]
+    meant = [device for device in devices if wanted is None or wanted in device.names]
+    if len({device.key for device in meant}) == 1:
+        return meant[0]
     keys = ", ".join(sorted({device.key for device in devices})) or "none"
     raise InvalidRequest(
         f"--device is {wanted!r}; the records are of the devices {keys}: name one of them"
-        if wanted is not None or found
+        if wanted is not None or meant
         else "the records are of no device; measure something first"
     )
 

@@ -18,11 +18,10 @@ from tirgemm.service.commands.tune import Data, Url
 from tirgemm.tuning_db.data_folder import SIGNING_KEY, database_file, open_store
 
 if TYPE_CHECKING:
-    from tirgemm.analysis.roofline import MeasuredRate
+    from tirgemm.analysis.roofline import MeasuredRate, MeasuredTime
     from tirgemm.config import Config
     from tirgemm.device import Device
     from tirgemm.service.explain.gather import Report
-    from tirgemm.tuning.explain import MeasuredTime
 
 
 def explain(
@@ -157,6 +156,7 @@ def _kernel(kernel: str, knobs: str, places: Places) -> Report:
 
 
 def _config(wanted: Wanted, family: str | None, knobs: str, places: Places, base: Config | None = None) -> Report:
+    from tirgemm.analysis.roofline import Measurements
     from tirgemm.service.explain.gather import Report, recorded_time
     from tirgemm.service.explain.rates import of_results, of_store
     from tirgemm.tuning.explain import chosen, explain
@@ -172,9 +172,8 @@ def _config(wanted: Wanted, family: str | None, knobs: str, places: Places, base
             rates = of_store(store, device)
     if places.measured is not None:
         rates |= of_results(places.measured, device, regime)
-    return Report(
-        explain(gemm, config, device, compiled=wanted.compiled, m=wanted.m, regime=regime, time=time, measured=rates)
-    )
+    measured = Measurements(time, rates)
+    return Report(explain(gemm, config, device, compiled=wanted.compiled, m=wanted.m, regime=regime, measured=measured))
 
 
 def _tell_followers(base: Config, config: Config, knobs: str) -> None:

@@ -15,6 +15,7 @@ from tirgemm._terminal.tables import Column, Fields, Table
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import REGIMES, Gemm, Regime, regime_named
 from tirgemm.progress import role_name, role_words
+from tirgemm.timings import SearchEnd, Timings
 
 if TYPE_CHECKING:
     from tirgemm.tuning_db import Database, SqlStore
@@ -37,7 +38,7 @@ DbUrl = Annotated[
 KernelId = Annotated[str, typer.Argument(metavar="ID", help="A kernel, by its id.")]
 KernelIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Kernels, by their ids.")]
 Document = dict[str, Any]
-_ENDED = {
+_ENDED: dict[SearchEnd, str] = {
     "trials": ", the search's budget",
     "seconds": ", then the search's seconds were over",
     "exhausted": ", all that there are",
@@ -72,7 +73,7 @@ def list_kernels(
     """The newest kernels. Of several tuned ones for a problem, device and regime the newest is the one that is
     served."""
     with _kernels(url, data, db) as kernels:
-        found = kernels.list(limit, gemm, device, None if regime is None else regime_named(regime))
+        documents = kernels.list(limit, gemm, device, None if regime is None else regime_named(regime))
 
     def show() -> None:
         table = Table(
@@ -86,7 +87,7 @@ def list_kernels(
             Column("trials", number=True, optional=2),
             Column("made", optional=4),
         )
-        for kernel in found:
+        for kernel in documents:
             us, ratio = _figures(kernel, kernel["regime"])
             made = str(kernel["created_at"])[:16].replace("T", " ")
             name = kernel["device"]["name"]
@@ -101,9 +102,9 @@ def list_kernels(
                 str(kernel["trials"]),
                 made,
             )
-        console.out.print(table if found else "there is no such kernel")
+        console.out.print(table if documents else "there is no such kernel")
 
-    console.emit(as_json, {"kernels": found}, show)
+    console.emit(as_json, {"kernels": documents}, show)
 
 
 @app.command()
@@ -123,7 +124,8 @@ def show(
             us, ratio = _figures(kernel, regime)
             if us:
                 times.append((regime, f"{us} us a call" + (f", {ratio} x the default" if ratio else "")))
-        ended = _ENDED.get(kernel["timings"].get("search", {}).get("ended"), "")
+        timings = Timings.from_json(kernel["timings"])
+        ended = _ENDED[timings.ended] if timings.ended else ""
         certificate = kernel["certificate"]
         tests = f"{len(certificate['tests'])} tests against {certificate['reference']}" if certificate else "none"
         fields = [
@@ -135,7 +137,7 @@ def show(
             ("config", str(config)),
             *times,
             ("trials", f"{kernel['trials']}{ended}"),
-            ("chosen", kernel["timings"].get("selection", {}).get("reason", "")),
+            ("chosen", timings.reason),
             ("certificate", tests),
             ("artifact", f"{kernel['artifact']['sha256']} ({kernel['artifact']['bytes']} bytes)"),
             ("made", kernel["created_at"]),
@@ -151,26 +153,26 @@ def delete(
 ) -> None:
     """Delete kernels with their artifacts. What was measured stays, so that making one again is quick."""
     with _kernels(url, data, db) as kernels:
-        found = [kernels.show(kernel_id) for kernel_id in dict.fromkeys(kernel_ids)]
-        for kernel in found:
+        documents = [kernels.show(kernel_id) for kernel_id in dict.fromkeys(kernel_ids)]
+        for kernel in documents:
             kernels.delete(kernel["id"])
 
     def tell() -> None:
-        for kernel in found:
+        for kernel in documents:
             where = f"{kernel['device']['name']} ({kernel['regime']})"
             what = f"{role_name(kernel['role'])} kernel of {kernel['gemm']} on {where}"
             console.out.print(f"deleted {kernel['id']}, the {what}; what was measured for it stays")
 
-    console.emit(as_json, {"deleted": [kernel["id"] for kernel in found]}, tell)
+    console.emit(as_json, {"deleted": [kernel["id"] for kernel in documents]}, tell)
 
 
 def _figures(kernel: Document, regime: Regime) -> tuple[str, str]:
     """Microseconds a call in a regime and the ratio to the default, as texts; empty where nobody took them."""
-    timing = kernel["timings"].get(regime, {})
-    if "median_us" not in timing:
+    timing = Timings.from_json(kernel["timings"]).of(regime)
+    if timing is None:
         return "", ""
-    ratio = timing.get("baselines", {}).get("default", {}).get("ratio")
-    return f"{timing['median_us']:.2f}", f"{ratio:.3f}" if ratio is not None else ""
+    ratio = timing.ratio_to("default")
+    return f"{timing.median_us:.2f}", f"{ratio:.3f}" if ratio is not None else ""
 
 
 @contextmanager
@@ -197,12 +199,12 @@ class _Served:
         self._client = client
 
     def list(self, limit: int, gemm: str | None, device: str | None, regime: Regime | None) -> list[Document]:
-        found: list[Document] = self._client.kernels(limit, gemm=gemm, device=device, regime=regime)
-        return found
+        documents: list[Document] = self._client.kernels(limit, gemm=gemm, device=device, regime=regime)
+        return documents
 
     def show(self, kernel_id: str) -> Document:
-        found: Document = self._client.kernel_document(kernel_id)
-        return found
+        document: Document = self._client.kernel_document(kernel_id)
+        return document
 
     def delete(self, kernel_id: str) -> None:
         self._client.delete(kernel_id)
@@ -221,8 +223,8 @@ class _Stored:
 
         problem = None if gemm is None else Gemm.parse(gemm)
         keys = None if device is None else device_keys(self._database, device)
-        found = list_kernels(self._database, gemm=problem, device_keys=keys, regime=regime, limit=limit)
-        return [kernel_members(record) for record in found]
+        records = list_kernels(self._database, gemm=problem, device_keys=keys, regime=regime, limit=limit)
+        return [kernel_members(record) for record in records]
 
     def show(self, kernel_id: str) -> Document:
         from tirgemm.service.views.kernel_members import kernel_members

@@ -232,10 +232,10 @@ def _measured(
             measured = any(row["status"] == "measured" for row in known)
             if measured and wanted <= {row["variant"] for row in known}:
                 continue
-            found = runner.measure(gemm, regime, rows, status.update)
-            rows = [row for row in rows if row["gemm"] != str(gemm)] + found
+            outcome = runner.measure(gemm, regime, rows, status.update)
+            rows = [row for row in rows if row["gemm"] != str(gemm)] + outcome
             if file is not None:
-                file.put(*found)
+                file.put(*outcome)
     return rows
 
 
@@ -253,9 +253,9 @@ def _ladder(gemm: Gemm, rows: list[Row]) -> Ladder:
     mine = [row for row in rows if row["gemm"] == str(gemm) and row["status"] == "measured"]
     rungs = {entry.step.name for entry in entries}
     theirs = {
-        name: gemm.flops / statistics.median(found["samples_us"]) / 1e6
+        name: gemm.flops / statistics.median(beside["samples_us"]) / 1e6
         for row in mine[:1]
-        for name, found in row["baselines"].items()
+        for name, beside in row["baselines"].items()
         if name not in rungs
     }
     return gemm, entries, theirs

@@ -104,7 +104,7 @@ def _show(opened: Opened, texts: tuple[str, ...]) -> None:
         ("role", _role(record) if record else ""),
         ("signed by", opened.signature),
         ("certificate", _certificate(manifest.certificate, manifest.kernel_sha256)),
-        ("chosen", str(manifest.timings.get("selection", {}).get("reason", ""))),
+        ("chosen", manifest.timings.reason),
         ("launches", "; ".join(_launches(opened))),
         ("built by", f"tirgemm {manifest.tirgemm}, {' '.join(manifest.flags)}"),
         ("kernel", manifest.kernel_sha256),
@@ -155,7 +155,7 @@ def _launches(opened: Opened) -> list[str]:
             registers = {kernel.name: kernel.registers for kernel in kernels(opened.package.binary)}
         except AnalysisFailed:
             registers = {}
-    found = []
+    launches = []
     for kernel in manifest.launch.kernels:
         grid = " x ".join(expr.text(extent) for extent in kernel.grid)
         words = f"{kernel.symbol} on {grid} blocks"
@@ -163,31 +163,26 @@ def _launches(opened: Opened) -> list[str]:
             words += f" of {kernel.block[0] * kernel.block[1] * kernel.block[2]} threads"
             words += f", {kernel.shared_bytes:,} bytes of dynamic shared memory" if kernel.shared_bytes else ""
             words += f", {registers[kernel.symbol]} registers a thread" if kernel.symbol in registers else ""
-        found.append(words)
-    return found
+        launches.append(words)
+    return launches
 
 
 def _timings(opened: Opened) -> Table:
     """A row for each regime: the time, and how the baselines of the same run compare."""
     manifest = opened.package.manifest
-    measured = {
-        regime: timing
-        for regime in REGIMES
-        if isinstance(timing := manifest.timings.get(regime), dict)
-        and isinstance(timing.get("median_us"), (int, float))
-    }
-    names = sorted({name for timing in measured.values() for name in timing.get("baselines", {})})
+    measured = {regime: timing for regime in REGIMES if (timing := manifest.timings.of(regime))}
+    names = sorted({name for timing in measured.values() for name in timing.baselines})
     table = Table(
         "regime", ">us a call", ">TFLOP/s", *(f">speed against {name}" for name in names), ">samples", indent=2
     )
     for regime, timing in measured.items():
-        us = float(timing["median_us"])
-        ratios = [timing.get("baselines", {}).get(name, {}).get("ratio") for name in names]
+        us = timing.median_us
+        ratios = [timing.ratio_to(name) for name in names]
         table.add_row(
             plain(regime),
             f"{us:.2f}",
             f"{manifest.gemm.flops / us / 1e6:.3g}",
             *(f"{ratio:.3f}" if ratio else "-" for ratio in ratios),
-            str(timing.get("samples", "")),
+            "" if timing.samples is None else str(timing.samples),
         )
     return table

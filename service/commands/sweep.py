@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tirgemm._terminal import console
 from tirgemm.events import CandidateRecorded, Event
+from tirgemm.gemm import Regime
 
 if TYPE_CHECKING:
     from tirgemm.gemm import Gemm
@@ -100,9 +102,10 @@ def document(outcomes: Sequence[Outcome], describe: Callable[[Any], dict[str, An
     }
 
 
-def _line(outcome: Outcome, regime: str) -> str:
+def _line(outcome: Outcome, regime: Regime) -> str:
     if outcome.record is None:
         return f"{outcome.gemm}  {outcome.error}"
-    timing = outcome.record.timings.get(regime, {})
-    ratios = "".join(f"  {beside['ratio']:.3f} x {name}" for name, beside in timing.get("baselines", {}).items())
-    return f"{outcome.gemm}  {timing.get('median_us', float('nan')):.2f} us{ratios}  {outcome.record.config}"
+    timing = outcome.record.timings.of(regime)
+    us, baselines = (timing.median_us, timing.baselines) if timing else (math.nan, {})
+    ratios = "".join(f"  {beside.ratio:.3f} x {name}" for name, beside in baselines.items())
+    return f"{outcome.gemm}  {us:.2f} us{ratios}  {outcome.record.config}"

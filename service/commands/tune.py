@@ -107,12 +107,12 @@ def tune(
                 told.append(event)
                 view(event)
 
-            found = run(request, store=store, signer=key, control=Control(on_event, stop=stop), lock_dir=lock_dir)
+            kernel = run(request, store=store, signer=key, control=Control(on_event, stop=stop), lock_dir=lock_dir)
     except KeyboardInterrupt:
         console.leave_interrupted()
     if out is not None:
-        found.save(out)
-    document = describe(found.record) | {
+        kernel.save(out)
+    document = describe(kernel.record) | {
         "stored": not any(isinstance(event, SearchStarted) for event in told),
         "interrupted": stop.is_set(),
         "search": tracker.to_json(),
@@ -121,10 +121,10 @@ def tune(
     }
 
     def show() -> None:
-        _show(found.record)
+        _show(kernel.record)
         if document["stored"]:
             console.out.print(
-                f"from the database: {found.record.trials} trials on {found.record.created_at[:10]};"
+                f"from the database: {kernel.record.trials} trials on {kernel.record.created_at[:10]};"
                 " more --trials or --retune go on from there"
             )
         if stop.is_set():
@@ -159,18 +159,18 @@ def _tune_many(
         stop_on_interrupt(stop, acknowledge, force_exit=console.leave_interrupted),
     ):
         outcomes = sweep(requests, workbench, stop=stop, quiet=as_json)
-    found = sweep_document(outcomes, describe) | {"interrupted": stop.is_set()}
+    swept = sweep_document(outcomes, describe) | {"interrupted": stop.is_set()}
     console.emit(
         as_json,
-        found,
+        swept,
         lambda: console.out.print(
-            f"{len(found['kernels'])} of {len(requests)} problems have a tuned kernel"
+            f"{len(swept['kernels'])} of {len(requests)} problems have a tuned kernel"
             + ("; the same command goes on from there" if stop.is_set() else "")
         ),
     )
     if stop.is_set():
         raise typer.Exit(console.INTERRUPTED)
-    if found["failed"]:
+    if swept["failed"]:
         raise typer.Exit(1)
 
 
@@ -184,7 +184,7 @@ def describe(record: KernelRecord) -> dict[str, Any]:
         "device": record.device.key,
         "config": record.config.to_json(),
         "config_hash": record.config.digest,
-        "timings": record.timings,
+        "timings": record.timings.to_json(),
         "certificate": certificate,
         "created_at": record.created_at,
     }
@@ -205,18 +205,18 @@ def _stopped_by_interrupt(view: ProgressView) -> Iterator[threading.Event]:
 
 def _show(record: KernelRecord) -> None:
     table = Table("regime", ">us a call", ">TFLOP/s", title=f"{record.gemm} on {record.device.model}: {record.config}")
-    timings = {regime: t for regime in REGIMES if "median_us" in (t := record.timings.get(regime, {}))}
-    names = sorted({name for timing in timings.values() for name in timing["baselines"]})
+    timings = {regime: timing for regime in REGIMES if (timing := record.timings.of(regime))}
+    names = sorted({name for timing in timings.values() for name in timing.baselines})
     for name in names:
         table.add_column(f">speed against {name}")
     for regime, timing in timings.items():
-        us = timing["median_us"]
-        ratios = [timing["baselines"].get(name, {}).get("ratio") for name in names]
+        us = timing.median_us
+        ratios = [timing.ratio_to(name) for name in names]
         words = [f"{ratio:.3f}" if ratio else "-" for ratio in ratios]
         table.add_row(regime, f"{us:.2f}", f"{record.gemm.flops / us / 1e6:.3g}", *words)
     console.out.print(table)
     passed = record.certificate is not None and record.certificate.passed
-    default = record.timings.get("default", {}).get("config") == str(record.config)
+    default = record.timings.default == str(record.config)
     words = [
         role_words(record.role, portable=record.portable),
         *(["the default is the best"] if default and record.role == "tuned" else []),

@@ -34,13 +34,13 @@ class Drawing:
     svg: str
 
 
-def drawings(found: Explanation) -> tuple[Drawing, ...]:
+def drawings(explanation: Explanation) -> tuple[Drawing, ...]:
     """Roofline, waves, banks, the shared tile and its copy, as far as the kernel has them."""
-    return (*_roofline(found), *_waves(found), *_banks(found), *_tile(found))
+    return (*_roofline(explanation), *_waves(explanation), *_banks(explanation), *_tile(explanation))
 
 
-def _roofline(found: Explanation) -> Iterator[Drawing]:
-    known = found.roofline
+def _roofline(explanation: Explanation) -> Iterator[Drawing]:
+    known = explanation.roofline
     slopes = [c for c in known.ceilings if c.name != "compute"] if known else []
     if known is None or not slopes:
         return
@@ -54,19 +54,19 @@ def _roofline(found: Explanation) -> Iterator[Drawing]:
     yield Drawing("Roofline", f"{words} {how}.", svg)
 
 
-def _waves(found: Explanation) -> Iterator[Drawing]:
-    waves = found.main.waves
-    if waves is None or (found.cut is not None and found.cut.even):
+def _waves(explanation: Explanation) -> Iterator[Drawing]:
+    waves = explanation.main.waves
+    if waves is None or (explanation.cut is not None and explanation.cut.even):
         return
     units = waves.units if waves.cluster == 1 else 0
-    svg = waves_picture(waves.items, waves.slots, what=wave_items(found, found.main), units=units)
+    svg = waves_picture(waves.items, waves.slots, what=wave_items(explanation, explanation.main), units=units)
     yield Drawing("Waves over the SMs", "A bar a wave; what the last one leaves idle is hollow.", svg)
 
 
-def _banks(found: Explanation) -> Iterator[Drawing]:
+def _banks(explanation: Explanation) -> Iterator[Drawing]:
     """The worst request of what conflicts, else of what loads and stores most; each kind once."""
     shown: dict[tuple[str, str], AccessReport] = {}
-    for access in found.main.memory.accesses:
+    for access in explanation.main.memory.accesses:
         if access.space == "shared" and access.op not in ("bulk", "matrix") and access.example is not None:
             key = buffer_name(access), operation(access)
             known = shown.get(key)
@@ -81,7 +81,7 @@ def _banks(found: Explanation) -> Iterator[Drawing]:
             continue
         addresses = [0 if address is None else address for address in access.example.addresses]
         active = [address is not None for address in access.example.addresses]
-        report = wavefronts.analyze(addresses, kind, active, found.device.arch)
+        report = wavefronts.analyze(addresses, kind, active, explanation.device.arch)
         words = "The request that costs most: " if access.conflicts else "One request: "
         title = f"Banks: {operation(access)} of {buffer_name(access)}"
         counted = (
@@ -96,13 +96,13 @@ def _banks(found: Explanation) -> Iterator[Drawing]:
         )
 
 
-def _tile(found: Explanation) -> Iterator[Drawing]:
-    tile = shared_tile(found.gemm, found.config, found.device)
+def _tile(explanation: Explanation) -> Iterator[Drawing]:
+    tile = shared_tile(explanation.gemm, explanation.config, explanation.device)
     if tile is None:
         return
-    mine = [a for a in found.main.memory.accesses if a.operand.partition("_")[0] == "a"]
+    mine = [a for a in explanation.main.memory.accesses if a.operand.partition("_")[0] == "a"]
     patterns = requests(tile, mine)
-    layouts = _layouts(tile.layout, [*patterns.values()], found.device.arch)
+    layouts = _layouts(tile.layout, [*patterns.values()], explanation.device.arch)
     own = f"The kernel has {tile.layout}."
     words = (
         "The tile of A in shared memory, each 16 bytes by the first of their banks: as it "
@@ -112,14 +112,18 @@ def _tile(found: Explanation) -> Iterator[Drawing]:
     for name, pattern in shown or (("", None),):
         fitting = {each: layout for each, layout in layouts.items() if pattern is None or _serves(layout, pattern)}
         title = f"The shared tile of A{f', {name}' if name else ''}"
-        yield Drawing(title, f"{words} {own}", tile_picture(fitting, pattern, arch=found.device.arch, title=title))
+        yield Drawing(
+            title, f"{words} {own}", tile_picture(fitting, pattern, arch=explanation.device.arch, title=title)
+        )
     if tile.copy is not None:
         yield Drawing(
             "The copy of A",
             "The thread-value map of the copy from global memory: which thread has which values of the tile.",
             copy_picture(tile.copy, "Which thread copies which values of A"),
         )
-    elif (box := next((each for each in found.main.boxes if each.tensor.partition("_")[0] == "a"), None)) is not None:
+    elif (
+        box := next((each for each in explanation.main.boxes if each.tensor.partition("_")[0] == "a"), None)
+    ) is not None:
         yield Drawing(
             f"The box of {box.tensor}",
             "TMA copies A: one thread asks for a box, and no thread has values of it, so that there is no "
@@ -136,16 +140,16 @@ def _layouts(own: Layout, patterns: Sequence[Pattern], arch: str) -> dict[str, L
     """
     plain = own.with_(stride=own.columns, permutation=None)
     loads = [pattern for pattern in patterns if pattern.access.reads]
-    found = {"plain rows": plain, "padded": own, "permuted": own}
+    layouts = {"plain rows": plain, "padded": own, "permuted": own}
     if not own.pad:
         served = smallest_pad(plain, patterns, arch) or smallest_pad(plain, loads, arch)
         usual = plain.with_(stride=plain.columns + max(1, _UNIT // plain.element_bytes))
-        found["padded"] = served if served is not None and served.pad else usual
+        layouts["padded"] = served if served is not None and served.pad else usual
     if own.permutation is None:
         permuted = find_swizzle(plain, patterns, arch) if patterns else None
-        found = {name: layout for name, layout in found.items() if name != "permuted"}
-        found |= {"permuted": permuted} if permuted is not None else {}
-    return {f"{name}, as here" if layout == own else name: layout for name, layout in found.items()}
+        layouts = {name: layout for name, layout in layouts.items() if name != "permuted"}
+        layouts |= {"permuted": permuted} if permuted is not None else {}
+    return {f"{name}, as here" if layout == own else name: layout for name, layout in layouts.items()}
 
 
 def _serves(layout: Layout, pattern: Pattern) -> bool:

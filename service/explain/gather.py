@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tirgemm.analysis.explanation import Explanation
-from tirgemm.analysis.roofline import MeasuredRate
+from tirgemm.analysis.roofline import MeasuredRate, MeasuredTime, Measurements
 from tirgemm.artifact import Package, Trust, read
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -15,7 +15,7 @@ from tirgemm.errors import ArtifactError, StoreError
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.progress import role_name
 from tirgemm.service.explain.rates import of_store
-from tirgemm.tuning.explain import MeasuredTime, explain
+from tirgemm.tuning.explain import explain
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning.rivals import Rivals, rivals_of
@@ -53,9 +53,9 @@ class Stored:
         except StoreError:
             artifact = None
         # Traces are long and say nothing here.
-        found = store.candidates(record.gemm, record.device.key, record.regime)
+        candidates = store.candidates(record.gemm, record.device.key, record.regime)
         rates = of_store(store, record.device, record)
-        return cls(record, tuple(c.with_(trace=None) for c in found), artifact, tuple(keys), rates)
+        return cls(record, tuple(c.with_(trace=None) for c in candidates), artifact, tuple(keys), rates)
 
     def package(self) -> Package | None:
         """The verified artifact; None where it is not stored, or signed by someone else."""
@@ -71,28 +71,27 @@ def explained(stored: Stored) -> Report:
     """The report of a kernel. Raises what ``explain`` raises."""
     record = stored.record
     package = stored.package()
-    found = explain(
+    explanation = explain(
         record.gemm,
         record.config,
         record.device,
         regime=record.regime,
         package=package,
-        time=time_of(record),
-        measured=stored.rates,
+        measured=Measurements(time_of(record), stored.rates),
     )
-    if package is None and found.compiled:
+    if package is None and explanation.compiled:
         why = "not stored" if stored.artifact is None else "damaged or signed with a key that is not trusted here"
-        found = replace(found, code=f"{found.code}: the artifact is {why}")
-    return Report(found, record.id, rivals_of(record, stored.candidates))
+        explanation = replace(explanation, code=f"{explanation.code}: the artifact is {why}")
+    return Report(explanation, record.id, rivals_of(record, stored.candidates))
 
 
 def time_of(record: KernelRecord) -> MeasuredTime | None:
     """The kernel's measured time in its regime."""
-    timing = record.timings.get(record.regime, {})
-    if not timing.get("median_us"):
+    timing = record.timings.of(record.regime)
+    if timing is None:
         return None
     taken = f"the {role_name(record.role)} kernel's median, {record.regime}"
-    return MeasuredTime(float(timing["median_us"]), taken, _clock(timing.get("conditions", {})))
+    return MeasuredTime(float(timing.median_us), taken, _clock(timing.conditions))
 
 
 def _clock(conditions: Mapping[str, Any]) -> int | None:
@@ -101,10 +100,10 @@ def _clock(conditions: Mapping[str, Any]) -> int | None:
 
 def recorded_time(store: Store, gemm: Gemm, config: Config, device: Device, regime: Regime) -> MeasuredTime | None:
     """The last measured time of a config in ``regime``, as ``store`` has it."""
-    found = store.candidate(CandidateKey(gemm, device.key, regime, config.digest))
-    if found is None or not found.sample_sets:
+    candidate = store.candidate(CandidateKey(gemm, device.key, regime, config.digest))
+    if candidate is None or not candidate.sample_sets:
         return None
-    mine = [samples for samples in found.sample_sets if samples.reason != "other_regime"]
+    mine = [samples for samples in candidate.sample_sets if samples.reason != "other_regime"]
     if not mine:
         return None
     return MeasuredTime(mine[-1].median_us, f"recorded here, {regime}, {mine[-1].reason}", _clock(mine[-1].conditions))

@@ -65,14 +65,14 @@ class _Group:
 
 
 def _grouped(accesses: Iterable[AccessReport]) -> list[_Group]:
-    found: dict[object, list[AccessReport]] = {}
+    groups: dict[object, list[AccessReport]] = {}
     for a in accesses:
         key = (a.buffer, a.operand, a.space, a.op, a.width, a.matrices, a.transposed, a.detail, a.fate, a.unknown)
-        found.setdefault(key, []).append(a)
-    return [_Group(tuple(same)) for same in found.values()]
+        groups.setdefault(key, []).append(a)
+    return [_Group(tuple(same)) for same in groups.values()]
 
 
-def shared(found: Explanation, kernel: KernelExplanation, named: str = "") -> Section:
+def shared(explanation: Explanation, kernel: KernelExplanation, named: str = "") -> Section:
     """Accesses of shared memory by the load/store unit, with the two lanes that collide where some do."""
     rows: list[tuple[Cell, ...]] = []
     notes: list[str] = []
@@ -106,7 +106,7 @@ def shared(found: Explanation, kernel: KernelExplanation, named: str = "") -> Se
         "machine code",
         "what the compiler did",
     )
-    if bank_model(found.device.arch).copies == "as counted":
+    if bank_model(explanation.device.arch).copies == "as counted":
         notes += _of_copies([group for group in groups if group.first.op == "copy"])
     return table(f"Shared memory{named}", heads, rows, notes=notes)
 
@@ -129,7 +129,7 @@ def _verdict(group: _Group, note: str) -> Cell:
     return Cell(f"{count(conflicts)}{note}", "bad") if conflicts else Cell("free", "good")
 
 
-def global_memory(found: Explanation, kernel: KernelExplanation, named: str = "") -> Section:
+def global_memory(explanation: Explanation, kernel: KernelExplanation, named: str = "") -> Section:
     """Accesses of global memory by the load/store unit: sectors, and how much of them is used."""
     rows: list[tuple[Cell, ...]] = []
     notes: list[str] = []
@@ -169,12 +169,12 @@ def global_memory(found: Explanation, kernel: KernelExplanation, named: str = ""
         "what the compiler did",
     )
     if rows:
-        notes += _alignment_words(found, {group.first.operand for group in groups})
+        notes += _alignment_words(explanation, {group.first.operand for group in groups})
     return table(f"Global memory{named}", heads, rows, notes=notes)
 
 
-def _alignment_words(found: Explanation, touched: set[str]) -> Iterator[str]:
-    mine = [a for a in found.alignments if a.operand in touched]
+def _alignment_words(explanation: Explanation, touched: set[str]) -> Iterator[str]:
+    mine = [a for a in explanation.alignments if a.operand in touched]
     for each in mine:
         if each.nbytes < _SECTOR:
             yield (

@@ -12,6 +12,7 @@ from tirgemm.bench.results import load
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Regime
+from tirgemm.timings import StreamTiming
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.store import Store
 
@@ -22,10 +23,10 @@ def of_store(store: Store, device: Device, record: KernelRecord | None = None) -
     """The bandwidth of reading alone (``dram``), measured while ``record`` was tuned, else the newest other kernel that
     was tuned on such a device; nothing where none was."""
     for kernel in (*([record] if record else ()), *store.kernels(_NEWEST)):
-        stream = kernel.timings.get("stream", {})
-        if kernel.device.key == device.key and stream.get("read_gbps"):
-            taken = f"reading alone, {stream['at']}, beside the tuning of kernel {kernel.id}"
-            return {"dram": MeasuredRate(float(stream["read_gbps"]), taken)}
+        stream = kernel.timings.stream
+        if kernel.device.key == device.key and isinstance(stream, StreamTiming):
+            taken = f"reading alone, {stream.at}, beside the tuning of kernel {kernel.id}"
+            return {"dram": MeasuredRate(float(stream.read_gbps), taken)}
     return {}
 
 
@@ -34,25 +35,25 @@ def of_results(folder: Path, device: Device, regime: Regime) -> dict[str, Measur
     that ``mma.sync`` reached in ``regime``. Raises InvalidRequest for a folder without either, or with a file that is
     no document."""
     streams: list[float] = []
-    found: dict[str, MeasuredRate] = {}
+    rates: dict[str, MeasuredRate] = {}
     files = sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
     for file in files:
         try:
             document = load(file)
             if isinstance(document, dict) and document.get("environment", {}).get("device_key") == device.key:
                 streams += [float(stream["read_gbps"]) for stream in document.get("streams", ())]
-                found |= _of_mma(document, regime, file)
+                rates |= _of_mma(document, regime, file)
         except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidRequest(f"{file} is not a results file: {type(error).__name__}: {error}") from error
     if streams:
         taken = f"reading alone, the median of {len(streams)} runs in {folder}"
-        found["dram"] = MeasuredRate(statistics.median(streams), taken)
-    if not found:
+        rates["dram"] = MeasuredRate(statistics.median(streams), taken)
+    if not rates:
         raise InvalidRequest(
             f"{folder} has no results file with a rate that was measured on {device.key}: a suite's streams, or "
             f"mma_ceiling"
         )
-    return found
+    return rates
 
 
 def _of_mma(document: Mapping[str, Any], regime: Regime, file: Path) -> dict[str, MeasuredRate]:

@@ -31,10 +31,10 @@ def why_sectors(access: AccessReport) -> str:
 
 def _runs(starts: list[int], width: int) -> list[tuple[int, int]]:
     """(first byte, length) of what lies side by side."""
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     for start in starts:
-        if found and sum(found[-1]) >= start:
-            found[-1] = found[-1][0], max(found[-1][1], start + width - found[-1][0])
+        if runs and sum(runs[-1]) >= start:
+            runs[-1] = runs[-1][0], max(runs[-1][1], start + width - runs[-1][0])
         else:
-            found.append((start, width))
-    return found
+            runs.append((start, width))
+    return runs

@@ -31,40 +31,40 @@ _NAMES = {"dram": "memory (every operand once)", "l2": "L2 to the SMs", "shared"
 
 def sections(report: Report) -> tuple[Section, ...]:
     """Everything, the kernel that multiplies first."""
-    found = report.explanation
-    others = [kernel for kernel in found.kernels if kernel is not found.main]
-    parts = [summary(found), roofline(found)]
-    for kernel in (found.main, *others):
+    explanation = report.explanation
+    others = [kernel for kernel in explanation.kernels if kernel is not explanation.main]
+    parts = [summary(explanation), roofline(explanation)]
+    for kernel in (explanation.main, *others):
         named = f" of {kernel.symbol}" if others else ""
-        parts += [shared(found, kernel, named), global_memory(found, kernel, named), tiles(kernel, named)]
-        parts += [resources(found, kernel, named), opcodes(kernel, named)]
-    parts += [unknown(found), *(rivals(report.rivals) if report.rivals else ())]
+        parts += [shared(explanation, kernel, named), global_memory(explanation, kernel, named), tiles(kernel, named)]
+        parts += [resources(explanation, kernel, named), opcodes(kernel, named)]
+    parts += [unknown(explanation), *(rivals(report.rivals) if report.rivals else ())]
     return tuple(part for part in parts if part.lines or part.rows or part.notes)
 
 
 # What it is, and the sentences that matter most
 
 
-def summary(found: Explanation) -> Section:
+def summary(explanation: Explanation) -> Section:
     """What the kernel is, and in a sentence each what its parts come to."""
-    device, gemm, main = found.device, found.gemm, found.main
-    at = f" at m={found.m}" if gemm.m_max != found.m or "." in str(gemm.m) else ""
-    knobs = ", ".join(f"{name}={value}" for name, value in found.config.knobs)
+    device, gemm, main = explanation.device, explanation.gemm, explanation.main
+    at = f" at m={explanation.m}" if gemm.m_max != explanation.m or "." in str(gemm.m) else ""
+    knobs = ", ".join(f"{name}={value}" for name, value in explanation.config.knobs)
     lines = [
         f"problem: {gemm}{at}",
         f"device: {device.model}, {device.arch}, {device.units} SMs",
-        f"family: {found.config.family}{', its default config' if found.default else ''}",
+        f"family: {explanation.config.family}{', its default config' if explanation.default else ''}",
         f"config: {knobs}",
-        f"machine code: {found.code}",
+        f"machine code: {explanation.code}",
     ]
-    return Section("What it is", tuple(lines), notes=tuple(_verdicts(found, main)))
+    return Section("What it is", tuple(lines), notes=tuple(_verdicts(explanation, main)))
 
 
-def _verdicts(found: Explanation, main: KernelExplanation) -> Iterator[str]:
-    if found.roofline is not None:
-        bound = found.roofline.bound
-        name = _ceiling_name(bound.name, found.roofline.peak)
-        known = found.roofline
+def _verdicts(explanation: Explanation, main: KernelExplanation) -> Iterator[str]:
+    if explanation.roofline is not None:
+        bound = explanation.roofline.bound
+        name = _ceiling_name(bound.name, explanation.roofline.peak)
+        known = explanation.roofline
         part = ""
         if known.time_us is not None and known.share is not None:
             part = f"; measured {duration(known.time_us)}, so {share(known.share)} of it is reached"
@@ -85,17 +85,18 @@ def _verdicts(found: Explanation, main: KernelExplanation) -> Iterator[str]:
     if main.occupancy is not None:
         yield _occupancy_words(main) + "."
     if main.waves is not None:
-        yield _wave_words(found, main) + "."
+        yield _wave_words(explanation, main) + "."
     if main.resources is not None and main.resources.spill_bytes:
         yield f"Registers spill: {main.resources.spill_bytes} bytes of spill code a thread."
 
 
 def _occupancy_words(kernel: KernelExplanation) -> str:
-    found = kernel.occupancy
-    assert found is not None
-    blocks = f"{found.blocks} block{'s' if found.blocks > 1 else ''} of {found.threads} threads"
-    limits = listed(_LIMIT_NAMES.get(name, name) for name in found.bound_by)
-    return f"{blocks} an SM: {found.warps} of {found.max_warps} warps ({share(found.share)}), limited by {limits}"
+    occupancy = kernel.occupancy
+    assert occupancy is not None
+    blocks = f"{occupancy.blocks} block{'s' if occupancy.blocks > 1 else ''} of {occupancy.threads} threads"
+    limits = listed(_LIMIT_NAMES.get(name, name) for name in occupancy.bound_by)
+    warps = f"{occupancy.warps} of {occupancy.max_warps} warps ({share(occupancy.share)})"
+    return f"{blocks} an SM: {warps}, limited by {limits}"
 
 
 _LIMIT_NAMES = {
@@ -105,21 +106,21 @@ _LIMIT_NAMES = {
 }
 
 
-def wave_items(found: Explanation, kernel: KernelExplanation) -> str:
+def wave_items(explanation: Explanation, kernel: KernelExplanation) -> str:
     """What the waves of ``kernel`` consist of: tiles where its blocks take one after the other, by as many as a cluster
     has."""
     cluster = kernel.waves.cluster if kernel.waves is not None else 1
-    if found.cut is not None and found.cut.tiles is not None and kernel is found.main:
+    if explanation.cut is not None and explanation.cut.tiles is not None and kernel is explanation.main:
         return "tiles" if cluster == 1 else f"groups of {cluster} tiles"
     return "clusters" if cluster > 1 else "blocks"
 
 
-def _wave_words(found: Explanation, kernel: KernelExplanation) -> str:
+def _wave_words(explanation: Explanation, kernel: KernelExplanation) -> str:
     waves = kernel.waves
     assert waves is not None
-    what = wave_items(found, kernel)
+    what = wave_items(explanation, kernel)
     whole = f"{count(waves.items)} {what} over {waves.slots} at a time: {waves.waves:.2f} waves"
-    if what.endswith("tiles") and found.cut is not None and found.cut.even:
+    if what.endswith("tiles") and explanation.cut is not None and explanation.cut.even:
         return f"{whole}, whose steps of k are dealt out evenly"
     if waves.turns == 1:
         return f"{whole}, {share(1 - waves.waves)} of the places empty" if waves.waves < 1 else f"{whole}, a full one"
@@ -130,7 +131,7 @@ def _wave_words(found: Explanation, kernel: KernelExplanation) -> str:
 # What it takes, and how it fills the device
 
 
-def resources(found: Explanation, kernel: KernelExplanation, named: str = "") -> Section:
+def resources(explanation: Explanation, kernel: KernelExplanation, named: str = "") -> Section:
     """Registers, spills, shared memory, occupancy with each limit, waves."""
     taken = kernel.resources
     grid = " x ".join(map(str, kernel.grid))
@@ -154,17 +155,17 @@ def resources(found: Explanation, kernel: KernelExplanation, named: str = "") ->
         lines.append(f"occupancy: {_occupancy_words(kernel)}")
         lines.append(f"blocks by limit: {limits}")
     if kernel.waves is not None:
-        lines.append(f"waves: {_wave_words(found, kernel)}")
+        lines.append(f"waves: {_wave_words(explanation, kernel)}")
         if kernel.waves.idle_units:
             lines.append(f"unused: {kernel.waves.idle_units} SMs, in which no cluster fits")
-    if found.coverage is not None and kernel is found.main and found.cut is not None:
-        cut = found.cut
+    if explanation.coverage is not None and kernel is explanation.main and explanation.cut is not None:
+        cut = explanation.cut
         edge = (
-            f"{share(found.coverage.loss)} of the arithmetic is outside the matrices"
-            if found.coverage.loss
+            f"{share(explanation.coverage.loss)} of the arithmetic is outside the matrices"
+            if explanation.coverage.loss
             else "no edge is cut"
         )
-        lines.append(f"tiles: {count(found.coverage.tiles)} of {cut.m} x {cut.n}, k in steps of {cut.k}; {edge}")
+        lines.append(f"tiles: {count(explanation.coverage.tiles)} of {cut.m} x {cut.n}, k in steps of {cut.k}; {edge}")
     return Section(f"Resources{named}", tuple(lines))
 
 
@@ -202,9 +203,9 @@ def _shares(units: Counts, total: int) -> str:
 # The roofline
 
 
-def roofline(found: Explanation) -> Section:
+def roofline(explanation: Explanation) -> Section:
     """Every ceiling: what it is, the work, the time that it allows, which binds, and the share reached."""
-    known = found.roofline
+    known = explanation.roofline
     if known is None:
         return Section("Roofline")
     rows = []
@@ -228,15 +229,19 @@ def roofline(found: Explanation) -> Section:
             )
         )
     heads = ("ceiling", ">rate", "", ">work", ">FLOP a byte", ">at least", ">reached", "")
-    lines = [f"peak: {found.peak_formula}"]
-    clock = f"the {count(found.clock_mhz)} MHz at which it was measured" if found.clock_mhz else "the highest clock"
+    lines = [f"peak: {explanation.peak_formula}"]
+    clock = (
+        f"the {count(explanation.clock_mhz)} MHz at which it was measured"
+        if explanation.clock_mhz
+        else "the highest clock"
+    )
     some = "; measured where the table says so" if any(c.measured for c in known.ceilings) else ""
     lines.append(f"rates: by formula, of the SMs at {clock}{some}")
     lines += [f"measured: {_ceiling_name(c.name, known.peak)}: {c.taken}" for c in known.ceilings if c.measured]
     if known.time_us:
-        lines.append(f"time: {duration(known.time_us)}, {known.tflops:.4g} TFLOP/s ({found.timed})")
+        lines.append(f"time: {duration(known.time_us)}, {known.tflops:.4g} TFLOP/s ({explanation.timed})")
     notes = []
-    if any(a.op == "matrix" for a in found.main.memory.accesses):
+    if any(a.op == "matrix" for a in explanation.main.memory.accesses):
         notes.append("What wgmma reads of shared memory has no ceiling here: it passes the load/store unit by.")
     return table("Roofline", heads, rows, lines, notes)
 
@@ -245,6 +250,6 @@ def _ceiling_name(name: str, peak: str) -> str:
     return f"arithmetic ({peak})" if name == "compute" else _NAMES.get(name, name)
 
 
-def unknown(found: Explanation) -> Section:
+def unknown(explanation: Explanation) -> Section:
     """All that is in no figure, by name."""
-    return Section("Not in these figures", tuple(str(each) for each in found.unknown))
+    return Section("Not in these figures", tuple(str(each) for each in explanation.unknown))

@@ -37,12 +37,12 @@ def resolve(name: str | None, devices: Iterable[Device]) -> Target:
             raise unavailable("no device was named, and", classes.values())
         best = max(classes.values(), key=_rank)
         return Target(best.key, best, True)
-    found = [d for d in classes.values() if name in d.names]
-    if len(found) > 1:
-        keys = ", ".join(d.key for d in found)
+    matching = [d for d in classes.values() if name in d.names]
+    if len(matching) > 1:
+        keys = ", ".join(d.key for d in matching)
         raise InvalidDevice(f"device {name!r} means several devices of the workers; give one of the keys {keys}")
-    if found:
-        return Target(found[0].key, found[0], True)
+    if matching:
+        return Target(matching[0].key, matching[0], True)
     if _KEY.fullmatch(name):
         named = {device.key: device for device in map(named_device, ARCHITECTURES)}
         return Target(name, named.get(name), False)

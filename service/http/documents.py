@@ -161,8 +161,8 @@ class JobError(BaseModel):
     @classmethod
     def of(cls, text: str) -> JobError:
         """The inverse of how the worker writes an error: ``code: detail``."""
-        found = re.fullmatch(r"([a-z_]+): (.*)", text, re.DOTALL)
-        code, detail = (found[1], found[2]) if found else ("error", text)
+        match = re.fullmatch(r"([a-z_]+): (.*)", text, re.DOTALL)
+        code, detail = (match[1], match[2]) if match else ("error", text)
         return cls(code=code, detail=public_detail(code, detail))
 
 

@@ -68,5 +68,5 @@ def _end(state: ServiceState, job_id: str) -> tuple[str, dict[str, Any]] | None:
     told = f"{error.code}: {error.detail}" if error else None
     said: dict[str, Any] = {"kernel": job.kernel_id, "error": told, "at": job.finished_at}
     if kernel is not None:
-        said |= {"config": str(kernel.config), "timings": kernel.timings}
+        said |= {"config": str(kernel.config), "timings": kernel.timings.to_json()}
     return job.status, event_from_json(job.status, said).to_json()

@@ -59,10 +59,10 @@ class HostCheck:
         return None
 
     def _is_ours(self, host: str) -> bool:
-        found = _AUTHORITY.fullmatch(host)
-        if found is None:
+        match = _AUTHORITY.fullmatch(host)
+        if match is None:
             return False
-        name = found[1].lower().rstrip(".")
+        name = match[1].lower().rstrip(".")
         return "*" in self.names or name in self.names or _is_address(name)
 
 

@@ -34,16 +34,16 @@ class KernelPages:
     def _rendered(self, ids: Sequence[str]) -> list[bytes]:
         """The documents of these kernels; one that was deleted since is left out."""
         with self._lock:
-            found = {kernel_id: self._documents[kernel_id] for kernel_id in ids if kernel_id in self._documents}
+            documents = {kernel_id: self._documents[kernel_id] for kernel_id in ids if kernel_id in self._documents}
         fresh = {
             record.id: KernelDocument.of(record).model_dump_json().encode()
-            for record in kernels_by_id(self._database, [kernel_id for kernel_id in ids if kernel_id not in found])
+            for record in kernels_by_id(self._database, [kernel_id for kernel_id in ids if kernel_id not in documents])
         }
-        found |= fresh
+        documents |= fresh
         with self._lock:
-            for kernel_id, document in found.items():
+            for kernel_id, document in documents.items():
                 self._bytes += len(document) - len(self._documents.pop(kernel_id, b""))
                 self._documents[kernel_id] = document
             while self._bytes > self._kept_bytes:
                 self._bytes -= len(self._documents.popitem(last=False)[1])
-        return [found[kernel_id] for kernel_id in ids if kernel_id in found]
+        return [documents[kernel_id] for kernel_id in ids if kernel_id in documents]

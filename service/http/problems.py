@@ -128,12 +128,12 @@ def _on_tirgemm_error(request: Request, error: Exception) -> Response:
 
 def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    found = error.errors()
-    first = found[0]
+    errors = error.errors()
+    first = errors[0]
     if first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", first["msg"])
         return respond(request.url.path, 400, "invalid_json", f"the body is not JSON: {reason}")
-    fields = [{"field": _field(e["loc"]), "message": _words(e)} for e in found[:20]]
+    fields = [{"field": _field(e["loc"]), "message": _words(e)} for e in errors[:20]]
     detail = f"{fields[0]['field']}: {fields[0]['message']}"
     return respond(request.url.path, 422, "invalid_request", detail, errors=fields)
 

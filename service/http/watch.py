@@ -153,9 +153,9 @@ class Watch:
     def _read(self, followed: dict[str, int | None]) -> dict[str, tuple[JobProgress | None, list[StoredEvent]]]:
         """How far each job is, then its events up to there: where it has ended, every event is among them."""
         progress = self._queue.progress(list(followed))
-        found: dict[str, tuple[JobProgress | None, list[StoredEvent]]] = {}
+        read: dict[str, tuple[JobProgress | None, list[StoredEvent]]] = {}
         for job_id, newest in followed.items():
             now = progress.get(job_id)
             new = now is not None and newest is not None and now.newest_event > newest
-            found[job_id] = now, self._queue.events(job_id, after=newest or 0) if new else []
-        return found
+            read[job_id] = now, self._queue.events(job_id, after=newest or 0) if new else []
+        return read

@@ -86,7 +86,9 @@ def _with_records(opened: Opened, data: Path | None, db: str | None, record: Ker
     samples: list[SampleSet] = []
     with open_store(data, db) as store:
         for regime in REGIMES:
-            found = store.candidate(CandidateKey(manifest.gemm, manifest.device.key, regime, manifest.config.digest))
-            if found is not None and found.kernel_sha256 == manifest.kernel_sha256:
-                samples += found.sample_sets
+            candidate = store.candidate(
+                CandidateKey(manifest.gemm, manifest.device.key, regime, manifest.config.digest)
+            )
+            if candidate is not None and candidate.kernel_sha256 == manifest.kernel_sha256:
+                samples += candidate.sample_sets
     return replace(opened, record=record, samples=tuple(samples))

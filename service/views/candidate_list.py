@@ -53,8 +53,8 @@ class ListedCandidate:
 
     @property
     def clock_mhz(self) -> int | None:
-        found = self.times[0].samples.conditions.get("clock_mhz") if self.times else None
-        return int(found) if found else None
+        clock = self.times[0].samples.conditions.get("clock_mhz") if self.times else None
+        return int(clock) if clock else None
 
     @property
     def note(self) -> str:
@@ -190,12 +190,12 @@ def _places(database: Database, shipped: ShippedRecords, gemm: Gemm) -> dict[tup
         .group_by(CandidateRow.device_key, CandidateRow.regime)
     )
     with database.read() as connection:
-        found = {(key, regime): int(count) for key, regime, count in connection.execute(wanted)}
+        counts = {(key, regime): int(count) for key, regime, count in connection.execute(wanted)}
     for file in shipped.files():
         for key, text, regime in file.places:
             if text == str(gemm):
-                found.setdefault((key, regime), len(file.candidates(key, text, regime)))
-    return found
+                counts.setdefault((key, regime), len(file.candidates(key, text, regime)))
+    return counts
 
 
 def _device(places: dict[tuple[str, str], int], gemm: Gemm, name: str | None, regime: Regime) -> str:
@@ -218,12 +218,12 @@ def _device(places: dict[tuple[str, str], int], gemm: Gemm, name: str | None, re
 
 
 def _entry(candidate: Candidate, *, shipped: bool = False) -> ListedCandidate:
-    found = []
+    entries = []
     for stage, reasons in STAGES.items():
         mine = [samples for samples in candidate.sample_sets if samples.reason in reasons]
         if mine:
-            found.append(Timed(stage, mine[-1]))
-    return ListedCandidate(candidate, tuple(found), shipped)
+            entries.append(Timed(stage, mine[-1]))
+    return ListedCandidate(candidate, tuple(entries), shipped)
 
 
 def _order(entry: ListedCandidate) -> tuple[int, float, int]:

@@ -80,10 +80,10 @@ def _declared(package: Package) -> tuple[tuple[str, int], ...]:
     from tirgemm.analysis.sass.cubin import kernels
 
     launch = package.manifest.launch.kernels[-1]
-    found = {kernel.name: kernel for kernel in kernels(package.binary)}
-    if launch.symbol not in found:
+    declared = {kernel.name: kernel for kernel in kernels(package.binary)}
+    if launch.symbol not in declared:
         return ()
-    kernel = found[launch.symbol]
+    kernel = declared[launch.symbol]
     return (("registers a thread", kernel.registers), *_shared(launch, kernel.shared_bytes))
 
 
@@ -126,11 +126,11 @@ def _arithmetic(units: Counts) -> int:
 def _x86(opened: Opened, nbytes: int) -> CodeFigures:
     if not opened.trusted:
         return CodeFigures(nbytes, missing=_untrusted(opened.package))
-    found = Counter(
+    counts = Counter(
         _kind(line[1]) for text in text_of(opened, "asm").text.splitlines() if (line := _LINE.match(text)) is not None
     )
     figures = (("kernels", len(opened.package.manifest.launch.kernels)),)
-    return CodeFigures(nbytes, figures, sum(found.values()), tuple(found.most_common()))
+    return CodeFigures(nbytes, figures, sum(counts.values()), tuple(counts.most_common()))
 
 
 def _kind(mnemonic: str) -> str:

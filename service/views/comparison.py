@@ -123,9 +123,9 @@ def compare_now(a: Opened, b: Opened, regime: Regime, seconds: float, lock_dir: 
     from tirgemm.tuning.measure.race import joined, race
     from tirgemm.tuning.measure.requests import RaceOptions
 
-    found = compare(a, b, regime)
-    if found.comparable or found.same_kernel:
-        raise InvalidRequest(f"{a.where} and {b.where} are not raced: {found.comparable or 'they are one kernel'}")
+    comparison = compare(a, b, regime)
+    if comparison.comparable or comparison.same_kernel:
+        raise InvalidRequest(f"{a.where} and {b.where} are not raced: {comparison.comparable or 'they are one kernel'}")
     for opened in (a, b):
         if not opened.trusted:
             key = opened.package.key
@@ -143,7 +143,7 @@ def compare_now(a: Opened, b: Opened, regime: Regime, seconds: float, lock_dir: 
     with Measurer(device, trust, lock_dir=lock_dir) as measurer:
         result = joined(*(race(measurer, entries, (), replace(half, swap=swap)) for swap in (False, True)))
     times = [ComparedTime(taken.median_us, "here and now, interleaved", taken) for taken in map(result.of, entries)]
-    return Comparison(a, b, regime, (times[0], times[1]), True, found.code)
+    return Comparison(a, b, regime, (times[0], times[1]), True, comparison.code)
 
 
 def _mine(opened: Opened, regime: Regime) -> list[SampleSet]:
@@ -170,11 +170,11 @@ def _latest(opened: Opened, regime: Regime) -> ComparedTime | None:
     mine = _mine(opened, regime)
     if mine:
         return _time(mine[-1])
-    timing = opened.package.manifest.timings.get(regime, {})
-    if not isinstance(timing, dict) or not isinstance(timing.get("median_us"), (int, float)):
+    timing = opened.package.manifest.timings.of(regime)
+    if timing is None:
         return None
-    at = timing.get("conditions", {}).get("at", "")
-    return ComparedTime(float(timing["median_us"]), f"as its manifest says{f', {at}' if at else ''}")
+    at = timing.conditions.get("at", "")
+    return ComparedTime(float(timing.median_us), f"as its manifest says{f', {at}' if at else ''}")
 
 
 def _time(samples: SampleSet) -> ComparedTime:

@@ -27,7 +27,7 @@ def kernel_members(record: KernelRecord) -> dict[str, Any]:
         "config": dict(record.config.knobs),
         "config_hash": record.config.digest,
         "kernel_sha256": record.kernel_sha256,
-        "timings": record.timings,
+        "timings": record.timings.to_json(),
         "certificate": certificate.to_json() if certificate else None,
         "artifact": {"sha256": record.artifact_sha256, "bytes": record.artifact_bytes, "url": artifact},
         "trials": record.trials,

@@ -21,12 +21,12 @@ def find_kernel(store: Store, text: str) -> KernelRecord:
     known = store.kernel_by_id(text)
     if known is not None:
         return known
-    found = [record for record in _all(store) if _is_meant(record, text)] if _HASH.fullmatch(text) else []
-    if len({record.kernel_sha256 for record in found}) > 1:
-        ids = ", ".join(record.id for record in found[:5])
-        raise InvalidRequest(f"{len(found)} kernels begin with {text!r}: name one of {ids}")
-    if found:
-        return found[0]
+    meant = [record for record in _all(store) if _is_meant(record, text)] if _HASH.fullmatch(text) else []
+    if len({record.kernel_sha256 for record in meant}) > 1:
+        ids = ", ".join(record.id for record in meant[:5])
+        raise InvalidRequest(f"{len(meant)} kernels begin with {text!r}: name one of {ids}")
+    if meant:
+        return meant[0]
     newest = ", ".join(record.id for record in store.kernels(limit=3))
     raise InvalidRequest(
         f"there is no kernel {text!r:.80}; {f'the newest are {newest}' if newest else 'the store has none'}"

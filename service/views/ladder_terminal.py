@@ -121,12 +121,12 @@ def figures(entry: RungFigures) -> str:
 
 def loads(entry: RungFigures) -> str:
     """Elements for one FMA, as written; instructions where they are fewer."""
-    found = entry.step.loads
-    if found is None:
+    figures = entry.step.loads
+    if figures is None:
         return ""
-    text = f"global {found.global_elements:.4g}, shared {found.shared_elements:.4g}"
-    if found.shared_instructions < found.shared_elements:
-        text += f" (in {found.shared_instructions:.4g} instructions)"
+    text = f"global {figures.global_elements:.4g}, shared {figures.shared_elements:.4g}"
+    if figures.shared_instructions < figures.shared_elements:
+        text += f" (in {figures.shared_instructions:.4g} instructions)"
     return text
 
 

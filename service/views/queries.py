@@ -53,12 +53,14 @@ def kernel_ids(database: Database, wanted: KernelFilter, *, after: str = "", lim
 
 def kernels_by_id(database: Database, ids: Sequence[str]) -> list[KernelRecord]:
     """The kernels of these ids that are there, in the order of the ids."""
-    found: list[Any] = []
+    kernel_rows: list[Any] = []
     with database.read() as connection:
         for first in range(0, len(ids), IDS_AT_ONCE):
-            found += connection.execute(select_kernels().where(KernelRow.id.in_(ids[first : first + IDS_AT_ONCE])))
+            kernel_rows += connection.execute(
+                select_kernels().where(KernelRow.id.in_(ids[first : first + IDS_AT_ONCE]))
+            )
     order = {kernel_id: at for at, kernel_id in enumerate(ids)}
-    return sorted(map(kernel_of, found), key=lambda record: order[record.id])
+    return sorted(map(kernel_of, kernel_rows), key=lambda record: order[record.id])
 
 
 def list_kernels(
@@ -78,14 +80,16 @@ def list_kernels(
 
 def unverified_kernel(database: Database, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:
     """The newest cross-compiled build of one problem, which the tuner's store never answers with."""
-    found = list_kernels(database, gemm=gemm, device_keys=[device_key], regime=regime, role="unverified", limit=1)
-    return found[0] if found else None
+    kernels = list_kernels(database, gemm=gemm, device_keys=[device_key], regime=regime, role="unverified", limit=1)
+    return kernels[0] if kernels else None
 
 
 def device_keys(database: Database, name: str) -> list[str]:
     """The keys of every known device that ``name`` (a key, or a name such as ``cpu`` or ``sm_90a``) can mean."""
     with database.read() as connection:
-        known = [Device.from_json(found) for found in connection.execute(select(DeviceRow.description)).scalars()]
+        known = [
+            Device.from_json(description) for description in connection.execute(select(DeviceRow.description)).scalars()
+        ]
     known += [named_device(arch) for arch in ARCHITECTURES]
     # Every database takes it: PostgreSQL refuses NUL, which no key holds.
     return sorted({device.key for device in known if name in device.names} | {name.replace("\0", "")})

@@ -18,6 +18,7 @@ from tirgemm.analysis.bank_collision import clash_of
 from tirgemm.analysis.banks import wavefronts
 from tirgemm.analysis.explanation import AS_WRITTEN, Explanation
 from tirgemm.analysis.memory_traffic import AccessReport, Example
+from tirgemm.analysis.roofline import MeasuredTime, Measurements
 from tirgemm.analysis.shared_tile import shared_tile
 from tirgemm.config import Config
 from tirgemm.errors import BuildFailed, InvalidConfig
@@ -32,7 +33,8 @@ from tirgemm.service.explain.gather import Report, recorded_time
 from tirgemm.service.explain.page import page
 from tirgemm.service.explain.reasons import why_sectors
 from tirgemm.service.explain.report_text import sections
-from tirgemm.tuning.explain import MeasuredTime, chosen, explain, with_knobs
+from tirgemm.timings import SearchSummary, Timings
+from tirgemm.tuning.explain import chosen, explain, with_knobs
 from tirgemm.tuning.records import Candidate, KernelRecord, Reason, SampleSet, Status
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.rivals import rivals_of
@@ -49,7 +51,7 @@ def explained(gemm: Gemm = SMALL, family: str = "simt", knobs: str = "", **optio
 
 @pytest.fixture(scope="module")
 def compiled() -> Explanation:
-    return explained(time=MeasuredTime(4.0, "by hand"))
+    return explained(measured=Measurements(MeasuredTime(4.0, "by hand")))
 
 
 # What it tells
@@ -93,7 +95,7 @@ def test_the_share_reached_is_of_the_ceiling_that_binds(compiled: Explanation) -
 
 
 def test_ceilings_of_a_measured_kernel_are_at_its_clock(compiled: Explanation) -> None:
-    half = explained(time=MeasuredTime(4.0, "by hand", A100.clock_mhz // 2))
+    half = explained(measured=Measurements(MeasuredTime(4.0, "by hand", A100.clock_mhz // 2)))
     assert half.roofline is not None
     assert compiled.roofline is not None
     assert half.roofline.ceiling("compute").us == pytest.approx(2 * compiled.roofline.ceiling("compute").us)
@@ -295,7 +297,7 @@ def test_the_shared_tile_is_shown_plain_padded_and_permuted() -> None:
 # Why the others lost
 
 
-def record(config: Config, timings: dict[str, Any]) -> KernelRecord:
+def record(config: Config, timings: Timings) -> KernelRecord:
     return KernelRecord(SMALL, A100, "sustained", "tuned", config, "a" * 64, "b" * 64, 1, None, timings)
 
 
@@ -308,7 +310,7 @@ def test_the_runner_up_is_the_fastest_of_those_measured_alike() -> None:
     config = family_named("simt").default(SMALL, A100, "sustained")
     near, far = config.with_(raster=4), config.with_(raster=8, unroll=16)
     found = rivals_of(
-        record(config, {}), [measured(config, search=5), measured(near, search=6), measured(far, search=5.5)]
+        record(config, Timings()), [measured(config, search=5), measured(near, search=6), measured(far, search=5.5)]
     )
     assert found.runner_up is not None
     assert (found.runner_up.us, found.runner_up.reason) == (5.5, "search")
@@ -318,13 +320,13 @@ def test_the_runner_up_is_the_fastest_of_those_measured_alike() -> None:
         measured(near, search=6, selection=6.9),
         measured(far, search=5.5),
     ]
-    tie = rivals_of(record(config, {}), again).runner_up
+    tie = rivals_of(record(config, Timings()), again).runner_up
     assert tie is not None
     assert (tie.us, tie.reason, tie.config) == (6.9, "selection", near)
     assert tie.behind < 0
     words = " ".join(
         line
-        for part in sections(Report(explained(compiled=False), "1", rivals_of(record(config, {}), again)))
+        for part in sections(Report(explained(compiled=False), "1", rivals_of(record(config, Timings()), again)))
         for line in part.lines
     )
     assert "faster: a tie goes to the simpler config" in words
@@ -332,7 +334,7 @@ def test_the_runner_up_is_the_fastest_of_those_measured_alike() -> None:
 
 def test_a_kernel_without_records_has_no_runner_up_and_says_what_it_knows() -> None:
     config = family_named("simt").default(SMALL, A100, "sustained")
-    found = rivals_of(record(config, {"search": {"pruned": {"lanes": 3}}}), [])
+    found = rivals_of(record(config, Timings(search=SearchSummary(pruned={"lanes": 3}))), [])
     assert found.runner_up is None
     assert [(p.rule, p.count, p.sentence, p.config) for p in found.pruned] == [("lanes", 3, "", None)]
     assert json.loads(json.dumps(found.to_json()))["pruned"][0]["config"] is None
@@ -455,3 +457,5 @@ def test_an_example_without_a_section_is_noticed() -> None:
     block = f"<!-- explain:{arguments} -->\n{examples.block(arguments)}<!-- /explain -->"
     assert examples.differences(block) == []
     assert examples.differences(block.replace("Global memory", "Golbal memory"))
+    assert examples.differences(block.replace("<!-- run: output -->", ""))
+    assert examples.rendered(block) == block

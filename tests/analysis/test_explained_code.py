@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from tirgemm.analysis.explanation import AS_WRITTEN, Explanation, explain_launch
+from tirgemm.analysis.explanation import AS_WRITTEN, Explanation, MachineCode, explain_launch
 from tirgemm.artifact import Package
 from tirgemm.errors import MissingExtra
 from tirgemm.families import family_named
@@ -73,11 +73,10 @@ def test_what_spills_is_explained_as_it_is_built(monkeypatch: pytest.MonkeyPatch
         resources = {name: replace(each, spill_store_bytes=spilled) for name, each in cubin.resources.items()}
         return replace(cubin, resources=resources)
 
-    def noted(
-        module: Any, launch: Any, gemm: Any, config: Any, device: Any, cubin: bytes, **options: Any
-    ) -> Explanation:
-        read.append(cubin)
-        return explain_launch(module, launch, gemm, config, device, cubin, **options)
+    def noted(module: Any, launch: Any, subject: Any, code: MachineCode, measured: Any) -> Explanation:
+        assert code.cubin is not None
+        read.append(code.cubin)
+        return explain_launch(module, launch, subject, code, measured)
 
     monkeypatch.setattr("tirgemm.tuning.explain.explain_launch", noted)
     program = family_named("simt").instantiate(SMALL, CONFIG, A100)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tirgemm.analysis.roofline import MeasuredRate, compulsory_bytes, l2_traffic, peak_formula, peak_of, roofline
+from tirgemm.analysis.roofline import MeasuredRate, compulsory_bytes, peak_formula, peak_of, roofline
 from tirgemm.analysis.sass.program import parse
 from tirgemm.errors import AnalysisFailed
 from tirgemm.gemm import Gemm
@@ -49,8 +49,8 @@ def test_thin_product_is_bound_by_memory_and_share_is_of_that() -> None:
 
 def test_levels_with_counted_bytes_are_ceilings_too() -> None:
     gemm = Gemm.parse("4096x4096x4096:f32:nn")
-    moved = l2_traffic(gemm, (32, 32))
-    found = roofline(gemm, H200, "f32", l2_bytes=moved, shared_bytes=268_441_315 * 128)
+    moved = 17e9
+    found = roofline(gemm, H200, "f32", moved={"l2": moved, "shared": 268_441_315 * 128})
     assert found.ceiling("l2").us == pytest.approx(moved / (l2_gbps(H200) * 1e3))
     assert found.ceiling("shared").us == pytest.approx(268_441_315 / (132 * 1980))
     assert {c.name for c in roofline(gemm, H200, "f32").ceilings} == {"compute", "dram"}
@@ -58,30 +58,9 @@ def test_levels_with_counted_bytes_are_ceilings_too() -> None:
 
 def test_clock_scales_what_runs_by_it() -> None:
     gemm = Gemm.parse("4096x4096x4096:f16:nt")
-    slow, fast = (roofline(gemm, H200, "f16", clock_mhz=clock, l2_bytes=1e9) for clock in (990, 1980))
+    slow, fast = (roofline(gemm, H200, "f16", clock_mhz=clock, moved={"l2": 1e9}) for clock in (990, 1980))
     for name, factor in (("compute", 2), ("l2", 2), ("dram", 1)):
         assert fast.ceiling(name).rate == pytest.approx(slow.ceiling(name).rate * factor)
-
-
-@pytest.mark.parametrize("text", ["1023x1021x77:f16:nt:beta", "129x255x64:bf16:tn:batch=3:bias", "7x5x3:f32:nn"])
-@pytest.mark.parametrize("tile", [(128, 128), (64, 256), (8, 3)])
-def test_traffic_is_that_of_every_tile(text: str, tile: tuple[int, int]) -> None:
-    gemm = Gemm.parse(text)
-    loaded = stored = 0
-    for row in range(0, gemm.m_max, tile[0]):
-        for column in range(0, gemm.n, tile[1]):
-            height, width = min(tile[0], gemm.m_max - row), min(tile[1], gemm.n - column)
-            loaded += (height + width) * gemm.k
-            stored += height * width
-    size = {"f16": 2, "bf16": 2, "f32": 4}[gemm.dtype]
-    assert l2_traffic(gemm, tile) == gemm.batch * size * (loaded + stored * (2 if gemm.beta else 1))
-
-
-def test_clusters_share_loads() -> None:
-    gemm = Gemm.parse("1024x1024x512:f16:nt")
-    outputs = 1024 * 1024 * 2
-    alone, shared = (l2_traffic(gemm, (128, 128), cluster=c) - outputs for c in ((1, 1), (2, 1)))
-    assert shared == alone * 3 // 4
 
 
 @pytest.mark.parametrize(

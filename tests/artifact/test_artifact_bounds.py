@@ -16,6 +16,7 @@ from tirgemm.artifact import Signer, Trust, read
 from tirgemm.artifact import package as packages
 from tirgemm.errors import ArtifactError, CorruptArtifact, InvalidRequest, UntrustedArtifact
 from tirgemm.gemm import Gemm
+from tirgemm.timings import Timings
 
 GEMM = Gemm(7, 9, 5, dtype="f32", align=4)
 STRANGER = Signer.generate()
@@ -126,7 +127,7 @@ def test_what_pack_refuses_is_what_read_refuses() -> None:
         packed(GEMM, sources={f"s{n}": "" for n in range(62)})
     assert len(read(packed(GEMM, sources={f"s{n}": "" for n in range(61)}), TRUST).sources) == 61
     with pytest.raises(InvalidRequest, match="bytes of manifest; the limit is"):
-        packed(GEMM, timings={"note": "x" * (16 << 20)})
+        packed(GEMM, timings=Timings(other={"note": "x" * (16 << 20)}))
 
 
 @pytest.mark.parametrize("key", ["ed25519:\x1b[2Jgone", "\x1b]0;title\x07", 7, None, "ed25519:AAAA"])

@@ -15,12 +15,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.artifact_samples import CONFIG, SIGNER, TRUST, cpu, fake_cubin, packed, rows_binary, rows_launch
+from tests.helpers.artifact_samples import (
+    CONFIG,
+    SIGNER,
+    TIMINGS,
+    TRUST,
+    cpu,
+    fake_cubin,
+    packed,
+    rows_binary,
+    rows_launch,
+)
 from tirgemm.artifact import Signer, Trust, load, read
 from tirgemm.artifact import package as packages
 from tirgemm.errors import ArtifactError, CorruptArtifact, IncompatibleArtifact, InvalidRequest, UntrustedArtifact
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
+from tirgemm.timings import Timings
 
 GEMM = Gemm(7, 9, 5, dtype="f32", align=4)
 ARTIFACT = packed(GEMM)
@@ -58,7 +69,7 @@ def test_what_was_packed_is_read_back() -> None:
     assert (manifest.gemm, manifest.config, manifest.device) == (GEMM, CONFIG, cpu())
     assert manifest.launch == rows_launch(GEMM)
     assert (manifest.certificate, manifest.flags) == (certificate, ("-O1",))
-    assert manifest.timings == {"sustained": {"median_us": 12.5}}
+    assert manifest.timings == TIMINGS
     assert (manifest.regime, manifest.role) == (None, None)
     served = read(packed(GEMM, regime="isolated", role="fallback"), TRUST).manifest
     assert (served.regime, served.role, served.kernel_sha256) == ("isolated", "fallback", manifest.kernel_sha256)
@@ -71,7 +82,7 @@ def test_the_same_kernel_gives_the_same_bytes_and_any_change_another_hash() -> N
     reordered = packed(GEMM, sources={"module.py": "# text\n", "kernel.ll": "; text\n"})
     assert packed(GEMM) == ARTIFACT == reordered
     kernel = read(ARTIFACT, TRUST).manifest.kernel_sha256
-    later = read(packed(GEMM, certificate={"passed": True}, timings={}), TRUST)
+    later = read(packed(GEMM, certificate={"passed": True}, timings=Timings()), TRUST)
     assert later.manifest.kernel_sha256 == kernel
     assert later.sha256 != read(ARTIFACT, TRUST).sha256
     for change in ({"flags": ("-O2",)}, {"sources": {"kernel.ll": ";\n"}}, {"config": CONFIG.with_(rows=2)}):
@@ -104,7 +115,7 @@ def test_source_in_place_of_a_cubin_is_never_packed(change: dict[str, Any], word
         ({"sources": {"../evil.py": ""}}, "not a plain file name"),
         ({"sources": {"manifest.json": ""}}, "reserved"),
         ({"launch": rows_launch(Gemm(8, 9, 5, dtype="f32", align=4))}, "not those of 7x9x5"),
-        ({"timings": {"median_us": float("nan")}}, "cannot be packed"),
+        ({"timings": Timings(predicted_us=float("nan"))}, "cannot be packed"),
         ({"certificate": {"at": object()}}, "cannot be packed"),
         ({"binary": fake_cubin()}, "machine 190"),
         ({"regime": "sustained"}, "role None"),
@@ -122,7 +133,7 @@ def test_a_manifest_signed_again_by_a_stranger_is_refused() -> None:
     forged = edited(lambda manifest: manifest.update(timings={"sustained": {"median_us": 0.1}}), stranger)
     with pytest.raises(UntrustedArtifact, match=f"signed by {stranger.public.replace('+', '[+]')}"):
         read(forged, TRUST)
-    assert read(forged, Trust.of(stranger.public)).manifest.timings["sustained"]["median_us"] == 0.1
+    assert read(forged, Trust.of(stranger.public)).manifest.timings.of("sustained").median_us == 0.1
 
 
 def test_the_manifests_own_key_is_never_trusted() -> None:

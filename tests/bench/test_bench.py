@@ -17,7 +17,7 @@ from tirgemm import Config, Gemm
 from tirgemm.artifact import Trust, read
 from tirgemm.bench.results import ResultsFile, environment, spread
 from tirgemm.bench.suite_file import Suite
-from tirgemm.bench.suite_run import Bench, Work
+from tirgemm.bench.suite_run import Bench, BenchOptions, Work
 from tirgemm.bench.suites import benchmarks_folder, suite_named
 from tirgemm.config import Knob, Space
 from tirgemm.errors import BuildFailed, DoesNotFit, InvalidRequest, Unsupported
@@ -154,7 +154,7 @@ def suite() -> Suite:
 
 def runner_on(bench: FakeWorkbench, **options: Any) -> Bench:
     """The bench on a workbench of which it needs no more than the fake has; one race, where nothing else is said."""
-    return Bench(cast(Workbench, bench), seed=7, **{"races": 1} | options)
+    return Bench(cast(Workbench, bench), BenchOptions(seed=7, **{"races": 1} | options))
 
 
 def measured(

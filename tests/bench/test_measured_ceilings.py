@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.mma_ceiling import KINDS
-from tirgemm.analysis.roofline import MeasuredRate, measured_for
+from tirgemm.analysis.roofline import MeasuredRate, Measurements, measured_for
 from tirgemm.analysis.sass.program import parse
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, MeasurementFailed
@@ -20,6 +21,7 @@ from tirgemm.hardware import named_device
 from tirgemm.service import cli
 from tirgemm.service.explain.rates import of_results, of_store
 from tirgemm.service.explain.report_text import roofline as roofline_section
+from tirgemm.timings import NotTimed, StreamTiming, Timing, Timings
 from tirgemm.tuning import finish
 from tirgemm.tuning.explain import chosen, explain
 from tirgemm.tuning.records import KernelRecord, SampleSet
@@ -27,13 +29,13 @@ from tirgemm.tuning.records.memory_store import MemoryStore
 
 H200 = named_device("sm_90a")
 GEMM = Gemm.parse("256x256x256:f16:nt")
-STREAM = {"read_gbps": 4000.0, "at": "2026-08-01T12:00:00+00:00"}
+STREAM = StreamTiming(10**6, 0.25, 20, 4000.0, "2026-08-01T12:00:00+00:00")
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "nvidia-h200"
 
 
-def kernel(store: MemoryStore, device: Device = H200, stream: dict[str, Any] | None = None) -> KernelRecord:
+def kernel(store: MemoryStore, device: Device = H200, stream: StreamTiming | None = None) -> KernelRecord:
     config = family_named("simt").default(GEMM, device, "sustained")
-    timings = {"sustained": {"median_us": 8.0}} | ({"stream": stream} if stream else {})
+    timings = Timings({"sustained": Timing(8.0)}, stream=stream)
     digest = hashlib.sha256(b"kernel").hexdigest()
     return store.put_kernel(
         KernelRecord(GEMM, device, "sustained", "tuned", config, digest, store.put_blob(b"x"), 1, None, timings)
@@ -55,8 +57,8 @@ def test_a_kernels_own_stream_comes_before_the_newest_of_its_device() -> None:
     store = MemoryStore()
     assert of_store(store, H200) == {}
     own = kernel(store, stream=STREAM)
-    kernel(store, device=named_device("sm_80"), stream=STREAM | {"read_gbps": 1000.0})
-    newest = kernel(store, stream=STREAM | {"read_gbps": 4100.0})
+    kernel(store, device=named_device("sm_80"), stream=replace(STREAM, read_gbps=1000.0))
+    newest = kernel(store, stream=replace(STREAM, read_gbps=4100.0))
     kernel(store)
     kernel(store, stream={"error": "the measuring process died"})
     assert of_store(store, H200)["dram"].rate == 4100.0
@@ -116,7 +118,7 @@ def test_the_rate_of_an_instruction_bounds_kernels_that_have_it_alone() -> None:
 
 def test_the_report_says_of_every_ceiling_whether_it_was_measured() -> None:
     rates = {"dram": MeasuredRate(4000.0, "by hand"), "mma.sync:f16:f32": MeasuredRate(600.0, "by hand, too")}
-    found = explain(GEMM, chosen(GEMM, H200, "mma"), H200, measured=rates)
+    found = explain(GEMM, chosen(GEMM, H200, "mma"), H200, measured=Measurements(rates=rates))
     assert found.roofline is not None
     assert {c.name: (c.measured, c.taken) for c in found.roofline.ceilings} == {
         "compute": (True, "by hand, too"),
@@ -132,12 +134,12 @@ def test_the_report_says_of_every_ceiling_whether_it_was_measured() -> None:
 def test_tuning_notes_the_stream_and_is_not_lost_without_it() -> None:
     samples = SampleSet((250.0, 260.0, 240.0), "selection", {}, {"bytes": 10**9, "at": "now"})
     noted = finish._stream(lambda: samples)
-    assert noted == {"bytes": 10**9, "median_us": 250.0, "samples": 3, "read_gbps": 4000.0, "at": "now"}
+    assert noted == StreamTiming(10**9, 250.0, 3, 4000.0, "now")
 
     def failing() -> SampleSet:
         raise MeasurementFailed("no")
 
-    assert finish._stream(failing) == {"error": "no"}
+    assert finish._stream(failing) == NotTimed("no")
 
 
 def test_the_command_takes_measured_rates(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.helpers.scripts import script
 from tirgemm import Config, Device, Gemm
 from tirgemm.bench.results import (
     MAX_SAMPLES,
+    MeasuredKernel,
     ResultsFile,
     device_folder,
     dump,
@@ -75,10 +76,7 @@ def row(text: str, *found: SampleSet, variant: str = "default") -> dict[str, Any
         CONFIG,
         variant,
         found,
-        error=0.25,
-        workspace_bytes=64,
-        artifact_sha256="a" * 64,
-        source_sha256="b" * 64,
+        MeasuredKernel(0.25, 64, "a" * 64, "b" * 64),
     )
 
 

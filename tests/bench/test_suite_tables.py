@@ -14,7 +14,7 @@ import pytest
 from benchmarks import suite_tables
 from tests.bench.test_results import COMMIT, check, plant, problems, render
 from tirgemm import Config, Device, Gemm
-from tirgemm.bench.results import ResultsFile, environment, load, measured_row, unmeasured_row
+from tirgemm.bench.results import MeasuredKernel, ResultsFile, environment, load, measured_row, unmeasured_row
 from tirgemm.tuning.measure.baselines.torch_baseline import PINNED
 from tirgemm.tuning.records import Candidate, SampleSet, Status
 from tirgemm.tuning_db import transfer
@@ -71,11 +71,8 @@ def contest(text: str, read_gbps: float, count: int = 50, **knobs: Any) -> list[
                 )
             ]
             * 2,
-            error=0.5,
-            workspace_bytes=0,
-            artifact_sha256="a" * 64,
-            source_sha256="b" * 64,
-            conditions=about,
+            MeasuredKernel(0.5, 0, "a" * 64, "b" * 64),
+            about,
         )
         for variant, raw in ours.items()
     ]
@@ -152,9 +149,7 @@ def test_the_shapes_show_how_far_their_races_lie_apart(folder: Path) -> None:
     gemm = Gemm.parse(SUITES["square"][1])
     file = ResultsFile(path, "square", "isolated", load(path)["environment"], resume=True)
     races = [SampleSet((us,) * 50, "selection", {"torch.matmul": (12.0,) * 50}) for us in (10.0, 10.4)]
-    row = measured_row(
-        gemm, config(), "tuned", races, error=0.5, workspace_bytes=0, artifact_sha256="a" * 64, source_sha256="b" * 64
-    )
+    row = measured_row(gemm, config(), "tuned", races, MeasuredKernel(0.5, 0, "a" * 64, "b" * 64))
     file.put(row)
     table = suite_tables.shapes(folder, folder.parents[1]).partition("square: NVIDIA H200, isolated")[2]
     assert cells(table, f"`{gemm}`")[1:3] == ["10.20", "4.0%"]

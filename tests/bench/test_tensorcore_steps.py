@@ -85,10 +85,7 @@ def test_the_table_shows_gains_shares_and_failures(tmp_path: Path) -> None:
                 config(name, gemm, H200),
                 name,
                 [samples],
-                error=0.1,
-                workspace_bytes=0,
-                artifact_sha256="0" * 64,
-                source_sha256="1" * 64,
+                results.MeasuredKernel(0.1, 0, "0" * 64, "1" * 64),
             )
         )
     file.put(results.unmeasured_row(gemm, config("wmma_pad16", gemm, H200), "wmma_pad16", "build_failed", "no"))

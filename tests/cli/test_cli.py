@@ -430,6 +430,17 @@ def test_the_database_is_exported_imported_merged_and_collected(run: Run, home: 
     assert (code, json.loads(out)["blobs"]) == (0, 0)
 
 
+def test_records_are_collected_without_a_kernel(run: Run) -> None:
+    asked = ("db", "collect", "24x17x9:f32:nn", "--device", "cpu", "--configs", 2, "--data", "one", "--json")
+    code, out, _ = run(*asked)
+    assert (code, json.loads(out)["statuses"]) == (0, {"measured": 2})
+    assert json.loads(run(*asked)[1])["statuses"] == {}
+    counts = json.loads(run("db", "info", "--data", "one", "--json")[1])
+    assert (counts["candidates"], counts["rows"]["kernels"]) == ({"measured": 2}, 0)
+    code, _, err = run("db", "collect", "--device", "cpu", "--data", "one")
+    assert (code, "--suite" in err) == (2, True)
+
+
 def test_a_ranking_model_is_trained_on_the_records_of_a_file_or_of_the_database(run: Run, home: Path) -> None:
     from tests.helpers.ranking import H200, PROBLEMS, made_up, slow_pingpong
     from tirgemm.families.common.ranking_model import user_file

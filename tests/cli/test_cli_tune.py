@@ -17,13 +17,14 @@ from tirgemm.artifact import Trust, load
 from tirgemm.errors import Interrupted
 from tirgemm.events import Event, event_from_json
 from tirgemm.service import cli
+from tirgemm.timings import BaselineTime, NotTimed, StreamTiming, Timing, Timings
 from tirgemm.tuning.records import Certificate, KernelRecord
 from tirgemm.tuning.tuned_kernel import TuneRequest
 from tirgemm.tuning.tuning_task import Control
 
 SHAPE = "33x17x19:f16:nt"
 # The bandwidth of reading alone, which a GPU's kernel has beside its regimes: a median, and no baselines.
-STREAM = {"bytes": 1e9, "median_us": 239.0, "samples": 20, "read_gbps": 4.2e3}
+STREAM = StreamTiming(10**9, 239.0, 20, 4.2e3, "2026-08-01T12:00:00+00:00")
 EVENTS: tuple[Event, ...] = (
     event_from_json("started", {"gemm": SHAPE, "budget": {"trials": 4, "seconds": 9.0}}),
     event_from_json(
@@ -45,12 +46,7 @@ EVENTS: tuple[Event, ...] = (
 
 
 def record(gemm: Gemm) -> KernelRecord:
-    timing = {
-        "median_us": 6.0,
-        "samples": 3,
-        "baselines": {"default": {"median_us": 12.0, "ratio": 2.0}},
-        "conditions": {},
-    }
+    timing = Timing(6.0, 3, {"default": BaselineTime(12.0, 2.0)})
     certificate = Certificate("a" * 64, True, ({"name": "exact"},), "numpy fp64")
     return KernelRecord(
         gemm,
@@ -62,7 +58,7 @@ def record(gemm: Gemm) -> KernelRecord:
         "b" * 64,
         10,
         certificate,
-        {"sustained": timing, "isolated": {"error": "no"}, "default": {"config": "x86(a=1)"}, "stream": STREAM},
+        Timings({"sustained": timing, "isolated": NotTimed("no")}, "x86(a=1)", stream=STREAM),
         4,
         "now",
         "2",

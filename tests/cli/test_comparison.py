@@ -13,6 +13,7 @@ from tests.helpers.command_line import Run, own_folders, runner
 from tests.helpers.stored_candidates import FAST, GEMM, SLOW, Made, compiled_for_a_gpu, made, samples
 from tirgemm.artifact import Signer, Trust
 from tirgemm.gemm import Gemm
+from tirgemm.timings import Timing, Timings
 from tirgemm.tuning.intervals import median_interval, ratio_interval
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import CandidateKey, SampleSet
@@ -67,7 +68,7 @@ def test_files_are_compared_with_what_the_data_folder_knows_of_the_same_kernels(
 
 def test_medians_without_samples_have_no_interval_and_it_is_said(run: Run, home: Path) -> None:
     for name, config, us in (("one", FAST, 8.0), ("two", SLOW, 10.0)):
-        (home / name).write_bytes(packed(GEMM, config=config, timings={"sustained": {"median_us": us}}))
+        (home / name).write_bytes(packed(GEMM, config=config, timings=Timings({"sustained": Timing(us)})))
     code, out, _ = run("one", "two")
     assert (code, "B takes 1.250 times as long as A; without both kernels' samples" in out) == (0, True)
     assert "They are of different runs" in out

@@ -18,6 +18,7 @@ from tests.helpers.stored_candidates import GEMM, Made, compiled_for_a_gpu, made
 from tests.helpers.terminal import on_terminal
 from tirgemm import Gemm, expr
 from tirgemm.artifact import Signer, Trust
+from tirgemm.timings import StreamTiming, Timing, Timings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,7 +64,7 @@ def test_the_header_says_what_it_is_and_whose(run: Run, home: Path) -> None:
 
 
 def test_only_regimes_are_told_as_regimes(run: Run, home: Path) -> None:
-    timings = {"sustained": {"median_us": 12.5, "baselines": {}}, "stream": {"median_us": 239.0, "samples": 20}}
+    timings = Timings({"sustained": Timing(12.5)}, stream=StreamTiming(10**9, 239.0, 20, 4184.1, "2026"))
     code, out, _ = run("show", cpu_artifact(home, timings=timings))
     assert (code, "sustained" in out, "stream" in out) == (0, True, False)
 

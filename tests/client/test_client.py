@@ -171,7 +171,7 @@ def test_a_job_is_followed_to_its_kernel(client: Client, fake: FakeService) -> N
     kernel = client.kernel(
         **SHAPE, budget={"trials": 4, "seconds": 9}, seed=5, on_event=lambda event: told.append(event.kind)
     )
-    assert kernel.manifest.timings["role"] == "tuned"
+    assert kernel.manifest.role == "tuned"
     assert told[:5] == ["started", "fallback", "candidate", "selected", "done"]
     (request,) = fake.sent("POST", "/v1/kernels")
     assert b'"budget":{"trials":4,"seconds":9}' in request.content
@@ -206,7 +206,7 @@ def test_a_stream_that_breaks_is_resumed_where_it_broke(client: Client, fake: Fa
 def test_a_service_that_restarts_is_waited_for(client: Client, fake: FakeService) -> None:
     refused = httpx.ConnectError("connection refused")
     fake.broken = {"/v1/kernels": [refused, 503], STREAM: [refused, 502], f"/v1/jobs/{JOB}": [503]}
-    assert client.kernel(**SHAPE).manifest.timings["role"] == "tuned"
+    assert client.kernel(**SHAPE).manifest.role == "tuned"
 
 
 def test_a_service_that_stays_away_is_a_clear_error(fake: FakeService, tmp_path: Path) -> None:
@@ -237,15 +237,15 @@ def test_where_there_is_no_stream_the_job_is_polled(client: Client, fake: FakeSe
 def test_a_stream_that_ends_early_does_not_hide_the_end_of_the_job(client: Client, fake: FakeService) -> None:
     fake.streams = [[*EVENTS[:3]], []]
     fake.status = "done"
-    assert client.kernel(**SHAPE).manifest.timings["role"] == "tuned"
+    assert client.kernel(**SHAPE).manifest.role == "tuned"
 
 
 def test_the_fallback_is_taken_as_soon_as_it_is_there(client: Client, fake: FakeService) -> None:
-    assert client.kernel(**SHAPE, wait="fallback").manifest.timings["role"] == "fallback"
+    assert client.kernel(**SHAPE, wait="fallback").manifest.role == "fallback"
     assert not fake.sent("GET", f"/v1/jobs/{JOB}"), "the event named it"
     fake.answer = lambda body: (202, fake.pending(body)[1] | {"fallback": fake.kernels["fa11"]})
     streams = len(fake.sent("GET", STREAM))
-    assert client.kernel(**SHAPE, wait="fallback").manifest.timings["role"] == "fallback"
+    assert client.kernel(**SHAPE, wait="fallback").manifest.role == "fallback"
     assert len(fake.sent("GET", STREAM)) == streams, "the answer held it"
 
 
@@ -258,7 +258,7 @@ def test_after_some_seconds_the_fallback_is_taken(client: Client, fake: FakeServ
 
     fake.streams = [slow()]
     started = time.monotonic()
-    assert client.kernel(**SHAPE, wait=0.2).manifest.timings["role"] == "fallback"
+    assert client.kernel(**SHAPE, wait=0.2).manifest.role == "fallback"
     assert 0.15 < time.monotonic() - started < 2.0
 
 

@@ -100,7 +100,7 @@ def test_a_service_that_goes_away_while_its_job_is_followed_is_made_up_for(
 
     stream = fake._stream
     monkeypatch.setattr(fake, "_stream", lambda: stream() if fake.streams else gone())
-    assert found.kernel(GEMM, budget={"trials": 99}).manifest.timings["role"] == "tuned"
+    assert found.kernel(GEMM, budget={"trials": 99}).manifest.role == "tuned"
 
 
 def test_with_nothing_in_the_cache_it_is_tried_again_and_the_log_says_so(
@@ -214,13 +214,13 @@ def test_the_tuned_kernel_is_kept_though_a_fallback_came_later(fake: FakeService
     fake.answer = lambda body: (202, fake.pending(body)[1] | {"fallback": fake.kernels["fa11"]})
     filled(fake, tmp_path, wait="fallback")
     offline = client(fake, tmp_path, offline=True)
-    assert offline.kernel(GEMM).manifest.timings["role"] == "fallback", "better than nothing"
+    assert offline.kernel(GEMM).manifest.role == "fallback", "better than nothing"
     fake.answer = fake.ready
     filled(fake, tmp_path)
-    assert offline.kernel(GEMM).manifest.timings["role"] == "tuned"
+    assert offline.kernel(GEMM).manifest.role == "tuned"
     fake.answer = lambda body: (202, fake.pending(body)[1] | {"fallback": fake.kernels["fa11"]})
     filled(fake, tmp_path, wait="fallback")
-    assert offline.kernel(GEMM).manifest.timings["role"] == "tuned"
+    assert offline.kernel(GEMM).manifest.role == "tuned"
 
 
 def test_an_index_that_cannot_be_written_only_warns(

@@ -24,6 +24,7 @@ from tirgemm._terminal.progress_view import (
 )
 from tirgemm.events import CandidateRecorded, Downloaded, Event, FallbackStored, Phase, SearchStarted, event_from_json
 from tirgemm.progress import Progress, ProgressTracker, role_name, role_words
+from tirgemm.timings import Timing, Timings
 
 SHAPE = "33x17x19:f16:nt"
 
@@ -148,7 +149,7 @@ def test_a_portable_kernel_is_called_so() -> None:
 
 
 def test_a_shipped_kernel_ahead_of_a_search_is_the_best_and_no_default() -> None:
-    timings = {"sustained": {"median_us": 5.0}}
+    timings = Timings({"sustained": Timing(5.0)})
     for role, default in (("fallback", 5.0), ("tuned", None)):
         tracker = ProgressTracker()
         tracker(FallbackStored(kernel="1", role=role, config="x86", timings=timings))

@@ -12,6 +12,7 @@ from functools import cache
 
 import pytest
 
+from tests.helpers.named_config import named_config
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.families.wgmma.planning.plan import plan
 from tirgemm.families.wgmma.planning.registers import registers
@@ -20,7 +21,7 @@ from tirgemm.hardware import named_device
 from tirgemm.launch import Launch, TensorMap
 from tirgemm.tuning.build import cuda
 from tirgemm.tuning.driver.nvrtc import Cubin, compile_source
-from verification.cases import Case, Feature, named_config, problem_features, random_cases
+from verification.cases import Case, Feature, problem_features, random_cases
 from verification.covering import build_cost, classes, covering, paths
 
 FAMILY = Wgmma()

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests.helpers.named_config import named_config
 from tirgemm.families.base import rejected
 from tirgemm.families.wmma import Wmma
 from tirgemm.families.wmma.space import tiling
@@ -17,7 +18,6 @@ from tirgemm.tuning.build import cuda
 from tirgemm.tuning.build.compile import build
 from tirgemm.tuning.build.wmma_source import with_fragments
 from tirgemm.tuning.driver.nvrtc import Cubin, compile_source
-from verification.cases import named_config
 
 FAMILY = Wmma()
 ARCHS = tuple(ARCHITECTURES)

@@ -13,6 +13,7 @@ from tirgemm.detect import devices
 from tirgemm.families import FAMILIES
 from tirgemm.gemm import Gemm
 from tirgemm.launch import KernelLaunch, Launch, Workspace, scalar_args, tensor_args
+from tirgemm.timings import Timings
 
 GPUS = [device for device in devices() if device.kind == "cuda"]
 
@@ -57,7 +58,7 @@ def by_hand(text: str, source: str, *kernels: KernelLaunch, workspaces: tuple[Wo
             sources={},
             flags=cubin.flags,
             certificate=None,
-            timings={},
+            timings=Timings(),
         ),
         SIGNER,
     )

@@ -22,6 +22,7 @@ from tirgemm.families.wgmma import Wgmma
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch, Pointer, scalar_args, tensor_args
+from tirgemm.timings import Timings
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.driver.nvrtc import compile_source
 from tirgemm.tuning.verify.plan import GemmTest
@@ -142,7 +143,7 @@ def test_adding_in_order_of_arrival_fails(gpu: Any, backend: Any, competitor: Co
             sources={},
             flags=cubin.flags,
             certificate=None,
-            timings={},
+            timings=Timings(),
         ),
         signer,
     )

@@ -26,6 +26,7 @@ from tirgemm.launch import (
     Pointer,
     tensor_args,
 )
+from tirgemm.timings import Timings
 
 torch = pytest.importorskip("torch", reason="the launcher's GPU tests call with PyTorch tensors")
 
@@ -99,7 +100,7 @@ def test_a_broken_cubin_is_refused_and_other_kernels_work_after_it() -> None:
             sources={},
             flags=(),
             certificate=None,
-            timings={},
+            timings=Timings(),
         ),
         SIGNER,
     )
@@ -125,7 +126,7 @@ def test_a_kernel_for_another_architecture_is_refused_at_load_and_at_the_call() 
             sources={},
             flags=(),
             certificate=None,
-            timings={},
+            timings=Timings(),
         ),
         SIGNER,
     )

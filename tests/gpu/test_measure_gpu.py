@@ -17,6 +17,7 @@ from tirgemm.detect import devices
 from tirgemm.expr import M, ceildiv
 from tirgemm.gemm import Gemm
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, scalar_args, tensor_args
+from tirgemm.timings import Timings
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer
 from tirgemm.tuning.measure.requests import RaceOptions
 
@@ -75,7 +76,7 @@ def package(name: str) -> bytes:
             sources={"kernel.cu": SOURCE},
             flags=cubin.flags,
             certificate=None,
-            timings={},
+            timings=Timings(),
         ),
         SIGNER,
     )

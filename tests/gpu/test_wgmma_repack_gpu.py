@@ -17,6 +17,7 @@ from tirgemm.config import Config
 from tirgemm.detect import devices
 from tirgemm.gemm import Gemm
 from tirgemm.launch import Pointer
+from tirgemm.timings import Timings
 
 GPUS = [device for device in devices() if device.kind == "cuda" and device.arch == "sm_90a"]
 pytestmark = [
@@ -60,7 +61,7 @@ def copying(text: str) -> Kernel:
             sources={},
             flags=cubin.flags,
             certificate=None,
-            timings={},
+            timings=Timings(),
         ),
         SIGNER,
     )

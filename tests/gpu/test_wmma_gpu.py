@@ -6,11 +6,12 @@ from __future__ import annotations
 import pytest
 
 from tests.gpu.family_on_gpu import FamilyOnGpu
+from tests.helpers.named_config import named_config
 from tirgemm.detect import devices
 from tirgemm.families.wmma import Wmma
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from verification.cases import Case, named_config, random_cases
+from verification.cases import Case, random_cases
 
 GPUS = [device for device in devices() if device.kind == "cuda"]
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="this machine has no NVIDIA GPU")]

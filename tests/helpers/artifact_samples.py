@@ -18,10 +18,12 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, scalar_args, tensor_args
+from tirgemm.timings import Timing, Timings
 
 SIGNER = Signer.generate()
 TRUST = Trust.of(SIGNER.public)
 CONFIG = Config("sample", (("rows", 1),))
+TIMINGS = Timings({"sustained": Timing(12.5)})
 
 PRELUDE = r"""
 #include <stdint.h>
@@ -134,7 +136,7 @@ def packed(gemm: Gemm, *, signer: Any = SIGNER, **changes: Any) -> bytes:
         "sources": {"kernel.ll": "; text\n", "module.py": "# text\n"},
         "flags": ("-O1",),
         "certificate": None,
-        "timings": {"sustained": {"median_us": 12.5}},
+        "timings": TIMINGS,
     }
     values |= changes
     if "binary" not in values:

@@ -12,6 +12,7 @@ import httpx
 from tests.helpers.artifact_samples import SIGNER, certified
 from tirgemm import Gemm
 from tirgemm.detect import device as detect_device
+from tirgemm.timings import Timing, Timings
 
 JOB = "3f2a"
 CPU = detect_device("cpu")
@@ -125,7 +126,7 @@ class FakeService(httpx.BaseTransport):
             self.gemm,
             signer=self.signer,
             role=role,
-            timings={"sustained": {"median_us": 12.5, "baselines": {}}, "role": role},
+            timings=Timings({"sustained": Timing(12.5)}),
         )
         sha256 = hashlib.sha256(data).hexdigest()
         self.blobs[sha256] = data
@@ -138,7 +139,9 @@ class FakeService(httpx.BaseTransport):
             "family": "sample",
             "config": {"rows": 1},
             "regime": "sustained",
-            "timings": {"sustained": {"median_us": 12.5, "baselines": {"default": {"ratio": 1.25}}}},
+            "timings": {
+                "sustained": {"median_us": 12.5, "baselines": {"default": {"median_us": 15.625, "ratio": 1.25}}}
+            },
             "artifact": {"sha256": sha256, "bytes": len(data), "url": f"/v1/artifacts/{sha256}"},
         }
 

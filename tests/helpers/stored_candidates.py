@@ -13,6 +13,7 @@ from tests.helpers.artifact_samples import SIGNER, cpu, packed
 from tirgemm.artifact import Signer, Trust, pack, read
 from tirgemm.config import Config
 from tirgemm.gemm import Gemm
+from tirgemm.timings import BaselineTime, Timing, Timings
 from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet, Status
 from tirgemm.tuning_db.data_folder import SIGNING_KEY, open_store
 
@@ -50,13 +51,7 @@ def made(data: Path) -> Made:
     with open_store(data) as store:
         kernels = {}
         for config, us in ((FAST, 8.0), (SLOW, 10.0)):
-            timings = {
-                "sustained": {
-                    "median_us": us,
-                    "samples": 41,
-                    "baselines": {"numpy_f32": {"median_us": 40.0, "ratio": 40 / us}},
-                }
-            }
+            timings = Timings({"sustained": Timing(us, 41, {"numpy_f32": BaselineTime(40.0, 40 / us)})})
             blob = packed(GEMM, config=config, signer=signer, timings=timings)
             package = read(blob, Trust.of(signer.public))
             digest = package.manifest.kernel_sha256

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.helpers.named_config import named_config
 from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.families.wgmma.planning.plan import Plan, plan
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from verification.cases import Case, named_config
+from verification.cases import Case
 
 # A plain config with TMA on both sides.
 TMA_KNOBS: dict[str, Value] = {

@@ -30,6 +30,7 @@ from tirgemm.service.http.documents import JobDocument, KernelDocument, PendingD
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.server.app import create_app
 from tirgemm.service.settings import Settings
+from tirgemm.timings import Timings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -174,7 +175,7 @@ def test_the_manifest_that_is_shown_is_of_the_form_that_is_packed() -> None:
     launch = Launch.from_json(shown["launch"])
     assert launch.to_json() == shown["launch"]
     gemm = Gemm.from_json(shown["manifest"]["kernel"]["gemm"])
-    data = packed(gemm.with_(act="none"), certificate={"passed": True}, timings={})
+    data = packed(gemm.with_(act="none"), certificate={"passed": True}, timings=Timings())
     real = read(data, TRUST).manifest.to_json()
     assert real.keys() == shown["manifest"].keys()
     assert real["kernel"].keys() == shown["manifest"]["kernel"].keys()

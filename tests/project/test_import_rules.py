@@ -21,15 +21,13 @@ MAX_FILES = 24
 # What the problem's, the device's and progress's own modules are; every part may import them.
 BASE = {
     "tirgemm",
-    *(
-        f"tirgemm.{name}"
-        for name in ("gemm", "device", "errors", "expr", "config", "launch", "hardware", "progress", "events", "status")
-    ),
-    *(f"tirgemm.{name}" for name in ("detect", "detect_cpu", "detect_cuda", "_extras", "_user_folders", "_version")),
+    *(f"tirgemm.{name}" for name in ("gemm", "device", "errors", "expr", "config", "launch", "hardware", "progress")),
+    *(f"tirgemm.{name}" for name in ("events", "status", "timings", "detect", "detect_cpu", "detect_cuda")),
+    *(f"tirgemm.{name}" for name in ("_extras", "_user_folders", "_version")),
     "tirgemm._terminal.progress_view",
 }
 # The client's modules and packages, by the name below ``tirgemm``.
-CLIENT = {"client", "cli", "torch", "kernel_source", "_reference", "_trial", "_client", "_terminal", "_commands"}
+CLIENT = {"client", "cli", "torch", "kernel_source", "_trial", "_client", "_terminal", "_commands"}
 # A part and the parts that it may import, besides itself and the base.
 ALLOWED = {
     "base": set(),

@@ -26,6 +26,7 @@ from tirgemm.service.jobs.worker import Worker
 from tirgemm.service.server.process import uvicorn_config
 from tirgemm.service.settings import Settings
 from tirgemm.status import Status
+from tirgemm.timings import SearchSummary, Timing, Timings
 from tirgemm.tuning.records import Certificate, KernelRecord
 from tirgemm.tuning_db import JobQueue, JobRequest, SqlStore
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
@@ -60,7 +61,7 @@ def kernel_record(
         artifact_sha256=sha256,
         artifact_bytes=len(blob),
         certificate=None if role == "unverified" else certificate,
-        timings={"median_us": 12.5, "ratio_default": 1.25} | ({"search": search} if search else {}),
+        timings=Timings({request.regime: Timing(12.5)}, search=SearchSummary.from_json(search) if search else None),
         trials=request.trials,
         created_at="2026-01-01T00:00:00Z",
     )

@@ -20,6 +20,7 @@ from tirgemm import Client, Device, Gemm
 from tirgemm.errors import Cancelled, ServiceError
 from tirgemm.events import CandidateRecorded, Done, Event
 from tirgemm.service import cli
+from tirgemm.timings import Timing, Timings
 from tirgemm.tuning.records import Certificate, KernelRecord
 from tirgemm.tuning_db import JobRequest, SqlStore
 
@@ -29,11 +30,10 @@ SHAPE = Gemm.parse("33x17x19:f32:nt")
 def packed_record(
     store: SqlStore, request: JobRequest, role: Any = "tuned", salt: str = "", device: Device | None = None
 ) -> KernelRecord:
-    """A stored kernel with a real artifact, whose timings say which role it has."""
+    """A stored kernel with a real artifact, which says which role it has."""
     del salt
-    timing = {"median_us": 12.5, "baselines": {}}
     data = certified(
-        request.gemm, config=CONFIG, timings={"sustained": timing, "role": role}, regime=request.regime, role=role
+        request.gemm, config=CONFIG, timings=Timings({"sustained": Timing(12.5)}), regime=request.regime, role=role
     )
     certificate = Certificate("0" * 64, True, ({"name": "exact"},), "numpy fp64")
     record = KernelRecord(
@@ -46,7 +46,7 @@ def packed_record(
         artifact_sha256=store.put_blob(data),
         artifact_bytes=len(data),
         certificate=certificate,
-        timings={"sustained": timing},
+        timings=Timings({"sustained": Timing(12.5)}),
         trials=request.trials,
         created_at="2026-01-01T00:00:00Z",
     )
@@ -76,7 +76,7 @@ def test_a_kernel_is_tuned_followed_loaded_and_called(service: Service, engine: 
 
     with service.worker():
         kernel = client.kernel(SHAPE, on_event=on_event)
-    assert kernel.manifest.timings["role"] == "tuned"
+    assert kernel.manifest.role == "tuned"
     assert told.count("candidate") == 3
     assert told.index("started") < told.index("candidate") < told.index("done") < told.index("download")
     tensors, product = operands(SHAPE)
@@ -93,12 +93,12 @@ def test_the_fallback_is_used_while_the_search_goes_on(
 ) -> None:
     engine.fallback_gate.set()
     with service.worker():
-        assert client.kernel(SHAPE, wait="fallback").manifest.timings["role"] == "fallback"
+        assert client.kernel(SHAPE, wait="fallback").manifest.role == "fallback"
         started = time.monotonic()
-        assert client.kernel(SHAPE, wait=0.3).manifest.timings["role"] == "fallback"
+        assert client.kernel(SHAPE, wait=0.3).manifest.role == "fallback"
         assert time.monotonic() - started < 5
         engine.gate.set()
-        assert client.kernel(SHAPE).manifest.timings["role"] == "tuned"
+        assert client.kernel(SHAPE).manifest.role == "tuned"
 
 
 def test_submitting_waits_for_nobody(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_worker_that_is_still_starting_is_waited_for(
     with contextlib.ExitStack() as stack:
         starting = threading.Timer(0.1, lambda: stack.enter_context(service.worker()))
         client._session._http.event_hooks = {"request": [register]}
-        assert client.kernel(SHAPE).manifest.timings["role"] == "tuned"
+        assert client.kernel(SHAPE).manifest.role == "tuned"
     assert posts == ["wait=0", ""], "first at once, then as long as the service waits"
 
 
@@ -149,7 +149,7 @@ def test_a_larger_budget_and_retune_go_on_with_the_search(
         answer = client.submit(SHAPE, retune=True)
         assert answer.fallback is not None, "what is there answers meanwhile"
         assert answer.fallback["role"] == "tuned"
-        assert client.kernel(SHAPE, budget={"trials": 99}, wait="fallback").manifest.timings["role"] == "tuned"
+        assert client.kernel(SHAPE, budget={"trials": 99}, wait="fallback").manifest.role == "tuned"
         service.wait_for(answer.job_id, "running")
         assert [job["status"] for job in client.jobs(2, gemm=SHAPE, device=CPU)] == ["queued", "running"]
         assert [job["id"] for job in client.jobs(status="running")] == [answer.job_id]

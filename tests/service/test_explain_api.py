@@ -20,6 +20,7 @@ from tirgemm.hardware import named_device
 from tirgemm.service.explain.explainer import Explainer
 from tirgemm.service.explain.gather import Stored
 from tirgemm.service.http.documents import ExplanationDocument
+from tirgemm.timings import SearchSummary, SelectionReason, StreamTiming, Timing, Timings
 from tirgemm.tuning.build.compile import build
 from tirgemm.tuning.records import Candidate, KernelRecord, Reason, SampleSet, Status
 from tirgemm.tuning.records.store import Store
@@ -50,12 +51,12 @@ def tuned_kernel(store: Store, signer: Signer) -> tuple[KernelRecord, Config]:
     candidate(config.with_(unroll=1), Status.MEASURED, (7.0,))
     candidate(config.with_(pad=0), Status.BUILD_FAILED, message="ptxas: no")
     candidate(config.with_(block_k=8), Status.PRUNED, rule="waves", message="27 blocks <keep> few SMs busy")
-    timings = {
-        "sustained": {"median_us": 8.0},
-        "selection": {"reason": "1.2 times as fast as the default"},
-        "search": {"pruned": {"waves": 41, "threads": 7}},
-        "stream": {"read_gbps": 1500.0, "at": "2026-08-01T12:00:00"},
-    }
+    timings = Timings(
+        {"sustained": Timing(8.0)},
+        selection=SelectionReason("1.2 times as fast as the default"),
+        search=SearchSummary(pruned={"waves": 41, "threads": 7}),
+        stream=StreamTiming(3_000_000, 2.0, 20, 1500.0, "2026-08-01T12:00:00"),
+    )
     record = KernelRecord(
         gemm,
         device,
@@ -155,7 +156,7 @@ def test_what_cannot_be_explained_is_a_problem_that_says_why(service: Service) -
             old.artifact_sha256,
             old.artifact_bytes,
             None,
-            {},
+            Timings(),
         )
     )
     answer = service.http.get(f"/v1/kernels/{gone.id}/explain")

@@ -15,6 +15,7 @@ from tests.service.support import CPU
 from tirgemm import Client, Gemm
 from tirgemm.artifact.known_servers import KnownServers
 from tirgemm.service import cli
+from tirgemm.timings import Timing, Timings
 from tirgemm.tuning.records import Certificate, KernelRecord
 from tirgemm.tuning_db import data_folder
 
@@ -30,7 +31,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "service"
     artifact = certified(SHAPE, signer=data_folder.signer(folder))
     certificate = Certificate("0" * 64, True, ({"name": "exact"},), "numpy fp64")
-    timings = {"sustained": {"median_us": 12.5, "baselines": {}}}
+    timings = Timings({"sustained": Timing(12.5)})
     with data_folder.open_store(folder) as store:
         store.put_device(CPU)
         record = KernelRecord(

@@ -10,6 +10,7 @@ from tests.helpers.artifact_samples import CONFIG, cpu
 from tests.helpers.fake_workbench import FakeBench
 from tirgemm import Budget, Gemm
 from tirgemm.families import family_named
+from tirgemm.timings import SearchSummary, Timings
 from tirgemm.tuning.budget import MAX_TRIALS, covers
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.tune import Tuning
@@ -18,7 +19,7 @@ GEMM = Gemm.parse("61x67x71:f16:nt")
 
 
 def record(trials: int, role: Any = "tuned", **search: Any) -> KernelRecord:
-    timings = {"search": search} if search else {}
+    timings = Timings(search=SearchSummary(**search)) if search else Timings()
     return KernelRecord(GEMM, cpu(), "sustained", role, CONFIG, "a" * 64, "b" * 64, 10, None, timings, trials)
 
 
@@ -47,7 +48,7 @@ def test_a_search_writes_down_why_it_ended() -> None:
     ends = {}
     for trials, seconds in ((4, 60.0), (MAX_TRIALS, 0.3)):
         found = Tuning(GEMM, FakeBench(), budget=Budget(trials, seconds)).run()
-        ends[found.timings["search"]["ended"]] = found.timings["search"]["seconds"]
+        ends[found.timings.ended] = found.timings.search.seconds
         assert covers(found, Budget(trials, seconds))
         assert not covers(found, Budget(MAX_TRIALS, 60.5))
     assert ends == {"trials": 60.0, "seconds": 0.3}
@@ -56,7 +57,7 @@ def test_a_search_writes_down_why_it_ended() -> None:
 def test_a_space_that_is_used_up_covers_every_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tirgemm.tuning.search.search.Search.ask", lambda _self, _count: [])
     found = Tuning(GEMM, FakeBench(), budget=Budget(32, 60)).run()
-    assert found.timings["search"]["ended"] == "exhausted"
+    assert found.timings.ended == "exhausted"
     assert covers(found, Budget(MAX_TRIALS, 9999))
 
 
@@ -74,11 +75,11 @@ def test_a_search_of_some_families_answers_only_who_asks_for_those() -> None:
 
 
 def test_a_search_of_some_families_writes_down_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "families" not in Tuning(GEMM, FakeBench(), budget=Budget(1, 60)).run().timings["search"]
+    assert Tuning(GEMM, FakeBench(), budget=Budget(1, 60)).run().timings.search.families is None
     other = type("Other", (), {"name": "other"})()
     monkeypatch.setattr(
         "tirgemm.tuning.tune.chosen_families",
         lambda *asked: (family_named("x86"), *(() if asked[2] else (other,))),
     )
     found = Tuning(GEMM, FakeBench(), budget=Budget(1, 60), families=["x86"]).run()
-    assert found.timings["search"]["families"] == ["x86"]
+    assert found.timings.search.families == ("x86",)

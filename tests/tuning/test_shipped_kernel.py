@@ -93,14 +93,14 @@ def test_the_best_config_of_this_environment_is_built_once_and_served_with_no_se
     assert (record.shipped, record.portable) == (True, False)
     assert record.certificate is not None
     assert record.certificate.passed
-    assert record.timings["search"]["ended"] == "shipped"
-    assert record.timings["search"]["shipped"] == {
+    assert record.timings.ended == "shipped"
+    assert record.timings.search.shipped.to_json() == {
         "device": CPU.key,
         "environment": dict(CPU.environment),
         "same": True,
     }
-    assert record.timings[REGIME]["median_us"] == hashed_us(SHIPPED[2]), "measured here"
-    assert "fastest of 6 shipped" in record.timings["selection"]["reason"]
+    assert record.timings.of(REGIME).median_us == hashed_us(SHIPPED[2]), "measured here"
+    assert "fastest of 6 shipped" in record.timings.reason
     assert [e.kernel for e in events if isinstance(e, KernelSelected)] == [record.id]
     assert not [e for e in events if isinstance(e, CandidateRecorded)]
     assert same.store.kernel(GEMM, CPU.key, REGIME) == record
@@ -127,7 +127,7 @@ def test_where_all_fail_the_default_is_built_and_the_search_goes_on_from_the_rec
     record = tuned(same, Budget(12))
     assert record.config not in SHIPPED
     assert not record.shipped
-    assert record.timings["search"]["ended"] == "trials"
+    assert record.timings.ended == "trials"
     assert record.trials == 12
 
 
@@ -167,8 +167,8 @@ def test_configs_of_another_environment_are_raced_with_the_default_and_the_winne
     assert other.fake.evaluated == offered, "each verified and timed here"
     assert record.config == SHIPPED[3], "the fastest here, not there"
     assert (record.role, record.shipped, record.portable) == ("tuned", True, True)
-    assert record.timings["search"]["shipped"]["environment"]["tvm"] == "0.1"
-    assert record.timings[REGIME]["baselines"]["default"]["ratio"] == pytest.approx(200 / 97)
+    assert record.timings.search.shipped.environment["tvm"] == "0.1"
+    assert record.timings.of(REGIME).baselines["default"].ratio == pytest.approx(200 / 97)
     (race,) = [t for t in other.fake.timed if t.options.reason == "selection"]
     assert set(race.configs) == {DEFAULT, *offered}
     assert (record.trials, record.certificate is not None) == (5, True)
@@ -193,7 +193,7 @@ def test_a_search_on_top_of_a_portable_kernel_takes_the_mark_away(other: FakeBen
     first = tuned(other)
     assert first.portable
     second = tuned(other, Budget(12).on_top_of(first.trials))
-    assert (second.portable, second.timings["search"]["ended"]) == (False, "trials")
+    assert (second.portable, second.timings.ended) == (False, "trials")
     assert other.store.kernel(GEMM, CPU.key, REGIME) == second
 
 
@@ -213,7 +213,7 @@ def test_stopping_among_the_offered_gives_the_best_until_then(other: FakeBench) 
             stop.set()
 
     record = tuned(other, on_event=on_event, stop=stop)
-    assert record.timings["search"]["ended"] == "interrupted"
+    assert record.timings.ended == "interrupted"
     assert not record.shipped
     assert len(other.fake.evaluated) == 1
 
@@ -241,4 +241,4 @@ def test_a_suite_shape_on_a_hopper_is_answered_by_a_race_of_what_was_shipped(dat
     assert len(bench.built) == len(set(bench.built))
     assert (record.role, record.portable, record.device.model) == ("tuned", True, model)
     assert record.config.family == "wgmma"
-    assert record.timings["search"]["shipped"] == {"device": measured.key, "environment": {}, "same": False}
+    assert record.timings.search.shipped.to_json() == {"device": measured.key, "environment": {}, "same": False}

@@ -14,6 +14,7 @@ from tirgemm import Budget, Gemm
 from tirgemm.artifact import Trust, read
 from tirgemm.events import CandidateRecorded, Event
 from tirgemm.gemm import Regime
+from tirgemm.tuning.collection import configs_to_collect
 from tirgemm.tuning.records import Candidate, SampleSet, Status
 from tirgemm.tuning.search.search import Search
 from tirgemm.tuning.search.similar_problems import nearest, of_nearest
@@ -60,8 +61,25 @@ def test_every_problem_is_searched_and_answered_from_the_store() -> None:
     assert Counter(bench.order) == {STALE: 8, GAINING: 8, THIRD: 8}
     for gemm, record in outcomes.items():
         assert record is not None
-        assert (record.role, record.trials, record.timings["search"]["ended"]) == ("tuned", 8, "trials")
+        assert (record.role, record.trials, record.timings.ended) == ("tuned", 8, "trials")
         assert bench.store.kernel(gemm, bench.device.key, REGIME) == record
+
+
+def test_given_configs_are_measured_and_no_kernel_is_selected() -> None:
+    bench = Bench()
+    tunings = [Tuning(gemm, bench, REGIME, Budget(8, 60.0)) for gemm in (STALE, GAINING)]
+    configs = {t.gemm: configs_to_collect(t.gemm, bench.device, REGIME, t.families, count=3) for t in tunings}
+    outcomes = Sweep(tunings, seconds=60.0, configs=configs).run()
+    assert {(outcome.gemm, outcome.record, outcome.error) for outcome in outcomes} == {
+        (STALE, None, None),
+        (GAINING, None, None),
+    }
+    for gemm, wanted in configs.items():
+        assert {c.config for c in bench.store.candidates(gemm, bench.device.key, REGIME)} == set(wanted)
+        assert bench.store.kernel(gemm, bench.device.key, REGIME) is None
+    bench.order.clear()
+    Sweep([Tuning(STALE, bench, REGIME, Budget(8, 60.0))], seconds=60.0, configs=configs).run()
+    assert not bench.order  # what is recorded is not measured again
 
 
 def test_the_next_batch_goes_where_a_gain_is_likeliest() -> None:
@@ -109,7 +127,7 @@ def test_the_seconds_bound_all_searches_together() -> None:
     bench = Bench()
     outcomes = swept(bench, STALE, GAINING, trials=10_000, seconds=4.0)
     assert [outcome.record is not None for outcome in outcomes] == [True, True]
-    assert {o.record.timings["search"]["ended"] for o in outcomes if o.record} == {"seconds"}
+    assert {o.record.timings.ended for o in outcomes if o.record} == {"seconds"}
 
 
 def test_a_search_learns_from_the_similar_problems_of_its_sweep(monkeypatch: pytest.MonkeyPatch) -> None:

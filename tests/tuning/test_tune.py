@@ -74,10 +74,10 @@ def test_the_fastest_is_served_with_its_evidence_and_one_hash() -> None:
 def test_both_regimes_the_default_and_the_baseline_stand_in_the_timings() -> None:
     bench = FakeBench()
     timings = tuning(bench).run().timings
-    assert set(timings["sustained"]["baselines"]) == {"default", "numpy_f32"}
-    assert set(timings["isolated"]["baselines"]) == {"default", "numpy_f32"}
-    assert timings["sustained"]["baselines"]["default"]["median_us"] == pytest.approx(hashed_us(default(bench)))
-    assert timings["default"]["config"] == str(default(bench))
+    assert set(timings.of("sustained").baselines) == {"default", "numpy_f32"}
+    assert set(timings.of("isolated").baselines) == {"default", "numpy_f32"}
+    assert timings.of("sustained").baselines["default"].median_us == pytest.approx(hashed_us(default(bench)))
+    assert timings.default == str(default(bench))
 
 
 def test_configs_that_compile_to_the_default_are_the_default() -> None:
@@ -86,7 +86,7 @@ def test_configs_that_compile_to_the_default_are_the_default() -> None:
     bench.code = lambda _: default(bench)
     record = tuning(bench).run()
     assert record.config == default(bench)
-    assert record.timings["sustained"]["baselines"]["default"]["ratio"] == 1
+    assert record.timings.of("sustained").baselines["default"].ratio == 1
     assert not [timed for timed in bench.fake.timed if len(timed.configs) > 1], "nothing is timed against itself"
 
 
@@ -97,7 +97,7 @@ def test_what_is_chosen_by_one_race_is_reported_from_another() -> None:
     record = tuning(bench).run()
     (chosen_by,), (reported,) = races(bench, "selection"), races(bench, "report")
     us = hashed_us(record.config)
-    assert record.timings["sustained"]["median_us"] == pytest.approx(2 * us), "the second race's figures"
+    assert record.timings.of("sustained").median_us == pytest.approx(2 * us), "the second race's figures"
     assert len(chosen_by.configs) > 2
     assert chosen_by.baselines == ()
     assert reported.configs == [record.config, default(bench)]
@@ -118,8 +118,8 @@ def test_a_small_reported_gap_is_raced_again_with_the_buffers_swapped() -> None:
     record = tuning(bench).run()
     assert record.config != default(bench)
     assert [timed.options.swap for timed in races(bench, "report")] == [False, True]
-    assert record.timings["sustained"]["samples"] == 12
-    assert record.timings["sustained"]["conditions"]["swapped"] is True
+    assert record.timings.of("sustained").samples == 12
+    assert record.timings.of("sustained").conditions["swapped"] is True
 
 
 def test_a_finalist_that_dies_in_the_race_is_recorded_so_and_the_others_go_on() -> None:
@@ -140,17 +140,17 @@ def test_a_lone_default_is_not_raced_to_be_chosen() -> None:
     bench = FakeBench()
     record = tuning(bench, trials=1).run()
     assert [timed.options.reason for timed in bench.fake.timed] == ["search", "report", "other_regime"]
-    assert record.timings["selection"] == {"reason": "the default is the only finalist", "ratio_low": 1.0}
+    assert record.timings.selection.to_json() == {"reason": "the default is the only finalist", "ratio_low": 1.0}
 
 
 def test_pytorch_stands_beside_the_choice_but_the_fallback_does_not_wait_for_it() -> None:
     bench = FakeBench()
     bench.fake.offered = ("numpy_f32", "torch.matmul")
     fallback = tuning(bench).fallback()
-    assert set(fallback.timings["sustained"]["baselines"]) == {"numpy_f32"}
+    assert set(fallback.timings.of("sustained").baselines) == {"numpy_f32"}
     timings = tuning(bench).run().timings
     for regime in ("sustained", "isolated"):
-        assert set(timings[regime]["baselines"]) == {"default", "numpy_f32", "torch.matmul"}
+        assert set(timings.of(regime).baselines) == {"default", "numpy_f32", "torch.matmul"}
 
 
 def test_the_default_stays_where_nothing_is_faster() -> None:
@@ -158,7 +158,7 @@ def test_the_default_stays_where_nothing_is_faster() -> None:
     bench.us = lambda config: 5.0 if config == default(bench) else 9.0
     record = tuning(bench).run()
     assert record.config == default(bench)
-    assert record.timings["sustained"]["baselines"]["default"]["ratio"] == 1
+    assert record.timings.of("sustained").baselines["default"].ratio == 1
 
 
 def test_a_small_gap_is_measured_again_with_the_buffers_swapped() -> None:
@@ -362,7 +362,7 @@ def test_on_a_gpu_building_ahead_is_no_phase_of_its_own() -> None:
 
     gemm = Gemm.parse("64x64x64:f16:nt")
     record = Tuning(gemm, bench, REGIME, Budget(20, 60.0), families=["simt"], control=Control(on_event)).run()
-    assert (record.role, record.trials, record.timings["search"]["ended"]) == ("tuned", 20, "trials")
+    assert (record.role, record.trials, record.timings.ended) == ("tuned", 20, "trials")
     assert phases == ["default", "starting", "building", "measuring", "choosing", "certifying"]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import check
 from benchmarks.evidence_tables import mutants as mutants_table
+from tests.helpers.named_config import named_config
 from tirgemm.families import family_named
 from tirgemm.families.simt.tiling import PIPELINES
 from tirgemm.gemm import Gemm, Range
@@ -18,7 +19,7 @@ from tirgemm.hardware import named_device
 from tirgemm.tuning.records import gzip_json
 from verification import alterations, emulated, evidence
 from verification.altered import lowered
-from verification.cases import Case, named_config
+from verification.cases import Case
 from verification.evidence import EvidenceFile
 from verification.mutants import NOT_CAUGHT, PASSED, UNALTERED, MutantRun
 from verification.smaller import smaller

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.helpers.named_config import named_config
 from tests.helpers.wgmma_paths import named_cases
 from tirgemm.artifact import Signer
 from tirgemm.errors import InvalidConfig, InvalidRequest
@@ -26,7 +27,7 @@ from tirgemm.hardware import named_device
 from tirgemm.tuning.records import gzip_json
 from verification import alterations, emulated, evidence, mutants, sanitized_call, sanitizer, verify_family
 from verification.altered import build, lowered, with_alteration
-from verification.cases import Case, missing_choices, named_config, random_cases, special_cases
+from verification.cases import Case, missing_choices, random_cases, special_cases
 from verification.covering import build_cost, classes, covering, paths, small_cases, warps
 from verification.evidence import EvidenceFile
 from verification.sanitize import plantable

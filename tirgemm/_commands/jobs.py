@@ -14,6 +14,7 @@ from tirgemm.cli import URL
 from tirgemm.errors import Interrupted
 from tirgemm.events import JobPolled, Phase
 from tirgemm.progress import ProgressTracker
+from tirgemm.timings import Timings
 
 app = typer.Typer(
     help="List, watch and cancel the tuning jobs of a service.",
@@ -98,6 +99,6 @@ def _ending(job: dict[str, Any]) -> str:
     kernel = job.get("kernel")
     if kernel is None:
         return f"{what} is {job['status']}"
-    timing = kernel["timings"].get(job["regime"], {})
-    time = f", {timing['median_us']:.2f} us a call" if "median_us" in timing else ""
+    timing = Timings.from_json(kernel["timings"]).of(job["regime"])
+    time = f", {timing.median_us:.2f} us a call" if timing else ""
     return f"{what} is {job['status']}: kernel {kernel['id']}{time}"

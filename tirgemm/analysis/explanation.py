@@ -21,7 +21,7 @@ from tirgemm.analysis.resources import (
     resources_of,
     waves_of,
 )
-from tirgemm.analysis.roofline import MeasuredRate, Roofline, measured_for, peak_formula, peak_of, roofline
+from tirgemm.analysis.roofline import Measurements, Roofline, measured_for, peak_formula, peak_of, roofline
 from tirgemm.analysis.sass.opcode_mix import OpcodeMix, opcode_mix
 from tirgemm.analysis.sass.program import Function, disassemble
 from tirgemm.analysis.tile_shape import output_tile
@@ -171,42 +171,44 @@ class Explanation:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class ExplainedConfig:
+    """What is explained: a config of a gemm on a device at ``m`` rows, and whether it is its family's default."""
+
+    gemm: Gemm
+    config: Config
+    device: Device
+    m: int
+    default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCode:
+    """The cubin and, in words, where it is from; None with what is ``missing`` for one."""
+
+    cubin: bytes | None = None
+    origin: str = AS_WRITTEN
+    missing: tuple[Unknown, ...] = ()
+
+
 def explain_launch(
-    mod: IRModule,
-    launch: Launch,
-    gemm: Gemm,
-    config: Config,
-    device: Device,
-    cubin: bytes | None,
-    *,
-    m: int = 0,
-    default: bool = False,
-    code: str = "",
-    missing: tuple[Unknown, ...] = (),
-    time_us: float | None = None,
-    timed: str = "",
-    clock_mhz: int | None = None,
-    measured: Mapping[str, MeasuredRate] | None = None,
+    mod: IRModule, launch: Launch, subject: ExplainedConfig, code: MachineCode, measured: Measurements
 ) -> Explanation:
     """The explanation of ``launch``; ``mod`` and ``launch`` as ``analyse`` takes them.
 
-    Without ``cubin``, or without a disassembler, it is as written; ``missing`` says why there is none. ``clock_mhz``
-    and
-    ``measured``: the clock of nominal rates, and the rates that were seen on the device (``measured_for``). Raises what
-    ``analyse`` raises.
+    Without a cubin, or without a disassembler, it is as written. The clock of the measured time is that of nominal
+    rates. Raises what ``analyse`` raises.
     """
-    at = m or gemm.m_max
-    lacking = list(missing)
+    gemm, config, device, at = subject.gemm, subject.config, subject.device, subject.m
     functions: dict[str, Function] = {}
     resources: dict[str, Resources] = {}
-    if cubin is not None:
+    if code.cubin is not None:
         try:
-            disassembled = disassemble(cubin)
-            functions, resources = {f.name: f for f in disassembled}, resources_of(cubin, disassembled)
+            disassembled = disassemble(code.cubin)
+            functions, resources = {f.name: f for f in disassembled}, resources_of(code.cubin, disassembled)
         except MissingExtra as error:
-            lacking.append(Unknown("machine code", str(error)))
-            cubin, code = None, AS_WRITTEN
-    memory = analyse(mod, launch, gemm, device, cubin, m)
+            code = MachineCode(missing=(*code.missing, Unknown("machine code", str(error))))
+    memory = analyse(mod, launch, gemm, device, code.cubin, at)
     cut = output_tile(gemm, config, device, at)
     kernels = tuple(
         _kernel(kernel, one, functions.get(kernel.symbol), resources.get(kernel.symbol), device, at)
@@ -217,21 +219,20 @@ def explain_launch(
         at,
         device,
         config,
-        default,
-        cubin is not None,
-        code or AS_WRITTEN,
+        subject.default,
+        code.cubin is not None,
+        code.origin,
         kernels,
         _alignments(gemm, at),
         cut,
         coverage(at, gemm.n, gemm.k, (cut.m, cut.n, cut.k), gemm.batch) if cut else None,
         None,
         "",
-        timed,
-        clock_mhz,
-        tuple(lacking),
+        measured.time.taken if measured.time else "",
+        measured.time.clock_mhz if measured.time else None,
+        code.missing,
     )
-    made = _with_tiles(made)
-    return _with_roofline(made, launch, functions, time_us, measured)
+    return _with_roofline(_with_tiles(made), launch, functions, measured)
 
 
 def _kernel(
@@ -282,8 +283,7 @@ def _with_roofline(
     made: Explanation,
     launch: Launch,
     functions: Mapping[str, Function],
-    time_us: float | None,
-    measured: Mapping[str, MeasuredRate] | None,
+    measured: Measurements,
 ) -> Explanation:
     missing = list(made.missing)
     symbol = made.main.symbol
@@ -299,10 +299,9 @@ def _with_roofline(
             made.device,
             peak,
             m=made.m,
-            l2_bytes=_l2_bytes(made, launch),
-            measured=measured_for(measured or {}, made.gemm, functions[symbol]),
-            shared_bytes=_shared_bytes(made),
-            time_us=time_us,
+            moved={"l2": _l2_bytes(made, launch), "shared": _shared_bytes(made)},
+            measured=measured_for(measured.rates, made.gemm, functions[symbol]),
+            time_us=measured.time.us if measured.time else None,
             clock_mhz=made.clock_mhz,
         )
         return known, peak_formula(made.device, peak)

@@ -4,7 +4,7 @@ binds."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tirgemm.analysis.sass.program import Function
@@ -23,6 +23,25 @@ class MeasuredRate:
 
     rate: float
     taken: str
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTime:
+    """A measured time of a call in microseconds, what it was ``taken`` in, in words, and the SM clock meanwhile, if
+    known."""
+
+    us: float
+    taken: str
+    clock_mhz: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """What was seen of a kernel and of its device: the kernel's time, and rates by the name of their ceiling
+    (``compute`` in TFLOP/s, the others in GB/s), which take the place of nominal ones."""
+
+    time: MeasuredTime | None = None
+    rates: Mapping[str, MeasuredRate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +118,18 @@ def roofline(
     peak: str,
     *,
     m: int | None = None,
-    l2_bytes: float | None = None,
-    shared_bytes: float | None = None,
+    moved: Mapping[str, float | None] | None = None,
     measured: Mapping[str, MeasuredRate] | None = None,
     clock_mhz: int | None = None,
     time_us: float | None = None,
 ) -> Roofline:
     """The roofline of ``gemm`` at ``m`` (the largest) on ``device``.
 
-    ``peak``: which of the device's rates the kernel's arithmetic has (``peak_of``). ``l2_bytes``: what moves from L2 to
-    the SMs (``l2_traffic``, or counted sectors times 32); ``shared_bytes``: wavefronts times 128; a level left out has
-    no ceiling. ``measured``: rates that records have, by ceiling name (``compute`` in TFLOP/s, the others in GB/s), in
-    place of the nominal ones; ``clock_mhz``: the clock that the nominal ones are taken at, the device's highest by
-    default (memory has its own). Raises AnalysisFailed for a rate that is not known.
+    ``peak``: which of the device's rates the kernel's arithmetic has (``peak_of``). ``moved``: bytes, for ``l2`` from
+    L2 to the SMs (sectors times 32), for ``shared`` wavefronts times 128; a level left out has no ceiling.
+    ``measured``: rates that records have, by ceiling name (``compute`` in TFLOP/s, the others in GB/s), in place of the
+    nominal ones; ``clock_mhz``: the clock that the nominal ones are taken at, the device's highest by default (memory
+    has its own). Raises AnalysisFailed for a rate that is not known.
     """
     m = gemm.m_max if m is None else m
     given = dict(measured or {})
@@ -134,9 +152,10 @@ def roofline(
     amounts: dict[str, float | None] = {
         "compute": flops,
         "dram": compulsory_bytes(gemm, m),
-        "l2": l2_bytes,
-        "shared": shared_bytes,
+        "l2": None,
+        "shared": None,
     }
+    amounts |= moved or {}
     ceilings = []
     for name, amount in amounts.items():
         seen = given.get(name)
@@ -207,16 +226,3 @@ def compulsory_bytes(gemm: Gemm, m: int | None = None) -> int:
     used: list[Operand] = ["a", "b", "d", *(("c",) if gemm.beta else ())]
     total = sum(elements[operand] * gemm.batch * DTYPE_BYTES[gemm.operand_dtype(operand)] for operand in used)
     return total + (gemm.n * DTYPE_BYTES[gemm.out] if gemm.bias else 0)
-
-
-def l2_traffic(gemm: Gemm, tile: tuple[int, int], *, m: int | None = None, cluster: tuple[int, int] = (1, 1)) -> int:
-    """Bytes that move between L2 and the SMs by the reuse within a tile (m, n): A once a column of tiles, B once a row,
-    the outputs once. ``cluster`` (m, n): blocks that share a tile's loads by multicast, which come once a cluster.
-    """
-    m = gemm.m_max if m is None else m
-    rows, columns = -(-m // tile[0]), -(-gemm.n // tile[1])
-    width = DTYPE_BYTES[gemm.dtype]
-    a = m * gemm.k * width * -(-columns // cluster[1])
-    b = gemm.n * gemm.k * width * -(-rows // cluster[0])
-    d = m * gemm.n * DTYPE_BYTES[gemm.out] * (2 if gemm.beta else 1)
-    return (a + b + d) * gemm.batch

@@ -17,6 +17,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import CallError, CallTypeError, InvalidRequest, TirgemmError
 from tirgemm.gemm import Gemm
+from tirgemm.timings import Timings
 
 
 class Kernel:
@@ -53,8 +54,8 @@ class Kernel:
         self.close()
 
     @property
-    def timings(self) -> dict[str, Any]:
-        """What the tuner measured: per regime ``median_us`` and the baselines of the same run, and why it was
+    def timings(self) -> Timings:
+        """What the tuner measured: the time in each regime beside the baselines of the same run, and why it was
         chosen."""
         return self.manifest.timings
 

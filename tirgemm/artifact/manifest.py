@@ -21,6 +21,7 @@ from tirgemm.errors import CorruptArtifact, IncompatibleArtifact, InvalidRequest
 from tirgemm.gemm import REGIMES, Gemm, Regime
 from tirgemm.launch import Launch, scalar_args, tensor_args
 from tirgemm.status import ROLES, Role
+from tirgemm.timings import Timings
 
 FORMAT = 2
 _FIELDS = {"format", "kernel", "kernel_sha256", "certificate", "timings"}
@@ -65,7 +66,7 @@ class Manifest:
     flags: tuple[str, ...]
     kernel_sha256: str
     certificate: dict[str, Any] | None
-    timings: dict[str, Any]
+    timings: Timings
     regime: Regime | None
     role: Role | None
     tirgemm: str
@@ -109,7 +110,7 @@ class Contents:
     sources: Mapping[str, str] = field(repr=False)
     flags: tuple[str, ...]
     certificate: dict[str, Any] | None
-    timings: dict[str, Any]
+    timings: Timings
     regime: Regime | None = None
     role: Role | None = None
 
@@ -143,7 +144,7 @@ def write(contents: Contents) -> bytes:
             "regime": contents.regime,
             "role": contents.role,
             "certificate": contents.certificate,
-            "timings": contents.timings,
+            "timings": contents.timings.to_json(),
         }
         canonical(document)
         return json.dumps(document, indent=1, allow_nan=False).encode("ascii") + b"\n"
@@ -187,7 +188,7 @@ def read(data: bytes) -> Manifest:
             flags=tuple(map(str, kernel["flags"])),
             kernel_sha256=document["kernel_sha256"],
             certificate=certificate,
-            timings=document["timings"],
+            timings=Timings.from_json(document["timings"]),
             regime=regime,
             role=role,
             tirgemm=str(kernel["tirgemm"]),

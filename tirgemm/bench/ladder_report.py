@@ -99,27 +99,27 @@ class RungFigures:
 
 def steps(gemm: Gemm, device: Device, regime: Regime = "sustained") -> tuple[LadderStep, ...]:
     """Every rung on a problem, in the ladder's order."""
-    found: list[LadderStep] = []
+    steps: list[LadderStep] = []
     for rung in ladder.RUNGS:
         try:
             config = ladder.config(rung.name, gemm, device, regime)
         except InvalidRequest as error:
-            found.append(LadderStep(rung, None, None, {}, str(error)))
+            steps.append(LadderStep(rung, None, None, {}, str(error)))
             continue
         try:
             knobs = ladder.changes(rung.name, gemm, device, regime)
         except InvalidRequest:  # the parent's config does not suit the problem
             knobs = {}
-        found.append(LadderStep(rung, config, loads_per_fma(tiling(gemm, config)), knobs))
-    return tuple(found)
+        steps.append(LadderStep(rung, config, loads_per_fma(tiling(gemm, config)), knobs))
+    return tuple(steps)
 
 
 def tuned(gemm: Gemm, device: Device, regime: Regime, candidates: Sequence[Candidate]) -> LadderStep:
     """The rung of the fastest recorded config, refused where there is none or none but the default."""
     default = ladder.config(ladder.DEFAULT, gemm, device, regime)
-    found = space(gemm)
+    choices = space(gemm)
     recorded = [candidate for candidate in candidates if candidate.config.family == "simt"]
-    best = [adapted(config, found) for config in fastest_configs(recorded, _LOOKED_AT)]
+    best = [adapted(config, choices) for config in fastest_configs(recorded, _LOOKED_AT)]
     valid = [config for config in best if all(rule.check(gemm, config, device) is None for rule in RULES)]
     if not valid:
         return LadderStep(ladder.TUNED, None, None, {}, f"no config of simt is recorded for {gemm}, {regime}")
@@ -160,7 +160,7 @@ def _entry(rung: Rung, by_name: dict[str, Row], gemm: Gemm) -> RungFigures:
         "",
         row["median_us"],
         row["tflops"],
-        {name: found["ratio"] for name, found in row["baselines"].items() if name != rung.parent},
+        {name: beside["ratio"] for name, beside in row["baselines"].items() if name != rung.parent},
         parent["ratio"] if parent else None,
         ratio_low(parent["samples_us"], row["samples_us"]) if parent else None,
         row["conditions"].get("code_beside_parent"),

@@ -182,11 +182,10 @@ class LadderRun:
             entrant.config,
             step.name,
             taken,
-            error=error,
-            artifact_sha256=entrant.sha256,
-            source_sha256=binary.source_sha256,
-            workspace_bytes=binary.launch.workspace_bytes(gemm.m_max),
-            conditions=conditions,
+            results.MeasuredKernel(
+                error, binary.launch.workspace_bytes(gemm.m_max), entrant.sha256, binary.source_sha256
+            ),
+            conditions,
         )
 
 

@@ -36,8 +36,8 @@ class Code:
 
     def loads_per_fma(self, opcode: str) -> float:
         """Instructions ``LDS`` or ``LDG`` (with ``LDGSTS``) of the main loop for one of its FMAs."""
-        found = sum(count for name, count in self.loop if name.split(".")[0].startswith(opcode))
-        return found / self.fmas if self.fmas else 0.0
+        count_of = sum(count for name, count in self.loop if name.split(".")[0].startswith(opcode))
+        return count_of / self.fmas if self.fmas else 0.0
 
     @property
     def instructions(self) -> Counter[str]:

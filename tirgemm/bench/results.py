@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
@@ -40,16 +41,23 @@ DECIMALS, DIGITS = 3, 5
 MAX_SAMPLES = 50
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredKernel:
+    """What was measured: its largest error over the bound, the bytes of its workspace, and the SHA-256 of its artifact
+    and of its source."""
+
+    error: float
+    workspace_bytes: int
+    artifact_sha256: str
+    source_sha256: str
+
+
 def measured_row(
     gemm: Gemm,
     config: Config,
     variant: str,
     races: Sequence[SampleSet],
-    *,
-    error: float,
-    workspace_bytes: int,
-    artifact_sha256: str,
-    source_sha256: str,
+    kernel: MeasuredKernel,
     conditions: dict[str, Any] | None = None,
 ) -> Row:
     """The row of a variant that was measured in every race, beside what ran interleaved with it. ``conditions`` are the
@@ -62,7 +70,7 @@ def measured_row(
     median = statistics.median(every)
     throttled = sorted({reason for samples in races for reason in samples.conditions.get("throttled") or ()})
     return _row(gemm, config, variant, "measured", "") | {
-        "source_sha256": source_sha256,
+        "source_sha256": kernel.source_sha256,
         "at": first.get("at"),
         "races": [
             race(samples.conditions.get("at"), ours[i], {name: raw[i] for name, raw in beside.items() if raw[i]})
@@ -75,12 +83,12 @@ def measured_row(
             name: {"samples_us": raw, "median_us": statistics.median(raw), "ratio": statistics.median(raw) / median}
             for name, raw in ((name, list(chain(*parts))) for name, parts in beside.items())
         },
-        "error": error,
+        "error": kernel.error,
         "clock_mhz": first.get("clock_mhz"),
         "power_w": first.get("power_w"),
         "throttled": throttled if "throttled" in first else None,
-        "workspace_bytes": workspace_bytes,
-        "artifact_sha256": artifact_sha256,
+        "workspace_bytes": kernel.workspace_bytes,
+        "artifact_sha256": kernel.artifact_sha256,
         "conditions": conditions or {},
     }
 
@@ -134,8 +142,8 @@ def summary(rows: Iterable[Row]) -> dict[str, dict[str, dict[str, float]]]:
             ratios.setdefault(row["variant"], {}).setdefault(name, []).append(baseline["ratio"])
     return {
         variant: {
-            name: {"geomean": statistics.geometric_mean(found), "min": min(found), "count": len(found)}
-            for name, found in sorted(baselines.items())
+            name: {"geomean": statistics.geometric_mean(speedups), "min": min(speedups), "count": len(speedups)}
+            for name, speedups in sorted(baselines.items())
         }
         for variant, baselines in sorted(ratios.items())
     }

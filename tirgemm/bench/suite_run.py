@@ -91,51 +91,50 @@ class _Field:
         return next(iter(self.failed.items()), None)
 
 
-class Bench:
-    """Measures suites on one workbench.
+@dataclass(frozen=True)
+class BenchOptions:
+    """How suites are measured.
 
-    ``baselines`` None is everything that can be measured beside ours on the device. With ``recorded`` the
-    tuned config is the best of the ``finalists`` fastest that the store has, else each shape is tuned within
-    ``budget``. ``seconds`` is about how long the contest of a shape takes in a regime.
+    ``baselines`` None is everything that can be measured beside ours on the device, ``families`` None all that support
+    a shape. With ``recorded`` the tuned config is the best of the ``finalists`` fastest that the store has, else each
+    shape is tuned within ``budget``. ``seconds`` is about how long the contest of a shape takes in a regime, which is
+    run ``races`` times. Raises InvalidRequest for a family that there is not and for counts below 1.
     """
 
-    def __init__(
-        self,
-        workbench: Workbench,
-        *,
-        baselines: Iterable[str] | None = None,
-        budget: Budget | None = None,
-        seed: int = 0,
-        families: Iterable[str] | None = None,
-        recorded: bool = False,
-        seconds: float = SECONDS,
-        finalists: int = FINALISTS,
-        races: int = RACES,
-        on_event: EventHandler | None = None,
-    ) -> None:
-        self.workbench = workbench
-        self.budget = budget
-        self.seed = seed
-        self.families = None if families is None else tuple(families)
+    baselines: tuple[str, ...] | None = None
+    budget: Budget | None = None
+    seed: int = 0
+    families: tuple[str, ...] | None = None
+    recorded: bool = False
+    seconds: float = SECONDS
+    finalists: int = FINALISTS
+    races: int = RACES
+    on_event: EventHandler | None = None
+
+    def __post_init__(self) -> None:
         for name in self.families or ():
             family_named(name)  # refuses a name that there is not
-        if finalists < 1:
-            raise InvalidRequest(f"finalists are {finalists}; there must be at least 1")
-        if races < 1:
-            raise InvalidRequest(f"races are {races}; there must be at least 1")
-        self.recorded = recorded
-        self.finalists = finalists
-        self.races = races
-        self.on_event = on_event
+        if self.finalists < 1:
+            raise InvalidRequest(f"finalists are {self.finalists}; there must be at least 1")
+        if self.races < 1:
+            raise InvalidRequest(f"races are {self.races}; there must be at least 1")
+
+
+class Bench:
+    """Measures suites on one workbench."""
+
+    def __init__(self, workbench: Workbench, options: BenchOptions) -> None:
+        self.workbench = workbench
+        self.options = options
         offered = self.measurer.baselines()
-        chosen = offered if baselines is None else tuple(baselines)
+        chosen = offered if options.baselines is None else options.baselines
         unknown = [name for name in chosen if name not in offered]
         if unknown:
             raise InvalidRequest(
                 f"baseline {unknown[0]!r} cannot be measured on {workbench.device.name} here;"
                 f" baselines are {', '.join(offered) or 'none'}"
             )
-        self.contest = Contest(self.measurer, chosen, seconds, seed)
+        self.contest = Contest(self.measurer, chosen, options.seconds, options.seed)
         self._builds: dict[tuple[Gemm, Config], Future[Binary]] = {}
         self._read_gbps: dict[int, float] = {}
 
@@ -193,35 +192,35 @@ class Bench:
                 gemm,
                 self.workbench,
                 work.regime,
-                self.budget,
-                seed=self.seed,
-                families=self.families,
-                control=Control(self.on_event),
+                self.options.budget,
+                seed=self.options.seed,
+                families=self.options.families,
+                control=Control(self.options.on_event),
             )
             configs = [tuning.default()[1]]
         except (Unsupported, DoesNotFit, InvalidRequest) as error:  # the last of a family that was asked for
             return _Shape(work, gemm, [], refused=error)
-        if "tuned" not in variants or not self.recorded:
+        if "tuned" not in variants or not self.options.recorded:
             return _Shape(work, gemm, configs, tuning if "tuned" in variants else None)
         candidates = known_candidates(self.workbench.store, gemm, self.workbench.device, work.regime)
-        offered = fastest(candidates, 2 * self.finalists)
+        offered = fastest(candidates, 2 * self.options.finalists)
         for family in tuning.families:
             space = family.space(gemm, self.workbench.device)
             best = [adapted(config, space) for config in offered if config.family == family.name]
             configs += [c for c in best if all(r.check(gemm, c, self.workbench.device) is None for r in family.rules)]
-        return _Shape(work, gemm, list(dict.fromkeys(configs))[: 1 + self.finalists])
+        return _Shape(work, gemm, list(dict.fromkeys(configs))[: 1 + self.options.finalists])
 
     def _kept(self, shape: _Shape, variant: str) -> Row | None:
         """The row to keep: of a config that would be measured, beside everything; a tuned one is whatever tuning found
         then."""
         if shape.refused is not None:
             return None
-        found = shape.work.file.find(shape.gemm, variant)
+        row = shape.work.file.find(shape.gemm, variant)
         allowed = {config.digest for config in (shape.configs[:1] if variant == "default" else shape.configs)}
         tuned = variant == "tuned" and shape.tuning is not None
-        if found and "left_out" in found.get("conditions", {}):
+        if row and "left_out" in row.get("conditions", {}):
             return None
-        return found if found and (tuned or found["config_hash"] in allowed) else None
+        return row if row and (tuned or row["config_hash"] in allowed) else None
 
     def _ahead(self, shapes: Iterable[_Shape]) -> Iterator[_Shape]:
         """The same shapes, with builds submitted some shapes ahead."""
@@ -259,7 +258,7 @@ class Bench:
     def _measured(self, shape: _Shape, variants: Sequence[str]) -> list[Row]:
         field = self._field(shape)
         chosen, selection = self._chosen(shape, field)
-        reports = self.contest.report(shape.gemm, [field.default, chosen], shape.work.regime, self.races)
+        reports = self.contest.report(shape.gemm, [field.default, chosen], shape.work.regime, self.options.races)
         failed = {name: error for report in reports for name, error in report.failed.items()}
         conditions: dict[str, Any] = {"read_gbps": self._stream(shape.work.file)}
         raced = [entrant.name for entrant in (field.default, *field.rivals)]
@@ -343,11 +342,13 @@ class Bench:
             entrant.config,
             variant,
             races,
-            error=error,
-            artifact_sha256=entrant.sha256,
-            source_sha256=manifest.sources[compiled_source(manifest.sources)],
-            workspace_bytes=manifest.launch.workspace_bytes(shape.gemm.m_max),
-            conditions=conditions | about,
+            results.MeasuredKernel(
+                error,
+                manifest.launch.workspace_bytes(shape.gemm.m_max),
+                entrant.sha256,
+                manifest.sources[compiled_source(manifest.sources)],
+            ),
+            conditions | about,
         )
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from tirgemm.errors import InvalidRequest
 
@@ -13,10 +13,6 @@ if TYPE_CHECKING:
 
 MAX_TRIALS = 100_000
 MAX_SECONDS = 7 * 24 * 3600.0
-
-Ended: TypeAlias = Literal["trials", "seconds", "exhausted", "interrupted", "shipped"]
-"""Why a search ended: a part of its budget was spent, the space holds nothing more to try, somebody stopped it, or
-there was none, because shipped records had the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +53,11 @@ def covers(record: KernelRecord, budget: Budget, families: Collection[str] | Non
     at least ``budget.seconds``, in all of ``families`` (None: all that support the problem). A kernel of shipped
     records stands for a search of the usual budget. Any other request goes on from the records.
     """
-    search = record.timings.get("search", {})
-    searched = search.get("families")  # None: all that support the problem
+    search = record.timings.search
+    searched = search.families if search else None  # None: all that support the problem
     if record.role != "tuned" or (searched is not None and (families is None or not set(families) <= set(searched))):
         return False
-    ended, seconds = search.get("ended"), search.get("seconds", 0.0)
+    ended, seconds = (search.ended, search.seconds or 0.0) if search else (None, 0.0)
     if ended == "shipped" and usual(budget):
         return True
     return budget.trials <= record.trials or ended == "exhausted" or (ended == "seconds" and budget.seconds <= seconds)

@@ -7,13 +7,14 @@ from concurrent.futures import Future
 from contextlib import suppress
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, DeviceUnavailable, StoreError, TirgemmError, VerificationFailed
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.status import Role
+from tirgemm.timings import BaselineTime, Timing, Timings
 from tirgemm.tuning.measure import MeasurementCrashed, Measurer, Verification
 from tirgemm.tuning.measure.measurer import LATE_BASELINES, SLOW_BASELINES
 from tirgemm.tuning.measure.race import RaceResult, confirmed_race, race
@@ -188,7 +189,7 @@ class Evaluator:
                 error=max((float(t["error"]) for t in certificate.tests if t.get("error") is not None), default=None),
             )
             self.workbench.store.add_candidate(self._hashed(base, binary, package))
-        timings = {self.regime: timing_summary(samples), "default": {"config": str(config)}}
+        timings = Timings({self.regime: timing_summary(samples)}, str(config))
         return self.store_kernel(config, binary, "fallback", certificate, timings)
 
     def store_kernel(
@@ -197,7 +198,7 @@ class Evaluator:
         binary: Binary,
         role: Role,
         certificate: Certificate | None,
-        timings: dict[str, Any],
+        timings: Timings,
         trials: int = 0,
     ) -> KernelRecord:
         """Package with the evidence, store the artifact, then the kernel that names it."""
@@ -239,16 +240,12 @@ def failed(candidate: Candidate, error: TirgemmError) -> Candidate:
     return candidate.with_(status=error.outcome, message=str(error))
 
 
-def timing_summary(samples: SampleSet) -> dict[str, Any]:
+def timing_summary(samples: SampleSet) -> Timing:
     """Median and, for each opponent of the same run, its median and the ratio opponent / ours."""
     ours = samples.median_us
     opponents = {name: SampleSet(raw).median_us for name, raw in samples.baselines.items() if raw}
-    return {
-        "median_us": ours,
-        "samples": len(samples.samples_us),
-        "baselines": {name: {"median_us": us, "ratio": us / ours} for name, us in opponents.items()},
-        "conditions": samples.conditions,
-    }
+    baselines = {name: BaselineTime(us, us / ours) for name, us in opponents.items()}
+    return Timing(ours, len(samples.samples_us), baselines, samples.conditions)
 
 
 def wrong_message(verification: Verification) -> str:

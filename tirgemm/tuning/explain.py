@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from tirgemm._extras import require
-from tirgemm.analysis.explanation import AS_WRITTEN, Explanation, explain_launch
+from tirgemm.analysis.explanation import ExplainedConfig, Explanation, MachineCode, explain_launch
 from tirgemm.analysis.ir.sites import Unknown
 from tirgemm.analysis.memory_traffic import KernelAnalysis, analyse
-from tirgemm.analysis.roofline import MeasuredRate
+from tirgemm.analysis.roofline import Measurements
 from tirgemm.artifact import Package
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -27,16 +24,6 @@ _SERVED = "the machine code that is served"
 _CHANGED = "compiled here: this version of tirgemm writes the config otherwise than the one that built the artifact"
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredTime:
-    """A measured time of a call in microseconds, what it was ``taken`` in, in words, and the SM clock meanwhile, if
-    known."""
-
-    us: float
-    taken: str
-    clock_mhz: int | None = None
-
-
 def explain(
     gemm: Gemm,
     config: Config,
@@ -46,8 +33,7 @@ def explain(
     m: int = 0,
     regime: Regime = "sustained",
     package: Package | None = None,
-    time: MeasuredTime | None = None,
-    measured: Mapping[str, MeasuredRate] | None = None,
+    measured: Measurements | None = None,
 ) -> Explanation:
     """Why ``config`` of ``gemm`` is as fast as it is on ``device``, which need not be here.
 
@@ -55,7 +41,7 @@ def explain(
     and says why. ``m``: what a range is taken to be, its largest by default. ``regime``: whose default the config may
     be.
     ``package``: the kernel's artifact, whose machine code is read where this version of the program writes the same
-    source. ``measured``: rates that were seen on the device, in place of nominal ones. Raises Unsupported for a CPU and
+    source. ``measured``: its time, and rates that were seen on the device. Raises Unsupported for a CPU and
     for a gemm that the family does not write, InvalidConfig, InvalidRequest, BuildFailed, AnalysisFailed.
     """
     require("explaining a kernel", "tune")
@@ -70,38 +56,25 @@ def explain(
         words = " / ".join(str(error).split("\n"))
         raise BuildFailed(f"{config} for {gemm} was not lowered for {device.arch}: {words}"[:2000]) from error
     launch = checked_launch(program, host)
-    cubin, code = None, AS_WRITTEN
-    missing: tuple[Unknown, ...] = ()
+    code = MachineCode()
     if compiled:
         try:
-            cubin, code = _machine_code(package, source, device)
+            code = _machine_code(package, source, device)
         except MissingExtra as error:
-            missing = (Unknown("machine code", str(error)),)
-    return explain_launch(
-        module,
-        launch,
-        gemm,
-        config,
-        device,
-        cubin,
-        m=m,
-        code=code,
-        missing=missing,
-        default=config == family.default(gemm, device, regime),
-        time_us=time.us if time else None,
-        timed=time.taken if time else "",
-        clock_mhz=time.clock_mhz if time else None,
-        measured=measured,
-    )
+            code = MachineCode(missing=(Unknown("machine code", str(error)),))
+    default = config == family.default(gemm, device, regime)
+    subject = ExplainedConfig(gemm, config, device, m or gemm.m_max, default)
+    return explain_launch(module, launch, subject, code, measured or Measurements())
 
 
-def _machine_code(package: Package | None, source: str, device: Device) -> tuple[bytes, str]:
+def _machine_code(package: Package | None, source: str, device: Device) -> MachineCode:
     if package is not None and package.sources.get("kernel.cu") == source:
-        return package.binary, _SERVED
+        return MachineCode(package.binary, _SERVED)
     built, cubin = compile_lowered(source, device.arch)
     if package is None:
-        return cubin.data, _HERE
-    return (package.binary, _SERVED) if package.sources.get("kernel.cu") == built else (cubin.data, _CHANGED)
+        return MachineCode(cubin.data, _HERE)
+    served = package.sources.get("kernel.cu") == built
+    return MachineCode(package.binary, _SERVED) if served else MachineCode(cubin.data, _CHANGED)
 
 
 def writing(gemm: Gemm, name: str, device: Device) -> Family:

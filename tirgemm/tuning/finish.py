@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, TirgemmError, VerificationFailed
 from tirgemm.events import KernelSelected, Phase
 from tirgemm.families import family_named
 from tirgemm.gemm import REGIMES
+from tirgemm.timings import NotTimed, SearchSummary, SelectionReason, StreamTiming, Timings
 from tirgemm.tuning.evaluate import failed, persistent, timing_summary
 from tirgemm.tuning.measure.race import SMALL_GAP, RaceResult, joined
 from tirgemm.tuning.measure.requests import RaceOptions
@@ -70,7 +71,7 @@ class Finalist:
         return self.binary.binary_sha256, self.binary.launch
 
 
-def finish(tuning: TuningTask, summary: dict[str, Any], effort: Effort = FULL) -> KernelRecord:
+def finish(tuning: TuningTask, summary: SearchSummary, effort: Effort = FULL) -> KernelRecord:
     """Select among the best few, the default and the kernel that is served, certify the choice and store it as the
     answer.
 
@@ -255,23 +256,18 @@ def _timings(
     default: Finalist,
     report: SampleSet,
     choice: Choice,
-    summary: dict[str, Any],
+    summary: SearchSummary,
     effort: Effort,
-) -> dict[str, Any]:
+) -> Timings:
     """Both regimes' figures of the winner, the default's, and why it was chosen."""
-    timings: dict[str, Any] = {
-        tuning.regime: timing_summary(report),
-        "default": {"config": str(default.config)},
-        "selection": {"reason": choice.reason, "ratio_low": ratio_to_default(report)[1]},
-        "search": summary,
-    }
+    selection = SelectionReason(choice.reason, ratio_to_default(report)[1])
+    timings = Timings({tuning.regime: timing_summary(report)}, str(default.config), selection, summary)
     other = next(regime for regime in REGIMES if regime != tuning.regime)
     effort = _effort(tuning, effort)
     if effort.untimed:
-        timings[other] = {"error": effort.untimed}
-        return timings
+        return timings.with_regime(other, NotTimed(effort.untimed))
     if tuning.device.kind == "cuda":
-        timings["stream"] = _stream(tuning.evaluator.measurer.stream)
+        timings = replace(timings, stream=_stream(tuning.evaluator.measurer.stream))
     options = RaceOptions(other, effort.samples, effort.other_regime_s, "other_regime", tuning.seed)
     try:
         samples = _beside_default(tuning, winner, default, options, effort)
@@ -279,13 +275,11 @@ def _timings(
         raise
     except TirgemmError as error:
         # The other regime's figure is for information: failing to take it must not lose a certified kernel.
-        timings[other] = {"error": str(error)}
-        return timings
-    timings[other] = timing_summary(samples)
-    return timings
+        return timings.with_regime(other, NotTimed(str(error)))
+    return timings.with_regime(other, timing_summary(samples))
 
 
-def _stream(measure: Callable[[], SampleSet]) -> dict[str, Any]:
+def _stream(measure: Callable[[], SampleSet]) -> StreamTiming | NotTimed:
     """What ``measure`` says of the bandwidth of reading alone, taken beside the report: a ceiling, for information as
     the other regime is."""
     try:
@@ -293,22 +287,16 @@ def _stream(measure: Callable[[], SampleSet]) -> dict[str, Any]:
     except Cancelled:
         raise
     except TirgemmError as error:
-        return {"error": str(error)}
+        return NotTimed(str(error))
     nbytes, median = int(samples.conditions["bytes"]), samples.median_us
-    return {
-        "bytes": nbytes,
-        "median_us": median,
-        "samples": len(samples.samples_us),
-        "read_gbps": nbytes / median / 1e3,
-        "at": samples.conditions["at"],
-    }
+    return StreamTiming(nbytes, median, len(samples.samples_us), nbytes / median / 1e3, samples.conditions["at"])
 
 
 def _store(
-    tuning: TuningTask, winner: Finalist, certificate: Certificate, timings: dict[str, Any], summary: dict[str, Any]
+    tuning: TuningTask, winner: Finalist, certificate: Certificate, timings: Timings, summary: SearchSummary
 ) -> KernelRecord:
     record = tuning.evaluator.store_kernel(
-        winner.config, winner.binary, "tuned", certificate, timings, trials=int(summary["trials"])
+        winner.config, winner.binary, "tuned", certificate, timings, trials=summary.trials
     )
     tuning.emit(KernelSelected(kernel=record.id, config=str(winner.config), timings=timings))
     return record

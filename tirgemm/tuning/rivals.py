@@ -95,7 +95,7 @@ def rivals_of(record: KernelRecord, candidates: Sequence[Candidate]) -> Rivals:
         record.role,
         record.portable,
         record.trials,
-        str(record.timings.get("selection", {}).get("reason", "")),
+        record.timings.reason,
         tuple(counts.most_common()),
         _pruned(record, candidates),
         tuple(_failures(candidates)),
@@ -104,7 +104,7 @@ def rivals_of(record: KernelRecord, candidates: Sequence[Candidate]) -> Rivals:
 
 
 def _pruned(record: KernelRecord, candidates: Sequence[Candidate]) -> tuple[PrunedBy, ...]:
-    counts = {str(rule): int(n) for rule, n in record.timings.get("search", {}).get("pruned", {}).items()}
+    counts = dict(record.timings.search.pruned) if record.timings.search else {}
     examples: dict[str, Candidate] = {}
     for candidate in candidates:
         if candidate.status is Status.PRUNED:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tirgemm.errors import Cancelled
 from tirgemm.events import BatchProposed, CandidateRecorded, Phase
-from tirgemm.tuning.budget import Ended
+from tirgemm.timings import SearchEnd
 from tirgemm.tuning.search.search import Proposal, Search
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class SearchLoop:
     def late(self) -> bool:
         return time.monotonic() > self.deadline
 
-    def run(self) -> Ended:
+    def run(self) -> SearchEnd:
         """Search to the end, and why it ended. Raises Cancelled."""
         try:
             while not self.tuning.end.stopping and self._step():
@@ -65,7 +65,7 @@ class SearchLoop:
         return self.ended
 
     @property
-    def ended(self) -> Ended:
+    def ended(self) -> SearchEnd:
         """Why no more is proposed, once that is so."""
         if self.exhausted:
             return "exhausted"

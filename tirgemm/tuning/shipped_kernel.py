@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, InvalidConfig, TirgemmError
 from tirgemm.events import KernelSelected, Phase
 from tirgemm.families import Family
 from tirgemm.families.base import require_valid
 from tirgemm.gemm import REGIMES
+from tirgemm.timings import NotTimed, SearchSummary, SelectionReason, Timings
 from tirgemm.tuning.comparable_times import fastest
 from tirgemm.tuning.evaluate import timing_summary
 from tirgemm.tuning.finish import Effort, mark_failed
@@ -48,7 +47,7 @@ def _is_valid(tuning: TuningTask, family: Family, config: Config) -> bool:
     return True
 
 
-def shipped_kernel(tuning: TuningTask, offer: Offer, default: Config, summary: dict[str, Any]) -> KernelRecord | None:
+def shipped_kernel(tuning: TuningTask, offer: Offer, default: Config, summary: SearchSummary) -> KernelRecord | None:
     """The fastest config of an offer that was measured on devices as this one, built, certified, timed and stored.
 
     None where none of the fastest is right here, or where the offer has no candidate of the family whose ``default`` is
@@ -67,9 +66,7 @@ def shipped_kernel(tuning: TuningTask, offer: Offer, default: Config, summary: d
     return None
 
 
-def _certified(
-    tuning: TuningTask, config: Config, default: Config, count: int, summary: dict[str, Any]
-) -> KernelRecord:
+def _certified(tuning: TuningTask, config: Config, default: Config, count: int, summary: SearchSummary) -> KernelRecord:
     evaluator = tuning.evaluator
     binary = evaluator.built(tuning.workbench.build(tuning.gemm, config))
     package = tuning.workbench.package(tuning.gemm, config, binary)
@@ -79,13 +76,10 @@ def _certified(
     samples = evaluator.race({config.digest: package}, evaluator.ready_baselines, options).of(config.digest)
     tuning.store.add_samples(evaluator.key(config), samples)
     words = f"the fastest of {count} shipped candidates, measured on such a device with this driver and TVM"
-    timings: dict[str, Any] = {
-        tuning.regime: timing_summary(samples),
-        **{regime: {"error": EFFORT.untimed} for regime in REGIMES if regime != tuning.regime},
-        "default": {"config": str(default)},
-        "selection": {"reason": words},
-        "search": summary,
-    }
-    record = evaluator.store_kernel(config, binary, "tuned", certificate, timings, trials=int(summary["trials"]))
+    timings = Timings({tuning.regime: timing_summary(samples)}, str(default), SelectionReason(words), summary)
+    for regime in REGIMES:
+        if regime != tuning.regime:
+            timings = timings.with_regime(regime, NotTimed(EFFORT.untimed))
+    record = evaluator.store_kernel(config, binary, "tuned", certificate, timings, trials=summary.trials)
     tuning.emit(KernelSelected(kernel=record.id, config=str(config), timings=timings))
     return record

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tirgemm.config import Config
 from tirgemm.errors import Cancelled, TirgemmError
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.finish import finish
@@ -30,7 +31,8 @@ SIMILAR = 4
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one problem: its kernel, or the reason why there is none."""
+    """What became of one problem: its kernel, or the reason why there is none; neither where only records were
+    wanted."""
 
     gemm: Gemm
     record: KernelRecord | None = None
@@ -60,18 +62,26 @@ class _Problem:
 class Sweep:
     """Searches every one of ``tunings`` on their common workbench; ``seconds`` bounds all the searches together.
 
-    ``on_outcome`` hears of each problem as it ends. A problem that fails costs itself alone.
+    ``on_outcome`` hears of each problem as it ends. A problem that fails costs itself alone. With ``configs`` those of
+    each problem are measured, nothing else is proposed and no kernel is selected: what is wanted are the records.
     """
 
     def __init__(
-        self, tunings: Sequence[Tuning], *, seconds: float, on_outcome: Callable[[Outcome], None] = lambda _: None
+        self,
+        tunings: Sequence[Tuning],
+        *,
+        seconds: float,
+        on_outcome: Callable[[Outcome], None] = lambda _: None,
+        configs: Mapping[Gemm, Sequence[Config]] | None = None,
     ) -> None:
+        self.selects = configs is None
         self.deadline = time.monotonic() + seconds
         self.on_outcome = on_outcome
         self.outcomes: list[Outcome] = []
         self.problems: list[_Problem] = []
         for tuning in tunings:
-            problem = _Problem(tuning, tuning.search_loop())
+            loop = tuning.search_loop() if configs is None else tuning.loop_over(configs[tuning.gemm])
+            problem = _Problem(tuning, loop)
             problem.loop.deadline = tuning.deadline = self.deadline
             self.problems.append(problem)
         of = {problem.tuning.gemm: problem for problem in self.problems}
@@ -146,14 +156,19 @@ class Sweep:
         """Select, certify and store, and tell what came of it."""
         tuning = problem.tuning
         tuning.deadline = None
+        if not self.selects:
+            self._note(Outcome(tuning.gemm))
+            return
         tuning.end.finishing = True
         ended = "interrupted" if tuning.end.stopping else problem.loop.ended
         try:
             record = finish(tuning, tuning.searched(problem.loop, ended))
-            outcome = Outcome(tuning.gemm, record)
+            self._note(Outcome(tuning.gemm, record))
         except Cancelled:
             raise
         except TirgemmError as error:
-            outcome = Outcome(tuning.gemm, error=error)
+            self._note(Outcome(tuning.gemm, error=error))
+
+    def _note(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         self.on_outcome(outcome)

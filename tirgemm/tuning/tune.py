@@ -7,15 +7,17 @@ so that a kill costs at most the one in flight and the next start goes on from t
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, Interrupted, TirgemmError
 from tirgemm.events import Done, FallbackStored, Phase, SearchStarted, WasCancelled
 from tirgemm.families import Family
 from tirgemm.families.choice import ranked_defaults
-from tirgemm.tuning.budget import Ended, covers, usual
+from tirgemm.timings import SearchEnd, SearchSummary, Timings
+from tirgemm.tuning.budget import covers, usual
 from tirgemm.tuning.finish import FULL, finish
 from tirgemm.tuning.records import Candidate, KernelRecord, Status
 from tirgemm.tuning.records.offer import Offer
@@ -103,7 +105,7 @@ class Tuning(TuningTask):
         """The default for a device that is not here: built, packaged, marked unverified, never timed."""
         family, config = self.default()
         binary = self.evaluator.built(self.workbench.build(self.gemm, config))
-        timings = {"predicted_us": family.predict_us(self.gemm, config, self.device, self.regime)}
+        timings = Timings(predicted_us=family.predict_us(self.gemm, config, self.device, self.regime))
         record = self.evaluator.store_kernel(config, binary, "unverified", None, timings)
         self.emit(Done(kernel=record.id, config=str(config), timings=timings))
         return record
@@ -116,34 +118,22 @@ class Tuning(TuningTask):
         self.end.finishing = True
         return known if self._is_best(known) else finish(self, summary, EFFORT if only_offered else FULL)
 
-    def try_offered(self) -> dict[str, Any]:
+    def try_offered(self) -> SearchSummary:
         """Build, verify, measure and record what was shipped for another device, driver or TVM. Returns what was tried,
         by count."""
         assert self._offer is not None
         if self.end.stopping:
             return self._summary("interrupted", {})
         self.enter(Phase.STARTING, "with the shipped configs")
-        recorded = self.recorded()
-        names = {config.family for config in self._offered}
-        families = [family for family in self.families if family.name in names]
-        search = Search(
-            self.gemm,
-            self.device,
-            self.regime,
-            families,
-            seed=self.seed,
-            recorded=recorded,
-            offered=self._offered,
-            given_up=lambda: self.end.requested,
-        )
-        loop = SearchLoop(self, search, self._spent(recorded), only=len(search.first()))
+        loop = self.loop_over(self._offered)
         try:
             ended = loop.run()
         finally:
             self.deadline = None
-        return self.searched(loop, "shipped" if ended == "trials" else ended) | {"shipped": self._offer.origin}
+        summary = self.searched(loop, "shipped" if ended == "trials" else ended)
+        return replace(summary, shipped=self._offer.origin)
 
-    def search(self) -> dict[str, Any]:
+    def search(self) -> SearchSummary:
         """Propose, build, verify, measure and record until the budget is spent. Returns what was tried, by count."""
         if self.end.stopping:
             return self._summary("interrupted", {})
@@ -171,7 +161,24 @@ class Tuning(TuningTask):
         )
         return SearchLoop(self, search, self._spent(recorded))
 
-    def searched(self, loop: SearchLoop, ended: Ended) -> dict[str, Any]:
+    def loop_over(self, configs: Sequence[Config]) -> SearchLoop:
+        """The loop that tries ``configs`` and the defaults of their families, as far as they are not recorded yet, in
+        one batch."""
+        recorded = self.recorded()
+        names = {config.family for config in configs}
+        search = Search(
+            self.gemm,
+            self.device,
+            self.regime,
+            [family for family in self.families if family.name in names],
+            seed=self.seed,
+            recorded=recorded,
+            offered=configs,
+            given_up=lambda: self.end.requested,
+        )
+        return SearchLoop(self, search, self._spent(recorded), only=len(search.first()))
+
+    def searched(self, loop: SearchLoop, ended: SearchEnd) -> SearchSummary:
         """What was tried, by count, once ``loop`` has ended."""
         self._record_pruned(loop.search)
         return self._summary(ended, dict(loop.search.pruned))
@@ -194,7 +201,7 @@ class Tuning(TuningTask):
         if self._offer is None or not self._offer.same:
             return None
         self.enter(Phase.STARTING, "with the shipped config")
-        summary = self._summary("shipped", {}) | {"shipped": self._offer.origin}
+        summary = replace(self._summary("shipped", {}), shipped=self._offer.origin)
         with self.workbench.waits_told(self.tell_wait):
             return shipped_kernel(self, self._offer, self.default()[1], summary)
 
@@ -202,18 +209,19 @@ class Tuning(TuningTask):
         """How many of the recorded candidates count for the budget."""
         return len([c for c in recorded if c.status is not Status.PRUNED and self.is_ours(c.config)])
 
-    def _summary(self, ended: Ended, pruned: dict[str, int]) -> dict[str, Any]:
+    def _summary(self, ended: SearchEnd, pruned: dict[str, int]) -> SearchSummary:
         """What the search spent and found, as a kernel's timings have it."""
         statuses = Counter(candidate.status.value for candidate in self.recorded())
         trials = self.standing().tried
         restricted = len(self.families) < len(chosen_families(self.gemm, self.device, None))
-        return {
-            "trials": trials,
-            "pruned": pruned,
-            "statuses": dict(statuses),
-            "ended": ended,
-            "seconds": self.budget.seconds,
-        } | ({"families": [family.name for family in self.families]} if restricted else {})
+        return SearchSummary(
+            trials=trials,
+            pruned=pruned,
+            statuses=dict(statuses),
+            ended=ended,
+            seconds=self.budget.seconds,
+            families=tuple(family.name for family in self.families) if restricted else None,
+        )
 
     def _is_best(self, known: KernelRecord) -> bool:
         """Whether a search that was stopped has nothing better to choose than the kernel that was there before it."""

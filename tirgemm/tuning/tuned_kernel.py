@@ -31,8 +31,8 @@ class TunedKernel(Kernel):
         self.record = record
 
     def __repr__(self) -> str:
-        timing = self.timings.get(self.record.regime, {})
-        us = f", {timing['median_us']:.2f} us {self.record.regime}" if "median_us" in timing else ""
+        timing = self.timings.of(self.record.regime)
+        us = f", {timing.median_us:.2f} us {self.record.regime}" if timing else ""
         return f"<TunedKernel {self.gemm} on {self.device.key}: {self.config}{us}>"
 
 

@@ -18,6 +18,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.status import Role
+from tirgemm.timings import Timings
 from tirgemm.tuning.build.pool import BuildPool
 from tirgemm.tuning.measure import Measurer
 from tirgemm.tuning.process.locks import OnWait
@@ -86,7 +87,7 @@ class Workbench:
         binary: Binary,
         *,
         certificate: dict[str, Any] | None = None,
-        timings: dict[str, Any] | None = None,
+        timings: Timings | None = None,
         selected: tuple[Regime, Role] | tuple[None, None] = (None, None),
     ) -> bytes:
         """The signed artifact of a build, with or without its evidence; the kernel part hashes the same either way.

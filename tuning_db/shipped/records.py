@@ -107,13 +107,13 @@ class ShippedRecords:
 
     def alike(self, device: Device) -> list[tuple[Device, ShippedFile]]:
         """What was measured on devices of the same architecture, the device's own class first, then by size."""
-        found = {
+        nearby = {
             theirs.key: (theirs, file)
             for file in self._files.values()
             for theirs in file.devices
             if (theirs.kind, theirs.arch) == (device.kind, device.arch)
         }
-        return sorted(found.values(), key=lambda pair: (pair[0].key != device.key, abs(pair[0].units - device.units)))
+        return sorted(nearby.values(), key=lambda pair: (pair[0].key != device.key, abs(pair[0].units - device.units)))
 
     def files(self) -> list[ShippedFile]:
         """All of them."""

@@ -7,7 +7,6 @@
 #include <deque>
 #include <random>
 #include <string>
-#include <unordered_map>
 
 #include "hopper_on_cpu.h"
 
@@ -51,8 +50,6 @@ struct Barrier {
   unsigned phase = 0;
 };
 
-struct Write { float* to; float values[4]; };
-
 // What is asynchronous: a TMA load into one block, a thread's copies up to an arrival, a TMA store's reading.
 struct Job {
   enum { load, copies, store } kind;
@@ -72,7 +69,7 @@ struct Fiber {
   Block* block = nullptr;
   int thread = 0;
   bool finished = false;
-  enum Wait { nothing, bar, mbar, warp, wgmma, cluster, flag, grid } wait = nothing;
+  enum Wait { nothing, bar, mbar, warp, wgmma, cluster, grid } wait = nothing;
   uint64_t a = 0, b = 0;
   int issued = 0;               // wgmmas
   std::vector<int> groups;      // the number of wgmmas at each commit
@@ -83,10 +80,6 @@ struct Fiber {
   bool arrived = false;         // at the cluster's barrier, whose number was
   uint64_t number = 0;
   std::vector<uint32_t> unshown;  // 16-byte words of shared memory that it wrote, unknown to the cluster
-  std::vector<Write> log;       // its writes to global memory
-  size_t applied = 0;           // those that every block sees
-  std::vector<size_t> known;    // of each thread of the block the writes that happened before
-  uint64_t acquired = 0;        // writes shown until then are seen
 };
 
 // One set of accumulators of a warpgroup: registers of its threads, whose value is here while wgmmas are under way.
@@ -122,8 +115,7 @@ struct Warp {
 
 struct Meeting {
   int arrived = 0, count = 0;
-  uint64_t number = 0, acquired = 0, last_acquired = 0;
-  std::vector<size_t> known, last_known;
+  uint64_t number = 0;
 };
 
 struct Cluster {
@@ -166,8 +158,6 @@ struct State {
   Fiber* running = nullptr;
   void* scheduler = nullptr;
   std::string error;
-  uint64_t now = 1, flags = 0;
-  std::unordered_map<const void*, uint64_t> shown;  // when a 16-byte word of global memory was shown to all
   std::vector<std::unique_ptr<char[]>> stacks;
   // by the seed
   std::minstd_rand random;
@@ -213,7 +203,6 @@ inline bool ready(const Fiber& fiber) {
     case Fiber::warp: return block.warps[fiber.thread / 32].meetings != fiber.a;
     case Fiber::wgmma: return block.warpgroups[fiber.thread / 128].list[fiber.a - 1].issued == 128;
     case Fiber::cluster: return block.home->number != fiber.a;
-    case Fiber::flag: return state->flags != fiber.a;
     case Fiber::grid: return block.kernel == 0 || state->progress[block.kernel - 1].complete;
     default: return true;
   }
@@ -223,7 +212,6 @@ inline bool ready(const Fiber& fiber) {
 void perform(const JobRef& job);
 void multiply(Block& block, int warpgroup, int until);
 void leave(Block& block);
-void show_all(Fiber& fiber);
 void cluster_met(Cluster& cluster);
 
 inline void enter() {
@@ -270,7 +258,6 @@ inline void start_cluster(int kernel) {
       *--top = nullptr;
       *--top = (void*)enter;
       fiber.sp = top - 6;
-      fiber.acquired = launch.dependent ? 0 : state->now;
       if (thread % 128 == 0) random_warpgroup = chance() * state->of_warpgroup;
       if (thread % 32) continue;
       Warp& warp = block->warps[thread / 32];

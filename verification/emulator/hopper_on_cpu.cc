@@ -2,7 +2,6 @@
 //
 // A block's shared memory exists twice: as its threads see it and as TMA and wgmma do (the asynchronous proxy). What a
 // thread writes is poison to the other side until a fence.proxy.async behind it; where TMA will write is poison to both.
-#include "hopper_global.h"
 #include "hopper_model.h"
 #include "hopper_wgmma.h"
 
@@ -59,24 +58,12 @@ void bar_sync(int name, int count) {
   if (!count) count = mine.threads;
   if (meeting.arrived && meeting.count != count) fail("a named barrier with two counts");
   meeting.count = count;
-  meeting.acquired = std::max(meeting.acquired, fiber.acquired);
-  if (!fiber.log.empty() || !fiber.known.empty()) {
-    meeting.known.resize(mine.threads);
-    for (size_t i = 0; i < fiber.known.size(); i++) meeting.known[i] = std::max(meeting.known[i], fiber.known[i]);
-    meeting.known[fiber.thread] = fiber.log.size();
-  }
   if (++meeting.arrived == count) {
-    meeting.last_acquired = meeting.acquired, meeting.last_known = std::move(meeting.known);
-    meeting.acquired = 0, meeting.known.clear(), meeting.arrived = 0, meeting.number++;
+    meeting.arrived = 0, meeting.number++;
     wake(mine);
     pause();
   } else {
     pause(Fiber::bar, name, meeting.number);
-  }
-  fiber.acquired = std::max(fiber.acquired, meeting.last_acquired);
-  if (!meeting.last_known.empty()) {
-    fiber.known.resize(mine.threads);
-    for (size_t i = 0; i < fiber.known.size(); i++) fiber.known[i] = std::max(fiber.known[i], meeting.last_known[i]);
   }
 }
 
@@ -301,10 +288,6 @@ void leave(Block& mine) {
   Progress& progress = state->progress[mine.kernel];
   if (!mine.triggered) progress.triggered++;
   mine.triggered = state->changed = true;
-  for (Fiber& fiber : mine.fibers) {
-    fiber.known.clear();
-    show_all(fiber);
-  }
   if (++progress.ended == state->launches[mine.kernel].grid) {
     progress.complete = true;
     wake_all();
@@ -340,11 +323,24 @@ void store_shared(uint32_t to, float a, float b, float c, float d) {
 
 void load_cluster(float& a, float& b, float& c, float& d, uint32_t from) {
   Block& there = *target(from);
-  if (&there != &block() && there.unshown[offset(from) / 16]) return poisoned(a, b, c, d);
+  if (&there != &block() && there.unshown[offset(from) / 16]) {
+    a = b = c = d = NAN;
+    return;
+  }
   float values[4];
   memcpy(values, there.generic + offset(from), 16);
   a = values[0], b = values[1], c = values[2], d = values[3];
 }
+
+// -- dependent kernels -----------------------------------------------------------------------------
+
+void launch_dependents() {
+  if (!block().triggered) state->progress[block().kernel].triggered++;
+  block().triggered = state->changed = true;
+  pause();
+}
+
+void wait_for_kernel() { pause(Fiber::grid); }
 
 // -- the entry -------------------------------------------------------------------------------------
 

@@ -34,7 +34,6 @@ void barrier_expect(uint32_t at, uint32_t bytes);
 void barrier_wait(uint32_t at, int parity);
 void fence_proxy();
 void fence_init();
-void fence_gpu();
 
 void tma_load(uint32_t to, const void* map, int x, int y, int z, uint32_t barrier, int mask);  // mask -1: this block
 void tma_store(const void* map, int x, int y, int z, uint32_t from);
@@ -51,10 +50,6 @@ void wgmma_wait(int pending);
 void stmatrix(uint32_t to, int count, bool across, uint32_t a, uint32_t b, uint32_t c = 0, uint32_t d = 0);
 void store_shared(uint32_t to, float a, float b, float c, float d);
 void load_cluster(float& a, float& b, float& c, float& d, uint32_t from);
-void store_global(const void* to, float a, float b, float c, float d);
-void load_global(float& a, float& b, float& c, float& d, const void* from);
-void store_flag(const void* to, uint32_t value, bool release);
-uint32_t load_flag(const void* from, bool acquire);
 void launch_dependents();
 void wait_for_kernel();
 

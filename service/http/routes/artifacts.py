@@ -99,10 +99,10 @@ def _span(header: str, size: int) -> tuple[int, int] | None:
 
     Raises the 416 problem where the range lies behind the end.
     """
-    found = re.fullmatch(r"bytes\s*=\s*(\d{0,18})-(\d{0,18})", header.strip())
-    if found is None or found.groups() == ("", ""):
+    match = re.fullmatch(r"bytes\s*=\s*(\d{0,18})-(\d{0,18})", header.strip())
+    if match is None or match.groups() == ("", ""):
         return None
-    first, last = found.groups()
+    first, last = match.groups()
     if not first:
         start, end = size - min(int(last), size), size - 1
     else:

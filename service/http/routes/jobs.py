@@ -22,10 +22,10 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 
 def _job(job_id: str, state: State) -> Job:
-    found = state.queue.job(job_id) if job_id.isascii() and job_id.isalnum() and len(job_id) <= 32 else None
-    if found is None:
+    job = state.queue.job(job_id) if job_id.isascii() and job_id.isalnum() and len(job_id) <= 32 else None
+    if job is None:
         raise Problem(404, f"there is no job {job_id[:64]!r}; GET /v1/jobs lists them", "job_not_found")
-    return found
+    return job
 
 
 def _after(last_event: Annotated[str | None, Header(alias="Last-Event-ID")] = None) -> int:
@@ -56,9 +56,9 @@ def list_jobs(
     """The newest jobs."""
     problem = None if gemm is None else Gemm.parse(gemm)
     keys = None if device is None else device_keys(state.database, device)
-    found = state.queue.jobs(limit + 1, status, problem, keys, after=after)
-    page = [JobSummary.of(job) for job in found[:limit]]
-    return JobList(jobs=page, next=page[-1].id if len(found) > limit else None)
+    jobs = state.queue.jobs(limit + 1, status, problem, keys, after=after)
+    page = [JobSummary.of(job) for job in jobs[:limit]]
+    return JobList(jobs=page, next=page[-1].id if len(jobs) > limit else None)
 
 
 @router.get("/{job_id}")

@@ -69,26 +69,26 @@ async def request_kernel(
         applied["Preference-Applied"] = f"wait={wait:g}"
     # A worker that this server runs may be starting at this moment.
     patient = state.settings.worker and wait != 0
-    found = await run_in_threadpool(answer, state, body, patient=patient)
-    if found is None:
+    answered = await run_in_threadpool(answer, state, body, patient=patient)
+    if answered is None:
         await state.watch.worker(state.settings.fallback_seconds)
-        found = await run_in_threadpool(answer, state, body, patient=False)
-    assert found is not None
-    if found.kernel is None:
-        found = await _waited(request, state, found, wait)
+        answered = await run_in_threadpool(answer, state, body, patient=False)
+    assert answered is not None
+    if answered.kernel is None:
+        answered = await _waited(request, state, answered, wait)
     headers = {"Cache-Control": "no-store", "Vary": "Prefer", **applied}
-    if found.kernel is not None:
-        headers["Content-Location"] = f"/v1/kernels/{found.kernel.id}"
-        return JSONResponse(KernelDocument.of(found.kernel).model_dump(mode="json"), 200, headers)
-    assert found.job is not None
-    job = await run_in_threadpool(job_document, state, found.job)
-    if found.job.status in ("failed", "cancelled"):
-        raise _ended(found, job.model_dump(mode="json"))
-    headers |= {"Location": f"/v1/jobs/{found.job.id}", "Retry-After": str(RETRY_SECONDS)}
+    if answered.kernel is not None:
+        headers["Content-Location"] = f"/v1/kernels/{answered.kernel.id}"
+        return JSONResponse(KernelDocument.of(answered.kernel).model_dump(mode="json"), 200, headers)
+    assert answered.job is not None
+    job = await run_in_threadpool(job_document, state, answered.job)
+    if answered.job.status in ("failed", "cancelled"):
+        raise _ended(answered, job.model_dump(mode="json"))
+    headers |= {"Location": f"/v1/jobs/{answered.job.id}", "Retry-After": str(RETRY_SECONDS)}
     pending = PendingDocument(
-        status="running" if found.fallback else "building",
+        status="running" if answered.fallback else "building",
         job=job,
-        fallback=KernelDocument.of(found.fallback) if found.fallback else None,
+        fallback=KernelDocument.of(answered.fallback) if answered.fallback else None,
     )
     return JSONResponse(pending.model_dump(mode="json"), 202, headers)
 
@@ -142,17 +142,17 @@ def _no_kernel(kernel_id: str) -> Problem:
 def _wait(prefer: str | None) -> float | None:
     """The N of ``wait=N`` in a Prefer header (RFC 7240); None where it is not there or means nothing."""
     for preference in (prefer or "").split(","):
-        found = re.fullmatch(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*(;.*)?", preference, re.IGNORECASE)
-        if found:
-            return float(found[1])
+        match = re.fullmatch(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*(;.*)?", preference, re.IGNORECASE)
+        if match:
+            return float(match[1])
     return None
 
 
-async def _waited(request: Request, state: ServiceState, found: KernelOrJob, wait: float | None) -> KernelOrJob:
+async def _waited(request: Request, state: ServiceState, answered: KernelOrJob, wait: float | None) -> KernelOrJob:
     """What is there once the kernel is, or, where no wait was asked for, the fallback; at once where nobody listens
     any more."""
-    assert found.job is not None
-    job_id, known = found.job.id, found.fallback
+    assert answered.job is not None
+    job_id, known = answered.job.id, answered.fallback
     deadline = time.monotonic() + (state.settings.fallback_seconds if wait is None else wait)
     gone = asyncio.ensure_future(_disconnected(request))
     try:
@@ -160,26 +160,30 @@ async def _waited(request: Request, state: ServiceState, found: KernelOrJob, wai
             # Taken before each look, so that no change behind it is missed; the first look is from before this.
             changed = feed.changed
             if feed.seen:
-                found = await _look(state, job_id, known)
+                answered = await _look(state, job_id, known)
             while True:
-                finished = found.kernel is not None or found.job is None or found.job.status in ("failed", "cancelled")
-                if finished or (wait is None and found.fallback is not None):
-                    return found
+                finished = (
+                    answered.kernel is not None
+                    or answered.job is None
+                    or answered.job.status in ("failed", "cancelled")
+                )
+                if finished or (wait is None and answered.fallback is not None):
+                    return answered
                 left = deadline - time.monotonic()
                 if left <= 0 or state.stopping.is_set() or not await _happens(changed, gone, left):
-                    return found
+                    return answered
                 changed = feed.changed
-                found = await _look(state, job_id, known)
+                answered = await _look(state, job_id, known)
     finally:
         gone.cancel()
 
 
 async def _look(state: ServiceState, job_id: str, known: KernelRecord | None) -> KernelOrJob:
     """How far the job is now; ``known`` answers until there is something newer."""
-    found = await run_in_threadpool(progress, state, job_id)
-    if found.fallback is None and found.kernel is None:
-        return KernelOrJob(job=found.job, fallback=known)
-    return found
+    job = await run_in_threadpool(progress, state, job_id)
+    if job.fallback is None and job.kernel is None:
+        return KernelOrJob(job=job.job, fallback=known)
+    return job
 
 
 async def _happens(event: asyncio.Event, gone: asyncio.Future[None], seconds: float) -> bool:
@@ -198,11 +202,13 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _ended(found: KernelOrJob, job: dict[str, Any]) -> Problem:
+def _ended(answered: KernelOrJob, job: dict[str, Any]) -> Problem:
     """The problem for a job that ended without a kernel while its answer was awaited."""
-    assert found.job is not None
-    if found.job.status == "cancelled":
-        return Problem(409, f"job {found.job.id} was cancelled while it was awaited; ask again", "cancelled", job=job)
-    error = JobError.of(found.job.error or "error: no reason given")
-    detail = f"job {found.job.id} failed: {error.detail}"
+    assert answered.job is not None
+    if answered.job.status == "cancelled":
+        return Problem(
+            409, f"job {answered.job.id} was cancelled while it was awaited; ask again", "cancelled", job=job
+        )
+    error = JobError.of(answered.job.error or "error: no reason given")
+    detail = f"job {answered.job.id} failed: {error.detail}"
     return Problem(http_status(error.code), detail, error.code, job=job)

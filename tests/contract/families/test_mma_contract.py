@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tvm.tirx import PrimFunc
 
 from tests.contract.families import gpu_on_cpu
 from tests.contract.families.family_contract import ComputedContract
@@ -15,9 +16,18 @@ from tirgemm.detect import device
 from tirgemm.families.base import Program
 from tirgemm.families.mma import Mma
 from tirgemm.families.mma import program as programs
+from tirgemm.families.mma.schedule import SYMBOL, scheduled
+from tirgemm.families.tensorcore.tiling import Tiling
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build import cuda
 from verification.emulator.operands import KernelCall
+
+
+def spelled_out(tiling: Tiling, registers: int) -> PrimFunc:
+    """The same kernel with every instruction element by element and nothing overlapped: what it means, on any
+    device."""
+    sch, _ = scheduled(tiling, registers)
+    return sch.mod[SYMBOL]
 
 
 class MmaContract(ComputedContract):
@@ -31,7 +41,7 @@ class MmaContract(ComputedContract):
     def meant(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What ``run`` gets is what the kernel means."""
         self.kernel = programs.kernel
-        monkeypatch.setattr(programs, "kernel", programs.spelled_out)
+        monkeypatch.setattr(programs, "kernel", spelled_out)
 
     def run(self, program: Program, case: KernelCall) -> np.ndarray:
         return gpu_on_cpu.run(program, case)

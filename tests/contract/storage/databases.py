@@ -13,6 +13,7 @@ import psycopg
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm
+from tirgemm.timings import BaselineTime, Timing, Timings
 from tirgemm.tuning.records import Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning_db import Database
 
@@ -82,7 +83,7 @@ def kernel(role: Any = "tuned", **changes: Any) -> KernelRecord:
         "artifact_sha256": sha256[::-1],
         "artifact_bytes": 12_345,
         "certificate": certificate,
-        "timings": {"sustained": {"median_us": 10.5, "ratios": {"default": 1.25}}},
+        "timings": Timings({"sustained": Timing(10.5, 41, {"default": BaselineTime(13.125, 1.25)}, {"at": "2026"})}),
         "trials": 7,
     }
     return KernelRecord(**values | changes)

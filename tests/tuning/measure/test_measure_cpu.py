@@ -27,6 +27,7 @@ from tirgemm.expr import M, ceildiv
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, scalar_args, tensor_args
+from tirgemm.timings import Timings
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.process.locks import DeviceLock
@@ -102,7 +103,7 @@ def pack_toy(binary: bytes, signer: Signer = SIGNER) -> bytes:
             sources={"kernel.c": SOURCE},
             flags=(),
             certificate=None,
-            timings={},
+            timings=Timings(),
         ),
         signer,
     )

@@ -36,10 +36,3 @@ def kernel(tiling: Tiling, registers: int) -> PrimFunc:
     if tiling.epilogue == STAGED:
         func = staged(func, stage, sums, sch.get(nest.outputs).loop_var)
     return bounded(func, tiling.resident)
-
-
-def spelled_out(tiling: Tiling, registers: int) -> PrimFunc:
-    """The same kernel with every instruction element by element and nothing overlapped: what it means, on any
-    device."""
-    sch, _ = scheduled(tiling, registers)
-    return sch.mod[SYMBOL]

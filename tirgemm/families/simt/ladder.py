@@ -164,11 +164,6 @@ def rung(name: str) -> Rung:
     return _BY_NAME[name]
 
 
-def children(name: str | None) -> tuple[Rung, ...]:
-    """The rungs whose parent is ``name``, in the ladder's order; None gives the root."""
-    return tuple(candidate for candidate in RUNGS if candidate.parent == name)
-
-
 def line(name: str) -> tuple[Rung, ...]:
     """The rungs from the root to ``name``."""
     last = rung(name)

@@ -76,5 +76,6 @@ def _constants(tir: Any, x: Any) -> Callable[[float], Any]:
     """Writes fp32 constants as wide as ``x``."""
     lanes = _lanes(x)
     if lanes == 1:
-        return tir.float32  # type: ignore[no-any-return]
+        of_one: Callable[[float], Any] = tir.float32
+        return of_one
     return lambda value: tir.Broadcast(tir.float32(value), lanes)

@@ -13,6 +13,7 @@ from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.launch import Launch
 from tirgemm.status import Role
+from tirgemm.timings import Timings
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Binary:
         config: Config,
         device: Device,
         certificate: dict[str, Any] | None = None,
-        timings: dict[str, Any] | None = None,
+        timings: Timings | None = None,
         selected: tuple[Regime, Role] | tuple[None, None] = (None, None),
     ) -> Contents:
         """What an artifact with this binary is packed of; ``selected``: in which regime and as which role."""
@@ -53,7 +54,7 @@ class Binary:
             sources=self.sources,
             flags=self.flags,
             certificate=certificate,
-            timings=timings or {},
+            timings=timings or Timings(),
             regime=regime,
             role=role,
         )

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,16 +93,16 @@ class CudaSession:
         gemm, options = kernel.gemm, request.options
         absent: dict[str, str] = {}
         chosen = self._chosen.setdefault((gemm, options.regime), {})
-        makers: dict[str, Callable[[Operands], _Contender]] = {"": lambda o: self._kernel(kernel, o)}
+        makers: dict[str, Callable[[Operands], _Contender]] = {"": partial(self._kernel, kernel)}
         for name, other in against.items():
-            makers[name] = lambda o, k=other: self._kernel(k, o)  # type: ignore[misc]
+            makers[name] = partial(self._kernel, other)
         for name in request.baselines:
             try:
                 baseline = _BASELINES[name](gemm, self._gpu.ordinal, int(self._gpu.stream))
             except Absent as reason:
                 absent[name] = str(reason)
                 continue
-            makers[name] = lambda o, n=name, b=baseline: self._library(n, b, o, options.regime, chosen)  # type: ignore[misc]
+            makers[name] = partial(self._library, name, baseline, regime=options.regime, chosen=chosen)
         self._alive()
         owners = 1 if options.shared else len(makers)
         sets = sets_that_fit(gemm, owners, self._gpu, self.backend)
@@ -170,8 +171,7 @@ class CudaSession:
         device, stream = tvm_ffi.device("cuda", self._gpu.ordinal), int(self._gpu.stream)
         calls: list[Call] = []
         for views in operands.views:
-            tensors = [view.tensor for view in views.values()]
-            calls.append(lambda t=tensors: raw(*t, *scalars))  # type: ignore[misc]
+            calls.append(partial(raw, *(view.tensor for view in views.values()), *scalars))
         return _Contender(lambda: tvm_ffi.use_raw_stream(device, stream), calls)
 
     def _library(

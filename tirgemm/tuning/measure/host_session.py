@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,9 +76,9 @@ class HostSession:
     def time(self, kernel: Kernel, against: dict[str, Kernel], request: Time) -> SampleSet:
         gemm, options = kernel.gemm, request.options
         absent: dict[str, str] = {}
-        contenders: dict[str, _Prepare] = {"": lambda operands: _kernel_calls(kernel, operands)}
+        contenders: dict[str, _Prepare] = {"": partial(_kernel_calls, kernel)}
         for name, other in against.items():
-            contenders[name] = lambda operands, k=other: _kernel_calls(k, operands)  # type: ignore[misc]
+            contenders[name] = partial(_kernel_calls, other)
         for name in request.baselines:
             try:
                 contenders[name] = self._baseline(name, gemm, options.regime)

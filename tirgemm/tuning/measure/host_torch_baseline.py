@@ -156,30 +156,30 @@ class HostTorchBaseline:
 
     def _in_fp32(self, tensors: Tensors) -> Call:
         torch, gemm, act = self._torch, self._gemm, activation(self._torch, self._gemm.act)
-        a, b, d, c, bias = (tensors.get(name) for name in ("a", "b", "d", "c", "bias"))
+        a, b, d, c, bias = tensors["a"], tensors["b"], tensors["d"], tensors.get("c"), tensors.get("bias")
 
         def run() -> None:
-            x = torch.matmul(a.float(), b.float())  # type: ignore[union-attr]
+            x = torch.matmul(a.float(), b.float())
             if gemm.alpha:
                 x.mul_(1.0)
             if c is not None:
                 x.add_(c, alpha=1.0)
             if bias is not None:
                 x.add_(bias)
-            d.copy_(x if act is None else act(x))  # type: ignore[union-attr]
+            d.copy_(x if act is None else act(x))
 
         return run
 
     def _addmm(self, tensors: Tensors) -> Call:
         torch, gemm, act = self._torch, self._gemm, activation(self._torch, self._gemm.act)
-        a, b, d, c, bias = (tensors.get(name) for name in ("a", "b", "d", "c", "bias"))
+        a, b, d, c, bias = tensors["a"], tensors["b"], tensors["d"], tensors.get("c"), tensors.get("bias")
 
         def run() -> None:
             torch.addmm(bias if c is None else c, a, b, beta=1.0, alpha=1.0, out=d)
             if gemm.beta and bias is not None:
-                d.add_(bias)  # type: ignore[union-attr]
+                d.add_(bias)
             if act is not None:
-                d.copy_(act(d))  # type: ignore[union-attr]
+                d.copy_(act(d))
 
         return run
 

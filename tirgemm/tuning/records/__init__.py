@@ -11,6 +11,7 @@ from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.status import Role
 from tirgemm.status import Status as Status
+from tirgemm.timings import Timings
 
 # Why samples were taken. Those of ``selection`` choose a kernel, those of ``report`` are its figures: taken afterwards,
 # because a choice flatters the samples that it was made by.
@@ -133,9 +134,8 @@ class KernelRecord:
     """The selected, certified candidate with its artifact: what the database answers with.
 
     ``role`` is ``fallback`` for the default served ahead of the search, ``tuned`` for the selected one, and
-    ``unverified`` for a cross-compiled build. ``timings`` is the summary that people read: median_us and the ratio to
-    each of default and baselines, per regime. ``artifact_sha256`` addresses the blob. ``trials`` is what the search
-    spent.
+    ``unverified`` for a cross-compiled build. ``timings`` is the summary that people read. ``artifact_sha256``
+    addresses the blob. ``trials`` is what the search spent.
     """
 
     gemm: Gemm
@@ -147,7 +147,7 @@ class KernelRecord:
     artifact_sha256: str
     artifact_bytes: int
     certificate: Certificate | None
-    timings: dict[str, Any]
+    timings: Timings
     trials: int = 0
     created_at: str = ""
     id: str = ""
@@ -155,15 +155,15 @@ class KernelRecord:
     @property
     def interrupted(self) -> bool:
         """Whether the search was ended by its user before its budget was spent."""
-        return bool(self.timings.get("search", {}).get("ended") == "interrupted")
+        return self.timings.ended == "interrupted"
 
     @property
     def shipped(self) -> bool:
         """Whether its config was shipped, or won against those that were, with no search here."""
-        return bool(self.timings.get("search", {}).get("ended") == "shipped")
+        return self.timings.ended == "shipped"
 
     @property
     def portable(self) -> bool:
         """Whether those configs were measured on another device, driver or TVM than this kernel's."""
-        origin = self.timings.get("search", {}).get("shipped", {})
-        return self.shipped and not origin.get("same", False)
+        search = self.timings.search
+        return self.shipped and not (search and search.shipped and search.shipped.same)

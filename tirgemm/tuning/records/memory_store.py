@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from tirgemm.device import Device
 from tirgemm.errors import StoreError
 from tirgemm.gemm import Gemm, Regime
+from tirgemm.timings import Timings
 from tirgemm.tuning.records import Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.json_values import merged, plain_candidate, plain_json, plain_samples
 from tirgemm.tuning.records.offer import Offer
@@ -85,7 +86,11 @@ class MemoryStore:
         certificate = kernel.certificate and Certificate.from_json(plain_json(kernel.certificate.to_json()))
         at = kernel.created_at or datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         stored = replace(
-            kernel, id=secrets.token_hex(8), created_at=at, certificate=certificate, timings=plain_json(kernel.timings)
+            kernel,
+            id=secrets.token_hex(8),
+            created_at=at,
+            certificate=certificate,
+            timings=Timings.from_json(plain_json(kernel.timings.to_json())),
         )
         with self._lock:
             self._devices[kernel.device.key] = kernel.device

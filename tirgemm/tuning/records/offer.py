@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from tirgemm.device import Device
+from tirgemm.timings import ConfigOrigin
 from tirgemm.tuning.records import Candidate
 
 # What a measurement depends on beside the device class. A CPU has no driver.
@@ -28,9 +28,9 @@ class Offer:
     same: bool
 
     @property
-    def origin(self) -> dict[str, Any]:
+    def origin(self) -> ConfigOrigin:
         """Where the candidates are from, as a kernel's timings have it."""
-        return {"device": self.device.key, "environment": dict(self.device.environment), "same": self.same}
+        return ConfigOrigin(self.device.key, dict(self.device.environment), self.same)
 
 
 def same_environment(one: Device, other: Device) -> bool:

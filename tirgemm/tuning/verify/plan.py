@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from tirgemm.gemm import Gemm, Operand, Range
+from tirgemm.gemm import Gemm, Range, operand_named
 from tirgemm.reference.bound import INTEGERS
 
 Test = Literal["exact", "normal"]
@@ -135,7 +135,7 @@ def layout_of(gemm: Gemm, name: str, m: int) -> OperandPlacement:
     """The layout of ``a``, ``b``, ``c``, ``d`` or ``bias`` (one row of n, the same for every matrix of the batch)."""
     if name == "bias":
         return OperandPlacement(name, gemm.out, 1, 1, gemm.n, gemm.n, 0, gemm.align, False)
-    op: Operand = name  # type: ignore[assignment]
+    op = operand_named(name)
     fixed = gemm.with_(m=m) if isinstance(gemm.m, Range) else gemm
     rows, cols, ld, stride = (
         int(d)  # type: ignore[arg-type]

@@ -67,7 +67,7 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
     row = T.meta_var(0 if plan.warpgroups.pingpong else consumer * plan.warpgroups.consumer_rows)
     below = T.meta_var(0 if plan.warpgroups.pingpong else consumer * plan.left.below(plan.warpgroups.consumer_rows))
     aside = T.meta_var(rank * plan.cluster.stored_columns if plan.cluster.adds_parts else 0)
-    epilogue = T.meta_var(Epilogue(plan, args, shared, tiles, row, aside, consumer, warp, lane, thread))
+    epilogue = T.meta_var(Epilogue(plan, args, shared, tiles, (row, aside), (consumer, warp, lane, thread)))
     at = PipelineState(plan.stages, 0)
     skipped = T.meta_var(plan.grid.split_steps % plan.stages)
     laps = T.meta_var(plan.grid.split_steps // plan.stages % 2)

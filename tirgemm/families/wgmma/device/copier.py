@@ -164,9 +164,9 @@ def produce_by_copies(plan, args, shared, tiles, rank, thread):
                     shared.ring.full.arrive(at.stage, plan.loads.tma_bytes)
                     k = T.meta_var(tiles.first_k() + step * plan.tile_k)
                     if plan.loads.copied[plan.orientation.left_operand] == 0:
-                        load(plan, *left, at.stage, k, tiles.row0, tiles.matrix, rank)
+                        load(plan, left, at.stage, k, tiles.row0, tiles.matrix, rank)
                     if plan.loads.copied[plan.orientation.right_operand] == 0:
-                        load(plan, *right, at.stage, k, tiles.column0, tiles.matrix, rank)
+                        load(plan, right, at.stage, k, tiles.column0, tiles.matrix, rank)
                 T.cuda.warp_sync()
             if plan.loads.copied[plan.orientation.left_operand] > 0:
                 left.fill(at.stage)

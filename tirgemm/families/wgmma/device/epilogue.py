@@ -30,9 +30,15 @@ _UNIT_ELEMENTS = 8
 
 @T.meta_class
 class Epilogue:
-    """One consumer's way from accumulators to memory, for the tile that ``tiles`` is at."""
+    """One consumer's way from accumulators to memory, for the tile that ``tiles`` is at.
 
-    def __init__(self, plan, args, shared, tiles, row, column, consumer, warp, lane, thread):
+    ``place``: its first row and column within the tile; ``threads``: the consumer, and the warp, the lane and the
+    thread in it.
+    """
+
+    def __init__(self, plan, args, shared, tiles, place, threads):
+        row, column = place
+        consumer, warp, lane, thread = threads
         self.plan, self.gemm, self.args = plan, plan.gemm, args
         self.staging, self.tiles, self.sums = shared.staging, tiles, None
         # The first row and column of D, or of D transposed, that this consumer stores.

@@ -16,8 +16,12 @@ _MULTICAST, _HINT = ".multicast::cluster", ".L2::cache_hint"
 POLICIES = {EVICT_FIRST: 0x12F0000000000000, EVICT_LAST: 0x14F0000000000000}
 
 
-def load(plan, operand, args, tile, memory, full, stage, k, mn, matrix, rank):
-    """Load this block's part of a tile: for the other block of the cluster too, where both need it."""
+def load(plan, source, stage, k, mn, matrix, rank):
+    """Load this block's part of a tile: for the other block of the cluster too, where both need it.
+
+    ``source``: the operand, the kernel's arguments, the tile, its memory and the barriers of full stages.
+    """
+    operand, args, tile, memory, full = source
     shared = tile.peers > 1
     first = rank * tile.rows_loaded if shared else 0
     batched = plan.gemm.batch > 1
@@ -29,8 +33,8 @@ def load(plan, operand, args, tile, memory, full, stage, k, mn, matrix, rank):
         to = memory.ptr_to([stage, slab * tile.slab + first * tile.width])
         mask = (T.uint16(2**tile.peers - 1),) if shared else ()
         where = (*place, matrix) if batched else place
-        source = T.address_of(args.maps[operand])
-        T.evaluate(T.ptx[name](to, source, *where, full.ptr_to([stage]), *mask, *hint))
+        tensor_map = T.address_of(args.maps[operand])
+        T.evaluate(T.ptx[name](to, tensor_map, *where, full.ptr_to([stage]), *mask, *hint))
 
 
 def prefetch_maps(args):
@@ -53,7 +57,7 @@ def produce(plan, args, shared, tiles, rank):
             shared.ring.empty.wait(at.stage, at.phase)
             shared.ring.full.arrive(at.stage, plan.memory.stage_bytes)
             k = T.meta_var(tiles.first_k() + step * plan.tile_k)
-            load(plan, *left, at.stage, k, tiles.row0, tiles.matrix, rank)
-            load(plan, *right, at.stage, k, tiles.column0, tiles.matrix, rank)
+            load(plan, left, at.stage, k, tiles.row0, tiles.matrix, rank)
+            load(plan, right, at.stage, k, tiles.column0, tiles.matrix, rank)
             at.advance()
         tiles.advance(1)

@@ -115,10 +115,13 @@ class CublasLtBaseline:
         return [
             BaselineOption(
                 self._lt.config(x.algo) | {"workspace_bytes": x.workspace_bytes, "version": version},
-                lambda i, algo=x.algo: self._call(algo, sets[i]),  # type: ignore[misc]
+                functools.partial(self._call_of_set, x.algo, sets),
             )
             for x in found
         ]
+
+    def _call_of_set(self, algo: Algo, sets: list[dict[str, View]], number: int) -> Call:
+        return self._call(algo, sets[number])
 
     def _call(self, algo: Algo, views: dict[str, View]) -> Call:
         gemm, p, library = self._gemm, self._problem, self._lt

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tirgemm import expr
 from tirgemm.errors import InvalidRequest
-from tirgemm.gemm import DTYPE_NAMES, Gemm, Operand
+from tirgemm.gemm import DTYPE_NAMES, Gemm, operand_named
 from tirgemm.reference.bound import bound_of
 from tirgemm.reference.numbers import decode, encode
 from tirgemm.reference.result import result_and_bound
@@ -71,8 +71,7 @@ def stored(values: Array, gemm: Gemm, name: str, m: int) -> Array:
         memory = _aligned(gemm.n, kind, gemm.align)
         memory[:] = values.astype(kind)
         return memory
-    operand: Operand = name  # type: ignore[assignment]
-    memory = _aligned(gemm.span(operand, m), kind, gemm.align)
+    memory = _aligned(gemm.span(operand_named(name), m), kind, gemm.align)
     steps = [step * memory.itemsize for step in strides(gemm, name, m)]
     array = np.lib.stride_tricks.as_strided(memory, shape(gemm, name, m), steps)
     array[...] = values.astype(kind)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tirgemm import _reference as reference
+from tirgemm._trial import reference
 from tirgemm.artifact import Kernel, native
 from tirgemm.detect import why_no_gpu
 from tirgemm.errors import DeviceUnavailable, InvalidRequest

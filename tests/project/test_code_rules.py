@@ -1,0 +1,76 @@
+"""Rules of the code that no linter knows, held over the syntax trees of all modules."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("tirgemm", "tuning_db", "service", "benchmarks", "verification")
+MAX_PARAMETERS = 8
+# What users call by keywords: each has its sentence in the documentation, and a value would only wrap them. The search
+# is made by the tuner, the tests and the benchmarks, each of which names two or three of its keywords.
+KEYWORDS = {
+    ("tirgemm/client.py", "Client.document"),
+    ("tirgemm/client.py", "Client.kernel"),
+    ("tirgemm/tuning/search/search.py", "Search.__init__"),
+    ("tuning_db/tune.py", "tune"),
+}
+# What makes a signature another thing: options of a command line, arguments of a GPU kernel.
+COMMAND, GPU_KERNEL = "typer.Option", "triton.jit"
+
+
+def trees(*names: str) -> Iterator[tuple[str, ast.Module]]:
+    for name in names:
+        for folder in (ROOT / name).iterdir() if name == "tirgemm" else (ROOT / name,):
+            # Of packages that are linked into the library the files are read where they are.
+            if not folder.is_symlink():
+                for path in sorted(folder.rglob("*.py")) if folder.is_dir() else (folder,):
+                    if path.suffix == ".py":
+                        yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+
+
+def functions(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in ast.iter_child_nodes(tree):
+        name = f"{outer}{node.name}" if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) else ""
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield name, node
+        yield from functions(node, f"{name}." if name else outer)
+
+
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    given = function.args
+    names = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return [name for name in names if name not in ("self", "cls")]
+
+
+def test_no_function_and_no_constructor_has_more_than_eight_parameters() -> None:
+    seen, long = 0, {}
+    for file, tree in trees(*PRODUCT):
+        for name, function in functions(tree):
+            seen += 1
+            decorators = " ".join(ast.unparse(decorator) for decorator in function.decorator_list)
+            if COMMAND in ast.unparse(function.args) or GPU_KERNEL in decorators:
+                continue
+            if len(parameters(function)) > MAX_PARAMETERS:
+                long[file, name] = len(parameters(function))
+    assert seen > 3000
+    assert set(long) == KEYWORDS, "give them a value that holds what belongs together"
+
+
+# Where no variable is called ``found``, which says nothing of what it holds; the tuner and the library are to follow.
+MENDED = ("benchmarks", "service", "tirgemm/bench", "verification")
+
+
+def named_found(tree: ast.Module) -> list[int]:
+    names = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "found"]
+    return sorted(
+        {*names, *(node.lineno for node in ast.walk(tree) if isinstance(node, ast.arg) and node.arg == "found")}
+    )
+
+
+def test_no_variable_is_named_for_having_been_found() -> None:
+    assert named_found(ast.parse("def f(found):\n    a, found = 1, found\n")) == [1, 2]
+    lines = {file: named_found(tree) for file, tree in trees(*MENDED)}
+    assert {file: numbers for file, numbers in lines.items() if numbers} == {}, "name it by what it holds"

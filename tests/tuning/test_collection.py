@@ -1,0 +1,34 @@
+"""What is measured of a problem to train a ranking model with."""
+
+from __future__ import annotations
+
+import pytest
+
+from tirgemm import Gemm
+from tirgemm.detect import device
+from tirgemm.families import supporting
+from tirgemm.families.base import WithShortlist, rejected
+from tirgemm.gemm import REGIMES, Regime
+from tirgemm.tuning.collection import SLOWEST, configs_to_collect
+
+H200 = device("sm_90a")
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("text", ["1024x4096x512:f16:nt", "333x20x22:bf16:tt", "16x8192x4096:f16:nn"])
+def test_defaults_the_first_of_rankings_and_random_valid_ones_are_collected(text: str, regime: Regime) -> None:
+    gemm = Gemm.parse(text)
+    families = supporting(gemm, H200)
+    configs = configs_to_collect(gemm, H200, regime, families, count=16, seed=1)
+    assert 8 <= len(set(configs)) == len(configs) <= 16
+    assert configs == configs_to_collect(gemm, H200, regime, families, count=16, seed=1)
+    times = {f.name: f.predict_us(gemm, f.default(gemm, H200, regime), H200, regime) for f in families}
+    near = [family for family in families if times[family.name] <= SLOWEST * min(times.values())]
+    assert {config.family for config in configs} == {family.name for family in near}
+    for family in near:
+        own = [config for config in configs if config.family == family.name]
+        assert family.default(gemm, H200, regime) in own
+        assert all(rejected(family, gemm, config, H200) is None for config in own)
+        if isinstance(family, WithShortlist):
+            assert set(family.shortlist(gemm, H200, regime, 4)) <= set(own)
+    assert configs != configs_to_collect(gemm, H200, regime, families, count=16, seed=2)

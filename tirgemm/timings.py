@@ -1,0 +1,228 @@
+"""Timings of a kernel: its time in each regime beside the baselines of the same run, and the search that chose it.
+
+``to_json`` and ``from_json`` are the one place where the ``timings`` of records, manifests, events and API documents
+become values. Such a document may be of another version: members that are unknown here, or not of their type, are kept
+as they came (``other``) and written again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from types import UnionType
+from typing import Any, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from tirgemm.gemm import REGIMES, Regime
+
+SearchEnd: TypeAlias = Literal["trials", "seconds", "exhausted", "interrupted", "shipped"]
+"""Why a search ended: a part of its budget was spent, the space holds nothing more to try, somebody stopped it, or
+there was none, because shipped records had the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimingsPart:
+    """A JSON object whose members are the fields; those that are None are left out."""
+
+    other: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def to_json(self) -> dict[str, Any]:
+        said = {item.name: _plain(getattr(self, item.name)) for item in fields(self) if item.name != "other"}
+        return {name: value for name, value in said.items() if value is not None} | dict(self.other)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The value that a JSON object tells of. Raises TypeError or ValueError where it tells of none."""
+        types = _TYPES[cls]
+        known = {name: _value(types[name], member) for name, member in value.items() if name in types}
+        return cls(**known, other={name: member for name, member in value.items() if name not in types})
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineTime(TimingsPart):
+    """Median of a baseline in microseconds a call, and ``ratio``, that time over the kernel's."""
+
+    median_us: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timing(TimingsPart):
+    """Median of the samples of one run in microseconds a call, how many they were (None where nobody said), the
+    baselines that ran interleaved with them, by name, and the conditions that they were taken under."""
+
+    median_us: float
+    samples: int | None = None
+    baselines: Mapping[str, BaselineTime] = field(default_factory=dict)
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+
+    def ratio_to(self, baseline: str) -> float | None:
+        """How many times as fast as ``baseline`` the kernel is; None where that did not run beside it."""
+        time = self.baselines.get(baseline)
+        return None if time is None else time.ratio
+
+
+@dataclass(frozen=True, slots=True)
+class NotTimed(TimingsPart):
+    """Why there is no time: ``error`` in a sentence."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTiming(TimingsPart):
+    """Median time of reading ``bytes`` once in microseconds, of how many samples, the bandwidth in GB/s, and when it
+    was taken, ISO 8601 in UTC: a ceiling that stands beside the kernel's time."""
+
+    bytes: int
+    median_us: float
+    samples: int
+    read_gbps: float
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionReason(TimingsPart):
+    """Why the kernel was chosen, in a sentence, and the lower 95 % bound of its ratio to the default by the reported
+    samples; None where no race chose it."""
+
+    reason: str
+    ratio_low: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigOrigin(TimingsPart):
+    """On which class of devices and in what environment shipped configs were measured, and whether those are the
+    ``same`` as here."""
+
+    device: str
+    environment: Mapping[str, str]
+    same: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSummary(TimingsPart):
+    """What a search spent: candidates built (``trials``), those ``pruned`` by rule, all of them by status, why it
+    ``ended`` and the ``seconds`` of its budget (None in old records, which do not say), the ``families`` where they
+    were restricted, and where the configs are from where those were ``shipped``."""
+
+    trials: int = 0
+    pruned: Mapping[str, int] = field(default_factory=dict)
+    statuses: Mapping[str, int] = field(default_factory=dict)
+    ended: SearchEnd | None = None
+    seconds: float | None = None
+    families: tuple[str, ...] | None = None
+    shipped: ConfigOrigin | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """What is known of a kernel's speed and of how it came to be chosen.
+
+    ``regimes``: its time in each, or why it was not taken, the one that it was selected in first. ``default`` is the
+    text of the family default's config. ``stream`` is the bandwidth of reading alone, taken beside the report on a GPU.
+    ``predicted_us`` is the estimate in microseconds a call, of a kernel that nobody ran.
+    """
+
+    regimes: Mapping[Regime, Timing | NotTimed] = field(default_factory=dict)
+    default: str | None = None
+    selection: SelectionReason | None = None
+    search: SearchSummary | None = None
+    stream: StreamTiming | NotTimed | None = None
+    predicted_us: float | None = None
+    other: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, regime: Regime) -> Timing | None:
+        """The kernel's time in ``regime``; None where it was not taken."""
+        timing = self.regimes.get(regime)
+        return timing if isinstance(timing, Timing) else None
+
+    def with_regime(self, regime: Regime, timing: Timing | NotTimed) -> Timings:
+        """The same, with what is known in ``regime``."""
+        return replace(self, regimes={**self.regimes, regime: timing})
+
+    @property
+    def ended(self) -> SearchEnd | None:
+        """Why the search ended; None where there was none."""
+        return None if self.search is None else self.search.ended
+
+    @property
+    def reason(self) -> str:
+        """Why the kernel was chosen; empty where nothing was."""
+        return "" if self.selection is None else self.selection.reason
+
+    def to_json(self) -> dict[str, Any]:
+        """The regime that it was selected in, what concerns the choice, the other regime."""
+        regimes = {str(regime): timing.to_json() for regime, timing in self.regimes.items()}
+        said: dict[str, Any] = dict(list(regimes.items())[:1])
+        if self.default is not None:
+            said["default"] = {"config": self.default}
+        for name in ("selection", "search", "stream", "predicted_us"):
+            if (value := _plain(getattr(self, name))) is not None:
+                said[name] = value
+        return said | regimes | dict(self.other)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The timings that a JSON object tells of, whatever its members are."""
+        types = _TYPES[cls]
+        regimes: dict[Regime, Timing | NotTimed] = {}
+        known: dict[str, Any] = {}
+        other: dict[str, Any] = {}
+        for name, member in value.items():
+            try:
+                if name in _REGIMES:
+                    regimes[_REGIMES[name]] = _value(Timing | NotTimed, member)
+                elif name in _NAMED:
+                    known[name] = _value(types[name], member)
+                elif name == "default" and set(member) == {"config"}:
+                    known[name] = _value(types[name], member["config"])
+                else:
+                    other[name] = member
+            except (TypeError, ValueError):
+                other[name] = member
+        return cls(regimes, **known, other=other)
+
+
+_REGIMES: dict[str, Regime] = {regime: regime for regime in REGIMES}
+# Fields of ``Timings`` that are members of the document under their own name and in the form of their type.
+_NAMED = ("selection", "search", "stream", "predicted_us")
+
+
+def _plain(value: Any) -> Any:
+    """A field's value as JSON."""
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value.to_json() if isinstance(value, TimingsPart) else value
+
+
+def _value(wanted: Any, raw: Any) -> Any:
+    """A field's value from JSON. Raises TypeError or ValueError where it is not of the type that is ``wanted``."""
+    origin, arguments = get_origin(wanted), get_args(wanted)
+    if wanted is Any or (origin is Literal and raw in arguments):
+        return raw
+    if origin in (Union, UnionType):
+        for option in arguments:
+            with suppress(TypeError, ValueError):
+                return _value(option, raw)
+    if isinstance(raw, Mapping) and origin is Mapping and all(isinstance(name, str) for name in raw):
+        return {name: _value(arguments[1], item) for name, item in raw.items()}
+    if isinstance(raw, list | tuple) and origin is tuple:
+        return tuple(_value(arguments[0], item) for item in raw)
+    if isinstance(raw, Mapping) and isinstance(wanted, type) and issubclass(wanted, TimingsPart):
+        return wanted.from_json(raw)
+    if wanted is float and type(raw) in (int, float) and math.isfinite(raw):
+        return raw
+    if type(raw) is wanted:
+        return raw
+    raise ValueError(f"{raw!r:.80} is not of the type {wanted}")
+
+
+# The type of each field but ``other``.
+_TYPES: dict[type, dict[str, Any]] = {
+    cls: {name: hint for name, hint in get_type_hints(cls).items() if name != "other"}
+    for cls in (BaselineTime, Timing, NotTimed, StreamTiming, SelectionReason, ConfigOrigin, SearchSummary, Timings)
+}
