@@ -17,7 +17,7 @@ from torch import Tensor
 from tirgemm import expr
 from tirgemm.artifact import Kernel
 from tirgemm.device import Device
-from tirgemm.errors import DeviceUnavailable, InvalidDevice
+from tirgemm.errors import DeviceUnavailable, InvalidDevice, InvalidGemm
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 from tirgemm.torch.kernel_table import TABLE, device_of
 from tirgemm.torch.problems import (
@@ -26,7 +26,6 @@ from tirgemm.torch.problems import (
     NotServed,
     aligned,
     check_plain,
-    gemm_of,
     layout_of,
 )
 
@@ -196,17 +195,31 @@ def problem_of(operands: ProductOperands) -> tuple[Gemm, MatrixLayout, MatrixLay
     if any(layout is not None and layout.letter != "n" for layout in by_rows):
         raise NotServed("strides")
     align = aligned(operands.tensors, DTYPE_BYTES[dtype])
-    gemm = gemm_of(
-        (a.shape, of_a),
-        (b.shape, of_b),
-        dtype,
-        align,
-        c=by_rows[0],
-        d=by_rows[1],
-        alpha=operands.alpha,
-        bias=bias is not None,
-        act=operands.act,
-    )
+    of_c, of_d = (layout or MatrixLayout("n", 0, 0) for layout in by_rows)
+    try:
+        gemm = Gemm(
+            m=a.shape[-2],
+            n=b.shape[-1],
+            k=a.shape[-1],
+            dtype=dtype,
+            layout=of_a.letter + of_b.letter,
+            batch=a.shape[0] if a.dim() == 3 else 1,
+            lda=of_a.leading,
+            ldb=of_b.leading,
+            ldc=of_c.leading,
+            ldd=of_d.leading,
+            stride_a=of_a.batch_stride,
+            stride_b=of_b.batch_stride,
+            stride_c=of_c.batch_stride,
+            stride_d=of_d.batch_stride,
+            align=align,
+            alpha=operands.alpha,
+            beta=c is not None,
+            bias=bias is not None,
+            act=operands.act,
+        )
+    except InvalidGemm as error:
+        raise NotServed("sizes beyond a Gemm's limits") from error
     return gemm, of_a, of_b
 
 

@@ -1,4 +1,4 @@
-"""Problem of a call: which ``Gemm`` two PyTorch matrices are, by their shapes, strides, dtypes and addresses.
+"""Memory layouts of PyTorch matrices as a Gemm has them, and what of a tensor no kernel can read.
 
 Tensors come as they are written in mathematics, A as (m, k) and B as (k, n), a batch in front; how they lie in memory
 gives the layout, the leading dimensions and the batch strides.
@@ -11,9 +11,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-from tirgemm.errors import InvalidGemm
-from tirgemm.gemm import DTYPE_BYTES, Gemm
 
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 SHORT = {dtype: short for short, dtype in DTYPES.items()}
@@ -92,49 +89,3 @@ def check_plain(tensors: Sequence[Tensor]) -> str:
     if first.dtype not in SHORT:
         raise NotServed(str(first.dtype).removeprefix("torch."))
     return SHORT[first.dtype]
-
-
-def gemm_of(
-    a: tuple[Sequence[int], MatrixLayout],
-    b: tuple[Sequence[int], MatrixLayout],
-    dtype: str,
-    align: int,
-    *,
-    c: MatrixLayout | None = None,
-    d: MatrixLayout | None = None,
-    alpha: bool = False,
-    bias: bool = False,
-    act: str = "none",
-) -> Gemm:
-    """The problem of A (m, k) and B (k, n), each with its layout; ``c`` and ``d`` are by rows, D dense by default.
-
-    Raises NotServed for empty operands and for what a Gemm cannot be.
-    """
-    (shape_a, of_a), (shape_b, of_b) = a, b
-    batch = shape_a[0] if len(shape_a) == 3 else 1
-    if 0 in (*shape_a, *shape_b):
-        raise NotServed("empty operand")
-    try:
-        return Gemm(
-            m=shape_a[-2],
-            n=shape_b[-1],
-            k=shape_a[-1],
-            dtype=dtype,
-            layout=of_a.letter + of_b.letter,
-            batch=batch,
-            lda=of_a.leading,
-            ldb=of_b.leading,
-            ldc=c.leading if c else 0,
-            ldd=d.leading if d else 0,
-            stride_a=of_a.batch_stride,
-            stride_b=of_b.batch_stride,
-            stride_c=c.batch_stride if c else 0,
-            stride_d=d.batch_stride if d else 0,
-            align=max(align, DTYPE_BYTES[dtype]),
-            alpha=alpha,
-            beta=c is not None,
-            bias=bias,
-            act=act,
-        )
-    except InvalidGemm as error:
-        raise NotServed("sizes beyond a Gemm's limits") from error

@@ -45,11 +45,11 @@ class RoutedCalls:
     @property
     def reasons(self) -> Counter[str]:
         """Calls that PyTorch computed, by reason."""
-        found: Counter[str] = Counter()
+        reasons: Counter[str] = Counter()
         for (_, outcome), count in self.counts.items():
             if outcome != SERVED:
-                found[outcome] += count
-        return found
+                reasons[outcome] += count
+        return reasons
 
     def __str__(self) -> str:
         lines = [f"{self.served} of {self.total} products by kernels"]

@@ -96,8 +96,8 @@ class ServiceKernels:
             defaults.add(gemm)
         return False
 
-    def _document(self, found: dict[str, Any] | str) -> dict[str, Any]:
-        return found if isinstance(found, dict) else self.client.kernel_document(found)
+    def _document(self, kernel: dict[str, Any] | str) -> dict[str, Any]:
+        return kernel if isinstance(kernel, dict) else self.client.kernel_document(kernel)
 
     def _loaded(self, document: dict[str, Any], gemm: Gemm, device: Device) -> Kernel:
         data = self.client.package(document, gemm, device=device, regime=self.regime)
