@@ -48,8 +48,10 @@ def fake() -> Unlisted:
 
 @pytest.fixture
 def client(fake: FakeService, tmp_path: Path) -> Iterator[Client]:
-    with Client("http://service.test", trust=SIGNER.public, cache_dir=tmp_path, patience=0.01, transport=fake) as found:
-        yield found
+    with Client(
+        "http://service.test", trust=SIGNER.public, cache_dir=tmp_path, patience=0.01, transport=fake
+    ) as opened:
+        yield opened
 
 
 @pytest.fixture(autouse=True)

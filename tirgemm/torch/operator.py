@@ -66,13 +66,13 @@ def matmul_op(kernel: Kernel) -> MatmulOp:
 
 
 def _run(a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, kernel: str, alpha: float, beta: float) -> Tensor:
-    found = registered(kernel)
-    gemm = found.gemm
+    named = registered(kernel)
+    gemm = named.gemm
     tensors = {name: t.detach() if t.requires_grad else t for name, t in _given(gemm, a, b, c, bias).items()}
     shape, strides = _result(gemm, _rows(gemm, a))
     out = torch.empty_strided(shape, strides, dtype=DTYPES[gemm.out], device=a.device)
     scalars = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if name in gemm.scalars}
-    found(**tensors, **scalars, out=out)
+    named(**tensors, **scalars, out=out)
     return out
 
 
