@@ -307,6 +307,41 @@ def test_fake_tensors_modes_and_transforms_see_pytorchs_operators() -> None:
     assert torch.equal(torch.func.functionalize(linear)(x, weight), wanted)
 
 
+def test_forward_mode_differentiation_is_pytorchs() -> None:
+    from torch.autograd import forward_ad
+
+    from tirgemm.torch import linear, matmul
+
+    x, weight, tangent = integers(5, K), integers(N, K), integers(5, K)
+    linear(x, weight)
+    for call in (linear, lambda a, b: matmul(a, b.t())):
+        with forward_ad.dual_level():
+            result = forward_ad.unpack_dual(call(forward_ad.make_dual(x, tangent), weight))
+            assert torch.equal(result.tangent, F.linear(tangent, weight))
+        primal, moved = torch.func.jvp(lambda a, call=call: call(a, weight), (x,), (tangent,))
+        assert torch.equal(primal, F.linear(x, weight))
+        assert torch.equal(moved, F.linear(tangent, weight))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit")
+def test_a_tracer_sees_pytorchs_operators() -> None:
+    from tirgemm.torch import Linear, linear, matmul
+
+    x, weight, other = integers(5, K), integers(N, K), integers(5, K)
+    linear(x, weight)
+    for call in (
+        lambda a: linear(a, weight),
+        lambda a: matmul(a, weight.t()),
+        Linear(K, N),
+        Linear(K, N, prepack=True),
+    ):
+        call(x)
+        traced = torch.jit.trace(call, (x,), check_trace=False)
+        assert torch.allclose(traced(other), call(other), atol=1e-5)
+        symbolic = torch.fx.symbolic_trace(call)
+        assert torch.allclose(symbolic(other), call(other), atol=1e-5)
+
+
 def test_a_tensor_subclass_computes_for_itself() -> None:
     from tirgemm.torch import linear
 

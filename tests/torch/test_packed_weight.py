@@ -95,6 +95,25 @@ def _with_gradient(weight: Any) -> Any:
     return weight
 
 
+def test_copies_for_other_kernels_go_with_the_weight(packs: list[int]) -> None:
+    from tirgemm.torch import register
+    from tirgemm.torch.kernel_table import TABLE
+
+    one = packing_kernel(f"1x{N}x{K}:f32:nt")
+    register(one)
+    try:
+        made, x = layer(), torch.randint(-3, 4, (4, K)).float()
+        made(x)
+        made(x[:1])
+        assert made.packed_bytes == 2 * 4 * N * K
+        made.weight.add_(1)
+        assert torch.equal(made(x), wanted(made, x))
+        assert made.packed_bytes == 4 * N * K
+    finally:
+        TABLE.remove(one)
+    assert len(packs) == 2
+
+
 def test_what_pytorch_does_not_count_needs_repack() -> None:
     made, x = layer(), torch.randint(-3, 4, (4, K)).float()
     made(x)

@@ -101,7 +101,7 @@ def test_what_the_service_has_is_used_at_once_and_nothing_is_asked(client: Clien
 def test_a_default_serves_until_the_tuned_kernel_comes(client: Client, fake: Unlisted, table: Any) -> None:
     _, report, check = accelerated(client)
     assert report.linears[0].replaced
-    while role(table) != "fallback":
+    while role(table) != "fallback" or len(fake.sent("GET", f"/v1/jobs/{JOB}")) < 3:
         assert not report.failures
     check()
     fake.status = "done"
@@ -109,6 +109,7 @@ def test_a_default_serves_until_the_tuned_kernel_comes(client: Client, fake: Unl
     assert role(table) == "tuned"
     assert not report.failures
     assert len(fake.sent("POST", "/v1/kernels")) == 1
+    assert len(fake.sent("GET", "/v1/kernels/fa11")) == 1, "the default was fetched again at every look"
     check()
 
 

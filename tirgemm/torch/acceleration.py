@@ -134,10 +134,11 @@ class Acceleration:
         """Give the model back as it was, and make no more kernels. Does nothing the second time."""
         for preparation in self.preparations:
             preparation.cancel()
-        while self._replaced:
-            module = self._replaced.pop()
-            if type(module) is Linear:
-                become_plain(module)
+        with _one_at_a_time:
+            while self._replaced:
+                module = self._replaced.pop()
+                if type(module) is Linear:
+                    become_plain(module)
 
     def __str__(self) -> str:
         verb = "would be replaced" if self.dry_run else "replaced"

@@ -16,7 +16,14 @@ from torch.nn import Parameter, functional
 from tirgemm.errors import CallError, InvalidRequest
 from tirgemm.gemm import ACTIVATIONS
 from tirgemm.torch.prepared_call import REFUSED, Choice, ChoiceCache, PreparedCall, ProductOperands, Unserved, choose
-from tirgemm.torch.private_interfaces import any_autocast, deterministic, dispatch_modes, intercepted, transform
+from tirgemm.torch.private_interfaces import (
+    any_autocast,
+    deterministic,
+    dispatch_modes,
+    forward_mode,
+    intercepted,
+    tracing,
+)
 
 PLAIN = frozenset({Tensor, Parameter})
 """The tensors that kernels take; subclasses have ideas of their own."""
@@ -51,8 +58,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "no
         call is not None
         and type(x) in PLAIN
         and type(weight) in PLAIN
-        and not (dispatch_modes() or any_autocast() or deterministic() or x.is_neg() or weight.is_neg())
-        and transform() is None
+        and not (dispatch_modes() or any_autocast() or deterministic() or tracing() or forward_mode())
+        and not (x.is_neg() or weight.is_neg())
         and (bias is None or (type(bias) in PLAIN and not bias.is_neg()))
         and not (
             _is_grad_enabled()
@@ -91,7 +98,7 @@ def linear_choice(x: Tensor, weight: Tensor, bias: Tensor | None, act: str = "no
     if type(x) not in PLAIN or type(weight) not in PLAIN or (bias is not None and type(bias) not in PLAIN):
         return Unserved("tensor subclass")
     if intercepted():
-        return Unserved("autocast, deterministic algorithms, a dispatch mode or a transform")
+        return Unserved("autocast, deterministic algorithms, a mode, a transform or a tracer")
     if records_gradients(x, weight, bias):
         return Unserved("requires grad")
     if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:

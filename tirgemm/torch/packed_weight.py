@@ -65,10 +65,10 @@ class PackedWeight:
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
         """As ``tirgemm.torch.linear``, with the packed weight where the kernel takes one."""
-        if weight.device.type != "cpu":
-            return linear_call.linear(x, weight, bias, act)
         choice = linear_call.linear_choice(x, weight, bias, act)
-        if not isinstance(choice, PreparedCall) or weight.is_inference() or choice.columns_a or not choice.columns_b:
+        if not isinstance(choice, PreparedCall) or choice.kernel.device.kind != "cpu":
+            return linear_call.linear(x, weight, bias, act)
+        if weight.is_inference() or choice.columns_a or not choice.columns_b:
             return linear_call.linear(x, weight, bias, act)
         try:
             packed = self._of(choice.kernel, weight)

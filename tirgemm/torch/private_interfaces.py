@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 TRIED_WITH = "2.13"
 
@@ -33,7 +34,19 @@ any_autocast = _function(
 deterministic = _function(torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled)
 
 
+# As torch.jit.is_tracing, without a call in Python.
+tracing = _function(torch._C, "_is_tracing", torch.jit.is_tracing)
+
+
+def forward_mode() -> bool:
+    """Whether this process is within a level of forward-mode differentiation, whose tensors need not require grad.
+    There is no public way to ask."""
+    return bool(getattr(forward_ad, "_current_level", -1) >= 0)
+
+
 def intercepted() -> bool:
-    """Whether something in this thread asks for more than the result of a call: a mode or a transform that wants to see
-    it, autocast that casts its operands, deterministic algorithms."""
-    return bool(dispatch_modes() or any_autocast() or deterministic() or transform() is not None)
+    """Whether something asks for more than the result of a call: a mode, a transform or a tracer that wants to see it,
+    forward-mode differentiation, autocast that casts its operands, deterministic algorithms."""
+    return bool(
+        dispatch_modes() or any_autocast() or deterministic() or tracing() or forward_mode() or transform() is not None
+    )

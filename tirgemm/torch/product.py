@@ -43,7 +43,7 @@ def matmul_choice(a: Tensor, b: Tensor) -> Choice:
     if type(a) not in PLAIN or type(b) not in PLAIN:
         return Unserved("tensor subclass")
     if intercepted():
-        return Unserved("autocast, deterministic algorithms, a dispatch mode or a transform")
+        return Unserved("autocast, deterministic algorithms, a mode, a transform or a tracer")
     if records_gradients(a, b):
         return Unserved("requires grad")
     if a.layout is not torch.strided or b.layout is not torch.strided:
