@@ -20,6 +20,7 @@ from tirgemm.torch.private_interfaces import (
     any_autocast,
     deterministic,
     dispatch_modes,
+    empty_on_cpu,
     forward_mode,
     intercepted,
     tracing,
@@ -68,7 +69,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "no
     ):
         try:
             if len(call.shape) == x.dim():
-                out = _empty(call.shape, call.strides, dtype=call.dtype, device=x.device)
+                if call.on_cpu:
+                    out = empty_on_cpu(call.shape, call.strides, call.dtype)
+                else:
+                    out = _empty(call.shape, call.strides, dtype=call.dtype, device=x.device)
                 if bias is None:
                     call.raw(x, weight, out)
                 else:

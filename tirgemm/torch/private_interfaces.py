@@ -38,6 +38,16 @@ deterministic = _function(torch._C, "_get_deterministic_algorithms", torch.are_d
 tracing = _function(torch._C, "_is_tracing", torch.jit.is_tracing)
 
 
+def _empty_on_cpu(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
+
+
+# As torch.empty_strided on the CPU, in less than half the time; what Inductor's code allocates with.
+empty_on_cpu: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = getattr(
+    getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cpu", _empty_on_cpu
+)
+
+
 def forward_mode() -> bool:
     """Whether this process is within a level of forward-mode differentiation, whose tensors need not require grad.
     There is no public way to ask."""
