@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.helpers.artifact_samples import TRUST, certified, cpu, kernel
 from tirgemm.artifact import Kernel, load
-from tirgemm.errors import InvalidRequest
+from tirgemm.errors import DeviceUnavailable, InvalidRequest
 from tirgemm.gemm import Gemm, Range
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -72,6 +73,27 @@ def test_a_kernel_that_was_replaced_is_still_known_by_its_hash(table: Any) -> No
     assert table.named(default.kernel_sha256) in (default, tuned), "one kernel, two artifacts"
     with pytest.raises(InvalidRequest, match="is registered with tirgemm::gemm"):
         table.named("0" * 64)
+
+
+def test_pytorch_says_what_a_gpu_is_where_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tirgemm import detect
+    from tirgemm.torch.kernel_table import device_of
+
+    def absent(name: str) -> None:
+        raise DeviceUnavailable(f"device {name}: the package cuda-bindings is not installed")
+
+    shown = SimpleNamespace(
+        name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, total_memory=2**37, uuid="1-2"
+    )
+    monkeypatch.setattr(detect, "device", absent)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: shown)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    device_at = device_of.__wrapped__
+    assert device_at(torch.device("cuda:3")).key == "cuda:sm_90a:nvidia-h200:132"
+    assert (device_at(torch.device("cuda:3")).name, device_at(torch.device("cuda")).name) == ("cuda:3", "cuda:1")
+    assert device_at(torch.device("cuda:3")).present
+    with pytest.raises(DeviceUnavailable):
+        device_at(torch.device("cpu"))
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ import torch
 
 from tirgemm import detect
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest
+from tirgemm.errors import DeviceUnavailable, InvalidRequest
 from tirgemm.gemm import Gemm, Range
+from tirgemm.hardware import arch_of
 
 if TYPE_CHECKING:
     from tirgemm.artifact import Kernel
@@ -127,10 +128,26 @@ def _key(gemm: Gemm, device_key: str, align: int | None = None) -> _Key:
 
 @cache
 def device_of(place: torch.device) -> Device:
-    """The device on which tensors of ``place`` lie. Raises InvalidDevice, DeviceUnavailable."""
-    if place.type == "cuda":
-        return detect.device(f"cuda:{place.index if place.index is not None else torch.cuda.current_device()}")
-    return detect.device(place.type)
+    """The device on which tensors of ``place`` lie. Raises InvalidDevice, DeviceUnavailable.
+
+    Where kernels are only called, the packages that ask the driver need not be there: then PyTorch says what a GPU is.
+    """
+    if place.type != "cuda":
+        return detect.device(place.type)
+    index = place.index if place.index is not None else torch.cuda.current_device()
+    try:
+        return detect.device(f"cuda:{index}")
+    except DeviceUnavailable:
+        shown = torch.cuda.get_device_properties(index)
+    return Device(
+        kind="cuda",
+        arch=arch_of((shown.major, shown.minor)),
+        model=shown.name,
+        units=shown.multi_processor_count,
+        memory_bytes=shown.total_memory,
+        uuid=f"GPU-{getattr(shown, 'uuid', index)}",
+        index=index,
+    )
 
 
 TABLE = KernelTable()

@@ -47,7 +47,7 @@ class Unserved:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCall:
-    """``kernel`` with the shape and strides of its D, and whether A and B lie by columns, as batches of one, on a CPU."""
+    """``kernel`` with the shape and strides of its D, and whether A and B lie by columns, as batches of one; where."""
 
     kernel: Kernel
     raw: Any
