@@ -294,3 +294,18 @@ def test_a_source_and_a_client_are_not_given_together(table: Any) -> None:
     del table
     with pytest.raises(InvalidRequest, match="give either source or client, not both"):
         accelerate(model(), source=SampleSource(), client=object())  # type: ignore[arg-type]
+
+
+def test_without_the_tuner_kernels_are_those_that_are_registered(monkeypatch: pytest.MonkeyPatch, table: Any) -> None:
+    import tirgemm
+    from tirgemm.errors import MissingExtra
+    from tirgemm.torch import accelerate
+
+    def absent() -> None:
+        raise MissingExtra("tirgemm.LocalKernels needs the extra tune")
+
+    monkeypatch.setattr(tirgemm, "LocalKernels", absent, raising=False)
+    table.add(SampleSource().kernel(WIDE, "tuned"))
+    report = accelerate(model(), rows=Range(1, 64))
+    assert [linear.replaced for linear in report.linears] == [True, False]
+    assert report.linears[1].problems[0][1] == "no kernel: none is registered, and there is no source of kernels"
