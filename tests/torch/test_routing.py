@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 import unittest
 from collections import Counter
@@ -53,9 +54,12 @@ def single_thread() -> None:
 
 def samples(dtype: Any) -> Iterator[tuple[str, Any, Any]]:
     """Every sample of OpInfo for OPERATORS: the operator's name, the OpInfo and the sample."""
-    # Its tests' base class is all that PyTorch's module takes from this package, which is not installed here.
-    sys.modules.setdefault("expecttest", SimpleNamespace(TestCase=unittest.TestCase))  # type: ignore[arg-type]
+    # Its tests' base class is all that PyTorch's module takes from this package, which need not be installed.
+    if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
+        sys.modules["expecttest"] = SimpleNamespace(TestCase=unittest.TestCase)  # type: ignore[assignment]
     database = importlib.import_module("torch.testing._internal.common_methods_invocations").op_db
+    # What importing it forbids to other tests of this process: to set flags of torch.backends.
+    torch.backends.__allow_nonbracketed_mutation_flag = True
     for op in database:
         # The samples of its Triton kernel are outer products of large matrices, six kernels more.
         if op.name in OPERATORS and op.variant_test_name != "triton_optimized":
