@@ -1,4 +1,4 @@
-"""Private interfaces of PyTorch that ``tirgemm.torch`` uses, in one place, with the version they were tried with.
+"""Private interfaces of PyTorch that ``tirgemm.torch`` uses, in one place. They were tried with PyTorch 2.13.
 
 Each has a public counterpart that is slower, or none, which is said at it; of one that a version of PyTorch does not
 have, the public counterpart stands in its place.
@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-
-TRIED_WITH = "2.13"
 
 
 def _function(owner: Any, name: str, absent: Callable[[], Any]) -> Callable[[], Any]:
