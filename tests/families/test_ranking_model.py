@@ -20,7 +20,7 @@ from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ranking_model import (
     FARTHEST,
     RankingModel,
-    kind_of,
+    kinds_of,
     matrix,
     ranking_model,
     user_file,
@@ -81,8 +81,10 @@ def test_a_matrix_has_features_numbers_indicators_and_missing_values() -> None:
         ("768x1536x2048:f16:nt", "isolated", False),
         ("768x1536x2048:bf16:nt", "sustained", False),
         ("768x1536x2048:f16:nn", "sustained", False),
-        ("768x1536x2048:f16:nt:bias", "sustained", False),
-        ("1..768x1536x2048:f16:nt", "sustained", False),
+        ("768x1536x2048:f16:nt:bias", "sustained", True),
+        ("1..768x1536x2048:f16:nt", "sustained", True),
+        ("768x1536x2048:f16:nt:beta", "sustained", False),
+        ("768x1536x2048:f16:nt:batch=8", "sustained", False),
         ("768x1536x2047:f16:nt", "sustained", False),
         (f"768x1536x{4096 * FARTHEST}:f16:nt", "sustained", True),
         (f"768x1536x{4096 * FARTHEST + 8}:f16:nt", "sustained", False),
@@ -140,7 +142,7 @@ def test_a_users_model_is_read_again_when_it_changes_and_named_when_it_is_none(o
         with pytest.raises(InvalidRequest, match=own_model.name):
             ranking_model(H200)
     own_model.unlink()
-    assert kind_of(GEMM) == kind_of(PROBLEMS[0])
+    assert kinds_of(GEMM) == kinds_of(PROBLEMS[0])
 
 
 def test_families_are_compared_by_a_model_that_knows_them_all_and_else_by_their_estimates(
@@ -163,11 +165,12 @@ def test_every_shortlisted_config_of_a_covered_problem_is_in_the_space_and_passe
     draw, model, seen = random.Random(3), ranking_model(H200), 0
     assert model is not None
     sizes = (1, 16, 33, 64, 130, 255, 512, 1000, 4097)
-    for _ in range(60):
-        gemm = Gemm.parse(f"{draw.choice(sizes)}x{8 * draw.randrange(20, 1500)}x{8 * draw.randrange(100, 2000)}:f16:nt")
+    for number in range(60):
+        deep = draw.choice((17, 24, 64, 72, 128)) if number % 3 == 0 else 8 * draw.randrange(100, 2000)
+        gemm = Gemm.parse(f"{draw.choice(sizes)}x{8 * draw.randrange(4, 1500)}x{deep}:f16:nt")
         seen += model.covers("wgmma", gemm, "sustained")
         space = FAMILY.space(gemm, H200)
-        for config in FAMILY.shortlist(gemm, H200, "sustained", 3):
+        for config in FAMILY.shortlist(gemm, H200, "sustained", 16):
             space.check(config)
             assert rejected(FAMILY, gemm, config, H200) is None, f"{gemm}: {config}"
     assert seen > 10

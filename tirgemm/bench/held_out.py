@@ -58,8 +58,7 @@ def held_out(name: str) -> Suite | None:
     Raises InvalidRequest for a judge seed that is none of ``JUDGE_SEEDS``, and for a fit seed that is one.
     """
     if name == GRID_NAME:
-        every = [Gemm(m, n, k) for m, n, k in product(GRID, repeat=3)]
-        return Suite(name, f"{GRID_COUNT} of the problems with sides in {GRID}, drawn by seed 0.", _sample(every))
+        return Suite(name, f"{GRID_COUNT} of the problems with sides in {GRID}, drawn by seed 0.", _grid_sample())
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -70,8 +69,9 @@ def held_out(name: str) -> Suite | None:
     return Suite(name, f"{COUNT} problems drawn by seed {seed}: see tirgemm/bench/held_out.py.", _drawn(seed))
 
 
-def _sample(gemms: Sequence[Gemm]) -> tuple[Gemm, ...]:
-    """``GRID_COUNT`` of the problems, in their order."""
+def _grid_sample() -> tuple[Gemm, ...]:
+    """``GRID_COUNT`` of the grid's problems, in their order."""
+    gemms = [Gemm(m, n, k) for m, n, k in product(GRID, repeat=3)]
     source = random.Random(0)
     keys = [source.random() for _ in gemms]
     chosen = sorted(range(len(gemms)), key=keys.__getitem__)[:GRID_COUNT]
@@ -79,8 +79,8 @@ def _sample(gemms: Sequence[Gemm]) -> tuple[Gemm, ...]:
 
 
 def _drawn(seed: int) -> tuple[Gemm, ...]:
-    judged = () if seed in JUDGE_SEEDS else JUDGE_SEEDS
-    return tuple(islice(_distinct(random.Random(seed), {gemm for other in judged for gemm in _drawn(other)}), COUNT))
+    judged = set() if seed in JUDGE_SEEDS else {*_grid_sample(), *(g for judge in JUDGE_SEEDS for g in _drawn(judge))}
+    return tuple(islice(_distinct(random.Random(seed), judged), COUNT))
 
 
 def _distinct(source: random.Random, known: set[Gemm]) -> Iterator[Gemm]:

@@ -26,7 +26,7 @@ from tirgemm.errors import InvalidConfig, InvalidRequest, MissingExtra
 from tirgemm.families import families
 from tirgemm.families.base import Family
 from tirgemm.families.common.config_columns import ConfigColumns
-from tirgemm.families.common.ranking_model import FORMAT, RankingModel, domain_key, kind_of, knob_features, matrix
+from tirgemm.families.common.ranking_model import FORMAT, RankingModel, domain_key, kinds_of, knob_features, matrix
 from tirgemm.families.common.tile_work import Features
 from tirgemm.families.features import features
 from tirgemm.gemm import Gemm, Regime
@@ -35,17 +35,20 @@ from tirgemm.tuning.records import Candidate
 
 Array = npt.NDArray[np.float64]
 
-# A config that takes twice as long as the fastest weighs 1/256.
-NEARNESS = 8
+# A config that takes twice as long as the fastest weighs 1/8: the model must know slow ones from fast ones, too, and be
+# right about the fastest.
+NEARNESS = 3
+# A problem of four times as many configs weighs twice as much: many were recorded of few problems, few of many.
+BREADTH = 0.5
 # Fewer configs of a problem than this say nothing of one another; fewer problems are no model.
 LEAST_CONFIGS, LEAST_PROBLEMS = 2, 8
-ROUNDS = 200
+ROUNDS = 300
 # So many of the configs that are ranked first are looked at.
 FIRST = (1, 4, 8)
 PARAMETERS: dict[str, Any] = {
     "objective": "reg:squarederror",
     "tree_method": "hist",
-    "max_depth": 6,
+    "max_depth": 8,
     "eta": 0.06,
     "min_child_weight": 3.0,
     "subsample": 0.6,
@@ -166,7 +169,7 @@ def _trained(problems: Sequence[ProblemRows], device: Device, provenance: Mappin
     data = xgboost.DMatrix(
         np.concatenate([problem.matrix(names) for problem in problems]),
         label=np.concatenate([problem.targets for problem in problems]),
-        weight=np.concatenate([problem.weights for problem in problems]),
+        weight=_weights(problems),
         feature_names=names,
     )
     booster = xgboost.train(PARAMETERS, data, ROUNDS)
@@ -178,6 +181,13 @@ def _trained(problems: Sequence[ProblemRows], device: Device, provenance: Mappin
         "domain": _domain(problems),
         "xgboost": _without_statistics(bytes(booster.save_raw("json")).decode()),
     }
+
+
+def _weights(problems: Sequence[ProblemRows]) -> Array:
+    """Of every row, on average a half, to which the trees' regularisation is matched."""
+    weights: Array = np.concatenate([problem.weights / problem.weights.sum() ** BREADTH for problem in problems])
+    weights /= 2 * weights.mean()
+    return weights
 
 
 Sizes = tuple[int, int]
@@ -292,7 +302,8 @@ def _domain(problems: Sequence[ProblemRows]) -> dict[str, dict[str, list[list[in
         gemm = problem.gemm
         for rows in problem.families:
             kinds = domain.setdefault(domain_key(rows.configs.family, problem.regime), {})
-            kinds.setdefault(kind_of(gemm), []).append([gemm.m_max, gemm.n, gemm.k])
+            for kind in kinds_of(gemm):
+                kinds.setdefault(kind, []).append([gemm.m_max, gemm.n, gemm.k])
     return {place: {kind: sorted(sizes) for kind, sizes in kinds.items()} for place, kinds in domain.items()}
 
 

@@ -25,14 +25,14 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.families.common.alignment import access_width
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.tree_ensemble import TreeEnsemble
-from tirgemm.gemm import Gemm, Operand, Range
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 
 FORMAT = "tirgemm-ranking-1"
 FOLDER = "rankings"
-# No size of a problem may be this many times larger or smaller than that of the nearest one that was trained on.
-FARTHEST = 4
-# A kind of problem counts as known to the model where it was trained on so many of it. Held out, problems of kinds with
-# three others were ranked better than by their estimates, too (docs/tuning.md).
+# No size of a problem may be this many times larger or smaller than that of the nearest one that was trained on. Held
+# out, problems were ranked better than by their estimates up to this distance and beyond (docs/tuning.md).
+FARTHEST = 8
+# A kind of problem counts as known to the model where it was trained on so many of it.
 LEAST_PROBLEMS = 4
 _OPERANDS: tuple[Operand, ...] = ("a", "b", "d")
 
@@ -42,7 +42,7 @@ Sizes = tuple[int, int, int]
 @dataclass(frozen=True, slots=True)
 class RankingModel:
     """``trees``: the logarithm of estimate over time, centred over each problem's configs. ``domain``: by family and
-    regime, then by the kind of problem, the sizes m, n, k that it was trained on."""
+    regime, then by the kind of problem (``kinds_of``), the sizes m, n, k that it was trained on."""
 
     trees: TreeEnsemble
     domain: Mapping[str, Mapping[str, Sequence[Sizes]]]
@@ -63,9 +63,10 @@ class RankingModel:
             raise ValueError(f"{error!r} is missing or of another type") from error
 
     def covers(self, family: str, gemm: Gemm, regime: str) -> bool:
-        """Whether the problem is of a kind that was trained on with this family, and near one of them in size."""
-        known = len(self._sizes(family, gemm, regime)) >= LEAST_PROBLEMS
-        return known and self.times_away(family, gemm, regime) <= FARTHEST
+        """Whether problems of its kind and with its traits were trained on with this family, one near it in size."""
+        known = self.domain.get(domain_key(family, regime), {})
+        seen = all(len(known.get(kind, ())) >= LEAST_PROBLEMS for kind in kinds_of(gemm))
+        return seen and self.times_away(family, gemm, regime) <= FARTHEST
 
     def times_away(self, family: str, gemm: Gemm, regime: str) -> float:
         """How many times larger or smaller a size is than that of the nearest problem of its kind that was trained on:
@@ -73,12 +74,9 @@ class RankingModel:
         own = (gemm.m_max, gemm.n, gemm.k)
         ratios = (
             (max(a, b) / min(a, b) for a, b in zip(own, other, strict=True))
-            for other in self._sizes(family, gemm, regime)
+            for other in self.domain.get(domain_key(family, regime), {}).get(kinds_of(gemm)[0], ())
         )
         return min(map(max, ratios), default=math.inf)
-
-    def _sizes(self, family: str, gemm: Gemm, regime: str) -> Sequence[Sizes]:
-        return self.domain.get(domain_key(family, regime), {}).get(kind_of(gemm), ())
 
     def log_gain(self, features: Mapping[str, Any], configs: ConfigColumns) -> npt.NDArray[np.float64]:
         """For each config the logarithm of its estimate over the time that the model expects, beside a constant."""
@@ -116,14 +114,20 @@ def domain_key(family: str, regime: str) -> str:
     return f"{family} {regime}"
 
 
-def kind_of(gemm: Gemm) -> str:
-    """What problems must have in common for one to say something of the other: everything but their sizes."""
-    said = [gemm.dtype, gemm.acc, gemm.out, gemm.layout, f"act={gemm.act}"]
-    said += [name for name in ("alpha", "beta", "bias") if getattr(gemm, name)]
-    said += ["range"] if isinstance(gemm.m, Range) else []
+def kinds_of(gemm: Gemm) -> tuple[str, ...]:
+    """Kinds of problems: first what two must have in common for one to say something of the other, then that with each
+    trait which trees see by a feature, and which they must have seen.
+
+    Bias, alpha and activation change little of what is loaded and stored, and a range of m is timed at its high end:
+    such problems are ranked like those without.
+    """
+    said = ["16-bit" if DTYPE_BYTES[gemm.dtype] == 2 else gemm.dtype, gemm.acc]
+    said += ["16-bit out" if DTYPE_BYTES[gemm.out] == 2 else f"{gemm.out} out"]
+    said += ["beta"] if gemm.beta else []
     said += ["batch"] if gemm.batch > 1 else []
-    widths = ",".join(str(access_width(gemm, operand)) for operand in _OPERANDS)
-    return " ".join([*said, f"widths={widths}"])
+    kind = " ".join(said)
+    traits = [gemm.dtype, gemm.layout, *(f"{name}:{access_width(gemm, name)}" for name in _OPERANDS)]
+    return kind, *(f"{kind}, {trait}" for trait in traits)
 
 
 # -- files ---------------------------------------------------------------------------------------
