@@ -323,7 +323,7 @@ def test_forward_mode_differentiation_is_pytorchs() -> None:
         assert torch.equal(moved, F.linear(tangent, weight))
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_tracer_sees_pytorchs_operators() -> None:
     from tirgemm.torch import Linear, linear, matmul
 
