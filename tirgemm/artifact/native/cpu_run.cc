@@ -16,11 +16,11 @@
 namespace tirgemm {
 namespace {
 
-constexpr int64_t kAlign = 64;
+constexpr int64_t kScratchAlign = 64;
 // What a thread keeps between calls; a larger workspace is given back at once.
 constexpr int64_t kKept = int64_t{256} << 20;
 
-int64_t RoundUp(int64_t nbytes) { return (nbytes + kAlign - 1) / kAlign * kAlign; }
+int64_t RoundUp(int64_t nbytes) { return (nbytes + kScratchAlign - 1) / kScratchAlign * kScratchAlign; }
 
 // Scratch memory of the calling thread. It may keep one buffer: the caller waits for the kernels that use it.
 class Scratch {
@@ -33,7 +33,7 @@ class Scratch {
   char* Get(int64_t nbytes) {
     if (nbytes <= size_) return buffer_;
     Drop();
-    buffer_ = static_cast<char*>(std::aligned_alloc(kAlign, static_cast<size_t>(nbytes)));
+    buffer_ = static_cast<char*>(std::aligned_alloc(kScratchAlign, static_cast<size_t>(nbytes)));
     if (!buffer_) TIRGEMM_FAIL(kLaunch) << "no " << nbytes << " bytes of workspace";
     size_ = nbytes;
     return buffer_;
@@ -132,7 +132,7 @@ void CpuRunner::Pack(uint64_t b, uint64_t packed) {
 void CpuRunner::Run(Call* call, uint64_t packed) {
   const Trimmed trimmed;
   if (!plan_.workspaces.empty()) {
-    int64_t sizes[kMaxWorkspaces], total = kAlign;
+    int64_t sizes[kMaxWorkspaces], total = kScratchAlign;
     for (size_t i = 0; i < plan_.workspaces.size(); ++i) {
       sizes[i] = plan_.workspaces[i].nbytes.At(call->m);
       if (sizes[i] < 0) TIRGEMM_FAIL(kCorrupt) << "workspace " << plan_.workspaces[i].name << " has " << sizes[i] << " bytes";
