@@ -17,8 +17,10 @@ from tests.newcomer.pages import blocks
 ROOT = Path(__file__).resolve().parents[2]
 # This one installs a package, into an environment of its own: test_adding_a_family.py runs it.
 ELSEWHERE = ("docs/adding-a-family.md",)
+# This one is for readers with PyTorch, in whose environment it is read.
+OF_PYTORCH = "docs/pytorch.md"
 PAGES = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))
-OTHER_PAGES = [page for page in PAGES if page not in (*FIRST_PAGES, *ELSEWHERE)]
+OTHER_PAGES = [page for page in PAGES if page not in (*FIRST_PAGES, *ELSEWHERE, OF_PYTORCH)]
 
 
 @pytest.fixture
@@ -87,6 +89,18 @@ def test_every_line_of_a_page_from_an_empty_folder_and_home(
 ) -> None:
     if starts_a_service(page):
         request.getfixturevalue("port")
+    read_page(page, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("port")
+def test_every_line_of_the_page_on_pytorch(tmp_path: Path) -> None:
+    read_page(OF_PYTORCH, tmp_path)
+
+
+def read_page(page: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     checkout = clone(tmp_path / "checkout")

@@ -121,23 +121,36 @@ CpuRunner::CpuRunner(const Plan& plan, const std::string& shared_object) : plan_
   }
 }
 
-void CpuRunner::Run(Call* call) {
+void CpuRunner::Pack(uint64_t b, uint64_t packed) {
+  Call call;
+  call.m = plan_.m_low;
+  const KernelSpec& kernel = plan_.kernels[plan_.pack_kernel];
+  for (const ParamSpec& param : kernel.params) call.address[param.index] = param.index < kMaxTensors ? b : packed;
+  Launch(kernel, functions_[plan_.pack_kernel], call);
+}
+
+void CpuRunner::Run(Call* call, uint64_t packed) {
   const Trimmed trimmed;
   if (!plan_.workspaces.empty()) {
     int64_t sizes[kMaxWorkspaces], total = kScratchAlign;
     for (size_t i = 0; i < plan_.workspaces.size(); ++i) {
       sizes[i] = plan_.workspaces[i].nbytes.At(call->m);
       if (sizes[i] < 0) TIRGEMM_FAIL(kCorrupt) << "workspace " << plan_.workspaces[i].name << " has " << sizes[i] << " bytes";
+      if (packed && static_cast<int>(i) == plan_.packed_workspace) sizes[i] = 0;
       total += RoundUp(sizes[i]);
     }
     char* next = scratch.Get(total);
     for (size_t i = 0; i < plan_.workspaces.size(); ++i) {
       if (plan_.workspaces[i].zero) std::memset(next, 0, static_cast<size_t>(sizes[i]));
-      call->address[kMaxTensors + i] = reinterpret_cast<uint64_t>(next);
+      const bool given = packed && static_cast<int>(i) == plan_.packed_workspace;
+      call->address[kMaxTensors + i] = given ? packed : reinterpret_cast<uint64_t>(next);
       next += RoundUp(sizes[i]);
     }
   }
-  for (size_t i = 0; i < plan_.kernels.size(); ++i) Launch(plan_.kernels[i], functions_[i], *call);
+  for (size_t i = 0; i < plan_.kernels.size(); ++i) {
+    if (packed && static_cast<int>(i) == plan_.pack_kernel) continue;
+    Launch(plan_.kernels[i], functions_[i], *call);
+  }
 }
 
 void CpuRunner::Launch(const KernelSpec& kernel, TVMFFISafeCallType function, const Call& call) {
