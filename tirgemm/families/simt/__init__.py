@@ -12,6 +12,7 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Program, Rule, SharedTile, require_rules
+from tirgemm.families.common.summation import refused_rows
 from tirgemm.families.simt import heuristic
 from tirgemm.families.simt.rules import RULES
 from tirgemm.families.simt.space import ladder_space, space
@@ -49,7 +50,7 @@ class Simt:
                     f"m is a range, n makes {columns} columns of blocks, batch is {gemm.batch}; both may be "
                     f"{MAX_GRID[1]}"
                 )
-        return None
+        return refused_rows(self.name, gemm, device)
 
     def space(self, gemm: Gemm, device: Device) -> Space:  # noqa: ARG002
         return space(gemm)
