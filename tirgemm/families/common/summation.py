@@ -46,17 +46,15 @@ def refused_rows(family: str, gemm: Gemm, device: Device) -> str | None:
     )
 
 
-def invariant_rule(
-    of_config: Callable[[Gemm, Config], Summation], of_problem: Callable[[Gemm], Summation]
-) -> Rule:
+def invariant_rule(of_config: Callable[[Gemm, Config], Summation], of_problem: Callable[[Gemm], Summation]) -> Rule:
     """The rule that an invariant problem's kernels add over k in the problem's order."""
 
     def check(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
         if not gemm.invariant or (ours := of_config(gemm, config)) == (fixed := of_problem(gemm)):
             return None
         return (
-            f"it adds k in parts of {ours.part}, {ours.depth} with the zeros behind; invariant rows of n = {gemm.n} and "
-            f"k = {gemm.k} in parts of {fixed.part}, {fixed.depth} with zeros"
+            f"it adds k in parts of {ours.part}, {ours.depth} with the zeros behind; invariant rows of n = {gemm.n} "
+            f"and k = {gemm.k} in parts of {fixed.part}, {fixed.depth} with zeros"
         )
 
     return Rule("invariant", check)
