@@ -1,7 +1,7 @@
 """Invariance test: the bits of a row of D alone, among other rows, at other places, at every call.
 
-Rows of A and C are drawn from a few with names (numbers), B, bias and scalars are fixed by the problem's dtypes alone.
-So all launches must give rows of one name one row of bits, and the hash of the first name's is the *row signature*: the
+Rows of A and C are copies of a few with names (numbers); B, bias and scalars are fixed by n, k and the dtypes. So all
+launches must give rows of one name one row of bits, and the hash of the first name's is the *row signature*: the
 same for all kernels of a ``row_class`` on one architecture, whatever m each was built for.
 """
 
@@ -24,8 +24,8 @@ NAME = "invariant"
 MOST_ROWS = 8192
 _NAMES = 251
 _SIZES = 4
-# Two calls of every size, each with another draw of the rows.
-_CALLS = 2
+# Calls of every size, each with every row at another place.
+_CALLS = 3
 # Every so many values drawn anew: a prime, so that no two rows or columns are alike.
 _PERIOD = 1_000_003
 _SALTS = {"a": 1, "b": 2, "c": 3, "bias": 4}
@@ -50,8 +50,9 @@ def invariance_report(backend: RowBackend, gemm: Gemm, function: Callable[..., o
     calls, checked, message = 0, 0, ""
     called = row_counts(gemm, backend.most_elements, rng)
     for m in called:
-        for _ in range(_CALLS):
-            names = _drawn(rng, gemm.batch, m)
+        order = rng.permutation(m)
+        for turn in range(_CALLS):
+            names = np.stack([_arranged(order, turn * gemm.batch + matrix) for matrix in range(gemm.batch)])
             got = backend.product_bits(GemmTest(gemm, m, "normal", seed), pools.inputs(names), function)
             calls, checked = calls + 1, checked + got.size
             message = message or _compared(names, got, seen, known, m)
@@ -85,11 +86,11 @@ def row_counts(gemm: Gemm, most_elements: int, rng: np.random.Generator) -> tupl
     return tuple(sorted({gemm.m.low, high, *(int(m) for m in drawn.clip(gemm.m.low, high))}))
 
 
-def _drawn(rng: np.random.Generator, batch: int, m: int) -> npt.NDArray[np.int64]:
-    """Names of the rows of every matrix; the first name is in each."""
-    names = rng.integers(_NAMES, size=(batch, m))
-    for matrix in names:
-        matrix[rng.integers(m)] = 0
+def _arranged(order: npt.NDArray[np.int64], shift: int) -> npt.NDArray[np.int64]:
+    """Names of m rows: 0, 1, ... moved ``shift`` places along ``order``, so that no two shifts below m leave one where
+    it was."""
+    names = np.empty_like(order)
+    names[order] = np.roll(order, shift) % _NAMES
     return names
 
 

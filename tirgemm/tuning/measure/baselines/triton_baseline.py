@@ -2,7 +2,7 @@
 of a short list of configs, or with fixed tiles.
 
 Fixed tiles are what Thinking Machines Lab describes for batch-invariant inference ("Defeating Nondeterminism in LLM
-Inference", 2025) and publishes as batch_invariant_ops: one config a dtype whatever the sizes, operands through pointers.
+Inference", 2025) and publishes as batch_invariant_ops: one config a dtype whatever the sizes, operands by pointers.
 """
 
 from __future__ import annotations
