@@ -1,5 +1,5 @@
-"""The invariance test of certificates: kernels of the x86 family pass with one signature, those whose order of additions
-depends on m, on the row or on the matrix fail."""
+"""The invariance test of certificates: kernels of the x86 family pass with one signature; those whose order of
+additions depends on m, on the row or on the matrix fail."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def test_a_kernel_whose_order_depends_on_m_fails() -> None:
 
 
 def summed(order: Callable[[int, int, int], bool]) -> Function:
-    """A kernel in NumPy of 2-byte inputs with fp32 sums, which adds k backwards where ``order`` says so of the number of
-    rows, the matrix and the row."""
+    """A kernel in NumPy of 2-byte inputs with fp32 sums, which adds k backwards where ``order`` says so of the number
+    of rows, the matrix and the row."""
 
     def run(a: Any, b: Any, d: Any) -> None:
         left, right = (bits_of(t, "f16").view(np.float16).astype(np.float32) for t in (a, b))
@@ -97,11 +97,11 @@ def summed(order: Callable[[int, int, int], bool]) -> Function:
 @pytest.mark.parametrize(
     ("order", "passes"),
     [
-        (lambda m, matrix, row: False, True),
-        (lambda m, matrix, row: True, True),
-        (lambda m, matrix, row: m > 9, False),
-        (lambda m, matrix, row: row % 8 == 7, False),
-        (lambda m, matrix, row: matrix == 1, False),
+        (lambda _m, _matrix, _row: False, True),
+        (lambda _m, _matrix, _row: True, True),
+        (lambda m, _matrix, _row: m > 9, False),
+        (lambda _m, _matrix, row: row % 8 == 7, False),
+        (lambda _m, matrix, _row: matrix == 1, False),
     ],
 )
 def test_an_order_may_depend_on_nothing_but_the_problem(order: Callable[[int, int, int], bool], passes: bool) -> None:
@@ -115,7 +115,7 @@ def test_an_order_may_depend_on_nothing_but_the_problem(order: Callable[[int, in
 def test_a_kernel_of_one_m_is_tried_at_every_place() -> None:
     gemm = Gemm.parse("9x5x37:f16:nn:out=f32:invariant")
     assert report(gemm, summed(lambda *_: False))["passed"]
-    assert not report(gemm, summed(lambda m, matrix, row: row == 4))["passed"]
+    assert not report(gemm, summed(lambda _m, _matrix, row: row == 4))["passed"]
 
 
 def test_signatures_tell_orders_apart_and_depend_on_no_seed() -> None:
@@ -141,7 +141,7 @@ def test_batches_go_up_to_8192_rows_as_far_as_memory_allows() -> None:
 @pytest.mark.parametrize("invariant", [False, True])
 def test_certificates_of_invariant_problems_hold_the_test(level: str, invariant: bool) -> None:
     gemm = Gemm(4, 5, 37, layout="nn", out="f32", invariant=invariant)
-    function = summed(lambda m, matrix, row: row == 3)
+    function = summed(lambda _m, _matrix, row: row == 3)
     found = verify(HostBackend(), gemm, function, kernel_sha256="0" * 64, level=level, seed=1)
     held = invariant and level == "certificate"
     assert [test["name"] for test in found.tests] == ["exact", "normal", *(["invariant"] if held else [])]
