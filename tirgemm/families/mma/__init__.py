@@ -10,10 +10,10 @@ from __future__ import annotations
 from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.families.base import Program, Rule, SharedTile, require_valid
-from tirgemm.families.common.summation import refused_rows
 from tirgemm.families.mma import heuristic
 from tirgemm.families.mma.rules import RULES
 from tirgemm.families.mma.space import space, tiling
+from tirgemm.families.summation import refused_rows
 from tirgemm.families.tensorcore.tiling import unsupported
 from tirgemm.gemm import Gemm
 

@@ -7,9 +7,9 @@ from functools import partial
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families.base import Rule
-from tirgemm.families.common.summation import Summation, invariant_rule
 from tirgemm.families.mma.space import TILES_M, TILES_N, tiling
 from tirgemm.families.mma.tile import MMA_M, PAIR_N, VECTOR, registers_of
+from tirgemm.families.summation import Summation, invariant_rule
 from tirgemm.families.tensorcore import rules
 from tirgemm.families.tensorcore.names import STAGED
 from tirgemm.families.tensorcore.tiling import MMA_K

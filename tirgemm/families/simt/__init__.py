@@ -12,11 +12,11 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Program, Rule, SharedTile, require_rules
-from tirgemm.families.common.summation import refused_rows
 from tirgemm.families.simt import heuristic
 from tirgemm.families.simt.rules import RULES
 from tirgemm.families.simt.space import ladder_space, space
 from tirgemm.families.simt.tiling import PIPELINES, blocks, tiling, transposes
+from tirgemm.families.summation import refused_rows
 from tirgemm.gemm import Gemm, Range
 from tirgemm.hardware import ARCHITECTURES, MAX_GRID
 from tirgemm.layouts import Layout, TiledCopy

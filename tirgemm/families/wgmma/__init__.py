@@ -15,8 +15,8 @@ from tirgemm.errors import InvalidGemm
 from tirgemm.expr import evaluate
 from tirgemm.families.base import OutputTile, Program, Rule, SharedTile, require_valid
 from tirgemm.families.common.config_columns import ConfigColumns
-from tirgemm.families.common.summation import refused_rows
 from tirgemm.families.common.tile_work import TileWork
+from tirgemm.families.summation import refused_rows
 from tirgemm.families.wgmma import heuristic
 from tirgemm.families.wgmma.planning import repacking
 from tirgemm.families.wgmma.planning.copies import COPYING_THREADS, copies_of

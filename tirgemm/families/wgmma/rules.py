@@ -8,7 +8,7 @@ from tirgemm.config import Config, up_to
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
-from tirgemm.families.common.summation import invariant_rule
+from tirgemm.families.summation import invariant_rule
 from tirgemm.families.wgmma.planning.alignment import loaded_by_tma, stored_by_tma
 from tirgemm.families.wgmma.planning.names import (
     CLUSTER,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.families.base import Program, Rule, SharedTile, require_valid
-from tirgemm.families.common.summation import refused_rows
+from tirgemm.families.summation import refused_rows
 from tirgemm.families.tensorcore.tiling import unsupported
 from tirgemm.families.wmma import heuristic
 from tirgemm.families.wmma.rules import RULES

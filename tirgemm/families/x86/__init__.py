@@ -10,7 +10,7 @@ from __future__ import annotations
 from tirgemm.config import Config, Space, Value
 from tirgemm.device import Device
 from tirgemm.families.base import Program, Rule, require_valid
-from tirgemm.families.common.summation import refused_rows
+from tirgemm.families.summation import refused_rows
 from tirgemm.families.x86 import heuristic
 from tirgemm.families.x86.rules import RULES
 from tirgemm.families.x86.space import space

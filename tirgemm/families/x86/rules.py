@@ -6,7 +6,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
-from tirgemm.families.common.summation import Summation, invariant_rule
+from tirgemm.families.summation import Summation, invariant_rule
 from tirgemm.families.x86.layout import CHUNK, PanelTiling
 from tirgemm.families.x86.space import VECTORS, registers, usual_block_k
 from tirgemm.gemm import Gemm

@@ -6,7 +6,7 @@ Few columns leave SMs idle at small m unless k is split; a split costs at large 
 
 from __future__ import annotations
 
-from tirgemm.families.common.summation import Summation
+from tirgemm.families.summation import Summation
 from tirgemm.gemm import Gemm
 
 # SMs of an H100 or H200 and the columns of a tile for few rows: so many tiles there are at small m.
