@@ -77,6 +77,24 @@ def test_defaults_of_all_sizes_pass_the_rules(problem: str, device: Device) -> N
 
 
 @pytest.mark.parametrize(
+    ("problem", "device", "knob", "choice"),
+    [
+        ("576x7168:f16:nt", H200, "split", 4),
+        ("4096x192:f16:nt", H200, "tile_k", 64),
+        ("700x4100:f16:nt", A100, "split", 1),
+        ("48x2049:f32:nn", CPU, "block_k", 1024),
+        ("48x2048:f32:nn", CPU, "block_k", 0),
+    ],
+)
+def test_the_space_offers_one_order(problem: str, device: Device, knob: str, choice: int) -> None:
+    for m in SIZES:
+        gemm = Gemm.parse(f"{m}x{problem}:invariant")
+        (family,) = supporting(gemm, device)
+        choices = {each.name: each.choices for each in family.space(gemm, device).knobs}
+        assert choices[knob] == (choice,)
+
+
+@pytest.mark.parametrize(
     ("problem", "device", "changes"),
     [
         ("64x576x7168:f16:nt", H200, {"split": 2}),
