@@ -1,9 +1,11 @@
-"""Microseconds a call from Python, on PyTorch CUDA tensors, of a kernel so small that the host is all that counts.
+"""Microseconds a call from Python, on PyTorch tensors, of a kernel so small that the host is all that counts.
 
     python benchmarks/call_overhead.py --out benchmarks/results/nvidia-h200/calls.json
+    python benchmarks/call_overhead.py --device cpu --out calls.json
 
 Ways: ``raw`` (the launcher's function), ``kernel_out`` (``Kernel.__call__`` with ``out=``), ``kernel`` (allocating),
-``torch_op`` (through ``tirgemm.torch``) and ``torch.matmul`` with ``out=``. They alternate in blocks of calls that are
+``torch_op`` (the operator ``tirgemm::gemm``), ``linear`` (``tirgemm.torch.linear``) beside PyTorch's own, a module
+of each, and ``torch.matmul`` with ``out=``. They alternate in blocks of calls that are
 queued without waiting; a sample is one block's time over its calls, from a synchronised start to the last call's
 return.
 """
@@ -23,17 +25,22 @@ from tirgemm.artifact import Signer, Trust, load
 from tirgemm.bench.results import dump, environment, measured_at
 from tirgemm.detect import device as detect_device
 from tirgemm.families import family_named
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import DTYPE_NAMES, Gemm
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import Workbench
 
-GEMM = "16x64x128:f16:nt"
+GEMMS = {"cuda": "16x64x128:f16:nt", "cpu": "1x16x16:f32:nt"}
+FAMILIES = {"cuda": "simt", "cpu": "x86"}
 WAYS = {
     "raw": "raw(a, b, out)",
     "kernel_out": "kernel(a, b, out=out)",
     "kernel": "kernel(a, b)",
     "torch_op": "op(a, b)",
     "torch.matmul": "matmul(a, bt, out=out)",
+    "linear": "linear(a, b)",
+    "torch.linear": "F.linear(a, b)",
+    "Linear": "module(a)",
+    "torch.Linear": "plain(a)",
 }
 BLOCK = 500
 BLOCKS = 60
@@ -47,19 +54,34 @@ def main() -> int:
     options = parser.parse_args()
     import torch
 
-    device, gemm, signer = detect_device(options.device), Gemm.parse(GEMM), Signer.generate()
-    config = family_named("simt").default(gemm, device, "isolated")
+    device, signer = detect_device(options.device), Signer.generate()
+    gemm = Gemm.parse(GEMMS[device.kind])
+    config = family_named(FAMILIES[device.kind]).default(gemm, device, "isolated")
     with Workbench(device, MemoryStore(), signer, processes=1) as bench:
         binary = bench.build(gemm, config).result()
         package = bench.package(gemm, config, binary)
     kernel = load(package, trust=Trust.of(signer.public))
-    place = f"cuda:{device.index}"
-    a = torch.randn(gemm.m_max, gemm.k, dtype=torch.float16, device=place)
-    b = torch.randn(gemm.n, gemm.k, dtype=torch.float16, device=place)
-    out = torch.empty(gemm.m_max, gemm.n, dtype=torch.float16, device=place)
-    op, raw, bt = tirgemm_torch.matmul_op(kernel), kernel.raw, b.t()
-    names = {"raw": raw, "kernel": kernel, "op": op, "matmul": torch.matmul, "a": a, "b": b, "bt": bt, "out": out}
-    samples = alternate({way: Timer(call, globals=names) for way, call in WAYS.items()}, torch.cuda.synchronize)
+    torch.set_grad_enabled(False)
+    dtype, place = getattr(torch, DTYPE_NAMES[gemm.dtype]), device.name
+    a = torch.randn(gemm.m_max, gemm.k, dtype=dtype, device=place)
+    plain = torch.nn.Linear(gemm.k, gemm.n, bias=False, dtype=dtype, device=place)
+    tirgemm_torch.register(kernel)
+    names = {
+        "raw": kernel.raw,
+        "kernel": kernel,
+        "op": tirgemm_torch.matmul_op(kernel),
+        "matmul": torch.matmul,
+        "linear": tirgemm_torch.linear,
+        "F": torch.nn.functional,
+        "module": tirgemm_torch.Linear.of(plain),
+        "plain": plain,
+        "a": a,
+        "b": plain.weight,
+        "bt": plain.weight.t(),
+        "out": torch.empty(gemm.m_max, gemm.n, dtype=dtype, device=place),
+    }
+    synchronise = torch.cuda.synchronize if device.kind == "cuda" else _nothing
+    samples = alternate({way: Timer(call, globals=names) for way, call in WAYS.items()}, synchronise)
     about = environment(device, Path(__file__).parents[1], options.commit)
     origin = measured_at(about, binary.source_sha256)
     rows: list[dict[str, Any]] = [row(name, us) | origin for name, us in samples.items()]
@@ -68,7 +90,7 @@ def main() -> int:
         "suite": "calls",
         "regime": "calls",
         "environment": about,
-        "gemm": GEMM,
+        "gemm": str(gemm),
         "calls_a_block": BLOCK,
         "config": config.to_json(),
         "rows": rows,
@@ -77,6 +99,10 @@ def main() -> int:
     for entry in rows:
         print(f"{entry['way']:14} {entry['median_us']:.2f} us")
     return 0
+
+
+def _nothing() -> None:
+    """A CPU's calls have ended when they return."""
 
 
 def alternate(ways: dict[str, Timer], synchronise: Callable[[], None]) -> dict[str, list[float]]:

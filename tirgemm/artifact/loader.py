@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from tirgemm import detect_cpu
 from tirgemm.artifact import native
 from tirgemm.artifact.call import Kernel
 from tirgemm.artifact.manifest import Manifest
+from tirgemm.artifact.native import LoadedFunctions
 from tirgemm.artifact.package import Package, read
 from tirgemm.artifact.trust import Trust
 from tirgemm.errors import IncompatibleArtifact
@@ -26,13 +26,12 @@ def load(artifact: bytes | Path | str, *, trust: Trust | None = None, check_devi
 
 def opened(
     artifact: bytes | Path | str, trust: Trust | None, *, check_device: bool = True
-) -> tuple[Package, Callable[..., None], Callable[[], None]]:
-    """What ``Kernel`` is made of: the verified package, the launcher's function, and what unloads it."""
+) -> tuple[Package, LoadedFunctions]:
+    """What ``Kernel`` is made of: the verified package, and the launcher's functions for it."""
     package = read(artifact, trust)
     if check_device:
         check_runs_here(package.manifest)
-    call, close = native.load(package.binary, package.manifest.kernel_json)
-    return package, call, close
+    return package, native.load(package.binary, package.manifest.kernel_json)
 
 
 def check_runs_here(manifest: Manifest) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tirgemm import errors
 
@@ -22,6 +22,21 @@ _ERRORS = (
     errors.DeviceUnavailable,
     errors.LaunchFailed,
 )
+
+
+class LoadedFunctions(NamedTuple):
+    """What the launcher gives for one kernel: functions of tensors by position.
+
+    ``call`` takes tensors and scalars in the launch's order; ``close`` unloads the kernel from the GPU;
+    ``packed_bytes`` is how large B is once packed, 0 where nothing is packed from B alone; ``pack`` fills that many
+    bytes (b, bytes), and ``call_packed`` takes them behind the arguments of ``call``, and packs no B.
+    """
+
+    call: Callable[..., None]
+    close: Callable[[], None]
+    packed_bytes: Callable[[], int]
+    pack: Callable[[Any, Any], None]
+    call_packed: Callable[..., None]
 
 
 @cache
@@ -51,13 +66,12 @@ def tvm_ffi() -> Any:
     return module
 
 
-def load(binary: bytes, kernel: str) -> tuple[Callable[..., None], Callable[[], None]]:
-    """Load a binary by the manifest's ``kernel`` part (as JSON): the call, and what unloads it from the GPU.
+def load(binary: bytes, kernel: str) -> LoadedFunctions:
+    """Load a binary by the manifest's ``kernel`` part (as JSON).
 
     Raises CorruptArtifact and IncompatibleArtifact. A cubin goes to the driver at the first call on each device.
     """
-    call, close = library()["load"](binary, kernel)
-    return call, close
+    return LoadedFunctions(*library()["load"](binary, kernel))
 
 
 def host_threads() -> int:

@@ -15,14 +15,21 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-// load(binary, the manifest's `kernel` part as JSON) -> [call(tensors..., scalars...), close()].
+// load(binary, the manifest's `kernel` part as JSON) -> [call(tensors..., scalars...), close(), packed_bytes(),
+// pack(b, bytes), call_packed(tensors..., scalars..., bytes)].
 ffi::Array<ffi::Function> Load(ffi::Bytes binary, ffi::String kernel) {
   UsePackageErrorKinds();
   auto object = ffi::json::Parse(kernel).as<ffi::json::Object>();
   if (!object) TIRGEMM_FAIL(kCorrupt) << "the manifest's kernel is not a JSON object";
   auto loaded = std::make_shared<LoadedKernel>(*object, std::string(binary.data(), binary.size()));
   return {ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) { (*loaded)(args); }),
-          ffi::Function::FromTyped([loaded]() { loaded->Close(); })};
+          ffi::Function::FromTyped([loaded]() { loaded->Close(); }),
+          ffi::Function::FromTyped([loaded]() { return loaded->PackedBytes(); }),
+          ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) {
+            if (args.size() != 2) TIRGEMM_FAIL(kCallType) << "pack takes 2 arguments (b, bytes), not " << args.size();
+            loaded->Pack(args[0], args[1]);
+          }),
+          ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) { loaded->CallPacked(args); })};
 }
 
 // The same memory under another dtype of the same size: how NumPy's bfloat16, which DLPack cannot carry, comes in.
