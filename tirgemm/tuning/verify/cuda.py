@@ -152,7 +152,7 @@ class CudaBackend:
         while self._cases and self._crowded(gemm):
             self._cases.popitem(last=False)
         for name in (*gemm.inputs, "d"):
-            operands[name] = CudaOperand(self._gpu, layout_of(gemm, name, problem.m), _fill_of(problem, name))
+            operands[name] = self._operand(problem, name)
             self._launch_fill(operands[name], _WRITE, self._counts.address)
         a_norms, b_norms = Memory(8 * gemm.batch * problem.m), Memory(8 * gemm.batch * gemm.n)
         self._launch_lines(operands["a"], False, 0, a_norms.address)
@@ -174,16 +174,22 @@ class CudaBackend:
     def run(self, case: CudaCase, function: Callable[..., object]) -> None:
         self._call(case.operands, case.problem, function)
 
-    def product_bits(self, problem: GemmTest, inputs: Mapping[str, Bits], function: Callable[..., object]) -> Bits:
-        gemm = problem.gemm
-        operands = {
-            name: CudaOperand(self._gpu, layout_of(gemm, name, problem.m), _fill_of(problem, name))
-            for name in (*gemm.inputs, "d")
-        }
+    def operands(self, problem: GemmTest, inputs: Mapping[str, Bits]) -> dict[str, CudaOperand]:
+        operands = {name: self._operand(problem, name) for name in inputs}
         for name, bits in inputs.items():
             operands[name].write(self._gpu, bits)
-        self._call(operands, problem, function)
-        return operands["d"].read(self._gpu)
+            self._alive()
+        return operands
+
+    def product_bits(
+        self, problem: GemmTest, operands: Mapping[str, CudaOperand], function: Callable[..., object]
+    ) -> Bits:
+        d = self._operand(problem, "d")
+        self._call({name: operands[name] for name in problem.gemm.inputs} | {"d": d}, problem, function)
+        return d.read(self._gpu)
+
+    def _operand(self, problem: GemmTest, name: str) -> CudaOperand:
+        return CudaOperand(self._gpu, layout_of(problem.gemm, name, problem.m), _fill_of(problem, name))
 
     def _call(self, operands: Mapping[str, CudaOperand], problem: GemmTest, function: Callable[..., object]) -> None:
         """Fill D with NaN, call the kernel, wait for it."""

@@ -143,14 +143,22 @@ class HostBackend:
         function(*(operand.view.tensor for operand in case.operands.values()), *case.problem.arguments)
         self._alive()
 
-    def product_bits(self, problem: GemmTest, inputs: Mapping[str, Bits], function: Callable[..., object]) -> Bits:
-        operands = {name: HostOperand(layout_of(problem.gemm, name, problem.m)) for name in (*problem.gemm.inputs, "d")}
+    def operands(self, problem: GemmTest, inputs: Mapping[str, Bits]) -> dict[str, HostOperand]:
+        operands = {name: HostOperand(layout_of(problem.gemm, name, problem.m)) for name in inputs}
         for name, bits in inputs.items():
             operands[name].write(bits)
-        operands["d"].poison()
-        function(*(operand.view.tensor for operand in operands.values()), *problem.arguments)
+            self._alive()
+        return operands
+
+    def product_bits(
+        self, problem: GemmTest, operands: Mapping[str, HostOperand], function: Callable[..., object]
+    ) -> Bits:
+        d = HostOperand(layout_of(problem.gemm, "d", problem.m))
+        d.poison()
+        called = [*(operands[name] for name in problem.gemm.inputs), d]
+        function(*(operand.view.tensor for operand in called), *problem.arguments)
         self._alive()
-        return operands["d"].product.copy()
+        return d.product.copy()
 
     def disturbed(self, case: HostCase) -> list[str]:
         names = []

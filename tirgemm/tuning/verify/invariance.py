@@ -36,8 +36,12 @@ class RowBackend(Protocol):
 
     most_elements: int
 
-    def product_bits(self, problem: GemmTest, inputs: Mapping[str, Bits], function: Callable[..., object]) -> Bits:
-        """The bits of D, (batch, m, n), for inputs given by their bits as the product means them; bias is (1, 1, n)."""
+    def operands(self, problem: GemmTest, inputs: Mapping[str, Bits]) -> dict[str, Any]:
+        """Operands of these bits, which are given as the product means them, a batch in front; bias is (1, 1, n)."""
+        ...
+
+    def product_bits(self, problem: GemmTest, operands: Mapping[str, Any], function: Callable[..., object]) -> Bits:
+        """The bits of D, (batch, m, n), of a call with these inputs."""
         ...
 
 
@@ -49,11 +53,15 @@ def invariance_report(backend: RowBackend, gemm: Gemm, function: Callable[..., o
     rng = np.random.default_rng([seed, 0x1AB])
     calls, checked, message = 0, 0, ""
     called = row_counts(gemm, backend.most_elements, rng)
+    # Alike for every m.
+    shared = backend.operands(GemmTest(gemm, called[0], "normal", seed), pools.shared())
     for m in called:
         order = rng.permutation(m)
         for turn in range(_CALLS):
             names = np.stack([_arranged(order, turn * gemm.batch + matrix) for matrix in range(gemm.batch)])
-            got = backend.product_bits(GemmTest(gemm, m, "normal", seed), pools.inputs(names), function)
+            problem = GemmTest(gemm, m, "normal", seed)
+            rows = backend.operands(problem, pools.rows(names))
+            got = backend.product_bits(problem, shared | rows, function)
             calls, checked = calls + 1, checked + got.size
             message = message or _compared(names, got, seen, known, m)
     return {
@@ -111,20 +119,24 @@ def _compared(names: npt.NDArray[np.int64], got: Bits, seen: Bits, known: npt.ND
 
 
 class _Pools:
-    """Inputs of a problem, encoded once: ``_NAMES`` rows of A and C, all of B, and the bias."""
+    """Inputs of a problem: ``_NAMES`` rows of A and C, all of B, and the bias."""
 
     def __init__(self, gemm: Gemm) -> None:
-        self._pools = {"a": _values("a", (_NAMES, gemm.k), gemm.dtype), "b": _values("b", (gemm.k, gemm.n), gemm.dtype)}
+        self._gemm = gemm
+        self._rows = {"a": _values("a", (_NAMES, gemm.k), gemm.dtype)}
         if gemm.beta:
-            self._pools["c"] = _values("c", (_NAMES, gemm.n), gemm.out)
-        if gemm.bias:
-            self._pools["bias"] = _values("bias", (1, 1, gemm.n), gemm.out)
+            self._rows["c"] = _values("c", (_NAMES, gemm.n), gemm.out)
 
-    def inputs(self, names: npt.NDArray[np.int64]) -> dict[str, Bits]:
-        """Every input with a batch in front, its rows by ``names``; B is the same in all matrices."""
-        by_name = {name: self._pools[name][names] for name in ("a", "c") if name in self._pools}
-        shared = np.broadcast_to(self._pools["b"], (len(names), *self._pools["b"].shape))
-        return by_name | {"b": shared} | {name: self._pools[name] for name in ("bias",) if name in self._pools}
+    def shared(self) -> dict[str, Bits]:
+        """B, the same in all matrices and made as it lies in memory, which is quicker; and the bias."""
+        gemm = self._gemm
+        b = _values("b", (gemm.n, gemm.k), gemm.dtype).T if gemm.trans_b else _values("b", (gemm.k, gemm.n), gemm.dtype)
+        bias = {"bias": _values("bias", (1, 1, gemm.n), gemm.out)} if gemm.bias else {}
+        return {"b": np.broadcast_to(b, (gemm.batch, *b.shape))} | bias
+
+    def rows(self, names: npt.NDArray[np.int64]) -> dict[str, Bits]:
+        """A and C, whose rows in every matrix are those of ``names``."""
+        return {name: pool[names] for name, pool in self._rows.items()}
 
 
 def _values(name: str, shape: tuple[int, ...], dtype: str) -> Bits:
