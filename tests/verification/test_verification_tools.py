@@ -296,7 +296,7 @@ def test_an_evidence_file_is_gone_on_with_and_checked(tmp_path: Path) -> None:
     again = EvidenceFile(path, "verified", "wgmma", H200, commit="abc")
     ((key, row),) = again.rows.items()
     assert (key, row["status"], row["commit"], row["source_sha256"]) == ("one", "passed", "abc", "d" * 64)
-    assert row["at"] >= document_date(again)
+    assert row["at"] >= document_date(first)
     again.add("two", {"status": "wrong"})
     again.save()
     document = gzip_json.read(path)

@@ -88,7 +88,7 @@ def shipped_offer(shipped: ShippedRecords, gemm: Gemm, device: Device, regime: R
         if same:
             return Offer(device, same, same=True)
         if offered:
-            return Offer(theirs, offered, same=False)
+            return Offer(_measured_on(file, theirs, offered), offered, same=False)
     return None
 
 
@@ -101,6 +101,16 @@ def _same(file: ShippedFile, here: Device, gemm: str, regime: Regime) -> tuple[C
     offered = file.candidates(here.key, gemm, regime)
     found, best = measured_under(offered, same), fastest(offered)
     return found if best and any(candidate.config == best[0] for candidate in found) else ()
+
+
+def _measured_on(file: ShippedFile, theirs: Device, offered: tuple[Candidate, ...]) -> Device:
+    """``theirs`` in the environment that the fastest of what was measured on it was measured in: empty where its
+    samples do not say, or differ."""
+    best = fastest(offered)[:1]
+    told = {s.conditions.get("fingerprint") for c in offered if c.config in best for s in c.sample_sets}
+    known = {device.fingerprint: device for device in file.devices if device.key == theirs.key}
+    (fingerprint,) = told if len(told) == 1 else (None,)
+    return known.get(str(fingerprint), theirs.with_(environment=()))
 
 
 def _of_file(file: ShippedFile, device_key: str, regime: Regime, near: Gemm | None, most: int) -> list[Candidate]:
