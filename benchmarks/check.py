@@ -97,6 +97,8 @@ def problems(
             return [*_environment(document), *_sources(document)]
         if document["suite"] == "zero_shot_folds":
             return [*_environment(document), *_folds(document)]
+        if document["suite"] == "effort_replay":
+            return [*_environment(document), *_replays(document)]
         if document["suite"] == mma_ceiling.SUITE:
             faults = [*_environment(document), *mma_ceiling.problems(document)]
             return [*faults, *_origins(document["rows"], history)]
@@ -115,6 +117,18 @@ def problems(
         ]
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
         return [f"it is not a results file: {error!r}"]
+
+
+def _replays(document: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with replayed searches: rules that end elsewhere than their expectations say, and the summary."""
+    from benchmarks.effort_replay import RULES, ended, summary
+
+    for row in document["rows"]:
+        wrong = [rule for rule in RULES if row[rule] != ended(row["batches"], rule)]
+        if wrong:
+            yield f"{row['gemm']}: rule {wrong[0]} ends at {ended(row['batches'], wrong[0])}, not {row[wrong[0]]}"
+    if document["summary"] != summary(document["rows"]):
+        yield "its summary is not that of its rows"
 
 
 def _origins(rows: Iterable[dict[str, Any]], history: History) -> Iterator[str]:

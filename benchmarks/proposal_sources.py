@@ -105,7 +105,7 @@ class RankedFamily(PoolFamily):
     def default(self, gemm: Gemm, device: Device, regime: str) -> Config:  # noqa: ARG002
         return self.order[0]
 
-    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int) -> list[Config]:  # noqa: ARG002
+    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int, **_: bool) -> list[Config]:  # noqa: ARG002
         return self.order[:count]
 
 
@@ -132,7 +132,7 @@ def pools(path: Path, count: int) -> Iterator[SearchedSpace]:
     large = [gemm for gemm, recorded in problems.items() if len(recorded) >= LEAST_CONFIGS]
     for gemm in random.Random(13).sample(large, count):
         space = family.space(gemm, device)
-        times = {c: us for c, us in comparable_times(problems[gemm]).items() if us is not None and _has(space, c)}
+        times = {c: us for c, us in comparable_times(problems[gemm]).items() if us is not None and has_config(space, c)}
         default = min(times, key=lambda config: family.predict_us(gemm, config, device, "sustained"))
         recorded = RecordedSpace(gemm, device, "sustained", Pool.of(space, list(times)), default, path.name)
         for config, us in times.items():
@@ -146,7 +146,7 @@ def pools(path: Path, count: int) -> Iterator[SearchedSpace]:
         yield SearchedSpace(f"{gemm} with others", recorded, made, tuple(others))
 
 
-def _has(space: Space, config: Config) -> bool:
+def has_config(space: Space, config: Config) -> bool:
     try:
         space.check(config)
     except InvalidConfig:
@@ -160,7 +160,7 @@ def searched(case: SearchedSpace, source: str, seed: int) -> list[float]:
     family, model = case.family, None
     if source == RANKED:
         assert case.ranking is not None
-        family = _ranked(case, case.ranking)
+        family = ranked_by(case, case.ranking)
         model = RankedModel(gemm, device, regime, [family], case.ranking)
     search = Search(
         gemm,
@@ -185,7 +185,7 @@ def searched(case: SearchedSpace, source: str, seed: int) -> list[float]:
     return [best[min(trials, len(best)) - 1] / case.space.optimum_us for trials in TRIALS]
 
 
-def _ranked(case: SearchedSpace, ranking: RankingModel) -> Family:
+def ranked_by(case: SearchedSpace, ranking: RankingModel) -> Family:
     pool, space = case.family, case.space.space
     assert isinstance(pool, PoolFamily)
     assert isinstance(space, Pool)

@@ -204,6 +204,19 @@ def zero_shot(results: Path, suites: Path) -> str:  # noqa: ARG001 - called like
     return table(head, lines, 2)
 
 
+def efforts(results: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites
+    """Rules that end a search, replayed on recorded configs: trials spent, and what is lost."""
+    path = results / "effort_replay.json"
+    if not path.is_file():
+        return not_yet(f"python benchmarks/effort_replay.py --out {path.name}")
+    lines = [
+        [rule, f"{found['trials']:.1f}", str(found["most_trials"])]
+        + [f"{100 * (found[over] - 1):.2f} %" for over in ("over_optimum", "worst_over_optimum")]
+        for rule, found in json.loads(path.read_text())["summary"].items()
+    ]
+    return table(["ended by", "trials", "at most", "behind the best recorded", "at most"], lines, 1)
+
+
 _NOT_YET = not_yet("tirgemm bench square deepgemm llama skinny odd")
 TABLES: dict[str, Callable[[Path, Path], str]] = {
     "summary": summary,
@@ -213,4 +226,5 @@ TABLES: dict[str, Callable[[Path, Path], str]] = {
     "knob_worth": knob_worth,
     "proposals": proposals,
     "zero_shot": zero_shot,
+    "efforts": efforts,
 }

@@ -85,6 +85,9 @@ def get(
     unverified: Annotated[
         bool, typer.Option("--unverified", help="Accept an unverified build for a device that no worker has.")
     ] = False,
+    effort: Annotated[
+        str | None, typer.Option(help="How far the search goes: none, quick, standard, exhaustive.")
+    ] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Candidates that the search may build.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Seconds that the search may take.")] = None,
     seed: Annotated[int | None, typer.Option(min=0)] = None,
@@ -123,6 +126,7 @@ def get(
                     regime=regime,
                     wait=patience,
                     on_event=view,
+                    effort=effort,
                     budget=budget or None,
                     seed=seed,
                     retune=retune,

@@ -124,6 +124,7 @@ class Client:
         wait: Wait = True,
         on_event: EventHandler | None = None,
         progress: bool | None = None,
+        effort: str | None = None,
         budget: Mapping[str, float] | None = None,
         seed: int | None = None,
         retune: bool = False,
@@ -135,12 +136,12 @@ class Client:
 
         ``device``: the device of this machine by default; a name or key that the service knows otherwise. ``wait``:
         True waits for the tuned kernel; a number of seconds takes the default kernel if tuning takes longer;
-        ``"fallback"`` takes the default kernel as soon as it is there. ``budget`` (``trials``, ``seconds``) and
-        ``seed`` are the search's, the service's own by default; a budget larger than what was spent on the kernel that
-        is there goes on with the search, and so does ``retune``, by ``trials`` further candidates. ``on_event`` sees
-        the job's events, and ``download``; ``progress`` shows them, in a notebook by itself. ``verify=False`` takes a
-        kernel without a passed certificate too, such as a cross-compiled build. ``check_device=False`` loads what
-        cannot run here.
+        ``"fallback"`` takes the default kernel as soon as it is there. ``effort`` (``none``, ``quick``, ``standard``,
+        ``exhaustive``), ``budget`` (``trials``, ``seconds``: at most) and ``seed`` are the search's, the service's own
+        by default; more of them than was spent on the kernel that is there goes on with the search, and so does
+        ``retune``, by ``trials`` further candidates. ``on_event`` sees the job's events, and ``download``; ``progress``
+        shows them, in a notebook by itself. ``verify=False`` takes a kernel without a passed certificate too, such as a
+        cross-compiled build. ``check_device=False`` loads what cannot run here.
 
         A service that does not answer is made up for by the cache, but where ``retune`` is asked for. Raises
         InvalidGemm, UntrustedArtifact, CorruptArtifact, MismatchedArtifact, UnverifiedArtifact, IncompatibleArtifact,
@@ -155,6 +156,7 @@ class Client:
                 regime=regime,
                 wait=wait,
                 on_event=tell,
+                effort=effort,
                 budget=budget,
                 seed=seed,
                 retune=retune,
@@ -171,15 +173,17 @@ class Client:
         regime: str = "sustained",
         wait: Wait = True,
         on_event: EventHandler | None = None,
+        effort: str | None = None,
         budget: Mapping[str, float] | None = None,
         seed: int | None = None,
         retune: bool = False,
         verify: bool = True,
     ) -> Document:
-        """The kernel document that ``kernel`` loads. ``verify=False`` accepts a cross-compiled build that nobody
-        ran."""
+        """The kernel document that ``kernel`` loads. ``verify=False`` accepts a build that nobody ran."""
         problem, deadline = as_gemm(gemm, None, None, {}), deadline_of(wait)
-        body = request_body(problem, device, regime, budget=budget, seed=seed, retune=retune, verify=verify)
+        body = request_body(
+            problem, device, regime, effort=effort, budget=budget, seed=seed, retune=retune, verify=verify
+        )
         cached = None if retune else self.cached(problem, device=body["device"], regime=regime, verify=verify)
         if self.offline:
             return self._offline(cached, body)
@@ -263,6 +267,7 @@ class Client:
         *,
         device: Device | str | None = None,
         regime: str = "sustained",
+        effort: str | None = None,
         budget: Mapping[str, float] | None = None,
         seed: int | None = None,
         retune: bool = False,
@@ -275,7 +280,9 @@ class Client:
         fallback by itself.
         """
         problem = as_gemm(gemm, None, None, {})
-        body = request_body(problem, device, regime, budget=budget, seed=seed, retune=retune, verify=verify)
+        body = request_body(
+            problem, device, regime, effort=effort, budget=budget, seed=seed, retune=retune, verify=verify
+        )
         return self._submit(body, prefer_wait)
 
     def jobs(

@@ -104,7 +104,7 @@ class PhaseEntered(Event):
 @dataclass(frozen=True, kw_only=True)
 class SearchStarted(Event):
     """The search begins, or goes on. ``space`` counts each family's configs; ``budget`` has ``trials`` and ``seconds``;
-    ``recorded`` counts the candidates that are there already."""
+    ``effort`` is its level; ``recorded`` counts the candidates that are there already."""
 
     KIND = "started"
     gemm: str = ""
@@ -113,6 +113,7 @@ class SearchStarted(Event):
     families: tuple[str, ...] = ()
     space: dict[str, Any] = field(default_factory=dict)
     budget: dict[str, Any] = field(default_factory=dict)
+    effort: str = ""
     recorded: int = 0
     standing: Standing = Standing()
 
@@ -131,12 +132,14 @@ class FallbackStored(Event):
 @dataclass(frozen=True, kw_only=True)
 class BatchProposed(Event):
     """``proposed`` candidates more are to be tried, ``trials`` in all; ``pruned`` counts those rejected so far, by
-    rule."""
+    rule; ``expected_gain`` is the share by which they are expected to be faster than the best, None while nothing
+    says."""
 
     KIND = "batch"
     proposed: int = 0
     trials: int = 0
     pruned: dict[str, Any] = field(default_factory=dict)
+    expected_gain: float | None = None
     seconds_left: float | None = None
 
 

@@ -16,9 +16,10 @@ from typing import Any, Literal, Self, TypeAlias, Union, get_args, get_origin, g
 
 from tirgemm.gemm import REGIMES, Regime
 
-SearchEnd: TypeAlias = Literal["trials", "seconds", "exhausted", "interrupted", "shipped"]
-"""Why a search ended: a part of its budget was spent, the space holds nothing more to try, somebody stopped it, or
-there was none, because shipped records had the answer."""
+SearchEnd: TypeAlias = Literal["trials", "seconds", "expected_gain", "complete", "exhausted", "interrupted", "shipped"]
+"""Why a search ended: a part of its budget was spent, the gain that was expected of the next batch was below its
+effort's least, all that its effort tries was tried, the space holds nothing more to try, somebody stopped it, or there
+was none, because shipped records had the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,8 @@ class ConfigOrigin(TimingsPart):
 class SearchSummary(TimingsPart):
     """What a search spent: candidates built (``trials``), those ``pruned`` by rule, all of them by status, why it
     ``ended`` and the ``seconds`` of its budget (None in old records, which do not say), the ``families`` where they
-    were restricted, and where the configs are from where those were ``shipped``."""
+    were restricted, and where the configs are from where those were ``shipped``. ``effort`` is its level, and
+    ``expected_gain`` the share in speed that was expected of the batch behind the last one; None where nothing says."""
 
     trials: int = 0
     pruned: Mapping[str, int] = field(default_factory=dict)
@@ -114,6 +116,8 @@ class SearchSummary(TimingsPart):
     seconds: float | None = None
     families: tuple[str, ...] | None = None
     shipped: ConfigOrigin | None = None
+    effort: str | None = None
+    expected_gain: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

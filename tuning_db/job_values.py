@@ -11,6 +11,7 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm, Regime, regime_named
 from tirgemm.status import ENDED, JobStatus
 from tirgemm.tuning.budget import Budget
+from tirgemm.tuning.effort import Effort
 from tirgemm.tuning_db import rows
 
 
@@ -21,27 +22,29 @@ class JobRequest:
     gemm: Gemm
     device: Device
     regime: Regime = "sustained"
-    trials: int = 32
-    seconds: float = 120.0
+    trials: int = Budget().trials
+    seconds: float = Budget().seconds
+    effort: Effort = Effort.STANDARD
     seed: int = 0
     verify: bool = True
 
     def __post_init__(self) -> None:
         regime_named(self.regime)
-        Budget(self.trials, self.seconds)
+        Budget(self.trials, self.seconds, self.effort)
         if not -(2**63) <= self.seed < 2**63:
             raise InvalidRequest(f"seed is {self.seed}; it must fit a signed integer of 64 bits")
 
     @property
     def budget(self) -> Budget:
         """What the search may spend in all; candidates that are recorded already count."""
-        return Budget(trials=self.trials, seconds=self.seconds)
+        return Budget(self.trials, self.seconds, self.effort)
 
     @property
     def live_key(self) -> str:
-        """Equal for requests that one running job can answer: budgets count by their power of two, seeds not at all."""
+        """Equal for requests that one running job can answer: of one effort; budgets count by their power of two, seeds
+        not at all."""
         budget = [math.ceil(math.log2(max(value, 1))) for value in (self.trials, self.seconds)]
-        return rows.digest([str(self.gemm), self.device.key, self.regime, budget, self.verify])
+        return rows.digest([str(self.gemm), self.device.key, self.regime, budget, self.effort, self.verify])
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from tirgemm.errors import InvalidRequest, QueueFull, StoreError
 from tirgemm.events import Event
 from tirgemm.gemm import Gemm
 from tirgemm.status import ENDED, LIVE, EndedStatus, JobStatus
+from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records.json_values import plain_json, plain_text
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.database import Database
@@ -62,6 +63,7 @@ class JobQueue:
                 "regime": request.regime,
                 "trials": request.trials,
                 "seconds": request.seconds,
+                "effort": request.effort.value,
                 "seed": request.seed,
                 "verify": request.verify,
                 "status": "queued",
@@ -317,6 +319,7 @@ def _job(row: Row[Any]) -> Job:
         row.regime,
         row.trials,
         row.seconds,
+        Effort(row.effort),
         row.seed,
         row.verify,
     )

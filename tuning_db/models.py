@@ -208,6 +208,7 @@ class JobRow(Base):
     regime: Mapped[str] = mapped_column(String(16))
     trials: Mapped[int] = mapped_column(Integer)
     seconds: Mapped[float] = mapped_column(Float(53))
+    effort: Mapped[str] = mapped_column(String(16), server_default="standard")
     seed: Mapped[int] = mapped_column(BigInteger)
     verify: Mapped[bool] = mapped_column(Boolean)
     status: Mapped[str] = mapped_column(String(16))

@@ -35,6 +35,7 @@ def tune(
     regime: Regime = "sustained",
     budget: Budget | None = None,
     *,
+    effort: str | None = None,
     seed: int = 0,
     store: Store | _Default | None = _Default.DATABASE,
     on_event: EventHandler | None = None,
@@ -51,8 +52,11 @@ def tune(
     ``device`` is ``cpu``, ``cuda:0`` and so on (default: the first GPU, else the CPU) and must be present. ``store`` is
     the user's database by default, which ``tirgemm tune`` uses too (``$TIRGEMM_DATA``, by default
     ``~/.local/share/tirgemm``; ``$TIRGEMM_DB``); None keeps everything in memory. A problem that was tuned with this
-    budget or a larger one is answered from there; a larger budget goes on from the records, and so does ``retune``,
+    effort and budget or larger ones is answered from there; larger ones go on from the records, and so does ``retune``,
     which tries ``budget`` more. ``signer`` is the key of that data folder by default, made at first use.
+
+    ``effort`` (``none``, ``quick``, ``standard``, ``exhaustive``) says how far the search goes, ``budget`` what it may
+    spend at most; without a budget the bounds are the effort's own, without either it is ``standard``.
 
     ``progress`` says in plain words what is being done: by itself in a notebook (False: never), elsewhere where it is
     True. ``on_event`` is called with the events of ``tirgemm.events``; for an answer from the store only with ``Done``,
@@ -72,7 +76,7 @@ def tune(
         if isinstance(store, _Default):
             store = stack.enter_context(data_folder.open_store(None, os.environ.get("TIRGEMM_DB") or None))
         return tuned_kernel.tune(
-            TuneRequest.of(gemm, device, regime, budget, seed=seed, families=families, retune=retune),
+            TuneRequest.of(gemm, device, regime, budget, effort=effort, seed=seed, families=families, retune=retune),
             store=store,
             signer=signer or data_folder.signer(None),
             control=Control(handler, cancel or threading.Event(), ending),

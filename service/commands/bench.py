@@ -16,6 +16,7 @@ from tirgemm.events import Event, SearchStarted
 from tirgemm.gemm import REGIMES, Regime, regime_named
 from tirgemm.progress import ProgressTracker
 from tirgemm.service.commands.tune import Data, LockDir, Url
+from tirgemm.tuning.budget import Budget
 from tirgemm.tuning_db.data_folder import open_store, signer
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def bench(
     ],
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: the first GPU, else the CPU.")] = None,
     regime: Annotated[str, typer.Option(help="sustained, isolated, or both with a comma.")] = "sustained",
-    variants: Annotated[str, typer.Option(help="default, tuned, or both with a comma.")] = "default,tuned",
+    variants: Annotated[
+        str, typer.Option(help="Of default, zero_shot, quick, standard, tuned, with commas.")
+    ] = "default,tuned",
     baselines: Annotated[
         str | None, typer.Option(help="Names with commas, or none; default: all that can be measured here.")
     ] = None,
@@ -44,8 +47,12 @@ def bench(
     finalists: Annotated[
         int, typer.Option(min=1, help="With --recorded, so many of the fastest run beside the default.")
     ] = 2,
-    trials: Annotated[int, typer.Option(help="Candidates a shape that tuning builds at most.")] = 32,
-    seconds: Annotated[float, typer.Option(help="Seconds of search a shape at most.")] = 120.0,
+    trials: Annotated[int, typer.Option(help="Candidates a shape that tuning builds at most.")] = Budget().trials,
+    seconds: Annotated[float, typer.Option(help="Seconds of search a shape at most.")] = Budget().seconds,
+    clock: Annotated[
+        bool,
+        typer.Option("--clock", help="Time the whole answers of zero_shot, quick and standard; builds nothing ahead."),
+    ] = False,
     measure: Annotated[float, typer.Option(help="Seconds that a shape is measured for in each regime.")] = 1.0,
     races: Annotated[
         int, typer.Option(min=1, help="How often each shape is measured; what is published needs two.")
@@ -69,12 +76,14 @@ def bench(
     lock_dir: LockDir = None,
     as_json: Json = False,
 ) -> None:
-    """Measure every shape of every SUITE: default and tuned, beside the baselines, verified, samples kept."""
+    """Measure every shape of every SUITE in every variant, beside the baselines, verified, samples kept.
+
+    zero_shot, quick and standard are what a user without any records gets by that effort: this database is not asked.
+    """
     from tirgemm.bench.results import ResultsFile, device_folder, environment
     from tirgemm.bench.suite_run import Bench, BenchOptions, Work
     from tirgemm.bench.suites import benchmarks_folder, suite_named
     from tirgemm.detect import device as detect
-    from tirgemm.tuning.budget import Budget
     from tirgemm.tuning.workbench import Workbench
 
     shapes, regimes = [suite_named(name) for name in suites], _regimes(regime)
@@ -122,6 +131,7 @@ def bench(
             seconds=measure,
             finalists=finalists,
             races=races,
+            clock=clock,
             on_event=on_event,
         )
         runner = Bench(workbench, options)

@@ -15,7 +15,8 @@ from tirgemm._terminal.tables import Column, Fields, Table
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import REGIMES, Gemm, Regime, regime_named
 from tirgemm.progress import role_name, role_words
-from tirgemm.timings import SearchEnd, Timings
+from tirgemm.service.views.search_words import search_words
+from tirgemm.timings import Timings
 
 if TYPE_CHECKING:
     from tirgemm.tuning_db import Database, SqlStore
@@ -38,13 +39,6 @@ DbUrl = Annotated[
 KernelId = Annotated[str, typer.Argument(metavar="ID", help="A kernel, by its id.")]
 KernelIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Kernels, by their ids.")]
 Document = dict[str, Any]
-_ENDED: dict[SearchEnd, str] = {
-    "trials": ", the search's budget",
-    "seconds": ", then the search's seconds were over",
-    "exhausted": ", all that there are",
-    "interrupted": ", then the search was interrupted",
-    "shipped": ", of shipped records, with no search",
-}
 
 
 class KernelCatalog(Protocol):
@@ -125,7 +119,6 @@ def show(
             if us:
                 times.append((regime, f"{us} us a call" + (f", {ratio} x the default" if ratio else "")))
         timings = Timings.from_json(kernel["timings"])
-        ended = _ENDED[timings.ended] if timings.ended else ""
         certificate = kernel["certificate"]
         tests = f"{len(certificate['tests'])} tests against {certificate['reference']}" if certificate else "none"
         fields = [
@@ -136,7 +129,7 @@ def show(
             ("regime", kernel["regime"]),
             ("config", str(config)),
             *times,
-            ("trials", f"{kernel['trials']}{ended}"),
+            ("trials", search_words(timings.search, kernel["trials"])),
             ("chosen", timings.reason),
             ("certificate", tests),
             ("artifact", f"{kernel['artifact']['sha256']} ({kernel['artifact']['bytes']} bytes)"),

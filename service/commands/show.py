@@ -15,6 +15,7 @@ from tirgemm.cli import TrustOption, trust_of
 from tirgemm.gemm import REGIMES
 from tirgemm.progress import role_name
 from tirgemm.service.commands.tune import Data, Url
+from tirgemm.service.views.search_words import search_words
 
 if TYPE_CHECKING:
     from tirgemm.service.views.artifact_file import Opened
@@ -96,6 +97,7 @@ def _members(opened: Opened) -> list[dict[str, Any]]:
 
 def _show(opened: Opened, texts: tuple[str, ...]) -> None:
     manifest, record = opened.package.manifest, opened.record
+    search = manifest.timings.search
     fields = [
         ("problem", str(manifest.gemm)),
         ("device", f"{manifest.device.model}, {manifest.device.arch}"),
@@ -105,6 +107,7 @@ def _show(opened: Opened, texts: tuple[str, ...]) -> None:
         ("signed by", opened.signature),
         ("certificate", _certificate(manifest.certificate, manifest.kernel_sha256)),
         ("chosen", manifest.timings.reason),
+        ("trials", search_words(search, search.trials) if search else ""),
         ("launches", "; ".join(_launches(opened))),
         ("built by", f"tirgemm {manifest.tirgemm}, {' '.join(manifest.flags)}"),
         ("kernel", manifest.kernel_sha256),

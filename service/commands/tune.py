@@ -20,6 +20,8 @@ from tirgemm.gemm import REGIMES
 from tirgemm.progress import ProgressTracker, role_words
 from tirgemm.service.commands.sweep import document as sweep_document
 from tirgemm.service.commands.sweep import problems, sweep
+from tirgemm.service.views.search_words import search_words
+from tirgemm.tuning.effort import Effort
 from tirgemm.tuning_db.data_folder import open_store, signer
 
 if TYPE_CHECKING:
@@ -49,8 +51,11 @@ def tune(
     suite: Annotated[list[str] | None, typer.Option(help="The problems of this suite too; repeatable.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: the first GPU, else the CPU.")] = None,
     regime: RegimeOption = "sustained",
-    trials: Annotated[int, typer.Option(help="Candidates to build at most; recorded ones count.")] = 32,
-    seconds: Annotated[float, typer.Option(help="Seconds of search at most.")] = 120.0,
+    effort: Annotated[str, typer.Option(help=f"{', '.join(Effort)}: how far the search goes.")] = Effort.STANDARD.value,
+    trials: Annotated[
+        int | None, typer.Option(help="Candidates to build at most; recorded ones count. By default by the effort.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="Seconds of search at most. By default by the effort.")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     family: Annotated[list[str] | None, typer.Option(help="Only these families; repeatable.")] = None,
     data: Data = None,
@@ -79,7 +84,7 @@ def tune(
     from tirgemm.tuning.tuned_kernel import tune as run
     from tirgemm.tuning.tuning_task import Control
 
-    asked, budget = problems(gemms or (), suite or ()), Budget(trials, seconds)
+    asked, budget = problems(gemms or (), suite or ()), Budget.of(effort, trials, seconds)
     if len(asked) > 1 and out is not None:
         raise InvalidRequest(f"--output is {out}, but there are {len(asked)} problems: `tirgemm get` writes each")
     requests = [
@@ -129,7 +134,8 @@ def tune(
             )
         if stop.is_set():
             console.out.print(
-                f"interrupted after {tracker.progress.done} of {trials} candidates; the same command goes on from there"
+                f"interrupted after {tracker.progress.done} of {budget.trials} candidates;"
+                " the same command goes on from there"
             )
         if out is not None:
             console.out.print(f"{out}, signed by {key.public}")
@@ -223,3 +229,5 @@ def _show(record: KernelRecord) -> None:
     ]
     words += ["certified" if passed else "not certified", f"kernel {record.id}"]
     console.out.print("; ".join(words))
+    if record.timings.search is not None:
+        console.out.print(f"trials: {search_words(record.timings.search, record.trials)}")

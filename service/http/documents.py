@@ -12,6 +12,7 @@ from tirgemm.errors import public_detail
 from tirgemm.gemm import Regime
 from tirgemm.service.views.kernel_members import device_members, kernel_members
 from tirgemm.status import JobStatus, Role
+from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job
 
@@ -19,7 +20,8 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class BudgetRequest(BaseModel):
-    """How much the search may spend; what is not given is the service's default, see the limits in /v1/meta."""
+    """How much the search may spend at most; what is not given is the effort's own bound, see the limits in
+    /v1/meta."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -47,6 +49,11 @@ class KernelRequest(BaseModel):
         default=None, description="A device's key or name (cpu, cuda:0, sm_90a); by default the best that a worker has."
     )
     regime: Regime = "sustained"
+    effort: Effort = Field(
+        default=Effort.STANDARD,
+        description="How far the search goes: none certifies the default, quick races the best-expected few, standard "
+        "searches until little is expected of more, exhaustive until next to nothing is.",
+    )
     budget: BudgetRequest = BudgetRequest()
     seed: Annotated[StrictInt, Field(ge=0, lt=2**31)] = 0
     retune: StrictBool = Field(
@@ -174,6 +181,7 @@ class JobSummary(BaseModel):
     gemm: str
     device: DeviceBody
     regime: Regime
+    effort: Effort
     budget: BudgetBody
     seed: int
     verify: bool
@@ -218,6 +226,7 @@ def _summary(job: Job) -> dict[str, Any]:
         "gemm": str(request.gemm),
         "device": DeviceBody.of(request.device),
         "regime": request.regime,
+        "effort": request.effort,
         "budget": BudgetBody(trials=request.trials, seconds=request.seconds),
         "seed": request.seed,
         "verify": request.verify,

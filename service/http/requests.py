@@ -17,7 +17,8 @@ from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.settings import Settings
 from tirgemm.service.views.queries import trials_recorded, unverified_kernel
-from tirgemm.tuning.budget import Budget, covers
+from tirgemm.tuning.budget import Budget, covers, effort_of
+from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job, JobRequest
 
@@ -38,11 +39,12 @@ class KernelOrJob:
 def answer(state: ServiceState, body: KernelRequest, *, patient: bool = True) -> KernelOrJob | None:
     """The stored kernel, or a job that was submitted or joined. It never waits.
 
-    A stored tuned kernel is the answer, whatever the workers do, unless ``body`` names a budget that it does not cover,
-    or asks to retune: then a job goes on from the records, and that kernel answers meanwhile. One whose search was
-    interrupted is the answer too, and a job goes on with it. ``patient``: None where no worker is alive, for what a
-    worker that is still starting could do better. Raises InvalidGemm, InvalidDevice, InvalidRequest, Unsupported,
-    DoesNotFit, QueueFull, and the 409 problem for a device that no live worker has.
+    A stored tuned kernel is the answer, whatever the workers do, unless ``body`` asks for more effort than it was tuned
+    with, names a budget that it does not cover, or asks to retune: then a job goes on from the records, and that kernel
+    answers meanwhile. One whose search was interrupted is the answer too, and a job goes on with it. ``patient``: None
+    where no worker is alive, for what a worker that is still starting could do better. Raises InvalidGemm,
+    InvalidDevice, InvalidRequest, Unsupported, DoesNotFit, QueueFull, and the 409 problem for a device that no live
+    worker has.
     """
     gemm = Gemm.from_json(body.gemm)
     budget = _budget(state.settings, body)
@@ -58,7 +60,9 @@ def answer(state: ServiceState, body: KernelRequest, *, patient: bool = True) ->
     if known is not None and not body.retune and _is_answer(known, body, budget):
         if known.interrupted and here and target.device is not None:
             _resume(
-                state, known, JobRequest(gemm, target.device, body.regime, budget.trials, budget.seconds, body.seed)
+                state,
+                known,
+                JobRequest(gemm, target.device, body.regime, budget.trials, budget.seconds, budget.effort, body.seed),
             )
         return KernelOrJob(kernel=known)
     if not devices and patient:
@@ -78,6 +82,7 @@ def answer(state: ServiceState, body: KernelRequest, *, patient: bool = True) ->
         regime=body.regime,
         trials=budget.trials,
         seconds=budget.seconds,
+        effort=budget.effort,
         seed=body.seed,
         # A device that a worker has is always verified on.
         verify=here,
@@ -88,10 +93,12 @@ def answer(state: ServiceState, body: KernelRequest, *, patient: bool = True) ->
 
 
 def _is_answer(known: KernelRecord, body: KernelRequest, budget: Budget) -> bool:
-    """Whether a stored kernel does: a tuned one for whoever names no budget, else one whose search covers the
-    budget."""
+    """Whether a stored kernel does: for whoever names no budget one that was tuned with the effort or a larger one,
+    else one whose search covers the budget."""
     named = body.budget.trials is not None or body.budget.seconds is not None
-    return covers(known, budget) if named else known.role == "tuned"
+    if named or budget.effort is Effort.NONE:
+        return covers(known, budget)
+    return known.role == "tuned" and effort_of(known).level >= budget.effort.level
 
 
 def _whole(state: ServiceState, known: KernelRecord | None) -> KernelRecord | None:
@@ -154,8 +161,9 @@ def _budget(settings: Settings, body: KernelRequest) -> Budget:
         raise InvalidRequest(f"budget trials is {trials}; this service takes at most {settings.max_trials}")
     if seconds is not None and seconds > settings.max_seconds:
         raise InvalidRequest(f"budget seconds is {seconds:g}; this service takes at most {settings.max_seconds:g}")
-    usual = Budget()
+    usual = Budget.of(body.effort)
     return Budget(
-        trials=min(usual.trials, settings.max_trials) if trials is None else trials,
-        seconds=min(usual.seconds, settings.max_seconds) if seconds is None else seconds,
+        min(usual.trials, settings.max_trials) if trials is None else trials,
+        min(usual.seconds, settings.max_seconds) if seconds is None else seconds,
+        body.effort,
     )

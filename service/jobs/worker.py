@@ -19,6 +19,7 @@ from tirgemm.progress import ProgressTracker
 from tirgemm.service.jobs.engine import Engine
 from tirgemm.service.jobs.lease import Lease, Reason
 from tirgemm.tuning.budget import covers
+from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job, JobQueue, SqlStore
 
@@ -195,7 +196,7 @@ class Worker:
             return known.id
         if not job.fallback_id:
             fallback = self._build_fallback(job, lease.cancel, on_event)
-            if fallback.shipped and covers(fallback, request.budget):
+            if (fallback.shipped or request.effort is Effort.NONE) and covers(fallback, request.budget):
                 return fallback.id
         return self._engine.tune(request, on_event, lease.cancel, lambda: self._build_pending(lease)).id
 

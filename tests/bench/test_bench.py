@@ -470,7 +470,8 @@ def test_a_time_limit_leaves_the_rest_for_another_run(tmp_path: Path, suite: Sui
 
 
 def test_unknown_variants_and_baselines_are_refused(tmp_path: Path, suite: Suite) -> None:
-    with pytest.raises(InvalidRequest, match="variant 'fast' is unknown; variants are default, tuned"):
+    words = "variant 'fast' is unknown; variants are default, zero_shot, quick, standard, tuned"
+    with pytest.raises(InvalidRequest, match=words):
         measured(tmp_path / "x.json", suite, FakeWorkbench(), "fast")
     with pytest.raises(InvalidRequest, match=r"baseline 'torch\.matmul' cannot be measured on cpu here"):
         measured(tmp_path / "x.json", suite, FakeWorkbench(), baselines=("torch.matmul",))

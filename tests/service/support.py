@@ -118,7 +118,7 @@ class ScriptedEngine:
         if request.gemm.n == 13:
             raise BuildFailed("every candidate of this problem fails to build")
         on_event(KernelSelected(config="x86"))
-        return kernel_record(self.store, request, "tuned")
+        return kernel_record(self.store, request, "tuned", search={"effort": request.effort.value})
 
     def cross_compile(self, request: JobRequest, on_event: EventHandler, cancel: threading.Event) -> KernelRecord:
         del cancel

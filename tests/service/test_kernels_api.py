@@ -94,6 +94,8 @@ def test_an_unknown_kernel_starts_a_job_and_brings_the_fallback(service: Service
 
 # What a known kernel spent, what is asked for, and whether the kernel is the answer.
 SPENT = {"ended": "seconds", "seconds": 20.0}
+QUICK = {"ended": "complete", "seconds": 120.0, "effort": "quick"}
+STANDARD = {"ended": "expected_gain", "seconds": 120.0, "effort": "standard", "expected_gain": 0.003}
 BUDGETS = [
     (2, None, {}, True),
     (2, None, {"budget": {}}, True),
@@ -103,6 +105,13 @@ BUDGETS = [
     (40, SPENT, {"budget": {"trials": 500, "seconds": 20}}, True),
     (40, SPENT, {"budget": {"trials": 500, "seconds": 21}}, False),
     (40, {"ended": "exhausted", "seconds": 20.0}, {"budget": {"trials": 500, "seconds": 3600}}, True),
+    (2, None, {"effort": "none"}, True),
+    (9, QUICK, {"effort": "quick"}, True),
+    (9, QUICK, {"effort": "quick", "budget": {"trials": 12}}, True),
+    (9, QUICK, {"effort": "standard"}, False),
+    (24, STANDARD, {"effort": "quick"}, True),
+    (24, STANDARD, {"budget": {"trials": 500}}, True),
+    (24, STANDARD, {"effort": "exhaustive"}, False),
 ]
 
 
@@ -122,7 +131,7 @@ def test_a_larger_budget_than_was_spent_goes_on_and_any_other_is_answered_at_onc
         assert (body["status"], body["fallback"]["id"]) == ("running", known), "the known kernel answers meanwhile"
         assert body["fallback"]["role"] == "tuned"
         assert body["job"]["fallback_id"] == known
-        assert service.post().json()["id"] == known, "who names no budget is served meanwhile"
+        assert service.post(effort="quick").json()["id"] == known, "who asks for less is served meanwhile"
         service.engine.gate.set()
         done = service.wait_for(body["job"]["id"], "done")
         assert done["kernel_id"] != known

@@ -129,6 +129,8 @@ def test_an_announced_length_is_refused_before_the_body_is_sent(shared: Service)
             "invalid_request",
             "budget.hours: no such member; there are trials, seconds",
         ),
+        ({"gemm": "7x5x3", "effort": "great"}, "invalid_request", "'none', 'quick', 'standard' or 'exhaustive'"),
+        ({"gemm": "7x5x3", "effort": 1}, "invalid_request", "effort"),
         ({"gemm": "7x5x3", "seed": -1}, "invalid_request", "seed"),
         ({"gemm": "7x5x3", "seed": 2**40}, "invalid_request", "seed"),
         ({"gemm": "7x5x3", "verify": "no"}, "invalid_request", "verify"),
@@ -137,7 +139,7 @@ def test_an_announced_length_is_refused_before_the_body_is_sent(shared: Service)
         (
             {"gemm": "7x5x3", "retrun": True},
             "invalid_request",
-            "body.retrun: no such member; there are gemm, device, regime, budget, seed, retune, verify",
+            "body.retrun: no such member; there are gemm, device, regime, effort, budget, seed, retune, verify",
         ),
     ],
 )

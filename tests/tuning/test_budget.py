@@ -12,6 +12,7 @@ from tirgemm import Budget, Gemm
 from tirgemm.families import family_named
 from tirgemm.timings import SearchSummary, Timings
 from tirgemm.tuning.budget import MAX_TRIALS, covers
+from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.tune import Tuning
 
@@ -62,8 +63,8 @@ def test_a_space_that_is_used_up_covers_every_budget(monkeypatch: pytest.MonkeyP
 
 
 def test_more_trials_come_on_top_of_those_that_are_recorded() -> None:
-    assert Budget(32, 60).on_top_of(100) == Budget(132, 60)
-    assert Budget(32, 60).on_top_of(MAX_TRIALS) == Budget(MAX_TRIALS, 60)
+    assert Budget(32, 60).on_top_of(100) == Budget(132, 60, Effort.EXHAUSTIVE)
+    assert Budget(32, 60).on_top_of(MAX_TRIALS) == Budget(MAX_TRIALS, 60, Effort.EXHAUSTIVE)
 
 
 def test_a_search_of_some_families_answers_only_who_asks_for_those() -> None:

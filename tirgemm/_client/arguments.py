@@ -60,6 +60,7 @@ def request_body(
     device: Device | str | None,
     regime: str,
     *,
+    effort: str | None,
     budget: Mapping[str, float] | None,
     seed: int | None,
     retune: bool,
@@ -68,6 +69,7 @@ def request_body(
     """The body of ``POST /v1/kernels``; what is not given is left to the service. Raises InvalidRequest."""
     regime_named(regime)
     body: Document = {"gemm": str(gemm), "device": device_name(device), "regime": regime}
+    body |= {"effort": str(effort)} if effort is not None else {}
     body |= {"budget": dict(budget)} if budget is not None else {}
     body |= {"seed": seed} if seed is not None else {}
     body |= {"retune": True} if retune else {}

@@ -39,6 +39,7 @@ Document: TypeAlias = "dict[str, Any]"
 FORMAT = 2
 DECIMALS, DIGITS = 3, 5
 MAX_SAMPLES = 50
+_CONDITIONS = ("at", "swapped", "operand_sets", "temperature_c", "absent", "left_out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,18 @@ def measured_row(
         "artifact_sha256": kernel.artifact_sha256,
         "conditions": conditions or {},
     }
+
+
+def race_conditions(races: Sequence[SampleSet]) -> dict[str, Any]:
+    """What a row says of its races: what they were taken under, and what baselines chose that are tuned first."""
+    first = races[0].conditions
+    conditions = {
+        name: value for one in reversed(races) for name, value in one.conditions.items() if name in _CONDITIONS
+    }
+    picked = {name: first[name] for name in races[0].baselines if isinstance(first.get(name), dict)}
+    conditions |= {"baseline_configs": {name: choice["label"] for name, choice in picked.items()}} if picked else {}
+    tried = {name: ways(choice) for name, choice in picked.items() if "labels" in choice}
+    return conditions | ({"baseline_ways": tried} if tried else {})
 
 
 def race(at: str | None, ours: list[float], baselines: Mapping[str, list[float]]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Suite measurement: every shape in every variant, beside its baselines, into results files.
 
-A shape's default and best run in one race, whose baseline samples both rows hold; where the best had to be chosen, a
-race before that one did, whose samples the rows keep apart. Builds of the shapes to come are
-under way while one is measured.
+A shape's default, what each effort chooses and its best run in one race, whose baseline samples all rows hold; where
+the best had to be chosen, a race before that one did, whose samples the rows keep apart. Builds of the shapes to come
+are under way while one is measured, unless answers are clocked.
 """
 
 from __future__ import annotations
@@ -18,6 +18,14 @@ from typing import TYPE_CHECKING, Any
 from tirgemm.artifact import Trust
 from tirgemm.bench import results
 from tirgemm.bench.contest import Contest, Entrant, failed_row
+from tirgemm.bench.effort_answers import (
+    EFFORTS,
+    EffortAnswer,
+    MakeTuning,
+    chosen_answers,
+    clocked_answers,
+    fresh_tuning,
+)
 from tirgemm.bench.results import ResultsFile, Row
 from tirgemm.bench.suite_file import Suite
 from tirgemm.config import Config
@@ -39,7 +47,7 @@ if TYPE_CHECKING:
     from tirgemm.tuning.measure import Measurer
     from tirgemm.tuning.workbench import Workbench
 
-VARIANTS = ("default", "tuned")
+VARIANTS = ("default", *EFFORTS, "tuned")
 SECONDS = 1.0
 # Of the recorded configs so many run again beside the default; the fastest of them all is the tuned one.
 FINALISTS = 2
@@ -62,12 +70,14 @@ class Work:
 
 @dataclass
 class _Shape:
-    """One shape of one work: its configs, the default first, and what is still to be done."""
+    """One shape of one work: its configs, the default first, and what is still to be done; ``fresh`` is for efforts, on
+    a store of its own."""
 
     work: Work
     gemm: Gemm
     configs: list[Config]
     tuning: Tuning | None = None
+    fresh: Tuning | None = None
     refused: TirgemmError | None = None
 
 
@@ -79,6 +89,7 @@ class _Field:
     default: Entrant
     errors: dict[Config, float]
     rivals: list[Entrant] = dataclasses.field(default_factory=list)
+    answers: dict[str, EffortAnswer] = dataclasses.field(default_factory=dict)
     failed: dict[Config, TirgemmError] = dataclasses.field(default_factory=dict)
     has_default_again: bool = False
     """Whether another config makes the default's very kernel."""
@@ -98,7 +109,9 @@ class BenchOptions:
     ``baselines`` None is everything that can be measured beside ours on the device, ``families`` None all that support
     a shape. With ``recorded`` the tuned config is the best of the ``finalists`` fastest that the store has, else each
     shape is tuned within ``budget``. ``seconds`` is about how long the contest of a shape takes in a regime, which is
-    run ``races`` times. Raises InvalidRequest for a family that there is not and for counts below 1.
+    run ``races`` times. An effort's kernel is what its search chooses from an empty store, with neither certificate nor
+    figures of its own; with ``clock`` it is the whole answer, each from a store of its own, with nothing built ahead,
+    and its row says how long that took. Raises InvalidRequest for a family that there is not and for counts below 1.
     """
 
     baselines: tuple[str, ...] | None = None
@@ -109,6 +122,7 @@ class BenchOptions:
     seconds: float = SECONDS
     finalists: int = FINALISTS
     races: int = RACES
+    clock: bool = False
     on_event: EventHandler | None = None
 
     def __post_init__(self) -> None:
@@ -188,36 +202,36 @@ class Bench:
 
     def _shape(self, work: Work, gemm: Gemm, variants: Sequence[str]) -> _Shape:
         try:
-            tuning = Tuning(
-                gemm,
-                self.workbench,
-                work.regime,
-                self.options.budget,
-                seed=self.options.seed,
-                families=self.options.families,
-                control=Control(self.options.on_event),
-            )
+            make = self._tuning(work, gemm)
+            tuning = make(self.workbench, self.options.budget)
             configs = [tuning.default()[1]]
+            fresh = fresh_tuning(variants, self.workbench, make)
         except (Unsupported, DoesNotFit, InvalidRequest) as error:  # the last of a family that was asked for
             return _Shape(work, gemm, [], refused=error)
         if "tuned" not in variants or not self.options.recorded:
-            return _Shape(work, gemm, configs, tuning if "tuned" in variants else None)
+            return _Shape(work, gemm, configs, tuning if "tuned" in variants else None, fresh)
         candidates = known_candidates(self.workbench.store, gemm, self.workbench.device, work.regime)
         offered = fastest(candidates, 2 * self.options.finalists)
         for family in tuning.families:
             space = family.space(gemm, self.workbench.device)
             best = [adapted(config, space) for config in offered if config.family == family.name]
             configs += [c for c in best if all(r.check(gemm, c, self.workbench.device) is None for r in family.rules)]
-        return _Shape(work, gemm, list(dict.fromkeys(configs))[: 1 + self.options.finalists])
+        return _Shape(work, gemm, list(dict.fromkeys(configs))[: 1 + self.options.finalists], fresh=fresh)
+
+    def _tuning(self, work: Work, gemm: Gemm) -> MakeTuning:
+        seed, families, control = self.options.seed, self.options.families, Control(self.options.on_event)
+        return lambda bench, budget: Tuning(
+            gemm, bench, work.regime, budget, seed=seed, families=families, control=control
+        )
 
     def _kept(self, shape: _Shape, variant: str) -> Row | None:
-        """The row to keep: of a config that would be measured, beside everything; a tuned one is whatever tuning found
-        then."""
+        """The row to keep: of a config that would be measured, beside everything; a searched one is whatever it was."""
         if shape.refused is not None:
             return None
         row = shape.work.file.find(shape.gemm, variant)
-        allowed = {config.digest for config in (shape.configs[:1] if variant == "default" else shape.configs)}
-        tuned = variant == "tuned" and shape.tuning is not None
+        unsearched = variant in ("default", "zero_shot")
+        allowed = {config.digest for config in (shape.configs[:1] if unsearched else shape.configs)}
+        tuned = (variant == "tuned" and shape.tuning is not None) or (variant in EFFORTS and not unsearched)
         if row and "left_out" in row.get("conditions", {}):
             return None
         return row if row and (tuned or row["config_hash"] in allowed) else None
@@ -225,10 +239,18 @@ class Bench:
     def _ahead(self, shapes: Iterable[_Shape]) -> Iterator[_Shape]:
         """The same shapes, with builds submitted some shapes ahead."""
         waiting: deque[_Shape] = deque()
-        most = AHEAD * self.workbench.pool.processes
         for shape in shapes:
+            if self.options.clock:
+                yield shape
+                continue
             for config in shape.configs:
                 self._build(shape.gemm, config)
+            builds = 1
+            if shape.fresh is not None:
+                self.workbench.build_ahead(shape.gemm, shape.configs[0], self._build(shape.gemm, shape.configs[0]))
+                shape.fresh.build_ahead()
+                builds += shape.fresh.budget.effort.first
+            most = max(2, AHEAD * self.workbench.pool.processes // builds)
             waiting.append(shape)
             if len(waiting) > most:
                 yield waiting.popleft()
@@ -256,9 +278,12 @@ class Bench:
             return [failed_row(shape.gemm, config, variant, error) for variant in variants]
 
     def _measured(self, shape: _Shape, variants: Sequence[str]) -> list[Row]:
-        field = self._field(shape)
+        field = self._field(shape, variants)
         chosen, selection = self._chosen(shape, field)
-        reports = self.contest.report(shape.gemm, [field.default, chosen], shape.work.regime, self.options.races)
+        distinct = {
+            entrant.name: entrant for entrant in (field.default, chosen, *(a.entrant for a in field.answers.values()))
+        }
+        reports = self.contest.report(shape.gemm, list(distinct.values()), shape.work.regime, self.options.races)
         failed = {name: error for report in reports for name, error in report.failed.items()}
         conditions: dict[str, Any] = {"read_gbps": self._stream(shape.work.file)}
         raced = [entrant.name for entrant in (field.default, *field.rivals)]
@@ -269,20 +294,22 @@ class Bench:
             }
         rows = []
         for variant in variants:
-            entrant = field.default if variant == "default" else chosen
+            answer = field.answers.get(variant)
+            entrant = answer.entrant if answer else field.default if variant == "default" else chosen
             if variant == "tuned" and chosen is field.default and field.lost is not None:
                 rows.append(failed_row(shape.gemm, field.lost[0], variant, field.lost[1]))
             elif entrant.name in failed:
                 rows.append(failed_row(shape.gemm, entrant.config, variant, failed[entrant.name]))
             else:
                 races = [report.samples[entrant.name] for report in reports]
-                if variant == "tuned" and field.default.name not in failed:
+                if variant != "default" and field.default.name not in failed:
                     defaults = [report.samples[field.default.name].samples_us for report in reports]
                     races = [taken.beside("default", us) for taken, us in zip(races, defaults, strict=True)]
-                rows.append(self._row(shape, variant, entrant, races, field.errors[entrant.config], conditions))
+                row = self._row(shape, variant, entrant, races, field.errors[entrant.config], conditions)
+                rows.append(row if answer is None or answer.seconds is None else row | {"seconds": answer.seconds})
         return rows
 
-    def _field(self, shape: _Shape) -> _Field:
+    def _field(self, shape: _Shape, variants: Sequence[str]) -> _Field:
         """The kernels of a shape, each verified. Raises what the default fails with."""
         default = Entrant(shape.configs[0], self._package(shape.gemm, shape.configs[0]))
         field = _Field(default, {default.config: self.contest.verify(default)})
@@ -303,7 +330,23 @@ class Bench:
                 if error.outcome is None:
                     raise
                 field.failed[config] = error
+        if shape.fresh is not None:
+            field.answers = self._answers(shape, shape.fresh, field, variants)
         return field
+
+    def _answers(self, shape: _Shape, fresh: Tuning, field: _Field, variants: Sequence[str]) -> dict[str, EffortAnswer]:
+        """What each effort that is asked for chooses, verified, its errors in ``field``."""
+        if self.options.clock:
+            answers = clocked_answers(variants, self.workbench, self._tuning(shape.work, shape.gemm))
+        else:
+            answers = chosen_answers(variants, fresh, field.default)
+        for name, answer in answers.items():
+            if answer.entrant.is_same_kernel(field.default, self._trust):
+                answers[name] = EffortAnswer(field.default, answer.seconds)
+            config = answers[name].entrant.config
+            field.errors.setdefault(config, self.contest.verify(answers[name].entrant))
+        self.workbench.forget_ahead(shape.gemm)
+        return answers
 
     def _chosen(self, shape: _Shape, field: _Field) -> tuple[Entrant, RaceResult]:
         """The kernel of the tuned row, and the race that chose it: none where tuning did, or where there is no
@@ -327,16 +370,6 @@ class Bench:
         about: dict[str, Any],
     ) -> Row:
         manifest = entrant.manifest(self._trust)
-        first = races[0].conditions
-        conditions = {
-            name: value for one in reversed(races) for name, value in one.conditions.items() if name in _CONDITIONS
-        }
-        picked = {  # by baselines that are tuned
-            name: first[name] for name in races[0].baselines if isinstance(first.get(name), dict)
-        }
-        conditions |= {"baseline_configs": {name: choice["label"] for name, choice in picked.items()}} if picked else {}
-        ways = {name: results.ways(choice) for name, choice in picked.items() if "labels" in choice}
-        conditions |= {"baseline_ways": ways} if ways else {}
         return results.measured_row(
             shape.gemm,
             entrant.config,
@@ -348,7 +381,7 @@ class Bench:
                 entrant.sha256,
                 manifest.sources[compiled_source(manifest.sources)],
             ),
-            conditions | about,
+            results.race_conditions(races) | about,
         )
 
     @property
@@ -363,6 +396,3 @@ class Bench:
 
     def _package(self, gemm: Gemm, config: Config) -> bytes:
         return self.workbench.package(gemm, config, self._build(gemm, config).result())
-
-
-_CONDITIONS = ("at", "swapped", "operand_sets", "temperature_c", "absent", "left_out")

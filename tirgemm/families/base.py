@@ -157,8 +157,9 @@ class WithTileWork(Protocol):
 class WithShortlist(Protocol):
     """A family that ranks a table of configs to find its default."""
 
-    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int) -> list[Config]:
-        """At most ``count`` configs that pass every rule and cut the work in different ways, the default first."""
+    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int, *, trained: bool = True) -> list[Config]:
+        """At most ``count`` configs that pass every rule and cut the work in different ways, the default first; without
+        ``trained`` by the analytic estimate alone."""
         ...
 
 

@@ -1,16 +1,20 @@
-"""Choice across families: their defaults, the one that is expected to be fastest first."""
+"""Choice across families: their defaults, the one that is expected to be fastest first, and what a search begins
+with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.families.base import Family
+from tirgemm.families.base import Family, WithShortlist
 from tirgemm.families.common.config_columns import ConfigColumns
-from tirgemm.families.common.ranking_model import ranking_model
+from tirgemm.families.common.ranking_model import RankingModel, ranking_model
 from tirgemm.families.features import expected_us, features
 from tirgemm.gemm import Gemm
+
+# A family that the model says nothing of has its default tried where its estimate is at most so many times the best's.
+PROMISING = 1.5
 
 
 def ranked_defaults(families: Iterable[Family], gemm: Gemm, device: Device, regime: str) -> list[tuple[Family, Config]]:
@@ -22,9 +26,56 @@ def ranked_defaults(families: Iterable[Family], gemm: Gemm, device: Device, regi
     model = ranking_model(device)
     if model is None or not all(model.covers(family.name, gemm, regime) for family, _ in defaults):
         return sorted(defaults, key=lambda pair: pair[0].predict_us(gemm, pair[1], device, regime))
-    times = {}
-    for family, config in defaults:
-        columns = ConfigColumns.of([config])
-        found = features(gemm, columns, device, regime, family)
-        times[family.name] = float(expected_us(gemm, columns, found, regime, model)[0])
+    times = {family.name: _expected(family, config, gemm, device, regime, model) for family, config in defaults}
     return sorted(defaults, key=lambda pair: times[pair[0].name])
+
+
+def opening(families: Sequence[Family], gemm: Gemm, device: Device, regime: str, count: int) -> list[Config]:
+    """What is tried before anything is searched for, best first.
+
+    The best default; the ``count`` best over all families by the ranking model; the best by analytic estimates alone,
+    where those choose otherwise. Where the model does not cover a family, its default too, unless its estimate is far
+    behind. Families without a list of their own have only their defaults. With a ``count`` of 0 every family's default
+    and nothing else.
+    """
+    defaults = ranked_defaults(families, gemm, device, regime)
+    if not count:
+        return [config for _, config in defaults]
+    model = ranking_model(device)
+    covered = [f for f in families if model is not None and model.covers(f.name, gemm, regime)]
+    own = {family.name: config for family, config in defaults}
+    lists = {f.name: f.shortlist(gemm, device, regime, count) for f in families if isinstance(f, WithShortlist)}
+    if model is not None and len(covered) > 1:
+        ranked: dict[Config, float] = {}
+        for family in covered:
+            latest = 0.0
+            for config in lists.get(family.name, [own[family.name]]):  # in the family's own order
+                latest = ranked[config] = max(latest, _expected(family, config, gemm, device, regime, model))
+        best = sorted(ranked, key=lambda config: ranked[config])[:count]
+    else:
+        best = [config for f in covered or families for config in lists.get(f.name, [])][:count]
+    by_estimate = _by_estimate(families, own, gemm, device, regime)
+    limit = PROMISING * min(by_estimate.values())
+    first = min(by_estimate, key=lambda config: by_estimate[config])
+    uncovered = {family.name for family in families} - {family.name for family in covered}
+    others = [config for config, us in by_estimate.items() if config.family in uncovered and us <= limit]
+    return list(dict.fromkeys([defaults[0][1], *best, first, *others]))
+
+
+def _by_estimate(
+    families: Sequence[Family], defaults: Mapping[str, Config], gemm: Gemm, device: Device, regime: str
+) -> dict[Config, float]:
+    """Each family's default by its analytic estimate, with that estimate."""
+    times = {}
+    for family in families:
+        config = defaults[family.name]
+        if isinstance(family, WithShortlist):
+            (config,) = family.shortlist(gemm, device, regime, 1, trained=False)
+        times[config] = family.predict_us(gemm, config, device, regime)
+    return times
+
+
+def _expected(family: Family, config: Config, gemm: Gemm, device: Device, regime: str, model: RankingModel) -> float:
+    """Microseconds of a config that the model expects."""
+    columns = ConfigColumns.of([config])
+    return float(expected_us(gemm, columns, features(gemm, columns, device, regime, family), regime, model)[0])

@@ -1,4 +1,5 @@
-"""Budget of a search in trials and seconds, and the test whether a stored kernel's search covers a requested one."""
+"""Budget of a search: its effort with bounds in trials and seconds, and the test whether a stored kernel's search
+covers a requested one."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tirgemm.errors import InvalidRequest
+from tirgemm.tuning.effort import Effort, effort_named
 
 if TYPE_CHECKING:
     from tirgemm.tuning.records import KernelRecord
@@ -17,13 +19,15 @@ MAX_SECONDS = 7 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """At most ``trials`` candidates built (those already recorded for the problem count) and ``seconds`` of search.
+    """What a search may spend: it ends by its ``effort``, after ``trials`` candidates built (those already recorded for
+    the problem count) or ``seconds`` of search at the latest.
 
     Building the fallback, selecting and certifying come on top. Raises InvalidRequest outside the limits.
     """
 
-    trials: int = 32
-    seconds: float = 120.0
+    trials: int = Effort.STANDARD.usual_trials
+    seconds: float = Effort.STANDARD.usual_seconds
+    effort: Effort = Effort.STANDARD
 
     def __post_init__(self) -> None:
         if type(self.trials) is not int or not 1 <= self.trials <= MAX_TRIALS:
@@ -32,32 +36,58 @@ class Budget:
             raise InvalidRequest(f"budget seconds is {self.seconds!r}; it must be a number")
         if not 0 < self.seconds <= MAX_SECONDS:
             raise InvalidRequest(f"budget seconds is {self.seconds}; it must be above 0 and at most {MAX_SECONDS:.0f}")
+        effort_named(self.effort)
+
+    @classmethod
+    def of(cls, effort: str | None = None, trials: int | None = None, seconds: float | None = None) -> Budget:
+        """The budget of an effort, ``standard`` where none is named, with the effort's own bounds where none are."""
+        chosen = Effort.STANDARD if effort is None else effort_named(effort)
+        return cls(
+            chosen.usual_trials if trials is None else trials,
+            chosen.usual_seconds if seconds is None else seconds,
+            chosen,
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {"trials": self.trials, "seconds": self.seconds}
 
     def on_top_of(self, spent: int) -> Budget:
-        """This budget for a search that goes on from ``spent`` recorded trials and is to try ``trials`` more."""
-        return Budget(min(self.trials + spent, MAX_TRIALS), self.seconds)
+        """The budget of a search that goes on from ``spent`` recorded trials and is to try ``trials`` more: for who
+        wants more than the effort gave, so that only a gain of next to nothing ends it earlier."""
+        return Budget(min(self.trials + spent, MAX_TRIALS), self.seconds, Effort.EXHAUSTIVE)
 
 
 def usual(budget: Budget) -> bool:
-    """Whether ``budget`` asks for no more trials than one that nobody named."""
-    return budget.trials <= Budget().trials
+    """Whether ``budget`` asks for no more than one that nobody named."""
+    return budget.effort.level <= Budget().effort.level and budget.trials <= Budget().trials
+
+
+def effort_of(record: KernelRecord) -> Effort:
+    """The effort that the search behind ``record`` made. Shipped records stand for the usual one, and so does one that
+    does not say, or names another version's level."""
+    if record.role != "tuned":
+        return Effort.NONE
+    said = record.timings.search.effort if record.timings.search and not record.shipped else None
+    return Effort(said) if said in list(Effort) else Effort.STANDARD
 
 
 def covers(record: KernelRecord, budget: Budget, families: Collection[str] | None = None) -> bool:
     """Whether the search behind ``record`` did what ``budget`` asks for, so that ``record`` is the answer.
 
-    True for a tuned kernel whose search tried at least ``budget.trials`` candidates, or used up the space, or used up
-    at least ``budget.seconds``, in all of ``families`` (None: all that support the problem). A kernel of shipped
-    records stands for a search of the usual budget. Any other request goes on from the records.
+    True for a tuned kernel whose search came to the end of that effort or a larger one, tried at least
+    ``budget.trials`` candidates, used up the space, or used up at least ``budget.seconds``, in all of ``families``
+    (None: all that support the problem). A kernel of shipped records stands for a search of the usual budget. Of effort
+    ``none`` any kernel that is certified is the answer. Any other request goes on from the records.
     """
+    if budget.effort is Effort.NONE:
+        return record.role != "unverified" and (families is None or record.config.family in families)
     search = record.timings.search
     searched = search.families if search else None  # None: all that support the problem
     if record.role != "tuned" or (searched is not None and (families is None or not set(families) <= set(searched))):
         return False
     ended, seconds = (search.ended, search.seconds or 0.0) if search else (None, 0.0)
     if ended == "shipped" and usual(budget):
+        return True
+    if ended in ("expected_gain", "complete") and effort_of(record).level >= budget.effort.level:
         return True
     return budget.trials <= record.trials or ended == "exhausted" or (ended == "seconds" and budget.seconds <= seconds)

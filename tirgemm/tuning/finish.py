@@ -28,7 +28,7 @@ REPORT_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Effort:
+class FinishPlan:
     """How long the last stages may take.
 
     ``finalists`` beside the default and what is served; ``samples`` and seconds of the race that chooses and of the one
@@ -47,9 +47,13 @@ class Effort:
     untimed: str = ""
 
 
-FULL = Effort()
+FULL = FinishPlan()
+# After a quick search, which is to take as long as a certificate does.
+QUICK = FinishPlan(
+    3, 20, 0.5, 0.25, "ready", confirms=False, untimed="not measured: effort quick takes no time for the other regime"
+)
 # After a search that was stopped: its user waits.
-STOPPED = Effort(1, 10, 0.5, 0.5, "none", confirms=False, untimed="not measured: the search was stopped")
+STOPPED = FinishPlan(1, 10, 0.5, 0.5, "none", confirms=False, untimed="not measured: the search was stopped")
 
 
 @dataclass(frozen=True)
@@ -71,52 +75,77 @@ class Finalist:
         return self.binary.binary_sha256, self.binary.launch
 
 
-def finish(tuning: TuningTask, summary: SearchSummary, effort: Effort = FULL) -> KernelRecord:
+def finish(tuning: TuningTask, summary: SearchSummary, plan: FinishPlan = FULL) -> KernelRecord:
     """Select among the best few, the default and the kernel that is served, certify the choice and store it as the
     answer.
 
     One race chooses; the figures that are stored are those of a second one, between the choice, the default and the
     baselines. A finalist that fails in a race or in its certificate is recorded so, and the next best is chosen. After
-    a search that was stopped the effort is ``STOPPED``, whatever was given. Raises VerificationFailed or
+    a search that was stopped the plan is ``STOPPED``, whatever was given. Raises VerificationFailed or
     MeasurementFailed where none is left, Cancelled.
     """
-    effort = _effort(tuning, effort)
-    served_config = _served(tuning)
-    offered = _finalists(tuning, served_config, effort.finalists)
-    answers = {finalist.kernel for finalist in offered if finalist.config == served_config}
-    finalists = _distinct(offered)
-    default = finalists[0]
-    served = next((finalist for finalist in finalists if finalist.kernel in answers), None)
-    alone = len(finalists) == 1
-    tuning.enter(Phase.CHOOSING, "the only one measured" if alone else f"among the best {len(finalists)}")
-    result = RaceResult({}) if alone else _selection(tuning, finalists, default, effort)
-    swapped = not effort.confirms
-    left = [finalist for finalist in finalists if finalist.name not in result.failed]
-    while left:
-        choice = ONLY_THE_DEFAULT if alone else _choice(tuning, left, result, default, served)
-        winner = left[choice.index]
-        stays = winner is (served if served in left else default)
-        if not stays and choice.lead < 1 + SMALL_GAP and not swapped:
-            result = joined(result, _selection(tuning, left, default, effort, swap=True))
-            left = [finalist for finalist in left if finalist.name not in result.failed]
-            swapped = True
-            continue
+    plan = _plan(tuning, plan)
+    selection = Selection(tuning, plan)
+    while selection.left:
+        winner, choice = selection.choose()
         tuning.enter(Phase.CERTIFYING)
         try:
             certificate = tuning.evaluator.certify(winner.package)
-            report = _report(tuning, winner, default, effort)
+            report = _report(tuning, winner, selection.default, plan)
         except TirgemmError as error:
             mark_failed(tuning, winner.config, error)
-            left = [finalist for finalist in left if finalist is not winner]
+            selection.left.remove(winner)
             continue
-        timings = _timings(tuning, winner, default, report, choice, summary, effort)
+        timings = _timings(tuning, winner, selection.default, report, choice, summary, plan)
         return _store(tuning, winner, certificate, timings, summary)
-    raise VerificationFailed(f"none of the {len(finalists)} fastest candidates of {tuning.gemm} passed its certificate")
+    count = len(selection.finalists)
+    raise VerificationFailed(f"none of the {count} fastest candidates of {tuning.gemm} passed its certificate")
 
 
-def _effort(tuning: TuningTask, effort: Effort) -> Effort:
-    """The effort at this moment: a search may be stopped in its last stages, too."""
-    return STOPPED if tuning.end.stopping else effort
+class Selection:
+    """The race that chooses among the ``finalists``, and those of them that are ``left``."""
+
+    def __init__(self, tuning: TuningTask, plan: FinishPlan) -> None:
+        self.tuning = tuning
+        self.plan = plan
+        served = _served(tuning)
+        offered = _finalists(tuning, served, plan.finalists)
+        answers = {finalist.kernel for finalist in offered if finalist.config == served}
+        self.finalists = _distinct(offered)
+        self.default = self.finalists[0]
+        self.served = next((finalist for finalist in self.finalists if finalist.kernel in answers), None)
+        self.alone = len(self.finalists) == 1
+        words = "the only one measured" if self.alone else f"among the best {len(self.finalists)}"
+        tuning.enter(Phase.CHOOSING, words)
+        self._result = RaceResult({}) if self.alone else _selection(tuning, self.finalists, self.default, plan)
+        self._swapped = not plan.confirms
+        self.left = self._running(self.finalists)
+
+    def choose(self) -> tuple[Finalist, Choice]:
+        """The best of those that are left, and why; a small lead is raced again with the buffers swapped, once. Raises
+        VerificationFailed where none is left."""
+        while self.left:
+            choice = (
+                ONLY_THE_DEFAULT
+                if self.alone
+                else _choice(self.tuning, self.left, self._result, self.default, self.served)
+            )
+            winner = self.left[choice.index]
+            stays = winner is (self.served if self.served in self.left else self.default)
+            if stays or choice.lead >= 1 + SMALL_GAP or self._swapped:
+                return winner, choice
+            again = _selection(self.tuning, self.left, self.default, self.plan, swap=True)
+            self._result, self._swapped = joined(self._result, again), True
+            self.left = self._running(self.left)
+        raise VerificationFailed(f"none of the {len(self.finalists)} fastest candidates of {self.tuning.gemm} runs")
+
+    def _running(self, finalists: list[Finalist]) -> list[Finalist]:
+        return [finalist for finalist in finalists if finalist.name not in self._result.failed]
+
+
+def _plan(tuning: TuningTask, plan: FinishPlan) -> FinishPlan:
+    """The plan at this moment: a search may be stopped in its last stages, too."""
+    return STOPPED if tuning.end.stopping else plan
 
 
 def _served(tuning: TuningTask) -> Config | None:
@@ -166,14 +195,14 @@ def _distinct(finalists: list[Finalist]) -> list[Finalist]:
 
 
 def _selection(
-    tuning: TuningTask, finalists: list[Finalist], default: Finalist, effort: Effort, *, swap: bool = False
+    tuning: TuningTask, finalists: list[Finalist], default: Finalist, plan: FinishPlan, *, swap: bool = False
 ) -> RaceResult:
     """The race that chooses, between the finalists alone; the default's samples stand beside the others'.
 
     Each finalist's samples become a sample set of its record; one that fails is recorded so.
     """
-    effort = _effort(tuning, effort)
-    options = RaceOptions(tuning.regime, effort.samples, effort.selection_s, "selection", tuning.seed, swap)
+    plan = _plan(tuning, plan)
+    options = RaceOptions(tuning.regime, plan.samples, plan.selection_s, "selection", tuning.seed, swap)
     result = tuning.evaluator.race({finalist.name: finalist.package for finalist in finalists}, (), options)
     theirs = result.samples.get(default.name)
     samples: dict[str, SampleSet] = {}
@@ -214,15 +243,15 @@ def mark_failed(tuning: TuningTask, config: Config, error: TirgemmError) -> None
     tuning.store.add_candidate(failed(base, error))
 
 
-def _report(tuning: TuningTask, winner: Finalist, default: Finalist, effort: Effort) -> SampleSet:
+def _report(tuning: TuningTask, winner: Finalist, default: Finalist, plan: FinishPlan) -> SampleSet:
     """Samples of the choice that did not choose it, beside the default and the baselines: a race of their own.
 
     Where a gap is small half of them are taken with the buffers swapped. Raises what ends the winner.
     """
     # Neither the operands nor the order of the turns are those of the selection.
-    effort = _effort(tuning, effort)
-    options = RaceOptions(tuning.regime, effort.samples, effort.report_s, "report", tuning.seed + 1)
-    return _beside_default(tuning, winner, default, options, effort, confirm=effort.confirms)
+    plan = _plan(tuning, plan)
+    options = RaceOptions(tuning.regime, plan.samples, plan.report_s, "report", tuning.seed + 1)
+    return _beside_default(tuning, winner, default, options, plan, confirm=plan.confirms)
 
 
 def _beside_default(
@@ -230,13 +259,13 @@ def _beside_default(
     winner: Finalist,
     default: Finalist,
     options: RaceOptions,
-    effort: Effort,
+    plan: FinishPlan,
     *,
     confirm: bool = False,
 ) -> SampleSet:
     """The winner's samples beside the default's, which are its own where it is the default. Both are kept."""
     entries = {finalist.name: finalist.package for finalist in (winner, default)}
-    evaluator, wanted = tuning.evaluator, _effort(tuning, effort).baselines
+    evaluator, wanted = tuning.evaluator, _plan(tuning, plan).baselines
     baselines = () if wanted == "none" else evaluator.ready_baselines if wanted == "ready" else evaluator.baselines
     result = evaluator.race(entries, baselines, options, confirm=confirm)
     samples = result.of(winner.name)
@@ -257,20 +286,20 @@ def _timings(
     report: SampleSet,
     choice: Choice,
     summary: SearchSummary,
-    effort: Effort,
+    plan: FinishPlan,
 ) -> Timings:
     """Both regimes' figures of the winner, the default's, and why it was chosen."""
     selection = SelectionReason(choice.reason, ratio_to_default(report)[1])
     timings = Timings({tuning.regime: timing_summary(report)}, str(default.config), selection, summary)
     other = next(regime for regime in REGIMES if regime != tuning.regime)
-    effort = _effort(tuning, effort)
-    if effort.untimed:
-        return timings.with_regime(other, NotTimed(effort.untimed))
+    plan = _plan(tuning, plan)
+    if plan.untimed:
+        return timings.with_regime(other, NotTimed(plan.untimed))
     if tuning.device.kind == "cuda":
         timings = replace(timings, stream=_stream(tuning.evaluator.measurer.stream))
-    options = RaceOptions(other, effort.samples, effort.other_regime_s, "other_regime", tuning.seed)
+    options = RaceOptions(other, plan.samples, plan.other_regime_s, "other_regime", tuning.seed)
     try:
-        samples = _beside_default(tuning, winner, default, options, effort)
+        samples = _beside_default(tuning, winner, default, options, plan)
     except Cancelled:
         raise
     except TirgemmError as error:

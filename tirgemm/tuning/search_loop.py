@@ -1,4 +1,5 @@
-"""``SearchLoop``: proposes, builds and measures candidates until the budget is spent or the search is stopped."""
+"""``SearchLoop``: proposes, builds and measures candidates until its effort has come to its end, the budget is spent or
+the search is stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from typing import TYPE_CHECKING
 from tirgemm.errors import Cancelled
 from tirgemm.events import BatchProposed, CandidateRecorded, Phase
 from tirgemm.timings import SearchEnd
-from tirgemm.tuning.search.search import Proposal, Search
+from tirgemm.tuning.search.search import LEAST_TRIED, Proposal, Search
+
+# Candidates of a batch, and at most twice as many in flight before the next one is asked for.
+BATCH = 8
 
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
@@ -22,10 +26,12 @@ if TYPE_CHECKING:
 class SearchLoop:
     """Keeps the build pool filled and the device busy. On a CPU building and measuring alternate.
 
-    A batch is at most a quarter of the trials that are left, so that the model learns within the search. On a GPU the
-    next one is asked for when half of the last one's size has come back, which keeps the builds going meanwhile.
-    ``trials`` counts the candidates that were proposed, with those that are recorded from earlier. With ``only`` so
-    many more are tried, in one batch, whatever the budget says.
+    What is expected to be the best goes first, in one batch where a trained model expects it. Any other batch is at
+    most ``BATCH``, and a quarter of the trials that are left, so that the model learns within the search. On a GPU the
+    next one is asked for when half of the last one's size has come back, which keeps the builds going meanwhile. A
+    batch whose expected gain is below the effort's least waits for all results before it, and ends the search if that
+    is so then. ``trials`` counts the candidates that were proposed, with those that are recorded from earlier. With
+    ``only`` so many more are tried, in one batch, whatever the budget says.
     """
 
     def __init__(self, tuning: TuningTask, search: Search, trials: int, only: int | None = None) -> None:
@@ -35,7 +41,13 @@ class SearchLoop:
         self.only = only
         self.limit = tuning.budget.trials if only is None else trials + only
         self.overlap = tuning.device.kind != "cpu"
-        self.most = max(8, 2 * tuning.workbench.pool.processes) if self.overlap else 8
+        self.effort = tuning.budget.effort
+        # What was asked for and is not known yet to be worth its time, and the gain that is expected of it.
+        self.held: list[Proposal] = []
+        self.expected_gain: float | None = None
+        self.hopeless = False
+        self._results = 0
+        self._judged_after = -1
         # Results that are to come back before the next batch.
         self.awaited = 0
         tuning.deadline = self.deadline = time.monotonic() + tuning.budget.seconds
@@ -69,6 +81,10 @@ class SearchLoop:
         """Why no more is proposed, once that is so."""
         if self.exhausted:
             return "exhausted"
+        if self.hopeless:
+            return "expected_gain"
+        if self.only is not None and self.trials == self.limit < self.tuning.budget.trials:
+            return "complete"
         return "trials" if self.trials >= self.limit else "seconds"
 
     def _step(self) -> bool:
@@ -90,26 +106,42 @@ class SearchLoop:
         return bool(self.building or self.built) or self._may_propose()
 
     def _may_propose(self) -> bool:
-        return not self.exhausted and self.trials < self.limit and not self.late
+        return not (self.exhausted or self.hopeless or self.late) and self.trials < self.limit
 
     @property
     def batch(self) -> int:
         """How many candidates to propose next."""
-        return self.only or max(1, min(self.most, (self.limit - self.trials) // 4))
+        if self.only:
+            return self.only
+        left = self.limit - self.trials
+        if self.search.model.learns:
+            return max(1, min(BATCH, left // 4))
+        return min(left, max(BATCH, len(self.search.first())))
 
     def wants_proposals(self) -> bool:
         """Whether it is time for the next batch."""
         if not self._may_propose():
             return False
         waiting = len(self.building) + len(self.built)
-        return not waiting or (self.overlap and self.awaited <= 0 and waiting <= self.most)
+        if self.held:  # judged anew by every result that comes
+            return not waiting or self._judged_after < self._results
+        return not waiting or (self.overlap and self.awaited <= 0 and waiting <= 2 * BATCH)
 
     def propose(self) -> None:
-        """Ask the search for a batch and submit its builds."""
-        self._pause()
-        if not self.measured or not self.overlap:
-            self.tuning.enter(Phase.BUILDING)
-        proposals = self.search.ask(self.batch)
+        """Ask the search for a batch and submit its builds, if it is worth its time."""
+        if not self.held:
+            self._pause()
+            if not self.measured or not self.overlap:
+                self.tuning.enter(Phase.BUILDING)
+            self.held = self.search.ask(self.batch)
+        self._judged_after = self._results
+        in_flight = bool(self.building or self.built)
+        if in_flight and not self.search.model.learns and self.search.tried < LEAST_TRIED:
+            return
+        if self._is_hopeless(self.held):
+            self.hopeless = not in_flight
+            return
+        proposals, self.held = self.held, []
         self.awaited = (len(proposals) + 1) // 2
         self.exhausted = not proposals
         self.trials += len(proposals)
@@ -122,9 +154,17 @@ class SearchLoop:
                 proposed=len(proposals),
                 trials=self.trials,
                 pruned=dict(self.search.pruned),
+                expected_gain=self.expected_gain,
                 seconds_left=self.tuning.seconds_left(),
             )
         )
+
+    def _is_hopeless(self, proposals: list[Proposal]) -> bool:
+        """Whether less is expected of a batch than the effort is for."""
+        if self.only is not None or not proposals:
+            return False
+        self.expected_gain = self.search.expected_gain(proposals)
+        return self.expected_gain is not None and self.expected_gain < self.effort.least_gain
 
     def _pause(self) -> None:
         """Do what the caller does between batches, on nobody's budget: the search's clock stands still."""
@@ -147,6 +187,7 @@ class SearchLoop:
         candidate = self.tuning.evaluator.candidate(proposal, future)
         self.search.tell([candidate])
         self.awaited -= 1
+        self._results += 1
         self.tuning.emit(
             CandidateRecorded(
                 config=str(candidate.config),

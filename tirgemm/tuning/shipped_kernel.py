@@ -11,7 +11,7 @@ from tirgemm.gemm import REGIMES
 from tirgemm.timings import NotTimed, SearchSummary, SelectionReason, Timings
 from tirgemm.tuning.comparable_times import fastest
 from tirgemm.tuning.evaluate import timing_summary
-from tirgemm.tuning.finish import Effort, mark_failed
+from tirgemm.tuning.finish import FinishPlan, mark_failed
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.offer import Offer
@@ -20,7 +20,7 @@ from tirgemm.tuning.tuning_task import TuningTask
 # Of an offer so many configs are tried: raced with the default, or built one after the other until one is right.
 TRIED = 4
 # In which nothing is waited for: the answer is there before a search would have begun.
-EFFORT = Effort(
+PLAN = FinishPlan(
     TRIED,
     selection_s=1.0,
     baselines="ready",
@@ -72,14 +72,14 @@ def _certified(tuning: TuningTask, config: Config, default: Config, count: int, 
     package = tuning.workbench.package(tuning.gemm, config, binary)
     tuning.enter(Phase.CERTIFYING)
     certificate = evaluator.certify(package)
-    options = RaceOptions(tuning.regime, EFFORT.samples, EFFORT.report_s, "report", tuning.seed + 1)
+    options = RaceOptions(tuning.regime, PLAN.samples, PLAN.report_s, "report", tuning.seed + 1)
     samples = evaluator.race({config.digest: package}, evaluator.ready_baselines, options).of(config.digest)
     tuning.store.add_samples(evaluator.key(config), samples)
     words = f"the fastest of {count} shipped candidates, measured on such a device with this driver and TVM"
     timings = Timings({tuning.regime: timing_summary(samples)}, str(default), SelectionReason(words), summary)
     for regime in REGIMES:
         if regime != tuning.regime:
-            timings = timings.with_regime(regime, NotTimed(EFFORT.untimed))
+            timings = timings.with_regime(regime, NotTimed(PLAN.untimed))
     record = evaluator.store_kernel(config, binary, "tuned", certificate, timings, trials=summary.trials)
     tuning.emit(KernelSelected(kernel=record.id, config=str(config), timings=timings))
     return record

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, TirgemmError
 from tirgemm.gemm import Gemm
+from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.finish import finish
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.search.similar_problems import nearest
@@ -162,7 +163,10 @@ class Sweep:
         tuning.end.finishing = True
         ended = "interrupted" if tuning.end.stopping else problem.loop.ended
         try:
-            record = finish(tuning, tuning.searched(problem.loop, ended))
+            if tuning.effort is Effort.NONE:
+                record = tuning.fallback()
+            else:
+                record = finish(tuning, tuning.searched(problem.loop, ended), tuning.plan)
             self._note(Outcome(tuning.gemm, record))
         except Cancelled:
             raise

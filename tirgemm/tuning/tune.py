@@ -15,15 +15,16 @@ from tirgemm.config import Config
 from tirgemm.errors import Cancelled, Interrupted, TirgemmError
 from tirgemm.events import Done, FallbackStored, Phase, SearchStarted, WasCancelled
 from tirgemm.families import Family
-from tirgemm.families.choice import ranked_defaults
+from tirgemm.families.choice import opening, ranked_defaults
 from tirgemm.timings import SearchEnd, SearchSummary, Timings
-from tirgemm.tuning.budget import covers, usual
-from tirgemm.tuning.finish import FULL, finish
+from tirgemm.tuning.budget import Budget, covers, usual
+from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.finish import FULL, QUICK, Finalist, FinishPlan, Selection, finish
 from tirgemm.tuning.records import Candidate, KernelRecord, Status
 from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning.search.search import Search
 from tirgemm.tuning.search_loop import SearchLoop
-from tirgemm.tuning.shipped_kernel import EFFORT, offered_configs, shipped_kernel
+from tirgemm.tuning.shipped_kernel import PLAN, offered_configs, shipped_kernel
 from tirgemm.tuning.tuning_task import TuningTask, chosen_families
 
 
@@ -85,19 +86,25 @@ class Tuning(TuningTask):
                 families=tuple(f.name for f in self.families),
                 space={f.name: f.space(self.gemm, self.device).size for f in self.families},
                 budget=self.budget.to_json(),
+                effort=self.effort,
                 recorded=len(self.recorded()),
                 standing=self.standing(),
             )
         )
         try:
+            if self._offer is None:
+                self.build_ahead()
             known = self.fallback()
             with self.workbench.waits_told(self.tell_wait):
-                record = known if known is self._shipped and covers(known, self.budget) else self._improved(known)
+                done = self.effort is Effort.NONE or (known is self._shipped and covers(known, self.budget))
+                record = known if done else self._improved(known)
         except Cancelled as error:
             self.emit(WasCancelled())
             if self.end.stopping:
                 raise Interrupted(f"tuning of {self.gemm} was stopped before its first kernel was certified") from error
             raise
+        finally:
+            self.workbench.forget_ahead(self.gemm)
         self.emit(Done(kernel=record.id, config=str(record.config), timings=record.timings))
         return record
 
@@ -116,7 +123,32 @@ class Tuning(TuningTask):
         summary = self.try_offered() if only_offered else self.search()
         self.raise_if_cancelled()
         self.end.finishing = True
-        return known if self._is_best(known) else finish(self, summary, EFFORT if only_offered else FULL)
+        return known if self._is_best(known) else finish(self, summary, PLAN if only_offered else self.plan)
+
+    @property
+    def effort(self) -> Effort:
+        return self.budget.effort
+
+    @property
+    def plan(self) -> FinishPlan:
+        """How long the last stages behind the search may take."""
+        return FULL if self.effort.searches else QUICK
+
+    def build_ahead(self) -> None:
+        """Begin to build what the search will begin with, where that does not wait for what is measured meanwhile."""
+        if self.effort is not Effort.NONE and self.device.kind != "cpu":
+            for config in opening(self.families, self.gemm, self.device, self.regime, self.effort.first):
+                if self.store.candidate(self.evaluator.key(config)) is None:
+                    self.workbench.build_ahead(self.gemm, config)
+
+    def selected(self, budget: Budget) -> Finalist:
+        """What a search of this budget chooses, from now on this tuning's, packaged, with neither certificate nor
+        figures of its own. Raises VerificationFailed where nothing runs, and Cancelled."""
+        self.require_present()
+        self.budget = budget
+        self.search()
+        self.raise_if_cancelled()
+        return Selection(self, self.plan).choose()[0]
 
     def try_offered(self) -> SearchSummary:
         """Build, verify, measure and record what was shipped for another device, driver or TVM. Returns what was tried,
@@ -130,7 +162,7 @@ class Tuning(TuningTask):
             ended = loop.run()
         finally:
             self.deadline = None
-        summary = self.searched(loop, "shipped" if ended == "trials" else ended)
+        summary = self.searched(loop, "shipped" if ended in ("trials", "complete") else ended)
         return replace(summary, shipped=self._offer.origin)
 
     def search(self) -> SearchSummary:
@@ -157,9 +189,16 @@ class Tuning(TuningTask):
             recorded=recorded,
             history=self.store.history(self.device.key, self.regime, near=self.gemm),
             offered=self._offered,
+            first=self.effort.first,
             given_up=lambda: self.end.requested,
         )
-        return SearchLoop(self, search, self._spent(recorded))
+        spent = self._spent(recorded)
+        if self.effort.searches:
+            return SearchLoop(self, search, spent)
+        wanted = 0 if self.effort is Effort.NONE else len(search.first())
+        if self.effort is Effort.QUICK and search.model.learns:  # which has no list of what is best
+            wanted = max(wanted, self.effort.first + 1 - spent)
+        return SearchLoop(self, search, spent, only=max(0, min(wanted, self.budget.trials - spent)))
 
     def loop_over(self, configs: Sequence[Config]) -> SearchLoop:
         """The loop that tries ``configs`` and the defaults of their families, as far as they are not recorded yet, in
@@ -174,6 +213,7 @@ class Tuning(TuningTask):
             seed=self.seed,
             recorded=recorded,
             offered=configs,
+            first=0,
             given_up=lambda: self.end.requested,
         )
         return SearchLoop(self, search, self._spent(recorded), only=len(search.first()))
@@ -181,7 +221,7 @@ class Tuning(TuningTask):
     def searched(self, loop: SearchLoop, ended: SearchEnd) -> SearchSummary:
         """What was tried, by count, once ``loop`` has ended."""
         self._record_pruned(loop.search)
-        return self._summary(ended, dict(loop.search.pruned))
+        return self._summary(ended, dict(loop.search.pruned), loop.expected_gain)
 
     # -- parts of the stages ------------------------------------------------------------------
 
@@ -209,7 +249,7 @@ class Tuning(TuningTask):
         """How many of the recorded candidates count for the budget."""
         return len([c for c in recorded if c.status is not Status.PRUNED and self.is_ours(c.config)])
 
-    def _summary(self, ended: SearchEnd, pruned: dict[str, int]) -> SearchSummary:
+    def _summary(self, ended: SearchEnd, pruned: dict[str, int], expected_gain: float | None = None) -> SearchSummary:
         """What the search spent and found, as a kernel's timings have it."""
         statuses = Counter(candidate.status.value for candidate in self.recorded())
         trials = self.standing().tried
@@ -220,6 +260,8 @@ class Tuning(TuningTask):
             statuses=dict(statuses),
             ended=ended,
             seconds=self.budget.seconds,
+            effort=self.effort.value,
+            expected_gain=expected_gain,
             families=tuple(family.name for family in self.families) if restricted else None,
         )
 

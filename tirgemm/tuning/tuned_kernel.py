@@ -59,6 +59,7 @@ class TuneRequest:
         regime: str,
         budget: Budget | None,
         *,
+        effort: str | None = None,
         seed: int = 0,
         families: Iterable[str] | None = None,
         retune: bool = False,
@@ -69,8 +70,11 @@ class TuneRequest:
             raise InvalidGemm(f"gemm is {gemm!r:.80}; give a tirgemm.Gemm, or its text such as '4096x4096x4096:f16:nt'")
         if budget is not None and not isinstance(budget, Budget):
             raise InvalidRequest(f"budget is {budget!r:.80}; give tirgemm.Budget(trials=..., seconds=...)")
+        spent = Budget.of(effort) if budget is None else budget
+        if budget is not None and effort is not None:
+            spent = Budget.of(effort, budget.trials, budget.seconds)
         names = None if families is None else tuple(families)
-        return cls(problem, detect_device(device), regime_named(regime), budget or Budget(), seed, names, retune)
+        return cls(problem, detect_device(device), regime_named(regime), spent, seed, names, retune)
 
 
 def tune(

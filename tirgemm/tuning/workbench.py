@@ -5,6 +5,7 @@ Building and measuring cost seconds to start, so a worker keeps one workbench fo
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
@@ -52,6 +53,7 @@ class Workbench:
         self.device = device
         self.store = store
         self.signer = signer or Signer.generate()
+        self._ahead: dict[tuple[Gemm, Config], Future[Binary]] = {}
         self.pool = BuildPool(device, processes=processes, lock_dir=lock_dir)
         self.measurer = (
             Measurer(
@@ -67,8 +69,26 @@ class Workbench:
         self.pool.warm()
 
     def build(self, gemm: Gemm, config: Config) -> Future[Binary]:
-        """Instantiate and compile one config in a build process. The future raises BuildFailed."""
-        return self.pool.submit(gemm, config)
+        """Instantiate and compile one config in a build process, unless that was begun ahead. The future raises
+        BuildFailed."""
+        return self._ahead.pop((gemm, config), None) or self.pool.submit(gemm, config)
+
+    def build_ahead(self, gemm: Gemm, config: Config, begun: Future[Binary] | None = None) -> None:
+        """Begin the build that will be asked for, or take one that was ``begun``."""
+        if (gemm, config) not in self._ahead:
+            self._ahead[gemm, config] = begun or self.build(gemm, config)
+
+    def forget_ahead(self, gemm: Gemm) -> None:
+        """Give up the builds of a problem that nobody has asked for."""
+        for key in [key for key in self._ahead if key[0] == gemm]:
+            self._ahead.pop(key).cancel()
+
+    def on(self, store: Store) -> Workbench:
+        """This workbench, its processes and its key, with another store."""
+        other = copy.copy(self)
+        other.store = store
+        store.put_device(self.device)
+        return other
 
     def ended(self, builds: Collection[Future[Binary]], timeout_s: float = 0.1) -> set[Future[Binary]]:
         """Those of ``builds`` that have ended, once one has or ``timeout_s`` is over."""

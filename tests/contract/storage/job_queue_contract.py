@@ -17,6 +17,7 @@ from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_G
 from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.events import BatchProposed, CandidateRecorded, SearchStarted, UnknownEvent
 from tirgemm.status import JobStatus
+from tirgemm.tuning.effort import Effort
 from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
 
 REPOSITORY = Path(__file__).parents[3]
@@ -26,6 +27,7 @@ KEYS = [DEVICE.key]
 CLAIMER = """
 import sys, time
 from pathlib import Path
+from tirgemm.tuning.effort import Effort
 from tirgemm.tuning_db import Database, JobQueue
 url, folder, owner, key, lease, hold = sys.argv[1:]
 queue = JobQueue(Database(url, Path(folder)))
@@ -92,7 +94,8 @@ class JobQueueContract(QueueFixtures):
     # -- submitting ----------------------------------------------------------------------------
 
     def test_a_job_comes_back_as_it_was_submitted(self, queue: JobQueue) -> None:
-        request = JobRequest(OTHER_GEMM, DEVICE, "isolated", trials=33, seconds=7.25, seed=-(2**63), verify=False)
+        spent: dict[str, Any] = {"trials": 33, "seconds": 7.25, "effort": Effort.QUICK}
+        request = JobRequest(OTHER_GEMM, DEVICE, "isolated", **spent, seed=-(2**63), verify=False)
         job, created = queue.submit(request)
         assert created
         assert job.request == request
@@ -113,8 +116,9 @@ class JobQueueContract(QueueFixtures):
             JobRequest(OTHER_GEMM, DEVICE),
             JobRequest(GEMM, OTHER_DEVICE),
             JobRequest(GEMM, DEVICE, "isolated"),
-            JobRequest(GEMM, DEVICE, trials=33),
+            JobRequest(GEMM, DEVICE, trials=65),
             JobRequest(GEMM, DEVICE, seconds=600.0),
+            JobRequest(GEMM, DEVICE, effort=Effort.EXHAUSTIVE),
             JobRequest(GEMM, DEVICE, verify=False),
         ],
     )

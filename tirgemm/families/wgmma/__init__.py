@@ -74,8 +74,8 @@ class Wgmma:
     def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
         return heuristic.predict_us(gemm, config, device, regime)
 
-    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int) -> list[Config]:
-        return heuristic.shortlist(gemm, device, regime, count)
+    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int, *, trained: bool = True) -> list[Config]:
+        return heuristic.shortlist(gemm, device, regime, count, trained=trained)
 
     def tile_work(self, gemm: Gemm, configs: ConfigColumns, device: Device) -> TileWork:
         return tile_work(gemm, configs, device)

@@ -67,18 +67,18 @@ def default(gemm: Gemm, device: Device, regime: str) -> Config:
     return shortlist(gemm, device, regime, 1)[0]
 
 
-def shortlist(gemm: Gemm, device: Device, regime: str, count: int) -> list[Config]:
+def shortlist(gemm: Gemm, device: Device, regime: str, count: int, *, trained: bool = True) -> list[Config]:
     """At most ``count`` of the best-ranked cuts that pass every rule, best first. Raises Unsupported where none does.
 
     The analytic model ranks the table; where a trained model covers the problem, that ranks the best of it anew, and
-    chooses each cut's raster.
+    chooses each cut's raster, unless ``trained`` is False.
     """
     table, cuts = _table()
     stages = _stages(table, gemm, device)
     cuts = replace(cuts, stages=np.maximum(stages, 2))
     order = _best_estimated(cuts, stages, gemm, device, regime)
     configs = _completed(table.take(order).with_(stages=stages[order]), gemm)
-    model = ranking_model(device)
+    model = ranking_model(device) if trained else None
     if model is not None and model.covers("wgmma", gemm, regime):
         configs = _ranked(configs, model, gemm, device, regime)
     found: list[Config] = []

@@ -19,6 +19,7 @@ from tirgemm.errors import InvalidConfig, MissingExtra
 from tirgemm.families.base import Family
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, Status
+from tirgemm.tuning.search.expected_gain import ModelErrors
 from tirgemm.tuning.search.features import features
 
 Scores = npt.NDArray[np.float64]
@@ -54,6 +55,9 @@ _PARAMETERS: dict[str, Any] = {
 class CostModel(Protocol):
     """What the search asks of a model. Deterministic for the same candidates, in whatever order they came."""
 
+    learns: bool
+    """Whether what a search measures changes what it says of other configs."""
+
     @property
     def trained(self) -> bool:
         """Whether measurements, and not only an analytic estimate, are behind the scores."""
@@ -73,10 +77,15 @@ class CostModel(Protocol):
         """The same without the bonus: what the model believes. Only where it is trained."""
         ...
 
+    def errors(self) -> ModelErrors:
+        """What the model got wrong of measured candidates of the searched problem. Only where it is trained."""
+        ...
+
 
 class Uniform:
     """No model: every config scores alike. What the cost model has to beat."""
 
+    learns = False
     trained = False
 
     def learn(self, candidates: Iterable[Candidate]) -> None:
@@ -88,9 +97,14 @@ class Uniform:
     def expected(self, configs: Sequence[Config]) -> Scores:
         return np.zeros(len(configs))
 
+    def errors(self) -> ModelErrors:
+        return ModelErrors(np.zeros(0), np.zeros(0))
+
 
 class BoostedTrees:
     """Gradient-boosted trees over ``features``, fitted again when new records came and a score is asked for."""
+
+    learns = True
 
     def __init__(
         self, gemm: Gemm, device: Device, regime: Regime, families: Iterable[Family], *, seed: int = 0
@@ -106,6 +120,7 @@ class BoostedTrees:
         self._features: dict[Config, dict[str, float]] = {}
         self._columns: list[str] = []
         self._boosters: list[Any] = []
+        self._out_of_bag = ModelErrors(np.zeros(0), np.zeros(0))
         self._stale = False
 
     @property
@@ -141,6 +156,10 @@ class BoostedTrees:
         self._fit()
         found: Scores = self._votes([self._features_of(config) for config in configs]).mean(axis=0)
         return found
+
+    def errors(self) -> ModelErrors:
+        self._fit()
+        return self._out_of_bag
 
     def _votes(self, rows: Sequence[dict[str, float]]) -> Scores:
         matrix = self._matrix(rows)
@@ -186,12 +205,18 @@ class BoostedTrees:
         matrix, labels, weight = self._matrix(rows), np.array(targets), np.array(weights)
         draw = np.random.default_rng(self.seed & 0x7FFFFFFF)
         self._boosters = []
+        left_out = np.zeros((_MEMBERS, len(rows)), bool)
         for member in range(_MEMBERS):
             sample = weight * draw.poisson(1.0, len(rows))
             sampled = sample if sample.any() else weight
+            left_out[member] = sampled == 0
             # A few hundred rows: threads would cost fifty times what they copy.
             data = xgboost.DMatrix(matrix, label=labels, weight=sampled, nthread=_PARAMETERS["nthread"])
             self._boosters.append(xgboost.train(_PARAMETERS | {"seed": member}, data, _ROUNDS))
+        # What the boosters say that did not see a row (Breiman, Out-of-bag estimation, 1996), of this problem's own.
+        own = (weight == 1.0) & (labels > FAILED) & left_out.any(axis=0)
+        votes = np.where(left_out, self._votes(rows), 0.0).sum(axis=0)[own] / left_out.sum(axis=0)[own]
+        self._out_of_bag = ModelErrors(labels[own] - votes, labels[own])
 
     def _training_set(self) -> tuple[list[dict[str, float]], list[float], list[float]]:
         """Rows in an order that does not depend on when the measurements came."""

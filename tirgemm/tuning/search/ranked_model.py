@@ -22,6 +22,7 @@ from tirgemm.families.features import expected_us, features
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning.search.cost_model import Scores
+from tirgemm.tuning.search.expected_gain import ModelErrors
 
 # Configs whose expected time is kept before all are dropped.
 _KEPT = 100_000
@@ -29,6 +30,8 @@ _KEPT = 100_000
 
 class RankedModel:
     """Implements ``CostModel`` for one problem. Families that ``ranking`` does not cover have their own estimates."""
+
+    learns = False
 
     def __init__(
         self, gemm: Gemm, device: Device, regime: Regime, families: Iterable[Family], ranking: RankingModel
@@ -71,6 +74,10 @@ class RankedModel:
     def expected(self, configs: Sequence[Config]) -> Scores:
         """The same: there is no bonus for doubt."""
         return self.scores(configs)
+
+    def errors(self) -> ModelErrors:
+        us = np.log(list(self._measured.values()))
+        return ModelErrors(self._log_us(list(self._measured)) - us, us.min(initial=math.inf) - us)
 
     def _log_us(self, configs: Sequence[Config]) -> Scores:
         if len(self._expected) >= _KEPT:

@@ -11,17 +11,20 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig, InvalidRequest
-from tirgemm.families.base import Family, WithShortlist
+from tirgemm.families.base import Family
+from tirgemm.families.choice import opening
 from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning.search.cost_model import MAX_HISTORY, BoostedTrees, CostModel, Scores
 from tirgemm.tuning.search.evolution import Evolution, Pick
+from tirgemm.tuning.search.expected_gain import expected_gain
 from tirgemm.tuning.search.neighbourhood import Neighbourhood
 from tirgemm.tuning.search.proposal_filter import Gate
 from tirgemm.tuning.search.ranked_model import RankedModel
@@ -32,9 +35,11 @@ from tirgemm.tuning.search.space_trace import Point, point_of, point_schedule, t
 SIMILAR, OF_EACH = 4, 2
 # In spaces of more points than this a random population of the evolution has few good ones.
 LARGE = 1_000_000
-# The share of proposals that come from the neighbourhood of what is fast, while fewer than FIRST were measured and from
-# then on; the others come from the evolution.
-FIRST, NEAR_SHARES = 8, (1.0, 0.0)
+# The share of proposals that come from the neighbourhood of what is fast, while fewer than NEAR_FIRST were measured and
+# from then on; the others come from the evolution.
+NEAR_FIRST, NEAR_SHARES = 8, (1.0, 0.0)
+# Before so many were tried nothing is said of what the next batch may gain.
+LEAST_TRIED = 16
 # Spaces up to this size are enumerated, so that their last points are found and their end is known.
 ENUMERATED = 20_000
 # Where fewer unknown points than this are left, they are all scored: evolution would mostly meet known ones.
@@ -64,8 +69,9 @@ class Search:
     ``recorded`` are the candidates of this problem from earlier: never proposed again, they teach the cost model and
     seed the population. ``history`` are candidates of other problems or of the other regime: those of the nearest
     problems warm a model that is not trained yet. ``offered`` are configs to try first, whatever the model says of
-    them. ``near_shares`` are the shares of the neighbourhood in the first
-    proposals and later; by default it proposes in large spaces alone. ``given_up`` is asked while proposals are made.
+    them. ``first`` is how many of the best-expected configs come before all others. ``near_shares`` are the shares of
+    the neighbourhood in the first proposals and later; by default it proposes in large spaces alone. ``given_up`` is
+    asked while proposals are made.
     Raises InvalidRequest where there is no family.
     """
 
@@ -83,6 +89,7 @@ class Search:
         given_up: Callable[[], bool] = lambda: False,
         near_shares: tuple[float, float] | None = None,
         offered: Sequence[Config] = (),
+        first: int = 8,
     ) -> None:
         if not families:
             raise InvalidRequest(f"search of {gemm} on {device.name} was given no family; give at least one")
@@ -91,6 +98,7 @@ class Search:
         self.regime = regime
         self.families = tuple(families)
         self.offered = tuple(offered)
+        self.first_count = first
         self.seed = seed
         self.gate = Gate(gemm, device, families, given_up)
         self.near_shares = near_shares or (NEAR_SHARES if self._size > LARGE else (0.0, 0.0))
@@ -131,7 +139,7 @@ class Search:
     def ask(self, count: int) -> list[Proposal]:
         """At most ``count`` configs that were neither recorded nor proposed before; [] where the space is exhausted.
 
-        The families' defaults come first, then what was offered, then what a trained ranking model puts first. Raises
+        The best default comes first, then what was offered, then what is expected to be the best (``opening``). Raises
         InvalidRequest for a count below 1, Cancelled where it was given up.
         """
         if count < 1:
@@ -155,6 +163,20 @@ class Search:
                 )
         self._take_in(candidates)
 
+    @property
+    def tried(self) -> int:
+        """How many candidates are recorded, whatever became of them."""
+        return len(self._times)
+
+    def expected_gain(self, proposals: Sequence[Proposal]) -> float | None:
+        """The gain in speed that a batch is expected to bring, as a share; None while too little was measured to
+        say, or what was measured taught the model nothing yet."""
+        times = [us for us in self._times.values() if us is not None]
+        if not times or self.tried < LEAST_TRIED or not self.model.trained:
+            return None
+        speeds = self.model.expected([proposal.config for proposal in proposals])
+        return expected_gain(speeds, self.model.errors(), times)
+
     def learn(self, candidates: Iterable[Candidate]) -> None:
         """Let the model learn from candidates of other problems, or of this one in the other regime."""
         others = [c for c in candidates if (c.gemm, c.regime) != (self.gemm, self.regime)]
@@ -167,28 +189,22 @@ class Search:
     # -- choosing ------------------------------------------------------------------------------
 
     def first(self) -> list[Point]:
-        """What is tried before anything is searched for and is not known yet: the families' defaults, and the offered
-        configs that are valid here."""
-        defaults = [
-            point_of(self.gate.spaces[family.name], family.default(self.gemm, self.device, self.regime))
-            for family in self.families
-        ]
+        """What is tried before anything is searched for and is not known yet: the best default, the offered configs
+        that are valid here, and what is expected to be the best."""
+        best, *others = [point_of(self.gate.spaces[config.family], config) for config in self._opening]
         offered = [point for point in map(self._point, self.offered) if point is not None and self.gate.valid(point)]
-        return [point for point in dict.fromkeys([*defaults, *offered]) if point not in self.gate.known]
+        return [point for point in dict.fromkeys([best, *offered, *others]) if point not in self.gate.known]
+
+    @cached_property
+    def _opening(self) -> list[Config]:
+        return opening(self.families, self.gemm, self.device, self.regime, self.first_count)
 
     def _openers(self, count: int) -> list[Pick]:
-        """``first``, then the best of those that a ranking model covers, until the search has learnt from some."""
-        points = dict.fromkeys(self.first())
-        if len(self._times) < FIRST:
-            for family in self.families:
-                if family.name in self._covered and isinstance(family, WithShortlist):
-                    configs = family.shortlist(self.gemm, self.device, self.regime, FIRST)
-                    points |= dict.fromkeys(point_of(self.gate.spaces[config.family], config) for config in configs)
-        return [self._pick(point) for point in points if point not in self.gate.known][:count]
+        return [self._pick(point) for point in self.first()[:count]]
 
     def _next(self, count: int, draw: random.Random) -> list[Pick]:
         """A part from the neighbourhood of what is fast, the others from the evolution."""
-        whole = count * self.near_shares[len(self._times) >= FIRST]
+        whole = count * self.near_shares[len(self._times) >= NEAR_FIRST]
         near = self._near(int(whole) + (draw.random() < whole % 1))
         self.gate.known.update(pick.point for pick in near)
         return near + (self._evolved(count - len(near), draw) if len(near) < count else [])

@@ -1,0 +1,62 @@
+"""Suites in the variants of efforts: what a user without any records gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.artifact_samples import cpu
+from tests.helpers.fake_workbench import FakeBench, hashed_us
+from tirgemm import Config, Gemm
+from tirgemm.bench.results import ResultsFile, Row, environment
+from tirgemm.bench.suite_file import Suite
+from tirgemm.bench.suite_run import Bench, BenchOptions, Work
+from tirgemm.families import FAMILIES
+from tirgemm.tuning.records import Candidate, SampleSet, Status
+
+GEMM = Gemm.parse("61x67x71:f16:nt")
+
+
+def default(bench: FakeBench) -> Config:
+    return FAMILIES["x86"].default(GEMM, bench.device, "sustained")
+
+
+def rows(tmp_path: Path, bench: FakeBench, variants: str, **options: bool) -> dict[str, Row]:
+    suite = Suite("tiny", "made up for this test", (GEMM,))
+    file = ResultsFile(tmp_path / "tiny.json", suite.name, "sustained", environment(cpu(), None), resume=False)
+    runner = Bench(bench, BenchOptions(seed=0, races=1, **options))
+    assert runner.run([Work(suite, "sustained", file)], variants.split(), lambda _row, _kept: None) == 0
+    assert bench._ahead == {}
+    return {row["variant"]: row for row in file.rows}
+
+
+def test_each_effort_has_a_row_of_the_same_race(tmp_path: Path) -> None:
+    bench = FakeBench()
+    found = rows(tmp_path, bench, "zero_shot quick")
+    assert list(found) == ["zero_shot", "quick"]
+    assert found["zero_shot"]["config_hash"] == default(bench).digest
+    assert found["zero_shot"]["baselines"]["default"]["ratio"] == 1
+    best = min(bench.built, key=hashed_us)
+    assert found["quick"]["config_hash"] == best.digest
+    assert found["quick"]["baselines"]["default"]["ratio"] == pytest.approx(hashed_us(default(bench)) / hashed_us(best))
+    assert found["quick"]["races"][0]["at"] == found["zero_shot"]["races"][0]["at"]
+    assert "seconds" not in found["quick"]
+    assert [t.options.reason for t in bench.fake.timed].count("report") == 0, "no figures of its own"
+
+
+def test_records_are_not_asked(tmp_path: Path) -> None:
+    bench = FakeBench()
+    config = default(bench)
+    samples = (SampleSet((0.1,)),)
+    bench.store.add_candidate(Candidate(GEMM, bench.device.key, "sustained", config, Status.WRONG, sample_sets=samples))
+    assert rows(tmp_path, bench, "quick")["quick"]["status"] == "measured"
+    assert config in bench.fake.evaluated, "though the store says that it is wrong"
+    assert len(bench.store.candidates(GEMM, bench.device.key, "sustained")) == 1
+
+
+def test_clocked_answers_are_whole_and_say_how_long_they_took(tmp_path: Path) -> None:
+    bench = FakeBench()
+    found = rows(tmp_path, bench, "zero_shot quick", clock=True)
+    assert found["quick"]["seconds"] > found["zero_shot"]["seconds"] > 0
+    assert [t.options.reason for t in bench.fake.timed].count("report") == 1, "a certified kernel with its figures"

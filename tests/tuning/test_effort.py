@@ -1,0 +1,125 @@
+"""Efforts: what each tries, why it ends, what it writes down, and how a larger one goes on from a smaller one."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.fake_workbench import FakeBench, hashed_us
+from tests.helpers.ranking import H200, slow_pingpong, trained_on
+from tirgemm import Budget, Config, Gemm
+from tirgemm.errors import InvalidRequest
+from tirgemm.events import BatchProposed, Event, SearchStarted
+from tirgemm.families.choice import opening
+from tirgemm.families.common.ranking_model import user_file
+from tirgemm.families.wgmma import Wgmma
+from tirgemm.tuning.budget import covers, effort_of
+from tirgemm.tuning.effort import Effort, effort_named
+from tirgemm.tuning.ranking_training import write
+from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning.tune import Tuning
+from tirgemm.tuning.tuning_task import Control
+
+GEMM = Gemm.parse("61x67x71:f16:nt")
+COVERED = Gemm.parse("768x1536x2048:f16:nt")
+WGMMA = Wgmma()
+
+
+def tuned(bench: FakeBench, effort: Effort, gemm: Gemm = GEMM, **bounds: float) -> tuple[KernelRecord, list[Event]]:
+    events: list[Event] = []
+    families = ["wgmma"] if bench.device.kind == "cuda" else None
+    budget = Budget.of(effort, **bounds)  # type: ignore[arg-type]
+    return Tuning(gemm, bench, "sustained", budget, families=families, control=Control(events.append)).run(), events
+
+
+def test_none_builds_and_certifies_the_default_alone() -> None:
+    bench = FakeBench()
+    record, _ = tuned(bench, Effort.NONE)
+    assert (record.role, len(bench.built), bench.fake.evaluated) == ("fallback", 1, [])
+    assert record.certificate is not None
+    assert record.certificate.passed
+    assert covers(record, Budget.of("none"))
+    assert not covers(record, Budget.of("quick"))
+
+
+def test_quick_tries_nine_and_its_last_stages_are_short() -> None:
+    bench = FakeBench()
+    record, events = tuned(bench, Effort.QUICK)
+    assert record.timings.search is not None
+    assert (record.role, record.trials, record.timings.ended) == ("tuned", 9, "complete")
+    assert record.timings.search.effort == "quick"
+    assert record.config == min(bench.built, key=hashed_us)
+    assert [e.effort for e in events if isinstance(e, SearchStarted)] == ["quick"]
+    assert sum(timed.options.budget_s for timed in bench.fake.timed if timed.options.reason != "search") < 1.0
+    assert [timed.options.regime for timed in bench.fake.timed] == ["sustained"] * len(bench.fake.timed)
+
+
+def test_bounds_hold_for_every_effort() -> None:
+    record, _ = tuned(FakeBench(), Effort.QUICK, trials=4)
+    assert (record.trials, record.timings.ended) == (4, "trials")
+    assert covers(record, Budget.of("quick", trials=4))
+    assert not covers(record, Budget.of("quick"))
+
+
+def test_a_larger_effort_goes_on_from_a_smaller_one_and_answers_it() -> None:
+    bench = FakeBench()
+    quick, _ = tuned(bench, Effort.QUICK)
+    bench.built.clear()
+    bench.fake.evaluated.clear()
+    more, _ = tuned(bench, Effort.STANDARD, trials=20)
+    assert (more.trials, len(bench.fake.evaluated)) == (20, 11), "what quick measured is not measured again"
+    assert (effort_of(quick), effort_of(more)) == (Effort.QUICK, Effort.STANDARD)
+    assert covers(quick, Budget.of("quick"))
+    assert not covers(quick, Budget.of("standard"))
+    assert covers(more, Budget.of("quick"))
+
+
+@pytest.fixture
+def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeBench:
+    """A GPU with a ranking model that has learnt to avoid ping-pong, and times that are so within a thousandth."""
+    monkeypatch.setenv("TIRGEMM_DATA", str(tmp_path))
+    write(trained_on(slow_pingpong), user_file(H200.key))
+
+    def us(config: Config) -> float:
+        estimate = WGMMA.predict_us(COVERED, config, H200, "sustained") * slow_pingpong(config)
+        return estimate * math.exp(random.Random(config.digest).gauss(0.0, 0.001))
+
+    bench = FakeBench(us=us)
+    bench.device = H200.with_(uuid="GPU-0", index=0)
+    return bench
+
+
+def test_standard_begins_with_what_the_model_and_the_estimate_put_first_and_ends_when_little_is_expected(
+    gpu: FakeBench,
+) -> None:
+    record, events = tuned(gpu, Effort.STANDARD, COVERED)
+    search = record.timings.search
+    assert search is not None
+    assert (search.ended, search.effort) == ("expected_gain", "standard")
+    assert search.expected_gain is not None
+    assert 0 <= search.expected_gain < 0.005
+    first = opening([WGMMA], COVERED, gpu.device, "sustained", 16)
+    assert set(first) >= set(WGMMA.shortlist(COVERED, H200, "sustained", 16))
+    assert WGMMA.shortlist(COVERED, H200, "sustained", 1, trained=False)[0] in first
+    assert set(gpu.built[: len(first)]) == set(first)
+    assert len(set(gpu.built)) == len(gpu.built), "nothing is built twice"
+    batches = [event for event in events if isinstance(event, BatchProposed)]
+    assert batches[0].proposed == len(first) - 1, "the default was built before the search"
+    assert len(first) <= record.trials < 64
+    assert all(event.expected_gain is None or event.expected_gain >= 0.005 for event in batches)
+    assert covers(record, Budget.of("standard", trials=500), ["wgmma"])
+    assert not covers(record, Budget.of("exhaustive"), ["wgmma"])
+
+
+def test_quick_is_the_models_best_eight_and_the_default_by_estimates(gpu: FakeBench) -> None:
+    record, _ = tuned(gpu, Effort.QUICK, COVERED)
+    assert set(gpu.built) == set(opening([WGMMA], COVERED, gpu.device, "sustained", 8))
+    assert record.trials == len(gpu.built) in (8, 9), "eight where the estimate agrees with the model"
+
+
+def test_an_unknown_effort_is_refused_with_those_there_are() -> None:
+    with pytest.raises(InvalidRequest, match="effort is 'great'; it must be one of none, quick, standard, exhaustive"):
+        effort_named("great")

@@ -1,0 +1,70 @@
+"""Answers of efforts: the kernels that a user without any records gets, chosen alone, or made whole and clocked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from tirgemm.bench.contest import Entrant
+from tirgemm.tuning.budget import Budget
+from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.records.memory_store import MemoryStore
+from tirgemm.tuning.tune import Tuning
+
+if TYPE_CHECKING:
+    from tirgemm.tuning.workbench import Workbench
+
+# The variants of a results file that are what an effort gives.
+EFFORTS = {"zero_shot": Effort.NONE, "quick": Effort.QUICK, "standard": Effort.STANDARD}
+
+MakeTuning = Callable[["Workbench", Budget | None], Tuning]
+
+
+@dataclass(frozen=True)
+class EffortAnswer:
+    """What an effort chooses, and the seconds from the request to the certified kernel, where that was clocked."""
+
+    entrant: Entrant
+    seconds: float | None = None
+
+
+def fresh_tuning(variants: Iterable[str], workbench: Workbench, tuning: MakeTuning) -> Tuning | None:
+    """A tuning with the largest effort of ``variants`` on a store of its own, which is empty; None where there is
+    none."""
+    asked = [EFFORTS[name] for name in variants if name in EFFORTS]
+    if not asked:
+        return None
+    return tuning(workbench.on(MemoryStore()), Budget.of(max(asked, key=lambda effort: effort.level)))
+
+
+def chosen_answers(variants: Iterable[str], fresh: Tuning, default: Entrant) -> dict[str, EffortAnswer]:
+    """What the search of each effort chooses, the least first, each on from the one before; there is no certificate."""
+    answers: dict[str, EffortAnswer] = {}
+    for name, effort in _asked(variants).items():
+        answers[name] = EffortAnswer(default)
+        if effort is not Effort.NONE:
+            finalist = fresh.selected(Budget.of(effort))
+            answers[name] = EffortAnswer(Entrant(finalist.config, finalist.package))
+    return answers
+
+
+def clocked_answers(variants: Iterable[str], workbench: Workbench, tuning: MakeTuning) -> dict[str, EffortAnswer]:
+    """The whole answer of each effort, each from nothing, by processes that are warm."""
+    import_module("tvm")
+    answers: dict[str, EffortAnswer] = {}
+    for name, effort in _asked(variants).items():
+        store = MemoryStore()
+        bench = workbench.on(store)
+        started = time.monotonic()
+        record = tuning(bench, Budget.of(effort)).run()
+        seconds = round(time.monotonic() - started, 3)
+        answers[name] = EffortAnswer(Entrant(record.config, store.get_blob(record.artifact_sha256)), seconds)
+    return answers
+
+
+def _asked(variants: Iterable[str]) -> dict[str, Effort]:
+    names = set(variants)
+    return {name: effort for name, effort in EFFORTS.items() if name in names}
