@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from tirgemm import expr
-from tirgemm.artifact import arrays
+from tirgemm.artifact import arrays, native
 from tirgemm.artifact.manifest import Manifest
 from tirgemm.artifact.package import Package
 from tirgemm.config import Config
@@ -21,22 +20,23 @@ from tirgemm.timings import Timings
 
 
 class Kernel:
-    """One kernel, ready to be called. Safe from several threads. A context manager that closes it.
+    """One kernel, or a set of them over ranges of m, ready to be called. Safe from several threads. A context manager that
+    closes it.
 
     ``raw`` is the launcher's own function: tensors in the launch's order (a, b, then c and bias where they occur, then
     the output), then alpha and beta where they occur. It checks everything but ``requires_grad`` and allocates nothing.
     """
 
-    def __init__(self, package: Package, raw: Any, close: Callable[[], None]) -> None:
+    def __init__(self, package: Package, loaded: native.Loaded) -> None:
         self.manifest: Manifest = package.manifest
         self.gemm: Gemm = self.manifest.gemm
         self.config: Config = self.manifest.config
         self.device: Device = self.manifest.device
         self.kernel_sha256: str = self.manifest.kernel_sha256
         self.artifact_sha256: str = package.sha256
-        self.raw = raw
+        self.raw = loaded.call
         self._data = package.data
-        self._close = close
+        self._loaded = loaded
         self._shape, self._strides = self.gemm.shape("d"), self.gemm.strides("d")
         # Where a call's m is read: the axis of a, counted from the end.
         self._m_axis = -1 if self.gemm.trans_a else -2
@@ -44,7 +44,9 @@ class Kernel:
         self._fixed = self.gemm.m_min == self.gemm.m_max
 
     def __repr__(self) -> str:
-        return f"<Kernel {self.gemm} on {self.device.key}: {self.config}>"
+        kernels = self.manifest.members
+        what = f"{len(kernels)} kernels by m" if kernels else self.config
+        return f"<Kernel {self.gemm} on {self.device.key}: {what}>"
 
     def __enter__(self) -> Self:
         return self
@@ -63,6 +65,14 @@ class Kernel:
         """The evidence that the kernel is right: each test with its bound and what was found; None for an unverified
         one."""
         return self.manifest.certificate
+
+    def member(self, m: int) -> Manifest:
+        """The manifest of the kernel that a call with this ``m`` runs, as the launcher chooses it. Raises
+        InvalidRequest for an m that is not served."""
+        index = self._loaded.member(m)
+        if index < 0:
+            raise InvalidRequest(f"m is {m}; this kernel takes m from {self.gemm.m_min} to {self.gemm.m_max}")
+        return self.manifest.kernels[index]
 
     def save(self, path: Path | str) -> Path:
         """Write the signed artifact to ``path``, which ``tirgemm.load`` takes, and return the path."""
@@ -87,7 +97,7 @@ class Kernel:
         No call may be running, and no CUDA graph that captured one may be replayed after this. A kernel that is merely
         dropped stays loaded.
         """
-        self._close()
+        self._loaded.close()
 
     def __call__(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from tirgemm import detect_cpu
@@ -26,13 +25,12 @@ def load(artifact: bytes | Path | str, *, trust: Trust | None = None, check_devi
 
 def opened(
     artifact: bytes | Path | str, trust: Trust | None, *, check_device: bool = True
-) -> tuple[Package, Callable[..., None], Callable[[], None]]:
-    """What ``Kernel`` is made of: the verified package, the launcher's function, and what unloads it."""
+) -> tuple[Package, native.Loaded]:
+    """What ``Kernel`` is made of: the verified package, and its kernels in the launcher."""
     package = read(artifact, trust)
     if check_device:
         check_runs_here(package.manifest)
-    call, close = native.load(package.binary, package.manifest.kernel_json)
-    return package, call, close
+    return package, native.load(package.binaries, [kernel.kernel_json for kernel in package.manifest.kernels])
 
 
 def check_runs_here(manifest: Manifest) -> None:

@@ -5,7 +5,8 @@ tvm_ffi is imported at first use, so that reading artifacts does without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,23 @@ def tvm_ffi() -> Any:
     return module
 
 
-def load(binary: bytes, kernel: str) -> tuple[Callable[..., None], Callable[[], None]]:
-    """Load a binary by the manifest's ``kernel`` part (as JSON): the call, and what unloads it from the GPU.
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Kernels in the launcher: ``call`` takes tensors and scalars and runs the one that serves their m, ``close``
+    unloads all of them from the GPU, ``member`` says for an m which one runs (-1: none)."""
 
-    Raises CorruptArtifact and IncompatibleArtifact. A cubin goes to the driver at the first call on each device.
+    call: Callable[..., None]
+    close: Callable[[], None]
+    member: Callable[[int], int]
+
+
+def load(binaries: Sequence[bytes], kernels: Sequence[str]) -> Loaded:
+    """Load binaries by the manifest's ``kernel`` parts (as JSON), whose ranges of m follow one another.
+
+    Raises CorruptArtifact and IncompatibleArtifact. A cubin goes to the driver at the first call on each device that
+    runs it.
     """
-    call, close = library()["load"](binary, kernel)
-    return call, close
+    return Loaded(*library()["load"](list(binaries), list(kernels)))
 
 
 def host_threads() -> int:

@@ -33,6 +33,8 @@ class LoadedKernel {
     }
   }
 
+  const Plan& plan() const { return plan_; }
+
   void Close() {
     if (cuda_) cuda_->Close();
   }
