@@ -210,9 +210,9 @@ def efforts(results: Path, suites: Path) -> str:  # noqa: ARG001 - called like t
     if not path.is_file():
         return not_yet(f"python benchmarks/effort_replay.py --out {path.name}")
     lines = [
-        [rule, f"{found['trials']:.1f}", str(found["most_trials"])]
-        + [f"{100 * (found[over] - 1):.2f} %" for over in ("over_optimum", "worst_over_optimum")]
-        for rule, found in json.loads(path.read_text())["summary"].items()
+        [rule, f"{ending['trials']:.1f}", str(ending["most_trials"])]
+        + [f"{100 * (ending[over] - 1):.2f} %" for over in ("over_optimum", "worst_over_optimum")]
+        for rule, ending in json.loads(path.read_text())["summary"].items()
     ]
     return table(["ended by", "trials", "at most", "behind the best recorded", "at most"], lines, 1)
 

@@ -33,15 +33,17 @@ def rows(tmp_path: Path, bench: FakeBench, variants: str, **options: bool) -> di
 
 def test_each_effort_has_a_row_of_the_same_race(tmp_path: Path) -> None:
     bench = FakeBench()
-    found = rows(tmp_path, bench, "zero_shot quick")
-    assert list(found) == ["zero_shot", "quick"]
-    assert found["zero_shot"]["config_hash"] == default(bench).digest
-    assert found["zero_shot"]["baselines"]["default"]["ratio"] == 1
+    by_variant = rows(tmp_path, bench, "zero_shot quick")
+    assert list(by_variant) == ["zero_shot", "quick"]
+    assert by_variant["zero_shot"]["config_hash"] == default(bench).digest
+    assert by_variant["zero_shot"]["baselines"]["default"]["ratio"] == 1
     best = min(bench.built, key=hashed_us)
-    assert found["quick"]["config_hash"] == best.digest
-    assert found["quick"]["baselines"]["default"]["ratio"] == pytest.approx(hashed_us(default(bench)) / hashed_us(best))
-    assert found["quick"]["races"][0]["at"] == found["zero_shot"]["races"][0]["at"]
-    assert "seconds" not in found["quick"]
+    assert by_variant["quick"]["config_hash"] == best.digest
+    assert by_variant["quick"]["baselines"]["default"]["ratio"] == pytest.approx(
+        hashed_us(default(bench)) / hashed_us(best)
+    )
+    assert by_variant["quick"]["races"][0]["at"] == by_variant["zero_shot"]["races"][0]["at"]
+    assert "seconds" not in by_variant["quick"]
     assert [t.options.reason for t in bench.fake.timed].count("report") == 0, "no figures of its own"
 
 
@@ -57,6 +59,6 @@ def test_records_are_not_asked(tmp_path: Path) -> None:
 
 def test_clocked_answers_are_whole_and_say_how_long_they_took(tmp_path: Path) -> None:
     bench = FakeBench()
-    found = rows(tmp_path, bench, "zero_shot quick", clock=True)
-    assert found["quick"]["seconds"] > found["zero_shot"]["seconds"] > 0
+    by_variant = rows(tmp_path, bench, "zero_shot quick", clock=True)
+    assert by_variant["quick"]["seconds"] > by_variant["zero_shot"]["seconds"] > 0
     assert [t.options.reason for t in bench.fake.timed].count("report") == 1, "a certified kernel with its figures"

@@ -14,6 +14,7 @@ MAX_PARAMETERS = 8
 KEYWORDS = {
     ("tirgemm/client.py", "Client.document"),
     ("tirgemm/client.py", "Client.kernel"),
+    ("tirgemm/client.py", "Client.submit"),
     ("tirgemm/tuning/search/search.py", "Search.__init__"),
     ("tuning_db/tune.py", "tune"),
 }

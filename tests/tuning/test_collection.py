@@ -8,8 +8,9 @@ from tirgemm import Gemm
 from tirgemm.detect import device
 from tirgemm.families import supporting
 from tirgemm.families.base import WithShortlist, rejected
+from tirgemm.families.choice import FAR_BEHIND
 from tirgemm.gemm import REGIMES, Regime
-from tirgemm.tuning.collection import SLOWEST, configs_to_collect
+from tirgemm.tuning.collection import configs_to_collect
 
 H200 = device("sm_90a")
 
@@ -23,7 +24,7 @@ def test_defaults_the_first_of_rankings_and_random_valid_ones_are_collected(text
     assert 8 <= len(set(configs)) == len(configs) <= 16
     assert configs == configs_to_collect(gemm, H200, regime, families, count=16, seed=1)
     times = {f.name: f.predict_us(gemm, f.default(gemm, H200, regime), H200, regime) for f in families}
-    near = [family for family in families if times[family.name] <= SLOWEST * min(times.values())]
+    near = [family for family in families if times[family.name] <= FAR_BEHIND * min(times.values())]
     assert {config.family for config in configs} == {family.name for family in near}
     for family in near:
         own = [config for config in configs if config.family == family.name]

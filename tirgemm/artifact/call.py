@@ -20,8 +20,8 @@ from tirgemm.timings import Timings
 
 
 class Kernel:
-    """One kernel, or a set of them over ranges of m, ready to be called. Safe from several threads. A context manager that
-    closes it.
+    """One kernel, or a set of them over ranges of m, ready to be called. Safe from several threads. A context manager
+    that closes it.
 
     ``raw`` is the launcher's own function: tensors in the launch's order (a, b, then c and bias where they occur, then
     the output), then alpha and beta where they occur. It checks everything but ``requires_grad`` and allocates nothing.

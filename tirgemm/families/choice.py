@@ -15,18 +15,25 @@ from tirgemm.gemm import Gemm
 
 # A family that the model says nothing of has its default tried where its estimate is at most so many times the best's.
 PROMISING = 1.5
+# Families whose default's estimate is this many times the best's are not compared by the model, which learns nothing of
+# them (``tirgemm.tuning.collection`` leaves them out).
+FAR_BEHIND = 4.0
 
 
 def ranked_defaults(families: Iterable[Family], gemm: Gemm, device: Device, regime: str) -> list[tuple[Family, Config]]:
-    """Each family with its default, fastest first by the ranking model where that covers the problem in all of them.
+    """Each family with its default, fastest first by the ranking model where that covers the problem in all families
+    that are not far behind; those come last.
 
     Elsewhere by their analytic estimates: one family's corrected time says nothing beside another's estimate.
     """
     defaults = [(family, family.default(gemm, device, regime)) for family in families]
+    times = {family.name: family.predict_us(gemm, config, device, regime) for family, config in defaults}
+    limit = FAR_BEHIND * min(times.values(), default=0.0)
+    near = [pair for pair in defaults if times[pair[0].name] <= limit]
     model = ranking_model(device)
-    if model is None or not all(model.covers(family.name, gemm, regime) for family, _ in defaults):
-        return sorted(defaults, key=lambda pair: pair[0].predict_us(gemm, pair[1], device, regime))
-    times = {family.name: _expected(family, config, gemm, device, regime, model) for family, config in defaults}
+    if model is not None and all(model.covers(family.name, gemm, regime) for family, _ in near):
+        expected = {f.name: _expected(f, config, gemm, device, regime, model) for f, config in near}
+        times |= {name: us - 2 * max(expected.values()) for name, us in expected.items()}  # before those far behind
     return sorted(defaults, key=lambda pair: times[pair[0].name])
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families.base import Family, WithShortlist, rejected
+from tirgemm.families.choice import FAR_BEHIND
 from tirgemm.gemm import Gemm
 
 CONFIGS = 16
@@ -21,8 +22,6 @@ CONFIGS = 16
 RANKED, DEPTH = 2 / 3, 4
 # Of a family without a ranking beside one that has one: its default and others.
 UNRANKED = 3
-# A family whose default is expected to take this many times as long as the best one's says nothing.
-SLOWEST = 4.0
 _DRAWS = 200
 
 
@@ -32,7 +31,7 @@ def configs_to_collect(
     """About ``count`` valid configs, each family's default among them. The same seed draws the same ones."""
     defaults = [(family, family.default(gemm, device, regime)) for family in families]
     times = [family.predict_us(gemm, config, device, regime) for family, config in defaults]
-    near = [pair for pair, us in zip(defaults, times, strict=True) if us <= SLOWEST * min(times)]
+    near = [pair for pair, us in zip(defaults, times, strict=True) if us <= FAR_BEHIND * min(times)]
     ranking = [family for family, _ in near if isinstance(family, WithShortlist)]
     draw = random.Random(f"{seed} {gemm} {regime}")
     others = len(near) - len(ranking)

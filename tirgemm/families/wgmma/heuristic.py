@@ -68,7 +68,8 @@ def default(gemm: Gemm, device: Device, regime: str) -> Config:
 
 
 def shortlist(gemm: Gemm, device: Device, regime: str, count: int, *, trained: bool = True) -> list[Config]:
-    """At most ``count`` of the best-ranked cuts that pass every rule, best first. Raises Unsupported where none does.
+    """At most ``count`` of the best-ranked cuts of the space that pass every rule, best first. Raises Unsupported where
+    none does.
 
     The analytic model ranks the table; where a trained model covers the problem, that ranks the best of it anew, and
     chooses each cut's raster, unless ``trained`` is False.
@@ -81,9 +82,12 @@ def shortlist(gemm: Gemm, device: Device, regime: str, count: int, *, trained: b
     model = ranking_model(device) if trained else None
     if model is not None and model.covers("wgmma", gemm, regime):
         configs = _ranked(configs, model, gemm, device, regime)
+    choices = {knob.name: knob.choices for knob in space(gemm, device).knobs}
     found: list[Config] = []
     for row in range(len(configs)):
         config = configs.config(row)
+        if any(value not in choices[name] for name, value in config.knobs):
+            continue  # the table is for all problems, and a space has only what its problem may use
         if all(rule.check(gemm, config, device) is None for rule in RULES):
             found.append(config)
             if len(found) == count:

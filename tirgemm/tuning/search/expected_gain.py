@@ -55,12 +55,12 @@ def expected_gain(speeds: Floats, errors: ModelErrors, times: Sequence[float]) -
     return math.expm1(max(improvement(speeds, spread(errors)), faded(gains(times))))
 
 
-def spread(found: ModelErrors) -> float:
+def spread(errors: ModelErrors) -> float:
     """The standard deviation of a model's errors, pulled towards the usual one where they are few."""
-    if not len(found.errors):
+    if not len(errors.errors):
         return PRIOR_ERROR
-    weights = np.exp(SHARPNESS * found.speeds)
-    centred = found.errors - np.average(found.errors, weights=weights)
+    weights = np.exp(SHARPNESS * errors.speeds)
+    centred = errors.errors - np.average(errors.errors, weights=weights)
     squares = float((weights * np.square(centred)).sum()) + PRIOR_COUNT * PRIOR_ERROR**2
     return math.sqrt(squares / (float(weights.sum()) + PRIOR_COUNT))
 
