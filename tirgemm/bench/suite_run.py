@@ -36,6 +36,7 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.build.binary import compiled_source
 from tirgemm.tuning.comparable_times import fastest, known_candidates
+from tirgemm.tuning.kernel_set.set_tuning import tuning_of
 from tirgemm.tuning.measure.race import RaceResult
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.search.neighbourhood import adapted
@@ -220,7 +221,7 @@ class Bench:
 
     def _tuning(self, work: Work, gemm: Gemm) -> MakeTuning:
         seed, families, control = self.options.seed, self.options.families, Control(self.options.on_event)
-        return lambda bench, budget: Tuning(
+        return lambda bench, budget: tuning_of(
             gemm, bench, work.regime, budget, seed=seed, families=families, control=control
         )
 

@@ -49,10 +49,12 @@ class _Process:
                 raise MeasurementCrashed(f"the kernel does not run: {error}") from error
 
     def _opponents(self, kernel: Kernel, request: Request) -> dict[str, Kernel]:
-        packages = request.time.against if request.time is not None else {}
-        against = {name: self._load(package, request.trust) for name, package in packages.items()}
+        if request.time is None:
+            return {}
+        problem = request.time.options.problem
+        against = {name: self._load(package, request.trust) for name, package in request.time.against.items()}
         for name, other in against.items():
-            if other.gemm != kernel.gemm:
+            if problem(other.gemm) != problem(kernel.gemm):
                 raise InvalidRequest(f"opponent {name!r} computes {other.gemm}, not {kernel.gemm}")
         return against
 
