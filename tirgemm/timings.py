@@ -141,8 +141,8 @@ class Timings:
 
     ``regimes``: its time in each, or why it was not taken, the one that it was selected in first. ``default`` is the
     text of the family default's config. ``stream`` is the bandwidth of reading alone, taken beside the report on a GPU.
-    ``predicted_us`` is the estimate in microseconds a call, of a kernel that nobody ran. ``members`` are the kernels of a
-    set by rising m, its other figures those of the last.
+    ``predicted_us`` is the estimate in microseconds a call, of a kernel that nobody ran. ``members`` are a set's
+    kernels by rising m, its other figures those of the last.
     """
 
     regimes: Mapping[Regime, Timing | NotTimed] = field(default_factory=dict)

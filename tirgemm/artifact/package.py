@@ -66,6 +66,16 @@ class Package:
     data: bytes = field(repr=False)
 
     @property
+    def files(self) -> tuple[tuple[str, int, str], ...]:
+        """Name, bytes and SHA-256 of every binary and source, in the file's order."""
+        listed = []
+        with zipfile.ZipFile(io.BytesIO(self.data)) as archive:
+            for name in archive.namelist()[2:]:
+                content = archive.read(name)
+                listed.append((name, len(content), sha256(content)))
+        return tuple(listed)
+
+    @property
     def binary(self) -> bytes:
         """The machine code; of a set that of its last kernel, which the manifest's binary is."""
         return self.binaries[-1]

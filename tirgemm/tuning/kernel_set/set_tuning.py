@@ -245,7 +245,8 @@ class SetTuning(Tuning):
         self, part: Tuning | None, segment: Segment, made: dict[tuple[Gemm, Config], Member], summary: SearchSummary
     ) -> Member | None:
         """The certified kernel of one part; None where there is none, which is recorded. Raises Cancelled."""
-        if part is None:
+        candidate = None if part is None else self.store.candidate(part.evaluator.key(segment.config))
+        if part is None or candidate is None or candidate.status is not Status.MEASURED:
             return None
         key = part.gemm, segment.config
         part.end.finishing = True
