@@ -37,7 +37,7 @@ class SetMember:
     gemm: Gemm
     config: Config
     binary: Binary
-    certificate: dict[str, Any]
+    certificate: dict[str, Any] | None
     timings: Timings
 
 
