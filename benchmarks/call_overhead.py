@@ -2,7 +2,7 @@
 
     python benchmarks/call_overhead.py --out benchmarks/results/nvidia-h200/calls.json
 
-Ways: ``raw`` (the launcher's function), ``raw_set`` (the same of a set of eight kernels, the one called the last but one),
+Ways: ``raw`` (the launcher's function), ``raw_set`` (that of a set of eight kernels, of which the last but one runs),
 ``kernel_out`` (``Kernel.__call__`` with ``out=``), ``kernel`` (allocating),
 ``torch_op`` (through ``tirgemm.torch``) and ``torch.matmul`` with ``out=``. They alternate in blocks of calls that are
 queued without waiting; a sample is one block's time over its calls, from a synchronised start to the last call's

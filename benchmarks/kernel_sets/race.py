@@ -30,10 +30,10 @@ from tirgemm.gemm import Gemm, Range, Regime, regime_named  # noqa: E402
 from tirgemm.tuning.budget import Budget, covers  # noqa: E402
 from tirgemm.tuning.build.binary import compiled_source  # noqa: E402
 from tirgemm.tuning.effort import Effort  # noqa: E402
-from tirgemm.tuning.kernel_set.set_tuning import tuning_of  # noqa: E402
 from tirgemm.tuning.measure.measurer import SLOW_BASELINES  # noqa: E402
 from tirgemm.tuning.measure.race import race  # noqa: E402
 from tirgemm.tuning.measure.requests import RaceOptions  # noqa: E402
+from tirgemm.tuning.set_tuning import tuning_of  # noqa: E402
 from tirgemm.tuning.workbench import Workbench  # noqa: E402
 from tirgemm.tuning_db.data_folder import open_store, signer  # noqa: E402
 

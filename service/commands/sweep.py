@@ -41,8 +41,8 @@ def sweep(
     from tirgemm.errors import TirgemmError
     from tirgemm.gemm import Range
     from tirgemm.tuning.budget import covers
-    from tirgemm.tuning.kernel_set.set_tuning import tuning_of
     from tirgemm.tuning.records import Status
+    from tirgemm.tuning.set_tuning import tuning_of
     from tirgemm.tuning.sweep import Outcome, Sweep
     from tirgemm.tuning.tuning_task import Control
 

@@ -81,7 +81,7 @@ class TuningEngine:
         self, request: JobRequest, cancel: threading.Event, on_event: EventHandler | None = None
     ) -> KernelRecord:
         self._await_imports(cancel)
-        from tirgemm.tuning.kernel_set.set_tuning import tuning_of
+        from tirgemm.tuning.set_tuning import tuning_of
         from tirgemm.tuning.tuning_task import Control
 
         bench = self._bench(self._present(request.device))
@@ -93,7 +93,7 @@ class TuningEngine:
         self, request: JobRequest, on_event: EventHandler, cancel: threading.Event, between_batches: Callable[[], None]
     ) -> KernelRecord:
         self._await_imports(cancel)
-        from tirgemm.tuning.kernel_set.set_tuning import tuning_of
+        from tirgemm.tuning.set_tuning import tuning_of
         from tirgemm.tuning.tuning_task import Control
 
         tuning = tuning_of(
@@ -152,5 +152,5 @@ class TuningEngine:
 
 
 def _import_tuner() -> None:
-    for name in ("tvm", "tirgemm.tuning.kernel_set.set_tuning"):
+    for name in ("tvm", "tirgemm.tuning.set_tuning"):
         import_module(name)

@@ -36,10 +36,10 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.build.binary import compiled_source
 from tirgemm.tuning.comparable_times import fastest, known_candidates
-from tirgemm.tuning.kernel_set.set_tuning import tuning_of
 from tirgemm.tuning.measure.race import RaceResult
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.search.neighbourhood import adapted
+from tirgemm.tuning.set_tuning import tuning_of
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
 

@@ -15,10 +15,10 @@ from tirgemm.errors import ArtifactError, InvalidGemm, InvalidRequest, StoreErro
 from tirgemm.events import Done
 from tirgemm.gemm import Gemm, Regime, regime_named
 from tirgemm.tuning.budget import Budget, covers
-from tirgemm.tuning.kernel_set.set_tuning import tuning_of
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.records.store import Store
+from tirgemm.tuning.set_tuning import tuning_of
 from tirgemm.tuning.tuning_task import Control, chosen_families
 from tirgemm.tuning.workbench import Workbench
 

@@ -1,1 +1,1 @@
-"""Tuning of kernel sets: a few kernels over ranges of m for one problem whose m is a range."""
+"""Cutting of a range of m for a kernel set: the sizes compared, and the partition."""

@@ -22,11 +22,11 @@ from tirgemm.gemm import Gemm, Range, Regime
 from tirgemm.timings import SearchEnd, SearchSummary
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.finish import QUICK, FinishPlan, Selection, mark_failed
-from tirgemm.tuning.kernel_set.members import Member, built_member, set_record
 from tirgemm.tuning.kernel_set.partition import Loss, Segment, partition
 from tirgemm.tuning.kernel_set.sizes import coarse_first, searched_sizes
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning.selection import ratio_low
+from tirgemm.tuning.set_members import Member, built_member, set_record
 from tirgemm.tuning.sweep import Sweep
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control

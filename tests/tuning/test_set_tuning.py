@@ -17,10 +17,10 @@ from tirgemm.errors import Cancelled
 from tirgemm.events import CandidateRecorded, Event, KernelSelected, PhaseEntered
 from tirgemm.families import FAMILIES
 from tirgemm.gemm import Range, Regime
-from tirgemm.tuning.kernel_set.set_tuning import SetTuning, tuning_of
 from tirgemm.tuning.kernel_set.sizes import searched_sizes
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.set_tuning import SetTuning, tuning_of
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuned_kernel import TuneRequest, tune
 from tirgemm.tuning.tuning_task import Control
