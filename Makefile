@@ -14,13 +14,22 @@ TORCH_VENV  := .venv-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
 TORCH_TESTS := $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.\(also_\)\?torch' tests)
 
-.PHONY: demo test lint types unit lock results image clean tools
+# Modules are compiled when they are imported first, and by one process for all: most of what is installed never is.
+INSTALL := $(PIP) install --no-compile
+unexport PYTHONDONTWRITEBYTECODE
+
+# Targets beside each other; what a target prints stays together.
+TOGETHER := --no-print-directory --jobs=2 --output-sync=target
+
+.PHONY: demo test lint types unit parallel-tests torch-tests timing-tests lock results image clean tools
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
 	@$(BIN)/python scripts/demo.py
 
-test: $(STAMP) $(TORCH_STAMP) lint types unit
+test:
+	@$(MAKE) $(TOGETHER) $(TORCH_STAMP) lint types
+	@$(MAKE) --no-print-directory unit
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -29,10 +38,19 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-# First what may run side by side; then, alone, what measures seconds or uses a GPU; then what needs PyTorch.
+# First what may run side by side, in both environments; then, alone, what measures seconds or uses a GPU.
 unit: $(STAMP) $(TORCH_STAMP)
-	$(BIN)/python -m pytest tests -m 'not (torch or timing or gpu)' --numprocesses $(WORKERS) --dist worksteal
+	@$(MAKE) $(TOGETHER) parallel-tests torch-tests
+	@$(MAKE) --no-print-directory timing-tests
+
+# The plus lets its progress through as it comes.
+parallel-tests: $(STAMP)
+	+$(BIN)/python -m pytest tests -m 'not (torch or timing or gpu)' --numprocesses $(WORKERS) --dist worksteal
+
+timing-tests: $(STAMP)
 	$(BIN)/python -m pytest tests -m '(timing or gpu) and not torch'
+
+torch-tests: $(TORCH_STAMP)
 	$(TORCH_VENV)/bin/python -m pytest $(TORCH_TESTS) -m 'torch or also_torch'
 
 # Missing tools stop here, each with the package that brings it.
@@ -45,19 +63,24 @@ tools:
 # A changed lock means a new environment: nothing is replaced in an old one, and nothing stays of it.
 $(VENV)/.locked: requirements.lock | tools
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python $(PIP) install --requirement requirements.lock
+	$(BIN)/python $(INSTALL) --requirement requirements.lock
 	@touch $@
 
-$(STAMP): $(VENV)/.locked pyproject.toml setup.py $(wildcard tirgemm/artifact/native/*)
-	$(BIN)/python $(PIP) install --no-deps --no-build-isolation --editable .
+$(STAMP): $(VENV)/.locked pyproject.toml setup.py $(wildcard tirgemm/artifact/native/*.cc tirgemm/artifact/native/*.h)
+	$(BIN)/python $(INSTALL) --no-deps --no-build-isolation --editable .
 	$(BIN)/python $(PIP) check
+	@touch $@
+
+# The largest part beside the other environment; the rest when that has built the launcher, which lies in the checkout.
+$(TORCH_VENV)/.pytorch: requirements-torch.lock | tools
+	$(PYTHON) -m venv --clear $(TORCH_VENV)
+	$(TORCH_VENV)/bin/python $(INSTALL) --constraint requirements-torch.lock torch
 	@touch $@
 
 # The lock constrains and does not list: a CPU build of PyTorch, where pip is told of one (PIP_FIND_LINKS or
 # PIP_EXTRA_INDEX_URL), needs none of the CUDA packages that the registry's build brings, three gigabytes.
-$(TORCH_STAMP): requirements-torch.lock | $(STAMP)
-	$(PYTHON) -m venv --clear $(TORCH_VENV)
-	$(TORCH_VENV)/bin/python $(PIP) install --constraint requirements-torch.lock --editable '.[test-torch]'
+$(TORCH_STAMP): $(TORCH_VENV)/.pytorch | $(STAMP)
+	$(TORCH_VENV)/bin/python $(INSTALL) --constraint requirements-torch.lock --editable '.[test-torch]'
 	$(TORCH_VENV)/bin/python $(PIP) check
 	@touch $@
 

@@ -1,10 +1,12 @@
-"""Microseconds a call from Python, on PyTorch CUDA tensors, of a kernel so small that the host is all that counts.
+"""Microseconds a call from Python, on PyTorch tensors, of a kernel so small that the host is all that counts.
 
     python benchmarks/call_overhead.py --out benchmarks/results/nvidia-h200/calls.json
+    python benchmarks/call_overhead.py --device cpu --out calls.json
 
 Ways: ``raw`` (the launcher's function), ``raw_set`` (that of a set of eight kernels, of which the last but one runs),
 ``kernel_out`` (``Kernel.__call__`` with ``out=``), ``kernel`` (allocating),
-``torch_op`` (through ``tirgemm.torch``) and ``torch.matmul`` with ``out=``. They alternate in blocks of calls that are
+``torch_op`` (the operator ``tirgemm::gemm``), ``linear`` (``tirgemm.torch.linear``) beside PyTorch's own, a module
+of each, and ``torch.matmul`` with ``out=``. They alternate in blocks of calls that are
 queued without waiting; a sample is one block's time over its calls, from a synchronised start to the last call's
 return.
 """
@@ -24,12 +26,14 @@ from tirgemm.artifact import Signer, Trust, load
 from tirgemm.bench.results import dump, environment, measured_at
 from tirgemm.detect import device as detect_device
 from tirgemm.families import family_named
-from tirgemm.gemm import Gemm, Range
+from tirgemm.gemm import DTYPE_NAMES, Gemm, Range
 from tirgemm.timings import Timings
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import SetMember, Workbench
 
-GEMM = "16x64x128:f16:nt"
+GEMMS = {"cuda": "16x64x128:f16:nt", "cpu": "1x16x16:f32:nt"}
+FAMILIES = {"cuda": "simt", "cpu": "x86"}
+MEMBERS = 8
 WAYS = {
     "raw": "raw(a, b, out)",
     "raw_set": "raw_set(a, b, out)",
@@ -37,6 +41,10 @@ WAYS = {
     "kernel": "kernel(a, b)",
     "torch_op": "op(a, b)",
     "torch.matmul": "matmul(a, bt, out=out)",
+    "linear": "linear(a, b)",
+    "torch.linear": "F.linear(a, b)",
+    "Linear": "module(a)",
+    "torch.Linear": "plain(a)",
 }
 BLOCK = 500
 BLOCKS = 60
@@ -50,30 +58,36 @@ def main() -> int:
     options = parser.parse_args()
     import torch
 
-    device, gemm, signer = detect_device(options.device), Gemm.parse(GEMM), Signer.generate()
-    config = family_named("simt").default(gemm, device, "isolated")
+    device, signer = detect_device(options.device), Signer.generate()
+    gemm = Gemm.parse(GEMMS[device.kind])
+    config = family_named(FAMILIES[device.kind]).default(gemm, device, "isolated")
     with Workbench(device, MemoryStore(), signer, processes=1) as bench:
         binary = bench.build(gemm, config).result()
         package = bench.package(gemm, config, binary)
         whole = kernel_set(bench, gemm)
     kernel, in_set = (load(data, trust=Trust.of(signer.public)) for data in (package, whole))
-    place = f"cuda:{device.index}"
-    a = torch.randn(gemm.m_max, gemm.k, dtype=torch.float16, device=place)
-    b = torch.randn(gemm.n, gemm.k, dtype=torch.float16, device=place)
-    out = torch.empty(gemm.m_max, gemm.n, dtype=torch.float16, device=place)
-    op, raw, bt = tirgemm_torch.matmul_op(kernel), kernel.raw, b.t()
+    torch.set_grad_enabled(False)
+    dtype, place = getattr(torch, DTYPE_NAMES[gemm.dtype]), device.name
+    a = torch.randn(gemm.m_max, gemm.k, dtype=dtype, device=place)
+    plain = torch.nn.Linear(gemm.k, gemm.n, bias=False, dtype=dtype, device=place)
+    tirgemm_torch.register(kernel)
     names = {
-        "raw": raw,
+        "raw": kernel.raw,
         "raw_set": in_set.raw,
         "kernel": kernel,
-        "op": op,
+        "op": tirgemm_torch.matmul_op(kernel),
         "matmul": torch.matmul,
+        "linear": tirgemm_torch.linear,
+        "F": torch.nn.functional,
+        "module": tirgemm_torch.Linear.of(plain),
+        "plain": plain,
         "a": a,
-        "b": b,
-        "bt": bt,
-        "out": out,
+        "b": plain.weight,
+        "bt": plain.weight.t(),
+        "out": torch.empty(gemm.m_max, gemm.n, dtype=dtype, device=place),
     }
-    samples = alternate({way: Timer(call, globals=names) for way, call in WAYS.items()}, torch.cuda.synchronize)
+    synchronise = torch.cuda.synchronize if device.kind == "cuda" else _nothing
+    samples = alternate({way: Timer(call, globals=names) for way, call in WAYS.items()}, synchronise)
     about = environment(device, Path(__file__).parents[1], options.commit)
     origin = measured_at(about, binary.source_sha256)
     rows: list[dict[str, Any]] = [row(name, us) | origin for name, us in samples.items()]
@@ -82,7 +96,7 @@ def main() -> int:
         "suite": "calls",
         "regime": "calls",
         "environment": about,
-        "gemm": GEMM,
+        "gemm": str(gemm),
         "calls_a_block": BLOCK,
         "config": config.to_json(),
         "rows": rows,
@@ -94,15 +108,19 @@ def main() -> int:
 
 
 def kernel_set(bench: Workbench, gemm: Gemm) -> bytes:
-    """The package of a set of eight kernels, of which the last but one serves ``gemm``."""
-    highs = [gemm.m_max - 6 + number for number in range(7)] + [2 * gemm.m_max]
-    family, members, low = family_named("simt"), [], 1
+    """The package of a set of eight kernels (of fewer for a small m), of which the last but one serves ``gemm``."""
+    highs = [*range(max(1, gemm.m_max - MEMBERS + 2), gemm.m_max + 1), 2 * gemm.m_max]
+    family, members, low = family_named(FAMILIES[bench.device.kind]), [], 1
     for high in highs:
         part = gemm.with_(m=Range(low, high))
         config = family.default(part, bench.device, "isolated")
         members.append(SetMember(part, config, bench.build(part, config).result(), None, Timings()))
         low = high + 1
     return bench.package_set(gemm.with_(m=Range(1, highs[-1])), members, Timings(), ("isolated", "unverified"))
+
+
+def _nothing() -> None:
+    """A CPU's calls have ended when they return."""
 
 
 def alternate(ways: dict[str, Timer], synchronise: Callable[[], None]) -> dict[str, list[float]]:

@@ -12,7 +12,6 @@ where anything is wrong
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -28,7 +27,9 @@ from benchmarks import mma_ceiling  # noqa: E402 - found by the line above
 from benchmarks.counted import document as counted  # noqa: E402
 from benchmarks.history import History  # noqa: E402
 from tirgemm import Config, Gemm, TirgemmError  # noqa: E402
+from tirgemm.bench.held_out import held_out  # noqa: E402
 from tirgemm.bench.results import FORMAT, load, race  # noqa: E402
+from tirgemm.bench.suite_file import Suite  # noqa: E402
 from tirgemm.tuning.records import Status  # noqa: E402
 from tirgemm.tuning_db import shipped  # noqa: E402
 from tirgemm.tuning_db.transfer import read_candidates  # noqa: E402
@@ -104,7 +105,7 @@ def problems(
             return [*faults, *_origins(document["rows"], history)]
         if document["format"] != FORMAT:
             return [f"its format is {document['format']}, not {FORMAT}: its rows do not name their commits"]
-        suite = json.loads((suites / f"{document['suite']}.json").read_text())
+        suite = held_out(document["suite"]) or Suite.read(suites / f"{document['suite']}.json")
         return [
             *_head(path, document),
             *_complete(document, suite),
@@ -231,7 +232,7 @@ def _streams(document: dict[str, Any]) -> Iterator[str]:
 
 def _pairs(document: dict[str, Any]) -> Iterator[str]:
     """Rows of one contest hold the same samples of default and baselines; isolated ones are enough."""
-    default = {row["gemm"]: row for row in document["rows"] if row["variant"] == "default"}
+    default = _defaults(document)
     for row in document["rows"]:
         name, at = f"{row['gemm']}, {row['variant']}", row.get("conditions", {}).get("at")
         count = min((entry["samples"] for entry in row["races"]), default=0)
@@ -246,9 +247,15 @@ def _pairs(document: dict[str, Any]) -> Iterator[str]:
             yield f"{name}: samples of {', '.join(differing)} differ from the default's row of the same run"
 
 
+def _defaults(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """By problem the row of its default, which is what zero-shot gives, too."""
+    rows = document["rows"]
+    return {row["gemm"]: row for name in ("zero_shot", "default") for row in rows if row["variant"] == name}
+
+
 def _same_kernels(document: dict[str, Any]) -> Iterator[str]:
     """A row of the default's very config is the default: the same samples, a ratio of exactly 1."""
-    default = {row["gemm"]: row for row in document["rows"] if row["variant"] == "default"}
+    default = _defaults(document)
     for row in document["rows"]:
         other = default.get(row["gemm"], row)
         if row is other or row["status"] != "measured" or row["config_hash"] != other["config_hash"]:
@@ -272,9 +279,9 @@ def _calls(document: dict[str, Any]) -> Iterator[str]:
             yield f"{row['way']}: min_us is {row['min_us']}, of the samples {min(row['samples_us'])}"
 
 
-def _complete(document: dict[str, Any], suite: dict[str, Any]) -> Iterator[str]:
+def _complete(document: dict[str, Any], suite: Suite) -> Iterator[str]:
     """Every shape of the suite has a row in every variant that occurs, and no row is of another shape or double."""
-    shapes = {str(Gemm.parse(text)) for text in suite["gemms"]}
+    shapes = {str(gemm) for gemm in suite.gemms}
     rows = document["rows"]
     variants = sorted({row["variant"] for row in rows})
     if not variants:
@@ -284,7 +291,7 @@ def _complete(document: dict[str, Any], suite: dict[str, Any]) -> Iterator[str]:
         for gemm in sorted(shapes - present):
             yield f"{gemm} has no row in variant {variant}"
         for gemm in sorted(present - shapes):
-            yield f"{gemm} is not in suite {suite['name']}"
+            yield f"{gemm} is not in suite {suite.name}"
     keys = Counter((row["gemm"], row["family"], row["variant"], row["config_hash"]) for row in rows)
     for key, count in keys.items():
         if count > 1:

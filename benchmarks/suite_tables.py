@@ -13,8 +13,11 @@ from pathlib import Path
 
 from benchmarks.knob_tables import knob_worth, knobs
 from benchmarks.tables import documents, geomean, not_yet, number, place, refusal, table
+from tirgemm.bench.held_out import GRID_NAME, JUDGE_SEEDS
 from tirgemm.bench.results import Document, Row, spread
-from tirgemm.gemm import DTYPE_BYTES, REGIMES, Gemm
+from tirgemm.bench.suite_file import Suite
+from tirgemm.families.common.alignment import access_width
+from tirgemm.gemm import DTYPE_BYTES, REGIMES, Gemm, Operand
 
 # The suites whose geometric means are averaged, and those that stand for themselves.
 AVERAGED, OTHERS = ("square", "deepgemm", "llama", "skinny"), ("odd",)
@@ -141,6 +144,64 @@ def shapes(folder: Path, suites: Path) -> str:
     return "\n\n".join(parts) or _NOT_YET
 
 
+def held_out(folder: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites
+    """Problems that nothing was fitted to: what each effort's kernels reach of the baselines, aligned rows apart."""
+    parts = []
+    for regime in REGIMES:
+        lines = []
+        for name in (*(f"judge-{seed}" for seed in JUDGE_SEEDS), GRID_NAME):
+            for document in documents(folder.parent, f"{name}.{regime}", folder.name):
+                for variant in dict.fromkeys(row["variant"] for row in document["rows"]):
+                    rows = [row for row in document["rows"] if row["variant"] == variant]
+                    aligned = [row for row in rows if _is_aligned(Gemm.parse(row["gemm"]))]
+                    lines += [
+                        [f"{name}, {words}; {len(these)}", variant, *_beside_baselines(these)]
+                        for words, these in (("all", rows), ("rows of whole 16 bytes", aligned))
+                    ]
+        if lines:
+            names = [*(f"× {name}" for name in BASELINES[:2]), *(f"behind {name}" for name in BASELINES[:2])]
+            head = f"{regime}; geometric mean (least)"
+            parts.append(f"{head}\n\n{table(['problems', 'variant', *names], lines, 2)}")
+    return "\n\n".join(parts) or not_yet("tirgemm bench judge-101 --variants zero_shot,quick,standard")
+
+
+def _beside_baselines(rows: Sequence[Row]) -> list[str]:
+    """Mean and least ratio to the first two baselines, then of how many rows each is ahead."""
+    columns = [[row["baselines"].get(name, {}).get("ratio") for row in rows] for name in BASELINES[:2]]
+    behind = [str(sum(ratio is not None and ratio < 1 for ratio in column)) for column in columns]
+    return [*map(geomean, columns), *behind]
+
+
+def _is_aligned(gemm: Gemm) -> bool:
+    """Whether every row of every operand begins at a multiple of 16 bytes."""
+    operands: tuple[Operand, ...] = ("a", "b", "d")
+    sizes = {"a": gemm.dtype, "b": gemm.dtype, "d": gemm.out}
+    return all(access_width(gemm, operand) * DTYPE_BYTES[sizes[operand]] >= 16 for operand in operands)
+
+
+def versions(folder: Path, suites: Path) -> str:
+    """Defaults and tuned kernels of two versions of the program, raced side by side, problem by problem."""
+    for document in documents(folder.parent, "redesign.sustained", folder.name):
+        names = ("before_default", "default", "before_tuned", "tuned")
+        gemms = [str(gemm) for gemm in Suite.read(suites / "redesign.json").gemms]
+        rows = SuiteRows("redesign", tuple(gemms), {}, document)
+        pairs = (("default", "before_default"), ("tuned", "before_tuned"))
+        gains = {gemm: [rows.ratio(gemm, *pair) for pair in pairs] for gemm in gemms}
+        lines = [
+            [f"`{gemm}`", *(number(rows.row(name, gemm).get("median_us"), 2) for name in names)]
+            + [number(ratio) for ratio in (*gains[gemm], *(rows.ratio(gemm, v, BASELINES[0]) for v, _ in pairs))]
+            for gemm in gemms
+        ]
+        beside = [[rows.ratio(gemm, variant, BASELINES[0]) for gemm in gemms] for variant, _ in pairs]
+        means = [geomean(list(column)) for column in (*zip(*gains.values(), strict=True), *beside)]
+        lines.append(["**geometric mean (least)**", "", "", "", "", *means])
+        head = ["gemm", "default before, us", "after", "tuned before, us", "after", "default, gain", "tuned, gain"]
+        head += [f"{variant} × {BASELINES[0]}" for variant, _ in pairs]
+        before = document["environment"]["before_commit"]
+        return f"before: `{before}`; {place(document)}\n\n{table(head, lines, 1)}"
+    return not_yet("python benchmarks/versions/race.py redesign BEFORE AFTER")
+
+
 def bandwidth(folder: Path, suites: Path) -> str:
     """Shapes of m <= 16: bytes over time against reading alone; those of few weights with their floor instead."""
     lines = []
@@ -191,16 +252,20 @@ def zero_shot(results: Path, suites: Path) -> str:  # noqa: ARG001 - called like
     if not path.is_file():
         return not_yet(f"python benchmarks/zero_shot_folds.py RECORDS --out {path.name}")
     document = json.loads(path.read_text())
-    groups: dict[tuple[str, bool], list[Row]] = {}
+    groups: dict[tuple[str, str], list[Row]] = {}
     for row in document["rows"]:
-        groups.setdefault((row["regime"], row["covered"]), []).append(row)
+        of = ("suites" if row["published"] else "other problems") + ("" if row["covered"] else ", not covered")
+        groups.setdefault((of, row["regime"]), []).append(row)
     lines = []
-    for (regime, covered), rows in sorted(groups.items(), key=lambda item: (not item[0][1], item[0][0])):
+    for (of, regime), rows in sorted(groups.items(), key=lambda item: ("not" in item[0][0], item[0])):
         for name in ("estimate", "model"):
             shares = zip(*(row[name] for row in rows), strict=True)
-            what = f"{regime}, {'covered' if covered else 'not covered'}; {len(rows)} problems"
-            lines.append([what, name, *(geomean(list(values)) for values in shares)])
-    head = ["regime", "ranked by", *(f"best of first {first}" if first > 1 else "first" for first in document["first"])]
+            lines.append([f"{regime}, {of}; {len(rows)}", name, *(geomean(list(values)) for values in shares)])
+    head = [
+        "problems",
+        "ranked by",
+        *(f"best of first {first}" if first > 1 else "first" for first in document["first"]),
+    ]
     return table(head, lines, 2)
 
 
@@ -227,4 +292,6 @@ TABLES: dict[str, Callable[[Path, Path], str]] = {
     "proposals": proposals,
     "zero_shot": zero_shot,
     "efforts": efforts,
+    "held_out": held_out,
+    "versions": versions,
 }

@@ -3,10 +3,10 @@
     python benchmarks/zero_shot_folds.py tuning_db/shipped/nvidia-h200.jsonl.gz --out \
         benchmarks/results/nvidia-h200/zero_shot_folds.json
 
-Every (n, k) of the records is a fold: a model is trained on all other problems, and both it and the analytic estimate
-rank the configs that were recorded of the fold's. A row says how fast the best of the first 1, 4 and 8 is, as a share
-of the fastest recorded. Needs no device. The estimates' constants are those that ship, which were fitted to these
-shapes.
+The (n, k) of the records are dealt to ``--folds`` parts: a model is trained on all other problems, and both it and the
+analytic estimate rank the configs that were recorded of the part's. A row says how fast the best of the first 1, 4 and
+8 is, as a share of the fastest recorded, and whether the problem is one of the published suites, to which the
+estimates' constants were fitted. Needs no device.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tirgemm.bench.results import environment  # noqa: E402 - found by the line above
+from tirgemm.bench.suites import named_suites, suite_named  # noqa: E402
 from tirgemm.detect import device as detect  # noqa: E402
+from tirgemm.gemm import Gemm  # noqa: E402
 from tirgemm.tuning.ranking_training import (  # noqa: E402
     FIRST,
     PARAMETERS,
@@ -34,15 +37,17 @@ from tirgemm.tuning.ranking_training import (  # noqa: E402
 from tirgemm.tuning_db.transfer import read_candidates, read_devices  # noqa: E402
 
 SUITE = "zero_shot_folds"
+FOLDS = 24
 
 
-def row(ranked: HeldOut) -> dict[str, Any]:
+def row(ranked: HeldOut, published: Collection[Gemm]) -> dict[str, Any]:
     """One problem of a fold, as the file has it."""
     gemm = ranked.gemm
     return {
         "fold": f"{gemm.n}x{gemm.k}",
         "gemm": str(gemm),
         "regime": ranked.regime,
+        "published": gemm in published,
         "configs": ranked.configs,
         "covered": ranked.covered,
         "times_away": None if ranked.times_away == float("inf") else round(ranked.times_away, 3),
@@ -55,11 +60,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("records", type=Path, help="a records file; the first device in it")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--folds", type=int, default=FOLDS, help="parts of the (n, k), each held out in turn")
     parser.add_argument("--commit", default=None)
     options = parser.parse_args()
     device = read_devices(options.records)[0]
     problems = problem_rows(read_candidates(options.records), device)
-    rows = [row(ranked) for ranked in held_out(problems, device)]
+    published = {gemm for name in named_suites() for gemm in suite_named(name).gemms}
+    rows = [row(ranked, published) for ranked in held_out(problems, device, options.folds)]
     rows.sort(key=lambda entry: (entry["fold"], entry["gemm"], entry["regime"]))
     about = environment(device.with_(environment=detect("cpu").environment), ROOT, options.commit)
     head = {
@@ -67,6 +74,7 @@ def main() -> int:
         "environment": about,
         "records_sha256": records_sha256(problems),
         "parameters": PARAMETERS | {"rounds": ROUNDS},
+        "folds": options.folds,
         "first": list(FIRST),
     }
     lines = ",\n".join(json.dumps(entry, separators=(", ", ": ")) for entry in rows)

@@ -34,9 +34,11 @@ def _home() -> Iterator[None]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # The longest first, and one after the other: of two workers, each of which begins with a half of all tests and then
-    # takes from the end of what the other has left, the second never meets a newcomer to wait for.
-    items.sort(key=lambda item: _NEWCOMERS not in item.path.parents)
-    if importlib.util.find_spec("torch") is None:
+    # takes from the end of what the other has left, the second never meets a newcomer to wait for. In the environment
+    # with PyTorch, whose tests run beside these, last: by then the newcomer of this one has gone.
+    has_torch = importlib.util.find_spec("torch") is not None
+    items.sort(key=lambda item: (_NEWCOMERS in item.path.parents) is has_torch)
+    if not has_torch:
         reason = "PyTorch is not installed here: `make test` runs these in .venv-torch, `make unit` both environments"
         for item in items:
             if item.get_closest_marker("torch"):

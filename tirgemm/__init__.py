@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tirgemm.client import Client
     from tirgemm.detect import devices
     from tirgemm.tuning.budget import Budget
+    from tirgemm.tuning_db.local_kernels import LocalKernels
     from tirgemm.tuning_db.tune import tune
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Config",
     "Device",
     "Gemm",
+    "LocalKernels",
     "Range",
     "TirgemmError",
     "__version__",
@@ -37,12 +39,13 @@ __all__ = [
 _LAZY = {
     "Budget": "tirgemm.tuning.budget",
     "Client": "tirgemm.client",
+    "LocalKernels": "tirgemm.tuning_db.local_kernels",
     "devices": "tirgemm.detect",
     "load": "tirgemm.artifact",
     "tune": "tirgemm.tuning_db.tune",
 }
 # What a name needs before it is of any use, beyond what its module imports.
-_EXTRAS = {"tune": "tune"}
+_EXTRAS = {"tune": "tune", "LocalKernels": "tune"}
 
 
 def __getattr__(name: str) -> Any:

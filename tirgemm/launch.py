@@ -4,6 +4,9 @@ One description for both device kinds. On a GPU a KernelLaunch is one cuLaunchKe
 of the shared object called once for each block index of ``grid[0]`` (``grid[1] == grid[2] == 1``, block and cluster
 all 1), spread over the launcher's threads; the index is passed as the last argument. Kernels run in order.
 Dims are integers or expressions in m (``tirgemm.expr``).
+
+A CPU kernel ``pack_b`` that takes tensor ``b`` and workspace ``packed_b`` alone writes what depends on B alone, which
+the kernels behind it only read: a caller whose B stays the same may keep it, and leave that kernel out.
 """
 
 from __future__ import annotations

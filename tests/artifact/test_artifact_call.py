@@ -181,6 +181,9 @@ def test_tensors_that_dlpack_cannot_carry_are_refused() -> None:
     for wrong in (a.to_sparse(), a.to("meta")):
         with pytest.raises(CallTypeError, match="cannot be passed by DLPack"):
             kernel(GEMM)(wrong, b, out=out)
+    for given in ((torch._neg_view(a), b), (a, torch._neg_view(b))):
+        with pytest.raises(CallError, match=r"is negated or conjugated lazily; give \w\.resolve_neg\(\)"):
+            kernel(GEMM)(*given, out=out)
 
 
 @pytest.mark.torch

@@ -103,6 +103,14 @@ def test_an_m_out_of_range_is_refused_as_of_a_single_kernel() -> None:
         kernel.raw(1, b, b)
 
 
+def test_a_set_packs_no_operand_ahead_of_its_calls() -> None:
+    functions = load(packed_set(GEMM, HIGHS), trust=TRUST).functions
+    b = np.ones((9, 5), np.float32)
+    assert functions.packed_bytes() == 0
+    with pytest.raises(CallError, match="a kernel set does not pack B by itself"):
+        functions.pack(b, np.zeros(64, np.uint8))
+
+
 def test_a_set_is_written_and_read_byte_for_byte() -> None:
     data = packed_set(GEMM, HIGHS, regime="sustained", role="tuned")
     assert data == packed_set(GEMM, HIGHS, regime="sustained", role="tuned")

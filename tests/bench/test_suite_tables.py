@@ -15,6 +15,7 @@ from benchmarks import suite_tables
 from tests.bench.test_results import COMMIT, check, plant, problems, render
 from tirgemm import Config, Device, Gemm
 from tirgemm.bench.results import MeasuredKernel, ResultsFile, environment, load, measured_row, unmeasured_row
+from tirgemm.bench.suites import suite_named
 from tirgemm.tuning.measure.baselines.torch_baseline import PINNED
 from tirgemm.tuning.records import Candidate, SampleSet, Status
 from tirgemm.tuning_db import transfer
@@ -237,3 +238,47 @@ def test_the_check_reads_a_records_file(tmp_path: Path) -> None:
     assert "is measured and took None us" in sentence
     path.write_bytes(path.read_bytes()[:-9])
     assert problems(path)
+
+
+def raced(text: str, variant: str, us: float, beside: dict[str, float]) -> dict[str, Any]:
+    """A row of two races."""
+    baselines = {name: (taken,) * 24 for name, taken in beside.items()}
+    races = [SampleSet((us,) * 24, "selection", baselines, {"at": "2026-11-23T04:00:00+00:00"})] * 2
+    kernel = MeasuredKernel(error=0.5, artifact_sha256="a" * 64, source_sha256="b" * 64, workspace_bytes=0)
+    return measured_row(Gemm.parse(text), config(), variant, races, kernel)
+
+
+def test_held_out_suites_are_tabled_by_effort_and_aligned_rows_apart(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "gpu" / "judge-102.sustained.json"
+    file = ResultsFile(path, "judge-102", "sustained", environment(GPU, None, COMMIT), resume=False)
+    for text, us in (("64x64x64:f16:nt", 8.0), ("64x64x65:f16:nt", 20.0)):
+        file.put(raced(text, "quick", us, {"torch.matmul": 10.0, "cublaslt_best": 16.0}))
+    table = suite_tables.held_out(path.parent, tmp_path)
+    mean = math.sqrt(10 / 8 * 10 / 20)
+    assert cells(table, "judge-102, all; 2") == ["quick", f"{mean:.3f} (0.500)", f"{mean * 1.6:.3f} (0.800)", "1", "1"]
+    assert cells(table, "judge-102, rows of whole 16 bytes; 1") == ["quick", "1.250 (1.250)", "2.000 (2.000)", "0", "0"]
+    assert "Not measured yet" in suite_tables.held_out(tmp_path / "results" / "other", tmp_path)
+
+
+def test_two_versions_stand_side_by_side(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "gpu" / "redesign.sustained.json"
+    (tmp_path / "redesign.json").write_text(json.dumps({"name": "redesign", "source": "x", "gemms": ["8x8x8:f16:nt"]}))
+    about = environment(GPU, None, COMMIT) | {"before_commit": "882d4fb"}
+    file = ResultsFile(path, "redesign", "sustained", about, resume=False)
+    times = {"before_default": 6.0, "default": 5.0, "before_tuned": 4.0, "tuned": 4.0}
+    for variant, us in times.items():
+        file.put(raced("8x8x8:f16:nt", variant, us, {"torch.matmul": 10.0} | times))
+    table = suite_tables.versions(path.parent, tmp_path)
+    assert cells(table, "`8x8x8:f16:nt`") == ["6.00", "5.00", "4.00", "4.00", "1.200", "1.000", "2.000", "2.500"]
+    assert cells(table, "**geometric mean (least)**")[4] == "1.200 (1.200)"
+    assert "`882d4fb`" in table
+
+
+def test_a_held_out_suite_is_complete_or_its_file_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "judge-102.sustained.json"
+    file = ResultsFile(path, "judge-102", "sustained", environment(GPU, None, COMMIT), resume=False)
+    gemms = suite_named("judge-102").gemms
+    file.put(*(unmeasured_row(gemm, None, "quick", "skipped", "no time") for gemm in gemms[1:]))
+    assert [s for s in problems(path) if "no row" in s] == [f"{gemms[0]} has no row in variant quick"]
+    file.put(unmeasured_row(gemms[0], None, "quick", "skipped", "no time"))
+    assert not [sentence for sentence in problems(path) if "no row" in sentence or "not in suite" in sentence]

@@ -41,7 +41,11 @@ class Disagreement(AssertionError):
 
 @dataclass
 class Newcomer:
-    """One person with an empty home. ``terminal``: whether what they type runs in a terminal of 80 columns."""
+    """One person with an empty home. ``terminal``: whether what they type runs in a terminal of 80 columns.
+
+    ``path``: folders of programs before the system's, where an environment is given; ``python``: folders before those
+    for the interpreter of Python blocks.
+    """
 
     terminal: bool
     checkout: Path
@@ -50,6 +54,7 @@ class Newcomer:
     has_gpu: bool = False
     set_up: bool = False
     path: tuple[Path, ...] = ()
+    python: tuple[Path, ...] = ()
     skipped: list[str] = field(default_factory=list)
     installed: set[str] = field(default_factory=set)
 
@@ -92,6 +97,7 @@ class Newcomer:
                 else:
                     if interpreter is None:
                         env, here = shell.environment()
+                        env["PATH"] = os.pathsep.join([*map(str, self.python), env["PATH"]])
                         interpreter = stack.enter_context(Interpreter(env, here, terminal=self.terminal))
                     self._say(f">>> {block.body.rstrip()}")
                     self._judge(block, block.body, interpreter.run(block.body))

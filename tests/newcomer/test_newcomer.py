@@ -12,20 +12,27 @@ from pathlib import Path
 import pytest
 
 from tests.newcomer.newcomer import FIRST_PAGES, Newcomer, clone
+from tests.newcomer.pages import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 # This one installs a package, into an environment of its own: test_adding_a_family.py runs it.
 ELSEWHERE = ("docs/adding-a-family.md",)
+# This one is for readers with PyTorch, in whose environment it is read.
+OF_PYTORCH = "docs/pytorch.md"
 PAGES = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))
-OTHER_PAGES = [page for page in PAGES if page not in (*FIRST_PAGES, *ELSEWHERE)]
+OTHER_PAGES = [page for page in PAGES if page not in (*FIRST_PAGES, *ELSEWHERE, OF_PYTORCH)]
 
 
-@pytest.fixture(autouse=True)
-def _alone() -> Iterator[None]:
-    """One newcomer at a time: the pages' services listen on the same port."""
+@pytest.fixture
+def port() -> Iterator[None]:
+    """One newcomer at a time has the port on which the services of all pages listen."""
     with (Path(tempfile.gettempdir()) / "tirgemm-newcomer.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def starts_a_service(page: str) -> bool:
+    return any("terminal" in block.needs for block in blocks(ROOT / page, ROOT))
 
 
 @pytest.fixture
@@ -40,7 +47,7 @@ def pip_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.usefixtures("pip_cache")
+@pytest.mark.usefixtures("pip_cache", "port")
 def test_readme_and_getting_started_from_an_empty_home(tmp_path: Path) -> None:
     """In a terminal, with all that the pages install."""
     read_first_pages(tmp_path, terminal=True)
@@ -49,19 +56,27 @@ def test_readme_and_getting_started_from_an_empty_home(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("port")
 def test_readme_and_getting_started_without_a_terminal(tmp_path: Path) -> None:
-    """In pipes, in this environment, which has all that the pages install."""
-    read_first_pages(tmp_path, terminal=False, path=(Path(sys.executable).parent,))
+    """In pipes: Python in this environment, which has all that the pages install; commands, where it lies beside this
+    one, in that without PyTorch, which else every one of them would import for two seconds.
+    """
+    here = Path(sys.executable).parent
+    beside = Path(sys.prefix).with_name(".venv") / "bin"
+    commands = beside if (beside / "tirgemm").exists() else here
+    read_first_pages(tmp_path, terminal=False, path=(commands,), python=(here,))
 
 
-def read_first_pages(folder: Path, *, terminal: bool, path: tuple[Path, ...] = ()) -> None:
+def read_first_pages(
+    folder: Path, *, terminal: bool, path: tuple[Path, ...] = (), python: tuple[Path, ...] = ()
+) -> None:
     home = folder / "home"
     home.mkdir()
     # The pages install from the folder that holds the clone. An editable install is not found from there: Python takes
     # the clone, which is called as the package is, for a namespace package.
     checkout = clone(folder / "checkout" if path else home / "tirgemm")
     with (folder / "transcript").open("w") as transcript:
-        newcomer = Newcomer(terminal, checkout, home, transcript, path=path)
+        newcomer = Newcomer(terminal, checkout, home, transcript, path=path, python=python)
         for page in FIRST_PAGES:
             newcomer.read(checkout / page, home)
 
@@ -69,7 +84,23 @@ def read_first_pages(folder: Path, *, terminal: bool, path: tuple[Path, ...] = (
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", OTHER_PAGES)
-def test_every_line_of_a_page_from_an_empty_folder_and_home(page: str, tmp_path: Path) -> None:
+def test_every_line_of_a_page_from_an_empty_folder_and_home(
+    page: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if starts_a_service(page):
+        request.getfixturevalue("port")
+    read_page(page, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("port")
+def test_every_line_of_the_page_on_pytorch(tmp_path: Path) -> None:
+    read_page(OF_PYTORCH, tmp_path)
+
+
+def read_page(page: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     checkout = clone(tmp_path / "checkout")

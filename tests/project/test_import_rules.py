@@ -27,7 +27,7 @@ BASE = {
     "tirgemm._terminal.progress_view",
 }
 # The client's modules and packages, by the name below ``tirgemm``.
-CLIENT = {"client", "cli", "torch", "_trial", "_client", "_terminal", "_commands"}
+CLIENT = {"client", "cli", "torch", "kernel_source", "_trial", "_client", "_terminal", "_commands"}
 # A part and the parts that it may import, besides itself and the base.
 ALLOWED = {
     "base": set(),
@@ -52,7 +52,7 @@ FAMILIES = {
     "common": set(),
 }
 # What ``import tirgemm`` offers of the packages above it: named for type checkers, and loaded at first use by its name.
-FRONT = {("tirgemm", "tirgemm.tuning_db.tune")}
+FRONT = {("tirgemm", "tirgemm.tuning_db.tune"), ("tirgemm", "tirgemm.tuning_db.local_kernels")}
 # Circles that are there today, each by its members: of modules, and of folders.
 KNOWN_CIRCLES: dict[str, list[set[str]]] = {
     "modules": [],

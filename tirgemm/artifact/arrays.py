@@ -100,6 +100,8 @@ class PyTorch(Arrays):
                 f"{name} requires grad, and this kernel has no backward: call it under torch.no_grad(), or detach "
                 f"{name}"
             )
+        if array.is_neg() or array.is_conj():  # DLPack would pass the memory without its sign
+            raise CallError(f"{name} is negated or conjugated lazily; give {name}.resolve_neg().resolve_conj()")
         return array
 
     def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, align: int, like: Any) -> Any:

@@ -13,7 +13,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "native"
@@ -69,16 +68,15 @@ def compile_launcher(target: Path = LIBRARY) -> Path:
     flags = [*_COMPILE, *(f"-I{path}" for path in includes), *prefixes, *shlex.split(os.environ.get("CXXFLAGS", ""))]
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tirgemm-build-") as folder:
-        sources = sorted(SOURCES.glob("*.cc"))
-        objects = [Path(folder, source.stem + ".o") for source in sources]
-        with ThreadPoolExecutor(max_workers=min(len(sources), os.cpu_count() or 1)) as pool:
-            commands = ([*compiler, *flags, "-c", str(s), "-o", str(o)] for s, o in zip(sources, objects, strict=True))
-            list(pool.map(_run, commands))
+        # One translation unit of all sources: the headers are most of it, and are read once.
+        unit, compiled = Path(folder, "launcher.cc"), Path(folder, "launcher.o")
+        unit.write_text("".join(f'#include "{source.name}"\n' for source in sorted(SOURCES.glob("*.cc"))))
+        _run([*compiler, *flags, f"-I{SOURCES}", "-c", str(unit), "-o", str(compiled)])
         library_dir = Path(libinfo.find_libtvm_ffi()).parent
         # Linked beside its place and moved there: a process that has the old library mapped keeps it.
         built = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            _run([*compiler, *map(str, objects), "-o", str(built), f"-L{library_dir}", *_LINK])
+            _run([*compiler, str(compiled), "-o", str(built), f"-L{library_dir}", *_LINK])
             built.replace(target)
         finally:
             built.unlink(missing_ok=True)

@@ -9,8 +9,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from tirgemm import expr
-from tirgemm.artifact import arrays, native
+from tirgemm.artifact import arrays
 from tirgemm.artifact.manifest import Manifest
+from tirgemm.artifact.native import LoadedFunctions
 from tirgemm.artifact.package import Package
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -25,18 +26,19 @@ class Kernel:
 
     ``raw`` is the launcher's own function: tensors in the launch's order (a, b, then c and bias where they occur, then
     the output), then alpha and beta where they occur. It checks everything but ``requires_grad`` and allocates nothing.
+    ``functions`` has it with the others of the launcher: a B that stays the same may be packed once, on a CPU.
     """
 
-    def __init__(self, package: Package, loaded: native.Loaded) -> None:
+    def __init__(self, package: Package, functions: LoadedFunctions) -> None:
         self.manifest: Manifest = package.manifest
         self.gemm: Gemm = self.manifest.gemm
         self.config: Config = self.manifest.config
         self.device: Device = self.manifest.device
         self.kernel_sha256: str = self.manifest.kernel_sha256
         self.artifact_sha256: str = package.sha256
-        self.raw = loaded.call
+        self.raw: Any = functions.call
+        self.functions = functions
         self._data = package.data
-        self._loaded = loaded
         self._shape, self._strides = self.gemm.shape("d"), self.gemm.strides("d")
         # Where a call's m is read: the axis of a, counted from the end.
         self._m_axis = -1 if self.gemm.trans_a else -2
@@ -69,7 +71,7 @@ class Kernel:
     def member(self, m: int) -> Manifest:
         """The manifest of the kernel that a call with this ``m`` runs, as the launcher chooses it. Raises
         InvalidRequest for an m that is not served."""
-        index = self._loaded.member(m)
+        index = self.functions.member(m)
         if index < 0:
             raise InvalidRequest(f"m is {m}; this kernel takes m from {self.gemm.m_min} to {self.gemm.m_max}")
         return self.manifest.kernels[index]
@@ -97,7 +99,7 @@ class Kernel:
         No call may be running, and no CUDA graph that captured one may be replayed after this. A kernel that is merely
         dropped stays loaded.
         """
-        self._loaded.close()
+        self.functions.close()
 
     def __call__(
         self,

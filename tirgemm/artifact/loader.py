@@ -8,6 +8,7 @@ from tirgemm import detect_cpu
 from tirgemm.artifact import native
 from tirgemm.artifact.call import Kernel
 from tirgemm.artifact.manifest import Manifest
+from tirgemm.artifact.native import LoadedFunctions
 from tirgemm.artifact.package import Package, read
 from tirgemm.artifact.trust import Trust
 from tirgemm.errors import IncompatibleArtifact
@@ -25,8 +26,8 @@ def load(artifact: bytes | Path | str, *, trust: Trust | None = None, check_devi
 
 def opened(
     artifact: bytes | Path | str, trust: Trust | None, *, check_device: bool = True
-) -> tuple[Package, native.Loaded]:
-    """What ``Kernel`` is made of: the verified package, and its kernels in the launcher."""
+) -> tuple[Package, LoadedFunctions]:
+    """What ``Kernel`` is made of: the verified package, and the launcher's functions for it."""
     package = read(artifact, trust)
     if check_device:
         check_runs_here(package.manifest)

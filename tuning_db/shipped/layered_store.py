@@ -53,14 +53,7 @@ class LayeredStore(SqlStore):
         return own + without(_of_file(file, device_key, regime, near, most), own)
 
     def offer(self, gemm: Gemm, device: Device, regime: Regime) -> Offer | None:
-        for theirs, file in self.shipped.alike(device):
-            offered = file.candidates(theirs.key, str(gemm), regime)
-            same = _same(file, device, str(gemm), regime)
-            if same:
-                return Offer(device, same, same=True)
-            if offered:
-                return Offer(theirs, offered, same=False)
-        return None
+        return shipped_offer(self.shipped, gemm, device, regime)
 
     def _adopt(self, connection: Connection, key: CandidateKey) -> int | None:
         """Take a shipped candidate over into the database, because something is to be added to it."""
@@ -87,6 +80,18 @@ def without(candidates: Iterable[Candidate], known: Iterable[Candidate]) -> list
 
 
 @lru_cache(maxsize=64)
+def shipped_offer(shipped: ShippedRecords, gemm: Gemm, device: Device, regime: Regime) -> Offer | None:
+    """What was shipped of one problem for this device, or for one of its architecture; None where nothing was."""
+    for theirs, file in shipped.alike(device):
+        offered = file.candidates(theirs.key, str(gemm), regime)
+        same = _same(file, device, str(gemm), regime)
+        if same:
+            return Offer(device, same, same=True)
+        if offered:
+            return Offer(theirs, offered, same=False)
+    return None
+
+
 def _same(file: ShippedFile, here: Device, gemm: str, regime: Regime) -> tuple[Candidate, ...]:
     """Those candidates of a problem that were measured on a device such as ``here`` in its environment, if the fastest
     is one of them; else none."""

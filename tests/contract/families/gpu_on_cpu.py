@@ -15,6 +15,7 @@ import numpy as np
 from tests.contract.families import cpu_runner
 from tirgemm.detect import device
 from tirgemm.families.base import Program
+from tirgemm.families.common.tracing import quick_tracing
 from tirgemm.launch import Launch
 from verification.emulator.operands import KernelCall
 
@@ -43,4 +44,5 @@ def rebuilt(program: Program) -> Program:
     kernels = tuple(replace(k, grid=(1, 1, 1), block=(1, 1, 1), shared_bytes=0) for k in program.launch.kernels)
     launch = Launch(program.launch.tensors, program.launch.scalars, kernels, program.launch.workspaces)
     config = tuple((name, value) for name, value in program.pass_config if name != "tirx.use_async_copy")
-    return Program(from_source(text), launch, program.pipeline, config)
+    with quick_tracing():
+        return Program(from_source(text), launch, program.pipeline, config)

@@ -6,10 +6,9 @@ tvm_ffi is imported at first use, so that reading artifacts does without it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tirgemm import errors
 
@@ -23,6 +22,23 @@ _ERRORS = (
     errors.DeviceUnavailable,
     errors.LaunchFailed,
 )
+
+
+class LoadedFunctions(NamedTuple):
+    """What the launcher gives for one kernel, or a set of them: functions of tensors by position.
+
+    ``call`` takes tensors and scalars in the launch's order; ``close`` unloads all code from the GPU;
+    ``packed_bytes`` is how large B is once packed, 0 where nothing is packed from B alone; ``pack`` fills that many
+    bytes (b, bytes), and ``call_packed`` takes them behind the arguments of ``call``, and packs no B. ``member`` is the
+    index of the kernel that runs for an m, -1 for none.
+    """
+
+    call: Callable[..., None]
+    close: Callable[[], None]
+    packed_bytes: Callable[[], int]
+    pack: Callable[[Any, Any], None]
+    call_packed: Callable[..., None]
+    member: Callable[[int], int]
 
 
 @cache
@@ -52,23 +68,13 @@ def tvm_ffi() -> Any:
     return module
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """Kernels in the launcher: ``call`` takes tensors and scalars and runs the one that serves their m, ``close``
-    unloads all of them from the GPU, ``member`` says for an m which one runs (-1: none)."""
-
-    call: Callable[..., None]
-    close: Callable[[], None]
-    member: Callable[[int], int]
-
-
-def load(binaries: Sequence[bytes], kernels: Sequence[str]) -> Loaded:
+def load(binaries: Sequence[bytes], kernels: Sequence[str]) -> LoadedFunctions:
     """Load binaries by the manifest's ``kernel`` parts (as JSON), whose ranges of m follow one another.
 
     Raises CorruptArtifact and IncompatibleArtifact. A cubin goes to the driver at the first call on each device that
     runs it.
     """
-    return Loaded(*library()["load"](list(binaries), list(kernels)))
+    return LoadedFunctions(*library()["load"](list(binaries), list(kernels)))
 
 
 def host_threads() -> int:

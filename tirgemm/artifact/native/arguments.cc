@@ -153,6 +153,27 @@ __attribute__((noinline, cold)) void RefuseM(const TensorSpec& spec, const DLTen
   __builtin_unreachable();
 }
 
+uint64_t BindOne(const Plan& plan, int index, const AnyView& arg) {
+  const TensorSpec& spec = plan.tensors[index];
+  const DLTensor* tensor = AsTensor(arg);
+  if (!tensor) TIRGEMM_FAIL(kCallType) << spec.name << " must be a tensor, not " << std::string(arg.GetTypeKey());
+  if (!Fits(plan, spec, *tensor, tensor->device, plan.m_low)) Explain(plan, spec, *tensor, tensor->device, plan.m_low);
+  return Address(*tensor);
+}
+
+uint64_t BindPacked(const Plan& plan, const AnyView& arg) {
+  const int64_t nbytes = plan.workspaces[plan.packed_workspace].nbytes.At(plan.m_low);
+  const DLTensor* tensor = AsTensor(arg);
+  if (!tensor) TIRGEMM_FAIL(kCallType) << "the packed operand must be a tensor, not " << std::string(arg.GetTypeKey());
+  if (tensor->device.device_type != kDLCPU) TIRGEMM_FAIL(kCall) << "the packed operand is on " << DeviceName(tensor->device) << "; it must be on the CPU";
+  const bool bytes = tensor->dtype.code == kDLUInt && tensor->dtype.bits == 8 && tensor->dtype.lanes == 1;
+  if (!bytes || tensor->ndim != 1 || tensor->shape[0] != nbytes || (nbytes > 1 && StrideOf(*tensor, 0) != 1) || tensor->data == nullptr) {
+    TIRGEMM_FAIL(kCall) << "the packed operand must be a dense array of " << nbytes << " unsigned bytes";
+  }
+  if (Address(*tensor) % kPackedAlign != 0) TIRGEMM_FAIL(kCall) << "the packed operand must be aligned to " << kPackedAlign << " bytes";
+  return Address(*tensor);
+}
+
 void Bind(const Plan& plan, PackedArgs args, Call* call) {
   const int count = plan.tensor_count();
   if (args.size() != count + plan.scalar_count()) ExplainCount(plan, args.size());

@@ -16,11 +16,11 @@
 namespace tirgemm {
 namespace {
 
-constexpr int64_t kAlign = 64;
+constexpr int64_t kScratchAlign = 64;
 // What a thread keeps between calls; a larger workspace is given back at once.
 constexpr int64_t kKept = int64_t{256} << 20;
 
-int64_t RoundUp(int64_t nbytes) { return (nbytes + kAlign - 1) / kAlign * kAlign; }
+int64_t RoundUp(int64_t nbytes) { return (nbytes + kScratchAlign - 1) / kScratchAlign * kScratchAlign; }
 
 // Scratch memory of the calling thread. It may keep one buffer: the caller waits for the kernels that use it.
 class Scratch {
@@ -33,7 +33,7 @@ class Scratch {
   char* Get(int64_t nbytes) {
     if (nbytes <= size_) return buffer_;
     Drop();
-    buffer_ = static_cast<char*>(std::aligned_alloc(kAlign, static_cast<size_t>(nbytes)));
+    buffer_ = static_cast<char*>(std::aligned_alloc(kScratchAlign, static_cast<size_t>(nbytes)));
     if (!buffer_) TIRGEMM_FAIL(kLaunch) << "no " << nbytes << " bytes of workspace";
     size_ = nbytes;
     return buffer_;
@@ -121,23 +121,36 @@ CpuRunner::CpuRunner(const Plan& plan, const std::string& shared_object) : plan_
   }
 }
 
-void CpuRunner::Run(Call* call) {
+void CpuRunner::Pack(uint64_t b, uint64_t packed) {
+  Call call;
+  call.m = plan_.m_low;
+  const KernelSpec& kernel = plan_.kernels[plan_.pack_kernel];
+  for (const ParamSpec& param : kernel.params) call.address[param.index] = param.index < kMaxTensors ? b : packed;
+  Launch(kernel, functions_[plan_.pack_kernel], call);
+}
+
+void CpuRunner::Run(Call* call, uint64_t packed) {
   const Trimmed trimmed;
   if (!plan_.workspaces.empty()) {
-    int64_t sizes[kMaxWorkspaces], total = kAlign;
+    int64_t sizes[kMaxWorkspaces], total = kScratchAlign;
     for (size_t i = 0; i < plan_.workspaces.size(); ++i) {
       sizes[i] = plan_.workspaces[i].nbytes.At(call->m);
       if (sizes[i] < 0) TIRGEMM_FAIL(kCorrupt) << "workspace " << plan_.workspaces[i].name << " has " << sizes[i] << " bytes";
+      if (packed && static_cast<int>(i) == plan_.packed_workspace) sizes[i] = 0;
       total += RoundUp(sizes[i]);
     }
     char* next = scratch.Get(total);
     for (size_t i = 0; i < plan_.workspaces.size(); ++i) {
       if (plan_.workspaces[i].zero) std::memset(next, 0, static_cast<size_t>(sizes[i]));
-      call->address[kMaxTensors + i] = reinterpret_cast<uint64_t>(next);
+      const bool given = packed && static_cast<int>(i) == plan_.packed_workspace;
+      call->address[kMaxTensors + i] = given ? packed : reinterpret_cast<uint64_t>(next);
       next += RoundUp(sizes[i]);
     }
   }
-  for (size_t i = 0; i < plan_.kernels.size(); ++i) Launch(plan_.kernels[i], functions_[i], *call);
+  for (size_t i = 0; i < plan_.kernels.size(); ++i) {
+    if (packed && static_cast<int>(i) == plan_.pack_kernel) continue;
+    Launch(plan_.kernels[i], functions_[i], *call);
+  }
 }
 
 void CpuRunner::Launch(const KernelSpec& kernel, TVMFFISafeCallType function, const Call& call) {

@@ -8,7 +8,7 @@
 namespace tirgemm {
 namespace {
 
-constexpr int64_t kAlign = 256;
+constexpr int64_t kWorkspaceAlign = 256;
 
 }  // namespace
 
@@ -18,9 +18,9 @@ CudaWorkspace::CudaWorkspace(const cu::Driver& driver, const Plan& plan, cu::Str
   for (int i = 0; i < count; ++i) {
     sizes[i] = plan.workspaces[i].nbytes.At(call->m);
     if (sizes[i] < 0) TIRGEMM_FAIL(kCorrupt) << "workspace " << plan.workspaces[i].name << " has " << sizes[i] << " bytes";
-    total += (sizes[i] + kAlign - 1) / kAlign * kAlign;
+    total += (sizes[i] + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
   }
-  if (total == 0) total = kAlign;
+  if (total == 0) total = kWorkspaceAlign;
   Allocate(total, {kDLCUDA, call->device.device_id});
   uint64_t next = pointer_;
   for (int i = 0; i < count; ++i) {
@@ -30,7 +30,7 @@ CudaWorkspace::CudaWorkspace(const cu::Driver& driver, const Plan& plan, cu::Str
       if (result != 0) Release();
       cu::Check(result, "cuMemsetD8Async");
     }
-    next += static_cast<uint64_t>((sizes[i] + kAlign - 1) / kAlign * kAlign);
+    next += static_cast<uint64_t>((sizes[i] + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign);
   }
 }
 

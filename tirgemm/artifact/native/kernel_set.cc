@@ -64,6 +64,11 @@ void KernelSet::operator()(tvm::ffi::PackedArgs args) {
   chosen(args);
 }
 
+LoadedKernel& KernelSet::Alone() {
+  if (members_.size() != 1) TIRGEMM_FAIL(kCall) << "a kernel set does not pack B by itself";
+  return *members_.front();
+}
+
 void KernelSet::Close() {
   for (const std::unique_ptr<LoadedKernel>& member : members_) member->Close();
 }

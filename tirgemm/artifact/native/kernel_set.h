@@ -27,9 +27,15 @@ class KernelSet {
   // The index of the kernel that serves `m`; -1 where none does.
   int Member(int64_t m) const;
 
+  // Of a single kernel as LoadedKernel says. The kernels of a set pack B each in its own way: a set packs nothing.
+  int64_t PackedBytes() const { return members_.size() == 1 ? members_.front()->PackedBytes() : 0; }
+  void Pack(const tvm::ffi::AnyView& b, const tvm::ffi::AnyView& packed) { Alone().Pack(b, packed); }
+  void CallPacked(tvm::ffi::PackedArgs args) { Alone().CallPacked(args); }
+
   void Close();
 
  private:
+  LoadedKernel& Alone();
   LoadedKernel& Choose(tvm::ffi::PackedArgs args);
 
   std::vector<std::unique_ptr<LoadedKernel>> members_;

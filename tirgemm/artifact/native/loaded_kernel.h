@@ -8,6 +8,7 @@
 
 #include "cpu_run.h"
 #include "cuda_run.h"
+#include "errors.h"
 #include "plan.h"
 
 namespace tirgemm {
@@ -35,11 +36,35 @@ class LoadedKernel {
 
   const Plan& plan() const { return plan_; }
 
+  // Bytes of B packed for this kernel, which may be kept between calls; 0 where it packs nothing that depends on B alone.
+  int64_t PackedBytes() const { return plan_.pack_kernel < 0 ? 0 : plan_.workspaces[plan_.packed_workspace].nbytes.At(plan_.m_low); }
+
+  // (b, bytes): packs B.
+  void Pack(const tvm::ffi::AnyView& b, const tvm::ffi::AnyView& packed) {
+    RequirePacks();
+    for (int i = 0; i < plan_.tensor_count(); ++i) {
+      if (plan_.tensors[i].name == "b") cpu_->Pack(BindOne(plan_, i, b), BindPacked(plan_, packed));
+    }
+  }
+
+  // As a call, with the bytes that Pack filled behind the other arguments.
+  void CallPacked(tvm::ffi::PackedArgs args) {
+    RequirePacks();
+    if (args.size() < 1) TIRGEMM_FAIL(kCallType) << "the packed operand is missing";
+    Call call;
+    Bind(plan_, args.Slice(0, args.size() - 1), &call);
+    cpu_->Run(&call, BindPacked(plan_, args[args.size() - 1]));
+  }
+
   void Close() {
     if (cuda_) cuda_->Close();
   }
 
  private:
+  void RequirePacks() const {
+    if (plan_.pack_kernel < 0) TIRGEMM_FAIL(kCall) << "this kernel does not pack B by itself";
+  }
+
   Plan plan_;
   std::unique_ptr<CudaRunner> cuda_;
   std::unique_ptr<CpuRunner> cpu_;

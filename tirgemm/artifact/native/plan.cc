@@ -209,6 +209,35 @@ void ParseM(const Any& m, Plan* plan) {
   TIRGEMM_FAIL(kCorrupt) << "m is a range, but no tensor has m as a dimension";
 }
 
+// Finds the kernel `pack_b`, which takes b and the workspace `packed_b` and nothing else, before any other uses that.
+void FindPacked(Plan* plan) {
+  if (plan->cuda) return;
+  int b = -1, packed = -1;
+  for (int i = 0; i < plan->tensor_count(); ++i) {
+    if (plan->tensors[i].name == "b") b = i;
+  }
+  for (size_t i = 0; i < plan->workspaces.size(); ++i) {
+    const WorkspaceSpec& workspace = plan->workspaces[i];
+    if (workspace.name == "packed_b" && workspace.nbytes.constant() && !workspace.zero) packed = static_cast<int>(i);
+  }
+  if (b < 0 || packed < 0) return;
+  for (size_t i = 0; i < plan->kernels.size(); ++i) {
+    const KernelSpec& kernel = plan->kernels[i];
+    bool only_these = kernel.params.size() == 2, uses_it = false;
+    for (const ParamSpec& param : kernel.params) {
+      const bool pointer = param.kind == ParamSpec::kPointer;
+      uses_it = uses_it || (pointer && param.index == kMaxTensors + packed);
+      only_these = only_these && pointer && (param.index == b || param.index == kMaxTensors + packed);
+    }
+    if (!uses_it) continue;
+    if (kernel.symbol == "pack_b" && only_these && kernel.grid[0].constant()) {
+      plan->pack_kernel = static_cast<int>(i);
+      plan->packed_workspace = packed;
+    }
+    return;
+  }
+}
+
 }  // namespace
 
 Plan Plan::Parse(const Object& kernel) {
@@ -235,6 +264,7 @@ Plan Plan::Parse(const Object& kernel) {
   for (const Any& entry : List(launch, "kernels", 16)) plan.kernels.push_back(ParseKernel(As<Object>(entry, "kernels"), names));
   if (plan.kernels.empty()) TIRGEMM_FAIL(kCorrupt) << "the launch description has no kernel";
   ParseM(Field(As<Object>(Field(kernel, "gemm"), "gemm"), "m"), &plan);
+  FindPacked(&plan);
   return plan;
 }
 

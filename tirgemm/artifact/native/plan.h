@@ -21,6 +21,7 @@ constexpr int kMaxWorkspaces = 8;
 constexpr int kMaxParams = 32;
 constexpr int kMaxMaps = 8;
 constexpr int kMaxMapRank = 5;
+constexpr int64_t kPackedAlign = 64;
 
 struct TensorSpec {
   std::string name;
@@ -75,6 +76,9 @@ struct Plan {
   std::vector<KernelSpec> kernels;
   int64_t m_low = 0, m_high = 0;
   int m_tensor = -1, m_axis = -1;  // where a call's m is read, for a range
+  // The kernel that writes a workspace from B alone, and that workspace: callers may keep it for as long as B stays the
+  // same. -1 where there is none (tirgemm/launch.py says how a family names them).
+  int pack_kernel = -1, packed_workspace = -1;
 
   // From the manifest's `kernel` part. Throws kCorrupt with what is wrong.
   static Plan Parse(const tvm::ffi::json::Object& kernel);

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
+from torch import Tensor
+
 from tirgemm import expr
-from tirgemm.errors import CallError, CallTypeError, InvalidRequest, MissingExtra
+from tirgemm.errors import CallError, CallTypeError
 from tirgemm.expr import Dim
 from tirgemm.gemm import Gemm, Operand, Range
-
-try:
-    import torch
-    from torch import Tensor
-except ImportError as missing:
-    raise MissingExtra("tirgemm.torch needs PyTorch 2.6 or newer: see pytorch.org for how to install it") from missing
+from tirgemm.torch.kernel_table import TABLE
+from tirgemm.torch.problems import DTYPES
 
 if TYPE_CHECKING:
     from tirgemm.artifact import Kernel
@@ -27,24 +26,20 @@ if TYPE_CHECKING:
 MatmulOp: TypeAlias = "Callable[..., Tensor]"
 
 NAME = "tirgemm::gemm"
-_DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
-_KERNELS: dict[str, Kernel] = {}
 
 
 def register(kernel: Kernel) -> str:
-    """Make ``kernel`` callable by the operator and return the text that names it there: its SHA-256."""
-    _KERNELS[kernel.kernel_sha256] = kernel
+    """Make ``kernel`` callable by the operators and return the text that names it in ``tirgemm::gemm``: its SHA-256.
+
+    ``linear``, ``matmul`` and ``routed`` use it for the calls that it serves.
+    """
+    TABLE.add(kernel)
     return kernel.kernel_sha256
 
 
 def registered(name: str) -> Kernel:
     """The kernel that was registered under ``name``. Raises InvalidRequest."""
-    try:
-        return _KERNELS[name]
-    except KeyError:
-        raise InvalidRequest(
-            f"no kernel {name!r} is registered with {NAME}; load it and call tirgemm.torch.register(kernel) first"
-        ) from None
+    return TABLE.named(name)
 
 
 def matmul_op(kernel: Kernel) -> MatmulOp:
@@ -53,7 +48,7 @@ def matmul_op(kernel: Kernel) -> MatmulOp:
     a, b, c and bias have the shapes, dtypes and strides of the kernel's Gemm and lie on its device; C and bias are
     given where they occur. Raises CallError and CallTypeError; under ``torch.compile``, while it traces.
     """
-    name = register(kernel)
+    name = TABLE.name(kernel)
 
     def gemm(
         a: Tensor,
@@ -71,13 +66,13 @@ def matmul_op(kernel: Kernel) -> MatmulOp:
 
 
 def _run(a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, kernel: str, alpha: float, beta: float) -> Tensor:
-    found = registered(kernel)
-    gemm = found.gemm
+    named = registered(kernel)
+    gemm = named.gemm
     tensors = {name: t.detach() if t.requires_grad else t for name, t in _given(gemm, a, b, c, bias).items()}
     shape, strides = _result(gemm, _rows(gemm, a))
-    out = torch.empty_strided(shape, strides, dtype=_DTYPES[gemm.out], device=a.device)
+    out = torch.empty_strided(shape, strides, dtype=DTYPES[gemm.out], device=a.device)
     scalars = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if name in gemm.scalars}
-    found(**tensors, **scalars, out=out)
+    named(**tensors, **scalars, out=out)
     return out
 
 
@@ -91,7 +86,7 @@ def _describe(
     for name, tensor in _given(gemm, a, b, c, bias).items():
         _check(gemm, name, tensor, rows)
     shape, strides = _result(gemm, rows)
-    return torch.empty_strided(shape, strides, dtype=_DTYPES[gemm.out], device=a.device)
+    return torch.empty_strided(shape, strides, dtype=DTYPES[gemm.out], device=a.device)
 
 
 def _refuse_grad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -138,8 +133,8 @@ def _check(gemm: Gemm, name: str, tensor: Tensor, rows: int) -> None:
     operand: Operand = name  # type: ignore[assignment]
     dtype = gemm.out if name == "bias" else gemm.operand_dtype(operand)
     shape = (gemm.n,) if name == "bias" else _at(gemm.shape(operand), rows)
-    if tensor.dtype != _DTYPES[dtype]:
-        raise CallTypeError(f"{name} has dtype {tensor.dtype}; {gemm} takes {_DTYPES[dtype]}")
+    if tensor.dtype != DTYPES[dtype]:
+        raise CallTypeError(f"{name} has dtype {tensor.dtype}; {gemm} takes {DTYPES[dtype]}")
     if tensor.dim() != len(shape) or any(have != want for have, want in zip(tensor.shape, shape, strict=True)):
         raise CallError(f"{name} has shape {tuple(tensor.shape)}; {gemm} takes {tuple(shape)}")
 

@@ -1,0 +1,209 @@
+"""``linear``, ``Linear``, ``accelerate`` and ``routed`` on a real GPU: streams, graphs, swapped kernels, two places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the GPU tests of the layers call with PyTorch tensors")
+
+from tests.gpu.launcher_samples import GPUS, SIGNER, artifact, loaded  # noqa: E402 (it imports torch)
+from tirgemm.artifact import Kernel, pack, read  # noqa: E402
+from tirgemm.artifact.manifest import Contents  # noqa: E402
+from tirgemm.artifact.trust import Trust  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.torch,
+    pytest.mark.skipif(not GPUS, reason="this machine has no NVIDIA GPU"),
+]
+
+N, K = 129, 65
+F = torch.nn.functional
+
+
+def selected(text: str, role: Any) -> Kernel:
+    """The simt family's default for a problem, packed as a kernel that was selected as ``role``."""
+    package = read(artifact(text), Trust.of(SIGNER.public))
+    manifest = package.manifest
+    contents = Contents(
+        gemm=manifest.gemm,
+        config=manifest.config,
+        device=manifest.device,
+        launch=manifest.launch,
+        binary=package.binary,
+        binary_format=manifest.binary_format,
+        sources=package.sources,
+        flags=(*manifest.flags, f"role={role}"),
+        certificate=None,
+        timings={},
+        regime="sustained",
+        role=role,
+    )
+    return loaded(pack(contents, SIGNER))
+
+
+@pytest.fixture
+def register() -> Iterator[Callable[[Kernel], Kernel]]:
+    from tirgemm.torch import register as offer
+    from tirgemm.torch.kernel_table import TABLE
+
+    kernels: list[Kernel] = []
+
+    def add(kernel: Kernel) -> Kernel:
+        kernels.append(kernel)
+        offer(kernel)
+        return kernel
+
+    with torch.no_grad():
+        yield add
+    for kernel in kernels:
+        TABLE.remove(kernel)
+
+
+@pytest.fixture
+def by_pytorch(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The shapes of the inputs whose ``F.linear`` PyTorch has computed."""
+    shapes: list[Any] = []
+    real = F.linear
+    monkeypatch.setattr(F, "linear", lambda x, *more: (shapes.append(tuple(x.shape)), real(x, *more))[1])
+    return shapes
+
+
+def integers(*shape: int, dtype: Any = torch.float16, device: str = "cuda:0") -> Any:
+    return torch.randint(-2, 3, shape, device=device).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
+def test_linear_is_pytorchs_for_any_leading_dimensions(
+    dtype: str, bias: bool, register: Any, by_pytorch: list[Any]
+) -> None:
+    from tirgemm.torch import linear
+
+    register(loaded(artifact(f"1..257x{N}x{K}:{dtype}:nt{':bias' if bias else ''}")))
+    kind = {"f16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    weight, b = integers(N, K, dtype=kind), integers(N, dtype=kind) if bias else None
+    for shape in ((5, K), (K,), (2, 3, K), (257, K)):
+        x = integers(*shape, dtype=kind)
+        wanted = x.double() @ weight.double().t() + (b.double() if b is not None else 0)
+        for _ in range(2):
+            assert torch.equal(linear(x, weight, b).double(), wanted)
+    assert by_pytorch == []
+    assert torch.equal(linear(integers(0, K, dtype=kind), weight, b), F.linear(integers(0, K, dtype=kind), weight, b))
+    assert linear(integers(258, K, dtype=kind), weight, b).shape == (258, N)
+    assert len(by_pytorch) >= 2
+
+
+def test_the_device_and_the_dtype_may_change_between_calls(register: Any) -> None:
+    from tirgemm.torch import linear
+
+    register(loaded(artifact(f"1..64x{N}x{K}:f16:nt")))
+    x, weight = integers(5, K), integers(N, K)
+    wanted = F.linear(x, weight)
+    for place in ("cuda", "cpu", "cuda", "meta", "cuda"):
+        result = linear(x.to(place), weight.to(place))
+        assert result.device.type == place
+        assert place == "meta" or torch.equal(result.to("cuda").double(), wanted.double())
+    assert torch.equal(linear(x.bfloat16(), weight.bfloat16()).double(), wanted.double())
+    with pytest.raises(RuntimeError):
+        linear(x, weight.cpu())
+    assert torch.equal(linear(x, weight), wanted)
+
+
+def test_it_runs_on_the_current_stream(register: Any) -> None:
+    from tirgemm.torch import linear
+
+    register(loaded(artifact(f"1..64x{N}x{K}:f16:nt")))
+    x, weight, stream = integers(5, K), integers(N, K), torch.cuda.Stream()
+    wanted, late = F.linear(x, weight), torch.zeros_like(x)
+    linear(x, weight)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        late.copy_(x)
+        result = linear(late, weight)
+    stream.synchronize()
+    assert torch.equal(result, wanted)
+
+
+def test_a_captured_graph_goes_on_with_its_kernel_when_another_is_swapped_in(register: Any) -> None:
+    from tirgemm.torch import Linear
+    from tirgemm.torch.kernel_table import TABLE
+
+    text = f"5x{N}x{K}:f16:nt"
+    first = register(selected(text, "fallback"))
+    layer = Linear(K, N, bias=False, device="cuda", dtype=torch.float16)
+    layer.weight.copy_(integers(N, K))
+    x = integers(5, K)
+    layer(x)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = layer(x)
+    second = register(selected(text, "tuned"))
+    assert TABLE.find(first.gemm, first.device) is second
+    del first
+    x.copy_(integers(5, K))
+    graph.replay()
+    torch.cuda.synchronize()
+    wanted = x.double() @ layer.weight.double().t()
+    assert torch.equal(captured.double(), wanted)
+    assert torch.equal(layer(x).double(), wanted), "the new kernel, eagerly"
+    layer.weight.mul_(2)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(captured.double(), 2 * wanted), "the weight is shared"
+
+
+def test_a_model_is_accelerated_and_undone(register: Any, by_pytorch: list[Any]) -> None:
+    from tirgemm.gemm import Range
+    from tirgemm.torch import accelerate
+
+    register(loaded(artifact(f"1..64x{N}x{K}:f16:nt:bias")))
+    nn = torch.nn
+    model = nn.Sequential(nn.Linear(K, N), nn.ReLU(), nn.Linear(N, 7)).half().cuda()
+    x = torch.randn(5, K, device="cuda", dtype=torch.float16)
+    wanted = model(x)
+    by_pytorch.clear()
+    report = accelerate(model, rows=Range(1, 64), policy="tuned")
+    assert [linear.replaced for linear in report.linears] == [True, False]
+    assert torch.allclose(model(x), wanted, atol=1e-2, rtol=1e-2)
+    assert by_pytorch == [(5, N)]
+    assert torch.allclose(torch.compile(model, backend="aot_eager")(x), wanted, atol=1e-2, rtol=1e-2)
+    assert model.cpu()(x.cpu().half()).device.type == "cpu"
+    report.undo()
+    assert torch.equal(model.cuda()(x), wanted)
+
+
+def test_products_are_routed_and_gradients_are_pytorchs(register: Any) -> None:
+    from tirgemm.torch import routed
+
+    register(loaded(artifact(f"5x{N}x{K}:f16:nn")))
+    register(loaded(artifact(f"5x{N}x{K}:f16:nn:batch=3:alpha:beta")))
+    a, b = integers(5, K), integers(K, N)
+    c, batch, matrices = integers(3, 5, N), integers(3, 5, K), integers(3, K, N)
+    with torch.enable_grad(), routed("default") as counted:
+        left = a.clone().requires_grad_()
+        product = torch.mm(left, b)
+        assert torch.equal(product.detach().double(), a.double() @ b.double())
+        added = torch.baddbmm(c, batch, matrices[:1].expand(3, K, N), alpha=2)
+        assert torch.equal(added.double(), c.double() + 2 * batch.double() @ matrices[:1].double())
+        product.sum().backward()
+    assert counted.counts["mm", "served"] == 1
+    assert counted.counts["baddbmm", "served"] == 1
+    assert torch.equal(left.grad.double(), b.double().sum(1).expand(5, K))
+
+
+@pytest.mark.skipif(len(GPUS) < 2, reason="this machine has one NVIDIA GPU")
+def test_each_gpu_computes_its_own(register: Any) -> None:
+    from tirgemm.torch import linear
+
+    register(loaded(artifact(f"1..64x{N}x{K}:f16:nt")))
+    for place in ("cuda:0", "cuda:1", "cuda:0"):
+        x, weight = integers(5, K, device=place), integers(N, K, device=place)
+        result = linear(x, weight)
+        assert result.device == x.device
+        assert torch.equal(result.double(), x.double() @ weight.double().t())

@@ -1,0 +1,152 @@
+"""Which of the registered kernels serves a call, and when calls choose anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.helpers.artifact_samples import TRUST, certified, cpu, kernel
+from tirgemm.artifact import Kernel, load
+from tirgemm.errors import DeviceUnavailable, InvalidRequest
+from tirgemm.gemm import Gemm, Range
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytestmark = pytest.mark.torch
+
+GEMM = Gemm(5, 13, 17, "f32", "nt")
+
+
+@pytest.fixture
+def table() -> Any:
+    from tirgemm.torch.kernel_table import KernelTable
+
+    return KernelTable()
+
+
+def test_the_number_of_rows_comes_before_the_narrowest_range_around_it(table: Any) -> None:
+    exact, narrow, wide = (kernel(GEMM.with_(m=m)) for m in (5, Range(1, 8), Range(1, 64)))
+    for each in (wide, narrow, exact):
+        table.add(each)
+    assert table.find(GEMM, cpu()) is exact
+    assert table.find(GEMM.with_(m=6), cpu()) is narrow
+    assert table.find(GEMM.with_(m=64), cpu()) is wide
+    assert table.find(GEMM.with_(m=65), cpu()) is None
+    assert table.find(GEMM.with_(m=Range(2, 30)), cpu()) is wide
+    assert table.find(GEMM.with_(n=14), cpu()) is None
+    assert table.find(GEMM, cpu().with_(units=cpu().units + 1)) is None
+    table.remove(exact)
+    assert table.find(GEMM, cpu()) is narrow
+
+
+def test_a_kernel_for_less_alignment_serves_more(table: Any) -> None:
+    four = kernel(GEMM.with_(align=4))
+    table.add(four)
+    assert table.find(GEMM, cpu()) is four
+    assert table.find(GEMM.with_(align=8), cpu()) is four
+    sixteen = kernel(GEMM)
+    table.add(sixteen)
+    assert table.find(GEMM, cpu()) is sixteen
+    assert table.find(GEMM.with_(align=8), cpu()) is four
+    table.remove(four)
+    assert table.find(GEMM.with_(align=8), cpu()) is None
+
+
+def test_a_tuned_kernel_replaces_a_default_and_no_default_a_tuned_one(table: Any) -> None:
+    default, tuned = (load(certified(GEMM, role=role), trust=TRUST) for role in ("fallback", "tuned"))
+    table.add(default)
+    assert table.find(GEMM, cpu()) is default
+    assert table.find(GEMM, cpu(), tuned=True) is None
+    table.add(tuned)
+    table.add(default)
+    assert table.find(GEMM, cpu(), tuned=True) is tuned
+    table.remove(default)
+    assert table.find(GEMM, cpu()) is tuned, "another kernel's place"
+
+
+def test_a_kernel_that_was_replaced_is_still_known_by_its_hash(table: Any) -> None:
+    default, tuned = (load(certified(GEMM, role=role), trust=TRUST) for role in ("fallback", "tuned"))
+    table.add(default)
+    table.add(tuned)
+    assert table.named(default.kernel_sha256) in (default, tuned), "one kernel, two artifacts"
+    with pytest.raises(InvalidRequest, match="is registered with tirgemm::gemm"):
+        table.named("0" * 64)
+
+
+def test_pytorch_says_what_a_gpu_is_where_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tirgemm import detect
+    from tirgemm.torch.kernel_table import device_of
+
+    def absent(name: str) -> None:
+        raise DeviceUnavailable(f"device {name}: the package cuda-bindings is not installed")
+
+    shown = SimpleNamespace(
+        name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, total_memory=2**37, uuid="1-2"
+    )
+    monkeypatch.setattr(detect, "device", absent)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: shown)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    device_at = device_of.__wrapped__
+    assert device_at(torch.device("cuda:3")).key == "cuda:sm_90a:nvidia-h200:132"
+    assert (device_at(torch.device("cuda:3")).name, device_at(torch.device("cuda")).name) == ("cuda:3", "cuda:1")
+    assert device_at(torch.device("cuda:3")).present
+    with pytest.raises(DeviceUnavailable):
+        device_at(torch.device("cpu"))
+
+
+@pytest.fixture
+def registered() -> Iterator[list[Kernel]]:
+    from tirgemm.torch.kernel_table import TABLE
+
+    kernels: list[Kernel] = []
+    yield kernels
+    for each in kernels:
+        TABLE.remove(each)
+
+
+def test_calls_choose_anew_when_a_kernel_comes_or_goes(registered: list[Kernel]) -> None:
+    from tirgemm.torch import linear, matmul, register
+    from tirgemm.torch.kernel_table import TABLE
+
+    x, weight = torch.randint(-3, 4, (5, 17)).float(), torch.randint(-3, 4, (13, 17)).float()
+    wanted, calls = torch.nn.functional.linear(x, weight), []
+
+    def counted(name: str, gemm: Gemm) -> Kernel:
+        made = kernel(gemm)
+        real = made.raw
+        made.raw = lambda *given: (calls.append(name), real(*given))[1]
+        registered.append(made)
+        register(made)
+        return made
+
+    def called() -> list[str]:
+        calls.clear()
+        for _ in range(2):
+            assert torch.equal(linear(x, weight), wanted)
+            assert torch.equal(matmul(x, weight.t()), wanted)
+        return list(calls)
+
+    assert called() == []
+    counted("range", GEMM.with_(m=Range(1, 8)))
+    assert called() == ["range"] * 4
+    exact = counted("exact", GEMM)
+    assert called() == ["exact"] * 4
+    TABLE.remove(exact)
+    assert called() == ["range"] * 4
+
+
+def test_more_kinds_of_calls_than_are_kept_are_still_right(
+    registered: list[Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tirgemm.torch import linear, register
+    from tirgemm.torch.prepared_call import ChoiceCache
+
+    monkeypatch.setattr(ChoiceCache, "LIMIT", 3)
+    registered.append(kernel(GEMM.with_(m=Range(1, 64))))
+    register(registered[0])
+    weight = torch.randint(-3, 4, (13, 17)).float()
+    for m in (*range(1, 20), *range(1, 20)):
+        x = torch.randint(-3, 4, (m, 17)).float()
+        assert torch.equal(linear(x, weight), torch.nn.functional.linear(x, weight))

@@ -1,0 +1,166 @@
+"""Weights packed once on a CPU: kept while they are the same, packed again when they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.helpers.packing_kernel import packing_kernel
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytestmark = pytest.mark.torch
+
+N, K = 23, 19
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> Iterator[Any]:
+    from tirgemm.torch import register
+    from tirgemm.torch.kernel_table import TABLE
+
+    kernel = packing_kernel(f"1..8x{N}x{K}:f32:nt")
+    register(kernel)
+    yield kernel
+    TABLE.remove(kernel)
+
+
+@pytest.fixture
+def packs(monkeypatch: pytest.MonkeyPatch, loaded: Any) -> list[int]:
+    """The addresses that were packed."""
+    seen: list[int] = []
+    real = loaded.functions
+
+    def pack(b: Any, data: Any) -> None:
+        seen.append(b.data_ptr())
+        real.pack(b, data)
+
+    monkeypatch.setattr(loaded, "functions", real._replace(pack=pack))
+    return seen
+
+
+def layer(**more: Any) -> Any:
+    from tirgemm.torch import Linear
+
+    made = Linear(K, N, bias=False, prepack=True, **more)
+    made.weight.copy_(torch.randint(-3, 4, (N, K)))
+    return made
+
+
+def wanted(made: Any, x: Any) -> Any:
+    return torch.nn.functional.linear(x, made.weight, made.bias)
+
+
+def test_a_weight_is_packed_once(packs: list[int]) -> None:
+    made, x = layer(), torch.randint(-3, 4, (4, K)).float()
+    for rows in (x, x[:1], x, x.view(2, 2, K)):
+        assert torch.equal(made(rows), wanted(made, rows))
+    assert packs == [made.weight.data_ptr()]
+    assert made.packed_bytes == 4 * N * K
+    assert made.state_dict().keys() == {"weight"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda made: made.weight.mul_(2),
+        lambda made: made.weight[3].zero_(),
+        lambda made: made.load_state_dict({"weight": torch.ones(N, K)}),
+        lambda made: setattr(made, "weight", torch.nn.Parameter(torch.ones(N, K))),
+        lambda made: setattr(made.weight, "data", torch.ones(N, K)),
+        lambda made: made.double().float(),
+        lambda made: torch.optim.SGD([_with_gradient(made.weight)], lr=0.5).step(),
+    ],
+    ids=["in place", "a row", "load_state_dict", "replaced", "data replaced", "to and back", "optimizer"],
+)
+def test_a_changed_weight_is_packed_again(change: Any, packs: list[int]) -> None:
+    made, x = layer(), torch.randint(-3, 4, (4, K)).float()
+    made(x)
+    change(made)
+    assert torch.equal(made(x), wanted(made, x))
+    assert len(packs) == 2
+    assert made.packed_bytes == 4 * N * K, "the old copy stays"
+
+
+def _with_gradient(weight: Any) -> Any:
+    weight.grad = torch.ones_like(weight)
+    return weight
+
+
+def test_copies_for_other_kernels_go_with_the_weight(packs: list[int]) -> None:
+    from tirgemm.torch import register
+    from tirgemm.torch.kernel_table import TABLE
+
+    one = packing_kernel(f"1x{N}x{K}:f32:nt")
+    register(one)
+    try:
+        made, x = layer(), torch.randint(-3, 4, (4, K)).float()
+        made(x)
+        made(x[:1])
+        assert made.packed_bytes == 2 * 4 * N * K
+        made.weight.add_(1)
+        assert torch.equal(made(x), wanted(made, x))
+        assert made.packed_bytes == 4 * N * K
+    finally:
+        TABLE.remove(one)
+    assert len(packs) == 2
+
+
+def test_what_pytorch_does_not_count_needs_repack() -> None:
+    made, x = layer(), torch.randint(-3, 4, (4, K)).float()
+    made(x)
+    made.weight.data.zero_()
+    made.repack()
+    assert made.packed_bytes == 0
+    assert torch.equal(made(x), torch.zeros(4, N))
+
+
+def test_what_has_no_version_is_not_kept(packs: list[int]) -> None:
+    with torch.inference_mode():
+        made, x = layer(), torch.randint(-3, 4, (4, K)).float()
+        assert torch.equal(made(x), wanted(made, x))
+    assert packs == []
+
+
+def test_gradients_autocast_and_other_dtypes_are_pytorchs() -> None:
+    made, x = layer(), torch.randint(-3, 4, (4, K)).float()
+    made(x)
+    with torch.enable_grad():
+        made(x).sum().backward()
+        assert torch.equal(made.weight.grad, x.sum(0).expand(N, K))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert made(x).dtype == torch.bfloat16
+    assert torch.equal(made.double()(x.double()), wanted(made, x.double()))
+
+
+def test_threads_share_a_packed_weight() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    made, x = layer(), torch.randint(-3, 4, (8, K)).float()
+    right = wanted(made, x)
+
+    def call(_: int) -> bool:
+        with torch.no_grad():
+            return bool(torch.equal(made(x), right))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(call, range(64)))
+
+
+def test_another_weight_in_the_same_memory_is_packed_again() -> None:
+    made, x = layer(), torch.randint(-3, 4, (4, K)).float()
+    made(x)
+    other = torch.nn.Parameter(made.weight.data)
+    while other._version < made.weight._version:
+        other.add_(1)
+    assert (other.data_ptr(), other._version) == (made.weight.data_ptr(), made.weight._version)
+    made.weight = other
+    assert torch.equal(made(x), wanted(made, x))

@@ -1,0 +1,398 @@
+"""``routed``: PyTorch's own samples of its products through kernels of the x86 family, beside PyTorch's results."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import unittest
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.helpers.artifact_samples import kernel
+from tests.helpers.built_kernels import BuiltKernels
+from tests.helpers.sample_source import SampleSource
+from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Gemm, Range
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytestmark = pytest.mark.torch
+
+OPERATORS = (
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "matmul",
+    "nn.functional.linear",
+    "einsum",
+    "tensordot",
+    "linalg.multi_dot",
+)
+# What may be told of a call that no kernel computed; anything else would be a fault of ours.
+REASONS = {
+    "empty operand",
+    "in place",
+    "shapes",
+    "strides",
+    "batch stride",
+    "refused by the launcher",
+    "dtypes or devices that differ",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def single_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def samples(dtype: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Every sample of OpInfo for OPERATORS: the operator's name, the OpInfo and the sample."""
+    # Its tests' base class is all that PyTorch's module takes from this package, which need not be installed.
+    if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
+        sys.modules["expecttest"] = SimpleNamespace(TestCase=unittest.TestCase)  # type: ignore[assignment]
+    database = importlib.import_module("torch.testing._internal.common_methods_invocations").op_db
+    # What importing it forbids to other tests of this process: to set flags of torch.backends.
+    torch.backends.__allow_nonbracketed_mutation_flag = True
+    for op in database:
+        # The samples of its Triton kernel are outer products of large matrices, six kernels more.
+        if op.name in OPERATORS and op.variant_test_name != "triton_optimized":
+            for sample in op.sample_inputs("cpu", dtype, requires_grad=False):
+                # Whole numbers: sums of them are exact in any order.
+                yield op.name, op, sample.transform(lambda x: x.round() if isinstance(x, torch.Tensor) else x)
+
+
+def lying_otherwise(tensor: Any) -> Iterator[Any]:
+    """The same elements by columns, within a wider matrix, with gaps; and one row, and one matrix, for all."""
+    if not isinstance(tensor, torch.Tensor) or tensor.dim() < 2 or tensor.numel() == 0:
+        return
+    yield tensor.mT.contiguous().mT
+    yield torch.nn.functional.pad(tensor, (4, 4))[..., 4:-4]
+    yield tensor.repeat_interleave(2, -1)[..., ::2]
+    yield tensor[..., :1, :].expand(tensor.shape)
+    if tensor.dim() == 3:
+        yield tensor[:1].expand(tensor.shape)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an operator; ``written``: whether it is tried with ``out=`` too."""
+
+    op: Any
+    given: tuple[Any, ...]
+    more: dict[str, Any]
+    written: bool = False
+
+    def __call__(self, **more: Any) -> Any:
+        return self.op(*self.given, **self.more, **more)
+
+    def attempt(self, out: Any) -> Any:
+        """``out``, once it is written; of a call that PyTorch refuses, its words."""
+        try:
+            assert self(out=out) is out
+        except RuntimeError as error:
+            return str(error)
+        return out
+
+    def outputs(self, result: Any) -> Iterator[Any]:
+        """Where the result may be written: in its shape, by columns, within a wider tensor, where it does not fit."""
+        if not self.written:
+            return
+        yield torch.full_like(result, float("nan"))
+        if result.dim() >= 2 and result.numel():
+            yield torch.full_like(result.mT.contiguous(), float("nan")).mT
+            yield torch.full((*result.shape[:-1], result.shape[-1] + 4), float("nan"))[..., 4:]
+        yield torch.empty(0)
+
+    def in_double(self) -> Any:
+        """What PyTorch computes of the same values in fp64."""
+        return self.op(*map(widened, self.given), **self.more)
+
+
+def widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.double()
+    return type(value)(map(widened, value)) if isinstance(value, (list, tuple)) else value
+
+
+def calls() -> Iterator[Call]:
+    """Every sample in fp32 as a call; those of the four operators lying otherwise in memory too."""
+    for name, op, sample in samples(torch.float32):
+        tensors = (sample.input, *sample.args)
+        yield Call(op, tensors, sample.kwargs, op.supports_out)
+        if name in OPERATORS[:4]:
+            for position, tensor in enumerate(tensors):
+                for other in lying_otherwise(tensor):
+                    yield Call(op, (*tensors[:position], other, *tensors[position + 1 :]), sample.kwargs)
+
+
+def with_a_range_of_m(gemms: list[Gemm]) -> list[Gemm]:
+    """The same problems, those that differ in m alone as one of a range."""
+    groups: dict[str, list[Gemm]] = {}
+    for gemm in gemms:
+        groups.setdefault(str(gemm).partition("x")[2], []).append(gemm)
+    return [
+        group[0] if len(group) == 1 else group[0].with_(m=Range(1, max(gemm.m_max for gemm in group)))
+        for group in groups.values()
+    ]
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[BuiltKernels]:
+    from tirgemm.torch.kernel_table import TABLE
+
+    with BuiltKernels() as built:
+        yield built
+        for kernel in built.kernels:
+            TABLE.remove(kernel)
+
+
+@pytest.fixture(scope="module")
+def kernels(source: BuiltKernels) -> BuiltKernels:
+    """A kernel for every problem among the samples in fp32, prepared as one group."""
+    from tirgemm.detect import device
+    from tirgemm.torch import routed
+    from tirgemm.torch.kernel_table import TABLE
+
+    with routed("default") as missing:
+        for call in calls():
+            for out in call.outputs(call()):
+                call.attempt(out)
+    cpu = device("cpu")
+    if source.refusal(next(iter(missing.missing)), cpu, "default") is not None:
+        pytest.skip("no family writes for this CPU")
+    group = with_a_range_of_m(list(missing.missing))
+    prepared = source.prepare(group, cpu, "default", TABLE.add)
+    assert prepared.wait(240)
+    assert not prepared.failures
+    return source
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_every_sample_of_pytorch_is_right_and_what_no_kernel_computes_is_counted_by_reason() -> None:
+    from tirgemm.torch import routed
+
+    total: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    for call in calls():
+        wanted, theirs = call.in_double(), call()
+        with routed("default") as counted:
+            result = call()
+            written = [call.attempt(out) for out in call.outputs(result)]
+        exact = not {"alpha", "beta"} & call.more.keys()
+        for ours, plain in zip([result, *written], [theirs, *map(call.attempt, call.outputs(theirs))], strict=True):
+            if isinstance(plain, str):
+                assert ours == plain
+                continue
+            assert (ours.dtype, ours.shape, ours.stride()) == (plain.dtype, plain.shape, plain.stride())
+            torch.testing.assert_close(
+                ours.double(),
+                wanted,
+                rtol=0 if exact else 1.3e-6,
+                atol=0 if exact else 2e-5,
+                msg=f"{call}: {{}}".format,
+            )
+        total.update(samples=1, served=counted.served, all=counted.total)
+        reasons += counted.reasons
+    assert not reasons.keys() - REASONS
+    assert total["samples"] > 100
+    assert total["served"] > 300, (total, reasons)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.usefixtures("kernels")
+def test_dtypes_without_kernels_are_pytorchs_own(dtype: Any) -> None:
+    from tirgemm.torch import routed
+
+    served = 0
+    for _, op, sample in samples(dtype):
+        wanted = op(sample.input, *sample.args, **sample.kwargs)
+        with routed("default") as counted:
+            assert torch.equal(op(sample.input, *sample.args, **sample.kwargs), wanted)
+        assert not counted.reasons.keys() - (REASONS | {"no kernel"})
+        served += counted.served
+    assert served == 0
+
+
+# -- the block itself, on kernels compiled in a moment -------------------------------------------------
+
+M, N, K = 7, 29, 31
+
+
+@pytest.fixture(scope="module")
+def registered() -> Iterator[list[Any]]:
+    from tirgemm.torch import register
+    from tirgemm.torch.kernel_table import TABLE
+
+    texts = [f"{M}x{N}x{K}:f32:nn", f"{M}x{N}x{K}:f32:nn:alpha", f"{M}x{K}x{N}:f32:nt", f"{K}x{N}x{M}:f32:tn"]
+    kernels = [kernel(text) for text in texts]
+    for each in kernels:
+        register(each)
+    yield kernels
+    for each in kernels:
+        TABLE.remove(each)
+
+
+def integers(*shape: int) -> Any:
+    return torch.randint(-3, 4, shape).float()
+
+
+@pytest.mark.usefixtures("registered")
+def test_gradients_are_right_and_their_products_are_routed_too() -> None:
+    from tirgemm.torch import routed
+
+    a, b = integers(M, K).requires_grad_(), integers(K, N).requires_grad_()
+    with routed() as counted:
+        (a @ b).sum().backward()
+    assert counted.counts == {("mm", "served"): 3}
+    assert torch.equal(a.grad, b.detach().sum(1).expand(M, K))
+    assert torch.equal(b.grad, a.detach().sum(0).expand(N, K).T)
+
+
+@pytest.mark.usefixtures("registered")
+def test_blocks_nest_and_are_of_their_thread_alone() -> None:
+    from tirgemm.torch import routed
+
+    a, b = integers(M, K), integers(K, N)
+    with routed() as outer:
+        torch.mm(a, b)
+        with routed("default") as inner:
+            torch.mm(a, b)
+            with ThreadPoolExecutor(1) as pool:
+                assert torch.equal(pool.submit(torch.mm, a, b).result(), torch.mm(a, b))
+        torch.mm(a, b)
+    torch.mm(a, b)
+    assert (outer.served, inner.served) == (2, 2)
+    assert str(outer) == "2 of 2 products by kernels\n  mm: served: 2"
+
+
+@pytest.mark.usefixtures("registered")
+def test_an_error_within_a_block_ends_it() -> None:
+    from tirgemm.torch import routed
+
+    with pytest.raises(RuntimeError, match="mat1 and mat2"), routed() as counted:
+        torch.mm(integers(M, K), integers(N, K))
+    torch.mm(integers(M, K), integers(K, N))
+    assert counted.reasons == {"shapes": 1}
+
+
+@pytest.mark.usefixtures("registered")
+def test_what_a_product_may_ask_beside_its_operands_is_pytorchs() -> None:
+    from tirgemm.torch import routed
+
+    a, b, c = integers(M, K), integers(K, N), integers(M, N)
+    infinite = a * float("inf")
+    with routed() as counted:
+        assert torch.equal(torch.addmm(c, infinite, b, alpha=0), c)
+        assert torch.equal(torch.addmm(torch.full_like(c, float("nan")), a, b, beta=0), a @ b)
+        assert torch.equal(torch.addmm(c, a, b, beta=0, alpha=2), 2 * (a @ b))
+        c.addmm_(a, b)
+        with pytest.raises(RuntimeError, match="expand"):
+            torch.addmm(integers(2, 3), a, b, beta=0)
+        with pytest.raises(RuntimeError, match="dtype"):
+            torch.addmm(c.double(), a, b, beta=0)
+        torch.use_deterministic_algorithms(True)
+        try:
+            torch.mm(a, b)
+        finally:
+            torch.use_deterministic_algorithms(False)
+    assert counted.reasons == {
+        "alpha of 0": 1,
+        "in place": 1,
+        "shapes": 1,
+        "dtypes or devices that differ": 1,
+        "deterministic algorithms": 1,
+    }
+    assert counted.counts["addmm", "served"] == 2
+
+
+@pytest.mark.usefixtures("registered")
+def test_autocast_fake_tensors_and_graphs_are_as_without() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from tirgemm.torch import routed
+
+    a, b = integers(M, K), integers(K, N)
+    with routed() as counted:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.mm(a, b).dtype == torch.bfloat16
+        with FakeTensorMode() as mode:
+            assert torch.mm(mode.from_tensor(a), mode.from_tensor(b)).shape == (M, N)
+        assert torch.mm(a.to("meta"), b.to("meta")).is_meta
+        assert torch.equal(torch.compile(torch.mm, backend="aot_eager")(a, b), a @ b)
+    assert counted.reasons == {"no kernel": 1}, "autocast's, in bfloat16"
+
+
+def test_a_policy_takes_tuned_kernels_alone_or_any() -> None:
+    from tests.helpers.artifact_samples import TRUST, certified
+    from tirgemm.artifact import load
+    from tirgemm.torch import register, routed
+    from tirgemm.torch.kernel_table import TABLE
+
+    fallback, tuned = (
+        load(certified(Gemm(3, 5, 11, "f32", "nn"), role=role), trust=TRUST) for role in ("fallback", "tuned")
+    )
+    a, b = integers(3, 11), integers(11, 5)
+    try:
+        for kernels, served in (([fallback], ["default"]), ([tuned, fallback], ["tuned", "shipped", "default"])):
+            for each in kernels:
+                register(each)
+            for policy in ("tuned", "shipped", "default"):
+                with routed(policy) as counted:
+                    assert torch.equal(torch.mm(a, b), a @ b)
+                assert (counted.served > 0) == (policy in served), (policy, counted)
+    finally:
+        TABLE.remove(fallback)
+        TABLE.remove(tuned)
+    with (
+        pytest.raises(InvalidRequest, match="policy is 'fast'; it must be one of tuned, shipped, default"),
+        routed("fast"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_source_is_asked_once_a_problem_and_its_kernels_serve_the_next_calls(wait: bool) -> None:
+    from tirgemm.torch import routed
+    from tirgemm.torch.kernel_table import TABLE
+
+    source = SampleSource()
+    a, b = integers(4, 11), integers(11, 5)
+    with routed("default", source=source, wait=wait) as counted:
+        first = torch.mm(a, b)
+        if not wait:
+            while not counted.served:
+                assert torch.equal(torch.mm(a, b), first)
+    assert counted.counts["mm", "served"] >= 1
+    assert wait == (counted.counts["mm", "no kernel"] == 0)
+    assert source.asked == [Gemm(4, 5, 11, "f32", "nn")]
+    for each in source.made:
+        TABLE.remove(each)
+
+
+def test_a_source_that_fails_leaves_calls_to_pytorch() -> None:
+    from tirgemm.torch import routed
+
+    source = SampleSource(fails=True)
+    a, b = integers(6, 11), integers(11, 5)
+    with routed("default", source=source, wait=True) as counted:
+        assert torch.equal(torch.mm(a, b), torch.mm(a, b))
+    assert counted.reasons == {"no kernel": 2}
+    assert len(source.asked) == 1
+
+
+def test_a_pytorch_without_what_it_needs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tirgemm.torch import aten_overrides
+
+    monkeypatch.setattr(aten_overrides, "_installed", [])
+    monkeypatch.delattr(torch.library, "get_kernel")
+    with pytest.raises(InvalidRequest, match=r"routed needs torch.library.get_kernel, which PyTorch .* does not have"):
+        aten_overrides.install()

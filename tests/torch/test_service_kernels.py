@@ -1,0 +1,175 @@
+"""Kernels of a service in a model: what it has at once, what comes later, and a service that goes away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.helpers.artifact_samples import SIGNER
+from tests.helpers.fake_service import CPU, JOB, FakeService
+from tirgemm import Client, Gemm
+from tirgemm._client import http as http_layer
+from tirgemm.errors import ServiceUnreachable
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytestmark = pytest.mark.torch
+
+GEMM = Gemm.parse("33x17x19:f32:nt")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pauses of a millisecond, so that retries cost nothing; and no gradients."""
+    monkeypatch.setattr(http_layer, "backoff", lambda _attempt: 0.001)
+    with torch.no_grad():
+        yield
+
+
+class Unlisted(FakeService):
+    """A service that lists no kernel until ``listed``: what it has comes out of jobs."""
+
+    listed = False
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if not self.listed and (request.method, request.url.path) == ("GET", "/v1/kernels"):
+            self.requests.append(request)
+            return httpx.Response(200, json={"kernels": [], "next": None})
+        return super().handle_request(request)
+
+
+@pytest.fixture
+def fake() -> Unlisted:
+    return Unlisted(str(GEMM))
+
+
+@pytest.fixture
+def client(fake: FakeService, tmp_path: Path) -> Iterator[Client]:
+    with Client(
+        "http://service.test", trust=SIGNER.public, cache_dir=tmp_path, patience=0.01, transport=fake
+    ) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def table() -> Iterator[Any]:
+    from tirgemm.torch.kernel_table import TABLE
+
+    yield TABLE
+    while (kernel := TABLE.find(GEMM, CPU)) is not None:
+        TABLE.remove(kernel)
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tirgemm.torch.service_kernels.POLL_S", 0.001)
+
+
+def accelerated(client: Client, **more: Any) -> tuple[Any, Any, Any]:
+    """A model, its report, and a call of it that must be right."""
+    from tirgemm.torch import accelerate
+
+    made = torch.nn.Linear(19, 17, bias=False)
+    x = torch.randn(33, 19)
+    wanted = made(x)
+
+    def check() -> None:
+        assert torch.allclose(made(x), wanted, atol=1e-5)
+
+    report = accelerate(made, rows=33, client=client, **more)
+    check()
+    return made, report, check
+
+
+def role(table: Any) -> str | None:
+    kernel = table.find(GEMM, CPU)
+    return None if kernel is None else kernel.manifest.role
+
+
+def test_what_the_service_has_is_used_at_once_and_nothing_is_asked(client: Client, fake: Unlisted, table: Any) -> None:
+    fake.listed = True
+    _, report, check = accelerated(client)
+    assert report.linears[0].problems == ((GEMM, "tuned"),)
+    assert role(table) == "tuned"
+    assert fake.sent("POST", "/v1/kernels") == []
+    check()
+
+
+def test_a_default_serves_until_the_tuned_kernel_comes(client: Client, fake: Unlisted, table: Any) -> None:
+    _, report, check = accelerated(client)
+    assert report.linears[0].replaced
+    while role(table) != "fallback" or len(fake.sent("GET", f"/v1/jobs/{JOB}")) < 3:
+        assert not report.failures
+    check()
+    fake.status = "done"
+    assert report.wait(60)
+    assert role(table) == "tuned"
+    assert not report.failures
+    assert len(fake.sent("POST", "/v1/kernels")) == 1
+    assert len(fake.sent("GET", "/v1/kernels/fa11")) == 1, "the default was fetched again at every look"
+    check()
+
+
+def test_a_dry_run_asks_the_service_for_nothing(client: Client, fake: Unlisted) -> None:
+    accelerated(client, dry_run=True)
+    assert fake.sent("POST", "/v1/kernels") == []
+
+
+@pytest.mark.parametrize("path", ["/v1/kernels", f"/v1/jobs/{JOB}", "/v1/kernels/fa11"])
+def test_a_service_that_goes_away_leaves_what_is_there(
+    path: str, client: Client, fake: Unlisted, table: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.broken[path] = [httpx.ConnectError("gone") for _ in range(1000)]
+    _, report, check = accelerated(client)
+    assert report.wait(60)
+    assert list(report.failures) == [GEMM]
+    assert report.linears[0].problems == ((GEMM, f"no kernel: {report.failures[GEMM]}"),)
+    assert "no tuned kernel for 33x17x19:f32:nt" in caplog.text
+    assert role(table) is None
+    check()
+
+
+def test_a_service_that_is_away_from_the_start_is_told_in_the_report(client: Client, fake: Unlisted) -> None:
+    fake.listed = True
+    fake.broken["/v1/kernels"] = [httpx.ConnectError("gone") for _ in range(1000)]
+    _, report, check = accelerated(client)
+    assert not report.linears[0].replaced
+    assert report.linears[0].problems[0][1].startswith("no kernel: no answer from http://service.test (gone)")
+    check()
+
+
+def test_a_job_that_fails_is_told(client: Client, fake: Unlisted) -> None:
+    fake.status, fake.error = "failed", {"code": "build_failed", "detail": "no"}
+    _, report, check = accelerated(client, wait=True)
+    assert "ended as failed" in report.failures[GEMM]
+    check()
+
+
+def test_undo_follows_the_jobs_no_more(client: Client) -> None:
+    made, report, check = accelerated(client)
+    report.undo()
+    assert report.wait(60)
+    assert type(made) is torch.nn.Linear
+    check()
+
+
+def test_what_was_downloaded_serves_while_the_service_is_away(
+    client: Client, fake: Unlisted, table: Any, tmp_path: Path
+) -> None:
+    from tirgemm.torch import ServiceKernels
+
+    fake.listed = True
+    kernel = ServiceKernels(client).lookup(GEMM, CPU)
+    assert kernel is not None
+    fake.broken["/v1/kernels"] = [httpx.ConnectError("gone") for _ in range(1000)]
+    again = ServiceKernels(client).lookup(GEMM, CPU)
+    assert again is not None
+    assert again.kernel_sha256 == kernel.kernel_sha256
+    with Client("http://service.test", trust=SIGNER.public, cache_dir=tmp_path, offline=True) as offline:
+        assert ServiceKernels(offline).lookup(GEMM, CPU) is not None
+        with pytest.raises(ServiceUnreachable, match="the client is offline"):
+            ServiceKernels(offline).lookup(GEMM.with_(m=34), CPU)
+    del table

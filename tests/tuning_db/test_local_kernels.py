@@ -1,0 +1,118 @@
+"""``LocalKernels``: what is looked up in a data folder, what is built for it, and by which policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.loadable_bench import LoadableBench
+from tirgemm.artifact import Kernel
+from tirgemm.detect import device as detect_device
+from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Gemm
+from tirgemm.kernel_source import KernelSource, policy_named
+from tirgemm.tuning_db import local_kernels
+from tirgemm.tuning_db.local_kernels import BegunBuilds, LocalKernels
+
+CPU = detect_device("cpu")
+ONE, OTHER = Gemm.parse("61x67x71:f16:nt"), Gemm.parse("1..61x67x71:f32:nt:bias")
+
+
+class LoadableAhead(BegunBuilds, LoadableBench):
+    """Builds that take no time; ``order`` is what was begun and what was measured, as it came."""
+
+    order: list[str] = []
+
+    def begin(self, tuning: Any) -> None:
+        self.order.append("begin")
+        super().begin(tuning)
+
+    def close(self) -> None:
+        self.order.append("close")
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalKernels:
+    monkeypatch.setattr(local_kernels, "BegunBuilds", LoadableAhead)
+    monkeypatch.setattr(LoadableAhead, "order", [])
+    return LocalKernels(tmp_path / "data")
+
+
+@pytest.fixture
+def prepare(source: LocalKernels) -> Callable[..., tuple[list[Kernel], dict[Gemm, str]]]:
+    def call(*gemms: Gemm, policy: Any = "default") -> tuple[list[Kernel], dict[Gemm, str]]:
+        """The kernels that arrived and the failures."""
+        arrived: list[Kernel] = []
+        preparation = source.prepare(gemms, CPU, policy, arrived.append)
+        assert preparation.wait(60)
+        return arrived, preparation.failures
+
+    return call
+
+
+def test_it_is_a_source_and_looking_makes_nothing(source: LocalKernels, tmp_path: Path) -> None:
+    assert isinstance(source, KernelSource)
+    assert source.lookup(ONE, CPU) is None
+    assert source.refusal(ONE, CPU, "default") is None
+    assert not (tmp_path / "data").exists()
+
+
+def test_defaults_are_begun_together_stored_and_found_again(source: LocalKernels, prepare: Any) -> None:
+    kernels, failures = prepare(ONE, OTHER)
+    assert ([kernel.gemm for kernel in kernels], failures) == ([ONE, OTHER], {})
+    assert LoadableAhead.order == ["begin", "begin", "close"]
+    assert {kernel.manifest.role for kernel in kernels} == {"fallback"}
+    stored = source.lookup(OTHER, CPU)
+    assert stored is not None
+    assert stored.kernel_sha256 == kernels[1].kernel_sha256
+    LoadableAhead.order.clear()
+    again, _ = prepare(ONE)
+    assert [kernel.kernel_sha256 for kernel in again] == [kernels[0].kernel_sha256]
+    assert LoadableAhead.order == [], "it was there"
+
+
+def test_a_policy_says_what_is_made(prepare: Any) -> None:
+    assert prepare(ONE, policy="tuned") == ([], {ONE: "it was not tuned here"})
+    words = "no record of it was shipped for this device, driver and TVM"
+    assert prepare(ONE, policy="shipped") == ([], {ONE: words})
+    assert prepare(ONE)[1] == {}
+    assert len(prepare(ONE, policy="tuned")[0]) == 1, "what is stored is no longer made"
+    with pytest.raises(InvalidRequest, match="policy is 'any'"):
+        policy_named("any")
+
+
+def test_what_no_family_writes_is_refused_with_the_reason(source: LocalKernels, prepare: Any) -> None:
+    halves = ONE.with_(acc="f16")
+    assert "no family writes" in str(source.refusal(halves, CPU, "default"))
+    huge = Gemm.parse("2000000x2000000x64:f32:nt")
+    assert source.refusal(huge, CPU, "default") is not None
+    kernels, failures = prepare(halves, ONE)
+    assert [kernel.gemm for kernel in kernels] == [ONE]
+    assert list(failures) == [halves]
+
+
+def test_a_device_that_is_only_named_gets_no_kernel(source: LocalKernels) -> None:
+    assert "only named" in str(source.refusal(ONE.with_(align=16), detect_device("sm_90a"), "default"))
+
+
+def test_cancelling_makes_no_more(source: LocalKernels) -> None:
+    arrived: list[Kernel] = []
+    preparation = source.prepare(
+        [ONE, OTHER], CPU, "default", lambda kernel: (arrived.append(kernel), preparation.cancel())
+    )
+    assert preparation.wait(60)
+    assert len(arrived) == 1
+
+
+def test_a_broken_database_is_told_for_every_problem(source: LocalKernels, tmp_path: Path) -> None:
+    from tirgemm.tuning_db.data_folder import database_file
+
+    file = database_file(tmp_path / "data")
+    file.parent.mkdir()
+    file.write_bytes(b"no database " * 100)
+    preparation = source.prepare([ONE, OTHER], CPU, "default", lambda _kernel: None)
+    assert preparation.wait(60)
+    assert set(preparation.failures) == {ONE, OTHER}

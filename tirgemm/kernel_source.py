@@ -1,0 +1,95 @@
+"""``KernelSource``: where kernels for a program's calls come from, and the policy that says which may be made."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias, get_args, runtime_checkable
+
+from tirgemm.artifact import Kernel
+from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Gemm
+
+Policy: TypeAlias = Literal["tuned", "shipped", "default"]
+"""Which kernels may be made: none (``tuned`` takes what was tuned before), those of shipped records, any default."""
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+Arrived: TypeAlias = Callable[[Kernel], None]
+
+
+def policy_named(text: str) -> Policy:
+    """The policy of that name. Raises InvalidRequest."""
+    for policy in POLICIES:
+        if policy == text:
+            return policy
+    raise InvalidRequest(f"policy is {text!r:.80}; it must be one of {', '.join(POLICIES)}")
+
+
+@dataclass
+class Preparation:
+    """Kernels that are being made in the background: ``failures`` says by problem what became of those that are not.
+
+    ``wait`` and ``cancel`` may be called from any thread.
+    """
+
+    wanted: tuple[Gemm, ...]
+    failures: dict[Gemm, str] = field(default_factory=dict)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    finished: threading.Event = field(default_factory=threading.Event)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until nothing is made any more, at most so long; whether that is so."""
+        return self.finished.wait(seconds)
+
+    def cancel(self) -> None:
+        """Make no more; what has arrived stays."""
+        self.cancelled.set()
+
+    def fail(self, gemms: Sequence[Gemm], reason: str) -> None:
+        """Say of these problems why they have no kernel, or no better one."""
+        for gemm in gemms:
+            self.failures[gemm] = reason
+
+
+@runtime_checkable
+class KernelSource(Protocol):
+    """What answers which kernel there is for a problem, and makes those that are missing.
+
+    A kernel may serve a range of m. Safe from several threads. ``tunes``: whether what it makes was searched for, so
+    that it is worth asking for where there is a default.
+    """
+
+    tunes: bool
+
+    def lookup(self, gemm: Gemm, device: Device) -> Kernel | None:
+        """The kernel that is there; nothing is made, and nothing asked for. Raises TirgemmError."""
+        ...
+
+    def refusal(self, gemm: Gemm, device: Device, policy: Policy) -> str | None:
+        """Why this source will not make a kernel of a problem, or None."""
+        ...
+
+    def prepare(self, gemms: Sequence[Gemm], device: Device, policy: Policy, arrived: Arrived) -> Preparation:
+        """Make kernels for all of ``gemms``, as one group, and return at once.
+
+        ``arrived`` is called in a thread of the source with every kernel that is there, a better one after the first.
+        """
+        ...
+
+
+def run_in_background(
+    preparation: Preparation, work: Callable[[], None], failed: Callable[[Exception], str]
+) -> Preparation:
+    """Do ``work`` in a thread of its own; of an error that ends it, what ``failed`` says is kept for every problem."""
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # nobody else would hear of it
+            preparation.fail(preparation.wanted, failed(error))
+        finally:
+            preparation.finished.set()
+
+    threading.Thread(target=run, name="tirgemm-prepare", daemon=True).start()
+    return preparation

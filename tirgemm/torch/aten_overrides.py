@@ -1,0 +1,111 @@
+"""PyTorch's own matrix products, overridden for the CPU and CUDA by ``torch.library`` so that a handler sees each call.
+
+The override lies below autograd, autocast and every dispatch mode: it sees plain tensors, and gradients are PyTorch's.
+It is installed once a process and stays: taking it out while another thread is inside would crash that thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from tirgemm.errors import InvalidRequest
+
+# The operators by their names in aten, with the overload.
+OPERATORS = (
+    "mm",
+    "mm.out",
+    "addmm",
+    "addmm.out",
+    "addmm_",
+    "bmm",
+    "bmm.out",
+    "baddbmm",
+    "baddbmm.out",
+    "baddbmm_",
+)
+KEYS = ("CPU", "CUDA")
+
+
+@dataclass(frozen=True, slots=True)
+class ProductCall:
+    """A call of one of OPERATORS: ``out = beta * c + alpha * a @ b``; ``out`` is None where PyTorch makes it."""
+
+    operator: str
+    a: Tensor
+    b: Tensor
+    c: Tensor | None
+    alpha: float
+    beta: float
+    out: Tensor | None
+    in_place: bool
+
+
+Handler: TypeAlias = Callable[[ProductCall], "Tensor | None"]
+"""Computes a call, or answers None for one that PyTorch is to compute."""
+
+_handler: ContextVar[Handler | None] = ContextVar("tirgemm_routed", default=None)
+_lock = threading.Lock()
+_installed: list[Any] = []
+
+
+def install() -> None:
+    """Override the operators; does nothing where they are. Raises InvalidRequest for a PyTorch that is too old."""
+    with _lock:
+        if _installed:
+            return
+        if not hasattr(torch.library, "get_kernel"):
+            raise InvalidRequest(
+                f"routed needs torch.library.get_kernel, which PyTorch {torch.__version__} does not have; use "
+                "tirgemm.torch.accelerate, or a newer PyTorch"
+            )
+        library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that kernels are overridden, which is what is meant
+            for key in KEYS:
+                if key == "CPU" or torch.cuda.is_available():
+                    for operator in OPERATORS:
+                        library.impl(operator, _override(operator, key), key, with_keyset=True)
+        _installed.append(library)
+
+
+def handled_by(handler: Handler | None) -> Any:
+    """Have ``handler`` see the calls of this thread (and asyncio task) from now on; what ``restore`` takes back."""
+    return _handler.set(handler)
+
+
+def restore(token: Any) -> None:
+    """Have calls handled as before."""
+    _handler.reset(token)
+
+
+def _override(operator: str, key: str) -> Callable[..., Tensor]:
+    """The function that stands for ``operator``: PyTorch's own where no handler is set or it declines."""
+    original = torch.library.get_kernel(f"aten::{operator}", key)
+    adds = operator.startswith(("addmm", "baddbmm"))
+    in_place = operator.endswith("_")
+    name = operator.partition(".")[0]
+
+    def override(keyset: Any, *args: Any, **more: Any) -> Tensor:
+        handler = _handler.get()
+        if handler is not None:
+            c, a, b = args[:3] if adds else (None, *args[:2])
+            call = ProductCall(name, a, b, c, more.get("alpha", 1), more.get("beta", 1), more.get("out"), in_place)
+            token = _handler.set(None)  # what the handler itself multiplies is no call of the user's
+            try:
+                result = handler(call)
+            finally:
+                _handler.reset(token)
+            if result is not None:
+                return result
+        computed: Tensor = original.call_boxed(keyset, *args, **more)
+        return computed
+
+    return override

@@ -1,0 +1,154 @@
+"""``KernelTable``: the loaded kernels of this process by the problems that they serve, for calls to choose from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+
+from tirgemm import detect
+from tirgemm.device import Device
+from tirgemm.errors import DeviceUnavailable, InvalidRequest
+from tirgemm.gemm import Gemm, Range
+from tirgemm.hardware import arch_of
+
+if TYPE_CHECKING:
+    from tirgemm.artifact import Kernel
+
+_FIELDS = tuple(f.name for f in fields(Gemm) if f.init and f.name not in ("m", "align"))
+# One element of the smallest dtype, in bytes.
+_LEAST_ALIGN = 2
+_Key: TypeAlias = "tuple[object, ...]"
+
+
+@dataclass
+class _Entry:
+    """Kernels that differ in m alone."""
+
+    exact: dict[int, Kernel] = field(default_factory=dict)
+    ranges: dict[Range, Kernel] = field(default_factory=dict)
+
+
+class KernelTable:
+    """Which kernel serves a problem. Safe from several threads.
+
+    A kernel that was replaced stays loaded: a CUDA graph that captured it may be replayed as before.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[_Key, _Entry] = {}
+        self._by_name: dict[str, Kernel] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    def name(self, kernel: Kernel) -> str:
+        """Make ``kernel`` known by its SHA-256 alone, and return that."""
+        self._by_name[kernel.kernel_sha256] = kernel
+        return kernel.kernel_sha256
+
+    def add(self, kernel: Kernel) -> None:
+        """Offer ``kernel`` to all calls that it serves. It replaces one of its problem, but a default no tuned one."""
+        gemm = kernel.gemm
+        self.name(kernel)
+        with self._lock:
+            entry = self._entries.setdefault(_key(gemm, kernel.device.key), _Entry())
+            known = entry.ranges.get(gemm.m) if isinstance(gemm.m, Range) else entry.exact.get(gemm.m)
+            if known is not None and is_tuned(known) and not is_tuned(kernel):
+                return
+            if isinstance(gemm.m, Range):
+                entry.ranges[gemm.m] = kernel
+            else:
+                entry.exact[gemm.m] = kernel
+        self._tell()
+
+    def remove(self, kernel: Kernel) -> None:
+        """Offer ``kernel`` to no call any more. Graphs that name it go on."""
+        gemm = kernel.gemm
+        with self._lock:
+            entry = self._entries.get(_key(gemm, kernel.device.key), _Entry())
+            if isinstance(gemm.m, Range):
+                if entry.ranges.get(gemm.m) is kernel:
+                    del entry.ranges[gemm.m]
+            elif entry.exact.get(gemm.m) is kernel:
+                del entry.exact[gemm.m]
+        self._tell()
+
+    def find(self, gemm: Gemm, device: Device, *, tuned: bool = False) -> Kernel | None:
+        """The kernel of this very problem, else that of the narrowest range of m around it, else one for addresses that
+        are aligned to less; only ``tuned`` ones, where that is asked for."""
+        aligns = [gemm.align >> bits for bits in range(gemm.align.bit_length()) if gemm.align >> bits >= _LEAST_ALIGN]
+        with self._lock:
+            entries = [self._entries.get(_key(gemm, device.key, align)) for align in aligns]
+            offered = [kernel for entry in entries if entry is not None for kernel in _serving(entry, gemm)]
+        return next((kernel for kernel in offered if is_tuned(kernel) or not tuned), None)
+
+    def named(self, kernel_sha256: str) -> Kernel:
+        """The kernel of that SHA-256. Raises InvalidRequest."""
+        try:
+            return self._by_name[kernel_sha256]
+        except KeyError:
+            raise InvalidRequest(
+                f"no kernel {kernel_sha256!r} is registered with tirgemm::gemm; load it and call "
+                "tirgemm.torch.register(kernel) first"
+            ) from None
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever calls may choose another kernel."""
+        self._listeners.append(listener)
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+def is_tuned(kernel: Kernel) -> bool:
+    """Whether a search selected it; a kernel that does not say what it was selected for is taken for one."""
+    return kernel.manifest.role in ("tuned", None)
+
+
+def _serving(entry: _Entry, gemm: Gemm) -> list[Kernel]:
+    """Those of an entry that serve m, the narrowest first."""
+    if isinstance(gemm.m, int) and gemm.m in entry.exact:
+        return [entry.exact[gemm.m], *_around(entry, gemm)]
+    return _around(entry, gemm)
+
+
+def _around(entry: _Entry, gemm: Gemm) -> list[Kernel]:
+    around = [r for r in entry.ranges if r.low <= gemm.m_min and gemm.m_max <= r.high]
+    return [entry.ranges[r] for r in sorted(around, key=lambda r: r.high - r.low)]
+
+
+def _key(gemm: Gemm, device_key: str, align: int | None = None) -> _Key:
+    return (device_key, align or gemm.align, *(getattr(gemm, name) for name in _FIELDS))
+
+
+@cache
+def device_of(place: torch.device) -> Device:
+    """The device on which tensors of ``place`` lie. Raises InvalidDevice, DeviceUnavailable.
+
+    Where kernels are only called, the packages that ask the driver need not be there: then PyTorch says what a GPU is.
+    """
+    if place.type != "cuda":
+        return detect.device(place.type)
+    index = place.index if place.index is not None else torch.cuda.current_device()
+    try:
+        return detect.device(f"cuda:{index}")
+    except DeviceUnavailable:
+        shown = torch.cuda.get_device_properties(index)
+    return Device(
+        kind="cuda",
+        arch=arch_of((shown.major, shown.minor)),
+        model=shown.name,
+        units=shown.multi_processor_count,
+        memory_bytes=shown.total_memory,
+        uuid=f"GPU-{getattr(shown, 'uuid', index)}",
+        index=index,
+    )
+
+
+TABLE = KernelTable()
+"""The table of this process."""

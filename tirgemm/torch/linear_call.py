@@ -1,0 +1,190 @@
+"""``linear``: ``act(x @ weight.T + bias)`` by the kernel of the table that serves the call, by PyTorch without one.
+
+In eager mode the launcher is called directly; only where a graph is traced (torch.compile, torch.export) does the
+operator ``tirgemm::linear`` stand for the call, and chooses the kernel when the graph runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter, functional
+
+from tirgemm.errors import CallError, InvalidRequest
+from tirgemm.gemm import ACTIVATIONS
+from tirgemm.torch.prepared_call import REFUSED, Choice, ChoiceCache, PreparedCall, ProductOperands, Unserved, choose
+from tirgemm.torch.private_interfaces import (
+    any_autocast,
+    deterministic,
+    dispatch_modes,
+    empty_on_cpu,
+    forward_mode,
+    intercepted,
+    tracing,
+)
+
+PLAIN = frozenset({Tensor, Parameter})
+"""The tensors that kernels take; subclasses have ideas of their own."""
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda y: y,
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
+    "silu": functional.silu,
+}
+# The calls that were served, by what is cheap to ask: what else they must be, the launcher checks.
+_SERVED: ChoiceCache[PreparedCall] = ChoiceCache()
+_served = _SERVED.known
+_empty = torch.empty_strided
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "none") -> Tensor:
+    """``act(x @ weight.T + bias)`` as ``torch.nn.functional.linear`` computes it, followed by the activation.
+
+    x is (..., k), weight (n, k), bias (n,); the result is (..., n). Where no kernel serves the call, where gradients
+    are recorded, under autocast, deterministic algorithms, a dispatch mode or a transform of torch.func, and for tensor
+    subclasses, PyTorch computes it. Raises what PyTorch raises, InvalidRequest for an unknown activation.
+    """
+    if _is_compiling():
+        return _traced(x, weight, bias, act)
+    call = _served.get((x.shape, x.dtype, weight.shape, bias is None, act))
+    # What neither the key nor the launcher knows, asked in place: each question costs less than a call in Python would.
+    if (
+        call is not None
+        and type(x) in PLAIN
+        and type(weight) in PLAIN
+        and not (dispatch_modes() or any_autocast() or deterministic() or tracing() or forward_mode())
+        and not (x.is_neg() or weight.is_neg())
+        and (bias is None or (type(bias) in PLAIN and not bias.is_neg()))
+        and not (
+            _is_grad_enabled()
+            and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
+        )
+    ):
+        try:
+            if len(call.shape) == x.dim():
+                if call.on_cpu:
+                    out = empty_on_cpu(call.shape, call.strides, call.dtype)
+                else:
+                    out = _empty(call.shape, call.strides, dtype=call.dtype, device=x.device)
+                if bias is None:
+                    call.raw(x, weight, out)
+                else:
+                    call.raw(x, weight, bias, out)
+                return out
+            return _flat(call, x, weight, bias)
+        except REFUSED:  # as many elements, but lying otherwise, or elsewhere
+            pass
+    return _chosen(x, weight, bias, act)
+
+
+def reference(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
+    """What ``linear`` computes, by PyTorch."""
+    return activation(act)(functional.linear(x, weight, bias))
+
+
+def activation(act: str) -> Callable[[Tensor], Tensor]:
+    """PyTorch's function of that name. Raises InvalidRequest."""
+    try:
+        return _ACTIVATIONS[act]
+    except (KeyError, TypeError):
+        raise InvalidRequest(f"act is {act!r:.80}; it must be one of {', '.join(ACTIVATIONS)}") from None
+
+
+def linear_choice(x: Tensor, weight: Tensor, bias: Tensor | None, act: str = "none") -> Choice:
+    """The kernel that serves a call of ``linear``, or why PyTorch computes it."""
+    if type(x) not in PLAIN or type(weight) not in PLAIN or (bias is not None and type(bias) not in PLAIN):
+        return Unserved("tensor subclass")
+    if intercepted():
+        return Unserved("autocast, deterministic algorithms, a mode, a transform or a tracer")
+    if records_gradients(x, weight, bias):
+        return Unserved("requires grad")
+    if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
+        return Unserved("shapes")
+    if x.numel() == 0 or weight.numel() == 0:
+        return Unserved("empty operand")
+    if x.layout is not torch.strided or weight.layout is not torch.strided:
+        return Unserved("no strided tensor")
+    try:
+        rows = x if x.dim() == 2 else x.view(-1, x.shape[-1])
+    except RuntimeError:
+        return Unserved("strides")
+    return choose(ProductOperands(rows, weight.mT, bias=bias, act=act, prefer_b="t"))
+
+
+def records_gradients(*tensors: Tensor | None) -> bool:
+    """Whether PyTorch would record this call for its backward pass."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def _flat(call: PreparedCall, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``call`` on all rows of x, whose dimensions before the last are kept."""
+    out = call.run(x.view(-1, x.shape[-1]), weight.mT, bias=bias)
+    return out.view(*x.shape[:-1], out.shape[-1])
+
+
+def _chosen(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
+    activation(act)
+    generation = _SERVED.generation
+    choice = linear_choice(x, weight, bias, act)
+    if isinstance(choice, PreparedCall):
+        try:
+            out = _flat(choice, x, weight, bias)
+        except REFUSED:  # PyTorch computes it, or says what is wrong
+            return reference(x, weight, bias, act)
+        if choice.columns_b and not choice.columns_a:  # the kernel reads both as they are given
+            _SERVED.keep((x.shape, x.dtype, weight.shape, bias is None, act), choice, generation)
+        return out
+    return reference(x, weight, bias, act)
+
+
+def _traced(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
+    """The call in a graph. What is not for the operator is PyTorch's own there too."""
+    if (
+        torch.is_autocast_enabled(x.device.type)
+        or torch.are_deterministic_algorithms_enabled()
+        or (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad))
+        or (bias is not None and torch.is_grad_enabled() and bias.requires_grad)
+    ):
+        return reference(x, weight, bias, act)
+    result: Tensor = torch.ops.tirgemm.linear(x, weight, bias, act)
+    return result
+
+
+def _run(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
+    with torch.no_grad():  # what the operator is for, whatever mode its graph runs in
+        return linear(x, weight, bias, act).contiguous()
+
+
+def _describe(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
+    """The shape of the result, for tracing. Raises what PyTorch raises."""
+    return reference(x, weight, bias, act).contiguous()
+
+
+def _refuse_grad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    del ctx, inputs, output
+    raise CallError(
+        "tirgemm::linear is for inference and has no gradient, but an input requires grad; call "
+        "tirgemm.torch.linear, which lets PyTorch compute then"
+    )
+
+
+def _no_gradient(ctx: Any, *gradients: Any) -> tuple[None, ...]:
+    del ctx, gradients
+    raise CallError("tirgemm::linear has no gradient")
+
+
+_operator = torch.library.custom_op(
+    "tirgemm::linear",
+    _run,
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor? bias, str act) -> Tensor",
+)
+_operator.register_fake(_describe)
+_operator.register_autograd(_no_gradient, setup_context=_refuse_grad)

@@ -1,0 +1,98 @@
+"""``Linear``: ``torch.nn.Linear`` whose products are computed by the kernels of the table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tirgemm.torch.linear_call import activation, linear
+from tirgemm.torch.packed_weight import PackedWeight
+
+_OWN = ("_act", "_packed")
+
+
+class Linear(nn.Linear):  # type: ignore[misc]
+    """A drop-in for ``torch.nn.Linear``: ``act(x @ weight.T + bias)`` for x of any leading dimensions.
+
+    Its parameters, their names and its state_dict are those of ``torch.nn.Linear``. ``act`` is an activation of a Gemm.
+    ``prepack`` keeps, on a CPU, the weight in the order in which a kernel reads it, in fp32 beside the parameter; it is
+    packed again when the parameter is replaced or changed in place. A change that PyTorch does not count, such as one
+    through ``weight.data`` or a NumPy array of the same memory, is not seen: call ``repack`` then.
+    """
+
+    _act: str = "none"
+    _packed: PackedWeight | None = None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        act: str = "none",
+        prepack: bool = False,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device, dtype)
+        activation(act)
+        self._act = act
+        self._packed = PackedWeight() if prepack else None
+
+    @classmethod
+    def of(cls, module: nn.Linear, *, act: str = "none", prepack: bool = False) -> Linear:
+        """A Linear that shares the parameters of ``module``."""
+        shared = cls.__new__(cls)
+        nn.Module.__init__(shared)
+        shared.in_features, shared.out_features = module.in_features, module.out_features
+        shared.register_parameter("weight", module.weight)
+        shared.register_parameter("bias", module.bias)
+        shared.training = module.training
+        activation(act)
+        shared._act = act
+        shared._packed = PackedWeight() if prepack else None
+        return shared
+
+    @property
+    def act(self) -> str:
+        """The activation."""
+        return self._act
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes that packed copies of the weight take now."""
+        return self._packed.nbytes if self._packed is not None else 0
+
+    def repack(self) -> None:
+        """Forget the packed weight: it is packed again at the next call."""
+        if self._packed is not None:
+            self._packed.forget()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``act(x @ weight.T + bias)``: x (..., in_features) to (..., out_features)."""
+        # Another thread may undo ``accelerate`` meanwhile: then these are gone.
+        packed, act = getattr(self, "_packed", None), getattr(self, "_act", "none")
+        if packed is not None and not torch.compiler.is_compiling():
+            result: Tensor = packed.linear(x, self.weight, self.bias, act)
+            return result
+        return linear(x, self.weight, self.bias, act)
+
+    def extra_repr(self) -> str:
+        """As that of ``torch.nn.Linear``, with the activation where there is one."""
+        return f"{super().extra_repr()}{f', act={self._act}' if self._act != 'none' else ''}"
+
+
+def become(module: nn.Linear, *, prepack: bool) -> None:
+    """Make ``module`` itself a Linear, so that whoever holds it, its hooks and its parameters stay as they are."""
+    module.__class__ = Linear
+    own: Any = module
+    own._packed = PackedWeight() if prepack else None
+
+
+def become_plain(module: nn.Linear) -> None:
+    """Make ``module`` a ``torch.nn.Linear`` again."""
+    module.__class__ = nn.Linear
+    for name in _OWN:
+        module.__dict__.pop(name, None)

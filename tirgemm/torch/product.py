@@ -1,0 +1,85 @@
+"""``matmul``: products of two tensors by the kernel of the table that serves them, by PyTorch without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tirgemm.errors import CallError
+from tirgemm.torch.linear_call import PLAIN, records_gradients
+from tirgemm.torch.prepared_call import REFUSED, Choice, PreparedCall, ProductOperands, Unserved, choose
+from tirgemm.torch.private_interfaces import intercepted
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """``torch.matmul(a, b)``: of two matrices, of two batches, or of a (..., k) with a matrix.
+
+    A and B may lie by rows or by columns, with leading dimensions and batch strides of their own. Everything else, and
+    what ``linear`` leaves to PyTorch, PyTorch computes. Raises what PyTorch raises.
+    """
+    if torch.compiler.is_compiling():
+        if torch.is_autocast_enabled(a.device.type) or torch.are_deterministic_algorithms_enabled():
+            return torch.matmul(a, b)
+        if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+            return torch.matmul(a, b)
+        result: Tensor = torch.ops.tirgemm.matmul(a, b)
+        return result
+    choice = matmul_choice(a, b)
+    if isinstance(choice, PreparedCall):
+        try:
+            if a.dim() == b.dim():
+                return choice.run(a, b)
+            rows = choice.run(a.view(-1, a.shape[-1]), b)
+            return rows.view(*a.shape[:-1], rows.shape[-1])
+        except REFUSED:  # PyTorch computes it, or says what is wrong
+            pass
+    return torch.matmul(a, b)
+
+
+def matmul_choice(a: Tensor, b: Tensor) -> Choice:
+    """The kernel that serves a call of ``matmul``, or why PyTorch computes it."""
+    if type(a) not in PLAIN or type(b) not in PLAIN:
+        return Unserved("tensor subclass")
+    if intercepted():
+        return Unserved("autocast, deterministic algorithms, a mode, a transform or a tracer")
+    if records_gradients(a, b):
+        return Unserved("requires grad")
+    if a.layout is not torch.strided or b.layout is not torch.strided:
+        return Unserved("no strided tensor")
+    if a.dim() == b.dim():
+        return choose(ProductOperands(a, b))
+    if b.dim() != 2 or a.dim() < 1 or 0 in a.shape:
+        return Unserved("shapes")
+    try:
+        return choose(ProductOperands(a.view(-1, a.shape[-1]), b))
+    except RuntimeError:
+        return Unserved("strides")
+
+
+def _run(a: Tensor, b: Tensor) -> Tensor:
+    with torch.no_grad():
+        return matmul(a, b).contiguous()
+
+
+def _describe(a: Tensor, b: Tensor) -> Tensor:
+    return torch.matmul(a, b).contiguous()
+
+
+def _refuse_grad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    del ctx, inputs, output
+    raise CallError(
+        "tirgemm::matmul is for inference and has no gradient, but an input requires grad; call "
+        "tirgemm.torch.matmul, which lets PyTorch compute then"
+    )
+
+
+def _no_gradient(ctx: Any, *gradients: Any) -> tuple[None, ...]:
+    del ctx, gradients
+    raise CallError("tirgemm::matmul has no gradient")
+
+
+_operator = torch.library.custom_op("tirgemm::matmul", _run, mutates_args=(), schema="(Tensor a, Tensor b) -> Tensor")
+_operator.register_fake(_describe)
+_operator.register_autograd(_no_gradient, setup_context=_refuse_grad)

@@ -1,0 +1,206 @@
+"""``routed``: PyTorch's own ``mm``, ``addmm``, ``bmm`` and ``baddbmm`` by kernels, and by PyTorch with the reason."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from tirgemm.device import Device
+from tirgemm.gemm import Gemm
+from tirgemm.kernel_source import KernelSource, Policy, policy_named
+from tirgemm.torch.aten_overrides import ProductCall, handled_by, install, restore
+from tirgemm.torch.kernel_table import TABLE
+from tirgemm.torch.prepared_call import REFUSED, PreparedCall, ProductOperands, Unserved, choose
+from tirgemm.torch.private_interfaces import deterministic
+from tirgemm.torch.problems import NotServed, layout_of
+
+SERVED = "served"
+# Reasons for which a dense copy of the operands is tried.
+_COPIED = ("strides", "batch stride")
+
+
+@dataclass
+class RoutedCalls:
+    """What became of the calls within ``routed``: how many of each operator were ``served``, and how many PyTorch
+    computed, by reason. ``missing`` are the problems without a kernel, in the order in which they came."""
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    missing: dict[Gemm, Device] = field(default_factory=dict)
+
+    @property
+    def served(self) -> int:
+        """Calls that kernels computed."""
+        return sum(count for (_, outcome), count in self.counts.items() if outcome == SERVED)
+
+    @property
+    def total(self) -> int:
+        """All calls."""
+        return sum(self.counts.values())
+
+    @property
+    def reasons(self) -> Counter[str]:
+        """Calls that PyTorch computed, by reason."""
+        reasons: Counter[str] = Counter()
+        for (_, outcome), count in self.counts.items():
+            if outcome != SERVED:
+                reasons[outcome] += count
+        return reasons
+
+    def __str__(self) -> str:
+        lines = [f"{self.served} of {self.total} products by kernels"]
+        lines += [f"  {operator}: {outcome}: {count}" for (operator, outcome), count in sorted(self.counts.items())]
+        return "\n".join(lines)
+
+
+@contextmanager
+def routed(
+    policy: Policy = "tuned", *, source: KernelSource | None = None, wait: bool = False
+) -> Iterator[RoutedCalls]:
+    """Within the block, have kernels compute this thread's products of matrices, and PyTorch all others.
+
+    They are the calls of ``aten::mm``, ``addmm``, ``bmm`` and ``baddbmm`` on the CPU and on CUDA that PyTorch's
+    functions come down to, with ``out=`` too; those of a backward pass where it runs in this thread. ``policy``: take
+    tuned kernels alone, those of shipped records too, or any default. ``source`` looks up and makes the kernels that
+    are missing, in the background, each at its first call; with ``wait`` that call waits. Without a source kernels are
+    those that are registered. Blocks nest, the inner one counts.
+
+    The first block of a process installs the override, which costs every later product two microseconds; let no other
+    thread compute meanwhile. Raises InvalidRequest for an unknown policy, and for a PyTorch that is too old.
+    """
+    policy_named(policy)
+    install()
+    calls = RoutedCalls()
+    router = _Router(policy, source, wait, calls)
+    token = handled_by(router.handle)
+    try:
+        yield calls
+    finally:
+        restore(token)
+
+
+class _Router:
+    """One ``routed`` block."""
+
+    def __init__(self, policy: Policy, source: KernelSource | None, wait: bool, calls: RoutedCalls) -> None:
+        self.tuned, self.calls = policy != "default", calls
+        self._requests = None if source is None else _Requests(source, policy, wait)
+
+    def handle(self, call: ProductCall) -> Tensor | None:
+        """The result, or None where PyTorch is to compute it."""
+        result, outcome = self._computed(call)
+        self.calls.counts[call.operator, outcome] += 1
+        return result
+
+    def _computed(self, call: ProductCall) -> tuple[Tensor | None, str]:
+        if call.in_place:
+            return None, "in place"
+        if deterministic():
+            return None, "deterministic algorithms"
+        try:
+            operands, scalars = operands_of(call)
+        except NotServed as error:
+            return None, str(error)
+        choice = choose(operands, tuned=self.tuned)
+        if isinstance(choice, Unserved) and choice.reason in _COPIED:
+            operands = dense(operands)
+            choice = choose(operands, tuned=self.tuned)
+        if isinstance(choice, Unserved) and choice.gemm is not None and choice.device is not None:
+            self.calls.missing.setdefault(choice.gemm, choice.device)
+            if self._requests is not None and self._requests.ask(choice.gemm, choice.device):
+                choice = choose(operands, tuned=self.tuned)
+        if not isinstance(choice, PreparedCall):
+            return None, choice.reason
+        try:
+            return choice.run(operands.a, operands.b, operands.c, operands.bias, scalars, operands.out), SERVED
+        except REFUSED:  # an output that overlaps an input, say
+            return None, "refused by the launcher"
+
+
+class _Requests:
+    """What a source was asked for: each problem once, those that come while it is at work as the next group."""
+
+    def __init__(self, source: KernelSource, policy: Policy, wait: bool) -> None:
+        self._source, self._policy, self._wait = source, policy, wait
+        self._lock = threading.Lock()
+        self._asked: set[Gemm] = set()
+        self._queued: dict[Gemm, Device] = {}
+        self._working = False
+
+    def ask(self, gemm: Gemm, device: Device) -> bool:
+        """Ask for a kernel, unless that was done; whether it was waited for."""
+        with self._lock:
+            if gemm in self._asked:
+                return False
+            self._asked.add(gemm)
+            if not self._wait:
+                self._queued[gemm] = device
+                if not self._working:
+                    self._working = True
+                    threading.Thread(target=self._work, name="tirgemm-routed", daemon=True).start()
+                return False
+        self._source.prepare([gemm], device, self._policy, TABLE.add).wait()
+        return True
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._queued:
+                    self._working = False
+                    return
+                device = next(iter(self._queued.values()))
+                group = [gemm for gemm, place in self._queued.items() if place == device]
+                for gemm in group:
+                    del self._queued[gemm]
+            self._source.prepare(group, device, self._policy, TABLE.add).wait()
+
+
+def operands_of(call: ProductCall) -> tuple[ProductOperands, tuple[float, ...]]:
+    """The tensors and scalars that a kernel is called with. Raises NotServed."""
+    a, b, c = call.a, call.b, call.c
+    if not all(isinstance(scalar, (int, float)) for scalar in (call.alpha, call.beta)):
+        raise NotServed("scalars")
+    if call.alpha == 0:
+        raise NotServed("alpha of 0")  # of which PyTorch makes 0, and a kernel NaN where an operand is infinite
+    if a.dim() != b.dim() or a.dim() not in (2, 3):
+        raise NotServed("shapes")
+    scaled = call.alpha != 1
+    if c is not None:
+        if c.dtype != a.dtype or c.device != a.device:
+            raise NotServed("dtypes or devices that differ")
+        try:
+            whole = c.expand(*a.shape[:-1], b.shape[-1])
+        except RuntimeError as error:
+            raise NotServed("shapes") from error
+        if call.beta != 0:
+            if c.dim() == 1 and a.dim() == 2 and c.shape[0] == b.shape[-1] and call.beta == 1 and not scaled:
+                return ProductOperands(a, b, bias=c.contiguous(), out=call.out), ()
+            return (
+                ProductOperands(a, b, c=_by_rows(whole), out=call.out, alpha=True),
+                (float(call.alpha), float(call.beta)),
+            )
+    return ProductOperands(a, b, out=call.out, alpha=scaled), (float(call.alpha),) if scaled else ()
+
+
+def dense(operands: ProductOperands) -> ProductOperands:
+    """The same with dense copies of A and B where no kernel reads them as they lie."""
+    return replace(operands, a=_readable(operands.a), b=_readable(operands.b))
+
+
+def _readable(tensor: Tensor) -> Tensor:
+    try:
+        layout_of(tensor.shape, tensor.stride())
+    except NotServed:
+        return tensor.contiguous()
+    return tensor
+
+
+def _by_rows(tensor: Tensor) -> Tensor:
+    try:
+        return tensor if layout_of(tensor.shape, tensor.stride()).letter == "n" else tensor.contiguous()
+    except NotServed:
+        return tensor.contiguous()

@@ -1,0 +1,109 @@
+"""``ServiceKernels``: the kernels of a tirgemm service as a source: what it has, and what it tunes meanwhile."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tirgemm import artifact
+from tirgemm.artifact import Kernel
+from tirgemm.device import Device
+from tirgemm.errors import ServiceError, ServiceUnreachable, TirgemmError
+from tirgemm.gemm import Gemm, Regime
+from tirgemm.kernel_source import Arrived, Policy, Preparation, run_in_background
+
+if TYPE_CHECKING:
+    from tirgemm.client import Client
+
+LOG = logging.getLogger("tirgemm.torch")
+# Seconds between two looks at the jobs that are not done.
+POLL_S = 1.0
+
+
+class ServiceKernels:
+    """A KernelSource: the service tunes whatever it is asked for. Every artifact is checked as ``Client.kernel`` does.
+
+    ``regime`` is what kernels are tuned for. A service that goes away costs the kernels that have not come.
+    """
+
+    tunes = True
+
+    def __init__(self, client: Client, regime: Regime = "sustained", poll_s: float | None = None) -> None:
+        self.client, self.regime = client, regime
+        self.poll_s = POLL_S if poll_s is None else poll_s
+
+    def lookup(self, gemm: Gemm, device: Device) -> Kernel | None:
+        """The newest kernel that the service lists, or, of one that is away, that the cache has; nothing is tuned."""
+        try:
+            if self.client.offline:
+                raise ServiceUnreachable(f"{self.client.url} is not asked: the client is offline")
+            listed = self.client.kernels(1, gemm=gemm, device=device, regime=self.regime)
+        except ServiceUnreachable:
+            cached = self.client.cached(gemm, device=device, regime=self.regime)
+            if cached is None:
+                raise
+            return self._loaded(cached.document, gemm, device)
+        return self._loaded(listed[0], gemm, device) if listed else None
+
+    def refusal(self, gemm: Gemm, device: Device, policy: Policy) -> str | None:
+        """What ``tuned`` alone takes is not tuned now; anything else the service says when it is asked."""
+        del gemm, device
+        return "the service lists none" if policy == "tuned" else None
+
+    def prepare(self, gemms: Sequence[Gemm], device: Device, policy: Policy, arrived: Arrived) -> Preparation:
+        """Submit all problems, then follow their jobs: a default as soon as it is there, the tuned kernel at the
+        end."""
+        del policy
+        preparation = Preparation(tuple(gemms))
+        return run_in_background(preparation, lambda: self._follow(preparation, device, arrived), str)
+
+    def _follow(self, preparation: Preparation, device: Device, arrived: Arrived) -> None:
+        jobs: dict[Gemm, str] = {}
+        for gemm in preparation.wanted:
+            if preparation.cancelled.is_set():
+                return
+            try:
+                answer = self.client.submit(gemm, device=device, regime=self.regime)
+                if answer.kernel is not None:
+                    arrived(self._loaded(answer.kernel, gemm, device))
+                else:
+                    jobs[gemm] = answer.job_id
+            except TirgemmError as error:
+                _failed(preparation, gemm, error)
+        defaults: set[Gemm] = set()
+        while jobs and not preparation.cancelled.is_set():
+            for gemm, job_id in list(jobs.items()):
+                try:
+                    if self._looked_at(job_id, gemm, device, arrived, defaults):
+                        del jobs[gemm]
+                except TirgemmError as error:
+                    _failed(preparation, gemm, error)
+                    del jobs[gemm]
+            if jobs:
+                preparation.cancelled.wait(self.poll_s)
+
+    def _looked_at(self, job_id: str, gemm: Gemm, device: Device, arrived: Arrived, defaults: set[Gemm]) -> bool:
+        """Take what a job has made; whether it is finished. Raises ServiceError where it has failed."""
+        job = self.client.job(job_id)
+        if job.get("kernel"):
+            arrived(self._loaded(self._document(job["kernel"]), gemm, device))
+            return True
+        if job.get("status") in ("failed", "cancelled", "done"):
+            raise ServiceError(f"job {job_id} ended as {job.get('status')}: {job.get('error')}", job)
+        if job.get("fallback") and gemm not in defaults:
+            arrived(self._loaded(self._document(job["fallback"]), gemm, device))
+            defaults.add(gemm)
+        return False
+
+    def _document(self, kernel: dict[str, Any] | str) -> dict[str, Any]:
+        return kernel if isinstance(kernel, dict) else self.client.kernel_document(kernel)
+
+    def _loaded(self, document: dict[str, Any], gemm: Gemm, device: Device) -> Kernel:
+        data = self.client.package(document, gemm, device=device, regime=self.regime)
+        return artifact.load(data, trust=self.client.trust)
+
+
+def _failed(preparation: Preparation, gemm: Gemm, error: TirgemmError) -> None:
+    preparation.fail([gemm], str(error))
+    LOG.warning("no tuned kernel for %s: %s", gemm, error)

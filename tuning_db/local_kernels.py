@@ -1,0 +1,129 @@
+"""``LocalKernels``: the kernels of the user's tuning database as a source, and shipped ones and defaults, built."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tirgemm.artifact import Kernel, Signer, Trust, load
+from tirgemm.config import Config
+from tirgemm.detect import check_fits
+from tirgemm.device import Device
+from tirgemm.errors import ArtifactError, Cancelled, DoesNotFit, StoreError, TirgemmError, Unsupported
+from tirgemm.families.choice import ranked_defaults
+from tirgemm.gemm import Gemm, Regime
+from tirgemm.kernel_source import Arrived, Policy, Preparation, run_in_background
+from tirgemm.tuning.records.store import Store
+from tirgemm.tuning.shipped_kernel import offered_configs
+from tirgemm.tuning.tune import Tuning
+from tirgemm.tuning.tuning_task import Control, chosen_families
+from tirgemm.tuning.workbench import Workbench
+from tirgemm.tuning_db import data_folder
+from tirgemm.tuning_db.shipped.layered_store import shipped_offer
+from tirgemm.tuning_db.shipped.records import ShippedRecords
+
+if TYPE_CHECKING:
+    from tirgemm.tuning.build.binary import Binary
+
+
+class LocalKernels:
+    """A KernelSource on a data folder and its database, by default those of ``tirgemm.tune`` and ``tirgemm tune``.
+
+    What it makes is built, certified, timed and stored there as a first answer of the service is, without a search.
+    """
+
+    tunes = False
+
+    def __init__(self, data_dir: Path | None = None, url: str | None = None, regime: Regime = "sustained") -> None:
+        self.data_dir, self.url, self.regime = data_dir, url or os.environ.get("TIRGEMM_DB") or None, regime
+        self._shipped = ShippedRecords()
+
+    def lookup(self, gemm: Gemm, device: Device) -> Kernel | None:
+        """The stored answer: the newest tuned kernel, else the newest default. No database is made."""
+        if self.url is None and not data_folder.database_file(self.data_dir).is_file():
+            return None
+        with data_folder.open_store(self.data_dir, self.url) as store:
+            record = store.kernel(gemm, device.key, self.regime)
+            if record is None:
+                return None
+            try:
+                return self._loaded(store, record.artifact_sha256, data_folder.signer(self.data_dir))
+            except (ArtifactError, StoreError):
+                return None  # merged in from another installation, or damaged
+
+    def refusal(self, gemm: Gemm, device: Device, policy: Policy) -> str | None:
+        """Why no kernel is built: the policy, the families, or the device's memory."""
+        if policy == "tuned":
+            return "it was not tuned here"
+        try:
+            check_fits(gemm, device)
+            chosen_families(gemm, device, None)
+        except (Unsupported, DoesNotFit) as error:
+            return str(error)
+        if policy == "shipped":
+            offer = shipped_offer(self._shipped, gemm, device, self.regime)
+            if offer is None or not offer.same:
+                return "no record of it was shipped for this device, driver and TVM"
+        return device.only_named if not device.present else None
+
+    def prepare(self, gemms: Sequence[Gemm], device: Device, policy: Policy, arrived: Arrived) -> Preparation:
+        """Build all of ``gemms`` side by side, then certify and store one after the other."""
+        preparation = Preparation(tuple(gemms))
+        return run_in_background(preparation, lambda: self._make(preparation, device, policy, arrived), str)
+
+    def _make(self, preparation: Preparation, device: Device, policy: Policy, arrived: Arrived) -> None:
+        able = []
+        for gemm in preparation.wanted:
+            known = self.lookup(gemm, device)
+            refusal = None if known is not None else self.refusal(gemm, device, policy)
+            if known is not None:
+                arrived(known)
+            elif refusal is not None:
+                preparation.fail([gemm], refusal)
+            else:
+                able.append(gemm)
+        if not able or preparation.cancelled.is_set():
+            return
+        signer = data_folder.signer(self.data_dir)
+        control = Control(cancel=preparation.cancelled)
+        with ExitStack() as stack:
+            store = stack.enter_context(data_folder.open_store(self.data_dir, self.url))
+            bench = BegunBuilds(device, store, signer)
+            stack.callback(bench.close)
+            tunings = [Tuning(gemm, bench, self.regime, control=control) for gemm in able]
+            for tuning in tunings:
+                bench.begin(tuning)
+            for tuning in tunings:
+                try:
+                    arrived(self._loaded(store, tuning.fallback().artifact_sha256, signer))
+                except Cancelled:
+                    return
+                except TirgemmError as error:
+                    preparation.fail([tuning.gemm], str(error))
+
+    def _loaded(self, store: Store, artifact_sha256: str, signer: Signer) -> Kernel:
+        return load(store.get_blob(artifact_sha256), trust=Trust.of(signer.public))
+
+
+class BegunBuilds(Workbench):
+    """A workbench on which builds are begun, side by side, before they are asked for."""
+
+    def __init__(self, device: Device, store: Store, signer: Signer) -> None:
+        super().__init__(device, store, signer)
+        self._builds: dict[tuple[Gemm, Config], Future[Binary]] = {}
+
+    def begin(self, tuning: Tuning) -> None:
+        """Begin to build what ``tuning.fallback`` builds first: the fastest shipped config, or the best default."""
+        offer = self.store.offer(tuning.gemm, self.device, tuning.regime)
+        shipped = offered_configs(tuning, offer) if offer is not None and offer.same else []
+        ranked = ranked_defaults(tuning.families, tuning.gemm, self.device, tuning.regime)
+        config = shipped[0] if shipped else ranked[0][1]
+        self._builds[tuning.gemm, config] = super().build(tuning.gemm, config)
+
+    def build(self, gemm: Gemm, config: Config) -> Future[Binary]:
+        begun = self._builds.pop((gemm, config), None)
+        return super().build(gemm, config) if begun is None else begun
