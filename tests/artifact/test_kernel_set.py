@@ -73,6 +73,14 @@ def test_a_call_runs_the_kernel_that_the_table_names() -> None:
         assert right == (m <= 17), m
 
 
+def test_pytorch_tensors_come_in_by_dlpack_as_for_a_single_kernel() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed here")
+    kernel = load(packed_set(GEMM, HIGHS), trust=TRUST)
+    for m in (1, 17, 18):
+        a, b = torch.ones(m, 5), torch.ones(9, 5)
+        assert torch.equal(kernel(a, b), a @ b.t())
+
+
 def test_batches_and_operands_that_occur_are_those_of_the_problem() -> None:
     gemm = Gemm.parse("2..33x7x11:f16:nn:batch=3:alpha:beta:bias:align=2")
     kernel = load(packed_set(gemm, (8, 33)), trust=TRUST)
