@@ -136,6 +136,23 @@ def test_a_kernel_that_fails_its_certificate_is_recorded_and_the_range_cut_witho
     assert [candidate.config["tile_m"] for candidate in wrong] == [8]
 
 
+def test_the_default_of_a_part_serves_where_it_turns_out_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    part = GEMM.with_(m=Range(15, 56))
+    default = FAMILIES["x86"].default(part, bench.device, REGIME)
+    usual = bench.fake.time
+
+    def time(package: bytes, options: RaceOptions, *, against: dict[str, bytes], **rest: Any) -> SampleSet:
+        samples = usual(package, options, against=against, **rest)
+        if options.reason != "report" or default.digest not in against:
+            return samples
+        return replace(samples, baselines=samples.baselines | {default.digest: (44.0 * faster,) * 6})
+
+    monkeypatch.setattr(bench.fake, "time", time)
+    for faster, served in ((1.0, 8), (0.5, default["tile_m"])):
+        assert table(bench, tuned(bench))["15..56"] == served
+
+
 def test_one_kernel_that_is_the_fastest_everywhere_is_stored_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.us_of", lambda tile, m: 10.0 + m * (tile > 4))
     bench = Bench()

@@ -12,12 +12,16 @@ from tirgemm.gemm import Gemm
 from tirgemm.timings import MemberTiming, SearchSummary, Timings
 from tirgemm.tuning.finish import Finalist, FinishPlan, built_finalists, certified, reported_timings
 from tirgemm.tuning.kernel_set.partition import Segment
-from tirgemm.tuning.records import Certificate, KernelRecord, Status
-from tirgemm.tuning.selection import Choice
+from tirgemm.tuning.records import Certificate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.selection import DEFAULT, Choice, ratio_low
 from tirgemm.tuning.workbench import SetMember
 
 if TYPE_CHECKING:
     from tirgemm.tuning.tune import Tuning
+
+
+# What a set may lose at a size that was searched, against the fastest there.
+TOLERANCE = 0.03
 
 
 @dataclass(frozen=True)
@@ -43,10 +47,22 @@ def built_member(part: Tuning, segment: Segment, summary: SearchSummary, plan: F
             (winner,) = built_finalists(part, [segment.config])
         beside = next((f for f in finalists if f.config == default), winner)
         evidence = certified(part, winner, beside, plan)
-        reason = f"serves m = {part.gemm.m}: at most {segment.loss - 1:.1%} behind the fastest at the sizes compared"
+        if _loses(evidence.report):
+            reason = f"serves m = {part.gemm.m}: the default, which is faster there than what was chosen"
+            evidence, winner = certified(part, beside, beside, plan), beside
+        else:
+            reason = (
+                f"serves m = {part.gemm.m}: at most {segment.loss - 1:.1%} behind the fastest at the sizes compared"
+            )
         choice = Choice(0, reason, 1.0, 1.0, 1.0)
         timings = reported_timings(part, winner, beside, evidence, choice, summary, plan)
     return Member(part.gemm, winner, evidence.certificate, timings)
+
+
+def _loses(report: SampleSet) -> bool:
+    """Whether the default that ran beside is shown to be faster, by more than a set may lose."""
+    default = report.baselines.get(DEFAULT)
+    return bool(default) and ratio_low(report.samples_us, default) > 1 + TOLERANCE
 
 
 def _default(part: Tuning) -> Config | None:

@@ -26,14 +26,12 @@ from tirgemm.tuning.kernel_set.partition import Loss, Segment, partition
 from tirgemm.tuning.kernel_set.sizes import coarse_first, searched_sizes
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning.selection import ratio_low
-from tirgemm.tuning.set_members import Member, built_member, set_record
+from tirgemm.tuning.set_members import TOLERANCE, Member, built_member, set_record
 from tirgemm.tuning.sweep import Sweep
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
 from tirgemm.tuning.workbench import Workbench
 
-# What a set may lose at a size that was searched, against the fastest there.
-TOLERANCE = 0.03
 # Of each size so many of the fastest may serve others; at each so many of the others', nearest first, are timed.
 OFFERED, VISITORS = 2, 8
 # The same of an effort that searches nothing beyond the first configs.
