@@ -73,6 +73,7 @@ def test_a_call_runs_the_kernel_that_the_table_names() -> None:
         assert right == (m <= 17), m
 
 
+@pytest.mark.torch
 def test_pytorch_tensors_come_in_by_dlpack_as_for_a_single_kernel() -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed here")
     kernel = load(packed_set(GEMM, HIGHS), trust=TRUST)

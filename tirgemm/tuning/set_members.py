@@ -61,7 +61,7 @@ def built_member(part: Tuning, segment: Segment, summary: SearchSummary, plan: F
 
 def _loses(report: SampleSet) -> bool:
     """Whether the default that ran beside is shown to be faster, by more than a set may lose."""
-    default = report.baselines.get(DEFAULT)
+    default = report.baselines.get(DEFAULT, ())
     return bool(default) and ratio_low(report.samples_us, default) > 1 + TOLERANCE
 
 
