@@ -90,12 +90,11 @@ def finish(tuning: TuningTask, summary: SearchSummary, plan: FinishPlan = FULL) 
         winner, choice = selection.choose()
         try:
             evidence = certified(tuning, winner, selection.default, plan)
+            timings = reported_timings(tuning, winner, selection.default, evidence, choice, summary, plan)
+            return _store(tuning, winner, evidence.certificate, timings, summary)
         except TirgemmError as error:
             mark_failed(tuning, winner.config, error)
             selection.left.remove(winner)
-            continue
-        timings = reported_timings(tuning, winner, selection.default, evidence, choice, summary, plan)
-        return _store(tuning, winner, evidence.certificate, timings, summary)
     count = len(selection.finalists)
     raise VerificationFailed(f"none of the {count} fastest candidates of {tuning.gemm} passed its certificate")
 

@@ -54,7 +54,8 @@ class _Process:
         problem = request.time.options.problem
         against = {name: self._load(package, request.trust) for name, package in request.time.against.items()}
         for name, other in against.items():
-            if problem(other.gemm) != problem(kernel.gemm):
+            # An unrestricted kernel may run beside an invariant one.
+            if problem(other.gemm).with_(invariant=kernel.gemm.invariant) != problem(kernel.gemm):
                 raise InvalidRequest(f"opponent {name!r} computes {other.gemm}, not {kernel.gemm}")
         return against
 
