@@ -234,9 +234,8 @@ class Bench:
         unsearched = variant in ("default", "zero_shot")
         allowed = {config.digest for config in (shape.configs[:1] if unsearched else shape.configs)}
         tuned = (variant == "tuned" and shape.tuning is not None) or (variant in EFFORTS and not unsearched)
-        if row and "left_out" in row.get("conditions", {}):
-            return None
-        return row if row and (tuned or row["config_hash"] in allowed) else None
+        whole = row is not None and "left_out" not in row.get("conditions", {})
+        return row if row and whole and (tuned or row["config_hash"] in allowed) else None
 
     def _ahead(self, shapes: Iterable[_Shape]) -> Iterator[_Shape]:
         """The same shapes, with builds submitted some shapes ahead."""

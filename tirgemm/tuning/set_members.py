@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config
+from tirgemm.errors import VerificationFailed
 from tirgemm.gemm import Gemm
 from tirgemm.timings import MemberTiming, SearchSummary, Timings
 from tirgemm.tuning.finish import Finalist, FinishPlan, built_finalists, certified, reported_timings
 from tirgemm.tuning.kernel_set.partition import Segment
 from tirgemm.tuning.records import Certificate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.records.row_signatures import row_signature
 from tirgemm.tuning.selection import DEFAULT, Choice, ratio_low
 from tirgemm.tuning.workbench import SetMember
 
@@ -73,7 +75,10 @@ def _default(part: Tuning) -> Config | None:
 
 
 def set_record(tuning: Tuning, members: Sequence[Member], summary: SearchSummary) -> KernelRecord:
-    """The members packed, signed and stored as the answer; one alone is a kernel like any other."""
+    """The members packed, signed and stored as the answer; one alone is a kernel like any other. Raises
+    VerificationFailed where they are invariant and give one row different bits."""
+    if len({row_signature(member.certificate) for member in members}) > 1:
+        raise VerificationFailed(f"the kernels of {tuning.gemm}, which is invariant, do not give a row the same bits")
     last, evaluator = members[-1], tuning.evaluator
     if len(members) == 1:
         return evaluator.store_kernel(
