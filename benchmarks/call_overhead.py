@@ -3,7 +3,8 @@
     python benchmarks/call_overhead.py --out benchmarks/results/nvidia-h200/calls.json
     python benchmarks/call_overhead.py --device cpu --out calls.json
 
-Ways: ``raw`` (the launcher's function), ``kernel_out`` (``Kernel.__call__`` with ``out=``), ``kernel`` (allocating),
+Ways: ``raw`` (the launcher's function), ``raw_set`` (that of a set of eight kernels, of which the last but one runs),
+``kernel_out`` (``Kernel.__call__`` with ``out=``), ``kernel`` (allocating),
 ``torch_op`` (the operator ``tirgemm::gemm``), ``linear`` (``tirgemm.torch.linear``) beside PyTorch's own, a module
 of each, and ``torch.matmul`` with ``out=``. They alternate in blocks of calls that are
 queued without waiting; a sample is one block's time over its calls, from a synchronised start to the last call's
@@ -25,14 +26,17 @@ from tirgemm.artifact import Signer, Trust, load
 from tirgemm.bench.results import dump, environment, measured_at
 from tirgemm.detect import device as detect_device
 from tirgemm.families import family_named
-from tirgemm.gemm import DTYPE_NAMES, Gemm
+from tirgemm.gemm import DTYPE_NAMES, Gemm, Range
+from tirgemm.timings import Timings
 from tirgemm.tuning.records.memory_store import MemoryStore
-from tirgemm.tuning.workbench import Workbench
+from tirgemm.tuning.workbench import SetMember, Workbench
 
 GEMMS = {"cuda": "16x64x128:f16:nt", "cpu": "1x16x16:f32:nt"}
 FAMILIES = {"cuda": "simt", "cpu": "x86"}
+MEMBERS = 8
 WAYS = {
     "raw": "raw(a, b, out)",
+    "raw_set": "raw_set(a, b, out)",
     "kernel_out": "kernel(a, b, out=out)",
     "kernel": "kernel(a, b)",
     "torch_op": "op(a, b)",
@@ -60,7 +64,8 @@ def main() -> int:
     with Workbench(device, MemoryStore(), signer, processes=1) as bench:
         binary = bench.build(gemm, config).result()
         package = bench.package(gemm, config, binary)
-    kernel = load(package, trust=Trust.of(signer.public))
+        whole = kernel_set(bench, gemm)
+    kernel, in_set = (load(data, trust=Trust.of(signer.public)) for data in (package, whole))
     torch.set_grad_enabled(False)
     dtype, place = getattr(torch, DTYPE_NAMES[gemm.dtype]), device.name
     a = torch.randn(gemm.m_max, gemm.k, dtype=dtype, device=place)
@@ -68,6 +73,7 @@ def main() -> int:
     tirgemm_torch.register(kernel)
     names = {
         "raw": kernel.raw,
+        "raw_set": in_set.raw,
         "kernel": kernel,
         "op": tirgemm_torch.matmul_op(kernel),
         "matmul": torch.matmul,
@@ -99,6 +105,18 @@ def main() -> int:
     for entry in rows:
         print(f"{entry['way']:14} {entry['median_us']:.2f} us")
     return 0
+
+
+def kernel_set(bench: Workbench, gemm: Gemm) -> bytes:
+    """The package of a set of eight kernels (of fewer for a small m), of which the last but one serves ``gemm``."""
+    highs = [*range(max(1, gemm.m_max - MEMBERS + 2), gemm.m_max + 1), 2 * gemm.m_max]
+    family, members, low = family_named(FAMILIES[bench.device.kind]), [], 1
+    for high in highs:
+        part = gemm.with_(m=Range(low, high))
+        config = family.default(part, bench.device, "isolated")
+        members.append(SetMember(part, config, bench.build(part, config).result(), None, Timings()))
+        low = high + 1
+    return bench.package_set(gemm.with_(m=Range(1, highs[-1])), members, Timings(), ("isolated", "unverified"))
 
 
 def _nothing() -> None:

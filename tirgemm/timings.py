@@ -107,7 +107,8 @@ class SearchSummary(TimingsPart):
     """What a search spent: candidates built (``trials``), those ``pruned`` by rule, all of them by status, why it
     ``ended`` and the ``seconds`` of its budget (None in old records, which do not say), the ``families`` where they
     were restricted, and where the configs are from where those were ``shipped``. ``effort`` is its level, and
-    ``expected_gain`` the share in speed that was expected of the batch behind the last one; None where nothing says."""
+    ``expected_gain`` the share in speed that was expected of the batch behind the last one; None where nothing says.
+    ``sizes`` are the values of m that were searched for a kernel set, whose counts are those of the largest."""
 
     trials: int = 0
     pruned: Mapping[str, int] = field(default_factory=dict)
@@ -118,6 +119,20 @@ class SearchSummary(TimingsPart):
     shipped: ConfigOrigin | None = None
     effort: str | None = None
     expected_gain: float | None = None
+    sizes: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberTiming(TimingsPart):
+    """A kernel of a set: the range of ``m`` that it serves (``9..64``, or a number), its config's text and hash, its
+    family and hash, and its median time in microseconds a call at the range's high end; None where it was not taken."""
+
+    m: str
+    family: str
+    config: str
+    config_hash: str
+    kernel_sha256: str
+    median_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +141,8 @@ class Timings:
 
     ``regimes``: its time in each, or why it was not taken, the one that it was selected in first. ``default`` is the
     text of the family default's config. ``stream`` is the bandwidth of reading alone, taken beside the report on a GPU.
-    ``predicted_us`` is the estimate in microseconds a call, of a kernel that nobody ran.
+    ``predicted_us`` is the estimate in microseconds a call, of a kernel that nobody ran. ``members`` are a set's
+    kernels by rising m, its other figures those of the last.
     """
 
     regimes: Mapping[Regime, Timing | NotTimed] = field(default_factory=dict)
@@ -135,6 +151,7 @@ class Timings:
     search: SearchSummary | None = None
     stream: StreamTiming | NotTimed | None = None
     predicted_us: float | None = None
+    members: tuple[MemberTiming, ...] | None = None
     other: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, regime: Regime) -> Timing | None:
@@ -162,7 +179,7 @@ class Timings:
         said: dict[str, Any] = dict(list(regimes.items())[:1])
         if self.default is not None:
             said["default"] = {"config": self.default}
-        for name in ("selection", "search", "stream", "predicted_us"):
+        for name in _NAMED:
             if (value := _plain(getattr(self, name))) is not None:
                 said[name] = value
         return said | regimes | dict(self.other)
@@ -191,7 +208,7 @@ class Timings:
 
 _REGIMES: dict[str, Regime] = {regime: regime for regime in REGIMES}
 # Fields of ``Timings`` that are members of the document under their own name and in the form of their type.
-_NAMED = ("selection", "search", "stream", "predicted_us")
+_NAMED = ("selection", "search", "stream", "predicted_us", "members")
 
 
 def _plain(value: Any) -> Any:
@@ -228,5 +245,15 @@ def _value(wanted: Any, raw: Any) -> Any:
 # The type of each field but ``other``.
 _TYPES: dict[type, dict[str, Any]] = {
     cls: {name: hint for name, hint in get_type_hints(cls).items() if name != "other"}
-    for cls in (BaselineTime, Timing, NotTimed, StreamTiming, SelectionReason, ConfigOrigin, SearchSummary, Timings)
+    for cls in (
+        BaselineTime,
+        Timing,
+        NotTimed,
+        StreamTiming,
+        SelectionReason,
+        ConfigOrigin,
+        SearchSummary,
+        MemberTiming,
+        Timings,
+    )
 }

@@ -15,8 +15,9 @@ from tirgemm._terminal.tables import Column, Fields, Table
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import REGIMES, Gemm, Regime, regime_named
 from tirgemm.progress import role_name, role_words
+from tirgemm.service.views.member_table import member_table
 from tirgemm.service.views.search_words import search_words
-from tirgemm.timings import Timings
+from tirgemm.timings import MemberTiming, Timings
 
 if TYPE_CHECKING:
     from tirgemm.tuning_db import Database, SqlStore
@@ -136,6 +137,8 @@ def show(
             ("made", kernel["created_at"]),
         ]
         console.out.print(Fields(fields))
+        if kernel.get("members"):
+            console.out.print(member_table(MemberTiming.from_json(member) for member in kernel["members"]))
 
     console.emit(as_json, kernel, tell)
 

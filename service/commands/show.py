@@ -15,6 +15,7 @@ from tirgemm.cli import TrustOption, trust_of
 from tirgemm.gemm import REGIMES
 from tirgemm.progress import role_name
 from tirgemm.service.commands.tune import Data, Url
+from tirgemm.service.views.member_table import member_table
 from tirgemm.service.views.search_words import search_words
 
 if TYPE_CHECKING:
@@ -86,13 +87,7 @@ def _document(opened: Opened, texts: tuple[str, ...]) -> dict[str, Any]:
 
 def _members(opened: Opened) -> list[dict[str, Any]]:
     package = opened.package
-    manifest = package.manifest
-    binary = manifest.to_json()["kernel"]["binary"]["name"]
-    sizes = {name: len(text.encode()) for name, text in package.sources.items()}
-    return [
-        {"name": binary, "bytes": len(package.binary), "sha256": manifest.binary_sha256},
-        *({"name": name, "bytes": sizes[name], "sha256": digest} for name, digest in manifest.sources.items()),
-    ]
+    return [{"name": name, "bytes": size, "sha256": digest} for name, size, digest in package.files]
 
 
 def _show(opened: Opened, texts: tuple[str, ...]) -> None:
@@ -119,6 +114,9 @@ def _show(opened: Opened, texts: tuple[str, ...]) -> None:
     if timings.rows:
         console.out.print()
         console.out.print(timings)
+    if manifest.timings.members:
+        console.out.print()
+        console.out.print(member_table(manifest.timings.members, indent=2))
     table = Table("holds", ">bytes", "SHA-256", indent=2)
     for member in _members(opened):
         table.add_row(member["name"], f"{member['bytes']:,}", member["sha256"])

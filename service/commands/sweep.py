@@ -16,6 +16,7 @@ from tirgemm.gemm import Regime
 if TYPE_CHECKING:
     from tirgemm.gemm import Gemm
     from tirgemm.tuning.sweep import Outcome
+    from tirgemm.tuning.tune import Tuning
     from tirgemm.tuning.tuned_kernel import TuneRequest
     from tirgemm.tuning.workbench import Workbench
 
@@ -38,10 +39,11 @@ def sweep(
 ) -> list[Outcome]:
     """Tune every problem that the store does not answer yet, all with one budget; a line for each as it is done."""
     from tirgemm.errors import TirgemmError
+    from tirgemm.gemm import Range
     from tirgemm.tuning.budget import covers
     from tirgemm.tuning.records import Status
+    from tirgemm.tuning.set_tuning import tuning_of
     from tirgemm.tuning.sweep import Outcome, Sweep
-    from tirgemm.tuning.tune import Tuning
     from tirgemm.tuning.tuning_task import Control
 
     store, key = workbench.store, workbench.device.key
@@ -65,6 +67,7 @@ def sweep(
                 progress.advance(task)
 
         tunings: list[Tuning] = []
+        ranged: list[Tuning] = []
         for request in requests:
             gemm = request.gemm
             recorded = store.candidates(gemm, key, regime)
@@ -75,22 +78,26 @@ def sweep(
                 continue
             own = budget.on_top_of(spent) if request.retune else budget
             try:
-                tunings.append(
-                    Tuning(
-                        gemm,
-                        workbench,
-                        regime,
-                        own,
-                        seed=request.seed,
-                        families=request.families,
-                        control=Control(on_event, stop=stop),
-                    )
+                tuning = tuning_of(
+                    gemm,
+                    workbench,
+                    regime,
+                    own,
+                    seed=request.seed,
+                    families=request.families,
+                    control=Control(on_event, stop=stop),
                 )
+                (ranged if isinstance(gemm.m, Range) else tunings).append(tuning)
             except TirgemmError as error:
                 on_outcome(Outcome(gemm, error=error))
         progress.update(task, total=sum(tuning.budget.trials for tuning in tunings))
         if tunings:
             Sweep(tunings, seconds=budget.seconds * len(tunings), on_outcome=on_outcome).run()
+        for tuning in ranged:  # each a sweep of its own, over sizes of m
+            try:
+                on_outcome(Outcome(tuning.gemm, tuning.run()))
+            except TirgemmError as error:
+                on_outcome(Outcome(tuning.gemm, error=error))
     return outcomes
 
 

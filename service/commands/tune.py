@@ -20,6 +20,7 @@ from tirgemm.gemm import REGIMES
 from tirgemm.progress import ProgressTracker, role_words
 from tirgemm.service.commands.sweep import document as sweep_document
 from tirgemm.service.commands.sweep import problems, sweep
+from tirgemm.service.views.member_table import member_table
 from tirgemm.service.views.search_words import search_words
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning_db.data_folder import open_store, signer
@@ -221,6 +222,8 @@ def _show(record: KernelRecord) -> None:
         words = [f"{ratio:.3f}" if ratio else "-" for ratio in ratios]
         table.add_row(regime, f"{us:.2f}", f"{record.gemm.flops / us / 1e6:.3g}", *words)
     console.out.print(table)
+    if record.timings.members:
+        console.out.print(member_table(record.timings.members))
     passed = record.certificate is not None and record.certificate.passed
     default = record.timings.default == str(record.config)
     words = [

@@ -71,8 +71,9 @@ def explained(stored: Stored) -> Report:
     """The report of a kernel. Raises what ``explain`` raises."""
     record = stored.record
     package = stored.package()
+    # Of a set the kernel is explained whose config the record has: that of the largest m.
     explanation = explain(
-        record.gemm,
+        record.gemm if package is None else package.manifest.kernels[-1].gemm,
         record.config,
         record.device,
         regime=record.regime,

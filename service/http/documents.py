@@ -86,11 +86,22 @@ class ArtifactBody(BaseModel):
     url: str
 
 
+class MemberBody(BaseModel):
+    """A kernel of a set: the range of ``m`` that it serves, and its time at the high end of that."""
+
+    m: str
+    family: str
+    config: str
+    config_hash: str
+    kernel_sha256: str
+    median_us: float | None = None
+
+
 class KernelDocument(BaseModel):
     """A kernel. ``role``: the ``tuned`` one, the ``fallback`` served ahead of the search, or ``unverified``.
 
     ``portable``: it won against configs that were measured on another device, driver or TVM, and nothing was searched
-    here yet.
+    here yet. ``members``: of a set the kernels by rising m; empty for one kernel.
     """
 
     id: str
@@ -105,6 +116,7 @@ class KernelDocument(BaseModel):
     config: dict[str, Any]
     config_hash: str
     kernel_sha256: str
+    members: list[MemberBody]
     timings: dict[str, Any]
     certificate: dict[str, Any] | None
     artifact: ArtifactBody

@@ -81,11 +81,11 @@ class TuningEngine:
         self, request: JobRequest, cancel: threading.Event, on_event: EventHandler | None = None
     ) -> KernelRecord:
         self._await_imports(cancel)
-        from tirgemm.tuning.tune import Tuning
+        from tirgemm.tuning.set_tuning import tuning_of
         from tirgemm.tuning.tuning_task import Control
 
         bench = self._bench(self._present(request.device))
-        return Tuning(
+        return tuning_of(
             request.gemm, bench, request.regime, request.budget, seed=request.seed, control=Control(on_event, cancel)
         ).fallback()
 
@@ -93,10 +93,10 @@ class TuningEngine:
         self, request: JobRequest, on_event: EventHandler, cancel: threading.Event, between_batches: Callable[[], None]
     ) -> KernelRecord:
         self._await_imports(cancel)
-        from tirgemm.tuning.tune import Tuning
+        from tirgemm.tuning.set_tuning import tuning_of
         from tirgemm.tuning.tuning_task import Control
 
-        tuning = Tuning(
+        tuning = tuning_of(
             request.gemm,
             self._bench(self._present(request.device)),
             request.regime,
@@ -152,5 +152,5 @@ class TuningEngine:
 
 
 def _import_tuner() -> None:
-    for name in ("tvm", "tirgemm.tuning.tune"):
+    for name in ("tvm", "tirgemm.tuning.set_tuning"):
         import_module(name)

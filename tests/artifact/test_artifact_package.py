@@ -261,7 +261,7 @@ def with_value(value: Any, *path: str) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (with_value(3, "format"), IncompatibleArtifact, "format 3; this tirgemm .* reads up to 2: install a newer one"),
+        (with_value(4, "format"), IncompatibleArtifact, "format 4; this tirgemm .* reads up to 3: install a newer one"),
         (with_value(0, "format"), CorruptArtifact, "format 0 is unknown"),
         (with_value("1", "format"), CorruptArtifact, "format '1' is unknown"),
         (with_value(True, "format"), CorruptArtifact, "format True is unknown"),

@@ -78,10 +78,11 @@ def test_a_truncated_export_says_so(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "no kernel is attached" in done.stderr
     # A size that reaches past the beginning of the file.
-    path.write_bytes(whole[:-24] + (10**9).to_bytes(8, "little") + whole[-16:])
+    path.write_bytes(whole[:-32] + (10**9).to_bytes(8, "little") + whole[-24:])
     assert "is truncated" in run(path).stderr
-    path.write_bytes(whole[:-24] + (2**63).to_bytes(8, "little") + whole[-16:])
-    assert "an impossible size" in run(path).stderr
+    for place in (-32, -24, -16):  # of the binary, the number of binaries, the manifest
+        path.write_bytes(whole[:place] + (2**63).to_bytes(8, "little") + whole[place + 8 :])
+        assert "an impossible size" in run(path).stderr
 
 
 def test_the_launcher_alone_has_no_kernel(tmp_path: Path) -> None:

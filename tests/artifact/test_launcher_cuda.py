@@ -39,7 +39,8 @@ def code(launch: Launch, then: str, gemm: Gemm = GEMM, arch: str = "sm_90a") -> 
     return f"""
 from tirgemm.artifact import native
 from tirgemm.errors import TirgemmError
-function, close, *_ = native.load({fake_cubin()!r}, {json.dumps(kernel)!r})
+loaded = native.load([{fake_cubin()!r}], [{json.dumps(kernel)!r}])
+function, close = loaded.call, loaded.close
 ffi = native.tvm_ffi()
 
 def operands(m=57, device=0):

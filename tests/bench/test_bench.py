@@ -142,7 +142,7 @@ class FakeTuning:
 
 @pytest.fixture(autouse=True)
 def tuning(monkeypatch: pytest.MonkeyPatch) -> type[FakeTuning]:
-    monkeypatch.setattr("tirgemm.bench.suite_run.Tuning", FakeTuning)
+    monkeypatch.setattr("tirgemm.bench.suite_run.tuning_of", FakeTuning)
     monkeypatch.setattr(FakeTuning, "runs", [])
     return FakeTuning
 

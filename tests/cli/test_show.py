@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.artifact_samples import SIGNER, cpu, packed
+from tests.helpers.artifact_samples import SIGNER, cpu, packed, packed_set
 from tests.helpers.command_line import Run, own_folders
 from tests.helpers.stored_candidates import GEMM, Made, compiled_for_a_gpu, made
 from tests.helpers.terminal import on_terminal
 from tirgemm import Gemm, expr
 from tirgemm.artifact import Signer, Trust
-from tirgemm.timings import StreamTiming, Timing, Timings
+from tirgemm.timings import MemberTiming, StreamTiming, Timing, Timings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -174,3 +174,16 @@ def test_extents_in_m_are_read_as_people_write_them(run: Run, home: Path) -> Non
     assert expr.text((expr.ceildiv(m + 3, 128) - 1) * 4) == "(ceildiv(m + 3, 128) - 1) * 4"
     assert expr.text(expr.minimum(m % 8, 7)) == "min(m % 8, 7)"
     assert expr.text(12) == "12"
+
+
+def test_a_set_is_shown_with_its_table_and_every_file(run: Run, home: Path) -> None:
+    gemm = Gemm.parse("1..40x17x19:f32:nt")
+    members = (MemberTiming("1..8", "sample", "sample(rows=1)", "0" * 16, "a" * 64, 12.5),)
+    (home / "set").write_bytes(packed_set(gemm, (8, 40), timings=Timings(members=members)))
+    shown = run("show", "set")[1]
+    assert "1..8  aaaaaaaaaaaaaaaa  sample(rows=1)                12.50" in shown
+    assert "problem      1..40x17x19:f32:nt" in shown
+    document = json.loads(run("show", "set", "--json")[1])
+    files = [member["name"] for member in document["members"]]
+    assert files == [f"{number}.{name}" for number in (0, 1) for name in ("kernel.so", "kernel.ll", "module.py")]
+    assert document["manifest"]["format"] == 3

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.artifact_samples import SIGNER, certified, cpu, fake_cubin, packed
+from tests.helpers.artifact_samples import SIGNER, certified, cpu, fake_cubin, packed, packed_set
 from tests.helpers.fake_service import EVENTS, FakeService
 from tirgemm import Client, Gemm
 from tirgemm.artifact import Trust, native, read
@@ -161,7 +161,32 @@ def test_the_first_format_signs_neither_regime_nor_role_and_is_refused(client: C
     with pytest.raises(UnverifiedArtifact, match="has format 1, in which regime and role are not signed; retune=True"):
         client.kernel(GEMM)
     assert client.kernel(GEMM, verify=False).gemm == GEMM
-    assert manifests.FORMAT == 2
+    assert manifests.KERNEL_FORMAT == 2
+
+
+def test_every_kernel_of_a_set_needs_a_passed_certificate_of_its_own(client: Client, fake: FakeService) -> None:
+    gemm, highs = Gemm.parse("1..33x17x19:f32:nt"), (8, 33)
+    hashes = [
+        member.kernel_sha256 for member in read(packed_set(gemm, highs), Trust.of(SIGNER.public)).manifest.members
+    ]
+    evidence = [{"kernel_sha256": sha256, "passed": True, "tests": TESTS} for sha256 in hashes]
+
+    def served(*certificates: dict[str, Any] | None) -> None:
+        members = {number: {"certificate": one} for number, one in enumerate(certificates)}
+        serve(fake, packed_set(gemm, highs, members=members, regime="sustained", role="tuned"))
+
+    for certificates in ((evidence[0], None), (evidence[0], evidence[0]), (None, evidence[1])):
+        served(*certificates)
+        with pytest.raises(UnverifiedArtifact, match=r"of its kernel for m = (1\.\.8|9\.\.33): .*; verify=False"):
+            client.kernel(gemm)
+    served(*evidence)
+    kernel = client.kernel(gemm)
+    assert (kernel.gemm, len(kernel.manifest.members)) == (gemm, 2)
+    for other in ("1..32x17x19:f32:nt", "9..33x17x19:f32:nt", "33x17x19:f32:nt"):
+        with pytest.raises(MismatchedArtifact, match=r"with a kernel for 1\.\.33x17x19"):
+            client.kernel(other)
+    with pytest.raises(MismatchedArtifact, match="request for regime isolated"):
+        client.kernel(gemm, regime="isolated")
 
 
 def test_what_is_cached_is_bound_as_what_is_downloaded(client: Client, fake: FakeService, tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from tirgemm import detect
-from tirgemm.artifact import Contents, Kernel, Signer, Trust, load, native, pack, read
+from tirgemm.artifact import Contents, Kernel, SetContents, Signer, Trust, load, native, pack, read
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Range
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, scalar_args, tensor_args
 from tirgemm.timings import Timing, Timings
 
@@ -127,6 +127,31 @@ def cpu() -> Device:
 
 def packed(gemm: Gemm, *, signer: Any = SIGNER, **changes: Any) -> bytes:
     """A signed artifact of ``gemm``; ``changes`` replace what ``pack`` is given."""
+    return pack(contents(gemm, **changes), signer)
+
+
+def packed_set(
+    gemm: Gemm,
+    highs: tuple[int, ...],
+    *,
+    signer: Any = SIGNER,
+    members: dict[int, dict[str, Any]] | None = None,
+    **about: Any,
+) -> bytes:
+    """A signed kernel set of ``gemm``, a kernel up to each of ``highs``: row ``i`` of a config says which it is.
+
+    ``members``: changes of what a member is packed of, by its index; ``about`` those of the set.
+    """
+    kernels = []
+    for number, high in enumerate(highs):
+        low = highs[number - 1] + 1 if number else gemm.m_min
+        changes = {"config": Config("sample", (("rows", number + 1),))} | (members or {}).get(number, {})
+        kernels.append(contents(gemm.with_(m=Range(low, high)), **changes))
+    return pack(SetContents(**{"gemm": gemm, "members": tuple(kernels), "timings": TIMINGS} | about), signer)
+
+
+def contents(gemm: Gemm, **changes: Any) -> Contents:
+    """What a sample kernel of ``gemm`` is packed of, with ``changes``."""
     values: dict[str, Any] = {
         "gemm": gemm,
         "config": CONFIG,
@@ -141,7 +166,7 @@ def packed(gemm: Gemm, *, signer: Any = SIGNER, **changes: Any) -> bytes:
     values |= changes
     if "binary" not in values:
         values["binary"] = rows_binary(gemm)
-    return pack(Contents(**values), signer)
+    return Contents(**values)
 
 
 def certified(gemm: Gemm, *, regime: str = "sustained", role: str = "tuned", **changes: Any) -> bytes:
@@ -162,7 +187,7 @@ def raw_kernel(gemm: Gemm, launch: Launch, binary: bytes, device: Device | None 
     import json
 
     document = {"gemm": gemm.to_json(), "device": (device or cpu()).to_json(), "launch": launch.to_json()}
-    return native.load(binary, json.dumps(document))[0]
+    return native.load([binary], [json.dumps(document)]).call
 
 
 def fake_cubin(text: str = "") -> bytes:

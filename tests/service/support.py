@@ -28,6 +28,7 @@ from tirgemm.service.settings import Settings
 from tirgemm.status import Status
 from tirgemm.timings import SearchSummary, Timing, Timings
 from tirgemm.tuning.records import Certificate, KernelRecord
+from tirgemm.tuning.records.store import Store
 from tirgemm.tuning_db import JobQueue, JobRequest, SqlStore
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
@@ -36,7 +37,7 @@ ODD = "129x67x31:f16:nt"
 
 
 def kernel_record(
-    store: SqlStore,
+    store: Store,
     request: JobRequest,
     role: Any = "tuned",
     salt: str = "",

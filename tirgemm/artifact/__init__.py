@@ -5,9 +5,21 @@ from __future__ import annotations
 from tirgemm.artifact.call import Kernel
 from tirgemm.artifact.exporter import export
 from tirgemm.artifact.loader import load
-from tirgemm.artifact.manifest import Contents, Manifest
+from tirgemm.artifact.manifest import Contents, Manifest, SetContents
 from tirgemm.artifact.package import Package, pack, read
 from tirgemm.artifact.sign import Signer
 from tirgemm.artifact.trust import Trust
 
-__all__ = ["Contents", "Kernel", "Manifest", "Package", "Signer", "Trust", "export", "load", "pack", "read"]
+__all__ = [
+    "Contents",
+    "Kernel",
+    "Manifest",
+    "Package",
+    "SetContents",
+    "Signer",
+    "Trust",
+    "export",
+    "load",
+    "pack",
+    "read",
+]

@@ -21,7 +21,8 @@ from tirgemm.timings import Timings
 
 
 class Kernel:
-    """One kernel, ready to be called. Safe from several threads. A context manager that closes it.
+    """One kernel, or a set of them over ranges of m, ready to be called. Safe from several threads. A context manager
+    that closes it.
 
     ``raw`` is the launcher's own function: tensors in the launch's order (a, b, then c and bias where they occur, then
     the output), then alpha and beta where they occur. It checks everything but ``requires_grad`` and allocates nothing.
@@ -45,7 +46,9 @@ class Kernel:
         self._fixed = self.gemm.m_min == self.gemm.m_max
 
     def __repr__(self) -> str:
-        return f"<Kernel {self.gemm} on {self.device.key}: {self.config}>"
+        kernels = self.manifest.members
+        what = f"{len(kernels)} kernels by m" if kernels else self.config
+        return f"<Kernel {self.gemm} on {self.device.key}: {what}>"
 
     def __enter__(self) -> Self:
         return self
@@ -64,6 +67,14 @@ class Kernel:
         """The evidence that the kernel is right: each test with its bound and what was found; None for an unverified
         one."""
         return self.manifest.certificate
+
+    def member(self, m: int) -> Manifest:
+        """The manifest of the kernel that a call with this ``m`` runs, as the launcher chooses it. Raises
+        InvalidRequest for an m that is not served."""
+        index = self.functions.member(m)
+        if index < 0:
+            raise InvalidRequest(f"m is {m}; this kernel takes m from {self.gemm.m_min} to {self.gemm.m_max}")
+        return self.manifest.kernels[index]
 
     def save(self, path: Path | str) -> Path:
         """Write the signed artifact to ``path``, which ``tirgemm.load`` takes, and return the path."""

@@ -1,4 +1,5 @@
-"""A kernel as one shared library that needs apache-tvm-ffi alone: the launcher with binary and manifest behind it."""
+"""A kernel as one shared library that needs apache-tvm-ffi alone: the launcher with binaries and manifest behind
+it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from tirgemm.artifact.package import read
 from tirgemm.artifact.trust import Trust
 from tirgemm.errors import InvalidRequest, MissingExtra
 
-_MAGIC = b"TIRGEMM1"
+_MAGIC = b"TIRGEMM2"
 
 
 def export(artifact: bytes | Path | str, out_path: Path | str, trust: Trust | None = None) -> Path:
@@ -28,10 +29,11 @@ def export(artifact: bytes | Path | str, out_path: Path | str, trust: Trust | No
             f"the native launcher {native.LIBRARY.name} is not built: install tirgemm again, or run "
             "'python -m tirgemm.artifact.build' (it needs g++)"
         ) from error
-    tail = struct.pack("<QQ8s", len(package.binary), len(package.manifest_bytes), _MAGIC)
+    sizes = [len(binary) for binary in package.binaries]
+    tail = struct.pack(f"<{len(sizes)}QQQ8s", *sizes, len(sizes), len(package.manifest_bytes), _MAGIC)
     draft = out_path.with_name(f".{out_path.name}.{os.getpid()}")
     try:
-        draft.write_bytes(launcher + package.binary + package.manifest_bytes + tail)
+        draft.write_bytes(launcher + b"".join(package.binaries) + package.manifest_bytes + tail)
         draft.replace(out_path)
     except OSError as error:
         raise InvalidRequest(f"{out_path} cannot be written: {error.strerror}") from error

@@ -31,7 +31,7 @@ def opened(
     package = read(artifact, trust)
     if check_device:
         check_runs_here(package.manifest)
-    return package, native.load(package.binary, package.manifest.kernel_json)
+    return package, native.load(package.binaries, [kernel.kernel_json for kernel in package.manifest.kernels])
 
 
 def check_runs_here(manifest: Manifest) -> None:

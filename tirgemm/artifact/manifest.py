@@ -1,31 +1,42 @@
-"""The manifest: what a kernel is, as the JSON that is signed.
+"""The manifest: what a kernel, or a set of kernels over ranges of m, is, as the JSON that is signed.
 
 ``{"format": 2, "kernel": {...}, "kernel_sha256": ..., "regime": ..., "role": ..., "certificate": {...} | null,
 "timings": {...}}``. The kernel part names the binary and the sources by their hashes and is itself hashed, so that one
 number stands for what was measured, certified and served; what comes later is outside it. Format 1 had neither regime
 nor role.
+
+A set has format 3, ``{"format": 3, "gemm": {...}, "members": [...], "kernel_sha256": ..., "regime": ..., "role": ...,
+"timings": {...}}``. Each member is a kernel as above, with its own hash, certificate and timings, of the set's problem
+but for m: their ranges of m follow one another and are together the problem's. The set's hash is taken over the problem
+and the members' hashes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tirgemm._version import __version__
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import CorruptArtifact, IncompatibleArtifact, InvalidRequest, TirgemmError
-from tirgemm.gemm import REGIMES, Gemm, Regime
+from tirgemm.gemm import REGIMES, Gemm, Range, Regime
 from tirgemm.launch import Launch, scalar_args, tensor_args
 from tirgemm.status import ROLES, Role
 from tirgemm.timings import Timings
 
-FORMAT = 2
-_FIELDS = {"format", "kernel", "kernel_sha256", "certificate", "timings"}
-_FIELDS_OF = {1: _FIELDS, 2: _FIELDS | {"regime", "role"}}
+FORMAT, KERNEL_FORMAT = 3, 2
+MAX_KERNELS = 8
+"""The most kernels of a set."""
+_MEMBER = {"kernel", "kernel_sha256", "certificate", "timings"}
+_FIELDS_OF = {
+    1: _MEMBER | {"format"},
+    2: _MEMBER | {"format", "regime", "role"},
+    3: {"format", "gemm", "members", "kernel_sha256", "timings", "regime", "role"},
+}
 FORMATS = {"cubin": "kernel.cubin", "so": "kernel.so"}
 # ELF machines: a CUDA artifact holds machine code for the GPU, never its source.
 _EM_CUDA = 190
@@ -51,9 +62,12 @@ def check_binary(data: bytes, binary_format: str) -> None:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest, read. ``data`` is the whole JSON document.
+    """A manifest, read. ``data`` is the JSON document.
 
-    ``regime`` and ``role`` say what the kernel was selected for; None of one that is only measured, and of format 1.
+    ``regime`` and ``role`` say what the kernel was selected for; None of one that is only measured, and of format 1. Of
+    a set ``members`` are the kernels by rising m; ``gemm`` is the whole problem, ``kernel_sha256`` the set's, and
+    ``certificate`` has the tests of all of them. ``config``, ``launch``, binary, ``sources`` and ``flags`` are those of
+    the last member, which serves the largest m.
     """
 
     gemm: Gemm
@@ -71,6 +85,12 @@ class Manifest:
     role: Role | None
     tirgemm: str
     data: dict[str, Any] = field(repr=False)
+    members: tuple[Manifest, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[Manifest, ...]:
+        """The manifest of every kernel: the members of a set, else this one alone."""
+        return self.members or (self,)
 
     def to_json(self) -> dict[str, Any]:
         return self.data
@@ -82,7 +102,13 @@ class Manifest:
 
     @property
     def certificate_fault(self) -> str:
-        """Why the certificate is no evidence that this very kernel is right, in words; empty where it is."""
+        """Why the certificate is no evidence that this very kernel is right, in words; empty where it is.
+
+        Of a set every member's must be.
+        """
+        for member in self.members:
+            if member.certificate_fault:
+                return f"of its kernel for m = {member.gemm.m}: {member.certificate_fault}"
         evidence = self.certificate
         if evidence is None:
             return "it holds no certificate: nobody verified this build"
@@ -115,8 +141,62 @@ class Contents:
     role: Role | None = None
 
 
-def write(contents: Contents) -> bytes:
-    """The bytes of a manifest. Raises InvalidRequest for a launch that is not of the gemm, or for what is not JSON."""
+@dataclass(frozen=True, kw_only=True)
+class SetContents:
+    """What the artifact of a kernel set is packed of: the problem, its kernels by rising m, the times of the whole."""
+
+    gemm: Gemm
+    members: tuple[Contents, ...]
+    timings: Timings
+    regime: Regime | None = None
+    role: Role | None = None
+
+
+def set_sha256(gemm: Gemm, members: Sequence[str]) -> str:
+    """The hash of a set, over its problem and the hashes of its kernels by rising m."""
+    return sha256(canonical({"gemm": gemm.to_json(), "members": list(members)}))
+
+
+def joined_certificate(kernel_sha256: str, members: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """The certificate of a set, with the tests of all its kernels; None where one has none."""
+    held = [member for member in members if member is not None]
+    if not held or len(held) < len(members):
+        return None
+    tests = [test for member in held for test in (member.get("tests") or ())]
+    passed = all(member.get("passed") is True for member in held)
+    return held[-1] | {"kernel_sha256": kernel_sha256, "passed": passed, "tests": tests}
+
+
+def write(contents: Contents | SetContents) -> bytes:
+    """The bytes of a manifest. Raises InvalidRequest for a launch that is not of the gemm, for kernels that are no set
+    of the problem, and for what is not JSON."""
+    _check_selection(contents.regime, contents.role, InvalidRequest)
+    selected = {"regime": contents.regime, "role": contents.role}
+    try:
+        if isinstance(contents, SetContents):
+            members = [_member(member) for member in contents.members]
+            _check_ranges(contents.gemm, [member.gemm for member in contents.members])
+            hashes = [member["kernel_sha256"] for member in members]
+            document = {
+                "format": FORMAT,
+                "gemm": contents.gemm.to_json(),
+                "members": members,
+                "kernel_sha256": set_sha256(contents.gemm, hashes),
+                **selected,
+                "timings": contents.timings.to_json(),
+            }
+        else:
+            member = _member(contents)
+            evidence = {name: member.pop(name) for name in ("certificate", "timings")}
+            document = {"format": KERNEL_FORMAT, **member, **selected, **evidence}
+        canonical(document)
+        return json.dumps(document, indent=1, allow_nan=False).encode("ascii") + b"\n"
+    except (ValueError, TypeError) as error:
+        raise InvalidRequest(f"this kernel cannot be packed: {error}") from error
+
+
+def _member(contents: Contents) -> dict[str, Any]:
+    """A kernel as its manifest has it, but for what it was selected for."""
     gemm, device, launch, binary_format = contents.gemm, contents.device, contents.launch, contents.binary_format
     if binary_format != {"cuda": "cubin", "cpu": "so"}[device.kind]:
         raise InvalidRequest(
@@ -124,32 +204,36 @@ def write(contents: Contents) -> bytes:
         )
     if launch.tensors != tensor_args(gemm) or launch.scalars != scalar_args(gemm):
         raise InvalidRequest(f"the launch's tensors and scalars are not those of {gemm}")
-    _check_selection(contents.regime, contents.role, InvalidRequest)
-    try:
-        check_binary(contents.binary, binary_format)
-        kernel = {
-            "gemm": gemm.to_json(),
-            "config": contents.config.to_json(),
-            "device": device.to_json(),
-            "launch": launch.to_json(),
-            "binary": {"name": FORMATS[binary_format], "sha256": sha256(contents.binary), "format": binary_format},
-            "flags": list(contents.flags),
-            "sources": {name: sha256(text.encode()) for name, text in sorted(contents.sources.items())},
-            "tirgemm": __version__,
-        }
-        document = {
-            "format": FORMAT,
-            "kernel": kernel,
-            "kernel_sha256": sha256(canonical(kernel)),
-            "regime": contents.regime,
-            "role": contents.role,
-            "certificate": contents.certificate,
-            "timings": contents.timings.to_json(),
-        }
-        canonical(document)
-        return json.dumps(document, indent=1, allow_nan=False).encode("ascii") + b"\n"
-    except (ValueError, TypeError) as error:
-        raise InvalidRequest(f"this kernel cannot be packed: {error}") from error
+    check_binary(contents.binary, binary_format)
+    kernel = {
+        "gemm": gemm.to_json(),
+        "config": contents.config.to_json(),
+        "device": device.to_json(),
+        "launch": launch.to_json(),
+        "binary": {"name": FORMATS[binary_format], "sha256": sha256(contents.binary), "format": binary_format},
+        "flags": list(contents.flags),
+        "sources": {name: sha256(text.encode()) for name, text in sorted(contents.sources.items())},
+        "tirgemm": __version__,
+    }
+    return {
+        "kernel": kernel,
+        "kernel_sha256": sha256(canonical(kernel)),
+        "certificate": contents.certificate,
+        "timings": contents.timings.to_json(),
+    }
+
+
+def _check_ranges(gemm: Gemm, members: Sequence[Gemm]) -> None:
+    """Raise ValueError unless ``members`` are ``gemm`` over ranges of m that follow one another and make up its own."""
+    if not 2 <= len(members) <= MAX_KERNELS:
+        raise ValueError(f"a set has 2 to {MAX_KERNELS} kernels, not {len(members)}")
+    low = gemm.m_min
+    for member in members:
+        if member.m_min != low or member != gemm.with_(m=Range(low, member.m_max)):
+            raise ValueError(f"a kernel of {member} is where that of {gemm} from m = {low} on should be")
+        low = member.m_max + 1
+    if low != gemm.m_max + 1:
+        raise ValueError(f"the last kernel ends at m = {low - 1}, the problem at {gemm.m_max}")
 
 
 def read(data: bytes) -> Manifest:
@@ -168,41 +252,70 @@ def read(data: bytes) -> Manifest:
             raise ValueError(f"its fields are {', '.join(sorted(document))}")
         regime, role = document.get("regime"), document.get("role")
         _check_selection(regime, role, ValueError)
-        kernel = document["kernel"]
-        if sha256(canonical(kernel)) != document["kernel_sha256"]:
-            raise ValueError("kernel_sha256 is not the hash of its kernel")
-        certificate = document["certificate"]
-        if not isinstance(document["timings"], dict) or not (certificate is None or isinstance(certificate, dict)):
-            raise ValueError("certificate and timings are not objects")
-        binary_format = kernel["binary"]["format"]
-        if kernel["binary"]["name"] != FORMATS[binary_format]:
-            raise ValueError(f"the binary is called {kernel['binary']['name']!r}")
-        manifest = Manifest(
-            gemm=Gemm.from_json(kernel["gemm"]),
-            config=Config.from_json(kernel["config"]),
-            device=Device.from_json(kernel["device"]),
-            launch=Launch.from_json(kernel["launch"]),
-            binary_format=binary_format,
-            binary_sha256=str(kernel["binary"]["sha256"]),
-            sources={str(name): str(digest) for name, digest in kernel["sources"].items()},
-            flags=tuple(map(str, kernel["flags"])),
-            kernel_sha256=document["kernel_sha256"],
-            certificate=certificate,
-            timings=Timings.from_json(document["timings"]),
-            regime=regime,
-            role=role,
-            tirgemm=str(kernel["tirgemm"]),
-            data=document,
-        )
-        if manifest.launch.tensors != tensor_args(manifest.gemm) or manifest.launch.scalars != scalar_args(
-            manifest.gemm
-        ):
-            raise ValueError("the launch's tensors and scalars are not those of its gemm")
+        return _set(document, regime, role) if version == FORMAT else _kernel(document, regime, role)
     except IncompatibleArtifact:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, TirgemmError) as error:
         raise CorruptArtifact(f"the manifest is malformed: {error}") from error
+
+
+def _kernel(document: dict[str, Any], regime: Regime | None, role: Role | None) -> Manifest:
+    """The manifest of one kernel."""
+    kernel = document["kernel"]
+    if sha256(canonical(kernel)) != document["kernel_sha256"]:
+        raise ValueError("kernel_sha256 is not the hash of its kernel")
+    certificate = document["certificate"]
+    if not isinstance(document["timings"], dict) or not (certificate is None or isinstance(certificate, dict)):
+        raise ValueError("certificate and timings are not objects")
+    binary_format = kernel["binary"]["format"]
+    if kernel["binary"]["name"] != FORMATS[binary_format]:
+        raise ValueError(f"the binary is called {kernel['binary']['name']!r}")
+    manifest = Manifest(
+        gemm=Gemm.from_json(kernel["gemm"]),
+        config=Config.from_json(kernel["config"]),
+        device=Device.from_json(kernel["device"]),
+        launch=Launch.from_json(kernel["launch"]),
+        binary_format=binary_format,
+        binary_sha256=str(kernel["binary"]["sha256"]),
+        sources={str(name): str(digest) for name, digest in kernel["sources"].items()},
+        flags=tuple(map(str, kernel["flags"])),
+        kernel_sha256=document["kernel_sha256"],
+        certificate=certificate,
+        timings=Timings.from_json(document["timings"]),
+        regime=regime,
+        role=role,
+        tirgemm=str(kernel["tirgemm"]),
+        data=document,
+    )
+    if manifest.launch.tensors != tensor_args(manifest.gemm) or manifest.launch.scalars != scalar_args(manifest.gemm):
+        raise ValueError("the launch's tensors and scalars are not those of its gemm")
     return manifest
+
+
+def _set(document: dict[str, Any], regime: Regime | None, role: Role | None) -> Manifest:
+    """The manifest of a set."""
+    if not isinstance(document["timings"], dict) or not isinstance(document["members"], list):
+        raise ValueError("timings are not an object, or members are not a list")
+    for member in document["members"]:
+        if set(member) != _MEMBER:
+            raise ValueError(f"the fields of a member are {', '.join(sorted(member))}")
+    gemm = Gemm.from_json(document["gemm"])
+    members = tuple(_kernel(member, regime, role) for member in document["members"])
+    _check_ranges(gemm, [member.gemm for member in members])
+    last = members[-1]
+    if any((member.device, member.binary_format) != (last.device, last.binary_format) for member in members):
+        raise ValueError("its kernels are for different devices")
+    if set_sha256(gemm, [member.kernel_sha256 for member in members]) != document["kernel_sha256"]:
+        raise ValueError("kernel_sha256 is not the hash of its kernels")
+    return replace(
+        last,
+        gemm=gemm,
+        kernel_sha256=document["kernel_sha256"],
+        certificate=joined_certificate(document["kernel_sha256"], [member.certificate for member in members]),
+        timings=Timings.from_json(document["timings"]),
+        data=document,
+        members=members,
+    )
 
 
 def _check_selection(regime: object, role: object, refuse: Callable[[str], Exception]) -> None:

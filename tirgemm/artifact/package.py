@@ -1,8 +1,9 @@
-"""The ``.tirgemm`` file: a deterministic ZIP of manifest, signature, binary and sources.
+"""The ``.tirgemm`` file: a deterministic ZIP of manifest, signature, binaries and sources.
 
 Members are stored, in one order, with one time stamp: the same kernel gives the same bytes. Reading is strict in turn.
 What was read is written again and must come out byte for byte, so that nothing in the file, not even in the ZIP's own
-headers, can differ from what ``pack`` writes; hashes and signature then cover every member.
+headers, can differ from what ``pack`` writes; hashes and signature then cover every member. Of a kernel set the binary
+and the sources of each kernel have its number before their names (``0.kernel.so``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tirgemm.artifact import manifest as manifests
-from tirgemm.artifact.manifest import FORMATS, Contents, Manifest, check_binary, sha256
+from tirgemm.artifact.manifest import FORMATS, Contents, Manifest, SetContents, check_binary, sha256
 from tirgemm.artifact.sign import decode, encode, public_bytes
 from tirgemm.artifact.trust import Trust, trusted
 from tirgemm.errors import ArtifactError, CorruptArtifact, InvalidRequest, UntrustedArtifact
@@ -52,36 +53,55 @@ class Signs(Protocol):
 class Package:
     """A verified artifact: every byte of it is covered by a trusted signature.
 
-    ``data`` is the whole file and ``sha256`` its hash.
+    ``data`` is the whole file and ``sha256`` its hash. ``binaries`` are those of the manifest's ``kernels``;
+    ``sources`` of a set those of its last one, as the manifest's are.
     """
 
     manifest: Manifest
     manifest_bytes: bytes
-    binary: bytes
+    binaries: tuple[bytes, ...]
     sources: dict[str, str]
     key: str
     sha256: str
     data: bytes = field(repr=False)
 
+    @property
+    def files(self) -> tuple[tuple[str, int, str], ...]:
+        """Name, bytes and SHA-256 of every binary and source, in the file's order."""
+        listed = []
+        with zipfile.ZipFile(io.BytesIO(self.data)) as archive:
+            for name in archive.namelist()[2:]:
+                content = archive.read(name)
+                listed.append((name, len(content), sha256(content)))
+        return tuple(listed)
 
-def pack(contents: Contents, signer: Signs) -> bytes:
+    @property
+    def binary(self) -> bytes:
+        """The machine code; of a set that of its last kernel, which the manifest's binary is."""
+        return self.binaries[-1]
+
+
+def pack(contents: Contents | SetContents, signer: Signs) -> bytes:
     """The bytes of a signed artifact; the same for the same input and key. Raises InvalidRequest."""
+    kernels = contents.members if isinstance(contents, SetContents) else (contents,)
     reserved = {_MANIFEST, _SIGNATURE, *FORMATS.values()}
-    for name in contents.sources:
-        if not _NAME.fullmatch(name) or name in reserved:
-            raise InvalidRequest(
-                f"source name {name!r:.120} is reserved, or not a plain file name of letters, digits, _ . -"
-            )
-    texts = {name: text.encode() for name, text in sorted(contents.sources.items())}
+    files: dict[str, bytes] = {}
+    for prefix, kernel in zip(_prefixes(len(kernels)), kernels, strict=True):
+        for name in kernel.sources:
+            if not _NAME.fullmatch(prefix + name) or name in reserved:
+                raise InvalidRequest(
+                    f"source name {name!r:.120} is reserved, or not a plain file name of letters, digits, _ . -"
+                )
+        if kernel.binary_format in FORMATS:  # else the manifest says what is wrong
+            files[prefix + FORMATS[kernel.binary_format]] = kernel.binary
+        files |= {prefix + name: text.encode() for name, text in sorted(kernel.sources.items())}
     document = manifests.write(contents)
     signature = _signature(signer.public, signer.sign(document))
-    data = _write(
-        {_MANIFEST: document, _SIGNATURE: signature, FORMATS[contents.binary_format]: contents.binary, **texts}
-    )
+    data = _write({_MANIFEST: document, _SIGNATURE: signature, **files})
     for what, size, limit in (
         ("bytes", len(data), MAX_BYTES),
         ("bytes of manifest", len(document), MAX_MANIFEST_BYTES),
-        ("members", 3 + len(texts), MAX_MEMBERS),
+        ("members", 2 + len(files), MAX_MEMBERS),
     ):
         if size > limit:
             raise InvalidRequest(f"the artifact has {size:,} {what}; the limit is {limit:,}")
@@ -106,26 +126,39 @@ def _read(data: bytes, trust: Trust | None) -> Package:
     archive = _Archive(data)
     document = _trusted_manifest(archive, trusted(trust))
     manifest = manifests.read(document)
-    binary_name = FORMATS[manifest.binary_format]
-    expected = [_MANIFEST, _SIGNATURE, binary_name, *sorted(manifest.sources)]
+    prefixes = _prefixes(len(manifest.kernels))
+    binary_names = [prefix + FORMATS[manifest.binary_format] for prefix in prefixes]
+    digests = {}
+    for prefix, binary_name, kernel in zip(prefixes, binary_names, manifest.kernels, strict=True):
+        digests[binary_name] = kernel.binary_sha256
+        digests |= {prefix + name: kernel.sources[name] for name in sorted(kernel.sources)}
+    expected = [_MANIFEST, _SIGNATURE, *digests]
     for name in (*expected, *archive.names):
         if name not in archive.names:
             raise CorruptArtifact(f"the artifact lacks {name}, which its manifest names")
         if name not in expected:
             raise CorruptArtifact(f"the artifact holds {name}, which its manifest does not name")
     members = {name: archive.read(name) for name in expected}
-    for name, digest in {binary_name: manifest.binary_sha256, **manifest.sources}.items():
+    for name, digest in digests.items():
         if sha256(members[name]) != digest:
             raise CorruptArtifact(f"{name} of the artifact is not the one that its manifest names: it was changed")
     if _write(members) != data:
         raise CorruptArtifact("the artifact's ZIP headers are not those that tirgemm writes: the file was changed")
+    binaries = tuple(members[name] for name in binary_names)
     try:
-        check_binary(members[binary_name], manifest.binary_format)
-        sources = {name: members[name].decode() for name in manifest.sources}
+        for binary in binaries:
+            check_binary(binary, manifest.binary_format)
+        texts = {name: members[name].decode() for name in digests if name not in binary_names}
     except ValueError as error:
         raise CorruptArtifact(str(error)) from error
+    sources = {name: texts[prefixes[-1] + name] for name in manifest.sources}
     key, _ = _read_signature(members[_SIGNATURE])
-    return Package(manifest, document, members[binary_name], sources, key, sha256(data), data)
+    return Package(manifest, document, binaries, sources, key, sha256(data), data)
+
+
+def _prefixes(kernels: int) -> tuple[str, ...]:
+    """What stands before the names of each kernel's files."""
+    return ("",) if kernels == 1 else tuple(f"{number}." for number in range(kernels))
 
 
 def _trusted_manifest(archive: _Archive, trust: Trust) -> bytes:

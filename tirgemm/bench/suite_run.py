@@ -40,6 +40,7 @@ from tirgemm.tuning.comparable_times import fastest, known_candidates
 from tirgemm.tuning.measure.race import RaceResult
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.search.neighbourhood import adapted
+from tirgemm.tuning.set_tuning import tuning_of
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
 
@@ -221,7 +222,7 @@ class Bench:
 
     def _tuning(self, work: Work, gemm: Gemm) -> MakeTuning:
         seed, families, control = self.options.seed, self.options.families, Control(self.options.on_event)
-        return lambda bench, budget: Tuning(
+        return lambda bench, budget: tuning_of(
             gemm, bench, work.regime, budget, seed=seed, families=families, control=control
         )
 
@@ -233,9 +234,8 @@ class Bench:
         unsearched = variant in ("default", "zero_shot")
         allowed = {config.digest for config in (shape.configs[:1] if unsearched else shape.configs)}
         tuned = (variant == "tuned" and shape.tuning is not None) or (variant in EFFORTS and not unsearched)
-        if row and "left_out" in row.get("conditions", {}):
-            return None
-        return row if row and (tuned or row["config_hash"] in allowed) else None
+        whole = row is not None and "left_out" not in row.get("conditions", {})
+        return row if row and whole and (tuned or row["config_hash"] in allowed) else None
 
     def _ahead(self, shapes: Iterable[_Shape]) -> Iterator[_Shape]:
         """The same shapes, with builds submitted some shapes ahead."""

@@ -32,7 +32,7 @@ def ranked_defaults(families: Iterable[Family], gemm: Gemm, device: Device, regi
     near = [pair for pair in defaults if times[pair[0].name] <= limit]
     model = ranking_model(device)
     if model is not None and all(model.covers(family.name, gemm, regime) for family, _ in near):
-        expected = {f.name: _expected(f, config, gemm, device, regime, model) for f, config in near}
+        expected = {f.name: expected_time_us(f, config, gemm, device, regime, model) for f, config in near}
         times |= {name: us - 2 * max(expected.values()) for name, us in expected.items()}  # before those far behind
     return sorted(defaults, key=lambda pair: times[pair[0].name])
 
@@ -57,7 +57,7 @@ def opening(families: Sequence[Family], gemm: Gemm, device: Device, regime: str,
         for family in covered:
             latest = 0.0
             for config in lists.get(family.name, [own[family.name]]):  # in the family's own order
-                latest = ranked[config] = max(latest, _expected(family, config, gemm, device, regime, model))
+                latest = ranked[config] = max(latest, expected_time_us(family, config, gemm, device, regime, model))
         best = sorted(ranked, key=lambda config: ranked[config])[:count]
     else:
         best = [config for f in covered or families for config in lists.get(f.name, [])][:count]
@@ -82,7 +82,10 @@ def _by_estimate(
     return times
 
 
-def _expected(family: Family, config: Config, gemm: Gemm, device: Device, regime: str, model: RankingModel) -> float:
-    """Microseconds of a config that the model expects."""
+def expected_time_us(
+    family: Family, config: Config, gemm: Gemm, device: Device, regime: str, model: RankingModel | None
+) -> float:
+    """Microseconds of a config that the model expects; the analytic estimate where there is none, or it does not cover
+    the problem."""
     columns = ConfigColumns.of([config])
     return float(expected_us(gemm, columns, features(gemm, columns, device, regime, family), regime, model)[0])

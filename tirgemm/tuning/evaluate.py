@@ -206,6 +206,18 @@ class Evaluator:
         package = self.workbench.package(
             self.gemm, config, binary, certificate=evidence, timings=timings, selected=(self.regime, role)
         )
+        return self.store_package(package, config, role, certificate, timings, trials)
+
+    def store_package(
+        self,
+        package: bytes,
+        config: Config,
+        role: Role,
+        certificate: Certificate | None,
+        timings: Timings,
+        trials: int = 0,
+    ) -> KernelRecord:
+        """Store an artifact with its evidence, then the kernel that names it."""
         record = KernelRecord(
             gemm=self.gemm,
             device=self.workbench.device,

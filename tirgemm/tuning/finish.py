@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -88,17 +88,30 @@ def finish(tuning: TuningTask, summary: SearchSummary, plan: FinishPlan = FULL) 
     selection = Selection(tuning, plan)
     while selection.left:
         winner, choice = selection.choose()
-        tuning.enter(Phase.CERTIFYING)
         try:
-            certificate = tuning.evaluator.certify(winner.package)
-            report = _report(tuning, winner, selection.default, plan)
-            timings = _timings(tuning, winner, selection.default, report, choice, summary, plan)
-            return _store(tuning, winner, certificate, timings, summary)
+            evidence = certified(tuning, winner, selection.default, plan)
+            timings = reported_timings(tuning, winner, selection.default, evidence, choice, summary, plan)
+            return _store(tuning, winner, evidence.certificate, timings, summary)
         except TirgemmError as error:
             mark_failed(tuning, winner.config, error)
             selection.left.remove(winner)
     count = len(selection.finalists)
     raise VerificationFailed(f"none of the {count} fastest candidates of {tuning.gemm} passed its certificate")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """That a kernel is right, and the samples that its figures are of."""
+
+    certificate: Certificate
+    report: SampleSet
+
+
+def certified(tuning: TuningTask, winner: Finalist, default: Finalist, plan: FinishPlan) -> Evidence:
+    """The certificate of a kernel and its samples beside the default's and the baselines'. Raises what ends it."""
+    tuning.enter(Phase.CERTIFYING)
+    certificate = tuning.evaluator.certify(winner.package)
+    return Evidence(certificate, _report(tuning, winner, default, plan))
 
 
 class Selection:
@@ -138,6 +151,11 @@ class Selection:
             self.left = self._running(self.left)
         raise VerificationFailed(f"none of the {len(self.finalists)} fastest candidates of {self.tuning.gemm} runs")
 
+    @property
+    def samples(self) -> dict[Config, SampleSet]:
+        """Those of what runs, of one race; empty where there was none, because nothing was to be chosen."""
+        return {f.config: self._result.samples[f.name] for f in self.left if f.name in self._result.samples}
+
     def _running(self, finalists: list[Finalist]) -> list[Finalist]:
         return [finalist for finalist in finalists if finalist.name not in self._result.failed]
 
@@ -154,10 +172,7 @@ def _served(tuning: TuningTask) -> Config | None:
 
 
 def _finalists(tuning: TuningTask, served: Config | None, most: int) -> list[Finalist]:
-    """The default first, then at most ``most`` of the fastest measured candidates, and the one that is served.
-
-    Built again where the build is gone.
-    """
+    """The default first, then at most ``most`` of the fastest measured candidates, and the one that is served."""
     names = {f.name for f in tuning.families}
     measured = [
         c
@@ -170,6 +185,14 @@ def _finalists(tuning: TuningTask, served: Config | None, most: int) -> list[Fin
     configs: list[Config] = [] if best_default is None else [best_default]
     configs += [c.config for c in measured if c.config != best_default][: most + 1 - len(configs)]
     configs += [c.config for c in measured if c.config == served and served not in configs]
+    return built_finalists(tuning, configs)
+
+
+def built_finalists(tuning: TuningTask, configs: Sequence[Config]) -> list[Finalist]:
+    """``configs`` packaged, built again where the build is gone; one that does not build is recorded so.
+
+    Raises VerificationFailed where none is left.
+    """
     known = {config: tuning.evaluator.build_of(config) for config in configs}
     builds = {config: tuning.workbench.build(tuning.gemm, config) for config in configs if known[config] is None}
     finalists = []
@@ -278,18 +301,18 @@ def _beside_default(
     return samples
 
 
-def _timings(
+def reported_timings(
     tuning: TuningTask,
     winner: Finalist,
     default: Finalist,
-    report: SampleSet,
+    evidence: Evidence,
     choice: Choice,
     summary: SearchSummary,
     plan: FinishPlan,
 ) -> Timings:
     """Both regimes' figures of the winner, the default's, and why it was chosen."""
-    selection = SelectionReason(choice.reason, ratio_to_default(report)[1])
-    timings = Timings({tuning.regime: timing_summary(report)}, str(default.config), selection, summary)
+    selection = SelectionReason(choice.reason, ratio_to_default(evidence.report)[1])
+    timings = Timings({tuning.regime: timing_summary(evidence.report)}, str(default.config), selection, summary)
     other = next(regime for regime in REGIMES if regime != tuning.regime)
     plan = _plan(tuning, plan)
     if plan.untimed:

@@ -63,8 +63,9 @@ class _Problem:
 class Sweep:
     """Searches every one of ``tunings`` on their common workbench; ``seconds`` bounds all the searches together.
 
-    ``on_outcome`` hears of each problem as it ends. A problem that fails costs itself alone. With ``configs`` those of
-    each problem are measured, nothing else is proposed and no kernel is selected: what is wanted are the records.
+    ``on_outcome`` hears of each problem as it ends. A problem that fails costs itself alone. Without ``selects`` no
+    kernel is selected: what is wanted are the records. With ``configs`` it is so too, and those of each problem are
+    measured and nothing else is proposed.
     """
 
     def __init__(
@@ -74,8 +75,9 @@ class Sweep:
         seconds: float,
         on_outcome: Callable[[Outcome], None] = lambda _: None,
         configs: Mapping[Gemm, Sequence[Config]] | None = None,
+        selects: bool = True,
     ) -> None:
-        self.selects = configs is None
+        self.selects = selects and configs is None
         self.deadline = time.monotonic() + seconds
         self.on_outcome = on_outcome
         self.outcomes: list[Outcome] = []

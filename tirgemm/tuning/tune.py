@@ -97,7 +97,7 @@ class Tuning(TuningTask):
             known = self.fallback()
             with self.workbench.waits_told(self.tell_wait):
                 done = self.effort is Effort.NONE or (known is self._shipped and covers(known, self.budget))
-                record = known if done else self._improved(known)
+                record = known if done else self.improved(known)
         except Cancelled as error:
             self.emit(WasCancelled())
             if self.end.stopping:
@@ -117,7 +117,7 @@ class Tuning(TuningTask):
         self.emit(Done(kernel=record.id, config=str(config), timings=timings))
         return record
 
-    def _improved(self, known: KernelRecord) -> KernelRecord:
+    def improved(self, known: KernelRecord) -> KernelRecord:
         """What a search selects, or where the usual budget is asked for a race of the default and what was shipped."""
         only_offered = bool(self._offered) and known.role != "tuned" and usual(self.budget)
         summary = self.try_offered() if only_offered else self.search()

@@ -6,15 +6,16 @@ Building and measuring cost seconds to start, so a worker keeps one workbench fo
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tirgemm._extras import require
-from tirgemm.artifact import Signer, Trust, pack
+from tirgemm.artifact import SetContents, Signer, Trust, pack
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
@@ -27,6 +28,17 @@ from tirgemm.tuning.records.store import Store
 
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
+
+
+@dataclass(frozen=True)
+class SetMember:
+    """A kernel of a set: its problem, a part of the set's range of m, its build, its evidence and its times."""
+
+    gemm: Gemm
+    config: Config
+    binary: Binary
+    certificate: dict[str, Any] | None
+    timings: Timings
 
 
 class Workbench:
@@ -114,9 +126,26 @@ class Workbench:
 
         ``selected``: the regime and the role of a kernel that is to be served.
         """
-        # The class of devices that it runs on, not the one that it was built beside: one kernel has one hash.
-        device = self.device.with_(uuid="", index=0, environment=())
-        return pack(binary.contents(gemm, config, device, certificate, timings, selected), self.signer)
+        return pack(binary.contents(gemm, config, self._class, certificate, timings, selected), self.signer)
+
+    def package_set(
+        self, gemm: Gemm, members: Sequence[SetMember], timings: Timings, selected: tuple[Regime, Role]
+    ) -> bytes:
+        """The signed artifact of a kernel set; each member's kernel part hashes as that of its own package."""
+        regime, role = selected
+        contents = tuple(
+            member.binary.contents(member.gemm, member.config, self._class, member.certificate, member.timings)
+            for member in members
+        )
+        return pack(
+            SetContents(gemm=gemm, members=contents, timings=timings, regime=regime, role=role),
+            self.signer,
+        )
+
+    @property
+    def _class(self) -> Device:
+        """The class of devices that a kernel runs on, not the one that it was built beside: one kernel has one hash."""
+        return self.device.with_(uuid="", index=0, environment=())
 
     @contextmanager
     def waits_told(self, on_wait: OnWait) -> Iterator[None]:

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from tirgemm.errors import Cancelled, DoesNotFit, LaunchFailed, TirgemmError
+from tirgemm import Gemm
+from tirgemm.errors import Cancelled, DoesNotFit, InvalidRequest, LaunchFailed, TirgemmError
 from tirgemm.status import Status
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer
 from tirgemm.tuning.measure.race import ATTEMPTS, RaceResult, confirmed_race, race
@@ -149,3 +150,13 @@ def test_what_fails_in_the_second_of_two_races_has_failed() -> None:
     result = run(made_up, how=confirmed_race)
     assert (list(result.samples), list(result.failed)) == (["one", "two"], ["three"])
     assert result.samples["one"].conditions["left_out"] == {"three": "signal 11"}
+
+
+def test_what_is_timed_of_a_range_is_its_high_end_unless_an_m_is_asked_for() -> None:
+    gemm = Gemm.parse("3..17x5x7:f16:nt")
+    assert RaceOptions("sustained").problem(gemm) == gemm
+    assert RaceOptions("sustained", m=8).problem(gemm) == Gemm.parse("8x5x7:f16:nt")
+    assert RaceOptions("sustained", m=8).problem(Gemm.parse("8x5x7:f16:nt")) == Gemm.parse("8x5x7:f16:nt")
+    for m in (2, 18):
+        with pytest.raises(InvalidRequest, match=rf"m is {m}; 3\.\.17x5x7:f16:nt has m from 3 to 17"):
+            RaceOptions("sustained", m=m).problem(gemm)

@@ -5,7 +5,7 @@ tvm_ffi is imported at first use, so that reading artifacts does without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,11 +25,12 @@ _ERRORS = (
 
 
 class LoadedFunctions(NamedTuple):
-    """What the launcher gives for one kernel: functions of tensors by position.
+    """What the launcher gives for one kernel, or a set of them: functions of tensors by position.
 
-    ``call`` takes tensors and scalars in the launch's order; ``close`` unloads the kernel from the GPU;
+    ``call`` takes tensors and scalars in the launch's order; ``close`` unloads all code from the GPU;
     ``packed_bytes`` is how large B is once packed, 0 where nothing is packed from B alone; ``pack`` fills that many
-    bytes (b, bytes), and ``call_packed`` takes them behind the arguments of ``call``, and packs no B.
+    bytes (b, bytes), and ``call_packed`` takes them behind the arguments of ``call``, and packs no B. ``member`` is the
+    index of the kernel that runs for an m, -1 for none.
     """
 
     call: Callable[..., None]
@@ -37,6 +38,7 @@ class LoadedFunctions(NamedTuple):
     packed_bytes: Callable[[], int]
     pack: Callable[[Any, Any], None]
     call_packed: Callable[..., None]
+    member: Callable[[int], int]
 
 
 @cache
@@ -66,12 +68,13 @@ def tvm_ffi() -> Any:
     return module
 
 
-def load(binary: bytes, kernel: str) -> LoadedFunctions:
-    """Load a binary by the manifest's ``kernel`` part (as JSON).
+def load(binaries: Sequence[bytes], kernels: Sequence[str]) -> LoadedFunctions:
+    """Load binaries by the manifest's ``kernel`` parts (as JSON), whose ranges of m follow one another.
 
-    Raises CorruptArtifact and IncompatibleArtifact. A cubin goes to the driver at the first call on each device.
+    Raises CorruptArtifact and IncompatibleArtifact. A cubin goes to the driver at the first call on each device that
+    runs it.
     """
-    return LoadedFunctions(*library()["load"](binary, kernel))
+    return LoadedFunctions(*library()["load"](list(binaries), list(kernels)))
 
 
 def host_threads() -> int:

@@ -11,13 +11,6 @@ namespace {
 using tvm::ffi::AnyView;
 using tvm::ffi::PackedArgs;
 
-const DLTensor* AsTensor(const AnyView& arg) {
-  const TVMFFIAny raw = arg.CopyToTVMFFIAny();
-  if (raw.type_index == kTVMFFIDLTensorPtr) return static_cast<const DLTensor*>(raw.v_ptr);
-  if (raw.type_index == kTVMFFITensor) return TVMFFITensorGetDLTensorPtr(raw.v_obj);
-  return nullptr;
-}
-
 std::string Tuple(const int64_t* values, int count) {
   std::ostringstream out;
   out << "(";
@@ -147,6 +140,19 @@ float ScalarOf(const Plan& plan, int index, const AnyView& arg) {
 
 }  // namespace
 
+const DLTensor* AsTensor(const AnyView& arg) {
+  const TVMFFIAny raw = arg.CopyToTVMFFIAny();
+  if (raw.type_index == kTVMFFIDLTensorPtr) return static_cast<const DLTensor*>(raw.v_ptr);
+  if (raw.type_index == kTVMFFITensor) return TVMFFITensorGetDLTensorPtr(raw.v_obj);
+  return nullptr;
+}
+
+__attribute__((noinline, cold)) void RefuseM(const TensorSpec& spec, const DLTensor& tensor, int64_t m, int64_t low, int64_t high) {
+  TIRGEMM_FAIL(kCall) << spec.name << " has shape " << Tuple(tensor.shape, tensor.ndim) << ", so that m is " << m << "; this kernel takes m from " << low
+                      << " to " << high;
+  __builtin_unreachable();
+}
+
 uint64_t BindOne(const Plan& plan, int index, const AnyView& arg) {
   const TensorSpec& spec = plan.tensors[index];
   const DLTensor* tensor = AsTensor(arg);
@@ -183,10 +189,7 @@ void Bind(const Plan& plan, PackedArgs args, Call* call) {
     // A wrong rank is explained below, with the smallest m in the expected shape.
     if (tensor.ndim == spec.ndim) {
       call->m = tensor.shape[plan.m_axis];
-      if (call->m < plan.m_low || call->m > plan.m_high) {
-        TIRGEMM_FAIL(kCall) << spec.name << " has shape " << Tuple(tensor.shape, tensor.ndim) << ", so that m is " << call->m << "; this kernel takes m from "
-                            << plan.m_low << " to " << plan.m_high;
-      }
+      if (__builtin_expect(call->m < plan.m_low || call->m > plan.m_high, 0)) RefuseM(spec, tensor, call->m, plan.m_low, plan.m_high);
     }
   }
   call->device = tensors[0]->device;

@@ -15,6 +15,12 @@ struct Call {
   float scalar[kMaxScalars];
 };
 
+// The tensor that an argument is; null for anything else.
+const DLTensor* AsTensor(const tvm::ffi::AnyView& arg);
+
+// Throws kCall for a tensor whose m is out of the range that is served.
+[[noreturn]] void RefuseM(const TensorSpec& spec, const DLTensor& tensor, int64_t m, int64_t low, int64_t high);
+
 // Throws kCallType for a wrong count, type or dtype and kCall for a wrong shape, stride, alignment, device or overlap.
 void Bind(const Plan& plan, tvm::ffi::PackedArgs args, Call* call);
 

@@ -7,7 +7,7 @@
 
 #include "cuda_driver.h"
 #include "errors.h"
-#include "loaded_kernel.h"
+#include "kernel_set.h"
 #include "thread_pool.h"
 
 namespace tirgemm {
@@ -15,13 +15,19 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-// load(binary, the manifest's `kernel` part as JSON) -> [call(tensors..., scalars...), close(), packed_bytes(),
-// pack(b, bytes), call_packed(tensors..., scalars..., bytes)].
-ffi::Array<ffi::Function> Load(ffi::Bytes binary, ffi::String kernel) {
+// load(binaries, the manifest's `kernel` parts as JSON) -> [call(tensors..., scalars...), close(), packed_bytes(),
+// pack(b, bytes), call_packed(tensors..., scalars..., bytes), member(m)].
+ffi::Array<ffi::Function> Load(ffi::Array<ffi::Bytes> binaries, ffi::Array<ffi::String> kernels) {
   UsePackageErrorKinds();
-  auto object = ffi::json::Parse(kernel).as<ffi::json::Object>();
-  if (!object) TIRGEMM_FAIL(kCorrupt) << "the manifest's kernel is not a JSON object";
-  auto loaded = std::make_shared<LoadedKernel>(*object, std::string(binary.data(), binary.size()));
+  std::vector<ffi::json::Object> objects;
+  for (const ffi::String& kernel : kernels) {
+    auto object = ffi::json::Parse(kernel).as<ffi::json::Object>();
+    if (!object) TIRGEMM_FAIL(kCorrupt) << "the manifest's kernel is not a JSON object";
+    objects.push_back(*object);
+  }
+  std::vector<std::string> images;
+  for (const ffi::Bytes& binary : binaries) images.emplace_back(binary.data(), binary.size());
+  auto loaded = std::make_shared<KernelSet>(objects, std::move(images));
   return {ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) { (*loaded)(args); }),
           ffi::Function::FromTyped([loaded]() { loaded->Close(); }),
           ffi::Function::FromTyped([loaded]() { return loaded->PackedBytes(); }),
@@ -29,7 +35,8 @@ ffi::Array<ffi::Function> Load(ffi::Bytes binary, ffi::String kernel) {
             if (args.size() != 2) TIRGEMM_FAIL(kCallType) << "pack takes 2 arguments (b, bytes), not " << args.size();
             loaded->Pack(args[0], args[1]);
           }),
-          ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) { loaded->CallPacked(args); })};
+          ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) { loaded->CallPacked(args); }),
+          ffi::Function::FromTyped([loaded](int64_t m) { return static_cast<int64_t>(loaded->Member(m)); })};
 }
 
 // The same memory under another dtype of the same size: how NumPy's bfloat16, which DLPack cannot carry, comes in.

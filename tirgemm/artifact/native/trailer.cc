@@ -1,5 +1,5 @@
-// The single-file export: this library with a kernel appended, which it finds at the end of its own file.
-//   binary | manifest | u64 size of binary | u64 size of manifest | "TIRGEMM1"
+// The single-file export: this library with the kernels of one artifact appended, which it finds at the end of its own file.
+//   binaries | manifest | u64 size of each binary | u64 number of binaries | u64 size of manifest | "TIRGEMM2"
 #include <dlfcn.h>
 #include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/function.h>
@@ -8,20 +8,24 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "errors.h"
-#include "loaded_kernel.h"
+#include "kernel_set.h"
 
 namespace tirgemm {
 namespace {
 
 namespace ffi = tvm::ffi;
 
-constexpr char kMagic[8] = {'T', 'I', 'R', 'G', 'E', 'M', 'M', '1'};
+constexpr char kMagic[8] = {'T', 'I', 'R', 'G', 'E', 'M', 'M', '2'};
 constexpr uint64_t kMost = uint64_t{1} << 30;
 
 struct Attached {
-  std::string binary, manifest;
+  std::vector<std::string> binaries;
+  std::string manifest;
 };
 
 Attached ReadSelf() {
@@ -35,27 +39,54 @@ Attached ReadSelf() {
     }
   };
   struct {
-    uint64_t binary, manifest;
+    uint64_t count, manifest;
     char magic[8];
   } tail;
   read(sizeof tail, &tail, sizeof tail);
   if (std::memcmp(tail.magic, kMagic, sizeof kMagic) != 0) TIRGEMM_FAIL(kCorrupt) << "no kernel is attached to " << info.dli_fname;
-  if (tail.binary > kMost || tail.manifest > kMost) TIRGEMM_FAIL(kCorrupt) << "the kernel attached to " << info.dli_fname << " has an impossible size";
+  uint64_t sizes[kMaxMembers];
+  if (tail.manifest > kMost || tail.count < 1 || tail.count > kMaxMembers) TIRGEMM_FAIL(kCorrupt) << "the kernel attached to " << info.dli_fname << " has an impossible size";
+  uint64_t from_end = sizeof tail + tail.count * sizeof(uint64_t);
+  read(from_end, sizes, tail.count * sizeof(uint64_t));
   Attached out;
-  out.binary.resize(tail.binary);
   out.manifest.resize(tail.manifest);
-  read(sizeof tail + tail.manifest, out.manifest.data(), tail.manifest);
-  read(sizeof tail + tail.manifest + tail.binary, out.binary.data(), tail.binary);
+  from_end += tail.manifest;
+  read(from_end, out.manifest.data(), tail.manifest);
+  out.binaries.resize(tail.count);
+  for (uint64_t i = tail.count; i-- > 0;) {
+    if (sizes[i] > kMost) TIRGEMM_FAIL(kCorrupt) << "the kernel attached to " << info.dli_fname << " has an impossible size";
+    from_end += sizes[i];
+    out.binaries[i].resize(sizes[i]);
+    read(from_end, out.binaries[i].data(), sizes[i]);
+  }
   return out;
 }
 
-std::shared_ptr<LoadedKernel> LoadSelf() {
+ffi::json::Object Member(const ffi::json::Object& object, const char* name) {
+  const auto member = object.find(ffi::String(name));
+  auto value = member == object.end() ? std::optional<ffi::json::Object>() : (*member).second.as<ffi::json::Object>();
+  if (!value) TIRGEMM_FAIL(kCorrupt) << "the attached manifest has no " << name;
+  return *value;
+}
+
+std::shared_ptr<KernelSet> LoadSelf() {
   Attached attached = ReadSelf();
   auto manifest = ffi::json::Parse(attached.manifest).as<ffi::json::Object>();
   if (!manifest) TIRGEMM_FAIL(kCorrupt) << "the attached manifest is not a JSON object";
-  auto kernel = (*manifest)[ffi::String("kernel")].as<ffi::json::Object>();
-  if (!kernel) TIRGEMM_FAIL(kCorrupt) << "the attached manifest has no kernel";
-  return std::make_shared<LoadedKernel>(*kernel, std::move(attached.binary));
+  std::vector<ffi::json::Object> kernels;
+  const auto members = manifest->find(ffi::String("members"));
+  if (members == manifest->end()) {
+    kernels.push_back(Member(*manifest, "kernel"));
+  } else {
+    auto list = (*members).second.as<ffi::json::Array>();
+    if (!list) TIRGEMM_FAIL(kCorrupt) << "the members of the attached manifest are not a list";
+    for (const ffi::Any& entry : *list) {
+      auto member = entry.as<ffi::json::Object>();
+      if (!member) TIRGEMM_FAIL(kCorrupt) << "a member of the attached manifest is not an object";
+      kernels.push_back(Member(*member, "kernel"));
+    }
+  }
+  return std::make_shared<KernelSet>(kernels, std::move(attached.binaries));
 }
 
 ffi::String Manifest() { return ReadSelf().manifest; }
@@ -67,7 +98,7 @@ ffi::String Manifest() { return ReadSelf().manifest; }
 extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_main(void*, const TVMFFIAny* args, int32_t count, TVMFFIAny*) {
   TVM_FFI_SAFE_CALL_BEGIN();
   // Never destroyed, and set only by a load that succeeded.
-  static const auto* kernel = new std::shared_ptr<tirgemm::LoadedKernel>(tirgemm::LoadSelf());
+  static const auto* kernel = new std::shared_ptr<tirgemm::KernelSet>(tirgemm::LoadSelf());
   (**kernel)(tvm::ffi::PackedArgs(reinterpret_cast<const tvm::ffi::AnyView*>(args), count));
   TVM_FFI_SAFE_CALL_END();
 }

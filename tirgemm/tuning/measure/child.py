@@ -49,11 +49,13 @@ class _Process:
                 raise MeasurementCrashed(f"the kernel does not run: {error}") from error
 
     def _opponents(self, kernel: Kernel, request: Request) -> dict[str, Kernel]:
-        packages = request.time.against if request.time is not None else {}
-        against = {name: self._load(package, request.trust) for name, package in packages.items()}
+        if request.time is None:
+            return {}
+        problem = request.time.options.problem
+        against = {name: self._load(package, request.trust) for name, package in request.time.against.items()}
         for name, other in against.items():
             # An unrestricted kernel may run beside an invariant one.
-            if other.gemm.with_(invariant=kernel.gemm.invariant) != kernel.gemm:
+            if problem(other.gemm).with_(invariant=kernel.gemm.invariant) != problem(kernel.gemm):
                 raise InvalidRequest(f"opponent {name!r} computes {other.gemm}, not {kernel.gemm}")
         return against
 

@@ -91,7 +91,8 @@ class CudaSession:
         alive()
 
     def time(self, kernel: Kernel, against: dict[str, Kernel], request: Time) -> SampleSet:
-        gemm, options = kernel.gemm, request.options
+        options = request.options
+        gemm = options.problem(kernel.gemm)
         absent: dict[str, str] = {}
         chosen = self._chosen.setdefault((gemm, options.regime), {})
         makers: dict[str, Callable[[Operands], _Contender]] = {"": partial(self._kernel, kernel)}

@@ -74,7 +74,8 @@ class HostSession:
         self._ways: dict[tuple[Gemm, str], dict[str, dict[str, Any]]] = {}
 
     def time(self, kernel: Kernel, against: dict[str, Kernel], request: Time) -> SampleSet:
-        gemm, options = kernel.gemm, request.options
+        options = request.options
+        gemm = options.problem(kernel.gemm)
         absent: dict[str, str] = {}
         contenders: dict[str, _Prepare] = {"": partial(_kernel_calls, kernel)}
         for name, other in against.items():

@@ -101,7 +101,8 @@ class Measurer:
 
         A baseline that cannot run this problem is left out; ``conditions["absent"]`` says why. Of one that chose among
         candidates, ``conditions`` has under its name which it took and what each was timed at. Problems whose m is a
-        range are timed at its high end. Raises as ``verify``, and InvalidRequest for an unknown regime or baseline.
+        range are timed at its high end, or at the options' ``m``. Raises as ``verify``, and InvalidRequest for an
+        unknown regime or baseline.
         """
         request = Time(options, dict(against or {}), baselines)
         _, samples = self._ask(self._request(package, None, request), cancel)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tirgemm.artifact import Trust
 from tirgemm.device import Device
-from tirgemm.gemm import Regime
+from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Reason
 
 
@@ -25,7 +26,8 @@ class RaceOptions:
 
     At least ``min_samples`` samples each, for ``budget_s`` seconds in all. ``seed`` draws the operands, and the order
     of the contenders anew for every round. ``swap`` gives every contender the buffers of the next one; ``shared`` gives
-    all of them the same, which saves most of the memory and filling.
+    all of them the same, which saves most of the memory and filling. ``m`` is what is timed of problems whose m is a
+    range; None: its high end.
     """
 
     regime: Regime
@@ -35,6 +37,15 @@ class RaceOptions:
     seed: int = 0
     swap: bool = False
     shared: bool = False
+    m: int | None = None
+
+    def problem(self, gemm: Gemm) -> Gemm:
+        """What is timed of ``gemm``. Raises InvalidRequest for an m that it does not have."""
+        if self.m is None:
+            return gemm
+        if not gemm.m_min <= self.m <= gemm.m_max:
+            raise InvalidRequest(f"m is {self.m}; {gemm} has m from {gemm.m_min} to {gemm.m_max}")
+        return gemm.with_(m=self.m)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Measurements of kernel sets: against kernels that are tuned for one m."""

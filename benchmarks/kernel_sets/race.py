@@ -1,0 +1,136 @@
+"""Race of kernel sets against the kernels that are tuned for one very m: what a choice at the call costs.
+
+    python benchmarks/kernel_sets/race.py --device cuda:0 --out benchmarks/results/nvidia-h200/rows.sustained.json.gz
+
+The problems of the suite that differ in m alone make one set, over the range from the smallest to the largest of them.
+Each is tuned for itself too, with the same budget, and both are raced twice at that m, beside the baselines. A row is
+of the variant ``set``; its kernel is the member that serves the m, its baseline ``tuned`` the kernel for that m.
+Kernels and records stay in the database, so that ``--resume`` goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import command  # noqa: E402 - found by the line above
+from tirgemm.artifact import Trust, read  # noqa: E402
+from tirgemm.bench import results  # noqa: E402
+from tirgemm.bench.contest import MIN_SAMPLES, failed_row  # noqa: E402
+from tirgemm.bench.suites import suite_named  # noqa: E402
+from tirgemm.detect import device as detect_device  # noqa: E402
+from tirgemm.errors import TirgemmError  # noqa: E402
+from tirgemm.gemm import Gemm, Range, Regime, regime_named  # noqa: E402
+from tirgemm.tuning.budget import Budget, covers  # noqa: E402
+from tirgemm.tuning.build.binary import compiled_source  # noqa: E402
+from tirgemm.tuning.effort import Effort  # noqa: E402
+from tirgemm.tuning.measure.measurer import SLOW_BASELINES  # noqa: E402
+from tirgemm.tuning.measure.race import race  # noqa: E402
+from tirgemm.tuning.measure.requests import RaceOptions  # noqa: E402
+from tirgemm.tuning.set_tuning import tuning_of  # noqa: E402
+from tirgemm.tuning.workbench import Workbench  # noqa: E402
+from tirgemm.tuning_db.data_folder import open_store, signer  # noqa: E402
+
+RACES = 2
+SET, TUNED = "set", "tuned"
+
+
+def main(arguments: list[str]) -> int:
+    options = _parser().parse_args(arguments)
+    device, suite = detect_device(options.device), suite_named(options.suite)
+    regime = regime_named(options.regime)
+    budget = Budget.of(options.effort, options.trials, options.search_seconds)
+    about = results.environment(device, ROOT, options.commit)
+    file = results.ResultsFile(options.out, suite.name, regime, about, resume=options.resume)
+    started, failed = time.monotonic(), 0
+    with (
+        open_store(options.data) as store,
+        Workbench(device, store, signer(options.data), lock_dir=options.lock_dir, processes=options.processes) as bench,
+    ):
+        for whole, gemms in problems(suite.gemms):
+            for gemm in gemms:
+                if file.find(gemm, SET) is not None:
+                    continue
+                if options.limit is not None and time.monotonic() - started > options.limit:
+                    print("problems are left: run it again with --resume")
+                    return 1
+                row = _row(bench, whole, gemm, regime, budget, options.seconds)
+                file.put(row)
+                failed += row["status"] != "measured"
+                print(gemm, row["message"] or f"{row['median_us']} us, {row['baselines'][TUNED]['ratio']:.3f} x tuned")
+    file.arrange(suite.gemms, (SET,))
+    for name, beside in file.document["summary"].get(SET, {}).items():
+        print(f"against {name}: geomean {beside['geomean']:.3f}, worst {beside['min']:.3f}, {beside['count']} shapes")
+    return 1 if failed else 0
+
+
+def problems(gemms: tuple[Gemm, ...]) -> Iterator[tuple[Gemm, list[Gemm]]]:
+    """The problems that differ in m alone, with the one over their range of m that a set is for."""
+    groups: dict[Gemm, list[Gemm]] = {}
+    for gemm in gemms:
+        groups.setdefault(gemm.with_(m=1), []).append(gemm)
+    for alike in groups.values():
+        sizes = [gemm.m_max for gemm in alike]
+        yield alike[0].with_(m=Range(min(sizes), max(sizes))), alike
+
+
+def _row(bench: Workbench, whole: Gemm, gemm: Gemm, regime: Regime, budget: Budget, seconds: float) -> results.Row:
+    """One m of a set beside the kernel for that m."""
+    try:
+        packages = {SET: _tuned(bench, whole, regime, budget), TUNED: _tuned(bench, gemm, regime, budget)}
+        served = read(packages[SET], Trust.of(bench.signer.public))
+        member = next(one for one in served.manifest.kernels if one.gemm.m_min <= gemm.m_max <= one.gemm.m_max)
+        assert bench.measurer is not None
+        baselines = tuple(name for name in bench.measurer.baselines() if name not in SLOW_BASELINES)
+        races = []
+        for number in range(RACES):
+            options = RaceOptions(regime, MIN_SAMPLES[regime], seconds / RACES, seed=number, m=gemm.m_max)
+            result = race(bench.measurer, packages, baselines, options)
+            races.append(result.of(SET).beside(TUNED, result.of(TUNED).samples_us))
+    except TirgemmError as error:
+        return failed_row(gemm, None, SET, error)
+    tests = (member.certificate or {}).get("tests", [])
+    kernel = results.MeasuredKernel(
+        max(float(test["error"]) for test in tests),
+        member.launch.workspace_bytes(gemm.m_max),
+        served.sha256,
+        member.sources[compiled_source(member.sources)],
+    )
+    return results.measured_row(gemm, member.config, SET, races, kernel, results.race_conditions(races))
+
+
+def _tuned(bench: Workbench, gemm: Gemm, regime: Regime, budget: Budget) -> bytes:
+    """The artifact of a problem: the database's where its search covers the budget."""
+    record = bench.store.kernel(gemm, bench.device.key, regime)
+    if record is None or not covers(record, budget):
+        record = tuning_of(gemm, bench, regime, budget).run()
+    return bench.store.get_blob(record.artifact_sha256)
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--suite", default="rows", help="a suite by name, or its file")
+    made.add_argument("--device", default="cuda:0")
+    made.add_argument("--regime", default="sustained")
+    made.add_argument("--effort", default=Effort.STANDARD.value, help="of each search")
+    made.add_argument("--trials", type=int, default=None, help="candidates of each m that is searched, at most")
+    made.add_argument("--search-seconds", type=float, default=None, help="of a set, and of each kernel for one m")
+    made.add_argument("--seconds", type=float, default=1.0, help="about how long the races of a problem take")
+    made.add_argument("--limit", type=float, default=None, help="begin no problem after so many seconds")
+    made.add_argument("--resume", action="store_true", help="keep the rows that the file has")
+    made.add_argument("--processes", type=int, default=None, help="build processes")
+    made.add_argument("--data", type=Path, default=None, help="the data folder; by default the user's")
+    made.add_argument("--lock-dir", type=Path, default=None, help="where the devices' locks lie")
+    made.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
+    made.add_argument("--out", type=Path, required=True)
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(lambda: main(sys.argv[1:])))

@@ -1,0 +1,225 @@
+"""Kernel sets: kernels over ranges of m in one signed artifact, and the choice among them at a call."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.artifact_samples import (
+    SIGNER,
+    TRUST,
+    contents,
+    cpu,
+    operands,
+    packed_set,
+    rows_binary,
+    rows_launch,
+)
+from tirgemm.artifact import export, load, read
+from tirgemm.artifact import manifest as manifests
+from tirgemm.artifact import package as packages
+from tirgemm.errors import CallError, CallTypeError, CorruptArtifact, InvalidRequest
+from tirgemm.gemm import Gemm, Range
+
+GEMM = Gemm(Range(1, 64), 9, 5, dtype="f32", align=4)
+HIGHS = (1, 17, 64)
+TESTS = [{"name": "exact", "passed": True}]
+
+
+def marked(gemm: Gemm, high: int) -> dict[str, Any]:
+    """A member whose machine code is of the transposed B: what it computes shows that it ran."""
+    other = gemm.with_(m=Range(18, high), layout="nn")
+    return {"binary": rows_binary(other), "launch": rows_launch(other.with_(layout="nt"))}
+
+
+def edited(change: Callable[[dict[str, Any]], None]) -> bytes:
+    """A set with its manifest changed and signed again."""
+    with zipfile.ZipFile(io.BytesIO(packed_set(GEMM, HIGHS))) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    manifest = json.loads(files["manifest.json"])
+    change(manifest)
+    document = json.dumps(manifest, indent=1).encode() + b"\n"
+    signature = packages._signature(SIGNER.public, SIGNER.sign(document))
+    return packages._write(files | {"manifest.json": document, "signature.json": signature})
+
+
+@pytest.mark.parametrize("layout", ["nt", "tn"])
+def test_every_m_of_the_range_is_computed_by_the_kernel_of_its_range(layout: str) -> None:
+    gemm = GEMM.with_(layout=layout)
+    kernel = load(packed_set(gemm, HIGHS), trust=TRUST)
+    assert (kernel.gemm, kernel.manifest.launch) == (gemm, rows_launch(gemm.with_(m=Range(18, 64))))
+    for m in (1, 2, 16, 17, 18, 64):
+        arrays, product = operands(gemm, m)
+        np.testing.assert_array_equal(kernel(**arrays), product)
+        served = kernel.member(m)
+        assert served.gemm.m_min <= m <= served.gemm.m_max
+        assert served.config["rows"] == 1 + (m > 1) + (m > 17)
+
+
+def test_a_call_runs_the_kernel_that_the_table_names() -> None:
+    kernel = load(packed_set(GEMM, HIGHS, members={2: marked(GEMM, 64)}), trust=TRUST)
+    for m in range(1, 65):
+        arrays, product = operands(GEMM, m)
+        right = np.array_equal(kernel(**arrays), product)
+        assert right == (m <= 17), m
+
+
+@pytest.mark.torch
+def test_pytorch_tensors_come_in_by_dlpack_as_for_a_single_kernel() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed here")
+    kernel = load(packed_set(GEMM, HIGHS), trust=TRUST)
+    for m in (1, 17, 18):
+        a, b = torch.ones(m, 5), torch.ones(9, 5)
+        assert torch.equal(kernel(a, b), a @ b.t())
+
+
+def test_batches_and_operands_that_occur_are_those_of_the_problem() -> None:
+    gemm = Gemm.parse("2..33x7x11:f16:nn:batch=3:alpha:beta:bias:align=2")
+    kernel = load(packed_set(gemm, (8, 33)), trust=TRUST)
+    for m in (2, 8, 9, 33):
+        arrays, product = operands(gemm, m)
+        expected = 0.5 * product - 2.0 * arrays["c"].astype(np.float64) + arrays["bias"].astype(np.float64)
+        np.testing.assert_array_equal(kernel(**arrays, alpha=0.5, beta=-2.0).astype(np.float64), expected)
+
+
+def test_an_m_out_of_range_is_refused_as_of_a_single_kernel() -> None:
+    kernel = load(packed_set(GEMM, HIGHS), trust=TRUST)
+    b = np.ones((9, 5), np.float32)
+    for m in (0, 65):
+        words = rf"a has shape \({m}, 5\), so that m is {m}; this kernel takes m from 1 to 64"
+        with pytest.raises(CallError, match=words):
+            kernel(np.ones((m, 5), np.float32), b)
+        with pytest.raises(CallError, match=words):
+            kernel.raw(np.ones((m, 5), np.float32), b, np.ones((m, 9), np.float32))
+        with pytest.raises(InvalidRequest, match=f"m is {m}; this kernel takes m from 1 to 64"):
+            kernel.member(m)
+    with pytest.raises(CallError, match=r"b has shape \(5, 9\); it must be \(9, 5\)"):
+        kernel(np.ones((20, 5), np.float32), b.T)
+    with pytest.raises(CallError, match=r"a has shape \(5,\); it must be \(1, 5\)"):
+        kernel.raw(b[0], b, b)
+    with pytest.raises(CallTypeError, match=r"takes 3 arguments \(a, b, d\), not 0"):
+        kernel.raw()
+    with pytest.raises(CallTypeError, match="a must be a tensor"):
+        kernel.raw(1, b, b)
+
+
+def test_a_set_packs_no_operand_ahead_of_its_calls() -> None:
+    functions = load(packed_set(GEMM, HIGHS), trust=TRUST).functions
+    b = np.ones((9, 5), np.float32)
+    assert functions.packed_bytes() == 0
+    with pytest.raises(CallError, match="a kernel set does not pack B by itself"):
+        functions.pack(b, np.zeros(64, np.uint8))
+
+
+def test_a_set_is_written_and_read_byte_for_byte() -> None:
+    data = packed_set(GEMM, HIGHS, regime="sustained", role="tuned")
+    assert data == packed_set(GEMM, HIGHS, regime="sustained", role="tuned")
+    package = read(data, TRUST)
+    manifest = package.manifest
+    assert manifest.to_json()["format"] == 3
+    assert [str(member.gemm.m) for member in manifest.members] == ["1", "2..17", "18..64"]
+    assert (manifest.gemm, manifest.device, manifest.regime, manifest.role) == (GEMM, cpu(), "sustained", "tuned")
+    assert package.binaries == tuple(rows_binary(member.gemm) for member in manifest.members)
+    assert package.sources == {"kernel.ll": "; text\n", "module.py": "# text\n"}
+    alone = read(packages.pack(contents(GEMM.with_(m=1), config=manifest.members[0].config), SIGNER), TRUST).manifest
+    assert alone.to_json()["format"] == 2  # which an older tirgemm reads
+    assert alone.kernel_sha256 == manifest.members[0].kernel_sha256
+
+
+def test_each_kernel_needs_a_certificate_of_its_own() -> None:
+    hashes = [member.kernel_sha256 for member in read(packed_set(GEMM, HIGHS), TRUST).manifest.members]
+
+    def fault(*evidence: dict[str, Any] | None) -> str:
+        members = {number: {"certificate": one} for number, one in enumerate(evidence)}
+        return read(packed_set(GEMM, HIGHS, members=members), TRUST).manifest.certificate_fault
+
+    good = [{"kernel_sha256": sha256, "passed": True, "tests": TESTS} for sha256 in hashes]
+    assert fault(*good) == ""
+    assert "of its kernel for m = 2..17: it holds no certificate" in fault(good[0], None, good[2])
+    assert "of its kernel for m = 18..64: its certificate is of another kernel" in fault(good[0], good[1], good[1])
+    failed = good[0] | {"tests": [*TESTS, {"name": "normal", "passed": False}]}
+    assert "of its kernel for m = 1: its certificate did not pass" in fault(failed, good[1], good[2])
+    joined = read(packed_set(GEMM, HIGHS, members={i: {"certificate": c} for i, c in enumerate(good)}), TRUST).manifest
+    assert joined.certificate == {"kernel_sha256": joined.kernel_sha256, "passed": True, "tests": TESTS * 3}
+
+
+@pytest.mark.parametrize(
+    ("highs", "words"),
+    [
+        ((64,), "a set has 2 to 8 kernels, not 1"),
+        ((*range(1, 9), 64), "a set has 2 to 8 kernels, not 9"),
+        ((1, 17, 63), "the last kernel ends at m = 63, the problem at 64"),
+    ],
+)
+def test_kernels_that_are_no_set_of_the_problem_are_not_packed(highs: tuple[int, ...], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        packed_set(GEMM, highs)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda m: m["members"].pop(1), "is where that of .* from m = 2 on should be"),
+        (lambda m: m["members"].reverse(), "from m = 1 on should be"),
+        (lambda m: m["gemm"].update(n=8), "from m = 1 on should be"),
+        (lambda m: m.update(kernel_sha256="0" * 64), "is not the hash of its kernels"),
+        (lambda m: m["members"][1].update(kernel_sha256="0" * 64), "is not the hash of its kernel"),
+        (lambda m: m["members"][1].update(role="tuned"), "the fields of a member are"),
+        (lambda m: m.update(members={}), "members are not a list"),
+        (lambda m: m.pop("gemm"), "its fields are"),
+        (lambda m: m.update(format=2), "its fields are"),
+    ],
+)
+def test_a_damaged_table_is_refused(change: Callable[[dict[str, Any]], None], words: str) -> None:
+    with pytest.raises(CorruptArtifact, match=words):
+        read(edited(change), TRUST)
+
+
+def test_kernels_for_different_devices_are_refused() -> None:
+    other = cpu().with_(model="Another CPU")
+    with pytest.raises(CorruptArtifact, match="for different devices"):
+        read(packed_set(GEMM, HIGHS, members={1: {"device": other}}), TRUST)
+
+
+def test_the_launcher_refuses_ranges_with_a_gap() -> None:
+    from tirgemm.artifact import native
+
+    manifest = read(packed_set(GEMM, HIGHS), TRUST).manifest
+    kernels = [manifests.canonical(member.data["kernel"]).decode() for member in manifest.members]
+    binaries = [rows_binary(member.gemm) for member in manifest.members]
+    with pytest.raises(CorruptArtifact, match="a kernel for m from 18 to 64 follows one for m from 1 to 1"):
+        native.load(binaries[::2], kernels[::2])
+    with pytest.raises(CorruptArtifact, match="3 kernels with 2 binaries"):
+        native.load(binaries[:2], kernels)
+
+
+USE = """
+import sys, numpy as np, tvm_ffi
+main = tvm_ffi.load_module(sys.argv[1])["main"]
+for m in (1, 2, 17, 18, 64):
+    out = np.zeros((m, 9), np.float32)
+    main(np.ones((m, 5), np.float32), np.ones((9, 5), np.float32), out)
+    assert (out == 5).all(), m
+try:
+    main(np.ones((65, 5), np.float32), np.ones((9, 5), np.float32), np.zeros((65, 9), np.float32))
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_an_exported_set_chooses_without_this_package(tmp_path: Path) -> None:
+    path = export(packed_set(GEMM, HIGHS), tmp_path / "gemm.so", TRUST)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", USE, str(path)], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "so that m is 65; this kernel takes m from 1 to 64" in done.stdout

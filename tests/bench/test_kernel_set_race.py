@@ -1,0 +1,40 @@
+"""The race of kernel sets against kernels for one m, on the CPU with a tiny suite."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks import check
+from benchmarks.history import History
+from benchmarks.kernel_sets.race import main, problems
+from tirgemm.bench.results import load
+from tirgemm.bench.suites import suite_named
+
+GEMMS = ["1x48x16:f32:nt", "2x48x16:f32:nt"]
+
+
+def test_the_problems_of_one_n_and_k_make_one_set_over_their_range() -> None:
+    sets = list(problems(suite_named("rows").gemms))
+    assert [(str(whole.m), len(gemms)) for whole, gemms in sets] == [("1..8192", 20)] * 8
+    llama = {(gemm.n, gemm.k) for gemm in suite_named("llama").gemms}
+    assert {(whole.n, whole.k) for whole, _ in sets} == llama
+
+
+def test_a_set_is_raced_at_every_m_beside_the_kernel_for_that_m(tmp_path: Path) -> None:
+    folder = tmp_path / "suites"
+    folder.mkdir()
+    suite, out = folder / "tiny.json", tmp_path / "tiny.sustained.json"
+    suite.write_text(json.dumps({"name": "tiny", "source": "made up", "gemms": GEMMS}))
+    options = ["--suite", str(suite), "--device", "cpu", "--effort", "quick", "--trials", "1", "--seconds", "0.1"]
+    options += ["--data", str(tmp_path / "data"), "--lock-dir", str(tmp_path), "--out", str(out)]
+    assert main(options) == 0
+    document = load(out)
+    assert [(row["gemm"], row["variant"]) for row in document["rows"]] == [(gemm, "set") for gemm in GEMMS]
+    for row in document["rows"]:
+        assert {"tuned", "numpy_f32"} <= row["baselines"].keys()
+        assert row["conditions"].get("left_out") is None
+    assert check.problems(out, folder, history=History(Path("/"))) == []
+    before = out.read_bytes()
+    assert main([*options, "--resume"]) == 0  # nothing is left to do
+    assert load(out)["rows"] == json.loads(before)["rows"]

@@ -1,0 +1,116 @@
+"""Which sizes of m are searched, and how a range of m is cut by what was measured at them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tirgemm import Config
+from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Range
+from tirgemm.tuning.kernel_set.partition import UNKNOWN, Loss, Segment, partition
+from tirgemm.tuning.kernel_set.sizes import coarse_first, searched_sizes
+
+SMALL, MIDDLE, LARGE = (Config("made_up", (("tile", tile),)) for tile in (1, 8, 64))
+
+
+def losses(*sizes: Mapping[Config, float]) -> list[dict[Config, Loss]]:
+    return [{config: Loss(ratio, ratio) for config, ratio in here.items()} for here in sizes]
+
+
+def cut(measured: Sequence[Mapping[Config, Loss]], most: int = 8, **options: object) -> list[tuple[int, int, Config]]:
+    segments = partition(measured, (SMALL, MIDDLE, LARGE), tolerance=0.03, most=most, **options)  # type: ignore[arg-type]
+    return [(segment.first, segment.last, segment.config) for segment in segments]
+
+
+@pytest.mark.parametrize(
+    ("m", "sizes"),
+    [
+        (Range(1, 64), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)),
+        (Range(5, 23), (5, 6, 8, 12, 16, 23)),
+        (Range(1, 2), (1, 2)),
+        (Range(97, 120), (97, 120)),
+        (Range(1, 3), (1, 2, 3)),
+    ],
+)
+def test_the_sizes_are_both_ends_and_what_is_even_on_a_log_scale(m: Range, sizes: tuple[int, ...]) -> None:
+    assert searched_sizes(m) == sizes
+
+
+def test_the_ends_and_powers_of_two_are_searched_first() -> None:
+    assert coarse_first(searched_sizes(Range(1, 33))) == [1, 33, 2, 4, 8, 16, 32, 3, 6, 12, 24]
+
+
+def test_one_kernel_serves_all_that_it_is_as_good_as_the_best_at() -> None:
+    measured = losses({SMALL: 1.0, LARGE: 1.02}, {LARGE: 1.0, SMALL: 1.5}, {LARGE: 1.03, MIDDLE: 1.0})
+    assert cut(measured) == [(0, 2, LARGE)]
+    measured = losses({SMALL: 1.0, LARGE: 1.2}, {LARGE: 1.0, SMALL: 1.02}, {LARGE: 1.0, SMALL: 2.0})
+    assert cut(measured) == [(0, 1, SMALL), (2, 2, LARGE)] or cut(measured) == [(0, 0, SMALL), (1, 2, LARGE)]
+    assert cut(measured) == [(0, 0, SMALL), (1, 2, LARGE)]  # of as few those that lose least
+
+
+def test_what_the_noise_does_not_show_costs_no_kernel() -> None:
+    measured = [{SMALL: Loss(1.0, 1.0), LARGE: Loss(1.1, 1.0)}, {LARGE: Loss(1.0, 1.0), SMALL: Loss(1.2, 1.1)}]
+    (segment,) = partition(measured, (SMALL, LARGE), tolerance=0.03, most=8)
+    assert segment == Segment(0, 1, LARGE, 1.1)
+
+
+def test_a_size_where_it_was_not_timed_counts_as_a_loss_and_the_last_must_be_timed() -> None:
+    assert cut(losses({SMALL: 1.0}, {LARGE: 1.0})) == [(0, 0, SMALL), (1, 1, LARGE)]
+    assert cut(losses({SMALL: 1.0}, {LARGE: 1.0}), most=1) == [(0, 1, LARGE)]  # SMALL cannot be built for the second
+    with pytest.raises(InvalidRequest, match="none of 3 configs serves the last of 2 sizes"):
+        cut([{SMALL: Loss(1.0, 1.0)}, {Config("other", ()): Loss(1.0, 1.0)}])
+
+
+def test_where_so_few_kernels_cannot_hold_the_tolerance_the_worst_size_loses_least() -> None:
+    measured = losses({SMALL: 1.0, MIDDLE: 1.4}, {MIDDLE: 1.0, LARGE: 1.1, SMALL: 1.3}, {LARGE: 1.0, MIDDLE: 1.2})
+    assert cut(measured) == [(0, 0, SMALL), (1, 1, MIDDLE), (2, 2, LARGE)]
+    assert cut(measured, most=2) == [(0, 0, SMALL), (1, 2, LARGE)]
+    assert cut(measured, most=1) == [(0, 2, MIDDLE)]
+
+
+def test_a_segment_that_failed_is_cut_otherwise() -> None:
+    measured = losses({SMALL: 1.0, LARGE: 1.0}, {SMALL: 1.0, LARGE: 1.0})
+    first = cut(measured)
+    assert len(first) == 1
+    second = cut(measured, refused=set(first))
+    assert len(second) == 1
+    assert second != first
+    assert len(cut(measured, refused={*first, *second})) == 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from([SMALL, MIDDLE, LARGE]), st.integers(0, 40), min_size=1), min_size=1, max_size=5
+    ),
+    st.integers(1, 4),
+)
+def test_no_other_cut_is_better(table: list[dict[Config, int]], most: int) -> None:
+    measured = losses(*({config: 1 + loss / 100 for config, loss in here.items()} for here in table))
+    count, worst = _best(measured, most)
+    segments = partition(measured, (SMALL, MIDDLE, LARGE), tolerance=0.03, most=most)
+    assert [segment.first for segment in segments] == [0, *(segment.last + 1 for segment in segments[:-1])]
+    assert segments[-1].last == len(measured) - 1
+    assert (len(segments), max(1.03, *(segment.loss for segment in segments))) == (count, pytest.approx(worst))
+
+
+def _best(measured: list[dict[Config, Loss]], most: int) -> tuple[int, float]:
+    """Fewest segments of the least worst loss, by trying all."""
+    cuts: list[tuple[float, int]] = []
+    last = len(measured) - 1
+    for count in range(1, min(most, len(measured)) + 1):
+        for inner in combinations(range(last), count - 1):
+            ends = [*inner, last]
+            for configs in product((SMALL, MIDDLE, LARGE), repeat=count):
+                if all(config in measured[end] for config, end in zip(configs, ends, strict=True)):
+                    starts = [0, *(end + 1 for end in ends[:-1])]
+                    spans = zip(configs, starts, ends, strict=True)
+                    ratios = [measured[i].get(c, UNKNOWN).ratio for c, a, b in spans for i in range(a, b + 1)]
+                    cuts.append((max(1.03, *ratios), count))
+    worst, count = min(cuts)
+    return count, worst

@@ -1,0 +1,230 @@
+"""Tuning of a range of m to a set of kernels. No time here is real, but for one set that is built and run."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.fake_workbench import FakeBench
+from tirgemm import Budget, Config, Gemm
+from tirgemm.artifact import Package, Trust, read
+from tirgemm.errors import Cancelled
+from tirgemm.events import CandidateRecorded, Event, KernelSelected, PhaseEntered
+from tirgemm.families import FAMILIES
+from tirgemm.gemm import Range, Regime
+from tirgemm.tuning.kernel_set.sizes import searched_sizes
+from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.set_tuning import SetTuning, tuning_of
+from tirgemm.tuning.tune import Tuning
+from tirgemm.tuning.tuned_kernel import TuneRequest, tune
+from tirgemm.tuning.tuning_task import Control
+
+GEMM = Gemm.parse("4..64x96x64:f32:nt")
+REGIME: Regime = "sustained"
+TILES = (4, 8, 14)
+SIZES = (4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+def config_of(bench: FakeBench, tile_m: int) -> Config:
+    """A config of the family x86 that every part of the range has, with tiles of so many rows."""
+    default = FAMILIES["x86"].default(GEMM, bench.device, REGIME)
+    knobs = dict(default.knobs) | {"tile_m": tile_m, "vectors": 2, "unroll": 1, "threads": 1}
+    return Config("x86", tuple((name, knobs[name]) for name, _ in default.knobs))
+
+
+class Bench(FakeBench):
+    """Small tiles are the fastest where m is small, large ones where it is large. What was measured at each size is
+    recorded already: the tiles of 4 at the smaller ones, of 8 and 14 at the larger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.evaluated: list[tuple[Gemm, Config]] = []
+        self.uncertified: set[tuple[str, int]] = set()
+        evaluate, time, verify = self.fake.evaluate, self.fake.time, self.fake.verify
+
+        def evaluation(package: bytes, regime: str, **options: Any) -> Any:
+            found, samples = evaluate(package, regime, **options)
+            manifest = read(package, Trust.of(self.signer.public)).manifest
+            self.evaluated.append((manifest.gemm, manifest.config))
+            return found, samples and SampleSet((self.us_at(package),) * 5)
+
+        def timing(package: bytes, options: RaceOptions, *, against: dict[str, bytes], **rest: Any) -> SampleSet:
+            samples = time(package, options, against=against, **rest)
+            beside = {name: (self.us_at(data),) * 6 for name, data in against.items()}
+            return SampleSet((self.us_at(package),) * 6, options.reason, dict(samples.baselines) | beside, {})
+
+        def verification(package: bytes, **options: Any) -> Any:
+            manifest = read(package, Trust.of(self.signer.public)).manifest
+            found = verify(package, **options)
+            failed = (str(manifest.gemm.m), manifest.config["tile_m"]) in self.uncertified
+            return replace(found, passed=False) if failed else found
+
+        self.fake.evaluate = evaluation  # type: ignore[method-assign]
+        self.fake.time = timing  # type: ignore[method-assign]
+        self.fake.verify = verification  # type: ignore[method-assign]
+        for size in SIZES:
+            for tile in {4, 8 if size >= 12 else 4, 14 if size >= 24 else 4}:
+                gemm = GEMM.with_(m=Range(4, size))
+                candidate = Candidate(gemm, self.device.key, REGIME, config_of(self, tile), Status.MEASURED)
+                self.store.add_candidate(candidate.with_(sample_sets=(SampleSet((us_of(tile, size),) * 5),)))
+
+    def us_at(self, package: bytes) -> float:
+        manifest = read(package, Trust.of(self.signer.public)).manifest
+        return us_of(int(manifest.config["tile_m"]), manifest.gemm.m_max)
+
+
+def us_of(tile: int, m: int) -> float:
+    """Equal for 4 and 8 at m = 14, for 8 and 14 at m = 56."""
+    return 10.0 + m if tile <= 4 else 17 + m / 2 if tile <= 8 else 31 + m / 4
+
+
+def tuned(bench: FakeBench, **control: Any) -> KernelRecord:
+    """With as many trials as are recorded, so that nothing is searched."""
+    return tuning_of(GEMM, bench, REGIME, Budget(1, 60.0), families=["x86"], control=Control(**control)).run()
+
+
+def package_of(bench: FakeBench, record: KernelRecord) -> Package:
+    return read(bench.store.get_blob(record.artifact_sha256), Trust.of(bench.signer.public))
+
+
+def table(bench: FakeBench, record: KernelRecord) -> dict[str, int]:
+    """The tile of the kernel that serves each range."""
+    return {str(member.gemm.m): int(member.config["tile_m"]) for member in package_of(bench, record).manifest.members}
+
+
+def test_the_range_is_cut_where_another_kernel_is_faster() -> None:
+    bench = Bench()
+    record = tuned(bench)
+    # Between two sizes the border is half way: there the kernel below is as fast as the one above.
+    assert table(bench, record) == {"4..14": 4, "15..56": 8, "57..64": 14}
+    manifest = package_of(bench, record).manifest
+    assert (manifest.gemm, manifest.regime, manifest.role, manifest.certificate_fault) == (GEMM, REGIME, "tuned", "")
+    assert (record.role, record.kernel_sha256, record.gemm) == ("tuned", manifest.kernel_sha256, GEMM)
+    assert record.certificate is not None
+    assert record.certificate.kernel_sha256 == record.kernel_sha256
+    assert bench.store.kernel(GEMM, bench.device.key, REGIME) == record
+    search, members = record.timings.search, record.timings.members
+    assert search is not None
+    assert search.sizes == SIZES == searched_sizes(Range(4, 64))
+    assert members is not None
+    assert [(one.m, one.median_us) for one in members] == [("4..14", 24.0), ("15..56", 45.0), ("57..64", 47.0)]
+    assert [one.kernel_sha256 for one in members] == [one.kernel_sha256 for one in manifest.members]
+    assert manifest.timings == record.timings
+
+
+def test_the_border_is_at_the_size_where_the_kernel_above_is_faster_half_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    slower = us_of
+    monkeypatch.setattr(f"{__name__}.us_of", lambda tile, m: slower(tile, m) + 0.1 * (tile <= 4 and m == 14))
+    bench = Bench()
+    assert list(table(bench, tuned(bench))) == ["4..12", "13..56", "57..64"]
+
+
+def test_a_kernel_that_fails_its_certificate_is_recorded_and_the_range_cut_without_it() -> None:
+    bench = Bench()
+    bench.uncertified = {("15..56", 8)}
+    record = tuned(bench)
+    assert "15..56" not in table(bench, record)
+    assert package_of(bench, record).manifest.certificate_fault == ""
+    part = GEMM.with_(m=Range(15, 56))
+    wrong = [c for c in bench.store.candidates(part, bench.device.key, REGIME) if c.status is Status.WRONG]
+    assert [candidate.config["tile_m"] for candidate in wrong] == [8]
+
+
+def test_the_default_of_a_part_serves_where_it_turns_out_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    part = GEMM.with_(m=Range(15, 56))
+    default = FAMILIES["x86"].default(part, bench.device, REGIME)
+    usual, speed = bench.fake.time, dict[str, float]()
+
+    def time(package: bytes, options: RaceOptions, *, against: dict[str, bytes], **rest: Any) -> SampleSet:
+        samples = usual(package, options, against=against, **rest)
+        if options.reason != "report" or default.digest not in against:
+            return samples
+        return replace(samples, baselines=samples.baselines | {default.digest: (44.0 * speed["default"],) * 6})
+
+    monkeypatch.setattr(bench.fake, "time", time)
+    for factor, served in ((1.0, 8), (0.5, default["tile_m"])):
+        speed["default"] = factor
+        assert table(bench, tuned(bench))["15..56"] == served
+
+
+def test_one_kernel_that_is_the_fastest_everywhere_is_stored_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.us_of", lambda tile, m: 10.0 + m * (tile > 4))
+    bench = Bench()
+    record = tuned(bench)
+    manifest = package_of(bench, record).manifest
+    assert (manifest.members, manifest.gemm, manifest.config["tile_m"]) == ((), GEMM, 4)
+    assert record.timings.members is None
+    assert (manifest.certificate_fault, manifest.role) == ("", "tuned")
+
+
+def test_what_was_measured_is_not_measured_again() -> None:
+    bench = Bench()
+    first = tuned(bench)
+    second = tuned(bench)
+    assert table(bench, second) == table(bench, first)
+    assert len(set(bench.evaluated)) == len(bench.evaluated)
+    assert not {(GEMM.with_(m=Range(4, size)), config_of(bench, 4)) for size in SIZES} & set(bench.evaluated)
+
+
+def test_a_search_that_is_stopped_ends_with_one_kernel_for_the_whole_range() -> None:
+    bench, stop = Bench(), threading.Event()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, PhaseEntered) and "sizes of m" in event.detail:
+            stop.set()
+
+    record = tuned(bench, on_event=on_event, stop=stop)
+    assert record.interrupted
+    assert package_of(bench, record).manifest.members == ()
+
+
+def test_a_cancelled_set_leaves_its_records() -> None:
+    bench, cancel = Bench(), threading.Event()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, CandidateRecorded):
+            cancel.set()
+
+    with pytest.raises(Cancelled):
+        tuned(bench, on_event=on_event, cancel=cancel)
+    known = bench.store.kernel(GEMM, bench.device.key, REGIME)
+    assert known is not None
+    assert known.role == "fallback"
+
+
+def test_the_caller_hears_of_all_sizes_as_of_one_search() -> None:
+    events: list[Event] = []
+    bench = Bench()
+    record = tuned(bench, on_event=events.append)
+    told = [event for event in events if isinstance(event, CandidateRecorded)]
+    assert [event.trials for event in told] == list(range(1, len(told) + 1))
+    assert all(event.of >= event.trials for event in told)
+    (selected,) = (event for event in events if isinstance(event, KernelSelected))
+    assert selected.kernel == record.id
+    assert [event.kind for event in events[-1:]] == ["done"]
+
+
+def test_a_fixed_m_is_tuned_to_one_kernel() -> None:
+    bench = Bench()
+    assert type(tuning_of(GEMM.with_(m=64), bench, REGIME)) is Tuning
+    assert type(tuning_of(GEMM, bench, REGIME)) is SetTuning
+
+
+def test_a_set_that_was_tuned_runs_every_m(tmp_path: Path) -> None:
+    gemm = Gemm.parse("1..3x48x16:f32:nt")
+    budget = Budget.of("quick", trials=1)
+    kernel = tune(TuneRequest.of(gemm, "cpu", REGIME, budget), lock_dir=tmp_path)
+    assert kernel.record.role == "tuned"
+    assert kernel.manifest.certificate_fault == ""
+    rng = np.random.default_rng(0)
+    for m in (1, 2, 3):
+        a, b = rng.integers(-3, 4, (m, 16)).astype(np.float32), rng.integers(-3, 4, (48, 16)).astype(np.float32)
+        np.testing.assert_array_equal(kernel(a, b), a @ b.T)
+        assert kernel.member(m).gemm.m_min <= m <= kernel.member(m).gemm.m_max

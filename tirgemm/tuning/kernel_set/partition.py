@@ -1,0 +1,88 @@
+"""Partition of a range of m into few ranges, each served by one config: a dynamic program over the sizes compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from tirgemm.config import Config
+from tirgemm.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """How a config does at one size: ``ratio`` of its median time to the fastest's there, and ``shown``, the least
+    ratio that the samples show with confidence. Neither is below 1."""
+
+    ratio: float
+    shown: float
+
+
+# What a config is taken to lose at a size at which nobody timed it: more than any that is chosen for its speed.
+UNKNOWN = Loss(2.0, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The sizes from index ``first`` to ``last``, served by ``config``; ``loss`` is the largest of its ratios there."""
+
+    first: int
+    last: int
+    config: Config
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Segments that serve the sizes so far. Plans compare by the worst loss shown, then by the losses' product."""
+
+    worst: float
+    total: float
+    segments: tuple[Segment, ...]
+
+    @property
+    def order(self) -> tuple[float, float]:
+        return self.worst, self.total
+
+
+def partition(
+    losses: Sequence[Mapping[Config, Loss]],
+    configs: Collection[Config],
+    *,
+    tolerance: float,
+    most: int,
+    refused: Collection[tuple[int, int, Config]] = (),
+) -> list[Segment]:
+    """The fewest segments of which none is shown to lose more than ``tolerance`` at any size; of as few those that lose
+    least.
+
+    ``losses`` has, size by size, those of what was timed there. One of ``configs`` may serve a segment where it was
+    timed at the largest of its sizes, which shows that it can be built for that; ``refused`` are segments that it may
+    not serve all the same. Where ``most`` segments do not keep within the tolerance, those that lose least at the worst
+    size. Raises InvalidRequest where none of the configs serves the last size.
+    """
+    plans: list[dict[int, _Plan]] = [{0: _Plan(1.0 + tolerance, 0.0, ())}]
+    for last in range(len(losses)):
+        ended: dict[int, _Plan] = {}
+        for config in configs:
+            if config not in losses[last]:
+                continue
+            shown, ratio, total = 1.0, 1.0, 0.0
+            for first in range(last, -1, -1):
+                loss = losses[first].get(config, UNKNOWN)
+                shown, ratio, total = max(shown, loss.shown), max(ratio, loss.ratio), total + math.log(loss.ratio)
+                if (first, last, config) in refused:
+                    continue
+                segment = Segment(first, last, config, ratio)
+                for count, before in plans[first].items():
+                    plan = _Plan(max(before.worst, shown), before.total + total, (*before.segments, segment))
+                    known = ended.get(count + 1)
+                    if count < most and (known is None or plan.order < known.order):
+                        ended[count + 1] = plan
+        plans.append(ended)
+    offered = plans[-1]
+    if not offered:
+        raise InvalidRequest(f"none of {len(configs)} configs serves the last of {len(losses)} sizes")
+    least = min(plan.worst for plan in offered.values())
+    return list(offered[min(count for count, plan in offered.items() if plan.worst <= least)].segments)

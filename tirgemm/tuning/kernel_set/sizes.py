@@ -1,0 +1,18 @@
+"""Sizes of m at which the kernels of a set are searched and compared."""
+
+from __future__ import annotations
+
+from tirgemm.gemm import Range
+
+
+def searched_sizes(m: Range) -> tuple[int, ...]:
+    """Both ends of a range and, between them, the powers of two and one and a half times those, ascending."""
+    powers = [1 << exponent for exponent in range(m.high.bit_length())]
+    between = {*powers, *(power * 3 // 2 for power in powers[1:])}
+    return tuple(sorted({m.low, m.high, *(size for size in between if m.low < size < m.high)}))
+
+
+def coarse_first(sizes: tuple[int, ...]) -> list[int]:
+    """The same, the ends and the powers of two before those between them: what is searched where time is short."""
+    ends = {sizes[0], sizes[-1]}
+    return sorted(sizes, key=lambda size: (size not in ends, size & (size - 1) != 0, size))

@@ -1,0 +1,110 @@
+"""Kernels of a set: each certified and timed for its part of the range, all of them packed and stored as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tirgemm.artifact import Trust, read
+from tirgemm.config import Config
+from tirgemm.errors import VerificationFailed
+from tirgemm.gemm import Gemm
+from tirgemm.timings import MemberTiming, SearchSummary, Timings
+from tirgemm.tuning.finish import Finalist, FinishPlan, built_finalists, certified, reported_timings
+from tirgemm.tuning.kernel_set.partition import Segment
+from tirgemm.tuning.records import Certificate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.records.row_signatures import row_signature
+from tirgemm.tuning.selection import DEFAULT, Choice, ratio_low
+from tirgemm.tuning.workbench import SetMember
+
+if TYPE_CHECKING:
+    from tirgemm.tuning.tune import Tuning
+
+
+# What a set may lose at a size that was searched, against the fastest there.
+TOLERANCE = 0.03
+
+
+@dataclass(frozen=True)
+class Member:
+    """A kernel for a part of the range, with its evidence and its times."""
+
+    gemm: Gemm
+    finalist: Finalist
+    certificate: Certificate
+    timings: Timings
+
+
+def built_member(part: Tuning, segment: Segment, summary: SearchSummary, plan: FinishPlan) -> Member:
+    """The segment's config as the kernel of ``part``, certified and timed beside that part's default. Raises what ends
+    it."""
+    with part.workbench.waits_told(part.tell_wait):
+        default = _default(part)
+        finalists = built_finalists(part, list(dict.fromkeys([segment.config, *([default] if default else [])])))
+        winner = next((f for f in finalists if f.config == segment.config), None)
+        if winner is None:
+            # Built once more, alone: the future raises why it does not.
+            part.evaluator.built(part.workbench.build(part.gemm, segment.config))
+            (winner,) = built_finalists(part, [segment.config])
+        beside = next((f for f in finalists if f.config == default), winner)
+        evidence = certified(part, winner, beside, plan)
+        if _loses(evidence.report):
+            reason = f"serves m = {part.gemm.m}: the default, which is faster there than what was chosen"
+            evidence, winner = certified(part, beside, beside, plan), beside
+        else:
+            reason = (
+                f"serves m = {part.gemm.m}: at most {segment.loss - 1:.1%} behind the fastest at the sizes compared"
+            )
+        choice = Choice(0, reason, 1.0, 1.0, 1.0)
+        timings = reported_timings(part, winner, beside, evidence, choice, summary, plan)
+    return Member(part.gemm, winner, evidence.certificate, timings)
+
+
+def _loses(report: SampleSet) -> bool:
+    """Whether the default that ran beside is shown to be faster, by more than a set may lose."""
+    default = report.baselines.get(DEFAULT, ())
+    return bool(default) and ratio_low(report.samples_us, default) > 1 + TOLERANCE
+
+
+def _default(part: Tuning) -> Config | None:
+    """The fastest default of the part's families, of those that were measured."""
+    defaults = [family.default(part.gemm, part.device, part.regime) for family in part.families]
+    times = {c.config: c.search_us for c in part.recorded() if c.status is Status.MEASURED and c.config in defaults}
+    return min(times, key=lambda config: times[config] or 0.0, default=None)
+
+
+def set_record(tuning: Tuning, members: Sequence[Member], summary: SearchSummary) -> KernelRecord:
+    """The members packed, signed and stored as the answer; one alone is a kernel like any other. Raises
+    VerificationFailed where they are invariant and give one row different bits."""
+    if len({row_signature(member.certificate) for member in members}) > 1:
+        raise VerificationFailed(f"the kernels of {tuning.gemm}, which is invariant, do not give a row the same bits")
+    last, evaluator = members[-1], tuning.evaluator
+    if len(members) == 1:
+        return evaluator.store_kernel(
+            last.finalist.config, last.finalist.binary, "tuned", last.certificate, last.timings, summary.trials
+        )
+    timings = replace(last.timings, members=tuple(_timing(tuning, member) for member in members))
+    package = tuning.workbench.package_set(
+        tuning.gemm,
+        [SetMember(m.gemm, m.finalist.config, m.finalist.binary, m.certificate.to_json(), m.timings) for m in members],
+        timings,
+        (tuning.regime, "tuned"),
+    )
+    joined = read(package, Trust.of(tuning.workbench.signer.public)).manifest.certificate
+    assert joined is not None
+    return evaluator.store_package(
+        package, last.finalist.config, "tuned", Certificate.from_json(joined), timings, summary.trials
+    )
+
+
+def _timing(tuning: Tuning, member: Member) -> MemberTiming:
+    timing, config = member.timings.of(tuning.regime), member.finalist.config
+    return MemberTiming(
+        str(member.gemm.m),
+        config.family,
+        str(config),
+        config.digest,
+        member.certificate.kernel_sha256,
+        timing.median_us if timing else None,
+    )

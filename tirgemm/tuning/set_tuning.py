@@ -1,0 +1,292 @@
+"""``SetTuning``: tuning of a problem whose m is a range, to the few kernels that serve it.
+
+The same search as a fixed m's runs at sizes of m over the range, all on one scheduler. What is fastest at one size is
+timed at the others; a dynamic program cuts the range, and each part's kernel is built for that part and certified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from tirgemm.artifact.manifest import MAX_KERNELS
+from tirgemm.config import Config
+from tirgemm.errors import Cancelled, InvalidConfig, InvalidRequest, TirgemmError, VerificationFailed
+from tirgemm.events import CandidateRecorded, Event, KernelSelected, Phase, PhaseEntered
+from tirgemm.families import family_named, refusal
+from tirgemm.families.base import require_valid
+from tirgemm.families.choice import expected_time_us
+from tirgemm.families.common.ranking_model import ranking_model
+from tirgemm.gemm import Gemm, Range, Regime
+from tirgemm.timings import SearchEnd, SearchSummary
+from tirgemm.tuning.budget import Budget
+from tirgemm.tuning.finish import QUICK, FinishPlan, Selection, mark_failed
+from tirgemm.tuning.kernel_set.partition import Loss, Segment, partition
+from tirgemm.tuning.kernel_set.sizes import coarse_first, searched_sizes
+from tirgemm.tuning.records import KernelRecord, Status
+from tirgemm.tuning.selection import ratio_low
+from tirgemm.tuning.set_members import TOLERANCE, Member, built_member, set_record
+from tirgemm.tuning.sweep import Sweep
+from tirgemm.tuning.tune import Tuning
+from tirgemm.tuning.tuning_task import Control
+from tirgemm.tuning.workbench import Workbench
+
+# Of each size so many of the fastest may serve others; at each so many of the others', nearest first, are timed.
+OFFERED, VISITORS = 2, 8
+# The same of an effort that searches nothing beyond the first configs.
+OFFERED_QUICK, VISITORS_QUICK = 1, 4
+# What is fast at a size that is no neighbour is timed where it is expected to take at most so many times the best.
+PROMISING = 1.3
+# The race at each size that compares them.
+COMPARISON = FinishPlan(finalists=7, samples=20, selection_s=0.5, confirms=False)
+# Of the measurements behind the search, which are few; none of them is left out for want of time.
+BEHIND_SECONDS = 3600.0
+# In the order in which they say how a search of many sizes ended.
+_ENDS: tuple[SearchEnd, ...] = ("interrupted", "seconds", "trials", "expected_gain", "complete", "exhausted")
+
+
+def tuning_of(
+    gemm: Gemm,
+    workbench: Workbench,
+    regime: Regime = "sustained",
+    budget: Budget | None = None,
+    *,
+    seed: int = 0,
+    families: Iterable[str] | None = None,
+    control: Control | None = None,
+) -> Tuning:
+    """The tuning of a problem: to one kernel, or to a set where m is a range."""
+    kind = SetTuning if isinstance(gemm.m, Range) else Tuning
+    return kind(gemm, workbench, regime, budget, seed=seed, families=families, control=control)
+
+
+class SetTuning(Tuning):
+    """One tuning of one problem whose m is a range. The fallback is one kernel for all of it.
+
+    The budget's trials are those of each size, its seconds those of all the searches together. A search that is stopped
+    ends with one kernel for the whole range.
+    """
+
+    _told = _expected = 0
+
+    @property
+    def m(self) -> Range:
+        """The whole range."""
+        assert isinstance(self.gemm.m, Range)
+        return self.gemm.m
+
+    def improved(self, known: KernelRecord) -> KernelRecord:
+        """Search the sizes, cut the range, certify each part's kernel, store them as the answer."""
+        self.enter(Phase.STARTING, f"the search of {len(searched_sizes(self.m))} sizes of m")
+        tunings = self._size_tunings()
+        summary = self._searched(tunings)
+        self.raise_if_cancelled()
+        if self._stopped():
+            return super().improved(known)
+        count = OFFERED if self.effort.searches else OFFERED_QUICK
+        offered = {tuning.gemm.m_max: _fastest(tuning)[:count] for tuning in tunings}
+        tunings = [tuning for tuning in tunings if offered[tuning.gemm.m_max]]
+        self._measure(tunings, {tuning.gemm: self._visitors(tuning, offered) for tuning in tunings})
+        self.enter(Phase.CHOOSING, f"at {len(tunings)} sizes of m")
+        losses = [self._losses(tuning) for tuning in tunings if not self._stopped()]
+        if self._stopped():
+            return super().improved(known)
+        configs = dict.fromkeys(config for best in offered.values() for config in best)
+        members = self._members([tuning.gemm.m_max for tuning in tunings], losses, list(configs), summary)
+        if members is None:
+            return super().improved(known)
+        record = set_record(self, members, summary)
+        self.emit(KernelSelected(kernel=record.id, config=str(record.config), timings=record.timings))
+        return record
+
+    def _stopped(self) -> bool:
+        return self.end.stopping
+
+    # -- sizes ---------------------------------------------------------------------------------
+
+    def _size_tunings(self) -> list[Tuning]:
+        """A tuning of each size that a family writes, ascending: of the range up to it, at its high end."""
+        sizes = searched_sizes(self.m)
+        tunings = [self._part(self.m.low, size) for size in sizes]
+        return [tuning for tuning in tunings if tuning is not None]
+
+    def _part(self, low: int, high: int) -> Tuning | None:
+        """The tuning of a part of the range; None where no family writes that."""
+        gemm = self.gemm.with_(m=Range(low, high))
+        names = [family.name for family in self.families if refusal(family, gemm, self.device) is None]
+        if not names:
+            return None
+        control = Control(self._relay, self.end.cancel, self.end.stop, self.between_batches)
+        return Tuning(gemm, self.workbench, self.regime, self.budget, seed=self.seed, families=names, control=control)
+
+    def _relay(self, event: Event) -> None:
+        """Tell the caller of one size's search as of the whole."""
+        if isinstance(event, CandidateRecorded):
+            self._told += 1
+            self.emit(replace(event, trials=self._told, of=self._expected, standing=self.standing()))
+        elif isinstance(event, PhaseEntered):
+            self.emit(event)
+
+    def _sweep(
+        self, tunings: Sequence[Tuning], seconds: float, configs: Mapping[Gemm, Sequence[Config]] | None
+    ) -> Sweep:
+        sweep = Sweep(tunings, seconds=seconds, configs=configs, selects=False)
+        self._expected = self._told + sum(max(0, one.loop.limit - one.loop.trials) for one in sweep.problems)
+        sweep.run()
+        return sweep
+
+    def _searched(self, tunings: list[Tuning]) -> SearchSummary:
+        """Search every size within the budget; what that came to, with the counts of the largest."""
+        rank = {size: number for number, size in enumerate(coarse_first(tuple(t.gemm.m_max for t in tunings)))}
+        ordered = sorted(tunings, key=lambda tuning: rank[tuning.gemm.m_max])
+        sweep = self._sweep(ordered, self.budget.seconds, None)
+        ends = {problem.loop.ended for problem in sweep.problems}
+        whole = next(problem for problem in sweep.problems if problem.tuning.gemm == self.gemm)
+        ended = next((end for end in _ENDS if end in ends), whole.loop.ended)
+        return replace(self.searched(whole.loop, ended), sizes=tuple(tuning.gemm.m_max for tuning in tunings))
+
+    def _measure(self, tunings: Sequence[Tuning], configs: Mapping[Gemm, Sequence[Config]]) -> None:
+        """Build, verify, time and record given configs of given parts."""
+        wanted = [tuning for tuning in tunings if configs[tuning.gemm]]
+        if wanted and not self._stopped():
+            self._sweep(wanted, BEHIND_SECONDS, configs)
+        self.raise_if_cancelled()
+
+    # -- comparison ----------------------------------------------------------------------------
+
+    def _visitors(self, tuning: Tuning, offered: Mapping[int, Sequence[Config]]) -> list[Config]:
+        """What is fast at other sizes and worth timing at this one, the nearest sizes' first."""
+        here, sizes = tuning.gemm.m_max, sorted(offered)
+        own, place = offered[here], sizes.index(here)
+        visitors: dict[Config, None] = {}
+        most = VISITORS if self.effort.searches else VISITORS_QUICK
+        for size in sorted(sizes, key=lambda size: abs(sizes.index(size) - place)):
+            for config in offered[size]:
+                if config in own or len(visitors) == most or not self._is_valid(tuning.gemm, config):
+                    continue
+                near = abs(sizes.index(size) - place) <= 1
+                if near or self._expect(tuning.gemm, config) <= PROMISING * self._expect(tuning.gemm, own[0]):
+                    visitors[config] = None
+        return list(visitors)
+
+    def _is_valid(self, gemm: Gemm, config: Config) -> bool:
+        family = family_named(config.family)
+        if refusal(family, gemm, self.device) is not None:
+            return False
+        with suppress(InvalidConfig):
+            require_valid(family, gemm, config, self.device)
+            return True
+        return False
+
+    def _expect(self, gemm: Gemm, config: Config) -> float:
+        """Microseconds that the model expects."""
+        family, model = family_named(config.family), ranking_model(self.device)
+        return expected_time_us(family, config, gemm, self.device, self.regime, model)
+
+    def _losses(self, tuning: Tuning) -> dict[Config, Loss]:
+        """What everything that was measured at one size loses there: the fastest by a race between them, the others by
+        the search, as far as the race's times lie from its."""
+        measured = _measured(tuning)
+        plan = COMPARISON if self.effort.searches else replace(COMPARISON, selection_s=QUICK.selection_s / 2)
+        with self.workbench.waits_told(tuning.tell_wait):
+            raced = Selection(tuning, plan).samples
+        if not raced:
+            best = min(measured.values())
+            return {config: Loss(us / best, us / best) for config, us in measured.items()}
+        times = {config: samples.median_us for config, samples in raced.items()}
+        fastest = min(times, key=lambda config: times[config])
+        scales = sorted(times[config] / measured[config] for config in times)
+        losses = {}
+        for config, us in measured.items():
+            ratio = max(1.0, us * scales[len(scales) // 2] / times[fastest])
+            losses[config] = Loss(ratio, ratio)
+        for config, samples in raced.items():
+            shown = ratio_low(samples.samples_us, raced[fastest].samples_us, seed=self.seed)
+            losses[config] = Loss(times[config] / times[fastest], max(1.0, shown))
+        return losses
+
+    # -- the kernels of the set -----------------------------------------------------------------
+
+    def _members(
+        self, sizes: list[int], losses: list[dict[Config, Loss]], configs: list[Config], summary: SearchSummary
+    ) -> list[Member] | None:
+        """The kernels that serve the range, certified; None where the user stopped it before. What fails is recorded so
+        and the range cut without it. Raises VerificationFailed where nothing is left, Cancelled."""
+        refused: set[tuple[int, int, Config]] = set()
+        made: dict[tuple[Gemm, Config], Member] = {}
+        while True:
+            try:
+                segments = partition(losses, configs, tolerance=TOLERANCE, most=MAX_KERNELS, refused=refused)
+            except InvalidRequest as error:
+                raise VerificationFailed(
+                    f"none of the fastest kernels of {self.gemm} passed its certificate"
+                ) from error
+            borders = self._borders(sizes, segments)
+            parts = {segment: self._part(low, high) for segment, (low, high) in zip(segments, borders, strict=True)}
+            built = {part.gemm: [segment.config] for segment, part in parts.items() if part is not None}
+            self._measure([part for part in parts.values() if part is not None], built)
+            if self._stopped():
+                return None
+            members = []
+            for segment, part in parts.items():
+                member = self._member(part, segment, made, summary)
+                if member is None:
+                    refused.add((segment.first, segment.last, segment.config))
+                else:
+                    members.append(member)
+            if len(members) == len(segments):
+                self.end.finishing = True
+                return members
+
+    def _member(
+        self, part: Tuning | None, segment: Segment, made: dict[tuple[Gemm, Config], Member], summary: SearchSummary
+    ) -> Member | None:
+        """The certified kernel of one part; None where there is none, which is recorded. Raises Cancelled."""
+        candidate = None if part is None else self.store.candidate(part.evaluator.key(segment.config))
+        if part is None or candidate is None or candidate.status is not Status.MEASURED:
+            return None
+        key = part.gemm, segment.config
+        part.end.finishing = True
+        try:
+            if key not in made:
+                made[key] = built_member(part, segment, summary, self.plan)
+        except Cancelled:
+            raise
+        except TirgemmError as error:
+            mark_failed(part, segment.config, error)
+            return None
+        return made[key]
+
+    def _borders(self, sizes: list[int], segments: list[Segment]) -> list[tuple[int, int]]:
+        """The range of m of each segment. Between two sizes the border is at the smaller one, or half way where the
+        kernel below is no slower there than the one above."""
+        between = [(sizes[s.last], (sizes[s.last] + sizes[s.last + 1]) // 2) for s in segments[:-1]]
+        tunings = {middle: self._part(self.m.low, middle) for size, middle in between if middle > size}
+        pairs = {
+            tuning.gemm: [segments[number].config, segments[number + 1].config]
+            for number, (_, middle) in enumerate(between)
+            if (tuning := tunings.get(middle)) is not None
+        }
+        self._measure([tuning for tuning in tunings.values() if tuning is not None], pairs)
+        ranges, low = [], self.m.low
+        for number, (size, middle) in enumerate(between):
+            tuning = tunings.get(middle)
+            times = _measured(tuning) if tuning is not None else {}
+            below, above = (times.get(segments[n].config) for n in (number, number + 1))
+            high = middle if below is not None and above is not None and below <= above else size
+            ranges.append((low, high))
+            low = high + 1
+        return [*ranges, (low, self.m.high)]
+
+
+def _measured(tuning: Tuning) -> dict[Config, float]:
+    """Microseconds by the search of what was measured of the families that it is of."""
+    recorded = [c for c in tuning.recorded() if c.status is Status.MEASURED and tuning.is_ours(c.config)]
+    return {c.config: c.search_us for c in recorded if c.search_us is not None}
+
+
+def _fastest(tuning: Tuning) -> list[Config]:
+    """What was measured, fastest first."""
+    times = _measured(tuning)
+    return sorted(times, key=lambda config: times[config])
