@@ -7,6 +7,8 @@ from typing import Any
 from fastapi import FastAPI
 
 from tirgemm._version import __version__
+from tirgemm.service.access.key_check import KeyCheck
+from tirgemm.service.access.security_scheme import describe_security
 from tirgemm.service.http import problems
 from tirgemm.service.http.body_limit import BodyLimit
 from tirgemm.service.http.head_requests import HeadRequests
@@ -26,7 +28,7 @@ class App(FastAPI):
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
-            self.openapi_schema = problems.describe(super().openapi())
+            self.openapi_schema = describe_security(problems.describe(super().openapi()))
         return self.openapi_schema
 
 
@@ -46,6 +48,7 @@ def create_app(state: ServiceState) -> FastAPI:
     # The last one added is asked first.
     app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES)
+    app.add_middleware(KeyCheck, state=state)
     app.add_middleware(
         HostCheck, names=own_names(state.settings.host, state.settings.hosts), header_bytes=MAX_HEADER_BYTES
     )
