@@ -68,7 +68,7 @@ class Client:
     ``timeout`` bounds every read in seconds; a service that is away is retried for ``patience`` seconds, but for a
     kernel that is in the cache: that is served at once, and the log of ``tirgemm.client`` told its age. ``offline``
     asks the service nothing and serves from the cache alone. ``key`` is the API key (default: TIRGEMM_KEY); over plain
-    HTTP it is sent to loopback only, unless ``key_over_http``. Methods raise ServiceError (with the problem document),
+    HTTP it is sent to loopback only, unless TIRGEMM_KEY_OVER_HTTP is 1. Methods raise ServiceError (with the problem document),
     ServiceUnreachable and, offline, NotCached, and may be called from several threads.
     """
 
@@ -82,7 +82,6 @@ class Client:
         patience: float = 30.0,
         offline: bool = False,
         key: str | None = None,
-        key_over_http: bool | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.cache = Cache(Path(cache_dir) if cache_dir else user_cache() / "artifacts")
@@ -94,7 +93,7 @@ class Client:
             patience=patience,
             offline=offline,
             transport=transport,
-            key=key_header(url, key, key_over_http),
+            key=key_header(url, key),
         )
         self._server = ServerTrust(self.url, None if trust is None else as_trust(trust), self._keys)
         self._artifacts = ArtifactSource(self._session, self._server, self.cache, self.index)

@@ -7,8 +7,8 @@ from typing import Any
 from fastapi import FastAPI
 
 from tirgemm._version import __version__
-from tirgemm.service.access.key_check import KeyCheck
-from tirgemm.service.access.security_scheme import describe_security
+from tirgemm.service.http.key_check import KeyCheck
+from tirgemm.service.http.security_scheme import describe_security
 from tirgemm.service.http import problems
 from tirgemm.service.http.body_limit import BodyLimit
 from tirgemm.service.http.head_requests import HeadRequests

@@ -17,7 +17,7 @@ from tirgemm.errors import InvalidRequest, ServiceError
 SECRET = "tirgemm_" + "k" * 43
 
 
-def sent_to(url: str, folder: Path, key: str | None = None, over_http: bool | None = None) -> list[str | None]:
+def sent_to(url: str, folder: Path, key: str | None = None) -> list[str | None]:
     """The Authorization headers of what a client sends."""
     seen: list[str | None] = []
 
@@ -27,7 +27,7 @@ def sent_to(url: str, folder: Path, key: str | None = None, over_http: bool | No
         return httpx.Response(200, json={"version": "1"})
 
     transport = httpx.MockTransport(answer)
-    with Client(url, cache_dir=folder, key=key, key_over_http=over_http, transport=transport) as client:
+    with Client(url, cache_dir=folder, key=key, transport=transport) as client:
         client.meta()
         assert SECRET not in repr(client) + repr(vars(client))
     return seen
@@ -52,10 +52,11 @@ def test_plain_http_to_others_is_refused_unless_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = "http://tuner.example"
+    with pytest.raises(InvalidRequest):
+        sent_to("http://127.0.0.1.tuner.example", tmp_path, SECRET)
     with pytest.raises(InvalidRequest, match="not sent over plain HTTP") as refused:
         sent_to(url, tmp_path, SECRET)
     assert SECRET not in str(refused.value)
-    assert sent_to(url, tmp_path, SECRET, over_http=True) == [f"Bearer {SECRET}"]
     monkeypatch.setenv("TIRGEMM_KEY", SECRET)
     with caplog.at_level(logging.WARNING):
         assert sent_to(url, tmp_path) == [None]
@@ -63,7 +64,7 @@ def test_plain_http_to_others_is_refused_unless_told_so(
     assert SECRET not in caplog.text
     monkeypatch.setenv("TIRGEMM_KEY_OVER_HTTP", "1")
     assert sent_to(url, tmp_path) == [f"Bearer {SECRET}"]
-    assert sent_to("http://127.0.0.1.nip.example", tmp_path, SECRET, over_http=True) == [f"Bearer {SECRET}"]
+    assert sent_to(url, tmp_path, SECRET) == [f"Bearer {SECRET}"]
 
 
 @pytest.mark.parametrize("secret", ["", "a b", "a\nb", "ä", "x" * 513])

@@ -37,12 +37,12 @@ class KeyHeader:
         return request
 
 
-def key_header(url: str, key: str | None, over_http: bool | None = None) -> KeyHeader | None:
+def key_header(url: str, key: str | None) -> KeyHeader | None:
     """The header for the service at ``url``; None where there is no key.
 
-    ``key`` is by default what TIRGEMM_KEY holds. Over plain HTTP it goes to loopback only, unless ``over_http`` (by
-    default whether TIRGEMM_KEY_OVER_HTTP is 1) allows more: one that was given is refused then with InvalidRequest, and
-    one from the environment is left out with a warning. Raises InvalidRequest for what is no key.
+    ``key`` is by default what TIRGEMM_KEY holds. Over plain HTTP it goes to loopback only, unless
+    TIRGEMM_KEY_OVER_HTTP is 1: one that was given is refused then with InvalidRequest, and one from the environment is
+    left out with a warning. Raises InvalidRequest for what is no key.
     """
     secret = os.environ.get(VARIABLE, "") if key is None else key
     if not secret and key is None:
@@ -51,11 +51,10 @@ def key_header(url: str, key: str | None, over_http: bool | None = None) -> KeyH
     if not _SECRET.fullmatch(secret):
         raise InvalidRequest(f"{name} is no API key: it must be 1 to 512 visible ASCII characters, without spaces")
     parts = urlsplit(url)
-    allowed = os.environ.get(PLAIN_VARIABLE, "") == "1" if over_http is None else over_http
-    if parts.scheme == "https" or is_loopback(parts.hostname or "") or allowed:
+    if parts.scheme == "https" or is_loopback(parts.hostname or "") or os.environ.get(PLAIN_VARIABLE, "") == "1":
         return KeyHeader(secret, url)
     words = f"anybody between here and {parts.hostname} could read it: use https, or {PLAIN_VARIABLE}=1"
     if key is not None:
-        raise InvalidRequest(f"the API key is not sent over plain HTTP, where {words} or key_over_http=True")
+        raise InvalidRequest(f"the API key is not sent over plain HTTP, where {words}")
     LOG.warning("%s is not sent to %s over plain HTTP, where %s", VARIABLE, parts.hostname, words)
     return None
