@@ -117,7 +117,7 @@ def test_the_kernel_that_multiplies_is_known_without_machine_code(family: str) -
 
 
 def test_waves_of_a_persistent_kernel_are_of_its_tiles() -> None:
-    found = explained(Gemm.parse("4096x4096x4096:bf16:nt"), "wgmma")
+    found = explained(Gemm.parse("4096x4096x4096:bf16:nt"), "wgmma", "cluster_m=1,cluster_n=1")
     waves, cut = found.main.waves, found.cut
     assert waves is not None
     assert cut is not None

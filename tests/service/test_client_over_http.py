@@ -20,7 +20,7 @@ from tirgemm import Client, Device, Gemm
 from tirgemm.errors import Cancelled, ServiceError
 from tirgemm.events import CandidateRecorded, Done, Event
 from tirgemm.service import cli
-from tirgemm.timings import Timing, Timings
+from tirgemm.timings import SearchSummary, Timing, Timings
 from tirgemm.tuning.records import Certificate, KernelRecord
 from tirgemm.tuning_db import JobRequest, SqlStore
 
@@ -28,13 +28,19 @@ SHAPE = Gemm.parse("33x17x19:f32:nt")
 
 
 def packed_record(
-    store: SqlStore, request: JobRequest, role: Any = "tuned", salt: str = "", device: Device | None = None
+    store: SqlStore,
+    request: JobRequest,
+    role: Any = "tuned",
+    salt: str = "",
+    device: Device | None = None,
+    search: dict[str, Any] | None = None,
 ) -> KernelRecord:
     """A stored kernel with a real artifact, which says which role it has."""
     del salt
-    data = certified(
-        request.gemm, config=CONFIG, timings=Timings({"sustained": Timing(12.5)}), regime=request.regime, role=role
+    timings = Timings(
+        {"sustained": Timing(12.5)}, search=SearchSummary.from_json(search) if search is not None else None
     )
+    data = certified(request.gemm, config=CONFIG, timings=timings, regime=request.regime, role=role)
     certificate = Certificate("0" * 64, True, ({"name": "exact"},), "numpy fp64")
     record = KernelRecord(
         gemm=request.gemm,
@@ -46,7 +52,7 @@ def packed_record(
         artifact_sha256=store.put_blob(data),
         artifact_bytes=len(data),
         certificate=certificate,
-        timings=Timings({"sustained": Timing(12.5)}),
+        timings=timings,
         trials=request.trials,
         created_at="2026-01-01T00:00:00Z",
     )

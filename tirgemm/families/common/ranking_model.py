@@ -36,7 +36,8 @@ FARTHEST = 8
 LEAST_PROBLEMS = 4
 _OPERANDS: tuple[Operand, ...] = ("a", "b", "d")
 
-Sizes = tuple[int, int, int]
+# Rows of m, n, k.
+Sizes = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class RankingModel:
     regime, then by the kind of problem (``kinds_of``), the sizes m, n, k that it was trained on."""
 
     trees: TreeEnsemble
-    domain: Mapping[str, Mapping[str, Sequence[Sizes]]]
+    domain: Mapping[str, Mapping[str, Sizes]]
     provenance: Mapping[str, Any]
 
     @classmethod
@@ -55,7 +56,7 @@ class RankingModel:
             raise ValueError(f"its format is {document.get('format')!r}, not {FORMAT!r}")
         try:
             domain = {
-                place: {kind: [(int(m), int(n), int(k)) for m, n, k in sizes] for kind, sizes in kinds.items()}
+                place: {kind: np.array(sizes, np.float64).reshape(-1, 3) for kind, sizes in kinds.items()}
                 for place, kinds in document["domain"].items()
             }
             return cls(TreeEnsemble.of_xgboost(document["xgboost"]), domain, dict(document["provenance"]))
@@ -71,12 +72,11 @@ class RankingModel:
     def times_away(self, family: str, gemm: Gemm, regime: str) -> float:
         """How many times larger or smaller a size is than that of the nearest problem of its kind that was trained on:
         of the size that differs most. Infinite where there is none."""
-        own = (gemm.m_max, gemm.n, gemm.k)
-        ratios = (
-            (max(a, b) / min(a, b) for a, b in zip(own, other, strict=True))
-            for other in self.domain.get(domain_key(family, regime), {}).get(kinds_of(gemm)[0], ())
-        )
-        return min(map(max, ratios), default=math.inf)
+        sizes = self.domain.get(domain_key(family, regime), {}).get(kinds_of(gemm)[0])
+        if sizes is None or not len(sizes):
+            return math.inf
+        ratios = sizes / (gemm.m_max, gemm.n, gemm.k)
+        return float(np.maximum(ratios, 1 / ratios).max(axis=1).min())
 
     def log_gain(self, features: Mapping[str, Any], configs: ConfigColumns) -> npt.NDArray[np.float64]:
         """For each config the logarithm of its estimate over the time that the model expects, beside a constant."""
