@@ -68,8 +68,8 @@ class Client:
     ``timeout`` bounds every read in seconds; a service that is away is retried for ``patience`` seconds, but for a
     kernel that is in the cache: that is served at once, and the log of ``tirgemm.client`` told its age. ``offline``
     asks the service nothing and serves from the cache alone. ``key`` is the API key (default: TIRGEMM_KEY); over plain
-    HTTP it is sent to loopback only, unless TIRGEMM_KEY_OVER_HTTP is 1. Methods raise ServiceError (with the problem document),
-    ServiceUnreachable and, offline, NotCached, and may be called from several threads.
+    HTTP it is sent to loopback only, unless TIRGEMM_KEY_OVER_HTTP is 1. Methods raise ServiceError (with the problem
+    document), ServiceUnreachable and, offline, NotCached, and may be called from several threads.
     """
 
     def __init__(

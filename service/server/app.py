@@ -7,13 +7,13 @@ from typing import Any
 from fastapi import FastAPI
 
 from tirgemm._version import __version__
-from tirgemm.service.http.key_check import KeyCheck
-from tirgemm.service.http.security_scheme import describe_security
 from tirgemm.service.http import problems
 from tirgemm.service.http.body_limit import BodyLimit
 from tirgemm.service.http.head_requests import HeadRequests
 from tirgemm.service.http.host_check import HostCheck, own_names
+from tirgemm.service.http.key_check import KeyCheck
 from tirgemm.service.http.routes import artifacts, explain, info, jobs, kernels
+from tirgemm.service.http.security_scheme import describe_security
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.settings import MAX_BODY_BYTES, MAX_HEADER_BYTES
 
