@@ -65,7 +65,8 @@ class Gemm:
     Sizes are in elements, leading dimensions (``ld*``) and batch strides (``stride_*``) too; 0 means dense,
     and a value that equals the dense one is stored as 0, so that equal problems are equal values.
     ``align`` is the alignment in bytes of every base address. ``alpha``, ``beta`` and ``bias`` say *whether*
-    they occur. C, bias and D have the output dtype; alpha and beta are passed as fp32.
+    they occur. C, bias and D have the output dtype; alpha and beta are passed as fp32. ``invariant``: the bits of a row
+    of D follow from that row's inputs alone, through every kernel of one ``row_class`` on one architecture.
 
     Raises InvalidGemm, with the field, the value and the limit, for anything that cannot be.
     """
@@ -92,6 +93,7 @@ class Gemm:
     bias: bool = False
     act: str = "none"
     deterministic: bool = False
+    invariant: bool = False
     _text: str = field(default="", init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -191,6 +193,12 @@ class Gemm:
         used: list[Operand] = ["a", "b", "d", *(("c",) if self.beta else ())]
         total = sum(self.span(op) * DTYPE_BYTES[self.operand_dtype(op)] for op in used)
         return total + (self.n * DTYPE_BYTES[self.out] if self.bias else 0)
+
+    @property
+    def row_class(self) -> Gemm:
+        """What the bits of a row may depend on: the problem with one row and dense operands, without batch."""
+        kept = {name: getattr(self, name) for name in ("dtype", "layout", "acc", "out", "alpha", "beta", "bias", "act")}
+        return Gemm(1, self.n, self.k, **kept, invariant=self.invariant)
 
     # -- text ----------------------------------------------------------------------------------
 
@@ -364,7 +372,7 @@ _INTEGERS = (
     "stride_d",
     "align",
 )
-_FLAGS = ("alpha", "beta", "bias", "deterministic")
+_FLAGS = ("alpha", "beta", "bias", "deterministic", "invariant")
 _FIELDS_TEXT = (*(f"{name}=" for name in (*_WORDS, *_INTEGERS)), *_FLAGS)
 
 

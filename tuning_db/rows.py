@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, Select, select
 
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -16,7 +16,15 @@ from tirgemm.timings import Timings
 from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db.database import Database
-from tirgemm.tuning_db.models import CandidateRow, CertificateRow, DeviceRow, GemmRow, KernelRow, SampleSetRow
+from tirgemm.tuning_db.models import (
+    ArtifactRow,
+    CandidateRow,
+    CertificateRow,
+    DeviceRow,
+    GemmRow,
+    KernelRow,
+    SampleSetRow,
+)
 from tirgemm.tuning_db.times import iso
 
 
@@ -143,8 +151,38 @@ def _candidate(row: Row[Any], sample_sets: tuple[SampleSet, ...]) -> Candidate:
     )
 
 
+KERNEL_COLUMNS = (
+    *KernelRow.__table__.columns,
+    GemmRow.text,
+    ArtifactRow.nbytes,
+    CertificateRow.kernel_sha256.label("cert_kernel"),
+    CertificateRow.passed,
+    CertificateRow.tests,
+    CertificateRow.reference,
+    CertificateRow.environment,
+    CertificateRow.at,
+)
+
+
+def select_kernels() -> Select[Any]:
+    """Kernels with their gemm, artifact and certificate: rows for ``kernel_of``."""
+    return (
+        select(*KERNEL_COLUMNS)
+        .join(GemmRow, GemmRow.id == KernelRow.gemm_id)
+        .join(ArtifactRow, ArtifactRow.sha256 == KernelRow.artifact_sha256)
+        .outerjoin(CertificateRow, CertificateRow.digest == KernelRow.certificate_digest)
+    )
+
+
+def invariant_kernels(connection: Connection, gemm: Gemm) -> list[KernelRecord]:
+    """The kernels whose rows may have to have the same bits as those of ``gemm``."""
+    same = [getattr(GemmRow, name) == getattr(gemm, name) for name in ("n", "k", "dtype", "layout")]
+    found = connection.execute(select_kernels().where(*same, GemmRow.text.contains(":invariant"))).all()
+    return [kernel_of(row) for row in found]
+
+
 def kernel_of(row: Row[Any]) -> KernelRecord:
-    """A kernel from a row of ``store.KERNEL_COLUMNS``."""
+    """A kernel from a row of ``KERNEL_COLUMNS``."""
     certificate = None
     if row.certificate_digest is not None:
         certificate = Certificate(

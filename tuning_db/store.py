@@ -6,7 +6,7 @@ import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 from sqlalchemy import ColumnElement, Connection, Select, case, delete, func, insert, select, update
 
@@ -16,6 +16,7 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.json_values import merged, plain_candidate, plain_samples
 from tirgemm.tuning.records.offer import Offer
+from tirgemm.tuning.records.row_signatures import require_same_rows
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.job_leases import note_progress, require_held
@@ -31,18 +32,6 @@ from tirgemm.tuning_db.models import (
     SampleSetRow,
 )
 from tirgemm.tuning_db.times import iso
-
-KERNEL_COLUMNS = (
-    *KernelRow.__table__.columns,
-    GemmRow.text,
-    ArtifactRow.nbytes,
-    CertificateRow.kernel_sha256.label("cert_kernel"),
-    CertificateRow.passed,
-    CertificateRow.tests,
-    CertificateRow.reference,
-    CertificateRow.environment,
-    CertificateRow.at,
-)
 
 
 class SqlStore:
@@ -160,7 +149,7 @@ class SqlStore:
             return _one_kernel(connection, kernel_id)
 
     def kernel(self, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:
-        wanted = select_kernels().where(
+        wanted = rows.select_kernels().where(
             GemmRow.text == str(gemm),
             KernelRow.device_key == device_key,
             KernelRow.regime == regime,
@@ -173,11 +162,11 @@ class SqlStore:
 
     def kernel_by_id(self, kernel_id: str) -> KernelRecord | None:
         with self.db.read() as connection:
-            row = connection.execute(select_kernels().where(KernelRow.id == kernel_id)).first()
+            row = connection.execute(rows.select_kernels().where(KernelRow.id == kernel_id)).first()
         return None if row is None else rows.kernel_of(row)
 
     def kernels(self, limit: int = 100, after: str = "") -> list[KernelRecord]:
-        wanted = select_kernels().order_by(KernelRow.seq.desc()).limit(max(limit, 0))
+        wanted = rows.select_kernels().order_by(KernelRow.seq.desc()).limit(max(limit, 0))
         with self.db.read() as connection:
             if after:
                 seq = connection.execute(select(KernelRow.seq).where(KernelRow.id == after)).scalar()
@@ -245,16 +234,6 @@ class SqlStore:
         with self.db.read() as connection:
             candidate_rows = connection.execute(wanted).all()
             return rows.candidates_of(candidate_rows, connection.execute(samples).all()) if candidate_rows else []
-
-
-def select_kernels() -> Select[Any]:
-    """Kernels with their gemm, artifact and certificate: rows for ``rows.kernel_of``."""
-    return (
-        select(*KERNEL_COLUMNS)
-        .join(GemmRow, GemmRow.id == KernelRow.gemm_id)
-        .join(ArtifactRow, ArtifactRow.sha256 == KernelRow.artifact_sha256)
-        .outerjoin(CertificateRow, CertificateRow.digest == KernelRow.certificate_digest)
-    )
 
 
 def select_key(key: CandidateKey) -> Select[int, str]:
@@ -346,11 +325,14 @@ def refresh_search_us(connection: Connection, number: int) -> None:
 def write_kernel(
     db: Database, connection: Connection, kernel: KernelRecord, origin: str = "", stored_at: str = ""
 ) -> str:
-    """Insert a kernel with its device, artifact and certificate; returns its id.
+    """Insert a kernel with its device, artifact and certificate; returns its id. Raises VerificationFailed for an
+    invariant one that gives a row other bits than one that is stored.
 
     With ``origin`` and ``stored_at`` it keeps its id and takes its place by that time; without, it comes before all
     that are there.
     """
+    if kernel.gemm.invariant:
+        require_same_rows(kernel, rows.invariant_kernels(connection, kernel.gemm))
     gemm_id = rows.gemm_id(db, connection, kernel.gemm)
     rows.put_device(db, connection, kernel.device, replace=not origin)
     certificate = rows.put_certificate(db, connection, kernel.certificate)
@@ -379,7 +361,7 @@ def write_kernel(
 
 
 def _one_kernel(connection: Connection, kernel_id: str) -> KernelRecord:
-    return rows.kernel_of(connection.execute(select_kernels().where(KernelRow.id == kernel_id)).one())
+    return rows.kernel_of(connection.execute(rows.select_kernels().where(KernelRow.id == kernel_id)).one())
 
 
 def _is_key(key: CandidateKey) -> tuple[ColumnElement[bool], ...]:

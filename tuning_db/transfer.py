@@ -26,7 +26,6 @@ from tirgemm.tuning_db.record_values import KernelIn, candidate_out, device_out,
 from tirgemm.tuning_db.store import (
     add_missing_samples,
     add_new_candidates,
-    select_kernels,
     write_candidate,
     write_kernel,
 )
@@ -133,7 +132,7 @@ def _records(db: Database, connection: Connection, artifacts: bool) -> Iterator[
         yield from map(candidate_out, rows.candidates_of(candidate_rows, taken))
         last = candidate_rows[-1].id
     if artifacts:
-        for row in connection.execute(select_kernels().order_by(KernelRow.seq)).all():
+        for row in connection.execute(rows.select_kernels().order_by(KernelRow.seq)).all():
             kernel = rows.kernel_of(row)
             yield kernel_out(kernel, db.blobs.get(kernel.artifact_sha256), row.stored_at)
 

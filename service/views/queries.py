@@ -17,8 +17,7 @@ from tirgemm.tuning.records.store import Store
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.jobs import IDS_AT_ONCE
 from tirgemm.tuning_db.models import DeviceRow, GemmRow, KernelRow
-from tirgemm.tuning_db.rows import kernel_of
-from tirgemm.tuning_db.store import select_kernels
+from tirgemm.tuning_db.rows import kernel_of, select_kernels
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from tirgemm.bench.suite_run import Bench, BenchOptions, Work
 from tirgemm.bench.suites import benchmarks_folder, suite_named
 from tirgemm.config import Knob, Space
 from tirgemm.errors import BuildFailed, DoesNotFit, InvalidRequest, Unsupported
-from tirgemm.families import Rule
+from tirgemm.families import FAMILIES, Rule
 from tirgemm.service import cli
 from tirgemm.service.commands.bench import _line
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut
@@ -202,6 +202,26 @@ def test_a_shape_is_raced_as_often_as_asked_and_the_spread_shows(tmp_path: Path,
     )
     with pytest.raises(InvalidRequest, match="races are 0"):
         runner_on(bench, races=0)
+
+
+def test_an_invariant_shape_is_raced_beside_the_best_unrestricted_kernel(tmp_path: Path) -> None:
+    plain, device = Gemm.parse("33x17x4096:f32:nt"), cpu()
+    x86 = FAMILIES["x86"]
+    best = x86.default(plain, device, "sustained").with_(block_k=512)
+    bench = FakeWorkbench(FakeMeasurer(times={"unrestricted": 1.5, CONFIG.digest: 3.0}))
+    bench.store.add_candidate(
+        Candidate(plain, device.key, "sustained", best, Status.MEASURED, sample_sets=(SampleSet((1.0,)),))
+    )
+    suite = Suite("tiny", "made up", (plain.with_(invariant=True), plain))
+    rows = measured(tmp_path / "tiny.sustained.json", suite, bench).rows
+    assert [set(row["baselines"]) for row in rows] == [
+        {"numpy_f32", "unrestricted"},
+        {"numpy_f32", "unrestricted", "default"},
+        {"numpy_f32"},
+        {"numpy_f32", "default"},
+    ]
+    assert [row["baselines"]["unrestricted"]["ratio"] for row in rows[:2]] == [0.5, 0.75]
+    assert f"{plain} {best}" in bench.built, "the fastest recorded config, which the invariant problem refuses"
 
 
 @pytest.mark.parametrize("by_config", [True, False])

@@ -36,6 +36,7 @@ def gemms(draw: st.DrawFn) -> Gemm:
         "bias": draw(st.booleans()),
         "act": draw(st.sampled_from(ACTIVATIONS)),
         "deterministic": draw(st.booleans()),
+        "invariant": draw(st.booleans()),
     }
     dense = Gemm(m, n, k, **values)
     used: tuple[Operand, ...] = ("a", "b", "d", *(("c",) if beta else ()))
@@ -76,11 +77,20 @@ def test_all_defaults_is_the_short_text() -> None:
 def test_every_field_stands_in_the_text() -> None:
     text = (
         "1..77x33x65:bf16:tn:out=f32:act=gelu:batch=2:lda=90:ldb=40:ldc=41:ldd=42:stride_a=6000:stride_b=3000"
-        ":stride_c=4000:stride_d=5000:align=4:alpha:beta:bias:deterministic"
+        ":stride_c=4000:stride_d=5000:align=4:alpha:beta:bias:deterministic:invariant"
     )
     gemm = Gemm.parse(text)
     assert str(gemm) == text
-    assert (gemm.lda, gemm.stride_d, gemm.align, gemm.deterministic) == (90, 5000, 4, True)
+    assert (gemm.lda, gemm.stride_d, gemm.align, gemm.deterministic, gemm.invariant) == (90, 5000, 4, True, True)
+
+
+@given(gemms())
+def test_row_class_leaves_out_what_the_bits_of_an_invariant_row_may_not_depend_on(gemm: Gemm) -> None:
+    here = gemm.with_(m=17, batch=1, lda=0, ldb=0, ldc=0, ldd=0, stride_a=0, stride_b=0, stride_c=0, stride_d=0)
+    assert here.with_(align=128, deterministic=True).row_class == gemm.row_class
+    for name, other in (("k", gemm.k + 1), ("n", gemm.n + 1), ("bias", not gemm.bias), ("out", "f32")):
+        if getattr(gemm, name) != other:
+            assert here.with_(**{name: other}).row_class != gemm.row_class
 
 
 def test_equal_problems_are_equal_values() -> None:

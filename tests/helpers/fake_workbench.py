@@ -44,6 +44,8 @@ class Timed:
 class FakeMeasurer:
     """``fate`` says what becomes of a config: right, wrong, uncertified, hangs, crashes, blocks (until cancelled).
 
+    One of an invariant problem that is ``alone`` is right and gives rows bits of its own.
+
     One that ``dies`` is right in the search, and takes the process down in every race.
     """
 
@@ -69,8 +71,14 @@ class FakeMeasurer:
             "error": 7.0 if bad else 0.0,
             "message": "element [1, 2]" if bad else "",
         }
-        sha = read(package, Trust.of(self.bench.signer.public)).manifest.kernel_sha256
-        return Verification(not bad, 7.0 if bad else 0.0, (test,), "made up", sha, level)
+        manifest = read(package, Trust.of(self.bench.signer.public)).manifest
+        rows: dict[str, Any] = {
+            "name": "invariant",
+            "passed": True,
+            "signature": ("a" if fate == "alone" else "b") * 64,
+        }
+        tests = (test, rows) if manifest.gemm.invariant and level == "certificate" else (test,)
+        return Verification(not bad, 7.0 if bad else 0.0, tests, "made up", manifest.kernel_sha256, level)
 
     def verify(self, package: bytes, *, level: str, seed: int, cancel: EndOfWork | None = None) -> Verification:
         del seed, cancel

@@ -206,6 +206,23 @@ def test_a_choice_that_fails_its_certificate_is_marked_wrong_and_the_next_is_tak
     assert marked.status is Status.WRONG
 
 
+def test_a_choice_whose_rows_differ_from_a_stored_kernel_s_is_marked_wrong_and_the_next_is_taken() -> None:
+    """The stored one is of another m."""
+    bench, gemm = FakeBench(), GEMM.with_(invariant=True)
+    stored = Tuning(gemm.with_(m=500), bench, REGIME, Budget.of("none")).run()
+    search = Tuning(gemm, bench, REGIME, Budget(4, 60.0))
+    search.fallback()
+    search.search()
+    best = min((c.config for c in candidates(bench, gemm)), key=hashed_us)
+    bench.fate = lambda config: "alone" if config == best else "right"
+    record = Tuning(gemm, bench, REGIME, Budget(4, 60.0)).run()
+    assert record.config != best
+    marked = bench.store.candidate(CandidateKey(gemm, bench.device.key, REGIME, best.digest))
+    assert marked is not None
+    assert marked.status is Status.WRONG
+    assert str(stored.gemm) in marked.message
+
+
 @pytest.mark.parametrize("stage", ["fallback", "selection"])
 def test_a_killed_measuring_process_does_not_cost_the_job(stage: str) -> None:
     bench = FakeBench()

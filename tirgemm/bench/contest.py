@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tirgemm.artifact import Manifest, Trust, read
 from tirgemm.bench import results
@@ -77,15 +77,24 @@ class Contest:
         """The entrants raced by themselves, for the choice of one. Raises DoesNotFit."""
         return race(self.measurer, _packages(entrants), (), self._options(gemm, regime, self.seed))
 
-    def report(self, gemm: Gemm, entrants: Sequence[Entrant], regime: Regime, races: int = 1) -> list[RaceResult]:
+    def report(
+        self,
+        gemm: Gemm,
+        entrants: Sequence[Entrant],
+        regime: Regime,
+        races: int = 1,
+        rivals: Mapping[str, Entrant] | None = None,
+    ) -> list[RaceResult]:
         """The entrants raced beside the baselines, each time with other operands and turns, and others than in a
-        choice.
+        choice. ``rivals`` are kernels of ours that stand among the baselines, by name.
 
         Raises DoesNotFit.
         """
         options = [self._options(gemm, regime, self.seed + 1 + number) for number in range(races)]
-        packages = _packages(entrants)
-        return [confirmed_race(self.measurer, packages, self.baselines, one) for one in options]
+        beside = {name: rival.package for name, rival in (rivals or {}).items()}
+        packages = _packages(entrants) | beside
+        results = [confirmed_race(self.measurer, packages, self.baselines, one) for one in options]
+        return [_with_baselines(result, tuple(beside)) for result in results]
 
     def on_same_operands(self, entrants: Mapping[str, Entrant], regime: Regime, races: int = 1) -> list[RaceResult]:
         """Steps that differ in one thing, by their names, beside the baselines; each race is one. Raises DoesNotFit."""
@@ -99,6 +108,17 @@ class Contest:
     def _options(self, gemm: Gemm, regime: Regime, seed: int) -> RaceOptions:
         seconds = self.seconds / 2 * (2 if gemm.flops > LARGE_FLOPS else 1)
         return RaceOptions(regime, MIN_SAMPLES[regime], seconds, seed=seed)
+
+
+def _with_baselines(result: RaceResult, names: Sequence[str]) -> RaceResult:
+    """The result with the entries ``names`` among the baselines of the others."""
+    beside = {name: result.samples[name].samples_us for name in names if name in result.samples}
+    samples = {
+        entry: replace(taken, baselines=taken.baselines | beside)
+        for entry, taken in result.samples.items()
+        if entry not in names
+    }
+    return RaceResult(samples, {entry: fault for entry, fault in result.failed.items() if entry not in names})
 
 
 def failed_row(gemm: Gemm, config: Config | None, variant: str, error: TirgemmError) -> Row:

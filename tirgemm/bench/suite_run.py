@@ -28,6 +28,7 @@ from tirgemm.bench.effort_answers import (
 )
 from tirgemm.bench.results import ResultsFile, Row
 from tirgemm.bench.suite_file import Suite
+from tirgemm.bench.unrestricted import unrestricted
 from tirgemm.config import Config
 from tirgemm.errors import DoesNotFit, InvalidRequest, TirgemmError, Unsupported
 from tirgemm.events import EventHandler
@@ -283,7 +284,8 @@ class Bench:
         distinct = {
             entrant.name: entrant for entrant in (field.default, chosen, *(a.entrant for a in field.answers.values()))
         }
-        reports = self.contest.report(shape.gemm, list(distinct.values()), shape.work.regime, self.options.races)
+        beside = unrestricted(self.workbench, shape.gemm, regime := shape.work.regime)
+        reports = self.contest.report(shape.gemm, list(distinct.values()), regime, self.options.races, beside)
         failed = {name: error for report in reports for name, error in report.failed.items()}
         conditions: dict[str, Any] = {"read_gbps": self._stream(shape.work.file)}
         raced = [entrant.name for entrant in (field.default, *field.rivals)]

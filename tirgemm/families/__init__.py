@@ -94,6 +94,8 @@ def refusal(family: Family, gemm: Gemm, device: Device) -> str | None:
     """
     if family.name in FAMILIES:
         return family.supports(gemm, device)
+    if gemm.invariant:
+        return f"the order in which {family.name} adds over k is not known; invariant rows have one"
     try:
         reason = family.supports(gemm, device)
         for regime in REGIMES if reason is None else ():

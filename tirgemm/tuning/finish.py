@@ -92,12 +92,11 @@ def finish(tuning: TuningTask, summary: SearchSummary, plan: FinishPlan = FULL) 
         try:
             certificate = tuning.evaluator.certify(winner.package)
             report = _report(tuning, winner, selection.default, plan)
+            timings = _timings(tuning, winner, selection.default, report, choice, summary, plan)
+            return _store(tuning, winner, certificate, timings, summary)
         except TirgemmError as error:
             mark_failed(tuning, winner.config, error)
             selection.left.remove(winner)
-            continue
-        timings = _timings(tuning, winner, selection.default, report, choice, summary, plan)
-        return _store(tuning, winner, certificate, timings, summary)
     count = len(selection.finalists)
     raise VerificationFailed(f"none of the {count} fastest candidates of {tuning.gemm} passed its certificate")
 

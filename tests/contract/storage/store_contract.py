@@ -20,9 +20,10 @@ from tests.contract.storage.databases import (
     key,
     samples,
 )
-from tirgemm.errors import StoreError
+from tirgemm.device import Device
+from tirgemm.errors import StoreError, VerificationFailed
 from tirgemm.gemm import Gemm, Range
-from tirgemm.tuning.records import SampleSet, Status
+from tirgemm.tuning.records import KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.store import Store
 
 
@@ -255,6 +256,25 @@ class StoreContract:
         stored = store.put_kernel(kernel("unverified", certificate=None))
         assert store.kernel(GEMM, DEVICE.key, "sustained") is None
         assert store.kernel_by_id(stored.id) == stored
+
+    def test_an_invariant_kernel_with_other_rows_than_a_stored_one_is_refused(self, store: Store) -> None:
+        def signed(gemm: Gemm, signature: str, device: Device = DEVICE) -> KernelRecord:
+            given = kernel(gemm=gemm, device=device)
+            assert given.certificate is not None
+            tests = (*given.certificate.tests, {"name": "invariant", "signature": signature})
+            return replace(given, certificate=replace(given.certificate, tests=tests))
+
+        gemm = GEMM.with_(invariant=True)
+        first = store.put_kernel(signed(gemm, "a" * 64))
+        store.put_kernel(signed(gemm.with_(m=Range(1, 500), align=64), "a" * 64))
+        for other in (gemm, gemm.with_(m=gemm.m_max + 1)):
+            with pytest.raises(VerificationFailed, match=f"(?s)kernel .* of .*{'a' * 16}.*{'b' * 16}"):
+                store.put_kernel(signed(other, "b" * 64))
+            assert store.kernel(other, DEVICE.key, "sustained") == (first if other == gemm else None)
+        store.put_kernel(kernel(gemm=gemm.with_(m=3), certificate=None, role="unverified"))
+        store.put_kernel(signed(gemm.with_(k=gemm.k + 1), "b" * 64))
+        store.put_kernel(signed(GEMM, "b" * 64))
+        store.put_kernel(signed(gemm, "b" * 64, replace(DEVICE, arch="another")))
 
     def test_kernels_answer_for_their_own_key_only(self, store: Store) -> None:
         store.put_kernel(kernel())

@@ -268,6 +268,39 @@ def test_triton_is_absent_where_it_is_not_installed() -> None:
         triton_baseline.TritonBaseline(Gemm.parse("8x8x8:f16:nt"), 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("8x8x8:f16:nt", "this problem is not invariant"),
+        ("8x8x8:f32:nt:invariant", "16-bit inputs"),
+        ("8x8x8:bf16:nt:bias:invariant", "without bias"),
+    ],
+)
+def test_what_triton_with_fixed_tiles_does_not_compute_is_absent(text: str, reason: str) -> None:
+    with pytest.raises(Absent, match=reason):
+        triton_baseline.TritonInvariantBaseline(Gemm.parse(text), 0, 0)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="Triton is installed")
+def test_triton_with_fixed_tiles_is_absent_where_triton_is_not_installed() -> None:
+    with pytest.raises(Absent, match="is missing: No module named"):
+        triton_baseline.TritonInvariantBaseline(Gemm.parse("8x8x8:f16:nt:invariant"), 0, 0)
+
+
+def test_triton_with_fixed_tiles_has_one_config_whatever_the_sizes_are() -> None:
+    class Stub(triton_baseline.TritonInvariantBaseline):
+        def __init__(self, gemm: Gemm) -> None:
+            self._gemm, self._version = gemm, "3"
+
+    labels = [
+        [option.label for option in Stub(Gemm.parse(f"{m}x576x7168:{dtype}:nt:invariant")).candidates([])]
+        for dtype in ("f16", "bf16")
+        for m in (1, 8192)
+    ]
+    assert labels[0] == labels[1] != labels[2] == labels[3]
+    assert all(len(tried) == 1 and tried[0]["tma"] == "" for tried in labels)
+
+
 def test_tma_needs_rows_and_bases_on_multiples_of_16_bytes() -> None:
     def of(text: str, *addresses: int) -> bool:
         return by_tma(layout_of(Gemm.parse(text), "a", 16), addresses)
@@ -289,9 +322,10 @@ def test_a_gpu_offers_the_baselines_whose_packages_are_installed(monkeypatch: py
     installed.add("torch")
     assert Measurer.baselines(measurer) == ("torch.matmul", "cublaslt_best")
     installed.add("triton")
-    assert Measurer.baselines(measurer) == ("torch.matmul", "cublaslt_best", "triton")
+    assert Measurer.baselines(measurer) == ("torch.matmul", "cublaslt_best", "triton", "triton_invariant")
     installed.add("cutlass_library")
-    assert Measurer.baselines(measurer) == BASELINES["cuda"] == ("torch.matmul", "cublaslt_best", "triton", "cutlass")
+    every = ("torch.matmul", "cublaslt_best", "triton", "triton_invariant", "cutlass")
+    assert Measurer.baselines(measurer) == BASELINES["cuda"] == every
 
 
 def test_a_cpu_offers_pytorch_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,26 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.tuning.measure.tensor_bits import bits_of
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 from tirgemm.reference.bound import INTEGERS, TRANSCENDENTAL
-from tirgemm.reference.numbers import BITS, activate, decode, encode
+from tirgemm.reference.numbers import activate, decode, encode
 from tirgemm.tuning.verify import Verification, verify
 from tirgemm.tuning.verify import flow as flow_module
 from tirgemm.tuning.verify.host import HostBackend
 from tirgemm.tuning.verify.plan import GemmTest, exact_plan, layout_of, sizes
 
 Mutation = Callable[[dict[str, Any]], None]
-
-
-def bits_of(tensor: Any, dtype: str) -> np.ndarray[Any, Any]:
-    """The bits of a tensor, whatever its strides and dtype, without a copy."""
-    shape, strides = tuple(tensor.shape), tuple(tensor.strides)
-    item = np.dtype(BITS[dtype]).itemsize
-    span = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
-    memory = (ctypes.c_uint8 * (span * item)).from_address(tensor.data_ptr())
-    flat = np.frombuffer(memory, BITS[dtype])
-    return np.lib.stride_tricks.as_strided(flat, shape, [s * item for s in strides])
 
 
 def kernel(gemm: Gemm, mutate: Mutation | None = None, half_sums: bool = False) -> Callable[..., None]:

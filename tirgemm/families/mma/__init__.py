@@ -13,6 +13,7 @@ from tirgemm.families.base import Program, Rule, SharedTile, require_valid
 from tirgemm.families.mma import heuristic
 from tirgemm.families.mma.rules import RULES
 from tirgemm.families.mma.space import space, tiling
+from tirgemm.families.summation import refused_rows
 from tirgemm.families.tensorcore.tiling import unsupported
 from tirgemm.gemm import Gemm
 
@@ -29,7 +30,7 @@ class Mma:
         return RULES
 
     def supports(self, gemm: Gemm, device: Device) -> str | None:
-        return unsupported(gemm, device, self.name)
+        return unsupported(gemm, device, self.name) or refused_rows(self.name, gemm, device)
 
     def space(self, gemm: Gemm, device: Device) -> Space:  # noqa: ARG002
         return space(gemm)

@@ -9,6 +9,7 @@ from tirgemm.device import Device
 from tirgemm.families.base import Rule
 from tirgemm.families.mma.space import TILES_M, TILES_N, tiling
 from tirgemm.families.mma.tile import MMA_M, PAIR_N, VECTOR, registers_of
+from tirgemm.families.summation import Summation, invariant_rule
 from tirgemm.families.tensorcore import rules
 from tirgemm.families.tensorcore.names import STAGED
 from tirgemm.families.tensorcore.tiling import MMA_K
@@ -40,9 +41,16 @@ def _epilogue(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa
     )
 
 
+def _summation(gemm: Gemm, config: Config) -> Summation:
+    cut = tiling(gemm, config)
+    # Zeros behind k add nothing: sums that begin at zero are never -0.
+    return Summation(gemm.k if cut.split == 1 else cut.steps * cut.tile_k, gemm.k)
+
+
 _of_tiling, _of_device = partial(rules.of_tiling, tiling), partial(rules.of_device, tiling)
 
 RULES: tuple[Rule, ...] = (
+    invariant_rule(_summation, lambda gemm: Summation(gemm.k, gemm.k)),
     Rule("warps", _of_tiling(lambda cut: rules.warps(cut, MMA_M, PAIR_N))),
     Rule("epilogue", _epilogue),
     Rule("fragments", rules.of_fragments(MMA_K)),

@@ -31,6 +31,7 @@ def space(gemm: Gemm) -> Space:
     """
     steps = -(-gemm.k // MMA_K)
     tiles_n = up_to(gemm.n, TILES_N)
+    splits = tuple(s for s in _SPLITS if s == 1 or (steps // s >= LEAST_STEPS and not gemm.invariant))
     columns = [-(-gemm.n // tile) for tile in tiles_n]
     knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
         ("tile_m", up_to(gemm.m_max, TILES_M)),
@@ -45,7 +46,7 @@ def space(gemm: Gemm) -> Space:
         ("copy", (LINE, HALF)),
         ("load", loads(gemm)),
         ("epilogue", (DIRECT, STAGED)),
-        ("split", tuple(s for s in _SPLITS if s == 1 or steps // s >= LEAST_STEPS)),
+        ("split", splits),
         ("raster", tuple(r for r in (1, 2, 3, 4, 8, 16) if any(count % r == 0 for count in columns))),
     )
     return Space("mma", tuple(Knob(name, choices) for name, choices in knobs))

@@ -16,6 +16,7 @@ from tirgemm.families.simt import heuristic
 from tirgemm.families.simt.rules import RULES
 from tirgemm.families.simt.space import ladder_space, space
 from tirgemm.families.simt.tiling import PIPELINES, blocks, tiling, transposes
+from tirgemm.families.summation import refused_rows
 from tirgemm.gemm import Gemm, Range
 from tirgemm.hardware import ARCHITECTURES, MAX_GRID
 from tirgemm.layouts import Layout, TiledCopy
@@ -49,7 +50,7 @@ class Simt:
                     f"m is a range, n makes {columns} columns of blocks, batch is {gemm.batch}; both may be "
                     f"{MAX_GRID[1]}"
                 )
-        return None
+        return refused_rows(self.name, gemm, device)
 
     def space(self, gemm: Gemm, device: Device) -> Space:  # noqa: ARG002
         return space(gemm)

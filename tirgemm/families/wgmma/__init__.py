@@ -16,6 +16,7 @@ from tirgemm.expr import evaluate
 from tirgemm.families.base import OutputTile, Program, Rule, SharedTile, require_valid
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.tile_work import TileWork
+from tirgemm.families.summation import refused_rows
 from tirgemm.families.wgmma import heuristic
 from tirgemm.families.wgmma.planning import repacking
 from tirgemm.families.wgmma.planning.copies import COPYING_THREADS, copies_of
@@ -55,7 +56,7 @@ class Wgmma:
             repacking.copies(gemm)
         except InvalidGemm as error:
             return str(error)
-        return self._too_large(gemm)
+        return self._too_large(gemm) or refused_rows(self.name, gemm, device)
 
     def _too_large(self, gemm: Gemm) -> str | None:
         operands: tuple[Operand, ...] = (*_OPERANDS, "d")

@@ -19,6 +19,7 @@ from tirgemm.families.common.ranking_model import RankingModel, ranking_model
 from tirgemm.families.common.tile_work import physical_features
 from tirgemm.families.wgmma.estimate import Cuts, estimate_us
 from tirgemm.families.wgmma.planning.names import CLUSTER, COOPERATIVE, DIRECT, KERNEL, NORMAL, PINGPONG, TMA
+from tirgemm.families.wgmma.planning.parts import part_count
 from tirgemm.families.wgmma.planning.plan import KNOBS, plan
 from tirgemm.families.wgmma.planning.tile import MMA_K
 from tirgemm.families.wgmma.rules import RULES, empty_parts
@@ -212,12 +213,15 @@ def _stages(table: ConfigColumns, gemm: Gemm, device: Device) -> npt.NDArray[np.
 
 
 def _broken(cuts: Cuts, gemm: Gemm) -> npt.NDArray[np.bool_]:
-    """Which cuts break one of the two rules that break most: one by one, that would take long.
+    """Which cuts break one of the rules that break most: one by one, that would take long.
 
-    Columns that are contiguous in memory are loaded by sixteen, and every part of k has some of it.
+    Columns that are contiguous in memory are loaded by sixteen, every part of k has some of it, and an invariant
+    problem has one number of parts.
     """
     by_sixteen = np.where(cuts.swap, gemm.trans_a, not gemm.trans_b)
     empty = empty_parts(-(-gemm.k // cuts.tile_k), cuts.split)
+    if gemm.invariant:
+        empty |= cuts.split != part_count(gemm.n, gemm.k)
     found: npt.NDArray[np.bool_] = empty | (by_sixteen & (cuts.tile_n % MMA_K > 0))
     return found
 

@@ -8,6 +8,7 @@ from tirgemm.config import Config, up_to
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
+from tirgemm.families.summation import invariant_rule
 from tirgemm.families.wgmma.planning.alignment import loaded_by_tma, stored_by_tma
 from tirgemm.families.wgmma.planning.names import (
     CLUSTER,
@@ -20,6 +21,7 @@ from tirgemm.families.wgmma.planning.names import (
     WORDS,
     unknown_word,
 )
+from tirgemm.families.wgmma.planning.parts import invariant_summation, summation
 from tirgemm.families.wgmma.planning.plan import Plan, plan
 from tirgemm.families.wgmma.planning.registers import registers
 from tirgemm.families.wgmma.planning.tile import CORE_ROWS, MMA_K
@@ -173,9 +175,11 @@ def _split(gemm: Gemm, config: Config, device: Device) -> str | None:
     if empty_parts(steps, cut.split):
         return f"split={cut.split} parts of {in_part} steps are more than the {steps} steps of k"
     tiles = evaluate(cut.grid.work, gemm.m_max) // (cut.split if cut.cluster.writes_partials else 1)
-    if tiles >= device.units:
+    if gemm.invariant:
+        pass  # its parts are the same for every m, however many tiles there are
+    elif tiles >= device.units:
         return f"{tiles} tiles keep {device.units} SMs busy without split={cut.split}"
-    if tiles * cut.split > 2 * device.units and cut.split > 2:
+    elif tiles * cut.split > 2 * device.units and cut.split > 2:
         return f"split={cut.split} makes {tiles * cut.split} parts for {device.units} SMs; fewer would keep them busy"
     return _in_cluster(cut) if cut.cluster.adds_parts else _by_kernel(cut)
 
@@ -257,6 +261,7 @@ def _with_smaller_tile(cut: Plan) -> int:
 
 RULES: tuple[Rule, ...] = (
     Rule("words", _words),
+    invariant_rule(lambda gemm, config: summation(gemm.k, config["split"], config["tile_k"]), invariant_summation),
     Rule("epilogue", _epilogue),
     Rule("load", _load),
     Rule("tile", _tile),

@@ -21,6 +21,7 @@ from tirgemm.families.wgmma.planning.names import (
     STAGED,
     TMA,
 )
+from tirgemm.families.wgmma.planning.parts import invariant_summation, part_count, summation
 from tirgemm.families.wgmma.planning.tile import MMA_K
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 
@@ -55,10 +56,14 @@ def space(gemm: Gemm, device: Device) -> Space:
     steps = -(-gemm.k // TILES_K[0])
     several = most > device.units
     splits = tuple(s for s in _SPLITS if s == 1 or -(-steps // s) >= LEAST_STEPS)
+    tiles_k = up_to(gemm.k, TILES_K)
+    if gemm.invariant:
+        splits, fixed = (part_count(gemm.n, gemm.k),), invariant_summation(gemm)
+        tiles_k = tuple(tile for tile in tiles_k if summation(gemm.k, splits[0], tile) == fixed)
     knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
         ("tile_m", up_to(wide, TILES_M)),
         ("tile_n", up_to(max(wide, MMA_K), TILES_N)),
-        ("tile_k", up_to(gemm.k, TILES_K)),
+        ("tile_k", tiles_k),
         ("stages", tuple(s for s in _STAGES if several or s <= max(2, steps))),
         ("schedule", (COOPERATIVE, PINGPONG) if several else (COOPERATIVE,)),
         ("resident", (1, 2) if several else (1,)),
@@ -66,7 +71,7 @@ def space(gemm: Gemm, device: Device) -> Space:
         ("cluster_n", (1, 2) if most > 1 else (1,)),
         ("swap", (0, 1)),
         ("split", splits),
-        ("reduction", (CLUSTER, KERNEL) if len(splits) > 1 else (CLUSTER,)),
+        ("reduction", (CLUSTER, KERNEL) if max(splits) > 1 else (CLUSTER,)),
         ("load", loads(gemm)),
         ("epilogue", epilogues(gemm)),
         ("order", ORDERS if tiles_m > 1 and tiles_n > 1 else ("m",)),

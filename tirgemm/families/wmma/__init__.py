@@ -10,6 +10,7 @@ from __future__ import annotations
 from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.families.base import Program, Rule, SharedTile, require_valid
+from tirgemm.families.summation import refused_rows
 from tirgemm.families.tensorcore.tiling import unsupported
 from tirgemm.families.wmma import heuristic
 from tirgemm.families.wmma.rules import RULES
@@ -29,7 +30,7 @@ class Wmma:
         return RULES
 
     def supports(self, gemm: Gemm, device: Device) -> str | None:
-        return unsupported(gemm, device, self.name)
+        return unsupported(gemm, device, self.name) or refused_rows(self.name, gemm, device)
 
     def space(self, gemm: Gemm, device: Device) -> Space:  # noqa: ARG002
         return space(gemm)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from tirgemm.config import Config, Space, Value
 from tirgemm.device import Device
 from tirgemm.families.base import Program, Rule, require_valid
+from tirgemm.families.summation import refused_rows
 from tirgemm.families.x86 import heuristic
 from tirgemm.families.x86.rules import RULES
 from tirgemm.families.x86.space import space
@@ -41,7 +42,7 @@ class X86:
         largest = gemm.batch * max(rows * depth, columns * depth, rows * columns)
         if index_dtype(gemm) != "int32" or largest > MAX_SIZE:
             return f"x86 indexes with 32 bits; an operand of {largest} elements exceeds {MAX_SIZE}"
-        return None
+        return refused_rows(self.name, gemm, device)
 
     def space(self, gemm: Gemm, device: Device) -> Space:
         return space(gemm, device)

@@ -8,7 +8,7 @@ from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
 from tirgemm.families.x86.layout import CHUNK, PanelTiling
 from tirgemm.families.x86.rules import BLOCK_RULES, RULES, TILE_RULES
-from tirgemm.families.x86.space import has_avx512
+from tirgemm.families.x86.space import has_avx512, usual_block_k
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 
 # Where the device does not say: a plausible server core, and what one core copies from memory.
@@ -38,7 +38,7 @@ def default(gemm: Gemm, device: Device, space: Space) -> Config:
                 ("unroll", 2),
                 ("block_m", 0),
                 ("block_n", 0),
-                ("block_k", 1024 if gemm.k > 2048 else 0),
+                ("block_k", usual_block_k(gemm)),
                 ("order", "rows"),
                 ("threads", 1 if gemm.flops < 2**20 and 1 in choices["threads"] else 0),
             ),

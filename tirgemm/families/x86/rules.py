@@ -6,8 +6,9 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
+from tirgemm.families.summation import Summation, invariant_rule
 from tirgemm.families.x86.layout import CHUNK, PanelTiling
-from tirgemm.families.x86.space import VECTORS, registers
+from tirgemm.families.x86.space import VECTORS, registers, usual_block_k
 from tirgemm.gemm import Gemm
 
 # Fused multiply-adds that must be in flight: two a cycle, four cycles each, on every x86 core since Skylake and Zen.
@@ -139,7 +140,15 @@ def _tasks(gemm: Gemm, config: Config, device: Device) -> str | None:
     return None
 
 
+def _summation(gemm: Gemm, block_k: int) -> Summation:
+    # Zeros behind k add nothing: sums begin at zero and are never -0.
+    return Summation(min(block_k or gemm.k, gemm.k), gemm.k)
+
+
 TILE_RULES: tuple[Rule, ...] = (
+    invariant_rule(
+        lambda gemm, config: _summation(gemm, config["block_k"]), lambda gemm: _summation(gemm, usual_block_k(gemm))
+    ),
     Rule("registers", _registers),
     Rule("in_flight", _in_flight),
     Rule("code_size", _code),

@@ -43,11 +43,17 @@ def space(gemm: Gemm, device: Device) -> Space:
             Knob("unroll", UNROLL),
             Knob("block_m", up_to(gemm.m_max, BLOCKS)),
             Knob("block_n", up_to(gemm.n, BLOCKS)),
-            Knob("block_k", (0, *(k for k in BLOCK_K if k < gemm.k))),
+            Knob("block_k", (usual_block_k(gemm),) if gemm.invariant else (0, *(k for k in BLOCK_K if k < gemm.k))),
             Knob("order", ("rows", "columns")),
             Knob("threads", (0, 1) if device.units > 1 and gemm.flops < _SMALL_FLOPS else (0,)),
         ),
     )
+
+
+def usual_block_k(gemm: Gemm) -> int:
+    """How much of k a register tile sums up by default, of k alone (0: all): what every kernel of an invariant problem
+    does."""
+    return BLOCK_K[-1] if gemm.k > 2 * BLOCK_K[-1] else 0
 
 
 def _direct_a(gemm: Gemm) -> bool:

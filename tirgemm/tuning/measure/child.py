@@ -52,7 +52,8 @@ class _Process:
         packages = request.time.against if request.time is not None else {}
         against = {name: self._load(package, request.trust) for name, package in packages.items()}
         for name, other in against.items():
-            if other.gemm != kernel.gemm:
+            # An unrestricted kernel may run beside an invariant one.
+            if other.gemm.with_(invariant=kernel.gemm.invariant) != kernel.gemm:
                 raise InvalidRequest(f"opponent {name!r} computes {other.gemm}, not {kernel.gemm}")
         return against
 

@@ -29,7 +29,7 @@ from tirgemm.tuning.measure.baselines.cublaslt_baseline import CublasLtBaseline
 from tirgemm.tuning.measure.baselines.cutlass_baseline import CutlassBaseline
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
 from tirgemm.tuning.measure.baselines.torch_baseline import TorchBaseline
-from tirgemm.tuning.measure.baselines.triton_baseline import TritonBaseline
+from tirgemm.tuning.measure.baselines.triton_baseline import TritonBaseline, TritonInvariantBaseline
 from tirgemm.tuning.measure.baselines.tuned_baseline import Baseline, BaselineOption, Call, choose
 from tirgemm.tuning.measure.conditions import now
 from tirgemm.tuning.measure.gpu_operands import Operands, filled, sets_that_fit
@@ -64,6 +64,7 @@ _BASELINES: dict[str, Callable[[Gemm, int, int], Baseline]] = {
     "torch.matmul": TorchBaseline,
     "cublaslt_best": CublasLtBaseline,
     "triton": TritonBaseline,
+    "triton_invariant": TritonInvariantBaseline,
     "cutlass": CutlassBaseline,
 }
 

@@ -25,12 +25,16 @@ from tirgemm.tuning.verify.result import Verification
 if TYPE_CHECKING:
     Answer = tuple[Verification | None, SampleSet | None]
 
-BASELINES = {"cpu": ("numpy_f32", "torch.matmul"), "cuda": ("torch.matmul", "cublaslt_best", "triton", "cutlass")}
+BASELINES = {
+    "cpu": ("numpy_f32", "torch.matmul"),
+    "cuda": ("torch.matmul", "cublaslt_best", "triton", "triton_invariant", "cutlass"),
+}
 # Those that choose among candidates of their own first: a fraction of a second or more, which the tuner does not spend.
-SLOW_BASELINES = frozenset({"cublaslt_best", "triton", "cutlass"})
+SLOW_BASELINES = frozenset({"cublaslt_best", "triton", "triton_invariant", "cutlass"})
 # Those whose library the measuring process of a device kind imports when they are first asked for, in seconds.
 LATE_BASELINES = {"cpu": frozenset({"torch.matmul"}), "cuda": frozenset[str]()}
-_PACKAGES = {"torch.matmul": ("torch",), "triton": ("torch", "triton"), "cutlass": (CUTLASS,)}
+_TRITON = ("torch", "triton")
+_PACKAGES = {"torch.matmul": ("torch",), "triton": _TRITON, "triton_invariant": _TRITON, "cutlass": (CUTLASS,)}
 SEARCH_SAMPLES = 5
 SEARCH_SECONDS = 0.1
 

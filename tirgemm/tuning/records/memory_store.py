@@ -15,6 +15,7 @@ from tirgemm.timings import Timings
 from tirgemm.tuning.records import Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.json_values import merged, plain_candidate, plain_json, plain_samples
 from tirgemm.tuning.records.offer import Offer
+from tirgemm.tuning.records.row_signatures import require_same_rows
 
 
 class MemoryStore:
@@ -93,6 +94,7 @@ class MemoryStore:
             timings=Timings.from_json(plain_json(kernel.timings.to_json())),
         )
         with self._lock:
+            require_same_rows(stored, self._kernels.values())
             self._devices[kernel.device.key] = kernel.device
             self._kernels[stored.id] = stored
         return stored

@@ -56,7 +56,10 @@ class Store(Protocol):
         ...
 
     def put_kernel(self, kernel: KernelRecord) -> KernelRecord:
-        """Store a kernel; it becomes the answer for its gemm, device class and regime. Returns it with its id."""
+        """Store a kernel; it becomes the answer for its gemm, device class and regime. Returns it with its id.
+
+        Raises VerificationFailed for an invariant one that gives a row other bits than one that is stored.
+        """
         ...
 
     def kernel(self, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ import numpy.typing as npt
 from tirgemm._extras import needed_by
 from tirgemm.gemm import Gemm
 from tirgemm.reference.bound import bound_of
-from tirgemm.reference.numbers import BITS
+from tirgemm.reference.numbers import BITS, POISON, Bits
 from tirgemm.tuning.driver.cuda import Gpu, Memory, Module
 from tirgemm.tuning.driver.tensors import CUDA, View
-from tirgemm.tuning.verify.host import GUARD_BYTES
+from tirgemm.tuning.verify.host import GUARD_BYTES, placed
 from tirgemm.tuning.verify.plan import GemmTest, OperandPlacement, exact_plan, layout_of, tensor_shape
 from tirgemm.tuning.verify.result import Found
 
@@ -88,6 +88,19 @@ class CudaOperand:
         )
         self.view = View(base + GUARD_BYTES, layout.dtype, *tensor_shape(layout), CUDA, gpu.ordinal)
 
+    def write(self, gpu: Gpu, bits: Bits) -> None:
+        """``bits`` as the product means them; NaN between rows."""
+        flat = np.full(self.layout.span, POISON[self.layout.dtype], BITS[self.layout.dtype])
+        inside = placed(flat, self.layout)
+        inside[...] = bits.transpose(0, 2, 1) if self.layout.transposed else bits
+        gpu.to_device(self.view.address, flat)
+
+    def read(self, gpu: Gpu) -> Bits:
+        """The matrices as memory has them."""
+        flat = np.empty(self.layout.span, BITS[self.layout.dtype])
+        gpu.to_host(self.view.address, flat)
+        return placed(flat, self.layout)
+
     @property
     def lines(self) -> tuple[int, int]:
         """Rows and columns as the product means them."""
@@ -117,6 +130,7 @@ class CudaBackend:
     kernels."""
 
     reference = "plain CUDA kernels, fp64"
+    most_elements = 1 << 28
 
     def __init__(self, gpu: Gpu, alive: Callable[[], None] = lambda: None) -> None:
         self._gpu = gpu
@@ -138,7 +152,7 @@ class CudaBackend:
         while self._cases and self._crowded(gemm):
             self._cases.popitem(last=False)
         for name in (*gemm.inputs, "d"):
-            operands[name] = CudaOperand(self._gpu, layout_of(gemm, name, problem.m), _fill_of(problem, name))
+            operands[name] = self._operand(problem, name)
             self._launch_fill(operands[name], _WRITE, self._counts.address)
         a_norms, b_norms = Memory(8 * gemm.batch * problem.m), Memory(8 * gemm.batch * gemm.n)
         self._launch_lines(operands["a"], False, 0, a_norms.address)
@@ -158,9 +172,30 @@ class CudaBackend:
         self._cases.clear()
 
     def run(self, case: CudaCase, function: Callable[..., object]) -> None:
-        self._launch_fill(case.operands["d"], _WRITE, self._counts.address)
+        self._call(case.operands, case.problem, function)
+
+    def operands(self, problem: GemmTest, inputs: Mapping[str, Bits]) -> dict[str, CudaOperand]:
+        operands = {name: self._operand(problem, name) for name in inputs}
+        for name, bits in inputs.items():
+            operands[name].write(self._gpu, bits)
+            self._alive()
+        return operands
+
+    def product_bits(
+        self, problem: GemmTest, operands: Mapping[str, CudaOperand], function: Callable[..., object]
+    ) -> Bits:
+        d = self._operand(problem, "d")
+        self._call({name: operands[name] for name in problem.gemm.inputs} | {"d": d}, problem, function)
+        return d.read(self._gpu)
+
+    def _operand(self, problem: GemmTest, name: str) -> CudaOperand:
+        return CudaOperand(self._gpu, layout_of(problem.gemm, name, problem.m), _fill_of(problem, name))
+
+    def _call(self, operands: Mapping[str, CudaOperand], problem: GemmTest, function: Callable[..., object]) -> None:
+        """Fill D with NaN, call the kernel, wait for it."""
+        self._launch_fill(operands["d"], _WRITE, self._counts.address)
         with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", self._gpu.ordinal), int(self._gpu.stream)):
-            function(*(operand.view.tensor for operand in case.operands.values()), *case.problem.arguments)
+            function(*(operand.view.tensor for operand in operands.values()), *problem.arguments)
         self._gpu.synchronize()
         self._alive()
 

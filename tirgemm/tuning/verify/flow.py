@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 from tirgemm.reference.bound import bound_of, describe
+from tirgemm.tuning.verify.invariance import RowBackend, invariance_report
 from tirgemm.tuning.verify.plan import (
     EDGE,
     LEVELS,
@@ -33,7 +34,7 @@ Floats = npt.NDArray[np.float64]
 _DEVIATIONS = 8.0
 
 
-class Backend(Protocol):
+class Backend(RowBackend, Protocol):
     """Data on one device. Cases may be kept from one call to the next."""
 
     reference: str
@@ -87,6 +88,8 @@ def verify(
                 break
         if not tests[-1]["passed"]:
             break
+    if gemm.invariant and level == "certificate" and tests[-1]["passed"]:
+        tests.append(invariance_report(backend, gemm, function, seed))
     return Verification(
         passed=all(t["passed"] for t in tests),
         error=max(t["error"] for t in tests),

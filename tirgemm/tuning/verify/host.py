@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,14 @@ _BLOCK_ELEMENTS = 1 << 24
 _COMPARED_AT_ONCE = 1 << 18
 
 
+def placed(flat: Bits, layout: OperandPlacement) -> Bits:
+    """The matrices of an operand, (batch, rows, cols) as memory has them, within elements that begin with the first."""
+    shape = (layout.batch, layout.rows, layout.cols)
+    return np.lib.stride_tricks.as_strided(
+        flat, shape, [step * flat.itemsize for step in (layout.stride, layout.ld, 1)]
+    )
+
+
 class HostOperand:
     """An operand between guard bands of NaN, at an address aligned to ``layout.align`` and to no more."""
 
@@ -36,11 +44,7 @@ class HostOperand:
         start = (layout.align - self._memory.ctypes.data) % (2 * layout.align)
         self.flat: Bits = self._memory[start : start + size].view(BITS[layout.dtype])
         guard = GUARD_BYTES // item
-        self.inside: Bits = np.lib.stride_tricks.as_strided(
-            self.flat[guard:],
-            (layout.batch, layout.rows, layout.cols),
-            (layout.stride * item, layout.ld * item, item),
-        )
+        self.inside: Bits = placed(self.flat[guard:], layout)
         self.pristine: Bits | None = None
         self.view = View(self.flat.ctypes.data + GUARD_BYTES, layout.dtype, *tensor_shape(layout))
 
@@ -58,9 +62,13 @@ class HostOperand:
 
     def fill(self, values: npt.NDArray[np.float32]) -> None:
         """``values`` as the product means them; NaN everywhere else."""
-        self.poison()
-        self.product[...] = encode(values, self.layout.dtype)
+        self.write(encode(values, self.layout.dtype))
         self.pristine = self.flat.copy()
+
+    def write(self, bits: Bits) -> None:
+        """``bits`` as the product means them; NaN everywhere else."""
+        self.poison()
+        self.product[...] = bits
 
     def rows(self, matrix: int, rows: slice) -> Floats:
         return decode(np.ascontiguousarray(self.product[matrix, rows]), self.layout.dtype)
@@ -95,6 +103,7 @@ class HostBackend:
     """
 
     reference = "numpy fp64"
+    most_elements = 1 << 23
 
     def __init__(self, alive: Callable[[], None] = lambda: None, kept_bytes: int = _KEPT_BYTES) -> None:
         self._alive = alive
@@ -133,6 +142,23 @@ class HostBackend:
         case.operands["d"].poison()
         function(*(operand.view.tensor for operand in case.operands.values()), *case.problem.arguments)
         self._alive()
+
+    def operands(self, problem: GemmTest, inputs: Mapping[str, Bits]) -> dict[str, HostOperand]:
+        operands = {name: HostOperand(layout_of(problem.gemm, name, problem.m)) for name in inputs}
+        for name, bits in inputs.items():
+            operands[name].write(bits)
+            self._alive()
+        return operands
+
+    def product_bits(
+        self, problem: GemmTest, operands: Mapping[str, HostOperand], function: Callable[..., object]
+    ) -> Bits:
+        d = HostOperand(layout_of(problem.gemm, "d", problem.m))
+        d.poison()
+        called = [*(operands[name] for name in problem.gemm.inputs), d]
+        function(*(operand.view.tensor for operand in called), *problem.arguments)
+        self._alive()
+        return d.product.copy()
 
     def disturbed(self, case: HostCase) -> list[str]:
         names = []

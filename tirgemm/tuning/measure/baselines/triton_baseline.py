@@ -1,5 +1,9 @@
-"""The GPU's baseline ``triton``: Triton's persistent matmul (``triton_matmul``) with the best of a short list of
-configs."""
+"""The GPU's baselines ``triton`` and ``triton_invariant``: Triton's persistent matmul (``triton_matmul``) with the best
+of a short list of configs, or with fixed tiles.
+
+Fixed tiles are what Thinking Machines Lab describes for batch-invariant inference ("Defeating Nondeterminism in LLM
+Inference", 2025) and publishes as batch_invariant_ops: one config a dtype whatever the sizes, operands by pointers.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +66,9 @@ _MANY_TILES = (
     TritonConfig(128, 128, 64, 8, 5),
     TritonConfig(128, 128, 128, 8, 3),
 )
+
+# dtype -> the one config of the invariant kernel.
+_FIXED = {"f16": TritonConfig(128, 256, 64, 8, 3), "bf16": TritonConfig(128, 128, 64, 8, 3)}
 
 
 def configs(m: int, n: int, units: int) -> tuple[TritonConfig, ...]:
@@ -202,3 +209,16 @@ class TritonBaseline:
             raise Refused(
                 f"its result is {math.sqrt(difference / total):.2g} of the product's norm away from torch.matmul"
             )
+
+
+class TritonInvariantBaseline(TritonBaseline):
+    """``triton_matmul`` in the config of its dtype, without TMA. Raises Absent, also for problems that are not
+    invariant."""
+
+    def __init__(self, gemm: Gemm, ordinal: int, stream: int) -> None:
+        if not gemm.invariant:
+            raise Absent("Triton's matmul with fixed tiles is beside invariant kernels; this problem is not invariant")
+        super().__init__(gemm, ordinal, stream)
+
+    def candidates(self, sets: list[dict[str, View]]) -> list[BaselineOption]:
+        return [self._candidate(_FIXED[self._gemm.dtype], sets, dict.fromkeys(_OPERANDS, False))]

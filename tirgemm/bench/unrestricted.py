@@ -1,0 +1,37 @@
+"""The baseline ``unrestricted``: our best kernel of the same problem where its rows need not be invariant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tirgemm.bench.contest import Entrant
+from tirgemm.families import rejected, supporting
+from tirgemm.families.choice import ranked_defaults
+from tirgemm.gemm import Gemm, Regime
+from tirgemm.tuning.comparable_times import fastest, known_candidates
+from tirgemm.tuning.search.neighbourhood import adapted
+
+if TYPE_CHECKING:
+    from tirgemm.tuning.workbench import Workbench
+
+NAME = "unrestricted"
+# Recorded configs that are looked at, fastest first, for one that today's rules accept.
+_TRIES = 8
+
+
+def unrestricted(workbench: Workbench, gemm: Gemm, regime: Regime) -> dict[str, Entrant]:
+    """By its name, the fastest recorded config of the problem without ``invariant``, or where none is recorded the
+    default; nothing where the problem is not invariant. Raises what its build fails with."""
+    if not gemm.invariant:
+        return {}
+    plain, device = gemm.with_(invariant=False), workbench.device
+    families = {family.name: family for family in supporting(plain, device)}
+    known = fastest(known_candidates(workbench.store, plain, device, regime), _TRIES)
+    offered = [
+        (families[config.family], adapted(config, families[config.family].space(plain, device)))
+        for config in known
+        if config.family in families
+    ]
+    usable = [config for family, config in offered if rejected(family, plain, config, device) is None]
+    config = usable[0] if usable else ranked_defaults(families.values(), plain, device, regime)[0][1]
+    return {NAME: Entrant(config, workbench.package(plain, config, workbench.build(plain, config).result()))}
