@@ -68,6 +68,12 @@ COMMANDS = (
         "List, show and delete kernels of a service or of a tuning database.",
     ),
     Command(
+        "keys",
+        "tirgemm.service.commands.keys:app",
+        ("tune",),
+        "Make, list and revoke the API keys of a service; list its audit log.",
+    ),
+    Command(
         "db", "tirgemm.service.commands.db:app", ("tune",), "Inspect, export, import and merge the tuning database."
     ),
 )

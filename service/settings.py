@@ -50,6 +50,16 @@ class Settings(BaseSettings):
     """The longest ``Prefer: wait=N`` that is honoured."""
     max_queued: Annotated[int, Field(ge=1, le=100_000)] = 1000
     """How many jobs may wait; a request for another one is told to come back."""
+    insecure: bool = False
+    """Whether to listen on other addresses than loopback although there is no API key."""
+    key_requests_per_second: Annotated[float, Field(gt=0, le=1e6)] = 200.0
+    """Requests a second of one API key, in each server process; this and the next ones where the key says nothing."""
+    key_live_jobs: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """Queued and running jobs of one key."""
+    key_trials_a_day: Annotated[int, Field(ge=1, le=10**12)] = 1_000_000
+    """Trials that the jobs of one key may ask for within a day."""
+    key_bytes_stored: Annotated[int, Field(ge=1, lt=2**63)] = 100 * 2**30
+    """Bytes of the artifacts that the jobs of one key may make."""
     max_trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)] = 4096
     max_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 4 * 3600.0
 

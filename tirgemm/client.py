@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from tirgemm import artifact
+from tirgemm._client.api_key import key_header
 from tirgemm._client.arguments import (
     Document,
     Trusted,
@@ -34,12 +35,7 @@ from tirgemm._user_folders import user_cache
 from tirgemm.artifact import Kernel, Trust
 from tirgemm.artifact.sign import is_public_key
 from tirgemm.device import Device
-from tirgemm.errors import (
-    InvalidRequest,
-    NotCached,
-    ServiceError,
-    ServiceUnreachable,
-)
+from tirgemm.errors import InvalidRequest, NotCached, ServiceError, ServiceUnreachable
 from tirgemm.events import EventHandler, FallbackStored, Phase
 from tirgemm.gemm import Gemm, Range, regime_named
 
@@ -71,8 +67,9 @@ class Client:
     to accept it. ``cache_dir`` is where artifacts are kept by their SHA-256 (default: the user's cache folder).
     ``timeout`` bounds every read in seconds; a service that is away is retried for ``patience`` seconds, but for a
     kernel that is in the cache: that is served at once, and the log of ``tirgemm.client`` told its age. ``offline``
-    asks the service nothing and serves from the cache alone. Methods raise ServiceError (with the problem document),
-    ServiceUnreachable and, offline, NotCached, and may be called from several threads.
+    asks the service nothing and serves from the cache alone. ``key`` is the API key (default: TIRGEMM_KEY); over plain
+    HTTP it is sent to loopback only, unless TIRGEMM_KEY_OVER_HTTP is 1. Methods raise ServiceError (with the problem
+    document), ServiceUnreachable and, offline, NotCached, and may be called from several threads.
     """
 
     def __init__(
@@ -84,12 +81,20 @@ class Client:
         timeout: float = 30.0,
         patience: float = 30.0,
         offline: bool = False,
+        key: str | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.cache = Cache(Path(cache_dir) if cache_dir else user_cache() / "artifacts")
         self.index = KernelIndex(self.cache.folder / "index")
         self.offline = offline
-        self._session = ServiceConnection(url, timeout=timeout, patience=patience, offline=offline, transport=transport)
+        self._session = ServiceConnection(
+            url,
+            timeout=timeout,
+            patience=patience,
+            offline=offline,
+            transport=transport,
+            key=key_header(url, key),
+        )
         self._server = ServerTrust(self.url, None if trust is None else as_trust(trust), self._keys)
         self._artifacts = ArtifactSource(self._session, self._server, self.cache, self.index)
 
@@ -110,8 +115,6 @@ class Client:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
-
-    # -- kernels -------------------------------------------------------------------------------
 
     def kernel(
         self,
@@ -259,8 +262,6 @@ class Client:
         """Delete a kernel from the service; what was measured for it stays, and makes the next one quick."""
         self._session.request("DELETE", f"/v1/kernels/{kernel_id}")
 
-    # -- jobs ----------------------------------------------------------------------------------
-
     def submit(
         self,
         gemm: Gemm | str,
@@ -313,8 +314,6 @@ class Client:
         what is polled comes as an event of kind ``job`` with the job document.
         """
         return watch(self._session, job_id, after)
-
-    # -- the service ---------------------------------------------------------------------------
 
     def meta(self) -> Document:
         """What the service says about itself: version, signing key, devices."""

@@ -125,6 +125,18 @@ class QueueFull(TirgemmError):
     status = 503
 
 
+class QuotaExceeded(TirgemmError):
+    """An API key has used up what it may; the text names the quota. ``retry_after``: seconds until it may help to ask
+    again."""
+
+    code = "quota_exceeded"
+    status = 429
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class AnalysisFailed(TirgemmError):
     """A kernel or its machine code holds something that the analysis cannot explain; the text names it."""
 

@@ -52,7 +52,7 @@ class Job:
     """A tuning request and what became of it; times are ISO 8601 in UTC.
 
     ``attempts`` is how often a worker began it since it last had a new measurement, without those that gave it back in
-    good order: each but the last ended with the death of its worker.
+    good order: each but the last ended with the death of its worker. ``key_id`` is the API key that asked for it first.
     """
 
     id: str
@@ -66,6 +66,7 @@ class Job:
     finished_at: str | None
     attempts: int
     owner: str | None
+    key_id: str | None = None
 
     @property
     def ended(self) -> bool:

@@ -21,6 +21,7 @@ from tirgemm.status import ENDED, LIVE, EndedStatus, JobStatus
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records.json_values import plain_json, plain_text
 from tirgemm.tuning_db import rows
+from tirgemm.tuning_db.access.quotas import Asker, require_quota
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.job_leases import declare_dead, expired_owners, held, require_held
 from tirgemm.tuning_db.job_values import Job, JobProgress, JobRequest, StoredEvent, WorkerRecord
@@ -46,12 +47,18 @@ class JobQueue:
     # -- requests ------------------------------------------------------------------------------
 
     def submit(
-        self, request: JobRequest, fallback_id: str | None = None, *, max_queued: int | None = None
+        self,
+        request: JobRequest,
+        fallback_id: str | None = None,
+        *,
+        max_queued: int | None = None,
+        asker: Asker | None = None,
     ) -> tuple[Job, bool]:
         """Queue a request, or find the live job that already answers it. True where a job was created.
 
         ``fallback_id`` is the kernel that answers until a new job is done: the stored one, where that is to be
-        improved. Raises QueueFull where ``max_queued`` jobs wait already; a live one is joined all the same.
+        improved. ``asker`` is the API key that a new job counts against. Raises QueueFull where ``max_queued`` jobs
+        wait already, QuotaExceeded where the key has used up what it may; a live job is joined all the same.
         """
         with self.db.write() as connection:
             values = {
@@ -68,8 +75,9 @@ class JobQueue:
                 "verify": request.verify,
                 "status": "queued",
                 "attempts": 0,
-                "created_at": iso(self._now(connection)),
+                "created_at": iso(now := self._now(connection)),
                 "fallback_id": fallback_id,
+                "key_id": asker.key_id if asker is not None else None,
             }
             statement = self.db.insert(JobRow).values(values).on_conflict_do_nothing(index_elements=["live_key"])
             created = connection.execute(statement.returning(JobRow.id)).scalar() is not None
@@ -77,11 +85,13 @@ class JobQueue:
                 waiting = select(func.count()).select_from(JobRow).where(JobRow.status == "queued")
                 if connection.execute(waiting).scalar_one() > max_queued:
                     raise QueueFull(f"{max_queued} jobs wait already, which is as many as may; ask again later")
+            if created and asker is not None:
+                require_quota(connection, asker, now)
             wanted = JobRow.id == values["id"] if created else JobRow.live_key == request.live_key
             found = connection.execute(_select_jobs().where(wanted)).first()
         # On PostgreSQL the live job can have ended between the two statements; then this request starts a new one.
         if found is None:
-            return self.submit(request, fallback_id, max_queued=max_queued)
+            return self.submit(request, fallback_id, max_queued=max_queued, asker=asker)
         return _job(found), created
 
     def cancel(self, job_id: str) -> Job:
@@ -335,4 +345,5 @@ def _job(row: Row[Any]) -> Job:
         row.finished_at,
         row.attempts,
         row.owner,
+        row.key_id,
     )

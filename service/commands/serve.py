@@ -22,6 +22,9 @@ def serve(
     lease_seconds: Annotated[
         float | None, typer.Option("--lease-seconds", help="Silence after which a worker's job is taken over.")
     ] = None,
+    insecure: Annotated[
+        bool | None, typer.Option("--insecure", help="Listen elsewhere than on loopback without any API key.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as one JSON object.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what libraries say, too.")] = False,
 ) -> None:
@@ -48,6 +51,7 @@ def serve(
             processes=processes,
             lock_dir=lock_dir,
             lease_seconds=lease_seconds,
+            insecure=insecure,
         )
         run_server(settings, announce)
     except TirgemmError as error:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tirgemm.errors import TirgemmError
+from tirgemm.errors import QuotaExceeded, TirgemmError
 from tirgemm.service.http.documents import BudgetRequest, KernelRequest
 
 logger = logging.getLogger("tirgemm.service")
@@ -85,6 +85,14 @@ def respond(
     return Response(content, status, {"Cache-Control": "no-store", **(headers or {})}, MEDIA_TYPE)
 
 
+def of_error(path: str, error: TirgemmError) -> Response:
+    """The response for an error of ours; what will pass says when to ask again."""
+    headers = {"Retry-After": str(RETRY_SECONDS)} if error.status == http.HTTPStatus.SERVICE_UNAVAILABLE else {}
+    if isinstance(error, QuotaExceeded):
+        headers = {"Retry-After": str(error.retry_after)}
+    return respond(path, error.status, error.code, error.public or str(error), headers)
+
+
 def install(app: FastAPI) -> None:
     """Make ``app`` answer every exception with a problem document."""
     app.add_exception_handler(Problem, _on_problem)
@@ -121,9 +129,7 @@ def _on_tirgemm_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, TirgemmError)
     if error.status >= 500:
         logger.error("%s %s: %s: %s", request.method, request.url.path, error.code, error)
-    # What will pass says when to ask again.
-    headers = {"Retry-After": str(RETRY_SECONDS)} if error.status == http.HTTPStatus.SERVICE_UNAVAILABLE else {}
-    return respond(request.url.path, error.status, error.code, error.public or str(error), headers)
+    return of_error(request.url.path, error)
 
 
 def _on_validation_error(request: Request, error: Exception) -> Response:

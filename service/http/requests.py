@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tirgemm.detect import check_fits
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, QueueFull
+from tirgemm.errors import InvalidRequest, QueueFull, QuotaExceeded
 from tirgemm.families import supporting
 from tirgemm.gemm import Gemm
 from tirgemm.service.http.devices import Target, resolve, unavailable
@@ -21,6 +21,7 @@ from tirgemm.tuning.budget import Budget, covers, effort_of
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job, JobRequest
+from tirgemm.tuning_db.access.quotas import Asker
 
 logger = logging.getLogger("tirgemm.service")
 
@@ -36,15 +37,17 @@ class KernelOrJob:
     fallback: KernelRecord | None = None
 
 
-def answer(state: ServiceState, body: KernelRequest, *, patient: bool = True) -> KernelOrJob | None:
+def answer(
+    state: ServiceState, body: KernelRequest, *, patient: bool = True, asker: Asker | None = None
+) -> KernelOrJob | None:
     """The stored kernel, or a job that was submitted or joined. It never waits.
 
     A stored tuned kernel is the answer, whatever the workers do, unless ``body`` asks for more effort than it was tuned
     with, names a budget that it does not cover, or asks to retune: then a job goes on from the records, and that kernel
     answers meanwhile. One whose search was interrupted is the answer too, and a job goes on with it. ``patient``: None
-    where no worker is alive, for what a worker that is still starting could do better. Raises InvalidGemm,
-    InvalidDevice, InvalidRequest, Unsupported, DoesNotFit, QueueFull, and the 409 problem for a device that no live
-    worker has.
+    where no worker is alive, for what a worker that is still starting could do better. ``asker``: the API key that a
+    new job counts against. Raises InvalidGemm, InvalidDevice, InvalidRequest, Unsupported, DoesNotFit, QueueFull,
+    QuotaExceeded, and the 409 problem for a device that no live worker has.
     """
     gemm = Gemm.from_json(body.gemm)
     budget = _budget(state.settings, body)
@@ -58,13 +61,15 @@ def answer(state: ServiceState, body: KernelRequest, *, patient: bool = True) ->
         supporting(gemm, target.device)
     known = _whole(state, state.store.kernel(gemm, target.key, body.regime))
     if known is not None and not body.retune and _is_answer(known, body, budget):
+        resumed = None
         if known.interrupted and here and target.device is not None:
-            _resume(
+            resumed = _resume(
                 state,
                 known,
                 JobRequest(gemm, target.device, body.regime, budget.trials, budget.seconds, budget.effort, body.seed),
+                asker,
             )
-        return KernelOrJob(kernel=known)
+        return KernelOrJob(kernel=known, job=resumed)
     if not devices and patient:
         return None
     if known is not None and not body.retune and not here:
@@ -88,7 +93,8 @@ def answer(state: ServiceState, body: KernelRequest, *, patient: bool = True) ->
         verify=here,
     )
     better_than = known.id if known is not None and known.role == "tuned" else None
-    job, _ = state.queue.submit(request, fallback_id=better_than, max_queued=state.settings.max_queued)
+    limit = state.settings.max_queued
+    job, _ = state.queue.submit(request, fallback_id=better_than, max_queued=limit, asker=asker)
     return KernelOrJob(job=job, fallback=known)
 
 
@@ -109,10 +115,12 @@ def _whole(state: ServiceState, known: KernelRecord | None) -> KernelRecord | No
     return None
 
 
-def _resume(state: ServiceState, known: KernelRecord, request: JobRequest) -> None:
-    """Have a search that was interrupted gone on with, unless more urgent jobs fill the queue."""
-    with suppress(QueueFull):
-        state.queue.submit(request, fallback_id=known.id, max_queued=state.settings.max_queued)
+def _resume(state: ServiceState, known: KernelRecord, request: JobRequest, asker: Asker | None) -> Job | None:
+    """Have a search that was interrupted gone on with, unless more urgent jobs fill the queue or the key's quota."""
+    with suppress(QueueFull, QuotaExceeded):
+        limit = state.settings.max_queued
+        return state.queue.submit(request, fallback_id=known.id, max_queued=limit, asker=asker)[0]
+    return None
 
 
 def _devices(state: ServiceState, seconds: float) -> list[Device]:

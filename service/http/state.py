@@ -9,11 +9,13 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from tirgemm.artifact.sign import Signer
+from tirgemm.service.access.access_control import AccessControl
 from tirgemm.service.explain.explainer import Explainer
 from tirgemm.service.http.kernel_pages import KernelPages
 from tirgemm.service.http.watch import Watch
 from tirgemm.service.settings import Settings
 from tirgemm.tuning_db import Database, JobQueue, data_folder
+from tirgemm.tuning_db.access.api_keys import ApiKey
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
 # How long an answer of a database server is awaited: by requests, whose clients wait, and by workers.
@@ -29,7 +31,7 @@ def open_database(settings: Settings, limit_s: float = WORKER_SECONDS) -> Databa
 class ServiceState:
     """The open parts of one service; ``stopping`` ends the event streams so that the server can shut down;
     ``explainer`` has a process of its own, to be closed with the database; ``watch`` is whom everybody waits with;
-    ``kernel_pages`` keeps what was listed."""
+    ``kernel_pages`` keeps what was listed; ``access`` knows the API keys."""
 
     settings: Settings
     database: Database
@@ -40,9 +42,11 @@ class ServiceState:
     explainer: Explainer = field(default_factory=Explainer)
     watch: Watch = field(init=False)
     kernel_pages: KernelPages = field(init=False)
+    access: AccessControl = field(init=False)
 
     def __post_init__(self) -> None:
         self.kernel_pages = KernelPages(self.database)
+        self.access = AccessControl(self.database, self.settings, self.stopping)
         self.watch = Watch(self.queue, self.settings.alive_seconds, self.stopping)
 
     @classmethod
@@ -59,4 +63,11 @@ def _state(request: Request) -> ServiceState:
     return state
 
 
+async def _caller(request: Request) -> ApiKey | None:
+    key: ApiKey | None = request.state.caller
+    return key
+
+
 State = Annotated[ServiceState, Depends(_state)]
+# The API key of the request; None where keys are off.
+Caller = Annotated[ApiKey | None, Depends(_caller)]

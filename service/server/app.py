@@ -11,7 +11,9 @@ from tirgemm.service.http import problems
 from tirgemm.service.http.body_limit import BodyLimit
 from tirgemm.service.http.head_requests import HeadRequests
 from tirgemm.service.http.host_check import HostCheck, own_names
+from tirgemm.service.http.key_check import KeyCheck
 from tirgemm.service.http.routes import artifacts, explain, info, jobs, kernels
+from tirgemm.service.http.security_scheme import describe_security
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.settings import MAX_BODY_BYTES, MAX_HEADER_BYTES
 
@@ -26,7 +28,7 @@ class App(FastAPI):
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
-            self.openapi_schema = problems.describe(super().openapi())
+            self.openapi_schema = describe_security(problems.describe(super().openapi()))
         return self.openapi_schema
 
 
@@ -46,6 +48,7 @@ def create_app(state: ServiceState) -> FastAPI:
     # The last one added is asked first.
     app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES)
+    app.add_middleware(KeyCheck, state=state)
     app.add_middleware(
         HostCheck, names=own_names(state.settings.host, state.settings.hosts), header_bytes=MAX_HEADER_BYTES
     )

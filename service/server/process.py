@@ -19,6 +19,7 @@ from typing import Any
 
 import uvicorn
 
+from tirgemm._client.own_service import is_loopback
 from tirgemm.errors import AlreadyRunning, InvalidRequest, StoreError
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.jobs.data_lock import ProcessLock
@@ -39,16 +40,18 @@ def run_server(settings: Settings, announce: Announce) -> None:
 
     ``announce`` gets ``{"url", "host", "port", "pid", "data", "started_at"}``, as ``server.json`` in the data folder
     does, once requests are answered and the worker, if there is to be one, is alive. Raises AlreadyRunning where
-    another server has the data folder or the port, SchemaTooNew, StoreError, InvalidRequest.
+    another server has the data folder or the port, SchemaTooNew, StoreError, InvalidRequest, as ``require_keys`` does.
     """
     with ExitStack() as stack:
         make_folder(settings.data)
         stack.enter_context(ProcessLock(settings.server_lock, f"data folder {settings.data}"))
         settings.server_file.unlink(missing_ok=True)
-        listener = stack.enter_context(_listen(settings.host, settings.port))
         state = ServiceState.open(settings)
         stack.callback(state.database.close)
         stack.callback(state.explainer.close)
+        stack.callback(state.access.flush)
+        require_keys(state)
+        listener = stack.enter_context(_listen(settings.host, settings.port))
         server = _Server(state)
         # Until Uvicorn takes the signals, and when it raises them again after its end: what is open is closed either
         # way.
@@ -70,6 +73,17 @@ def run_server(settings: Settings, announce: Announce) -> None:
         stack.callback(announcer.join)
         stack.callback(server.ask_to_exit)
         server.run(sockets=[listener])
+
+
+def require_keys(state: ServiceState) -> None:
+    """Raise InvalidRequest where others than this machine could ask and there is no API key; ``insecure`` lets them."""
+    settings = state.settings
+    if settings.insecure or is_loopback(settings.host) or state.access.table.entries():
+        return
+    raise InvalidRequest(
+        f"host {settings.host!r} is not loopback and there is no API key: make one with `tirgemm keys create NAME`, or "
+        f"let everybody in who reaches it with --insecure"
+    )
 
 
 def uvicorn_config(state: ServiceState, graceful_seconds: int = 3) -> uvicorn.Config:

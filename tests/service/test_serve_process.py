@@ -99,7 +99,7 @@ def test_a_worker_joins_a_service_that_is_there_and_makes_none(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--host", "no.such.host.invalid"], "no address"),
+        (["--host", "no.such.host.invalid", "--insecure"], "no address"),
         (["--port", "70000"], "TIRGEMM_PORT"),
         (["--db", "oracle://x"], "database URL"),
         (["--lease-seconds", "0"], "TIRGEMM_LEASE_SECONDS"),

@@ -16,6 +16,7 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
 from typing import Any, TypeVar
 
+from tirgemm._client.api_key import KeyHeader
 from tirgemm._client.deadline import Deadline
 from tirgemm._client.server_events import ReceivedEvent, StreamAllowance, parse_events, read_lines
 from tirgemm._client.service_json import parse_json, whole_number
@@ -53,9 +54,9 @@ class ServiceConnection:
 
     ``timeout`` bounds connecting, and the whole of an answer, in seconds. Bodies are asked for as they are (identity)
     and read as they come, each within a limit. Where the connection is lost, refused, or answered with
-    502, 503 or 504, a request is sent again with growing pauses until ``patience`` seconds have passed, and the log is
-    told; every request of this interface may be repeated. ``offline``: nothing is ever sent. Raises ServiceError, and
-    ServiceUnreachable where there is no answer.
+    502, 503 or 504, or with 429 as ``key`` was used too often within a second, a request is sent again with growing
+    pauses until ``patience`` seconds have passed, and the log is told; every request of this interface may be repeated.
+    ``offline``: nothing is ever sent. Raises ServiceError, and ServiceUnreachable where there is no answer.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class ServiceConnection:
         patience: float = 30.0,
         offline: bool = False,
         transport: httpx.BaseTransport | None = None,
+        key: KeyHeader | None = None,
     ) -> None:
         self.url = _base_url(url)
         self.offline = offline
@@ -77,6 +79,9 @@ class ServiceConnection:
             timeout=timeout,
             transport=transport,
             headers={"user-agent": "tirgemm", "accept-encoding": "identity"},
+            auth=None if key is None else key.add,
+            # What a redirect says is an error: the key is sent to nobody but the service.
+            follow_redirects=False,
             limits=httpx.Limits(max_keepalive_connections=0),
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         )
@@ -205,7 +210,7 @@ class ServiceConnection:
                 failure: Exception = error
                 wait = backoff(attempt)
             except ServiceError as error:
-                if error.http_status not in RETRIED_STATUSES:
+                if error.http_status not in RETRIED_STATUSES and error.problem.get("code") != "rate_limited":
                     raise
                 failure, wait = error, max(backoff(attempt), retry_after(error))
             attempt += 1

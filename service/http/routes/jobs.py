@@ -13,7 +13,7 @@ from tirgemm.service.http.documents import JobDocument, JobList, JobSummary
 from tirgemm.service.http.events import last_event_id, stream
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.parameters import ONLY_KNOWN, DeviceFilter, GemmFilter
-from tirgemm.service.http.state import ServiceState, State
+from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.queries import device_keys
 from tirgemm.status import JobStatus
 from tirgemm.tuning_db import Job
@@ -69,11 +69,15 @@ def get_job(job: FoundJob, state: State, response: Response) -> JobDocument:
 
 
 @router.delete("/{job_id}")
-def cancel_job(job: FoundJob, state: State) -> JobDocument:
+def cancel_job(job: FoundJob, state: State, caller: Caller) -> JobDocument:
     """Cancel a job, for everyone who joined it; what it has measured stays. Cancelling twice is the same as once.
 
-    The job is cancelled at once; its worker stops within a second.
+    The job is cancelled at once; its worker stops within a second. A key cancels the jobs that it asked for first; one
+    of the scope admin cancels every job.
     """
+    if caller is not None and job.key_id != caller.id and not caller.allows("admin"):
+        detail = f"job {job.id} was asked for with another key; it takes a key of the scope admin to cancel it"
+        raise Problem(403, detail, "not_your_job")
     job = state.queue.cancel(job.id)
     if job.status in ("done", "failed"):
         raise Problem(

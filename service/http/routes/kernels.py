@@ -18,7 +18,7 @@ from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.requests import KernelOrJob, answer, progress
 from tirgemm.service.http.routes.jobs import job_document
 from tirgemm.service.http.routes.parameters import ONLY_KNOWN, DeviceFilter, GemmFilter
-from tirgemm.service.http.state import ServiceState, State
+from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.queries import KernelFilter, device_keys
 from tirgemm.tuning.records import KernelRecord
 
@@ -54,6 +54,7 @@ async def request_kernel(
     request: Request,
     body: KernelRequest,
     state: State,
+    caller: Caller,
     prefer: Annotated[str | None, Header(description="wait=N, in seconds")] = None,
 ) -> Response:
     """The kernel of a problem on a device in a regime: at once where it is known, else by a job that may be joined.
@@ -69,11 +70,14 @@ async def request_kernel(
         applied["Preference-Applied"] = f"wait={wait:g}"
     # A worker that this server runs may be starting at this moment.
     patient = state.settings.worker and wait != 0
-    answered = await run_in_threadpool(answer, state, body, patient=patient)
+    asker = state.access.asker(caller)
+    answered = await run_in_threadpool(answer, state, body, patient=patient, asker=asker)
     if answered is None:
         await state.watch.worker(state.settings.fallback_seconds)
-        answered = await run_in_threadpool(answer, state, body, patient=False)
+        answered = await run_in_threadpool(answer, state, body, patient=False, asker=asker)
     assert answered is not None
+    if answered.job is not None:
+        request.state.changed = f"/v1/jobs/{answered.job.id}"
     if answered.kernel is None:
         answered = await _waited(request, state, answered, wait)
     headers = {"Cache-Control": "no-store", "Vary": "Prefer", **applied}

@@ -1,0 +1,78 @@
+"""``tirgemm keys``: what it prints, makes, ends and lists."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command_line import Run, own_folders, runner
+from tirgemm.tuning_db import Database
+from tirgemm.tuning_db.access.api_keys import KeyTable, secret_hash
+from tirgemm.tuning_db.access.audit import AuditEntry, AuditLog
+
+
+@pytest.fixture
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    own_folders(tmp_path, monkeypatch)
+    return runner(capsys, "keys")
+
+
+def test_the_key_alone_is_on_stdout_and_shown_once(keys: Run, tmp_path: Path) -> None:
+    code, out, err = keys(
+        "create", "team a", "--scope", "admin", "--expires-days", 90, "--live-jobs", 7, "--data", tmp_path
+    )
+    assert code == 0, err
+    secret = out.strip()
+    with Database.embedded(tmp_path) as database:
+        (key,) = KeyTable(database).entries()
+    assert (key.sha256, key.scope, key.name, key.quotas.live_jobs) == (secret_hash(secret), "admin", "team a", 7)
+    assert key.id in err
+    assert secret not in err
+    for command in (("list",), ("list", "--json"), ("revoke", key.id), ("audit",)):
+        code, out, err = keys(*command, "--data", tmp_path)
+        assert code == 0, err
+        assert secret not in out + err
+        assert key.sha256 not in out + err
+
+
+def test_list_and_revoke_by_prefix(keys: Run, tmp_path: Path) -> None:
+    _, out, _ = keys("create", "ci", "--json", "--data", tmp_path)
+    made = json.loads(out)
+    assert made["key"].startswith(made["prefix"])
+    assert (made["scope"], made["expires_at"], made["quotas"]["trials_a_day"]) == ("tune", None, None)
+    _, out, _ = keys("list", "--data", tmp_path)
+    assert all(word in out for word in (made["id"], made["prefix"], "ci", "tune", "valid", "never"))
+    code, out, _ = keys("revoke", made["prefix"], "--data", tmp_path)
+    assert (code, "was revoked at" in out) == (0, True)
+    _, out, _ = keys("list", "--data", tmp_path)
+    assert "was revoked at" in out
+    code, _, err = keys("revoke", made["key"], "--data", tmp_path)
+    assert (code, made["key"] in err) == (2, False)
+    assert "no key has" in err
+
+
+def test_what_cannot_be_is_exit_code_2(keys: Run, tmp_path: Path) -> None:
+    for arguments in (("create", "ci", "--scope", "root"), ("create", "ci", "--live-jobs", 0), ("list",), ("audit",)):
+        code, out, err = keys(*arguments, "--data", tmp_path / "nothing" / arguments[0])
+        assert (code, out) == (2, ""), arguments
+        assert err
+
+
+def test_the_audit_log_is_listed(keys: Run, tmp_path: Path) -> None:
+    with Database.embedded(tmp_path) as database:
+        AuditLog(database).add(
+            [AuditEntry("k1", "POST", "/v1/jobs/1", 202, "::1"), AuditEntry(None, "GET", "*", 401, "10.0.0.9", 42)]
+        )
+    _, out, _ = keys("audit", "--data", tmp_path)
+    assert out.index("10.0.0.9") < out.index("/v1/jobs/1")
+    assert "42" in out
+    _, out, _ = keys("audit", "--key", "k1", "--json", "--data", tmp_path)
+    (entry,) = json.loads(out)["entries"]
+    assert (entry["object"], entry["outcome"], entry["count"]) == ("/v1/jobs/1", 202, 1)
+
+
+def test_no_key_is_said_so(keys: Run, tmp_path: Path) -> None:
+    Database.embedded(tmp_path).close()
+    assert "there is no key" in keys("list", "--data", tmp_path)[1]

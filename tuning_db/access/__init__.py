@@ -1,0 +1,1 @@
+"""Access to a service: API keys, their quotas, and the audit log."""

@@ -1,0 +1,77 @@
+"""``AuditLog``: who changed what on a service, and who was refused, in a table that is only added to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import insert, select
+
+from tirgemm.tuning_db.database import Database
+from tirgemm.tuning_db.models import AuditRow
+from tirgemm.tuning_db.times import Clock, iso
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """``key_id`` (None: no key that is known) did ``action`` (``POST``) to ``object`` (a path), answered with the HTTP
+    status ``outcome``, from ``address``; ``count`` times within a minute."""
+
+    key_id: str | None
+    action: str
+    object: str
+    outcome: int
+    address: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """An entry as it is stored: a later one has a larger id; ``at`` is ISO 8601 in UTC."""
+
+    id: int
+    at: str
+    entry: AuditEntry
+
+
+class AuditLog:
+    """The audit table of a Database. ``clock`` gives seconds since 1970; by default the database's."""
+
+    def __init__(self, db: Database, clock: Clock | None = None) -> None:
+        self.db = db
+        self._clock = clock
+
+    def add(self, entries: Sequence[AuditEntry]) -> None:
+        """Write entries, all of one moment; what is too long for its column is cut."""
+        if not entries:
+            return
+        with self.db.write() as connection:
+            at = iso(self.db.now(connection) if self._clock is None else self._clock())
+            values = [
+                {
+                    "at": at,
+                    "key_id": entry.key_id,
+                    "action": entry.action[:64],
+                    "object": entry.object[:200].replace("\x00", ""),
+                    "outcome": entry.outcome,
+                    "address": entry.address[:64],
+                    "times": entry.count,
+                }
+                for entry in entries
+            ]
+            connection.execute(insert(AuditRow), values)
+
+    def entries(self, limit: int = 100, key_id: str | None = None) -> list[StoredEntry]:
+        """The newest entries first, where given only those of a key."""
+        wanted = select(*AuditRow.__table__.columns).order_by(AuditRow.id.desc()).limit(max(limit, 0))
+        if key_id is not None:
+            wanted = wanted.where(AuditRow.key_id == key_id)
+        with self.db.read() as connection:
+            return [
+                StoredEntry(
+                    row.id,
+                    row.at,
+                    AuditEntry(row.key_id, row.action, row.object, row.outcome, row.address, row.times),
+                )
+                for row in connection.execute(wanted)
+            ]

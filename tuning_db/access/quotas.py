@@ -1,0 +1,55 @@
+"""Quotas of an API key on jobs, trials and storage, held within the transaction that adds a job."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, func, or_, select
+
+from tirgemm.errors import QuotaExceeded
+from tirgemm.status import LIVE
+from tirgemm.tuning_db.models import ApiKeyRow, ArtifactRow, JobRow, KernelRow
+from tirgemm.tuning_db.times import iso
+
+DAY_SECONDS = 86400
+LIVE_RETRY_SECONDS = 10
+BYTES_RETRY_SECONDS = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """The API key that asks for a job, and what it may have in all."""
+
+    key_id: str
+    live_jobs: int
+    trials_a_day: int
+    bytes_stored: int
+
+
+def require_quota(connection: Connection, asker: Asker, now: float) -> None:
+    """Raise QuotaExceeded where ``asker``, with the job just added, has more than it may at ``now``."""
+    # Two requests of one key wait for each other on PostgreSQL, too; on SQLite there is one writer.
+    connection.execute(select(ApiKeyRow.id).where(ApiKeyRow.id == asker.key_id).with_for_update())
+    mine = JobRow.key_id == asker.key_id
+    live = connection.execute(
+        select(func.count()).select_from(JobRow).where(mine, JobRow.status.in_(LIVE))
+    ).scalar_one()
+    if live > asker.live_jobs:
+        words = f"live_jobs: this key has {live - 1} queued or running jobs and may have {asker.live_jobs}"
+        raise QuotaExceeded(f"{words}; ask again when one has ended", LIVE_RETRY_SECONDS)
+    today = (mine, JobRow.created_at > iso(now - DAY_SECONDS))
+    trials, first = connection.execute(select(func.sum(JobRow.trials), func.min(JobRow.created_at)).where(*today)).one()
+    if trials > asker.trials_a_day:
+        left = datetime.fromisoformat(first).timestamp() + DAY_SECONDS - now
+        words = f"trials_a_day: with this job this key has asked for {trials} trials within a day"
+        raise QuotaExceeded(f"{words} and may ask for {asker.trials_a_day}", max(1, math.ceil(left)))
+    # A fallback from before the job is somebody else's.
+    made = or_(JobRow.kernel_id == KernelRow.id, JobRow.fallback_id == KernelRow.id)
+    kernels = select(KernelRow.artifact_sha256).join(JobRow, made).where(mine, KernelRow.stored_at >= JobRow.created_at)
+    stored = select(func.coalesce(func.sum(ArtifactRow.nbytes), 0)).where(ArtifactRow.sha256.in_(kernels))
+    nbytes = int(connection.execute(stored).scalar_one())
+    if nbytes >= asker.bytes_stored:
+        words = f"bytes_stored: the kernels of this key's jobs have {nbytes} bytes of {asker.bytes_stored}"
+        raise QuotaExceeded(f"{words}; delete kernels, or ask for a larger quota", BYTES_RETRY_SECONDS)
