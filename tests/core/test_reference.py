@@ -95,3 +95,7 @@ def test_a_trial_takes_m_from_what_it_is_given() -> None:
     assert found.passed
     assert found.result.shape == (2, 5)
     assert found.median_us > 0
+
+
+def test_a_trial_passes_a_bias_that_comes_without_c() -> None:
+    assert trial.run(kernel("1..9x5x7:f32:nt:bias"), m=3).passed

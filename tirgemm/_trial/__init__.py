@@ -52,12 +52,12 @@ def run(
     for name, values in (given or {}).items():
         operands[name] = _checked(gemm, name, values, rows)
     place = _place(kernel)
-    tensors = [place.put(reference.stored, operands[name], gemm, name, rows) for name in gemm.inputs]
+    tensors = {name: place.put(reference.stored, operands[name], gemm, name, rows) for name in gemm.inputs}
     scalars = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if name in gemm.scalars}
     out = place.put(reference.stored, np.full(reference.shape(gemm, "d", rows), np.nan, np.float32), gemm, "d", rows)
 
     def call() -> Any:
-        return kernel(*tensors, **scalars, out=out)
+        return kernel(**tensors, **scalars, out=out)
 
     result = place.get(call())
     wanted, bound = reference.expected(gemm, operands, alpha, beta)
