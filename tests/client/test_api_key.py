@@ -105,3 +105,19 @@ def test_a_client_that_asks_too_often_waits(tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(ServiceError, match="trials_a_day"):
             client.meta()
     assert answers == []
+
+
+@pytest.mark.parametrize(
+    ("url", "asked", "sent"),
+    [
+        ("https://tuner.example", "https://tuner.example:443/v1/kernels", True),
+        ("https://tuner.example:8443", "https://tuner.example:8443/healthz", True),
+        ("https://tuner.example:8443", "https://tuner.example/v1/kernels", False),
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8001/v1/kernels", False),
+        ("https://tuner.example", "http://tuner.example/v1/kernels", False),
+        ("https://tuner.example", "https://tuner.example.org/v1/kernels", False),
+    ],
+)
+def test_a_key_goes_to_scheme_host_and_port_of_its_service_alone(url: str, asked: str, sent: bool) -> None:
+    request = KeyHeader(SECRET, url).add(httpx.Request("GET", asked))
+    assert ("authorization" in request.headers) is sent

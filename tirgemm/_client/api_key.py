@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("tirgemm.client")
 VARIABLE, PLAIN_VARIABLE = "TIRGEMM_KEY", "TIRGEMM_KEY_OVER_HTTP"
+_PORTS = {"http": 80, "https": 443}
 _SECRET = re.compile(r"[!-~]{1,512}")
 
 
@@ -25,14 +26,15 @@ class KeyHeader:
     def __init__(self, secret: str, url: str) -> None:
         parts = urlsplit(url)
         self._secret = secret
-        self._target = (parts.scheme, parts.hostname)
+        self._target = (parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme))
 
     def __repr__(self) -> str:
         return "KeyHeader(...)"
 
     def add(self, request: httpx.Request) -> httpx.Request:
         """The request, with the key where it is for the service."""
-        if (request.url.scheme, request.url.host) == self._target:
+        to = request.url
+        if (to.scheme, to.host, to.port or _PORTS.get(to.scheme)) == self._target:
             request.headers["authorization"] = f"Bearer {self._secret}"
         return request
 
