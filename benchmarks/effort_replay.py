@@ -40,7 +40,7 @@ from tirgemm.tuning.search import search as search_module  # noqa: E402
 from tirgemm.tuning.search.expected_gain import faded, gains, improvement, spread  # noqa: E402
 from tirgemm.tuning.search.ranked_model import RankedModel  # noqa: E402
 from tirgemm.tuning.search.recorded_space import RecordedSpace, Row  # noqa: E402
-from tirgemm.tuning.search.search import Search  # noqa: E402
+from tirgemm.tuning.search.search import Search, SearchOptions  # noqa: E402
 from tirgemm.tuning.search_loop import BATCH  # noqa: E402
 from tirgemm.tuning_db.transfer import read_candidates, read_devices  # noqa: E402
 
@@ -85,7 +85,8 @@ def replayed(case: SearchedSpace) -> dict[str, Any]:
     family = ranked_by(case, case.ranking)
     model = RankedModel(gemm, device, regime, [family], case.ranking)
     first = Effort.STANDARD.first
-    search = Search(gemm, device, regime, [family], cost_model=model, near_shares=(0.0, 0.0), first=first)
+    options = SearchOptions(first=first, near_shares=(0.0, 0.0), cost_model=model)
+    search = Search(gemm, device, regime, [family], options)
     times: list[float] = []
     batches: list[dict[str, Any]] = []
     proposals = search.ask(first)

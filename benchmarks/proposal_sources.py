@@ -41,7 +41,7 @@ from tirgemm.tuning.search import search as search_module  # noqa: E402
 from tirgemm.tuning.search.cost_model import BoostedTrees  # noqa: E402
 from tirgemm.tuning.search.ranked_model import RankedModel  # noqa: E402
 from tirgemm.tuning.search.recorded_space import RecordedFamily, RecordedSpace, Row  # noqa: E402
-from tirgemm.tuning.search.search import Search  # noqa: E402
+from tirgemm.tuning.search.search import Search, SearchOptions  # noqa: E402
 from tirgemm.tuning_db.transfer import read_candidates, read_devices  # noqa: E402
 
 SUITE = "proposal_sources"
@@ -167,10 +167,12 @@ def searched(case: SearchedSpace, source: str, seed: int) -> list[float]:
         device,
         regime,
         [family],
+        SearchOptions(
+            near_shares=SHARES[source],
+            cost_model=model or BoostedTrees(gemm, device, regime, [family], seed=seed),
+        ),
         seed=seed,
         history=case.history,
-        cost_model=model or BoostedTrees(gemm, device, regime, [family], seed=seed),
-        near_shares=SHARES[source],
     )
     best: list[float] = []
     while len(best) < TRIALS[-1]:

@@ -9,13 +9,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("tirgemm", "tuning_db", "service", "benchmarks", "verification")
 MAX_PARAMETERS = 8
-# What users call by keywords: each has its sentence in the documentation, and a value would only wrap them. The search
-# is made by the tuner, the tests and the benchmarks, each of which names two or three of its keywords.
+# What users call by keywords: each has its sentence in the documentation, and a value would only wrap them.
 KEYWORDS = {
     ("tirgemm/client.py", "Client.document"),
     ("tirgemm/client.py", "Client.kernel"),
     ("tirgemm/client.py", "Client.submit"),
-    ("tirgemm/tuning/search/search.py", "Search.__init__"),
     ("tuning_db/tune.py", "tune"),
 }
 # What makes a signature another thing: options of a command line, arguments of a GPU kernel.

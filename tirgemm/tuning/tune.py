@@ -22,7 +22,7 @@ from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.finish import FULL, QUICK, Finalist, FinishPlan, Selection, finish
 from tirgemm.tuning.records import Candidate, KernelRecord, Status
 from tirgemm.tuning.records.offer import Offer
-from tirgemm.tuning.search.search import Search
+from tirgemm.tuning.search.search import Search, SearchOptions
 from tirgemm.tuning.search_loop import SearchLoop
 from tirgemm.tuning.shipped_kernel import PLAN, offered_configs, shipped_kernel
 from tirgemm.tuning.tuning_task import TuningTask, chosen_families
@@ -185,12 +185,10 @@ class Tuning(TuningTask):
             self.device,
             self.regime,
             self.families,
+            SearchOptions(self._offered, self.effort.first, given_up=lambda: self.end.requested),
             seed=self.seed,
             recorded=recorded,
             history=self.store.history(self.device.key, self.regime, near=self.gemm),
-            offered=self._offered,
-            first=self.effort.first,
-            given_up=lambda: self.end.requested,
         )
         spent = self._spent(recorded)
         if self.effort.searches:
@@ -210,11 +208,9 @@ class Tuning(TuningTask):
             self.device,
             self.regime,
             [family for family in self.families if family.name in names],
+            SearchOptions(configs, first=0, given_up=lambda: self.end.requested),
             seed=self.seed,
             recorded=recorded,
-            offered=configs,
-            first=0,
-            given_up=lambda: self.end.requested,
         )
         return SearchLoop(self, search, self._spent(recorded), only=len(search.first()))
 

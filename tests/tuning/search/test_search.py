@@ -17,8 +17,8 @@ from tirgemm.errors import InvalidConfig, InvalidRequest
 from tirgemm.families.base import Rule
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.records import Candidate, Status
-from tirgemm.tuning.search.cost_model import Uniform
-from tirgemm.tuning.search.search import Proposal, Search
+from tirgemm.tuning.search.cost_model import CostModel, Uniform
+from tirgemm.tuning.search.search import Proposal, Search, SearchOptions
 from tirgemm.tuning.search.space_trace import replay, trace_of
 
 GEMM = Gemm(1023, 1021, 1027)
@@ -47,8 +47,16 @@ class Ruled(Toy):
         return 1.0
 
 
-def search(*families: Toy, seed: int = 0, recorded: Sequence[Candidate] = (), **options: object) -> Search:
-    return Search(GEMM, DEVICE, "sustained", families or (TOY,), seed=seed, recorded=recorded, **options)  # type: ignore[arg-type]
+def search(
+    *families: Toy,
+    seed: int = 0,
+    recorded: Sequence[Candidate] = (),
+    history: Sequence[Candidate] = (),
+    cost_model: CostModel | None = None,
+) -> Search:
+    options = SearchOptions(cost_model=cost_model)
+    chosen = families or (TOY,)
+    return Search(GEMM, DEVICE, "sustained", chosen, options, seed=seed, recorded=recorded, history=history)
 
 
 def results(proposals: Sequence[Proposal]) -> list[Candidate]:
@@ -81,7 +89,7 @@ def test_a_default_that_is_recorded_is_not_proposed() -> None:
 
 def test_every_familys_default_comes_first_and_every_family_is_searched() -> None:
     one, other = Ruled(name="one", knobs=TOY.knobs), Ruled(name="other", knobs=SMALL)
-    found = Search(GEMM, DEVICE, "sustained", [one, other], seed=3, cost_model=Uniform())
+    found = search(one, other, seed=3, cost_model=Uniform())
     proposals = found.ask(20)
     assert [p.config.family for p in proposals[:2]] == ["one", "other"]
     assert {p.config.family for p in proposals[2:]} == {"one", "other"}

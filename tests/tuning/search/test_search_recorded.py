@@ -22,7 +22,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.tuning.records import Status
 from tirgemm.tuning.search.cost_model import CostModel, Uniform
 from tirgemm.tuning.search.recorded_space import RecordedSpace, Row
-from tirgemm.tuning.search.search import Search
+from tirgemm.tuning.search.search import Search, SearchOptions
 
 FILES = sorted((Path(__file__).parents[2] / "data").glob("*.space.json.gz"))
 SIMULATED = "simulated"
@@ -52,7 +52,8 @@ def simulated_space(gemm: Gemm, knobs: tuple[Knob, ...] | None = None) -> Record
 
 def best_found(space: RecordedSpace, seed: int, model: CostModel | None = None) -> float:
     """The fastest of TRIALS trials, over the optimum."""
-    search = Search(space.gemm, space.device, space.regime, [space.family()], seed=seed, cost_model=model)
+    options = SearchOptions(cost_model=model)
+    search = Search(space.gemm, space.device, space.regime, [space.family()], options, seed=seed)
     times: list[float] = []
     for _ in range(TRIALS // BATCH):
         results = [space.candidate(proposal.config) for proposal in search.ask(BATCH)]

@@ -63,16 +63,29 @@ class Proposal:
     predicted_us: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """How a search proposes.
+
+    ``offered`` are configs to try first, whatever the model says of them. ``first`` is how many of the best-expected
+    configs come before all others. ``near_shares`` are the shares of the neighbourhood in the first proposals and
+    later; by default it proposes in large spaces alone. ``cost_model`` stands in place of the trained model of the
+    device or of one that learns. ``given_up`` is asked while proposals are made.
+    """
+
+    offered: Sequence[Config] = ()
+    first: int = 8
+    near_shares: tuple[float, float] | None = None
+    cost_model: CostModel | None = None
+    given_up: Callable[[], bool] = lambda: False
+
+
 class Search:
     """The search of one problem on one device in one regime over the spaces of ``families``.
 
     ``recorded`` are the candidates of this problem from earlier: never proposed again, they teach the cost model and
     seed the population. ``history`` are candidates of other problems or of the other regime: those of the nearest
-    problems warm a model that is not trained yet. ``offered`` are configs to try first, whatever the model says of
-    them. ``first`` is how many of the best-expected configs come before all others. ``near_shares`` are the shares of
-    the neighbourhood in the first proposals and later; by default it proposes in large spaces alone. ``given_up`` is
-    asked while proposals are made.
-    Raises InvalidRequest where there is no family.
+    problems warm a model that is not trained yet. Raises InvalidRequest where there is no family.
     """
 
     def __init__(
@@ -81,31 +94,28 @@ class Search:
         device: Device,
         regime: Regime,
         families: Sequence[Family],
+        options: SearchOptions | None = None,
         *,
         seed: int = 0,
         recorded: Sequence[Candidate] = (),
         history: Sequence[Candidate] = (),
-        cost_model: CostModel | None = None,
-        given_up: Callable[[], bool] = lambda: False,
-        near_shares: tuple[float, float] | None = None,
-        offered: Sequence[Config] = (),
-        first: int = 8,
     ) -> None:
+        options = options or SearchOptions()
         if not families:
             raise InvalidRequest(f"search of {gemm} on {device.name} was given no family; give at least one")
         self.gemm = gemm
         self.device = device
         self.regime = regime
         self.families = tuple(families)
-        self.offered = tuple(offered)
-        self.first_count = first
+        self.offered = tuple(options.offered)
+        self.first_count = options.first
         self.seed = seed
-        self.gate = Gate(gemm, device, families, given_up)
-        self.near_shares = near_shares or (NEAR_SHARES if self._size > LARGE else (0.0, 0.0))
+        self.gate = Gate(gemm, device, families, options.given_up)
+        self.near_shares = options.near_shares or (NEAR_SHARES if self._size > LARGE else (0.0, 0.0))
         ranking = ranking_model(device)
         self._covered = {f.name for f in families if ranking is not None and ranking.covers(f.name, gemm, regime)}
-        if cost_model is not None:
-            self.model: CostModel = cost_model
+        if options.cost_model is not None:
+            self.model: CostModel = options.cost_model
         elif ranking is not None and self._covered:
             self.model = RankedModel(gemm, device, regime, families, ranking)
         else:
