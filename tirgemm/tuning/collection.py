@@ -36,15 +36,15 @@ def configs_to_collect(
     draw = random.Random(f"{seed} {gemm} {regime}")
     others = len(near) - len(ranking)
     each = max(1, (count - UNRANKED * others) // len(ranking) if ranking else count // others)
-    found: dict[Config, None] = {}
+    configs: dict[Config, None] = {}
     for family, default in near:
-        found[default] = None
+        configs[default] = None
         if isinstance(family, WithShortlist):
-            found |= dict.fromkeys(_ranked(family.shortlist(gemm, device, regime, DEPTH * each), each, draw))
+            configs |= dict.fromkeys(_ranked(family.shortlist(gemm, device, regime, DEPTH * each), each, draw))
         else:
             wanted = UNRANKED if ranking else each
-            found |= dict.fromkeys(_drawn(gemm, device, family, wanted - 1, draw))
-    return list(found)
+            configs |= dict.fromkeys(_drawn(gemm, device, family, wanted - 1, draw))
+    return list(configs)
 
 
 def _ranked(shortlist: Sequence[Config], count: int, draw: random.Random) -> list[Config]:

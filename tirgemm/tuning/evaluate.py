@@ -90,17 +90,17 @@ class Evaluator:
         )
         try:
             if attempt > MAX_ATTEMPTS:
-                found = base.with_(
+                candidate = base.with_(
                     message=f"the process died during each of the {attempt - 1} attempts before this one"
                 )
             else:
-                found = self._evaluate(base, build)
-            self.workbench.store.add_candidate(found)
+                candidate = self._evaluate(base, build)
+            self.workbench.store.add_candidate(candidate)
         except BaseException:
             with suppress(StoreError):
                 self.workbench.store.withdraw_attempt(base.key, attempt)
             raise
-        return found
+        return candidate
 
     def _evaluate(self, candidate: Candidate, build: Future[Binary]) -> Candidate:
         try:
@@ -136,19 +136,19 @@ class Evaluator:
 
     def certify(self, package: bytes) -> Certificate:
         """The evidence for one package, compared in full at the gemm that is served. Raises VerificationFailed."""
-        found = persistent(
+        verification = persistent(
             lambda: self.measurer.verify(package, level="certificate", seed=self.seed, cancel=self.cancel)
         )
         certificate = Certificate(
             self.kernel_sha256(package),
-            found.passed,
-            tuple(found.tests),
-            found.reference,
+            verification.passed,
+            tuple(verification.tests),
+            verification.reference,
             dict(self.workbench.device.environment),
             datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        if not found.passed:
-            raise VerificationFailed(f"{self.gemm}: {wrong_message(found)}")
+        if not verification.passed:
+            raise VerificationFailed(f"{self.gemm}: {wrong_message(verification)}")
         return certificate
 
     def race(

@@ -89,14 +89,14 @@ class ProblemRows:
 
     @property
     def weights(self) -> Array:
-        found: Array = (self.us.min() / self.us) ** NEARNESS
-        return found
+        weights: Array = (self.us.min() / self.us) ** NEARNESS
+        return weights
 
     @property
     def targets(self) -> Array:
         gains = np.log(self.estimates_us / self.us)
-        found: Array = gains - np.average(gains, weights=self.weights)
-        return found
+        targets: Array = gains - np.average(gains, weights=self.weights)
+        return targets
 
     def matrix(self, names: Sequence[str]) -> npt.NDArray[np.float32]:
         return np.concatenate([matrix(names, rows.features, rows.configs) for rows in self.families])
@@ -112,7 +112,7 @@ def problem_rows(candidates: Iterable[Candidate], device: Device) -> list[Proble
     for candidate in candidates:
         if candidate.device_key == device.key:
             recorded.setdefault((candidate.gemm, candidate.regime), []).append(candidate)
-    known, found = families(), []
+    known, problems = families(), []
     for (gemm, regime), tried in recorded.items():
         by_family: dict[str, dict[Config, float]] = {}
         for config, us in comparable_times(tried).items():
@@ -121,8 +121,8 @@ def problem_rows(candidates: Iterable[Candidate], device: Device) -> list[Proble
         rows = [_family_rows(gemm, regime, known[name], times, device) for name, times in by_family.items()]
         measured = tuple(each for each in rows if each is not None)
         if sum(len(each.us) for each in measured) >= LEAST_CONFIGS:
-            found.append(ProblemRows(gemm, regime, measured))
-    return found
+            problems.append(ProblemRows(gemm, regime, measured))
+    return problems
 
 
 def _family_rows(
@@ -141,8 +141,8 @@ def _family_rows(
     if not present:
         return None
     columns = ConfigColumns.of(present)
-    found = features(gemm, columns, device, regime, family)
-    return FamilyRows(columns, found, np.array([times[config] for config in present]))
+    feature_values = features(gemm, columns, device, regime, family)
+    return FamilyRows(columns, feature_values, np.array([times[config] for config in present]))
 
 
 def require_enough(problems: Sequence[ProblemRows], device: Device) -> None:
@@ -244,17 +244,17 @@ def _held_out(problem: ProblemRows, model: RankingModel) -> HeldOut:
 
 def scores(ranked: Iterable[HeldOut]) -> dict[str, dict[str, Any]]:
     """By regime, of the problems that the model covers, the geometric mean and the least of the shares of the first."""
-    found: dict[str, dict[str, Any]] = {}
+    summaries: dict[str, dict[str, Any]] = {}
     by_regime: dict[str, list[HeldOut]] = {}
     for each in ranked:
         if each.covered:
             by_regime.setdefault(each.regime, []).append(each)
     for regime, these in sorted(by_regime.items()):
-        found[regime] = {"problems": len(these)}
+        summaries[regime] = {"problems": len(these)}
         for name in ("estimate", "model"):
             firsts = [getattr(each, name)[0] for each in these]
-            found[regime][name] = {"geomean": round(geometric_mean(firsts), 4), "least": round(min(firsts), 4)}
-    return found
+            summaries[regime][name] = {"geomean": round(geometric_mean(firsts), 4), "least": round(min(firsts), 4)}
+    return summaries
 
 
 def records_sha256(problems: Iterable[ProblemRows]) -> str:
@@ -286,13 +286,13 @@ def shares(problem: ProblemRows, times: Array) -> tuple[float, ...]:
 
 def _names(problems: Sequence[ProblemRows]) -> list[str]:
     """Every feature that a config has, in an order that does not depend on that of the records."""
-    found = {
+    names = {
         name
         for problem in problems
         for rows in problem.families
         for name in (*rows.features, *knob_features(rows.configs))
     }
-    return sorted(found)
+    return sorted(names)
 
 
 def _domain(problems: Sequence[ProblemRows]) -> dict[str, dict[str, list[list[int]]]]:

@@ -111,19 +111,19 @@ def _pruned(record: KernelRecord, candidates: Sequence[Candidate]) -> tuple[Prun
             examples.setdefault(candidate.rule, candidate)
     rules = sorted({*counts, *examples}, key=lambda rule: (-counts.get(rule, 0), rule))
     return tuple(
-        PrunedBy(rule, counts.get(rule), found.message if found else "", found.config if found else None)
+        PrunedBy(rule, counts.get(rule), example.message if example else "", example.config if example else None)
         for rule in rules
-        for found in [examples.get(rule)]
+        for example in [examples.get(rule)]
     )
 
 
 def _failures(candidates: Sequence[Candidate]) -> list[Failure]:
-    found = []
+    failures = []
     for status in _FAILURES:
         mine = [candidate for candidate in candidates if candidate.status is status]
         if mine:
-            found.append(Failure(status.value, len(mine), mine[0].message, mine[0].config))
-    return found
+            failures.append(Failure(status.value, len(mine), mine[0].message, mine[0].config))
+    return failures
 
 
 def _runner_up(record: KernelRecord, candidates: Sequence[Candidate]) -> RunnerUp | None:
@@ -142,16 +142,16 @@ def _runner_up(record: KernelRecord, candidates: Sequence[Candidate]) -> RunnerU
 
 
 def _median(candidate: Candidate, reasons: tuple[str, ...]) -> float | None:
-    found: list[SampleSet] = [s for s in candidate.sample_sets if s.reason in reasons]
-    return found[-1].median_us if found else None
+    sample_sets: list[SampleSet] = [s for s in candidate.sample_sets if s.reason in reasons]
+    return sample_sets[-1].median_us if sample_sets else None
 
 
 def differences(kernel: Config, other: Config) -> tuple[Difference, ...]:
     """The knobs in which two configs differ, the family first where that does."""
     mine, theirs = dict(kernel.knobs), dict(other.knobs)
-    found = [Difference("family", kernel.family, other.family)] if kernel.family != other.family else []
+    family_differences = [Difference("family", kernel.family, other.family)] if kernel.family != other.family else []
     return (
-        *found,
+        *family_differences,
         *(Difference(k, mine.get(k), theirs.get(k)) for k in {**mine, **theirs} if mine.get(k) != theirs.get(k)),
     )
 

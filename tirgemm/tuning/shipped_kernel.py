@@ -31,12 +31,12 @@ PLAN = FinishPlan(
 
 def offered_configs(tuning: TuningTask, offer: Offer) -> list[Config]:
     """The fastest configs of an offer, fastest first: those that the families of this tuning still take."""
-    found: list[Config] = []
+    configs: list[Config] = []
     families = {family.name: family for family in tuning.families}
     for config in fastest(offer.candidates, len(offer.candidates)):
-        if len(found) < TRIED and config.family in families and _is_valid(tuning, families[config.family], config):
-            found.append(config)
-    return found
+        if len(configs) < TRIED and config.family in families and _is_valid(tuning, families[config.family], config):
+            configs.append(config)
+    return configs
 
 
 def _is_valid(tuning: TuningTask, family: Family, config: Config) -> bool:

@@ -96,8 +96,8 @@ class Candidate:
     @property
     def search_us(self) -> float | None:
         """Median of the search's own samples, or None where it was not measured."""
-        found = [s.median_us for s in self.sample_sets if s.reason in ("search", "noise")]
-        return found[-1] if found else None
+        medians = [s.median_us for s in self.sample_sets if s.reason in ("search", "noise")]
+        return medians[-1] if medians else None
 
     def with_(self, **changes: Any) -> Candidate:
         return replace(self, **changes)

@@ -72,12 +72,12 @@ class MemoryStore:
     ) -> list[Candidate]:
         del near
         with self._lock:
-            found = [
+            candidates = [
                 c
                 for c in reversed(self._candidates.values())
                 if c.device_key == device_key and c.regime == regime and c.status == Status.MEASURED
             ]
-        return found[: max(limit, 0)]
+        return candidates[: max(limit, 0)]
 
     def offer(self, gemm: Gemm, device: Device, regime: Regime) -> Offer | None:
         del gemm, device, regime
@@ -102,9 +102,9 @@ class MemoryStore:
     def kernel(self, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:
         wanted = (gemm, device_key, regime)
         with self._lock:
-            found = [k for k in self._kernels.values() if (k.gemm, k.device.key, k.regime) == wanted]
+            matches = [k for k in self._kernels.values() if (k.gemm, k.device.key, k.regime) == wanted]
         for role in ("tuned", "fallback"):
-            answers = [k for k in found if k.role == role]
+            answers = [k for k in matches if k.role == role]
             if answers:
                 return answers[-1]
         return None
@@ -115,13 +115,13 @@ class MemoryStore:
 
     def kernels(self, limit: int = 100, after: str = "") -> list[KernelRecord]:
         with self._lock:
-            found = list(reversed(self._kernels.values()))
+            kernels = list(reversed(self._kernels.values()))
         if after:
-            ids = [k.id for k in found]
+            ids = [k.id for k in kernels]
             if after not in ids:
                 raise StoreError(f"no kernel has the id {after!r}; list from the start or behind a listed id")
-            found = found[ids.index(after) + 1 :]
-        return found[: max(limit, 0)]
+            kernels = kernels[ids.index(after) + 1 :]
+        return kernels[: max(limit, 0)]
 
     def put_device(self, device: Device) -> None:
         with self._lock:
@@ -139,7 +139,7 @@ class MemoryStore:
 
     def get_blob(self, sha256: str) -> bytes:
         with self._lock:
-            found = self._blobs.get(sha256)
-        if found is None:
+            blob = self._blobs.get(sha256)
+        if blob is None:
             raise StoreError(f"blob {sha256!r:.80} is not stored here")
-        return found
+        return blob

@@ -137,9 +137,11 @@ class BoostedTrees:
             rows = self._rows.setdefault((candidate.gemm, candidate.regime), {})
             family = self.families[candidate.config.family]
             row = rows.get(candidate.config)
-            found = row[1] if row else features(candidate.gemm, candidate.config, self.device, candidate.regime, family)
+            feature_values = (
+                row[1] if row else features(candidate.gemm, candidate.config, self.device, candidate.regime, family)
+            )
             us = candidate.search_us if candidate.status is Status.MEASURED else None
-            rows[candidate.config] = (us, found)
+            rows[candidate.config] = (us, feature_values)
             self._stale = True
 
     def scores(self, configs: Sequence[Config]) -> Scores:
@@ -149,13 +151,13 @@ class BoostedTrees:
             estimates = np.array([-row["log_predicted_us"] for row in rows])
             return estimates - estimates.max(initial=-np.inf) if rows else estimates
         votes = self._votes(rows)
-        found: Scores = votes.mean(axis=0) + _OPTIMISM * votes.std(axis=0)
-        return found
+        scores: Scores = votes.mean(axis=0) + _OPTIMISM * votes.std(axis=0)
+        return scores
 
     def expected(self, configs: Sequence[Config]) -> Scores:
         self._fit()
-        found: Scores = self._votes([self._features_of(config) for config in configs]).mean(axis=0)
-        return found
+        scores: Scores = self._votes([self._features_of(config) for config in configs]).mean(axis=0)
+        return scores
 
     def errors(self) -> ModelErrors:
         self._fit()
@@ -166,13 +168,13 @@ class BoostedTrees:
         return np.array([booster.inplace_predict(matrix) for booster in self._boosters], dtype=np.float64)
 
     def _features_of(self, config: Config) -> dict[str, float]:
-        found = self._features.get(config)
-        if found is None:
+        feature_values = self._features.get(config)
+        if feature_values is None:
             if len(self._features) >= _KEPT:
                 self._features.clear()
-            found = features(self.gemm, config, self.device, self.regime, self.families[config.family])
-            self._features[config] = found
-        return found
+            feature_values = features(self.gemm, config, self.device, self.regime, self.families[config.family])
+            self._features[config] = feature_values
+        return feature_values
 
     def _in_space(self, candidate: Candidate) -> bool:
         """Whether the config is a point of its family's space as that is today."""
@@ -230,10 +232,10 @@ class BoostedTrees:
             if key != self._own:
                 group = group[:left]
                 left -= len(group)
-            for _, (us, found) in group:
+            for _, (us, feature_values) in group:
                 if us is None and best is None:
                     continue
-                rows.append(found)
+                rows.append(feature_values)
                 targets.append(FAILED if us is None or best is None else max(FAILED, math.log(best / us)))
                 weights.append(1.0 if key == self._own else 0.5)
         return rows, targets, weights

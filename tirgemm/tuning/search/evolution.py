@@ -108,7 +108,7 @@ class Evolution:
         context = _context(self.module, self._generator(seed), strategy, seed)
         context.pre_tuning(1_000_000, wanted, context.generate_design_space(), self.database, Scored(self.gate, scorer))
         try:
-            found = context.generate_measure_candidates() or []
+            candidates = context.generate_measure_candidates() or []
         except RuntimeError as error:  # as which TVM passes on what its callbacks raise
             if self.gate.given_up():
                 raise Cancelled(f"the search for {self.gemm} was given up") from error
@@ -116,7 +116,7 @@ class Evolution:
         finally:
             context.post_tuning()
             self.gate.let_in_again(())
-        return self._picks([candidate.sch for candidate in found], wanted - explore, count, explore)
+        return self._picks([candidate.sch for candidate in candidates], wanted - explore, count, explore)
 
     def _seeds(self) -> list[Point]:
         records: Sequence[TuningRecord] = self.database.get_top_k(self._workload, int(POPULATION * MEASURED_SHARE))

@@ -33,16 +33,16 @@ def features(
     gemm: Gemm, config: Config, device: Device, regime: Regime, family: Family | None = None
 ) -> dict[str, float]:
     """Every feature of one candidate. ``family`` adds its own analytic estimate, and what it derives from its knobs."""
-    found = dict(_problem(gemm, regime))
-    found[f"family={config.family}"] = 1.0
+    feature_values = dict(_problem(gemm, regime))
+    feature_values[f"family={config.family}"] = 1.0
     for name, value in config.knobs:
-        found.update(_knob(f"{config.family}.{name}", value))
-    found.update(_tiling(gemm, dict(config.knobs) | _derived(config, family), device))
+        feature_values.update(_knob(f"{config.family}.{name}", value))
+    feature_values.update(_tiling(gemm, dict(config.knobs) | _derived(config, family), device))
     if family is not None:
         us = family.predict_us(gemm, config, device, regime)
-        found["log_predicted_us"] = math.log(us)
-        found["log_predicted_flops"] = math.log(gemm.flops / us)
-    return found
+        feature_values["log_predicted_us"] = math.log(us)
+        feature_values["log_predicted_flops"] = math.log(gemm.flops / us)
+    return feature_values
 
 
 def _derived(config: Config, family: Family | None) -> dict[str, Value]:
@@ -60,7 +60,7 @@ def _derives(family: type) -> bool:
 @lru_cache(maxsize=4096)
 def _problem(gemm: Gemm, regime: Regime) -> tuple[tuple[str, float], ...]:
     """What does not depend on the config."""
-    found = {
+    feature_values = {
         "log_m": math.log2(gemm.m_max),
         "log_n": math.log2(gemm.n),
         "log_k": math.log2(gemm.k),
@@ -83,7 +83,7 @@ def _problem(gemm: Gemm, regime: Regime) -> tuple[tuple[str, float], ...]:
         "k_mod_8": gemm.k % 8 == 0,
         "n_mod_8": gemm.n % 8 == 0,
     }
-    return tuple((name, float(value)) for name, value in found.items())
+    return tuple((name, float(value)) for name, value in feature_values.items())
 
 
 @lru_cache(maxsize=4096)
@@ -101,14 +101,14 @@ def _knob(name: str, value: Value) -> dict[str, float]:
 def _tiling(gemm: Gemm, knobs: Mapping[str, Value], device: Device) -> dict[str, float]:
     """What the tile makes of the problem: blocks, waves, waste, traffic and room, as far as the knobs say."""
     part = _parts(knobs)
-    found: dict[str, float] = {}
+    feature_values: dict[str, float] = {}
     for axis, size in (("m", gemm.m_max), ("n", gemm.n), ("k", gemm.k)):
         if f"b{axis}" in part:
             tile = part[f"b{axis}"] = part[f"b{axis}"] or size
-            found[f"fill_{axis}"] = size / (math.ceil(size / tile) * tile)
+            feature_values[f"fill_{axis}"] = size / (math.ceil(size / tile) * tile)
         if part.get(f"t{axis}", 0) > 0:
             micro = part[f"t{axis}"]
-            found[f"micro_fill_{axis}"] = size / (math.ceil(size / micro) * micro)
+            feature_values[f"micro_fill_{axis}"] = size / (math.ceil(size / micro) * micro)
     bm, bn, bk = part.get("bm", 0), part.get("bn", 0), part.get("bk", 0)
     tm, tn = part.get("tm", 0), part.get("tn", 0)
     size = DTYPE_BYTES[gemm.dtype]
@@ -117,7 +117,7 @@ def _tiling(gemm: Gemm, knobs: Mapping[str, Value], device: Device) -> dict[str,
         blocks = math.ceil(gemm.m_max / bm) * math.ceil(gemm.n / bn) * gemm.batch * split
         waves = blocks / device.units
         traffic = blocks / split * gemm.k * (bm + bn) * size
-        found |= {
+        feature_values |= {
             "log_blocks": math.log2(blocks),
             "log_waves": math.log2(waves),
             "wave_fill": waves / math.ceil(waves),
@@ -130,12 +130,12 @@ def _tiling(gemm: Gemm, knobs: Mapping[str, Value], device: Device) -> dict[str,
         if bk > 0:
             stage = (bm + bn) * bk * size
             staged = stage * max(1, part.get("stages", 1))
-            found |= {"log_stage_bytes": math.log2(stage), "log_staged_bytes": math.log2(staged)}
+            feature_values |= {"log_stage_bytes": math.log2(stage), "log_staged_bytes": math.log2(staged)}
             room = device.limits.shared_per_sm
             if room:
-                found["blocks_by_shared"] = room / (staged + device.limits.shared_reserved_per_block)
+                feature_values["blocks_by_shared"] = room / (staged + device.limits.shared_reserved_per_block)
     if tm > 0 and tn > 0:
-        found |= {
+        feature_values |= {
             "accumulators": tm * tn,
             "log_accumulators": math.log2(tm * tn),
             "operand_registers": tm + tn,
@@ -143,19 +143,19 @@ def _tiling(gemm: Gemm, knobs: Mapping[str, Value], device: Device) -> dict[str,
         }
     if device.kind == "cuda" and bm > 0 and bn > 0 and tm > 0 and tn > 0:
         threads = max(1, bm * bn // (tm * tn))
-        found |= {"threads": threads, "log_threads": math.log2(threads)}
+        feature_values |= {"threads": threads, "log_threads": math.log2(threads)}
         if device.limits.registers_per_sm:
             registers = min(255, tm * tn + 2 * (tm + tn) + 24)
-            found["blocks_by_registers"] = device.limits.registers_per_sm / (threads * registers)
-            found["blocks_by_threads"] = device.limits.threads_per_sm / threads
-    return found
+            feature_values["blocks_by_registers"] = device.limits.registers_per_sm / (threads * registers)
+            feature_values["blocks_by_threads"] = device.limits.threads_per_sm / threads
+    return feature_values
 
 
 def _parts(knobs: Mapping[str, Value]) -> dict[str, int]:
     """The numbers of the knobs that play a known part."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for part, names in _PARTS.items():
         value = next((knobs[name] for name in names if name in knobs), None)
         if type(value) is int:
-            found[part] = value
-    return found
+            numbers[part] = value
+    return numbers

@@ -103,8 +103,8 @@ class Neighbourhood:
 
         def scores(configs: Iterable[Config]) -> dict[Config, float]:
             fresh = (config for config in dict.fromkeys(configs) if config not in tried)
-            found = [(self._score(config, best[:1]) * correction(config), config) for config in fresh]
-            return {config: score for score, config in sorted(found, key=lambda pair: pair[0])[:_RANKED]}
+            pairs = [(self._score(config, best[:1]) * correction(config), config) for config in fresh]
+            return {config: score for score, config in sorted(pairs, key=lambda pair: pair[0])[:_RANKED]}
 
         leaders = _leaders(best, 2)
         around = scores([*self._near(leaders), *pool])
@@ -116,10 +116,10 @@ class Neighbourhood:
 
     def estimate(self, config: Config) -> float:
         """The family's own estimate in microseconds."""
-        found = self._estimates.get(config)
-        if found is None:
-            found = self._estimates[config] = self.family.predict_us(self.gemm, config, self.device, self.regime)
-        return found
+        us = self._estimates.get(config)
+        if us is None:
+            us = self._estimates[config] = self.family.predict_us(self.gemm, config, self.device, self.regime)
+        return us
 
     @cached_property
     def pool(self) -> list[Config]:
@@ -129,21 +129,21 @@ class Neighbourhood:
             points: Iterable[Config] = (self.space.at(i) for i in draw.sample(range(self.space.size), self.space.size))
         else:
             points = (self.space.at(draw.randrange(self.space.size)) for _ in range(_DRAWS))
-        found: dict[Config, None] = {}
+        configs: dict[Config, None] = {}
         for config in self._valid(points):
-            found[config] = None
-            if len(found) >= _POOL:
+            configs[config] = None
+            if len(configs) >= _POOL:
                 break
         climbed: set[Config] = set()
         for _ in range(_CLIMBS):
-            leaders = _leaders(sorted(found, key=self._first_score), _CLIMBERS)
+            leaders = _leaders(sorted(configs, key=self._first_score), _CLIMBERS)
             for config in leaders:
                 if config not in climbed:
                     climbed.add(config)
-                    found |= dict.fromkeys(self._valid(neighbours(config, self.space)))
-        for config in _leaders(sorted(found, key=self._first_score), _POLISHED):
-            found[self._polished(config)] = None
-        return sorted(found, key=self._first_score)
+                    configs |= dict.fromkeys(self._valid(neighbours(config, self.space)))
+        for config in _leaders(sorted(configs, key=self._first_score), _POLISHED):
+            configs[self._polished(config)] = None
+        return sorted(configs, key=self._first_score)
 
     def _polished(self, config: Config) -> Config:
         """The config with fine knobs as near to the default's as is valid: a sample's are random, estimates vague."""
@@ -253,12 +253,12 @@ def _choice(choices: tuple[Value, ...], wanted: Value | None) -> Value:
 
 def _leaders(configs: Iterable[Config], count: int) -> list[Config]:
     """The first ``count`` of different groups."""
-    found: dict[object, Config] = {}
+    leaders: dict[object, Config] = {}
     for config in configs:
-        found.setdefault(group(config), config)
-        if len(found) == count:
+        leaders.setdefault(group(config), config)
+        if len(leaders) == count:
             break
-    return list(found.values())
+    return list(leaders.values())
 
 
 def _spread(
@@ -266,16 +266,16 @@ def _spread(
 ) -> list[Config]:
     """``chosen`` and, up to ``count``, those of the lowest score, which is raised by being like what is chosen
     already."""
-    found = list(chosen[:count])
-    left = {config: score for config, score in scores.items() if config not in found}
-    for config in found:
+    configs = list(chosen[:count])
+    left = {config: score for config, score in scores.items() if config not in configs}
+    for config in configs:
         _repel(left, config, repulsion)
-    while left and len(found) < count:
+    while left and len(configs) < count:
         config = min(left, key=lambda config: left[config])
         del left[config]
-        found.append(config)
+        configs.append(config)
         _repel(left, config, repulsion)
-    return found
+    return configs
 
 
 def _repel(scores: dict[Config, float], chosen: Config, repulsion: float) -> None:

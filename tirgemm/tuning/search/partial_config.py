@@ -18,21 +18,21 @@ _MOST_FOLLOWERS = 2
 def parse_knobs(family: Family, gemm: Gemm, device: Device, text: str) -> dict[str, Value]:
     """The knobs of ``text``, ``name=value,name=value``, with values of the family's space. Raises InvalidConfig."""
     choices = {knob.name: knob.choices for knob in family.space(gemm, device).knobs}
-    found: dict[str, Value] = {}
+    knobs: dict[str, Value] = {}
     for part in filter(None, (word.strip() for word in text.split(","))):
         name, equals, value = (word.strip() for word in part.partition("="))
         if not equals:
             raise InvalidConfig(f"config part {part!r:.100} is not name=value")
         if name not in choices:
             raise InvalidConfig(f"{family.name} has no knob {name!r:.100}; its knobs are {', '.join(choices)}")
-        if name in found:
-            raise InvalidConfig(f"{family.name} knob {name} is given twice: {found[name]} and {value!r:.100}")
+        if name in knobs:
+            raise InvalidConfig(f"{family.name} knob {name} is given twice: {knobs[name]} and {value!r:.100}")
         choice = next((each for each in choices[name] if str(each).lower() == value.lower()), None)
         if choice is None:
             known = ", ".join(map(str, choices[name]))
             raise InvalidConfig(f"{family.name} knob {name} is {value!r:.100}; choices for {gemm} are {known}")
-        found[name] = choice
-    return found
+        knobs[name] = choice
+    return knobs
 
 
 def completed(family: Family, gemm: Gemm, device: Device, base: Config, named: dict[str, Value]) -> Config:
@@ -57,12 +57,12 @@ def _nearest_first(knobs: list[Knob], config: Config) -> Iterator[dict[str, Valu
     """Changes of one knob, then of two, each time to the nearest choices first."""
     other = {knob.name: _by_distance(knob, config[knob.name]) for knob in knobs}
     for count in range(1, _MOST_FOLLOWERS + 1):
-        found = [
+        changes = [
             (sum(distance for distance, _ in values), names, values)
             for names in combinations(other, count)
             for values in product(*(other[name] for name in names))
         ]
-        for _, names, values in sorted(found, key=lambda each: each[0]):
+        for _, names, values in sorted(changes, key=lambda each: each[0]):
             yield {name: value for name, (_, value) in zip(names, values, strict=True)}
 
 

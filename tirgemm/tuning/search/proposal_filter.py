@@ -43,28 +43,28 @@ class Gate:
 
     def config(self, point: Point) -> Config:
         """The config of ``point``."""
-        found = self._configs.get(point)
-        if found is None:
+        config = self._configs.get(point)
+        if config is None:
             if len(self._configs) >= _KEPT:
                 self._configs.clear()
-            found = self._configs[point] = config_at(self.spaces[point.family], point)
-        return found
+            config = self._configs[point] = config_at(self.spaces[point.family], point)
+        return config
 
     def valid(self, point: Point) -> bool:
         """Whether every rule passes; a rejection is counted once a point. Raises Cancelled."""
         if self.given_up():
             raise Cancelled(f"the search for {self.gemm} was given up")
-        found = self._valid.get(point)
-        if found is None:
+        valid = self._valid.get(point)
+        if valid is None:
             config = self.config(point)
             reason = rejected(self.families[point.family], self.gemm, config, self.device)
-            found = self._valid[point] = reason is None
+            valid = self._valid[point] = reason is None
             if reason is not None:
                 self.pruned[reason[0]] += 1
                 examples = self.examples.setdefault(reason[0], [])
                 if len(examples) < EXAMPLES:
                     examples.append((config, reason[1]))
-        return found
+        return valid
 
     def let_in_again(self, seeds: Iterable[Point]) -> None:
         """Let each of these known points pass once: the search is about to start its population from them."""

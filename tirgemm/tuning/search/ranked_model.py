@@ -68,8 +68,8 @@ class RankedModel:
         # Of the fastest half: the model was trained to be right about those.
         pairs = sorted(zip(self._measured.values(), known.tolist(), strict=True))
         level = median(math.log(us) - log for us, log in pairs[: (len(pairs) + 1) // 2])
-        found: Scores = math.log(pairs[0][0]) - level - logs
-        return found
+        scores: Scores = math.log(pairs[0][0]) - level - logs
+        return scores
 
     def expected(self, configs: Sequence[Config]) -> Scores:
         """The same: there is no bonus for doubt."""
@@ -86,7 +86,7 @@ class RankedModel:
         for name, family in self.families.items():
             if own := [config for config in new if config.family == name]:
                 columns = ConfigColumns.of(own)
-                found = features(self.gemm, columns, self.device, self.regime, family)
-                us = expected_us(self.gemm, columns, found, self.regime, self.ranking)
+                feature_values = features(self.gemm, columns, self.device, self.regime, family)
+                us = expected_us(self.gemm, columns, feature_values, self.regime, self.ranking)
                 self._expected.update(zip(own, np.log(us).tolist(), strict=True))
         return np.array([self._expected[config] for config in configs])

@@ -121,8 +121,8 @@ class RecordedFamily:
         self.name = recorded.space.family
 
     def supports(self, gemm: Gemm, device: Device) -> str | None:  # noqa: ARG002
-        found = self.recorded.gemm
-        return None if gemm == found else f"{found} was recorded, not {gemm}"
+        recorded = self.recorded.gemm
+        return None if gemm == recorded else f"{recorded} was recorded, not {gemm}"
 
     def space(self, gemm: Gemm, device: Device) -> Space:  # noqa: ARG002
         return self.recorded.space

@@ -139,7 +139,7 @@ class Search:
     @property
     def pruned_examples(self) -> dict[str, list[tuple[Config, str]]]:
         """For each rule the first few configs that it rejected, with the reason."""
-        return {rule: list(found) for rule, found in self.gate.examples.items()}
+        return {rule: list(examples) for rule, examples in self.gate.examples.items()}
 
     @property
     def repeats(self) -> int:
@@ -259,10 +259,10 @@ class Search:
             return self._best_of(self._kept, count, explore, draw)
         seed = draw.randrange(1, 2**31 - 1)
         evolved = self.evolution.round(max(count, KEPT), explore, self._scores, seed)
-        self._kept, self._proposed_of_kept = [found.point for found in evolved], count
+        self._kept, self._proposed_of_kept = [individual.point for individual in evolved], count
         if len(evolved) > count:
             evolved = evolved[: count - explore] + evolved[len(evolved) - explore :]
-        picks = [found.pick() for found in evolved]
+        picks = [individual.pick() for individual in evolved]
         if len(picks) < count:
             self.gate.known.update(pick.point for pick in picks)
             others = left if left is not None else self._drawn(ALL_SCORED, draw)
@@ -297,16 +297,16 @@ class Search:
 
     def _drawn(self, count: int, draw: random.Random) -> list[Point]:
         """At most ``count`` valid unknown points, drawn at random from all families alike."""
-        found: dict[Point, None] = {}
+        points: dict[Point, None] = {}
         spaces = list(self.gate.spaces.values())
         for _ in range(DRAWS):
             space = draw.choice(spaces)
             point = Point(space.family, tuple(draw.randrange(len(knob.choices)) for knob in space.knobs))
             if point not in self.gate.known and self.gate.valid(point):
-                found[point] = None
-                if len(found) == count:
+                points[point] = None
+                if len(points) == count:
                     break
-        return list(found)
+        return list(points)
 
     def _pick(self, point: Point) -> Pick:
         return Pick(point, trace_json(point_schedule(self.gemm, self.gate.spaces[point.family], point)))
