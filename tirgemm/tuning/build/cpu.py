@@ -135,14 +135,14 @@ def _on_stack(func: PrimFunc) -> PrimFunc:
 def _without_addresses(text: str) -> str:
     """The LLVM IR with the alias classes, which TVM names by where its own objects lie in memory, numbered instead."""
     seen: dict[str, str] = {}
-    return re.sub(r'"0x[0-9a-f]+(?=[."])', lambda found: seen.setdefault(found[0], f'"alias{len(seen)}'), text)
+    return re.sub(r'"0x[0-9a-f]+(?=[."])', lambda address: seen.setdefault(address[0], f'"alias{len(seen)}'), text)
 
 
 def _check_self_contained(text: str) -> None:
-    found = re.search(r"@(__)?(TVM\w+)", text)
-    if found:
+    called = re.search(r"@(__)?(TVM\w+)", text)
+    if called:
         raise BuildFailed(
-            f"the kernel calls {found[2]} of the TVM runtime; CPU kernels may not (is a parallel loop left?)"
+            f"the kernel calls {called[2]} of the TVM runtime; CPU kernels may not (is a parallel loop left?)"
         )
 
 

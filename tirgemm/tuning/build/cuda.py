@@ -63,12 +63,12 @@ def compile_lowered(source: str, arch: str) -> tuple[str, Cubin]:
     of its own, bounds that ask for fewer are tried: the first that spills nothing, else the one that spills the least.
     Raises BuildFailed.
     """
-    found: list[tuple[str, Cubin]] = []
+    compiled: list[tuple[str, Cubin]] = []
     for text in with_looser_bounds(source):
-        found.append((text, compile_source(text, arch)))
-        if not _spilled(found[-1][1]):
+        compiled.append((text, compile_source(text, arch)))
+        if not _spilled(compiled[-1][1]):
             break
-    return min(found, key=lambda pair: _spilled(pair[1]))
+    return min(compiled, key=lambda pair: _spilled(pair[1]))
 
 
 def with_looser_bounds(source: str) -> list[str]:

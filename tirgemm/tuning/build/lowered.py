@@ -70,9 +70,9 @@ class _Reader:
     def param(self, value: Any) -> Param:
         """The parameter that a launch argument is."""
         if type(value).__name__ == "Call" and str(value).endswith(".data"):
-            found = self.names.get(str(value).removesuffix(".data"))
-            if isinstance(found, Pointer):
-                return found
+            pointer = self.names.get(str(value).removesuffix(".data"))
+            if isinstance(pointer, Pointer):
+                return pointer
         if type(value).__name__ == "Var" and isinstance(self.names.get(value.name), (Scalar, TensorMap, Pointer)):
             return self.names[value.name]
         dtype = str(value.ty.dtype)
@@ -125,19 +125,19 @@ def _survey(function: PrimFunc) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _check_extents(kernel: KernelLaunch, lowered: dict[str, Dim]) -> None:
-    found: dict[str, list[Dim]] = {name: [1, 1, 1] for name in ("grid", "block", "cluster")}
+    extents: dict[str, list[Dim]] = {name: [1, 1, 1] for name in ("grid", "block", "cluster")}
     shared: Dim = 0
     for tag, value in lowered.items():
         name, _, axis = tag.partition(".")
         if tag == "tirx.use_dyn_shared_memory":
             shared = value
         elif name in ("blockIdx", "threadIdx", "clusterCtaIdx") and axis in _AXES:
-            found[{"blockIdx": "grid", "threadIdx": "block", "clusterCtaIdx": "cluster"}[name]][_AXES[axis]] = value
+            extents[{"blockIdx": "grid", "threadIdx": "block", "clusterCtaIdx": "cluster"}[name]][_AXES[axis]] = value
         else:
             raise BuildFailed(
                 f"kernel {kernel.symbol}: the lowered launch has the extent {tag}, which no launch describes"
             )
-    for name, dims in found.items():
+    for name, dims in extents.items():
         declared = getattr(kernel, name)
         if not all(_same(a, b) for a, b in zip(dims, declared, strict=True)):
             raise BuildFailed(

@@ -44,12 +44,12 @@ def _lanes_written_out(source: str) -> str:
     """``source`` with the loops over the lanes of an array of registers as a statement a lane."""
     arrays = {name for _, _, name, _ in _ARRAY.findall(source)}
 
-    def written(found: re.Match[str]) -> str:
-        indent, lane, count, statement = found.groups()
+    def written(loop: re.Match[str]) -> str:
+        indent, lane, count, statement = loop.groups()
         at_lane = re.compile(rf"\b(\w+)\[\({lane}(?: \+ (\d+))?\)\]|\b(\w+)\[{lane}\]")
         indexed = at_lane.findall(statement)
         if not any((name or bare) in arrays for name, _, bare in indexed):
-            return found[0]
+            return loop[0]
 
         def element(value: int, at: re.Match[str]) -> str:
             return f"{at[1] or at[3]}[{value + int(at[2] or 0)}]"
@@ -85,29 +85,29 @@ def _fits(vector: str, first: int, dtype: str, size: int) -> bool:
 
 
 def _written(source: str, split: dict[str, tuple[str, int]]) -> str:
-    def declare(found: re.Match[str]) -> str:
-        indent, dtype, name, size = found.groups()
+    def declare(declaration: re.Match[str]) -> str:
+        indent, dtype, name, size = declaration.groups()
         if name not in split:
-            return found[0]
+            return declaration[0]
         return f"{indent}{dtype} {', '.join(_elements(name, 0, int(size)))};"
 
-    def store(found: re.Match[str]) -> str:
-        indent, vector, name, first, value = found.groups()
+    def store(assignment: re.Match[str]) -> str:
+        indent, vector, name, first, value = assignment.groups()
         if name not in split:
-            return found[0]
+            return assignment[0]
         parts = zip(_elements(name, int(first), _LANES[vector]), "xyzw", strict=False)
         taken = " ".join(f"{element} = {_WHOLE}.{part};" for element, part in parts)
         return f"{indent}{{ {vector} {_WHOLE} = {value}; {taken} }}"
 
-    def load(found: re.Match[str]) -> str:
-        vector, name, first = found.groups()
+    def load(access: re.Match[str]) -> str:
+        vector, name, first = access.groups()
         if name not in split:
-            return found[0]
+            return access[0]
         return f"make_{vector}({', '.join(_elements(name, int(first), _LANES[vector]))})"
 
     source = _STORED.sub(store, _ARRAY.sub(declare, source))
     source = _LOADED.sub(load, source)
-    return _ELEMENT.sub(lambda found: f"{found[1]}_{found[2]}_" if found[1] in split else found[0], source)
+    return _ELEMENT.sub(lambda element: f"{element[1]}_{element[2]}_" if element[1] in split else element[0], source)
 
 
 def _elements(name: str, first: int, count: int) -> list[str]:

@@ -49,11 +49,11 @@ class Probe:
 
     def summary(self) -> dict[str, Any]:
         """Median SM clock, highest power and temperature, and every reason to throttle that was seen."""
-        found: dict[str, Any] = {"throttled": [name for bit, name in _REASONS.items() if self._reasons & bit]}
+        readings: dict[str, Any] = {"throttled": [name for bit, name in _REASONS.items() if self._reasons & bit]}
         if self._clocks:
-            found["clock_mhz"] = round(statistics.median(self._clocks))
+            readings["clock_mhz"] = round(statistics.median(self._clocks))
         if self._watts:
-            found["power_w"] = round(max(self._watts), 1)
+            readings["power_w"] = round(max(self._watts), 1)
         if self._degrees:
-            found["temperature_c"] = max(self._degrees)
-        return found
+            readings["temperature_c"] = max(self._degrees)
+        return readings

@@ -127,8 +127,8 @@ def nvrtc_version() -> str:
 
 
 def _roots() -> list[Path]:
-    found = importlib.util.find_spec("nvidia")
-    wheels = [Path(folder) for folder in (found.submodule_search_locations or [])] if found else []
+    spec = importlib.util.find_spec("nvidia")
+    wheels = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
     roots = [folder for wheel in wheels for folder in sorted(wheel.glob("cu[0-9]*"), reverse=True)]
     if os.environ.get("CUDA_PATH"):
         roots.append(Path(os.environ["CUDA_PATH"]))
@@ -167,12 +167,12 @@ _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 
 def _resources(log: str) -> dict[str, PtxasResources]:
     """Each kernel's resources from ptxas's words; a kernel that it does not account for is a BuildFailed."""
-    found: dict[str, PtxasResources] = {}
+    resources: dict[str, PtxasResources] = {}
     pieces = _ENTRY.split(log)
     for symbol, words in zip(pieces[1::2], pieces[2::2], strict=True):
         stack, used = _STACK.search(words), _USED.search(words)
         if not stack or not used:
             raise BuildFailed(f"ptxas does not say what kernel {symbol} uses:\n{log}")
         frame, stores, loads = (int(number) for number in stack.groups())
-        found[symbol] = PtxasResources(int(used[1]), frame, stores, loads, int(used[2] or 0))
-    return found
+        resources[symbol] = PtxasResources(int(used[1]), frame, stores, loads, int(used[2] or 0))
+    return resources

@@ -62,9 +62,9 @@ class _Process:
     def _work(
         self, session: Session, kernel: Kernel, against: dict[str, Kernel], request: Request
     ) -> tuple[Verification | None, SampleSet | None]:
-        found = None
+        verification = None
         if request.verify is not None:
-            found = verify(
+            verification = verify(
                 session.backend,
                 kernel.gemm,
                 kernel.raw,
@@ -72,11 +72,11 @@ class _Process:
                 level=request.verify.level,
                 seed=request.verify.seed,
             )
-            if not found.passed:
-                return found, None
+            if not verification.passed:
+                return verification, None
         if request.time is None:
-            return found, None
-        return found, session.time(kernel, against, request.time)
+            return verification, None
+        return verification, session.time(kernel, against, request.time)
 
     def _open(self, device: Device) -> Session:
         """The session of the one device of this process, made at the first request."""

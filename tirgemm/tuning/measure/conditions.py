@@ -19,15 +19,15 @@ def now() -> str:
 
 def host_conditions(proc: Path = Path("/proc")) -> dict[str, Any]:
     """Load average over a minute and, where Linux shows it, the processors' mean clock."""
-    found: dict[str, Any] = {"at": now(), "loadavg": round(os.getloadavg()[0], 2)}
+    conditions: dict[str, Any] = {"at": now(), "loadavg": round(os.getloadavg()[0], 2)}
     try:
         text = (proc / "cpuinfo").read_text()
     except OSError:
-        return found
+        return conditions
     clocks = [float(mhz) for mhz in re.findall(r"^cpu MHz\s*: ([\d.]+)", text, re.MULTILINE)]
     if clocks:
-        found["clock_mhz"] = round(sum(clocks) / len(clocks))
-    return found
+        conditions["clock_mhz"] = round(sum(clocks) / len(clocks))
+    return conditions
 
 
 def last_level_cache_bytes(cpu: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
@@ -35,9 +35,9 @@ def last_level_cache_bytes(cpu: Path = Path("/sys/devices/system/cpu/cpu0/cache"
     sizes = [0]
     for file in cpu.glob("index*/size"):
         try:
-            found = re.fullmatch(r"(\d+)([KMG]?)", file.read_text().strip())
+            size = re.fullmatch(r"(\d+)([KMG]?)", file.read_text().strip())
         except OSError:
             continue
-        if found:
-            sizes.append(int(found[1]) * _UNITS[found[2]])
+        if size:
+            sizes.append(int(size[1]) * _UNITS[size[2]])
     return max(sizes) or _FALLBACK_CACHE

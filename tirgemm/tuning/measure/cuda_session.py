@@ -149,7 +149,7 @@ class CudaSession:
                 "shared": options.shared,
                 "clock": "cuda events",
             }
-            | {name: found for name, found in chosen.items() if name in contenders}
+            | {name: choice for name, choice in chosen.items() if name in contenders}
         )
         if launches:
             conditions["launches_per_replay"] = launches
@@ -188,13 +188,13 @@ class CudaSession:
                 index = chosen[name]["chosen"]
             elif candidates[0].label:
                 turn = itertools.cycle(range(count))
-                found = choose(
+                choice = choose(
                     len(candidates),
                     lambda i, best: self._screened(baseline.context, candidates[i], turn, regime, best),
                     lambda best: self._final(baseline.context, {i: candidates[i] for i in best}, count, regime),
                 )
-                chosen[name] = found.to_json(candidates)
-                index = found.index
+                chosen[name] = choice.to_json(candidates)
+                index = choice.index
             return _contender(baseline.context, candidates[index], range(count))
 
     def _screened(

@@ -114,7 +114,7 @@ class HostSession:
             "clock": "perf_counter_ns",
         }
         conditions |= {
-            name: found for name, found in self._ways.get((gemm, options.regime), {}).items() if name in calls
+            name: choice for name, choice in self._ways.get((gemm, options.regime), {}).items() if name in calls
         }
         if absent:
             conditions["absent"] = absent

@@ -86,9 +86,9 @@ class HostTorchBaseline:
 
         def screen(index: int, best_us: float) -> float:
             self._require_hopeful(self.ways[index], sets[0], best_us)
-            found = statistics.median(block(index)())
+            median_us = statistics.median(block(index)())
             self._alive()
-            return found
+            return median_us
 
         def final(best: list[int]) -> dict[int, float]:
             samples = alternate({str(index): block(index) for index in best}, _FINAL, self._alive)
@@ -136,10 +136,10 @@ class HostTorchBaseline:
 
     def _tensors(self, views: dict[str, View]) -> Tensors:
         """The operands as PyTorch's, A and B as the product means them."""
-        found = {name: self._torch.from_dlpack(view) for name, view in views.items()}
+        tensors = {name: self._torch.from_dlpack(view) for name, view in views.items()}
         for name, transposed in (("a", self._gemm.trans_a), ("b", self._gemm.trans_b)):
-            found[name] = found[name].mT if transposed else found[name]
-        return found
+            tensors[name] = tensors[name].mT if transposed else tensors[name]
+        return tensors
 
     def _written(self) -> Iterator[tuple[str, Callable[[Tensors], Call]]]:
         """The ways that apply; of 16-bit operands that in fp32 first, which every CPU is fast at."""

@@ -80,10 +80,10 @@ class Measurer:
         cancel: Flag | None = None,
     ) -> Verification:
         """Whether the kernel is right. Raises MeasurementTimedOut, MeasurementCrashed, ArtifactError, Cancelled."""
-        found, _ = self._ask(self._request(package, Verify(level, seed), None), cancel)
-        if found is None:
+        verification, _ = self._ask(self._request(package, Verify(level, seed), None), cancel)
+        if verification is None:
             raise MeasurementFailed("the measuring process answered without a verification")
-        return found
+        return verification
 
     def time(
         self,
@@ -124,10 +124,10 @@ class Measurer:
     ) -> tuple[Verification, SampleSet | None]:
         """Verify and, where it is right, time a candidate of the search, in one round trip. Raises as ``time``."""
         request = Time(RaceOptions(regime, min_samples, budget_s, reason, seed))
-        found, samples = self._ask(self._request(package, Verify(level, seed), request), cancel)
-        if found is None:
+        verification, samples = self._ask(self._request(package, Verify(level, seed), request), cancel)
+        if verification is None:
             raise MeasurementFailed("the measuring process answered without a verification")
-        return found, samples
+        return verification, samples
 
     def stream(self) -> SampleSet:
         """Microseconds of reading ``conditions["bytes"]`` bytes of the device's memory, once each: its read

@@ -29,7 +29,7 @@ def gpu_stream(gpu: Gpu, fill: Callable[[int, int], None], alive: Callable[[], N
     fill(memory.address, memory.nbytes)
     gpu.synchronize()
     alive()
-    found: dict[int, list[float]] = {}
+    times: dict[int, list[float]] = {}
     for blocks in _BLOCKS:
         events = [gpu.event() for _ in range(SAMPLES + 2)]
         for event in events:
@@ -39,8 +39,8 @@ def gpu_stream(gpu: Gpu, fill: Callable[[int, int], None], alive: Callable[[], N
         samples = [gpu.microseconds(first, second) for first, second in itertools.pairwise(events)]
         for event in events:
             call("cuEventDestroy", event)
-        found[blocks] = samples[1:]
+        times[blocks] = samples[1:]
         alive()
-    best = min(found, key=lambda blocks: statistics.median(found[blocks]))
+    best = min(times, key=lambda blocks: statistics.median(times[blocks]))
     conditions = {"bytes": GPU_BYTES, "at": now(), "blocks_per_sm": best, "threads": _THREADS}
-    return SampleSet(tuple(found[best]), "selection", {}, conditions)
+    return SampleSet(tuple(times[best]), "selection", {}, conditions)

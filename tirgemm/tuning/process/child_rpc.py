@@ -250,13 +250,13 @@ class Channel:
             outgoing = outgoing[os.write(self._send_fd, outgoing) :]
 
     def _exactly(self, size: int) -> bytes:
-        found = bytearray()
-        while len(found) < size:
-            piece = os.read(self._receive_fd, min(_PIECE, size - len(found)))
+        received = bytearray()
+        while len(received) < size:
+            piece = os.read(self._receive_fd, min(_PIECE, size - len(received)))
             if not piece:
                 raise EOFError
-            found += piece
-        return bytes(found)
+            received += piece
+        return bytes(received)
 
 
 def serve(prepare: Callable[[Channel, list[str]], Callable[[Any], Any]]) -> None:

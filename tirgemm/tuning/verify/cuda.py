@@ -144,10 +144,10 @@ class CudaBackend:
     # -- cases ---------------------------------------------------------------------------------
 
     def prepare(self, problem: GemmTest) -> CudaCase:
-        found = self._cases.get(problem)
-        if found is not None:
+        cached = self._cases.get(problem)
+        if cached is not None:
             self._cases.move_to_end(problem)
-            return found
+            return cached
         gemm, operands = problem.gemm, {}
         while self._cases and self._crowded(gemm):
             self._cases.popitem(last=False)
@@ -237,9 +237,9 @@ class CudaBackend:
         grid = gemm.batch * -(-height // _TILE) * -(-width // _TILE)
         extents = (ctypes.c_int64(v) for v in (gemm.k, rows.start, height, cols.start, width))
         self._launch("reference", grid, *self._arguments(case), *extents, _pointer(y), _pointer(bounds), self._to())
-        found = self._found(case, total)
+        comparison = self._found(case, total)
         case.y, case.bounds = y or case.y, bounds or case.bounds
-        return found
+        return comparison
 
     def compare_random(self, case: CudaCase, count: int) -> Found:
         gemm, m = case.problem.gemm, case.problem.m

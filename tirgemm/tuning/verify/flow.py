@@ -117,13 +117,13 @@ def _one(backend: Backend, problem: GemmTest, function: Callable[..., object], l
     if disturbed:
         message = f"the kernel wrote outside D's elements: into {', '.join(disturbed)}"
         return report | {"passed": False, "error": WORST, "method": "guard bands", "checked": 0, "message": message}
-    method, found = _compare(backend, case, compares_in_full(problem, level))
+    method, comparison = _compare(backend, case, compares_in_full(problem, level))
     return report | {
-        "passed": not found.failures,
-        "error": found.worst,
+        "passed": not comparison.failures,
+        "error": comparison.worst,
         "method": method,
-        "checked": found.checked,
-        "message": found.message,
+        "checked": comparison.checked,
+        "message": comparison.message,
     }
 
 
@@ -139,8 +139,8 @@ def _compare(backend: Backend, case: Any, in_full: bool) -> tuple[str, Found]:
         return "edges", edges
     if not is_linear(problem.gemm):
         return "edges, sampled", edges + backend.compare_random(case, NONLINEAR_SAMPLES)
-    found = edges + backend.compare_random(case, SAMPLES)
-    return "edges, sampled, freivalds", found if found.failures else found + freivalds(backend, case)
+    comparison = edges + backend.compare_random(case, SAMPLES)
+    return "edges, sampled, freivalds", comparison if comparison.failures else comparison + freivalds(backend, case)
 
 
 def freivalds(backend: Backend, case: Any) -> Found:

@@ -113,10 +113,10 @@ class HostBackend:
     # -- cases ---------------------------------------------------------------------------------
 
     def prepare(self, problem: GemmTest) -> HostCase:
-        found = self._cases.get(problem)
-        if found is not None:
+        cached = self._cases.get(problem)
+        if cached is not None:
             self._cases.move_to_end(problem)
-            return found
+            return cached
         self._trim()
         case = HostCase(problem, {})
         rng = np.random.Generator(np.random.SFC64([problem.seed, 0 if problem.test == "exact" else 1, problem.m]))
@@ -203,8 +203,8 @@ class HostBackend:
                 norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
                 product = np.einsum("sk,sk->s", left, right)
                 y, bound = self._epilogue(case, product, norms, *self._addends(case, matrix, rows, cols))
-                found, worst = _found(decode(d.product[matrix][rows, cols], d.layout.dtype), y, bound)
-                result += replace(found, at=(matrix, int(rows[worst]), int(cols[worst])))
+                comparison, worst = _found(decode(d.product[matrix][rows, cols], d.layout.dtype), y, bound)
+                result += replace(comparison, at=(matrix, int(rows[worst]), int(cols[worst])))
                 self._alive()
         return result
 
@@ -286,9 +286,9 @@ class HostBackend:
             part = slice(top, min(top + step, y.shape[0]))
             bits = d.inside[matrix, rows.start + part.start : rows.start + part.stop, cols]
             got = decode(np.ascontiguousarray(bits), d.layout.dtype)
-            found, worst = _found(got, y[part], None if bound is None else bound[part])
+            comparison, worst = _found(got, y[part], None if bound is None else bound[part])
             row, col = divmod(worst, width)
-            result += replace(found, at=(matrix, rows.start + top + row, cols.start + col))
+            result += replace(comparison, at=(matrix, rows.start + top + row, cols.start + col))
         return result
 
 
@@ -321,7 +321,7 @@ def _found(got: Floats, want: Floats, bound: npt.NDArray[Any] | None) -> tuple[F
         wrong = int((~(error <= limits)).sum())
     at = int(np.argmax(share))
     worst = ratio(float(error.flat[at]), float(limits.flat[at]))
-    found = Found(
+    comparison = Found(
         got.size, wrong, worst, got=float(got.flat[at]), want=float(want.flat[at]), bound=float(limits.flat[at])
     )
-    return found, at
+    return comparison, at

@@ -136,10 +136,10 @@ class CublasLt:
     ) -> list[HeuristicResult]:
         """At most ``most`` usable algorithms, the library's own choice first. Raises CublasLtError where there is
         none."""
-        found, count = (HeuristicResult * most)(), c_int()
+        results, count = (HeuristicResult * most)(), c_int()
         given = (x.pointer for x in (description, a, b, c, d, preference))
-        self.call("cublasLtMatmulAlgoGetHeuristic", self.handle, *given, most, found, byref(count))
-        return [found[i] for i in range(count.value) if found[i].state == SUCCESS]
+        self.call("cublasLtMatmulAlgoGetHeuristic", self.handle, *given, most, results, byref(count))
+        return [results[i] for i in range(count.value) if results[i].state == SUCCESS]
 
     def config(self, algo: Algo) -> dict[str, int]:
         """What the library tells about an algorithm, as numbers of its enumerations."""

@@ -106,10 +106,10 @@ class CublasLtBaseline:
             self._problem.description.set(lt.BIAS_POINTER, sets[0]["bias"].address)
         p = self._problem
         try:
-            found = self._lt.heuristics(p.description, p.a, p.b, p.c, p.d, preference, MOST_HEURISTICS)
+            heuristics = self._lt.heuristics(p.description, p.a, p.b, p.c, p.d, preference, MOST_HEURISTICS)
         except CublasLtError as error:
             raise Absent(f"cuBLASLt does not offer this problem: {error}") from error
-        if not found:
+        if not heuristics:
             raise Absent("cuBLASLt offers no algorithm for this problem")
         version = self._lt.version
         return [
@@ -117,7 +117,7 @@ class CublasLtBaseline:
                 self._lt.config(x.algo) | {"workspace_bytes": x.workspace_bytes, "version": version},
                 functools.partial(self._call_of_set, x.algo, sets),
             )
-            for x in found
+            for x in heuristics
         ]
 
     def _call_of_set(self, algo: Algo, sets: list[dict[str, View]], number: int) -> Call:

@@ -70,10 +70,10 @@ def unsupported(gemm: Gemm) -> str:
 
 def accesses(gemm: Gemm) -> dict[str, int]:
     """Elements of the widest access to A, B, and C and D: what divides rows, their distances and the base."""
-    found: dict[str, int] = {name: _access(layout_of(gemm, name, gemm.m_max)) for name in _operands(gemm)}
-    if "c" in found:
-        found["d"] = min(found["d"], found.pop("c"))
-    return found
+    widths: dict[str, int] = {name: _access(layout_of(gemm, name, gemm.m_max)) for name in _operands(gemm)}
+    if "c" in widths:
+        widths["d"] = min(widths["d"], widths.pop("c"))
+    return widths
 
 
 def macros(gemm: Gemm, template: Template) -> dict[str, str]:
@@ -117,17 +117,17 @@ class CutlassBaseline:
         tried = [template for template in TEMPLATES if template.shared_bytes <= room]
         built = libraries(self._arch, [macros(self._gemm, template) for template in tried])
         return [
-            BaselineOption(asdict(template), partial(self._called, found, sets))
-            for template, found in zip(tried, built, strict=True)
+            BaselineOption(asdict(template), partial(self._called, build, sets))
+            for template, build in zip(tried, built, strict=True)
         ]
 
-    def _called(self, found: Path | DoesNotCompile, sets: list[dict[str, View]], number: int) -> Call:
-        return self._call(found, sets[number])
+    def _called(self, build: Path | DoesNotCompile, sets: list[dict[str, View]], number: int) -> Call:
+        return self._call(build, sets[number])
 
-    def _call(self, found: Path | DoesNotCompile, views: dict[str, View]) -> Call:
-        if isinstance(found, DoesNotCompile):
-            raise Refused(f"nvcc: {found}")
-        library, gemm = loaded(found), self._gemm
+    def _call(self, build: Path | DoesNotCompile, views: dict[str, View]) -> Call:
+        if isinstance(build, DoesNotCompile):
+            raise Refused(f"nvcc: {build}")
+        library, gemm = loaded(build), self._gemm
         c = "c" if gemm.beta else "d"
         order = ("a", "b", c, "d")
         arguments = (

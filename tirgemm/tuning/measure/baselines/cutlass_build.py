@@ -34,8 +34,8 @@ class DoesNotCompile(Exception):
 
 def headers() -> Path:
     """CUTLASS's include folder. Raises Absent."""
-    found = importlib.util.find_spec(PACKAGE)
-    folders = [Path(folder) for folder in (found.submodule_search_locations or ())] if found else []
+    spec = importlib.util.find_spec(PACKAGE)
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
     for folder in folders:
         include = folder / "source" / "include"
         if (include / "cutlass" / "cutlass.h").is_file():
@@ -48,10 +48,10 @@ def headers() -> Path:
 
 def compiler() -> str:
     """nvcc's path. Raises Absent."""
-    found = shutil.which("nvcc") or shutil.which("nvcc", path=os.environ.get("CUDA_PATH", "/usr/local/cuda") + "/bin")
-    if found is None:
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path=os.environ.get("CUDA_PATH", "/usr/local/cuda") + "/bin")
+    if nvcc is None:
         raise Absent("CUTLASS is compiled by nvcc, which was not found on PATH, in CUDA_PATH or in /usr/local/cuda")
-    return found
+    return nvcc
 
 
 def libraries(arch: str, templates: list[dict[str, str]], folder: Path | None = None) -> list[Path | DoesNotCompile]:

@@ -64,7 +64,7 @@ class FastestOption:
     def to_json(self, candidates: Sequence[Labelled]) -> dict[str, Any]:
         """``screened_us`` by index, null for those that refused; ``refused`` holds at most three reasons; ``labels`` of
         few."""
-        found: dict[str, Any] = {
+        record: dict[str, Any] = {
             "candidates": len(candidates),
             "chosen": self.index,
             "label": candidates[self.index].label,
@@ -72,10 +72,10 @@ class FastestOption:
             "finals_us": {str(i): _rounded(us) for i, us in self.finals_us.items()},
         }
         if len(candidates) <= _MOST_LABELS:
-            found["labels"] = [candidate.label for candidate in candidates]
+            record["labels"] = [candidate.label for candidate in candidates]
         if self.refused:
-            found["refused"] = {str(i): reason for i, reason in list(self.refused.items())[:3]}
-        return found
+            record["refused"] = {str(i): reason for i, reason in list(self.refused.items())[:3]}
+        return record
 
 
 def choose(
