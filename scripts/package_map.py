@@ -54,7 +54,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 def packages(root: Path) -> dict[str, Package]:
     """The packages of a checkout by name."""
-    found: dict[str, Package] = defaultdict(Package)
+    by_name: dict[str, Package] = defaultdict(Package)
     names: dict[str, set[str]] = defaultdict(set)
     for top in FOLDERS:
         for path in sorted((root / top).rglob("*.py")):
@@ -62,16 +62,16 @@ def packages(root: Path) -> dict[str, Package]:
             if any((root / part).is_symlink() for part in [folder, *folder.parents]):
                 continue
             text = path.read_text()
-            package = found[package_name(folder)]
+            package = by_name[package_name(folder)]
             package.modules += path.name != "__init__.py"
             package.lines += len(text.splitlines())
             names[package_name(folder)].update(imported(ast.parse(text)))
-    for name, package in found.items():
+    for name, package in by_name.items():
         for dotted in names[name]:
-            owner = next((p for p in _prefixes(dotted) if p in found), None)
+            owner = next((p for p in _prefixes(dotted) if p in by_name), None)
             if owner not in (None, name, "tirgemm"):
                 package.imports.add(str(owner))
-    return dict(sorted(found.items()))
+    return dict(sorted(by_name.items()))
 
 
 def _prefixes(dotted: str) -> Iterator[str]:
@@ -81,13 +81,13 @@ def _prefixes(dotted: str) -> Iterator[str]:
 
 def table(root: Path) -> str:
     """The packages as a Markdown table."""
-    found = packages(root)
+    by_name = packages(root)
     rows = [
         f"| `{name}` | {package.modules} | {package.lines:,} | {', '.join(map(_short, sorted(package.imports)))} |"
-        for name, package in found.items()
+        for name, package in by_name.items()
     ]
-    modules, lines = sum(p.modules for p in found.values()), sum(p.lines for p in found.values())
-    total = f"| all {len(found)} packages | {modules} | {lines:,} | |"
+    modules, lines = sum(p.modules for p in by_name.values()), sum(p.lines for p in by_name.values())
+    total = f"| all {len(by_name)} packages | {modules} | {lines:,} | |"
     return "\n".join(["| package | modules | lines | imports |", "|---|---:|---:|---|", *rows, total, ""])
 
 

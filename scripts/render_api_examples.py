@@ -162,13 +162,13 @@ def tuned(recorder: Recorder, state: ServiceState) -> None:
             "/v1/kernels", json={"gemm": RANGED, "budget": {"trials": 1}}, headers={"Prefer": "wait=100"}
         ).json()
         package = recorder.http.get(ranged["artifact"]["url"]).content
-    found = read(package, Trust.of(state.public_key)).manifest.to_json()
-    recorder.show("launch", found["kernel"]["launch"])
-    found["kernel"]["launch"] = dict.fromkeys(found["kernel"]["launch"], ELIDED)
-    found["kernel"]["flags"] = [*found["kernel"]["flags"][:3], ELIDED]
-    found["certificate"]["tests"] = [*found["certificate"]["tests"][:2], ELIDED]
-    found["timings"] = dict.fromkeys(found["timings"], ELIDED)
-    recorder.show("manifest", found)
+    manifest = read(package, Trust.of(state.public_key)).manifest.to_json()
+    recorder.show("launch", manifest["kernel"]["launch"])
+    manifest["kernel"]["launch"] = dict.fromkeys(manifest["kernel"]["launch"], ELIDED)
+    manifest["kernel"]["flags"] = [*manifest["kernel"]["flags"][:3], ELIDED]
+    manifest["certificate"]["tests"] = [*manifest["certificate"]["tests"][:2], ELIDED]
+    manifest["timings"] = dict.fromkeys(manifest["timings"], ELIDED)
+    recorder.show("manifest", manifest)
 
 
 @contextmanager
@@ -283,11 +283,11 @@ class Normaliser:
         text = re.sub(r'"(uuid)": "cpu-[^"]*"', r'"\1": "cpu-1f0c9a3b"', text)
         text = re.sub(r'"features": \[[^\]]*\]', '"features": ["avx2", "avx512f", "f16c", "fma", "…"]', text)
         text = re.sub(r'[^" ]+:\d+:[0-9a-f]{8}(?=")', lambda f: f[0] if f[0] == CPU_KEY else WORKER, text)
-        text = re.sub(r"(?<![:.\w])\d+\.\d{3,}\b", lambda found: f"{float(found[0]):.3g}", text)
-        text = re.sub(r"\b[0-9a-f]{64}\b", lambda found: self._named(found[0], 12) + ELIDED, text)
-        text = re.sub(r"\b[0-9a-f]{16}\b", lambda found: self._named(found[0], 16), text)
+        text = re.sub(r"(?<![:.\w])\d+\.\d{3,}\b", lambda match: f"{float(match[0]):.3g}", text)
+        text = re.sub(r"\b[0-9a-f]{64}\b", lambda match: self._named(match[0], 12) + ELIDED, text)
+        text = re.sub(r"\b[0-9a-f]{16}\b", lambda match: self._named(match[0], 16), text)
         text = re.sub(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d", "2026-08-01T12:00:00", text)
-        text = re.sub(r"(?<=T12:00:00)\.\d+", lambda found: "." + "0" * (len(found[0]) - 1), text)
+        text = re.sub(r"(?<=T12:00:00)\.\d+", lambda match: "." + "0" * (len(match[0]) - 1), text)
         return re.sub(r'"(memory_bytes|clock_mhz|loadavg)": [1-9][\d.]*', _round_machine, text)
 
     def _named(self, value: str, digits: int) -> str:
@@ -297,8 +297,8 @@ class Normaliser:
         return self._seen.setdefault(value, fresh)[:digits]
 
 
-def _round_machine(found: re.Match[str]) -> str:
-    return f'"{found[1]}": { {"memory_bytes": 2**35, "clock_mhz": 3300, "loadavg": 1.0}[found[1]] }'
+def _round_machine(match: re.Match[str]) -> str:
+    return f'"{match[1]}": { {"memory_bytes": 2**35, "clock_mhz": 3300, "loadavg": 1.0}[match[1]] }'
 
 
 # -- comparing and writing ---------------------------------------------------------------------------
@@ -341,7 +341,7 @@ def same(one: Any, other: Any) -> bool:
 
 def written() -> dict[str, str]:
     """The examples as they stand in the documents, by name."""
-    return {found[2]: found[3] for path in FILES for found in BLOCK.finditer(path.read_text())}
+    return {match[2]: match[3] for path in FILES for match in BLOCK.finditer(path.read_text())}
 
 
 def differences(examples: dict[str, str]) -> list[str]:
@@ -362,11 +362,11 @@ def differences(examples: dict[str, str]) -> list[str]:
 def write(examples: dict[str, str]) -> None:
     """Put the examples between their markers. Exits with the names of markers and examples that lack each other."""
     texts = {path: path.read_text() for path in FILES}
-    marked = {found[2] for text in texts.values() for found in BLOCK.finditer(text)}
+    marked = {match[2] for text in texts.values() for match in BLOCK.finditer(text)}
     if marked != examples.keys():
         sys.exit(f"markers without an example or examples without a marker: {sorted(marked ^ examples.keys())}")
     for path, text in texts.items():
-        path.write_text(BLOCK.sub(lambda found: found[1] + examples[found[2]] + found[4], text))
+        path.write_text(BLOCK.sub(lambda match: match[1] + examples[match[2]] + match[4], text))
 
 
 def live_examples(*, tune: bool) -> dict[str, str]:
@@ -388,9 +388,9 @@ def main() -> int:
     if not asked.check:
         write(examples)
         return 0
-    found = differences(examples)
-    print("\n".join(found) or f"{len(examples)} examples are as live")
-    return 1 if found else 0
+    mismatches = differences(examples)
+    print("\n".join(mismatches) or f"{len(examples)} examples are as live")
+    return 1 if mismatches else 0
 
 
 if __name__ == "__main__":

@@ -256,11 +256,11 @@ def devices(as_json: Json = False) -> None:
     from tirgemm.detect import why_no_gpu
     from tirgemm.hardware import ARCHITECTURES
 
-    found, missing = detect(), why_no_gpu()
+    local_devices, missing = detect(), why_no_gpu()
 
     def show() -> None:
         table = Table("name", "model", "arch", ">units", ">memory", "key")
-        for device in found:
+        for device in local_devices:
             memory = f"{device.memory_bytes / 2**30:.1f} GiB"
             table.add_row(device.name, device.model, device.arch, str(device.units), memory, device.key)
         console.out.print(table)
@@ -268,7 +268,11 @@ def devices(as_json: Json = False) -> None:
             console.out.print(f"no GPU: {missing}")
         console.out.print(f"by name, to compile for: {', '.join(ARCHITECTURES)}")
 
-    document = {"devices": [d.to_json() for d in found], "named": list(ARCHITECTURES), "no_gpu": missing or None}
+    document = {
+        "devices": [d.to_json() for d in local_devices],
+        "named": list(ARCHITECTURES),
+        "no_gpu": missing or None,
+    }
     console.emit(as_json, document, show)
 
 
@@ -278,8 +282,8 @@ def version(as_json: Json = False) -> None:
     from tirgemm._version import __version__
     from tirgemm.detect import environment
 
-    found = {"tirgemm": __version__} | dict(environment())
-    console.emit(as_json, found, lambda: console.out.print("\n".join(f"{k} {v}" for k, v in found.items())))
+    versions = {"tirgemm": __version__} | dict(environment())
+    console.emit(as_json, versions, lambda: console.out.print("\n".join(f"{k} {v}" for k, v in versions.items())))
 
 
 @contextmanager

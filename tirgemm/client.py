@@ -153,7 +153,7 @@ class Client:
         gemm, device = as_gemm(m, n, k, fields), device_name(device)
         with python_view(str(gemm), progress, phase=Phase.QUEUED) as view:
             tell = both(view, on_event)
-            found = self.document(
+            document = self.document(
                 gemm,
                 device=device,
                 regime=regime,
@@ -165,7 +165,7 @@ class Client:
                 retune=retune,
                 verify=verify,
             )
-            data = self.package(found, gemm, device=device, regime=regime, verify=verify, on_event=tell)
+            data = self.package(document, gemm, device=device, regime=regime, verify=verify, on_event=tell)
         return artifact.load(data, trust=self.trust, check_device=check_device)
 
     def document(
@@ -244,15 +244,15 @@ class Client:
     ) -> list[Document]:
         """The newest kernels of the service, at most ``limit``; where given only those of a problem, device, regime."""
         wanted = listing_filters(gemm, device) | ({"regime": regime} if regime is not None else {})
-        found: list[Document] = []
+        listing: list[Document] = []
         after: str | None = ""
-        while after is not None and len(found) < limit:
-            params = wanted | {"limit": min(limit - len(found), 100), "after": after}
+        while after is not None and len(listing) < limit:
+            params = wanted | {"limit": min(limit - len(listing), 100), "after": after}
             page = self._session.request("GET", "/v1/kernels", params=params).body
             kernels = documents(page, "kernels", self.url)
-            found += kernels
+            listing += kernels
             after = page.get("next") if kernels else None
-        return found[:limit]
+        return listing[:limit]
 
     def kernel_document(self, kernel_id: str) -> Document:
         """The document of one kernel by its id."""
@@ -394,6 +394,6 @@ class Client:
             raise ServiceError(f"job {job_id} is done, but with the default kernel in place of a tuned one", job)
         return kernel
 
-    def _kernel(self, found: Document | str) -> Document:
+    def _kernel(self, kernel: Document | str) -> Document:
         """A kernel document that came whole, or by its id."""
-        return found if isinstance(found, dict) else self.kernel_document(found)
+        return kernel if isinstance(kernel, dict) else self.kernel_document(kernel)

@@ -21,13 +21,13 @@ _PACKAGES = {"tvm": "apache-tvm", "tvm_ffi": "apache-tvm-ffi"}
 
 def environment() -> tuple[tuple[str, str], ...]:
     """What every device's fingerprint holds: the versions of Python and, where installed, of TVM."""
-    found = [("python", platform.python_version())]
+    versions = [("python", platform.python_version())]
     for name, package in _PACKAGES.items():
         try:
-            found.append((name, version(package)))
+            versions.append((name, version(package)))
         except PackageNotFoundError:
             continue
-    return tuple(found)
+    return tuple(versions)
 
 
 @lru_cache(maxsize=1)
@@ -60,13 +60,13 @@ def device(name: str | Device | None = None) -> Device:
     """
     if isinstance(name, Device):
         return name
-    found, missing = _detected()
+    local_devices, missing = _detected()
     if name is None:
-        return found[1] if len(found) > 1 else found[0]
+        return local_devices[1] if len(local_devices) > 1 else local_devices[0]
     if not isinstance(name, str):
         raise InvalidDevice(f"a device is a name such as cpu, cuda:0 or sm_80, not {name!r:.80}")
     if name == "cpu":
-        return found[0]
+        return local_devices[0]
     if name in ARCHITECTURES:
         return named_device(name)
     kind, colon, number = name.partition(":")
@@ -75,22 +75,22 @@ def device(name: str | Device | None = None) -> Device:
         raise InvalidDevice(f"device {name!r:.80} is unknown; devices are {known}")
     if missing:
         raise DeviceUnavailable(
-            f"device {name} is not on this machine: {missing}; what it has is cpu ({found[0].model})"
+            f"device {name} is not on this machine: {missing}; what it has is cpu ({local_devices[0].model})"
         )
-    if int(number or 0) >= len(found) - 1:
-        have = ", ".join(f"{each.name} ({each.model})" for each in found[1:])
+    if int(number or 0) >= len(local_devices) - 1:
+        have = ", ".join(f"{each.name} ({each.model})" for each in local_devices[1:])
         raise DeviceUnavailable(
-            f"device {name} is not on this machine, which has {len(found) - 1} CUDA devices: {have}"
+            f"device {name} is not on this machine, which has {len(local_devices) - 1} CUDA devices: {have}"
         )
-    return found[1 + int(number or 0)]
+    return local_devices[1 + int(number or 0)]
 
 
 def gpu_of(uuid: str) -> Device:
     """The GPU with that UUID. Raises DeviceUnavailable."""
-    found = next((device for device in devices() if device.kind == "cuda" and device.uuid == uuid), None)
-    if found is None:
+    gpu = next((device for device in devices() if device.kind == "cuda" and device.uuid == uuid), None)
+    if gpu is None:
         raise DeviceUnavailable(f"GPU {uuid} is not visible to this process: see CUDA_VISIBLE_DEVICES")
-    return found
+    return gpu
 
 
 def check_fits(gemm: Gemm, device: Device) -> None:

@@ -105,13 +105,13 @@ def memory_bytes(proc: Path, cgroup: Path) -> int:
 
 def _cpuinfo(proc: Path) -> dict[str, str]:
     """The fields of the first processor."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for line in _lines(proc / "cpuinfo"):
         name, colon, value = line.partition(":")
         if not colon:
             break
-        found[name.strip()] = value.strip()
-    return found
+        fields[name.strip()] = value.strip()
+    return fields
 
 
 def _lines(path: Path) -> list[str]:

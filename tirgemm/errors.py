@@ -275,13 +275,13 @@ def public_detail(code: str, text: str) -> str:
     private to the machine it happened on."""
     if code == "internal_error":
         return "the worker failed; its log says why"
-    return next((found.public for found in _classes(TirgemmError) if found.code == code and found.public), text)
+    return next((error.public for error in _classes(TirgemmError) if error.code == code and error.public), text)
 
 
 def http_status(code: str) -> int:
     """The HTTP status of an error of that code; 500 for one that is not known."""
-    return next((found.status for found in _classes(TirgemmError) if found.code == code), 500)
+    return next((error.status for error in _classes(TirgemmError) if error.code == code), 500)
 
 
 def _classes(base: type[TirgemmError]) -> list[type[TirgemmError]]:
-    return [base, *(found for each in base.__subclasses__() for found in _classes(each))]
+    return [base, *(error for each in base.__subclasses__() for error in _classes(each))]

@@ -218,13 +218,13 @@ class Gemm:
                 f"a gemm is a text of at most 512 characters such as 4096x4096x4096:f16:nt, not {text!r:.80}"
             )
         head, *rest = text.strip().split(":")
-        found = re.fullmatch(r"(-?\d+)(?:\.\.(-?\d+))?x(-?\d+)x(-?\d+)", head)
-        if not found:
+        match = re.fullmatch(r"(-?\d+)(?:\.\.(-?\d+))?x(-?\d+)x(-?\d+)", head)
+        if not match:
             raise InvalidGemm(
                 f"gemm {text!r}: {head!r} is not MxNxK with integers, or LOW..HIGHxNxK where m is a range, as in "
                 "4096x4096x4096:f16:nt"
             )
-        low, high, n, k = found.groups()
+        low, high, n, k = match.groups()
         values: dict[str, Any] = {"m": Range(_int(low), _int(high)) if high else _int(low), "n": _int(n), "k": _int(k)}
         if rest and "=" not in rest[0] and rest[0] not in _FLAGS:
             values["dtype"] = rest.pop(0)
@@ -276,10 +276,10 @@ class Gemm:
             raise InvalidGemm(f"gemm field {missing[0]!r} is missing")
         values = dict(value)
         if isinstance(values["m"], str):
-            found = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", values["m"])
-            if not found:
+            match = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", values["m"])
+            if not match:
                 raise InvalidGemm(f"gemm field m: {values['m']!r} is neither an integer nor LOW..HIGH")
-            values["m"] = Range(_int(found[1]), _int(found[2]))
+            values["m"] = Range(_int(match[1]), _int(match[2]))
         return cls(**values)
 
     def with_(self, **changes: Any) -> Gemm:

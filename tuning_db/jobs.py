@@ -88,11 +88,11 @@ class JobQueue:
             if created and asker is not None:
                 require_quota(connection, asker, now)
             wanted = JobRow.id == values["id"] if created else JobRow.live_key == request.live_key
-            found = connection.execute(_select_jobs().where(wanted)).first()
+            row = connection.execute(_select_jobs().where(wanted)).first()
         # On PostgreSQL the live job can have ended between the two statements; then this request starts a new one.
-        if found is None:
+        if row is None:
             return self.submit(request, fallback_id, max_queued=max_queued, asker=asker)
-        return _job(found), created
+        return _job(row), created
 
     def cancel(self, job_id: str) -> Job:
         """End a live job as cancelled, at once; its worker learns of it at its next heartbeat. Ended jobs stay as they
@@ -104,8 +104,8 @@ class JobQueue:
 
     def job(self, job_id: str) -> Job | None:
         with self.db.read() as connection:
-            found = connection.execute(_select_jobs().where(JobRow.id == job_id)).first()
-        return None if found is None else _job(found)
+            row = connection.execute(_select_jobs().where(JobRow.id == job_id)).first()
+        return None if row is None else _job(row)
 
     def jobs(
         self,
@@ -151,18 +151,18 @@ class JobQueue:
             now = self._now(connection)
             for dead in expired_owners(connection, now):
                 declare_dead(connection, dead, now)
-            found = connection.execute(wanted.with_for_update(skip_locked=True)).first()
-            if found is None:
+            row = connection.execute(wanted.with_for_update(skip_locked=True)).first()
+            if row is None:
                 return None
             values = {
                 "status": "running",
                 "owner": owner,
                 "lease_until": now + lease_s,
                 "attempts": JobRow.attempts + 1,
-                "started_at": found.started_at or iso(now),
+                "started_at": row.started_at or iso(now),
             }
-            connection.execute(update(JobRow).where(JobRow.id == found.id).values(values))
-            return _job(_require(connection, found.id))
+            connection.execute(update(JobRow).where(JobRow.id == row.id).values(values))
+            return _job(_require(connection, row.id))
 
     def claim_fallback(
         self, owner: str, device_keys: Sequence[str], lease_s: float, skip: Collection[str] = ()
@@ -190,8 +190,8 @@ class JobQueue:
             extended = connection.execute(update(JobRow).where(*held(job_id, owner)).values(values))
             if extended.rowcount:
                 return "ok"
-            found = connection.execute(select(JobRow.status).where(JobRow.id == job_id)).scalar()
-        return "cancelled" if found == "cancelled" else "lost"
+            status = connection.execute(select(JobRow.status).where(JobRow.id == job_id)).scalar()
+        return "cancelled" if status == "cancelled" else "lost"
 
     def finish(
         self, job_id: str, owner: str, status: EndedStatus, kernel_id: str | None = None, error: str | None = None
@@ -235,8 +235,8 @@ class JobQueue:
     def set_fallback(self, job_id: str, kernel_id: str) -> None:
         """Name the kernel that answers until the search is done, whatever state the job is in."""
         with self.db.write() as connection:
-            found = connection.execute(update(JobRow).where(JobRow.id == job_id).values(fallback_id=kernel_id))
-            if not found.rowcount:
+            updated = connection.execute(update(JobRow).where(JobRow.id == job_id).values(fallback_id=kernel_id))
+            if not updated.rowcount:
                 raise _unknown(job_id)
 
     # -- events --------------------------------------------------------------------------------
@@ -261,22 +261,22 @@ class JobQueue:
         """The events of a job behind the id ``after``, oldest first."""
         wanted = select(*EventRow.__table__.columns).where(EventRow.job_id == job_id, EventRow.id > after)
         with self.db.read() as connection:
-            found = connection.execute(wanted.order_by(EventRow.id).limit(max(limit, 0))).all()
-        return [StoredEvent(row.id, row.job_id, row.kind, row.data, row.at) for row in found]
+            event_rows = connection.execute(wanted.order_by(EventRow.id).limit(max(limit, 0))).all()
+        return [StoredEvent(row.id, row.job_id, row.kind, row.data, row.at) for row in event_rows]
 
     def progress(self, job_ids: Sequence[str]) -> dict[str, JobProgress]:
         """How far each of these jobs is, all of one moment; those that are not there are left out."""
         newest = select(func.max(EventRow.id)).where(EventRow.job_id == JobRow.id).scalar_subquery()
         columns = (JobRow.id, JobRow.status, JobRow.fallback_id, JobRow.kernel_id, newest.label("newest_event"))
-        found: dict[str, JobProgress] = {}
+        progress: dict[str, JobProgress] = {}
         with self.db.read() as connection:
             for first in range(0, len(job_ids), IDS_AT_ONCE):
                 wanted = select(*columns).where(JobRow.id.in_(job_ids[first : first + IDS_AT_ONCE]))
-                found |= {
+                progress |= {
                     row.id: JobProgress(row.status, row.fallback_id, row.kernel_id, row.newest_event or 0)
                     for row in connection.execute(wanted)
                 }
-        return found
+        return progress
 
     # -- the registry of workers ---------------------------------------------------------------
 
@@ -303,8 +303,8 @@ class JobQueue:
         """Workers seen within the last ``max_age_s`` seconds, by name."""
         wanted = select(*WorkerRow.__table__.columns).order_by(WorkerRow.name)
         with self.db.read() as connection:
-            found = connection.execute(wanted.where(WorkerRow.seen >= self._now(connection) - max_age_s)).all()
-        return [WorkerRecord(row.name, tuple(map(Device.from_json, row.devices)), iso(row.seen)) for row in found]
+            worker_rows = connection.execute(wanted.where(WorkerRow.seen >= self._now(connection) - max_age_s)).all()
+        return [WorkerRecord(row.name, tuple(map(Device.from_json, row.devices)), iso(row.seen)) for row in worker_rows]
 
 
 def _select_jobs() -> Any:
@@ -312,10 +312,10 @@ def _select_jobs() -> Any:
 
 
 def _require(connection: Connection, job_id: str) -> Row[Any]:
-    found: Row[Any] | None = connection.execute(_select_jobs().where(JobRow.id == job_id)).first()
-    if found is None:
+    row: Row[Any] | None = connection.execute(_select_jobs().where(JobRow.id == job_id)).first()
+    if row is None:
         raise _unknown(job_id)
-    return found
+    return row
 
 
 def _unknown(job_id: str) -> StoreError:

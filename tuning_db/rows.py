@@ -42,8 +42,8 @@ def digest(value: Any) -> str:
 def gemm_id(db: Database, connection: Connection, gemm: Gemm) -> int:
     """The row number of a problem, which is added where it is new."""
     wanted = select(GemmRow.id).where(GemmRow.text == str(gemm))
-    found = connection.execute(wanted).scalar()
-    if found is None:
+    row_number = connection.execute(wanted).scalar()
+    if row_number is None:
         values = {
             "text": str(gemm),
             "m_min": gemm.m_min,
@@ -55,8 +55,8 @@ def gemm_id(db: Database, connection: Connection, gemm: Gemm) -> int:
             "layout": gemm.layout,
         }
         connection.execute(db.insert(GemmRow).values(values).on_conflict_do_nothing())
-        found = connection.execute(wanted).scalar_one()
-    return found
+        row_number = connection.execute(wanted).scalar_one()
+    return row_number
 
 
 def put_device(db: Database, connection: Connection, device: Device, *, replace: bool = True) -> None:
@@ -177,8 +177,8 @@ def select_kernels() -> Select[Any]:
 def invariant_kernels(connection: Connection, gemm: Gemm) -> list[KernelRecord]:
     """The kernels whose rows may have to have the same bits as those of ``gemm``."""
     same = [getattr(GemmRow, name) == getattr(gemm, name) for name in ("n", "k", "dtype", "layout")]
-    found = connection.execute(select_kernels().where(*same, GemmRow.text.contains(":invariant"))).all()
-    return [kernel_of(row) for row in found]
+    rows = connection.execute(select_kernels().where(*same, GemmRow.text.contains(":invariant"))).all()
+    return [kernel_of(row) for row in rows]
 
 
 def kernel_of(row: Row[Any]) -> KernelRecord:

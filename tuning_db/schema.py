@@ -26,8 +26,8 @@ def version(connection: Connection) -> str | None:
         if "candidates" in names:
             raise StoreError("the database has tables named as ours but no version; give an empty database")
         return None
-    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    return found
+    revision: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return revision
 
 
 def upgrade(engine: Engine, place: str) -> None:
@@ -66,13 +66,13 @@ def alembic_config(connection: Connection | None = None) -> Config:
 
 
 def _checked(connection: Connection, place: str) -> str | None:
-    found = version(connection)
-    if found is not None and found not in KNOWN:
+    revision = version(connection)
+    if revision is not None and revision not in KNOWN:
         raise SchemaTooNew(
-            f"database {place} has schema {found!r}; this tirgemm knows up to {HEAD!r}. "
+            f"database {place} has schema {revision!r}; this tirgemm knows up to {HEAD!r}. "
             "Upgrade tirgemm, or open another database; nothing was changed"
         )
-    return found
+    return revision
 
 
 def _run(connection: Connection) -> None:

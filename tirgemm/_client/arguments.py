@@ -51,8 +51,8 @@ def device_name(device: Device | str | None) -> str:
     """What the service is asked for: the class of a device that is here, the name of one that is not."""
     if isinstance(device, str):
         return device
-    found = device if device is not None else detect_device()
-    return found.key if found.present else found.name
+    target = device if device is not None else detect_device()
+    return target.key if target.present else target.name
 
 
 def request_body(
@@ -78,8 +78,8 @@ def request_body(
 
 def listing_filters(gemm: Gemm | str | None, device: Device | str | None) -> dict[str, Any]:
     """The parameters of a listing; None filters nothing."""
-    found = {} if gemm is None else {"gemm": str(as_gemm(gemm, None, None, {}))}
-    return found | ({} if device is None else {"device": device_name(device)})
+    gemm_filter = {} if gemm is None else {"gemm": str(as_gemm(gemm, None, None, {}))}
+    return gemm_filter | ({} if device is None else {"device": device_name(device)})
 
 
 def as_trust(trust: Trusted) -> Trust:

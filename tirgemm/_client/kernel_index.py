@@ -65,12 +65,12 @@ class KernelIndex:
         """The entry of a problem in a regime on ``device``, a key or a name; of several that of the service at ``url``,
         then the one fetched last. ``verified``: an unverified build does not count.
         """
-        found = [
+        entries = [
             entry
             for entry in self._entries(gemm, regime)
             if device in _names(entry.document) and not (verified and entry.role == "unverified")
         ]
-        return max(found, key=lambda entry: (entry.url == url, entry.fetched_at), default=None)
+        return max(entries, key=lambda entry: (entry.url == url, entry.fetched_at), default=None)
 
     def put(self, gemm: Gemm, document: dict[str, Any], url: str) -> None:
         """Keep a kernel document whose artifact was just fetched from ``url``; a folder that cannot be written only

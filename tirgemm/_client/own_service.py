@@ -42,7 +42,7 @@ def is_loopback(host: str) -> bool:
 def listeners(port: int) -> dict[int, int]:
     """The user id behind every TCP socket that listens on ``port``, by the socket's inode; empty where nothing
     tells."""
-    found = {}
+    owners = {}
     for name in ("tcp", "tcp6"):
         try:
             lines = (_PROC / "net" / name).read_text().splitlines()[1:]
@@ -51,8 +51,8 @@ def listeners(port: int) -> dict[int, int]:
         for line in lines:
             _, local, _, state, _, _, _, uid, _, inode, *_ = line.split()
             if state == _LISTEN and int(local.rpartition(":")[2], 16) == port:
-                found[int(inode)] = int(uid)
-    return found
+                owners[int(inode)] = int(uid)
+    return owners
 
 
 def _served_folders(sockets: dict[int, int]) -> Iterator[Path]:
@@ -66,10 +66,10 @@ def _served_folders(sockets: dict[int, int]) -> Iterator[Path]:
 
 def _open_files(process: Path) -> set[str]:
     """What the user's process has open; nothing of one that is another user's, or that ended meanwhile."""
-    found = set()
+    targets = set()
     with contextlib.suppress(OSError):
         if process.stat().st_uid == os.geteuid():
             for descriptor in os.listdir(process / "fd"):  # noqa: PTH208 (a name is all that is needed of the many)
                 with contextlib.suppress(OSError):
-                    found.add(os.readlink(process / "fd" / descriptor))  # noqa: PTH115 (a Path would read "socket:" as one)
-    return found
+                    targets.add(os.readlink(process / "fd" / descriptor))  # noqa: PTH115 (a Path would read "socket:" as one)
+    return targets

@@ -62,11 +62,11 @@ class Stdout(Console):
     @property
     def size(self) -> ConsoleDimensions:
         """The size in cells, asked for at every use: a terminal may be resized."""
-        found = super().size
+        dimensions = super().size
         asked = os.environ.get("COLUMNS", "")
         if asked.isdecimal() and int(asked):
-            return ConsoleDimensions(int(asked), found.height)
-        return found if self.is_terminal else ConsoleDimensions(_ENDLESS, found.height)
+            return ConsoleDimensions(int(asked), dimensions.height)
+        return dimensions if self.is_terminal else ConsoleDimensions(_ENDLESS, dimensions.height)
 
     @size.setter
     def size(self, new_size: tuple[int, int]) -> None:

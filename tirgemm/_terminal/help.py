@@ -79,9 +79,9 @@ def _parts(command: TyperCommand | TyperGroup, ctx: Any) -> Iterator[tuple[str, 
         if records:
             yield title, Fields(records, indent=_INDENT)
     if isinstance(command, TyperGroup):
-        found = [(name, command.get_command(ctx, name)) for name in command.list_commands(ctx)]
+        commands = [(name, command.get_command(ctx, name)) for name in command.list_commands(ctx)]
         summaries = [
-            (name, next(_paragraphs(each.help), " ")) for name, each in found if each is not None and not each.hidden
+            (name, next(_paragraphs(each.help), " ")) for name, each in commands if each is not None and not each.hidden
         ]
         if summaries:
             yield "Commands", Fields(summaries, indent=_INDENT)

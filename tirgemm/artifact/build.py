@@ -52,8 +52,8 @@ class LauncherBuildError(RuntimeError):
 
 def compile_launcher(target: Path = LIBRARY) -> Path:
     """Compile ``native/*.cc`` to the shared library ``target`` and return it. ``CXX`` and ``CXXFLAGS`` are honoured."""
-    found = next((name for name in ("g++", "c++", "clang++") if shutil.which(name)), "g++")
-    compiler = shlex.split(os.environ.get("CXX", "")) or [found]
+    default = next((name for name in ("g++", "c++", "clang++") if shutil.which(name)), "g++")
+    compiler = shlex.split(os.environ.get("CXX", "")) or [default]
     if shutil.which(compiler[0]) is None:
         raise LauncherBuildError(
             f"{compiler[0]} is not installed; the launcher needs a C++17 compiler: apt-get install g++"

@@ -47,7 +47,7 @@ def check_runs_here(manifest: Manifest) -> None:
                 f"the kernel uses CPU features that this CPU ({here.model}) lacks: {', '.join(missing)}; tune it here"
             )
         return
-    found = native.cuda_architectures()
-    if found and not any(native.arch_runs_on(device.arch, arch) for arch in found):
-        have = ", ".join(f"sm_{arch}" for arch in found)
+    architectures = native.cuda_architectures()
+    if architectures and not any(native.arch_runs_on(device.arch, arch) for arch in architectures):
+        have = ", ".join(f"sm_{arch}" for arch in architectures)
         raise IncompatibleArtifact(f"the kernel was built for {device.arch}; the GPUs of this machine are {have}")

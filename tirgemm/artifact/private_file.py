@@ -18,17 +18,17 @@ def read(path: Path, what: str, forbidden: int, refuse: Callable[[str], Exceptio
     """
     try:
         with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise refuse(f"{what} {path} is not a regular file")
-            if found.st_mode & forbidden:
+            if status.st_mode & forbidden:
                 want = "600" if forbidden & 0o044 else "644"
                 raise refuse(
-                    f"{what} {path} has mode {stat.S_IMODE(found.st_mode):o}; others must be kept out: chmod {want} "
+                    f"{what} {path} has mode {stat.S_IMODE(status.st_mode):o}; others must be kept out: chmod {want} "
                     f"{path}"
                 )
-            if found.st_uid not in (os.geteuid(), 0):
-                raise refuse(f"{what} {path} belongs to user {found.st_uid}; it must be yours or root's")
+            if status.st_uid not in (os.geteuid(), 0):
+                raise refuse(f"{what} {path} belongs to user {status.st_uid}; it must be yours or root's")
             data = file.read(MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None

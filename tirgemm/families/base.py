@@ -181,6 +181,6 @@ def require_valid(family: Family, gemm: Gemm, config: Config, device: Device) ->
 
 def require_rules(family: Family, gemm: Gemm, config: Config, device: Device) -> None:
     """Raise InvalidConfig with the first rule that rejects ``config``."""
-    found = rejected(family, gemm, config, device)
-    if found is not None:
-        raise InvalidConfig(f"{config} for {gemm} on {device.name}: rule {found[0]}: {found[1]}")
+    violation = rejected(family, gemm, config, device)
+    if violation is not None:
+        raise InvalidConfig(f"{config} for {gemm} on {device.name}: rule {violation[0]}: {violation[1]}")

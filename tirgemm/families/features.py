@@ -47,14 +47,14 @@ def features(gemm: Gemm, configs: ConfigColumns, device: Device, regime: str, fa
 
 
 def expected_us(
-    gemm: Gemm, configs: ConfigColumns, found: Features, regime: str, model: RankingModel | None
+    gemm: Gemm, configs: ConfigColumns, inputs: Features, regime: str, model: RankingModel | None
 ) -> npt.NDArray[np.float64]:
-    """Microseconds of each of ``configs`` by their features ``found``: the estimate, corrected by ``model`` where that
+    """Microseconds of each of ``configs`` by their features ``inputs``: the estimate, corrected by ``model`` where that
     covers the problem."""
-    us = np.broadcast_to(np.asarray(found["estimate_us"], np.float64), len(configs))
+    us = np.broadcast_to(np.asarray(inputs["estimate_us"], np.float64), len(configs))
     if model is None or not model.covers(configs.family, gemm, regime):
         return us
-    return us * np.exp(-model.log_gain(found, configs))
+    return us * np.exp(-model.log_gain(inputs, configs))
 
 
 def _derived(configs: Sequence[Config], family: object) -> Mapping[str, Column]:

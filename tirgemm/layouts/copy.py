@@ -44,8 +44,8 @@ class TiledCopy:
     @classmethod
     def parse(cls, text: str) -> TiledCopy:
         """Of a text form such as ``(16,8):(8,1) x (1,8)``. Raises InvalidConfig."""
-        threads, found, values = text.partition("x")
-        if not found:
+        threads, separator, values = text.partition("x")
+        if not separator:
             raise InvalidConfig(f"copy {text!r} is not THREADS x VALUES, each SHAPE or SHAPE:STRIDE")
         return cls(Strided.parse(threads), Strided.parse(values))
 
@@ -116,10 +116,10 @@ class TiledCopy:
 
     def owner(self) -> Integers:
         """The thread of every element of the tile: [row, column]."""
-        found = np.empty(self.tiler, dtype=np.int64)
+        owners = np.empty(self.tiler, dtype=np.int64)
         at = self.elements()
-        found[at[..., 0], at[..., 1]] = np.arange(self.thread_count)[:, None]
-        return found
+        owners[at[..., 0], at[..., 1]] = np.arange(self.thread_count)[:, None]
+        return owners
 
     def vector(self, row_stride: int, column_stride: int) -> int:
         """How many values from the first on lie one after the other in a matrix of these strides, for every thread."""

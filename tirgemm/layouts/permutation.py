@@ -124,8 +124,8 @@ _TEXT = re.compile(r"([\^~])(\d+),(\d+),(\d+)")
 
 def parse_permutation(text: str) -> Permutation:
     """The permutation whose text form is ``text``: ``^3,3,3`` or ``~2,3,3``. Raises InvalidConfig."""
-    found = _TEXT.fullmatch(text)
-    if found is None:
+    match = _TEXT.fullmatch(text)
+    if match is None:
         raise InvalidConfig(f"permutation {text!r} is not ^BITS,BASE,SHIFT (XOR) or ~BITS,BASE,SHIFT (rotation)")
-    kind = Swizzle if found[1] == "^" else Rotation
-    return kind(int(found[2]), int(found[3]), int(found[4]))
+    kind = Swizzle if match[1] == "^" else Rotation
+    return kind(int(match[2]), int(match[3]), int(match[4]))

@@ -84,14 +84,14 @@ class Layout:
     @classmethod
     def parse(cls, text: str) -> Layout:
         """The layout whose text form is ``text``. Raises InvalidConfig."""
-        found = _TEXT.fullmatch(text)
-        if found is None:
+        match = _TEXT.fullmatch(text)
+        if match is None:
             raise InvalidConfig(
                 f"layout {text!r} is not ROWSxCOLUMNS:BYTES, then +PAD, then ^BITS,BASE,SHIFT or ~BITS,BASE,SHIFT"
             )
-        rows, columns, element_bytes, pad = (int(part or 0) for part in found.groups()[:4])
+        rows, columns, element_bytes, pad = (int(part or 0) for part in match.groups()[:4])
         layout = cls.padded(rows, columns, element_bytes, pad)
-        return replace(layout, permutation=parse_permutation(found[5])) if found[5] else layout
+        return replace(layout, permutation=parse_permutation(match[5])) if match[5] else layout
 
     def __str__(self) -> str:
         pad = f"+{self.pad}" if self.pad else ""

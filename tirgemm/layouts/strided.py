@@ -93,15 +93,15 @@ class Strided:
 
     def coalesced(self) -> Strided:
         """The same function of a one-dimensional index with as few modes as can be."""
-        found: list[tuple[int, int]] = []
+        modes: list[tuple[int, int]] = []
         for extent, step in self.modes:
             if extent == 1:
                 continue
-            if found and found[-1][0] * found[-1][1] == step:
-                found[-1] = (found[-1][0] * extent, found[-1][1])
+            if modes and modes[-1][0] * modes[-1][1] == step:
+                modes[-1] = (modes[-1][0] * extent, modes[-1][1])
             else:
-                found.append((extent, step))
-        return _of_modes(found)
+                modes.append((extent, step))
+        return _of_modes(modes)
 
     def composed(self, inner: Strided) -> Strided:
         """``self`` after ``inner``: the layout ``R`` of inner's shape with ``R(c) = self(inner(c))``.
@@ -122,7 +122,7 @@ class Strided:
 
     def _picked(self, extent: int, step: int) -> Strided:
         """Every ``step``-th of this layout's indices, ``extent`` of them."""
-        found: list[tuple[int, int]] = []
+        modes: list[tuple[int, int]] = []
         left, skip = extent, step
         for number, (size, stride) in enumerate(self.modes):
             if left == 1:
@@ -138,13 +138,13 @@ class Strided:
             here = left if last else min(left, size // skip)
             if left % here:
                 raise InvalidConfig(f"{extent}:{step} does not divide {self}")
-            found.append((here, stride * skip))
+            modes.append((here, stride * skip))
             left, skip = left // here, 1
-        return _of_modes(found)
+        return _of_modes(modes)
 
     def inverted(self) -> Strided:
         """The layout from offsets back to one-dimensional indices, for one without gaps. Raises InvalidConfig."""
-        at, expected, found = 1, 1, []
+        at, expected, modes = 1, 1, []
         places = []
         for extent, step in self.modes:
             places.append((step, extent, at))
@@ -152,9 +152,9 @@ class Strided:
         for step, extent, index in sorted(place for place in places if place[1] > 1):
             if step != expected:
                 raise InvalidConfig(f"{self} has gaps or repeats offsets: no inverse")
-            found.append((extent, index))
+            modes.append((extent, index))
             expected *= extent
-        return _of_modes(found)
+        return _of_modes(modes)
 
 
 def leaves(nested: Nested) -> Iterator[int]:
@@ -234,7 +234,7 @@ def _parsed(text: str) -> Nested:
             raise InvalidConfig(f"{text!r} has a parenthesis that does not close")
         return tuple(parts)
 
-    found = read()
+    nested = read()
     if tokens:
         raise InvalidConfig(f"{text!r} goes on after its end")
-    return found
+    return nested

@@ -99,8 +99,8 @@ def _same(file: ShippedFile, here: Device, gemm: str, regime: Regime) -> tuple[C
     if not same:
         return ()
     offered = file.candidates(here.key, gemm, regime)
-    found, best = measured_under(offered, same), fastest(offered)
-    return found if best and any(candidate.config == best[0] for candidate in found) else ()
+    candidates, best = measured_under(offered, same), fastest(offered)
+    return candidates if best and any(candidate.config == best[0] for candidate in candidates) else ()
 
 
 def _measured_on(file: ShippedFile, theirs: Device, offered: tuple[Candidate, ...]) -> Device:
@@ -117,9 +117,9 @@ def _of_file(file: ShippedFile, device_key: str, regime: Regime, near: Gemm | No
     """At most ``most`` measured candidates, those of the problems nearest to ``near`` first."""
     problems = {Gemm.parse(text): text for key, text, of in file.places if (key, of) == (device_key, regime)}
     order = list(problems) if near is None else [*([near] if near in problems else []), *nearest(near, problems)]
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for gemm in order:
-        if len(found) >= most:
+        if len(candidates) >= most:
             break
-        found += [c for c in file.candidates(device_key, problems[gemm], regime) if c.status is Status.MEASURED]
-    return found[:most]
+        candidates += [c for c in file.candidates(device_key, problems[gemm], regime) if c.status is Status.MEASURED]
+    return candidates[:most]

@@ -84,18 +84,18 @@ def shortlist(gemm: Gemm, device: Device, regime: str, count: int, *, trained: b
     if model is not None and model.covers("wgmma", gemm, regime):
         configs = _ranked(configs, model, gemm, device, regime)
     choices = {knob.name: knob.choices for knob in space(gemm, device).knobs}
-    found: list[Config] = []
+    accepted: list[Config] = []
     for row in range(len(configs)):
         config = configs.config(row)
         if any(value not in choices[name] for name, value in config.knobs):
             continue  # the table is for all problems, and a space has only what its problem may use
         if all(rule.check(gemm, config, device) is None for rule in RULES):
-            found.append(config)
-            if len(found) == count:
+            accepted.append(config)
+            if len(accepted) == count:
                 break
-    if not found:
+    if not accepted:
         raise Unsupported(f"wgmma has no default for {gemm} on {device.name}: every cut of its table breaks a rule")
-    return found
+    return accepted
 
 
 def _best_estimated(
@@ -147,8 +147,8 @@ def _order(
     """Rows by the time that ``model`` expects, longer by the share ``behind``; compared in fp32, ties by their
     order."""
     us = estimates_us(gemm, configs, device, regime)
-    found = physical_features(gemm, tile_work(gemm, configs, device), us, device, regime)
-    times = (np.log(us) - model.log_gain(found, configs) + behind).astype(np.float32)
+    features = physical_features(gemm, tile_work(gemm, configs, device), us, device, regime)
+    times = (np.log(us) - model.log_gain(features, configs) + behind).astype(np.float32)
     return np.argsort(times, kind="stable")
 
 
@@ -160,8 +160,8 @@ def _sensible(configs: ConfigColumns, gemm: Gemm) -> npt.NDArray[np.bool_]:
     by_rows = configs["order"] == "m"
     along = np.where(by_rows, high, wide)
     smaller = np.array([0, *GROUPS])[np.searchsorted(GROUPS, configs["group"])]
-    found: npt.NDArray[np.bool_] = ((configs["group"] == 1) | (smaller < along)) & (by_rows | (along > 1))
-    return found
+    sensible: npt.NDArray[np.bool_] = ((configs["group"] == 1) | (smaller < along)) & (by_rows | (along > 1))
+    return sensible
 
 
 def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
@@ -208,8 +208,8 @@ def _stages(table: ConfigColumns, gemm: Gemm, device: Device) -> npt.NDArray[np.
     waves = np.where(table["split"] > 1, 1, -(-tiles // (device.units * table["resident"])))
     whole = -(-gemm.k // tile_k)
     steps = -(-whole // table["split"]) * waves
-    found: npt.NDArray[np.int64] = np.minimum(np.minimum(fit, _MOST_STAGES), np.maximum(2, steps))
-    return found
+    stages: npt.NDArray[np.int64] = np.minimum(np.minimum(fit, _MOST_STAGES), np.maximum(2, steps))
+    return stages
 
 
 def _broken(cuts: Cuts, gemm: Gemm) -> npt.NDArray[np.bool_]:
@@ -222,8 +222,8 @@ def _broken(cuts: Cuts, gemm: Gemm) -> npt.NDArray[np.bool_]:
     empty = empty_parts(-(-gemm.k // cuts.tile_k), cuts.split)
     if gemm.invariant:
         empty |= cuts.split != part_count(gemm.n, gemm.k)
-    found: npt.NDArray[np.bool_] = empty | (by_sixteen & (cuts.tile_n % MMA_K > 0))
-    return found
+    broken: npt.NDArray[np.bool_] = empty | (by_sixteen & (cuts.tile_n % MMA_K > 0))
+    return broken
 
 
 def _completed(configs: ConfigColumns, gemm: Gemm) -> ConfigColumns:
