@@ -59,7 +59,6 @@ def test_no_function_and_no_constructor_has_more_than_eight_parameters() -> None
 
 
 # Where no variable is called ``found``, which says nothing of what it holds; the tuner and the library are to follow.
-MENDED = ("benchmarks", "service", "tirgemm/bench", "verification")
 
 
 def named_found(tree: ast.Module) -> list[int]:
@@ -71,5 +70,5 @@ def named_found(tree: ast.Module) -> list[int]:
 
 def test_no_variable_is_named_for_having_been_found() -> None:
     assert named_found(ast.parse("def f(found):\n    a, found = 1, found\n")) == [1, 2]
-    lines = {file: named_found(tree) for file, tree in trees(*MENDED)}
+    lines = {file: named_found(tree) for file, tree in trees(*PRODUCT, "scripts")}
     assert {file: numbers for file, numbers in lines.items() if numbers} == {}, "name it by what it holds"
