@@ -58,9 +58,6 @@ def test_no_function_and_no_constructor_has_more_than_eight_parameters() -> None
     assert set(long) == KEYWORDS, "give them a value that holds what belongs together"
 
 
-# Where no variable is called ``found``, which says nothing of what it holds; the tuner and the library are to follow.
-
-
 def named_found(tree: ast.Module) -> list[int]:
     names = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "found"]
     return sorted(
