@@ -1,4 +1,4 @@
-"""``KernelSource``: where kernels for a program's calls come from, and the policy that says which may be made."""
+"""``KernelSource``, the interface by which PyTorch operators obtain kernels, and the policies on what may be built."""
 
 from __future__ import annotations
 

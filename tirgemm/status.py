@@ -1,4 +1,4 @@
-"""Statuses of tuning candidates and of jobs, and roles of kernels, as enumerations."""
+"""Enumerations: candidate status, job status, kernel role."""
 
 from __future__ import annotations
 

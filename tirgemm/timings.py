@@ -1,4 +1,4 @@
-"""Timings of a kernel: its time in each regime beside the baselines of the same run, and the search that chose it.
+"""Dataclasses for a kernel's measured times, the baselines of the same run, and the summary of its search.
 
 ``to_json`` and ``from_json`` are the one place where the ``timings`` of records, manifests, events and API documents
 become values. Such a document may be of another version: members that are unknown here, or not of their type, are kept

@@ -1,4 +1,4 @@
-"""What a person reads of a search: what it tried, why it ended, its effort and the gain that was expected of more."""
+"""Phrases that summarise a search on pages and in the terminal: trials, reason for its end, effort, expected gain."""
 
 from __future__ import annotations
 

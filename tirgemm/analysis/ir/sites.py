@@ -1,7 +1,8 @@
-"""Tree of a kernel's memory accesses, with the loops, conditions and register assignments around them.
+"""Memory-access tree of a kernel's IR: its loads and stores under the loops, conditions and register assignments that
+enclose them.
 
-A ``Site`` is one place in the IR where lanes read or write shared or global memory. The tree around it says how often
-and for which lanes it runs.
+A ``Site`` is one load or store of shared or global memory. The tree above it says how often and for which lanes it
+runs.
 """
 
 from __future__ import annotations
