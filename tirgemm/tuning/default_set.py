@@ -1,0 +1,91 @@
+"""Kernel sets of default configs: a range of m cut by expected times, each part's kernel certified, no search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tirgemm.artifact.manifest import MAX_KERNELS
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.errors import InvalidConfig, Unsupported
+from tirgemm.families import Family, refusal
+from tirgemm.families.base import require_valid
+from tirgemm.families.choice import expected_time_us, ranked_defaults
+from tirgemm.families.common.ranking_model import ranking_model
+from tirgemm.gemm import Gemm, Range, Regime
+from tirgemm.tuning.finish import Finalist
+from tirgemm.tuning.kernel_set.partition import Loss, partition
+from tirgemm.tuning.kernel_set.sizes import searched_sizes
+from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning.set_members import TOLERANCE, Member, set_record
+from tirgemm.tuning.tune import Tuning
+from tirgemm.tuning.tuning_task import Control, chosen_families
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultPart:
+    """A part of a range of m, as a problem of its own, and the config that serves it."""
+
+    gemm: Gemm
+    config: Config
+
+
+def default_parts(gemm: Gemm, device: Device, regime: Regime) -> list[DefaultPart]:
+    """The parts of a problem's range of m, ascending, each with the default of one of the sizes in it.
+
+    As few as are expected to lose no more than ``TOLERANCE`` at any size. Raises Unsupported.
+    """
+    assert isinstance(gemm.m, Range)
+    sizes, problems, defaults = [], [], dict[Config, Family]()
+    for size in searched_sizes(gemm.m):
+        problem = gemm.with_(m=Range(gemm.m.low, size))
+        try:
+            families = chosen_families(problem, device, None)
+        except Unsupported:
+            if size == gemm.m.high:
+                raise
+            continue
+        family, config = ranked_defaults(families, problem, device, regime)[0]
+        sizes.append(size)
+        problems.append(problem)
+        defaults[config] = family
+    losses = [_losses(problem, defaults, device, regime) for problem in problems]
+    parts, low = [], gemm.m.low
+    for segment in partition(losses, list(defaults), tolerance=TOLERANCE, most=MAX_KERNELS):
+        high = sizes[segment.last]
+        parts.append(DefaultPart(gemm.with_(m=Range(low, high)), segment.config))
+        low = high + 1
+    return parts
+
+
+def _losses(gemm: Gemm, configs: dict[Config, Family], device: Device, regime: Regime) -> dict[Config, Loss]:
+    """What each of the configs that serve a problem is expected to lose there against the fastest."""
+    model, times = ranking_model(device), {}
+    for config, family in configs.items():
+        with suppress(InvalidConfig):
+            if refusal(family, gemm, device) is None:
+                require_valid(family, gemm, config, device)
+                times[config] = expected_time_us(family, config, gemm, device, regime, model)
+    best = min(times.values())
+    return {config: Loss(us / best, us / best) for config, us in times.items()}
+
+
+def default_set(whole: Tuning, parts: Sequence[DefaultPart]) -> KernelRecord:
+    """The kernels of the parts, built, certified, timed and stored as the fallback of ``whole``. Raises what ends it."""
+    if len(parts) == 1:
+        return whole.evaluator.certified_default(parts[0].config)
+    members = []
+    for part in parts:
+        whole.raise_if_cancelled()
+        tuning = Tuning(
+            part.gemm, whole.workbench, whole.regime, seed=whole.seed, control=Control(cancel=whole.end.cancel)
+        )
+        record = tuning.evaluator.certified_default(part.config)
+        binary = tuning.evaluator.build_of(part.config)
+        assert binary is not None
+        assert record.certificate is not None
+        finalist = Finalist(part.config, binary, whole.store.get_blob(record.artifact_sha256))
+        members.append(Member(part.gemm, finalist, record.certificate, record.timings))
+    return set_record(whole, members, trials=0, role="fallback")
