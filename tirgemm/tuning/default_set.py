@@ -73,7 +73,8 @@ def _losses(gemm: Gemm, configs: dict[Config, Family], device: Device, regime: R
 
 
 def default_set(whole: Tuning, parts: Sequence[DefaultPart]) -> KernelRecord:
-    """The kernels of the parts, built, certified, timed and stored as the fallback of ``whole``. Raises what ends it."""
+    """The kernels of the parts, built, certified, timed and stored as the fallback of ``whole``. Raises what ends
+    it."""
     if len(parts) == 1:
         return whole.evaluator.certified_default(parts[0].config)
     members = []
