@@ -89,18 +89,18 @@ class Decoder:
         other.rotation = self.rotation[0].to(dtype), self.rotation[1].to(dtype)
         return other
 
-    def prompt(self, tokens: int, seed: int = 1) -> Tensor:
-        """A random input of so many tokens: ids (1, tokens), or hidden states (1, tokens, hidden)."""
+    def prompts(self, tokens: int, count: int = 1, seed: int = 1) -> Tensor:
+        """Random inputs of so many tokens: ids (count, tokens), or hidden states (count, tokens, hidden)."""
         cosine = self.rotation[0]
         generator = torch.Generator(cosine.device).manual_seed(seed)
         if self.shape.vocabulary:
-            return torch.randint(self.shape.vocabulary, (1, tokens), device=cosine.device, generator=generator)
+            return torch.randint(self.shape.vocabulary, (count, tokens), device=cosine.device, generator=generator)
         return torch.randn(
-            1, tokens, self.shape.hidden, device=cosine.device, generator=generator, dtype=torch.float32
+            count, tokens, self.shape.hidden, device=cosine.device, generator=generator, dtype=torch.float32
         ).to(cosine.dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Logits (1, 1, vocabulary) of the last of x's tokens; hidden states where there is no vocabulary."""
+        """Logits (count, 1, vocabulary) of the last of x's tokens; hidden states where there is no vocabulary."""
         head: Any = self.head
         hidden = head["embedding"](x) if self.shape.vocabulary else x.to(self.rotation[0].dtype)
         for layer in self.layers:
@@ -114,14 +114,14 @@ class Decoder:
         return logits
 
     def _attention(self, layer: Any, x: Tensor) -> Tensor:
-        tokens = x.shape[1]
+        count, tokens = x.shape[:2]
         query, key, value = (
-            layer[name](x).view(1, tokens, -1, self.shape.head_dim).transpose(1, 2) for name in ("q", "k", "v")
+            layer[name](x).view(count, tokens, -1, self.shape.head_dim).transpose(1, 2) for name in ("q", "k", "v")
         )
         attended = functional.scaled_dot_product_attention(
             self._rotated(query), self._rotated(key), value, is_causal=tokens > 1, enable_gqa=True
         )
-        result: Tensor = layer["o"](attended.transpose(1, 2).reshape(1, tokens, self.shape.hidden))
+        result: Tensor = layer["o"](attended.transpose(1, 2).reshape(count, tokens, self.shape.hidden))
         return result
 
     def _rotated(self, x: Tensor) -> Tensor:

@@ -183,7 +183,7 @@ class ModelRace:
     def _measured(self, decoder: Decoder, twin: Decoder, exact: Decoder, key: tuple[Any, ...]) -> results.Row:
         """The times and the agreement of one row."""
         _, _, tokens, mode, _ = key
-        x = decoder.prompt(tokens)
+        x = decoder.prompts(tokens)
         ways: dict[str, Callable[[], Any]] = {"ours": lambda: twin(x), "pytorch": lambda: decoder(x)}
         reference = exact(x)
         worst = agreement.error_of_pytorch(ways["pytorch"], reference, self.device.kind)
