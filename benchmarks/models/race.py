@@ -4,17 +4,18 @@
 
 Decoders of real layer sizes with random weights, prompts of 1 to 2048 tokens. ``tirgemm`` has a kernel for each number
 of tokens, ``tirgemm_set`` for each linear one that serves all of them; both are those of shipped records, or defaults.
-All are made first, side by side. A sample is one turn of calls divided by their number, from a synchronised start to a
-synchronised end; ours and PyTorch's turns alternate. ``error`` is the distance of our result from the one in fp32 (on a
-CPU in fp64), ``pytorch_error`` that of the worst of PyTorch's own ways of computing (cuBLAS, cuBLASLt, without sums in
-fp16), of which two may lie twice as far apart, and ours no farther; ``difference`` is that of ours from PyTorch's. A
-machine without a GPU races tiny models, eagerly.
+All of a variant are made first, side by side. A sample is one turn of calls divided by their number, from a
+synchronised start to a synchronised end; ours and PyTorch's turns alternate. ``error`` is the distance of our result
+from the one in fp32 (on a CPU in fp64), ``pytorch_error`` that of the worst of PyTorch's own ways of computing (cuBLAS,
+cuBLASLt, without sums in fp16), of which two may lie twice as far apart, and ours no farther; ``difference`` is that of
+ours from PyTorch's. A machine without a GPU races tiny models, eagerly.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import sys
 import time
 from collections import Counter
@@ -111,32 +112,28 @@ class ModelRace:
         tokens = self.options.tokens
         return [Range(1, max(tokens))] if variant == SET else list(tokens)
 
-    def gemms(self) -> dict[str, list[Gemm]]:
-        """The problems of all decoders, by variant."""
-        wanted: dict[str, list[Gemm]] = {}
-        for variant in self.options.variants:
-            each = [
-                gemm
-                for decoder in self.decoders.values()
-                for module, rows in ((decoder.layers, self.rows_of(variant)), (decoder.head, [1]))
-                for linear in linears_of(module, rows)
-                for gemm in linear.gemms
-            ]
-            wanted[variant] = list(dict.fromkeys(each))
-        return wanted
+    def gemms(self, variant: str) -> list[Gemm]:
+        """The problems of all decoders."""
+        each = (
+            gemm
+            for decoder in self.decoders.values()
+            for module, rows in ((decoder.layers, self.rows_of(variant)), (decoder.head, [1]))
+            for linear in linears_of(module, rows)
+            for gemm in linear.gemms
+        )
+        return list(dict.fromkeys(each))
 
-    def make(self, source: KernelSource) -> bool:
-        """Make the kernels of all problems, side by side; whether there was the time."""
+    def make(self, source: KernelSource, variant: str) -> bool:
+        """Make the kernels of all problems of a variant, side by side; whether there was the time."""
         if self.over:
             return False
-        gemms = list(dict.fromkeys(gemm for each in self.gemms().values() for gemm in each))
+        gemms = [gemm for gemm in self.gemms(variant) if gemm not in self.made.kernels]
         began = time.monotonic()
-        print(f"{len(gemms)} kernels are made", flush=True)
+        print(f"{variant}: {len(gemms)} kernels are made", flush=True)
 
         def arrived(kernel: Kernel) -> None:
             self.made.kernels[kernel.gemm] = kernel
-            count, took = len(self.made.kernels), time.monotonic() - began
-            print(f"{took:6.1f} s  {count}/{len(gemms)}  {kernel.gemm}: {kernel.config}", flush=True)
+            print(f"{time.monotonic() - began:6.1f} s  {kernel!r}", flush=True)
 
         preparation = source.prepare(gemms, self.device, self.options.policy, arrived)
         done = preparation.wait(None if self.deadline is None else max(0.0, self.deadline - time.monotonic()))
@@ -165,20 +162,24 @@ class ModelRace:
             for gemm in {*layers, *head} & made.kernels.keys():
                 TABLE.remove(made.kernels[gemm])
 
-    def rows(self, done: set[tuple[Any, ...]], origin: dict[str, Any]) -> Iterator[results.Row]:
-        """A row of every model, number of tokens, mode and variant that is not ``done``, until the time is over."""
-        options = self.options
+    def rows(self, variant: str, done: set[tuple[Any, ...]], about: dict[str, Any]) -> Iterator[results.Row]:
+        """A row of every model, number of tokens and mode that is not ``done``, until the time is over."""
         for (name, dtype), decoder in self.decoders.items():
+            keys = [key for key in self.keys(variant) if key[:2] == (name, dtype) and key not in done]
+            if not keys or self.over:
+                continue
             exact = decoder.cast(torch.float32 if self.device.kind == "cuda" else torch.float64)
-            for variant in options.variants:
-                keys = [(name, dtype, tokens, mode, variant) for tokens in options.tokens for mode in options.modes]
-                if all(key in done for key in keys) or self.over:
-                    continue
-                with self.served(decoder, variant) as (twin, kernels):
-                    for key in keys:
-                        if key not in done and not self.over:
-                            row = dict(zip(KEY, key, strict=True))
-                            yield row | self._measured(decoder, twin, exact, key) | _origin(origin, kernels[key[2]])
+            with self.served(decoder, variant) as (twin, kernels):
+                for key in keys:
+                    if not self.over:
+                        row = dict(zip(KEY, key, strict=True))
+                        yield row | self._measured(decoder, twin, exact, key) | _origin(about, kernels[key[2]])
+
+    def keys(self, variant: str) -> list[tuple[Any, ...]]:
+        """What rows there are to be of a variant."""
+        options = self.options
+        places = ((tokens, mode) for tokens in options.tokens for mode in options.modes)
+        return [(*which, *place, variant) for which, place in itertools.product(self.decoders, places)]
 
     def _measured(self, decoder: Decoder, twin: Decoder, exact: Decoder, key: tuple[Any, ...]) -> results.Row:
         """The times and the agreement of one row."""
@@ -228,9 +229,12 @@ def main(arguments: list[str], source: KernelSource | None = None) -> int:
         }
         race = ModelRace(device, decoders, options, deadline)
         done = {key_of(row) for row in document["rows"]}
-        keys = _keys(race)
-        if any(key not in done for key in keys) and race.make(source or tirgemm.LocalKernels(options.data)):
-            for row in race.rows(done, about):
+        keys = {variant: race.keys(variant) for variant in options.variants}
+        kernels = source or tirgemm.LocalKernels(options.data)
+        for variant in options.variants:
+            if all(key in done for key in keys[variant]) or not race.make(kernels, variant):
+                continue
+            for row in race.rows(variant, done, about):
                 document["rows"].append(row)
                 document["summary"] = summary(document["rows"])
                 results.write(options.out, document)
@@ -241,21 +245,10 @@ def main(arguments: list[str], source: KernelSource | None = None) -> int:
     wrong = [row for row in document["rows"] if not agrees(row)]
     for row in wrong:
         print(f"{key_of(row)}: error {row['error']:.3g}, that of PyTorch's own ways up to {row['pytorch_error']:.3g}")
-    left = sum(key not in done for key in keys)
+    left = [key for of_variant in keys.values() for key in of_variant if key not in done]
     if left:
-        print(f"{left} of {len(keys)} rows are left: run it again with --resume")
+        print(f"{len(left)} rows are left: run it again with --resume")
     return 1 if left or wrong else 0
-
-
-def _keys(race: ModelRace) -> list[tuple[Any, ...]]:
-    options = race.options
-    return [
-        (*key, tokens, mode, variant)
-        for key in race.decoders
-        for variant in options.variants
-        for tokens in options.tokens
-        for mode in options.modes
-    ]
 
 
 def _origin(about: Mapping[str, Any], kernels: Sequence[Kernel]) -> results.Row:

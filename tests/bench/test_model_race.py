@@ -40,8 +40,8 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     source = SampleSource(fails=False)
     assert race(folder, "--models", MODELS[0], source=source) == 0
-    assert len(source.made) == 2 * 3, "two linears for 1, 3 and 1..3 rows, in one group"
-    assert [len(group) for group in source.groups] == [6]
+    assert len(source.made) == 2 * 3
+    assert [len(group) for group in source.groups] == [4, 2], "two linears for 1 and 3, then for 1..3 rows"
     return folder / models.FILE
 
 

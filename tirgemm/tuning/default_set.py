@@ -19,9 +19,12 @@ from tirgemm.tuning.finish import Finalist
 from tirgemm.tuning.kernel_set.partition import Loss, partition
 from tirgemm.tuning.kernel_set.sizes import searched_sizes
 from tirgemm.tuning.records import KernelRecord
-from tirgemm.tuning.set_members import TOLERANCE, Member, set_record
+from tirgemm.tuning.set_members import Member, set_record
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control, chosen_families
+
+# What a config of a set may be expected to lose at a size: less than by what the model errs.
+EXPECTED_LOSS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,9 @@ class DefaultPart:
 
 
 def default_parts(gemm: Gemm, device: Device, regime: Regime) -> list[DefaultPart]:
-    """The parts of a problem's range of m, ascending, each with the default of one of the sizes in it.
+    """The parts of a problem's range of m, ascending, each with the default of one of the sizes.
 
-    As few as are expected to lose no more than ``TOLERANCE`` at any size. Raises Unsupported.
+    As few as are expected to lose no more than ``EXPECTED_LOSS`` at any size. Raises Unsupported.
     """
     assert isinstance(gemm.m, Range)
     sizes, problems, defaults = [], [], dict[Config, Family]()
@@ -52,8 +55,16 @@ def default_parts(gemm: Gemm, device: Device, regime: Regime) -> list[DefaultPar
         problems.append(problem)
         defaults[config] = family
     losses = [_losses(problem, defaults, device, regime) for problem in problems]
+    # A kernel must be valid for the largest m that it serves; smaller ones it takes whatever its tiles are.
+    refused = {
+        (first, last, config)
+        for last, problem in enumerate(problems)
+        for config, family in defaults.items()
+        if not _is_valid(problem, family, config, device)
+        for first in range(last + 1)
+    }
     parts, low = [], gemm.m.low
-    for segment in partition(losses, list(defaults), tolerance=TOLERANCE, most=MAX_KERNELS):
+    for segment in partition(losses, list(defaults), tolerance=EXPECTED_LOSS, most=MAX_KERNELS, refused=refused):
         high = sizes[segment.last]
         parts.append(DefaultPart(gemm.with_(m=Range(low, high)), segment.config))
         low = high + 1
@@ -61,15 +72,20 @@ def default_parts(gemm: Gemm, device: Device, regime: Regime) -> list[DefaultPar
 
 
 def _losses(gemm: Gemm, configs: dict[Config, Family], device: Device, regime: Regime) -> dict[Config, Loss]:
-    """What each of the configs that serve a problem is expected to lose there against the fastest."""
-    model, times = ranking_model(device), {}
-    for config, family in configs.items():
-        with suppress(InvalidConfig):
-            if refusal(family, gemm, device) is None:
-                require_valid(family, gemm, config, device)
-                times[config] = expected_time_us(family, config, gemm, device, regime, model)
+    """What each of the configs is expected to lose at a problem's largest m against the fastest."""
+    model = ranking_model(device)
+    times = {c: expected_time_us(family, c, gemm, device, regime, model) for c, family in configs.items()}
     best = min(times.values())
     return {config: Loss(us / best, us / best) for config, us in times.items()}
+
+
+def _is_valid(gemm: Gemm, family: Family, config: Config, device: Device) -> bool:
+    if refusal(family, gemm, device) is not None:
+        return False
+    with suppress(InvalidConfig):
+        require_valid(family, gemm, config, device)
+        return True
+    return False
 
 
 def default_set(whole: Tuning, parts: Sequence[DefaultPart]) -> KernelRecord:
