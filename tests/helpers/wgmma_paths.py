@@ -85,26 +85,6 @@ NAMED = (
         "tile_m=64 tile_n=64 stages=4 split=3 reduction=cluster epilogue=direct group=4",
     ),
     ("4099x4104x72:bf16:nt", "tile_m=128 tile_n=256 stages=4 epilogue=tma group=8 eviction=first_last"),
-    (
-        "2000x2000x520:f16:nn",
-        "tile_m=128 tile_n=160 stages=4 schedule=pingpong cluster_m=2 cluster_n=2 epilogue=tma group=4",
-    ),
-    (
-        "1..900x1544x1096:bf16:tt:bias:lda=904",
-        "tile_m=192 tile_n=128 stages=3 cluster_m=2 cluster_n=2 epilogue=tma group=4",
-    ),
-    (
-        "500x577x7168:f16:nt:act=relu",
-        "tile_m=64 tile_n=144 stages=6 cluster_m=2 split=4 reduction=kernel epilogue=direct group=4",
-    ),
-    (
-        "1..300x1040x4096:bf16:nt:batch=2",
-        "tile_m=64 tile_n=96 stages=4 cluster_n=2 split=2 reduction=kernel epilogue=direct group=1",
-    ),
-    (
-        "300x512x8192:f16:nn:beta",
-        "tile_m=64 tile_n=128 stages=6 cluster_m=2 cluster_n=2 split=8 reduction=kernel epilogue=direct group=1",
-    ),
 )
 # Rows of A or of B that TMA does not take, for every way to load that the family offers for them.
 UNALIGNED = (

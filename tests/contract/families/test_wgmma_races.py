@@ -64,14 +64,6 @@ _CASES: dict[str, dict[str, Value]] = {
     "100x40x1100:bf16:nn:ldb=40:lda=1104": {"split": 4, "epilogue": "direct", "tile_m": 128},
     "1..70x48x1096:f16:nt": {"split": 3},
     "70x44x1096:f16:nt:bias": {"split": 5, "reduction": "kernel", "epilogue": "direct"},
-    "264x104x520:bf16:tn": {"cluster_m": 2, "cluster_n": 2, "tile_n": 32, "stages": 4, "schedule": "pingpong"},
-    "140x72x1096:f16:nn:beta": {
-        "cluster_m": 2,
-        "cluster_n": 2,
-        "split": 4,
-        "reduction": "kernel",
-        "epilogue": "direct",
-    },
 }
 # Without which the same is still said: either of two fences makes the barriers known, the last arrivals nobody waits
 # for.

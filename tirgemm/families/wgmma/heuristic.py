@@ -45,18 +45,12 @@ _WHOLE = (
     (COOPERATIVE, 1, 1, 1),
     (COOPERATIVE, 1, 2, 1),
     (COOPERATIVE, 1, 1, 2),
-    (COOPERATIVE, 1, 2, 2),
     (PINGPONG, 1, 2, 1),
-    (PINGPONG, 1, 2, 2),
     (PINGPONG, 1, 1, 1),
     (COOPERATIVE, 2, 1, 1),
 )
-# split, reduction, cluster_m, cluster_n of tiles whose k is cut.
-_PARTS = (
-    *((s, CLUSTER, 1, 1) for s in (2, 3, 4, 6, 8)),
-    *((s, KERNEL, 1, 1) for s in (2, 3, 4, 6, 8, 12, 16, 32, 64)),
-    *((s, KERNEL, *shared) for s in (2, 3, 4, 6, 8, 12, 16) for shared in ((2, 1), (1, 2), (2, 2))),
-)
+# split and reduction of tiles whose k is cut.
+_PARTS = (*((s, CLUSTER) for s in (2, 3, 4, 6, 8)), *((s, KERNEL) for s in (2, 3, 4, 6, 8, 12, 16, 32, 64)))
 # tile_m -> the widest tile_n whose accumulators fit, whole and where two blocks share an SM.
 _WIDEST, _WIDEST_HALF = {64: 256, 128: 256, 192: 192, 256: 192}, {64: 128, 128: 96, 192: 64, 256: 48}
 _MOST_STAGES = 8
@@ -191,9 +185,9 @@ def _table() -> tuple[ConfigColumns, Cuts]:
             most = halves // (2 if schedule == PINGPONG and tile_m > 128 else 1)
             if tile_n <= (192 if schedule == PINGPONG and tile_m == 128 else most):
                 rows.append((tile_m, tile_n, tile_k, schedule, resident, cluster_m, cluster_n, swap, 1, CLUSTER))
-        for split, reduction, cluster_m, cluster_n in _PARTS:
+        for split, reduction in _PARTS:
             if not (reduction == KERNEL and swap) and not (reduction == CLUSTER and tile_m > 192):
-                rows.append((tile_m, tile_n, tile_k, COOPERATIVE, 1, cluster_m, cluster_n, swap, split, reduction))
+                rows.append((tile_m, tile_n, tile_k, COOPERATIVE, 1, 1, 1, swap, split, reduction))
     columns = dict(zip(_TABLE_KNOBS, map(np.array, zip(*rows, strict=True)), strict=True))
     unset = {name: np.zeros(len(rows), np.int64) for name in ("stages", "group", "l2_promotion")}
     words = {name: np.full(len(rows), "") for name in ("load", "order", "eviction")}

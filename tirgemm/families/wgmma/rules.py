@@ -14,7 +14,6 @@ from tirgemm.families.wgmma.planning.names import (
     CLUSTER,
     COPY,
     DIRECT,
-    KERNEL,
     MAX_CLUSTER,
     REPACK,
     STAGED,
@@ -31,8 +30,8 @@ from tirgemm.families.wgmma.space import GROUPS, LEAST_STEPS, TILES_M, TILES_N
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 from tirgemm.hardware import MAX_GRID
 
-# Blocks of a cluster that share tiles by multicast.
-MAX_SHARED_BY = 4
+# Blocks that share tiles by multicast.
+MAX_SHARED_BY = 2
 # Tiles of this many rows and columns or fewer may leave SMs idle: nothing smaller would be better.
 _SMALLEST_M, _SMALL_N = 64, 32
 # Registers of a wgmma beside its accumulators, as the assembler counts them.
@@ -69,13 +68,13 @@ def _cluster(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     if cut.cluster.shared_by > MAX_SHARED_BY:
         return (
-            f"cluster_m={cut.cluster_m} and cluster_n={cut.cluster_n} are {cut.cluster.shared_by} blocks that share "
-            f"tiles; the limit is {MAX_SHARED_BY}"
+            f"a cluster of {cut.cluster.shared_by} blocks leaves SMs of {device.arch} idle: their groups are no "
+            "multiple of it"
         )
-    if cut.cluster.shared_by > 1 and cut.cluster.adds_parts:
+    if cut.cluster.shared_by > 1 and cut.split > 1:
         return (
-            f"the blocks of a cluster add the split={cut.split} parts of one tile, and share none by "
-            f"cluster_m={cut.cluster_m}, cluster_n={cut.cluster_n}; reduction={KERNEL} allows both"
+            f"a cluster of {cut.cluster.shared_by} shares tiles where there are many; split={cut.split} is for where "
+            "there are few"
         )
     for axis, size, tile, count in (
         ("m", cut.orientation.most_rows, cut.tile_m, cut.cluster_m),
@@ -175,8 +174,7 @@ def _split(gemm: Gemm, config: Config, device: Device) -> str | None:
         return f"split={cut.split} leaves {in_part} of {steps} steps of k; a part needs {LEAST_STEPS}"
     if empty_parts(steps, cut.split):
         return f"split={cut.split} parts of {in_part} steps are more than the {steps} steps of k"
-    clusters = evaluate(cut.grid.work, gemm.m_max) // (cut.split if cut.cluster.writes_partials else 1)
-    tiles = clusters * cut.cluster.shared_by
+    tiles = evaluate(cut.grid.work, gemm.m_max) // (cut.split if cut.cluster.writes_partials else 1)
     if gemm.invariant:
         pass  # its parts are the same for every m, however many tiles there are
     elif tiles >= device.units:

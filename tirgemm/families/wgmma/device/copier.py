@@ -13,7 +13,7 @@ from __future__ import annotations
 from tvm.backend.cuda.lang.pipeline import PipelineState
 from tvm.script import tirx as T
 
-from tirgemm.families.wgmma.device.producer import POLICIES, load, source
+from tirgemm.families.wgmma.device.producer import POLICIES, load
 from tirgemm.families.wgmma.planning.copies import Arithmetic, copies_of
 
 _COPY = "cp.async.ca.shared.global"
@@ -137,18 +137,20 @@ class Copier:
             self.copy_inside(stage)
 
 
-def _way(plan, args, shared, tiles, side, thread):
+def _way(plan, operand, args, tile, memory, full, thread):
     """What copies an operand, or the arguments by which it is loaded."""
-    from_tma = source(plan, args, shared, tiles, side)
-    operand, memory = from_tma[0], from_tma[3]
-    return Copier(plan, operand, args, memory, thread) if plan.loads.copied[operand] else from_tma
+    if plan.loads.copied[operand]:
+        return Copier(plan, operand, args, memory, thread)
+    return operand, args, tile, memory, full
 
 
 @T.inline
-def produce_by_copies(plan, args, shared, tiles, thread):
+def produce_by_copies(plan, args, shared, tiles, rank, thread):
     """One warpgroup: fill stage after stage, tile after tile."""
-    left = T.meta_var(_way(plan, args, shared, tiles, "left", thread))
-    right = T.meta_var(_way(plan, args, shared, tiles, "right", thread))
+    left = T.meta_var(_way(plan, plan.orientation.left_operand, args, plan.left, shared.left, shared.ring.full, thread))
+    right = T.meta_var(
+        _way(plan, plan.orientation.right_operand, args, plan.right, shared.right, shared.ring.full, thread)
+    )
     at = PipelineState(plan.stages, 1)
     while tiles.valid():
         if plan.loads.copied[plan.orientation.left_operand] > 0:
@@ -162,9 +164,9 @@ def produce_by_copies(plan, args, shared, tiles, thread):
                     shared.ring.full.arrive(at.stage, plan.loads.tma_bytes)
                     k = T.meta_var(tiles.first_k() + step * plan.tile_k)
                     if plan.loads.copied[plan.orientation.left_operand] == 0:
-                        load(plan, left, at.stage, k, tiles.row0, tiles.matrix)
+                        load(plan, left, at.stage, k, tiles.row0, tiles.matrix, rank)
                     if plan.loads.copied[plan.orientation.right_operand] == 0:
-                        load(plan, right, at.stage, k, tiles.column0, tiles.matrix)
+                        load(plan, right, at.stage, k, tiles.column0, tiles.matrix, rank)
                 T.cuda.warp_sync()
             if plan.loads.copied[plan.orientation.left_operand] > 0:
                 left.fill(at.stage)
