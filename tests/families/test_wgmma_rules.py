@@ -14,7 +14,7 @@ from tirgemm.errors import InvalidConfig
 from tirgemm.expr import evaluate
 from tirgemm.families.base import rejected
 from tirgemm.families.wgmma import Wgmma
-from tirgemm.families.wgmma.planning.maps import load_maps, store_map
+from tirgemm.families.wgmma.planning.maps import load_map, store_map
 from tirgemm.families.wgmma.planning.plan import Plan, plan
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
@@ -145,11 +145,11 @@ def test_the_grid_is_as_small_as_gives_the_same_waves_at_every_m() -> None:
 
 
 def test_tensor_maps_say_how_each_layout_lies() -> None:
-    a = load_maps(cut("1000x520x264:f16:nt:batch=3:lda=272:stride_a=300000"), "a")[0]
+    a = load_map(cut("1000x520x264:f16:nt:batch=3:lda=272:stride_a=300000"), "a")
     assert (a.dims, a.strides, a.box, a.swizzle) == ((264, 1000, 3), (544, 600000), (64, 128, 1), 3)
-    b = load_maps(cut("1000x520x264:f16:nt", cluster_m=2), "b")[0]
+    b = load_map(cut("1000x520x264:f16:nt", cluster_m=2), "b")
     assert (b.dims, b.strides, b.box) == ((264, 520), (528,), (64, 64))
-    turned = load_maps(cut("1000x520x264:bf16:tn", tile_n=96, tile_k=128), "b")[0]
+    turned = load_map(cut("1000x520x264:bf16:tn", tile_n=96, tile_k=128), "b")
     assert (turned.dtype, turned.dims, turned.strides, turned.box, turned.swizzle) == (
         "bf16",
         (520, 264),
@@ -157,13 +157,13 @@ def test_tensor_maps_say_how_each_layout_lies() -> None:
         (32, 128),
         2,
     )
-    few = load_maps(cut("1..9x520x264:f16:nt", tile_m=64), "a")[0]
+    few = load_map(cut("1..9x520x264:f16:nt", tile_m=64), "a")
     assert [evaluate(d, 5) for d in few.dims] == [264, 5]
     assert few.box == (64, 16)
     d = store_map(cut("1000x520x264:f16:nt", tile_n=96))
     assert (d.dims, d.box, d.swizzle) == ((520, 1000), (64, 64), 3)
     swapped = cut("100x520x264:f16:nt", swap=1, tile_n=104)
-    assert (load_maps(swapped, "a")[0].box, load_maps(swapped, "b")[0].box) == ((64, 104), (64, 128))
+    assert (load_map(swapped, "a").box, load_map(swapped, "b").box) == ((64, 104), (64, 128))
     assert store_map(swapped).box == (64, 8)
 
 

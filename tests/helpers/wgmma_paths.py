@@ -119,6 +119,4 @@ def named_cases(device: Device) -> Iterator[Case]:
         gemm = Gemm.parse(text)
         choices = next(knob.choices for knob in family.space(gemm, device).knobs if knob.name == "load")
         for load in choices:
-            # Classes of rows do not leave by TMA.
-            stored = knobs.replace("epilogue=tma", "epilogue=staged") if load == "strided" else knobs
-            yield Case(gemm, named_config(family, gemm, device, f"{stored} load={load}"))
+            yield Case(gemm, named_config(family, gemm, device, f"{knobs} load={load}"))

@@ -64,17 +64,6 @@ _CASES: dict[str, dict[str, Value]] = {
     "100x40x1100:bf16:nn:ldb=40:lda=1104": {"split": 4, "epilogue": "direct", "tile_m": 128},
     "1..70x48x1096:f16:nt": {"split": 3},
     "70x44x1096:f16:nt:bias": {"split": 5, "reduction": "kernel", "epilogue": "direct"},
-    "200x45x451:f16:nt": {"load": "strided", "epilogue": "staged", "tile_n": 24},
-    "1..150x137x330:bf16:nt:bias": {"load": "strided", "epilogue": "staged", "tile_m": 128, "tile_n": 64},
-    "70x203x196:f16:nt:beta:batch=2": {"load": "strided", "epilogue": "direct", "swap": 1, "tile_n": 40},
-    "66x72x1093:f16:nn:alpha": {
-        "load": "strided",
-        "split": 3,
-        "reduction": "kernel",
-        "epilogue": "direct",
-    },
-    "5x77x1093:f16:nt": {"load": "strided", "split": 4, "epilogue": "staged", "swap": 1, "tile_n": 8},
-    "61x77x1093:bf16:nt:out=f32": {"load": "strided", "split": 3, "reduction": "kernel", "epilogue": "direct"},
 }
 # Without which the same is still said: either of two fences makes the barriers known, the last arrivals nobody waits
 # for.

@@ -57,11 +57,10 @@ class WgmmaConstants:
     reduce_kernel_bytes_per_us: float
     cluster_reduce_us: float
     cluster_reduce_bytes_per_clock: float
-    # A copy of an operand to aligned rows; how much slower copies by threads, and TMA of every few rows, are than TMA.
+    # A copy of an operand to aligned rows; how much slower copies by threads are than TMA.
     repack_us: float
     repack_bytes_per_us: float
     copy_slowdown_factor: float
-    strided_slowdown_factor: float
 
 
 # By regime: isolated calls find a cold L2 and a high clock.
@@ -71,8 +70,7 @@ CONSTANTS = fitted_constants(__package__, WgmmaConstants)
 @dataclass(frozen=True, slots=True)
 class Cuts:
     """Ways to cut a problem, by knob: numbers, or arrays of as many. ``kernel``: whether a second kernel adds the
-    parts, else a cluster; ``stored``: D leaves by TMA; ``copied``: operands come by cp.async; ``strided``: by TMA of
-    every few rows.
+    parts, else a cluster; ``stored``: D leaves by TMA; ``copied``: operands come by cp.async.
     """
 
     tile_m: Any
@@ -88,7 +86,6 @@ class Cuts:
     kernel: Any
     stored: Any = True
     copied: Any = False
-    strided: Any = False
 
     @classmethod
     def of(cls, cut: Plan) -> Cuts:
@@ -107,7 +104,6 @@ class Cuts:
             cut.cluster.writes_partials,
             not cut.cluster.writes_partials and cut.epilogue == "tma",
             cut.load == "copy",
-            cut.load == "strided",
         )
 
 
@@ -166,9 +162,9 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: str, constants: 
     )
     unaligned = sum(gemm.span(operand) for operand in _OPERANDS if not loaded_by_tma(gemm, operand))
     if unaligned:
-        repacked = time + c.repack_us + 4 * unaligned / c.repack_bytes_per_us
-        slowdown = np.where(cuts.copied, c.copy_slowdown_factor, c.strided_slowdown_factor)
-        time = np.where(cuts.copied | cuts.strided, time * slowdown, repacked)
+        time = np.where(
+            cuts.copied, time * c.copy_slowdown_factor, time + c.repack_us + 4 * unaligned / c.repack_bytes_per_us
+        )
     return time
 
 

@@ -3,7 +3,6 @@ model. Pure; a few milliseconds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -19,17 +18,7 @@ from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ranking_model import RankingModel, ranking_model
 from tirgemm.families.common.tile_work import physical_features
 from tirgemm.families.wgmma.estimate import Cuts, estimate_us
-from tirgemm.families.wgmma.planning.names import (
-    CLUSTER,
-    COOPERATIVE,
-    DIRECT,
-    KERNEL,
-    NORMAL,
-    PINGPONG,
-    STAGED,
-    STRIDED,
-    TMA,
-)
+from tirgemm.families.wgmma.planning.names import CLUSTER, COOPERATIVE, DIRECT, KERNEL, NORMAL, PINGPONG, TMA
 from tirgemm.families.wgmma.planning.parts import part_count
 from tirgemm.families.wgmma.planning.plan import KNOBS, plan
 from tirgemm.families.wgmma.planning.tile import MMA_K
@@ -86,7 +75,7 @@ def shortlist(gemm: Gemm, device: Device, regime: str, count: int, *, trained: b
     The analytic model ranks the table; where a trained model covers the problem, that ranks the best of it anew, and
     chooses each cut's raster, unless ``trained`` is False.
     """
-    table, cuts = _loaded(*_table(), loads(gemm))
+    table, cuts = _table()
     stages = _stages(table, gemm, device)
     cuts = replace(cuts, stages=np.maximum(stages, 2))
     order = _best_estimated(cuts, stages, gemm, device, regime)
@@ -109,15 +98,6 @@ def shortlist(gemm: Gemm, device: Device, regime: str, count: int, *, trained: b
     return accepted
 
 
-def _loaded(table: ConfigColumns, cuts: Cuts, ways: Sequence[str]) -> tuple[ConfigColumns, Cuts]:
-    """The table with each of the ways to load; only one where all operands come by TMA."""
-    if len(ways) == 1:
-        return table.with_(load=np.full(len(table), ways[0])), cuts
-    again = np.tile(np.arange(len(table)), len(ways))
-    table = table.take(again).with_(load=np.repeat(ways, len(table)))
-    return table, cuts_of(table)
-
-
 def _best_estimated(
     cuts: Cuts, stages: npt.NDArray[np.int64], gemm: Gemm, device: Device, regime: str
 ) -> npt.NDArray[np.intp]:
@@ -128,8 +108,6 @@ def _best_estimated(
     # Half a tile of few rows for each of two blocks: far slower than estimated, as the search found.
     wasteful |= (cuts.cluster_n > 1) & (rows <= _FEW_ROWS)
     wasteful |= _broken(cuts, gemm) | (stages < 2)
-    # Only copies of the operands are shared by multicast.
-    wasteful |= (cuts.copied | cuts.strided) & (cuts.cluster_m * cuts.cluster_n > 1)
     # In fp32, and ties by their place in the table: neither the last bits of an estimate nor the order in which numpy
     # partitions, which both depend on this machine's vector instructions, may decide what an H200 gets.
     times = np.where(wasteful, np.inf, times).astype(np.float32)
@@ -257,9 +235,9 @@ def _completed(configs: ConfigColumns, gemm: Gemm) -> ConfigColumns:
     wide = -(-columns // (configs["tile_n"] * configs["cluster_n"]))
     group = np.where((wide > 1) & (wide <= _FEW_TILES), 1, np.where(high >= 8, 8, np.where(high >= 2, 4, 1)))
     partials = (configs["reduction"] == KERNEL) & (configs["split"] > 1)
-    whole = epilogues(gemm)[0]
     return configs.with_(
-        epilogue=np.where(partials, DIRECT, np.where((configs["load"] == STRIDED) & (whole == TMA), STAGED, whole)),
+        load=np.full(count, loads(gemm)[0]),
+        epilogue=np.where(partials, DIRECT, epilogues(gemm)[0]),
         order=np.full(count, "m"),
         group=group,
         l2_promotion=np.full(count, 2),

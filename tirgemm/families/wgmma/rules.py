@@ -9,7 +9,7 @@ from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
 from tirgemm.families.summation import invariant_rule
-from tirgemm.families.wgmma.planning.alignment import loaded_by_tma, row_classes, stored_by_tma
+from tirgemm.families.wgmma.planning.alignment import loaded_by_tma, stored_by_tma
 from tirgemm.families.wgmma.planning.names import (
     CLUSTER,
     COPY,
@@ -17,7 +17,6 @@ from tirgemm.families.wgmma.planning.names import (
     MAX_CLUSTER,
     REPACK,
     STAGED,
-    STRIDED,
     TMA,
     WORDS,
     unknown_word,
@@ -94,8 +93,6 @@ def _cluster(gemm: Gemm, config: Config, device: Device) -> str | None:
 
 def _load(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
-    if cut.load == STRIDED:
-        return _strided(cut)
     if cut.load != COPY:
         return None
     for operand in (cut.orientation.left_operand, cut.orientation.right_operand):
@@ -115,25 +112,6 @@ def _load(gemm: Gemm, config: Config, device: Device) -> str | None:
             )
     if cut.loads.copies and (left := registers(cut).producer) < _COPY_REGISTERS:
         return f"a thread that copies takes {_COPY_REGISTERS} registers; consumers leave it {left}"
-    return None
-
-
-def _strided(cut: Plan) -> str | None:
-    for operand, tile, name in (
-        (cut.orientation.left_operand, cut.left, "cluster_n"),
-        (cut.orientation.right_operand, cut.right, "cluster_m"),
-    ):
-        classes = row_classes(cut.gemm, operand)
-        if not classes:
-            return (
-                f"load={STRIDED} needs rows of {operand.upper()} along k, a base and matrices 16 bytes apart; {REPACK} "
-                "does not"
-            )
-        if classes > 1 and tile.peers > 1:
-            return (
-                f"{name}={tile.peers} shares tiles of {operand.upper()} by multicast; load={STRIDED} brings its "
-                f"{classes} classes of rows to one block"
-            )
     return None
 
 
@@ -232,8 +210,6 @@ def _epilogue(gemm: Gemm, config: Config, device: Device) -> str | None:
         return f"split={cut.split} writes partial sums, which are fp32 and leave by epilogue={DIRECT}"
     if way != DIRECT and DTYPE_BYTES[gemm.out] != 2:
         return f"epilogue={way} stores 16-bit outputs; {gemm.out} leaves by {DIRECT}"
-    if way == TMA and cut.load == STRIDED:
-        return f"epilogue={TMA} stores neighbouring rows and columns of a tile; load={STRIDED} parts them"
     if way == TMA and not stored_by_tma(gemm):
         return f"epilogue={TMA} needs rows of D of whole 16 bytes, 16 bytes apart and aligned; {STAGED} does not"
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tirgemm.config import Knob, Space, Value, up_to
 from tirgemm.device import Device
-from tirgemm.families.wgmma.planning.alignment import copy_bytes, loaded_by_tma, row_classes, stored_by_tma
+from tirgemm.families.wgmma.planning.alignment import copy_bytes, loaded_by_tma, stored_by_tma
 from tirgemm.families.wgmma.planning.names import (
     CLUSTER,
     COOPERATIVE,
@@ -19,7 +19,6 @@ from tirgemm.families.wgmma.planning.names import (
     PINGPONG,
     REPACK,
     STAGED,
-    STRIDED,
     TMA,
 )
 from tirgemm.families.wgmma.planning.parts import invariant_summation, part_count, summation
@@ -41,14 +40,13 @@ def space(gemm: Gemm, device: Device) -> Space:
 
     tile_m, tile_n, tile_k: outputs of a thread block and its step in k. stages: tiles of both operands in flight.
     schedule: the consumer warpgroups share a tile (cooperative), or alternate on tiles of their own (pingpong).
-    resident: blocks that share an SM. cluster_m, cluster_n: thread blocks that share tiles of the right operand, of
-    the left one, by multicast. swap: tile rows run along n, columns along m. split: parts of k. reduction: the
-    parts are added in a cluster's shared memory, or by a second kernel. load: operands go to shared memory by TMA,
-    after a pass that aligns their rows (repack), or of every few rows at a time (strided), or by cp.async (copy).
-    epilogue: D leaves by TMA, through shared memory by rows (staged), or from the registers. order, group: tiles
-    that are neighbours along the tile's rows (m) or columns (n) run together. l2_promotion: bytes that an L2 miss
-    of A or B fetches (the driver's enumeration: 0 none, 2 128, 3 256). eviction: the larger operand's lines leave
-    L2 first, the smaller one's last.
+    resident: blocks that share an SM. cluster_m, cluster_n: thread blocks that share tiles of the right operand, of the
+    left one, by multicast. swap: tile rows run along n, columns along m. split: parts of k. reduction: the parts are
+    added in a cluster's shared memory, or by a second kernel. load: operands go to shared memory by TMA, after a pass
+    that aligns their rows (repack), or by cp.async (copy). epilogue: D leaves by TMA, through shared memory by rows
+    (staged), or from the registers. order, group: tiles that are neighbours along the tile's rows (m) or columns (n)
+    run together. l2_promotion: bytes that an L2 miss of A or B fetches (the driver's enumeration: 0 none, 2 128, 3
+    256). eviction: the larger operand's lines leave L2 first, the smaller one's last.
     """
     wide, high = max(gemm.n, gemm.m_max), min(gemm.n, gemm.m_max)
     tiles_m, tiles_n = -(-gemm.m_max // TILES_M[0]), -(-gemm.n // TILES_M[0])
@@ -97,5 +95,4 @@ def loads(gemm: Gemm) -> tuple[str, ...]:
     left = [operand for operand in operands if not loaded_by_tma(gemm, operand)]
     if not left:
         return (TMA,)
-    ways = {STRIDED: row_classes, COPY: copy_bytes}
-    return (REPACK, *(load for load, offered in ways.items() if all(offered(gemm, operand) for operand in left)))
+    return (REPACK, COPY) if all(copy_bytes(gemm, operand) for operand in left) else (REPACK,)

@@ -10,7 +10,7 @@ from tirgemm.device import Device
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.tile_work import TileWork
 from tirgemm.families.wgmma.estimate import CONSTANTS, RESIDENT_CLUSTERS, Cuts, estimate_us
-from tirgemm.families.wgmma.planning.names import CLUSTER, COPY, KERNEL, PINGPONG, STRIDED, TMA
+from tirgemm.families.wgmma.planning.names import CLUSTER, COPY, KERNEL, PINGPONG, TMA
 from tirgemm.families.wgmma.planning.tile import CORE_ROWS, MMA_K
 from tirgemm.families.wgmma.planning.warpgroups import CONSUMERS, MMA_M, WARPGROUP
 from tirgemm.gemm import Gemm
@@ -36,7 +36,6 @@ def cuts_of(configs: ConfigColumns) -> Cuts:
         partials,
         ~partials & (configs["epilogue"] == TMA),
         configs["load"] == COPY,
-        configs["load"] == STRIDED,
     )
 
 

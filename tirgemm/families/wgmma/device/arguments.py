@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tirgemm.expr import Dim, evaluate, make
-from tirgemm.families.wgmma.planning.maps import load_maps, store_map
+from tirgemm.families.wgmma.planning.maps import load_map, store_map
 from tirgemm.families.wgmma.planning.names import TMA
 from tirgemm.families.wgmma.planning.plan import Plan
 from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES, Operand, Range
@@ -42,9 +42,7 @@ class Arguments:
             if self.plan.loads.copied[operand]:
                 self._pointer(operand, self.gemm.span(operand), DTYPE_NAMES[self.gemm.dtype])
             else:
-                maps = load_maps(self.plan, operand)
-                for number, spec in enumerate(maps):
-                    self._map(f"{operand}{number}" if len(maps) > 1 else operand, spec)
+                self._map(operand, load_map(self.plan, operand))
         if self.plan.cluster.writes_partials:
             self._partials()
         else:
@@ -63,10 +61,6 @@ class Arguments:
         self._operand("d")
         self._scalars()
         self._size()
-
-    def maps_of(self, operand: Operand) -> list[Any]:
-        """The descriptors by which a tile of A or B is loaded, one for each class of its rows."""
-        return [self.maps[key] for key in self.maps if key[0] == operand]
 
     # -- values --------------------------------------------------------------------------------
 
@@ -129,10 +123,9 @@ class Arguments:
 
     # -- declarations --------------------------------------------------------------------------
 
-    def _map(self, key: str, spec: TensorMap) -> None:
-        """The descriptor of an operand, of its copy, or of a class of its rows."""
-        name = key if len(key) > 1 else spec.name
-        self.maps[key] = self.tir.arg(f"{name}_map", self.tir.handle("tensormap"))
+    def _map(self, operand: Operand, spec: TensorMap) -> None:
+        """The descriptor of an operand, or of its copy."""
+        self.maps[operand] = self.tir.arg(f"{spec.name}_map", self.tir.handle("tensormap"))
         self.params.append(spec)
 
     def _inputs_of_epilogue(self) -> None:

@@ -43,8 +43,6 @@ class Epilogue:
         self.staging, self.tiles, self.sums = shared.staging, tiles, None
         # The first row and column of D, or of D transposed, that this consumer stores.
         self.row0, self.column0 = tiles.row0 + row, tiles.column0 + column
-        # Where an operand's rows lie in a stage class by class, so do the tile's, and what they are is told here.
-        self.row_order, self.column_order = plan.loads.left_rows, plan.loads.right_rows
         self.consumer, self.warp, self.lane, self.thread = consumer, warp, lane, thread
         self.pair = T.alloc_local([2], "float32")
         self.packed = T.alloc_local([4], "uint32") if plan.staging.used else None
@@ -55,7 +53,7 @@ class Epilogue:
         self.out = "f32" if plan.cluster.writes_partials else plan.gemm.out
         word = WORDS[DTYPE_BYTES[self.out]]
         self.word = T.alloc_local([1], word)
-        paired = plan.gemm.beta and self.neighbours and not plan.cluster.writes_partials
+        paired = plan.gemm.beta and plan.pairs and not plan.cluster.writes_partials and not plan.orientation.swapped
         self.c_word = T.alloc_local([1], word) if paired else None
 
     def synchronise(self):
@@ -77,8 +75,7 @@ class Epilogue:
             return sums
         if self.c_word is not None:
             # n is even: where the first column is inside, so is the second.
-            m, n = self.place(row, column)
-            word = self.loaded("c", self.offset("c", m, n) // 2, m, n, self.c_word.ty.dtype)
+            word = self.loaded("c", self.offset("c", row, column) // 2, row, column, self.c_word.ty.dtype)
             T.buffer_store(self.c_word, word, [0])
         for e in range(2):
             m, n = self.place(row, column + e)
@@ -99,15 +96,8 @@ class Epilogue:
                 T.buffer_store(self.pair, activation(gemm.act, self.pair[e]), [e])
         return self.pair[0], self.pair[1]
 
-    @property
-    def neighbours(self):
-        """Whether a thread's pairs of columns are neighbours in D, in one aligned word."""
-        return self.plan.pairs and not self.plan.orientation.swapped and self.column_order.classes == 1
-
     def place(self, row, column):
         """The m and n of a place of the tile."""
-        row = _in_order(self.row_order, row, self.tiles.row0)
-        column = _in_order(self.column_order, column, self.tiles.column0)
         return (column, row) if self.plan.orientation.swapped else (row, column)
 
     def inside(self, m, n):
@@ -122,14 +112,6 @@ class Epilogue:
         if name == "partials":
             return self.args.partial(self.tiles.slice, row, column)
         return self.args.element(name, self.tiles.matrix, row, column)
-
-
-def _in_order(order, at, first):
-    """The row or column that lies at ``at`` of a tile which begins at ``first``."""
-    if order.classes == 1:
-        return at
-    place = at - first
-    return first + T.truncmod(place, order.of_class) * order.classes + T.truncdiv(place, order.of_class)
 
 
 # -- through shared memory -------------------------------------------------------------------------
@@ -180,36 +162,16 @@ def store_element(e, value, m, n):
     T.buffer_store(e.args.elements_of("d"), value, [e.offset("d", m, n)])
 
 
-def neighbour(e, number):
-    """The staged column that thread ``number`` of a row takes: threads that follow each other take neighbours in D, as
-    far as a buffer holds them."""
-    order = e.row_order if e.plan.orientation.swapped else e.column_order
-    classes, rest = divmod(e.plan.staging.shape[1], order.of_class)
-    if order.classes == 1 or rest or classes == 1:
-        return number
-    return T.truncmod(number, classes) * order.of_class + T.truncdiv(number, classes)
-
-
-def first_output(e, row, column, r, c):
-    """The m and n of row ``r`` and column ``c`` of the staged chunk that begins at ``row`` and ``column``."""
-    if e.row_order.classes == 1 and e.column_order.classes == 1:
-        m, n = e.place(e.row0 + row, e.column0 + column)
-        return m + r, n + c
-    down, right = (c, r) if e.plan.orientation.swapped else (r, c)
-    return e.place(e.row0 + row + down, e.column0 + column + right)
-
-
 @T.inline
 def store_staged(e, number, row, column):
     """One staged element to D, neighbours by neighbouring threads."""
     width = T.meta_var(e.plan.staging.shape[1])
     r: T.let = number // width
     c: T.let = number % width
-    beside = T.meta_var(neighbour(e, c))
-    first = T.meta_var(first_output(e, row, column, r, beside))
-    m: T.let = first[0]
-    n: T.let = first[1]
-    place = T.meta_var(staged_at(e.plan, r, beside))
+    first = T.meta_var(e.place(e.row0 + row, e.column0 + column))
+    m: T.let = first[0] + r
+    n: T.let = first[1] + c
+    place = T.meta_var(staged_at(e.plan, r, c))
     if m < e.args.m:
         if n < e.gemm.n:
             store_element(e, e.staging[e.consumer, e.buffer, place], m, n)
@@ -246,7 +208,7 @@ def store_word(e, name, index, row, column):
     halves = e.word.view(DTYPE_NAMES[e.out])
     for i, value in enumerate(values):
         T.buffer_store(halves, T.cast(value, DTYPE_NAMES[e.out]), [i])
-    T.buffer_store(e.args.memory[name], e.word[0], [e.offset(name, *e.place(row, column)) // 2])
+    T.buffer_store(e.args.memory[name], e.word[0], [e.offset(name, row, column) // 2])
 
 
 def store_elements(e, index, row, column):
@@ -254,17 +216,14 @@ def store_elements(e, index, row, column):
     for i, value in enumerate(values):
         m, n = e.place(row, column + i)
         with T.If(e.inside(m, n)), T.Then():
-            if e.plan.cluster.writes_partials:
-                T.buffer_store(e.args.memory["partials"].view("float32"), value, [e.offset("partials", m, n)])
-            else:
-                store_element(e, T.cast(value, DTYPE_NAMES[e.out]), m, n)
+            store_element(e, T.cast(value, DTYPE_NAMES[e.out]), m, n)
 
 
 def store_pair(e, index, row, column):
     """Two neighbouring outputs of a row of the tile, as one word where D is words along it."""
-    if e.plan.cluster.writes_partials and e.column_order.classes == 1:
+    if e.plan.cluster.writes_partials:
         store_word(e, "partials", index, row, column)
-    elif e.neighbours and not e.plan.cluster.writes_partials:
+    elif e.plan.pairs and not e.plan.orientation.swapped:
         store_word(e, "d", index, row, column)
     else:
         store_elements(e, index, row, column)
@@ -279,10 +238,8 @@ def store_fragments(e, index, row):
     # A row of partial sums is as wide as its words need.
     columns = plan.grid.pitch if plan.cluster.writes_partials else e.args.m if plan.orientation.swapped else e.gemm.n
     whole = isinstance(columns, int) and columns % (plan.tile_n * plan.cluster_n) == 0
-    # Columns in another order are looked at one by one.
-    whole |= e.column_order.classes > 1
     for half in range(2):
-        with T.If(_in_order(e.row_order, at_row + half * 8, e.tiles.row0) < rows), T.Then():
+        with T.If(at_row + half * 8 < rows), T.Then():
             for group in range(plan.cluster.stored_columns // 8):
                 pair = (e, index + group * 4 + half * 2, at_row + half * 8, at_column + group * 8)
                 if whole:

@@ -28,19 +28,13 @@ def load(plan, source, stage, k, mn, matrix, rank):
     policy = plan.loads.policy(operand)
     hint = (T.uint64(POLICIES[policy]),) if policy else ()
     name = _LOAD.format(rank=3 if batched else 2) + (_MULTICAST if shared else "") + (_HINT if policy else "")
-    mask = (T.uint16(2**tile.peers - 1),) if shared else ()
-    classes = plan.loads.classes[operand]
     for slab in range(tile.slabs):
-        for number, tensor_map in enumerate(args.maps_of(operand)):
-            place = (k + slab * tile.width, mn + first) if tile.k_major else (mn + slab * tile.width, k + first)
-            if classes > 1:
-                # Rows of a class follow each other, and its map begins with row 0 of the operand.
-                skipped = number * plan.gemm.leading(operand) + slab * tile.width
-                place = (k + skipped, T.truncdiv(mn, classes))
-            where = (*place, matrix) if batched else place
-            row = number * (tile.rows // classes) + first
-            to = memory.ptr_to([stage, slab * tile.slab + row * tile.width])
-            T.evaluate(T.ptx[name](to, T.address_of(tensor_map), *where, full.ptr_to([stage]), *mask, *hint))
+        place = (k + slab * tile.width, mn + first) if tile.k_major else (mn + slab * tile.width, k + first)
+        to = memory.ptr_to([stage, slab * tile.slab + first * tile.width])
+        mask = (T.uint16(2**tile.peers - 1),) if shared else ()
+        where = (*place, matrix) if batched else place
+        tensor_map = T.address_of(args.maps[operand])
+        T.evaluate(T.ptx[name](to, tensor_map, *where, full.ptr_to([stage]), *mask, *hint))
 
 
 def prefetch_maps(args):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import gcd
-
 from tirgemm.families.common.alignment import divides
 from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
@@ -28,22 +26,6 @@ def stored_by_tma(gemm: Gemm) -> bool:
 def loaded_by_tma(gemm: Gemm, operand: Operand) -> bool:
     """Whether TMA can load A or B: base, rows and matrices 16 bytes apart."""
     return gemm.align % 16 == 0 and _multiple(gemm, operand, 16 // DTYPE_BYTES[gemm.dtype])
-
-
-def row_classes(gemm: Gemm, operand: Operand) -> int:
-    """Classes of rows of A or B by which TMA can load it: 1 where it can as the operand lies, 0 where it cannot.
-
-    Rows of k whose distance is no multiple of 16 bytes have one when every second, fourth or eighth is taken: a map of
-    each class has that distance. Base and matrices have to be 16 bytes apart.
-    """
-    if loaded_by_tma(gemm, operand):
-        return 1
-    distance, unit = gemm.leading(operand), 16 // DTYPE_BYTES[gemm.dtype]
-    rows_of_k = gemm.trans_b if operand == "b" else not gemm.trans_a
-    matrices = gemm.batch == 1 or divides(unit, gemm.batch_stride(operand))
-    if not rows_of_k or not isinstance(distance, int) or gemm.align % 16 or not matrices:
-        return 0
-    return unit // gcd(unit, distance)
 
 
 def copy_bytes(gemm: Gemm, operand: Operand) -> int:

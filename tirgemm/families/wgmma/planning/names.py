@@ -9,7 +9,7 @@ CLUSTER, KERNEL = "cluster", "kernel"
 # Blocks of a cluster that every device schedules.
 MAX_CLUSTER = 8
 # How operands that TMA cannot read get to shared memory.
-REPACK, COPY, STRIDED = "repack", "copy", "strided"
+REPACK, COPY = "repack", "copy"
 # Whether tiles that are neighbours along the tile's rows or its columns run together.
 ORDERS = ("m", "n")
 # What L2 is told of: nothing; that the streamed operand goes first; that the other stays last; both.
@@ -19,7 +19,7 @@ NORMAL, EVICT_FIRST, EVICT_LAST, EVICT_BOTH = "normal", "first", "last", "first_
 WORDS = {
     "schedule": (COOPERATIVE, PINGPONG),
     "reduction": (CLUSTER, KERNEL),
-    "load": (TMA, REPACK, COPY, STRIDED),
+    "load": (TMA, REPACK, COPY),
     "epilogue": (TMA, STAGED, DIRECT),
     "order": ORDERS,
     "eviction": (NORMAL, EVICT_FIRST, EVICT_LAST, EVICT_BOTH),

@@ -5,23 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tirgemm.families.wgmma.planning import names
-from tirgemm.families.wgmma.planning.alignment import copy_bytes, loaded_by_tma, row_classes
+from tirgemm.families.wgmma.planning.alignment import copy_bytes, loaded_by_tma
 from tirgemm.families.wgmma.planning.orientation import Orientation
 from tirgemm.families.wgmma.planning.tile import Tile
 from tirgemm.gemm import Operand
-
-
-@dataclass(frozen=True, slots=True)
-class RowOrder:
-    """Order in which ``count`` rows of an operand lie in a stage: class by class, each of every ``classes``-th row."""
-
-    count: int
-    classes: int
-
-    @property
-    def of_class(self) -> int:
-        """Rows of one class."""
-        return self.count // self.classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +26,6 @@ class OperandLoads:
         """A and B -> bytes of one cp.async where the producer copies it so, else 0."""
         gemm, wanted = self.orientation.gemm, self.load == names.COPY
         return {op: copy_bytes(gemm, op) if wanted and not loaded_by_tma(gemm, op) else 0 for op in ("a", "b")}
-
-    @property
-    def classes(self) -> dict[Operand, int]:
-        """A and B -> maps by which its rows are loaded, each of every so many of them; 1 for rows as they lie."""
-        gemm, wanted = self.orientation.gemm, self.load == names.STRIDED
-        return {op: max(1, row_classes(gemm, op)) if wanted else 1 for op in ("a", "b")}
-
-    @property
-    def left_rows(self) -> RowOrder:
-        """The order of the left operand's rows in a stage."""
-        return RowOrder(self.left.rows, self.classes[self.orientation.left_operand])
-
-    @property
-    def right_rows(self) -> RowOrder:
-        return RowOrder(self.right.rows, self.classes[self.orientation.right_operand])
 
     @property
     def copies(self) -> bool:

@@ -79,7 +79,7 @@ class Plan:
         lies behind them."""
         k_major = self.orientation.k_major(self.orientation.left_operand)
         rows = self.tile_m
-        if k_major and rows == MMA_M and self.cluster_n == 1 and self.load != names.STRIDED:
+        if k_major and rows == MMA_M and self.cluster_n == 1:
             rows = min(rows, -(-self.orientation.most_rows // CORE_ROWS) * CORE_ROWS)
         return Tile(k_major, rows, self.tile_k, self.cluster_n)
 
