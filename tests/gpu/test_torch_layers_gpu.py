@@ -13,6 +13,7 @@ from tests.gpu.launcher_samples import GPUS, SIGNER, artifact, loaded  # noqa: E
 from tirgemm.artifact import Kernel, pack, read  # noqa: E402
 from tirgemm.artifact.manifest import Contents  # noqa: E402
 from tirgemm.artifact.trust import Trust  # noqa: E402
+from tirgemm.timings import Timings  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -38,7 +39,7 @@ def selected(text: str, role: Any) -> Kernel:
         sources=package.sources,
         flags=(*manifest.flags, f"role={role}"),
         certificate=None,
-        timings={},
+        timings=Timings(),
         regime="sustained",
         role=role,
     )
