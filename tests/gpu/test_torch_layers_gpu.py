@@ -40,7 +40,7 @@ def selected(text: str, role: Any) -> Kernel:
         sources=package.sources,
         flags=(*manifest.flags, f"role={role}"),
         certificate=None,
-        timings={},
+        timings=Timings(),
         regime="sustained",
         role=role,
     )
@@ -177,7 +177,7 @@ def kernel_set(text: str, highs: tuple[int, ...]) -> Kernel:
                 sources=package.sources,
                 flags=manifest.flags,
                 certificate=None,
-                timings={},
+                timings=Timings(),
             )
         )
         low = high + 1

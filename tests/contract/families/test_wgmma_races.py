@@ -165,6 +165,16 @@ def test_what_is_left_undefined_and_what_stops_are_told_apart(tmp_path: Path) ->
             check(kernels, case)
 
 
+def test_rows_that_begin_between_units_of_sixteen_bytes_are_forbidden(tmp_path: Path) -> None:
+    gemm = Gemm.parse("64x16x200:f16:nt")
+    source, launch = _source(gemm, {})
+    shifted = source.replace("(step * 64)", "(step * 64 + 4)")
+    assert shifted != source
+    case = KernelCall.integers(gemm, 64, seed=6)
+    with Kernels(shifted, launch, tmp_path) as kernels, pytest.raises(Forbidden, match="no multiple of 16 bytes"):
+        check(kernels, case)
+
+
 def test_a_source_with_an_unknown_instruction_is_refused() -> None:
     source, _ = _source(Gemm.parse("64x16x200:f16:nt"), {})
     with pytest.raises(NotEmulated, match="another"):
