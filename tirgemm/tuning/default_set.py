@@ -91,6 +91,7 @@ def _is_valid(gemm: Gemm, family: Family, config: Config, device: Device) -> boo
 def default_set(whole: Tuning, parts: Sequence[DefaultPart]) -> KernelRecord:
     """The kernels of the parts, built, certified, timed and stored as the fallback of ``whole``. Raises what ends
     it."""
+    whole.raise_if_cancelled()
     if len(parts) == 1:
         return whole.evaluator.certified_default(parts[0].config)
     members = []
