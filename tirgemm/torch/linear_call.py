@@ -20,21 +20,20 @@ from tirgemm.torch.prepared_call import (
     NO_KERNEL,
     REFUSED,
     Choice,
-    ChoiceCache,
     PreparedCall,
     ProductOperands,
     Unserved,
     choose,
 )
 from tirgemm.torch.private_interfaces import (
+    FORWARD_AD,
     any_autocast,
     deterministic,
     dispatch_modes,
-    empty_on_cpu,
-    forward_mode,
     intercepted,
     tracing,
 )
+from tirgemm.torch.served_calls import ServedCalls
 
 PLAIN = frozenset({Tensor, Parameter})
 """The tensors that kernels take; subclasses have ideas of their own."""
@@ -46,15 +45,15 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
     "silu": functional.silu,
 }
-# The calls that were served, by what is cheap to ask: what else they must be, the launcher checks.
-_SERVED: ChoiceCache[PreparedCall] = ChoiceCache()
+_SERVED = ServedCalls()
 _served = _SERVED.known
 # Reasons for which a dense copy of x is tried where PyTorch's bits will not do: it begins at another address.
 _COPIED = (NO_KERNEL, "strides", "alignment")
 LOG = logging.getLogger("tirgemm.torch")
 # Calls that were to be invariant and are PyTorch's, as far as they were logged.
 _TOLD: set[tuple[str, str]] = set()
-_empty = torch.empty_strided
+_MOST_TOLD = 4096
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 
@@ -68,36 +67,34 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "no
     rows are; what PyTorch computes then, it logs once. Raises what PyTorch raises, InvalidRequest for an unknown
     activation.
     """
-    if _is_compiling():
+    if _is_dynamo_compiling():
         return _traced(x, weight, bias, act, invariant)
-    call = _served.get((x.shape, x.dtype, weight.shape, bias is None, act, invariant))
+    calls = _served.get((id(weight), id(bias), act, invariant))
     # What neither the key nor the launcher knows, asked in place: each question costs less than a call in Python would.
     if (
-        call is not None
-        and type(x) in PLAIN
-        and type(weight) in PLAIN
-        and not (dispatch_modes() or any_autocast() or deterministic() or tracing() or forward_mode())
-        and not (x.is_neg() or weight.is_neg())
-        and (bias is None or (type(bias) in PLAIN and not bias.is_neg()))
+        calls is not None
+        and (call := calls.get(x.shape)) is not None
+        and type(x) is Tensor
+        and not (deterministic() or tracing() or dispatch_modes() or any_autocast() or FORWARD_AD._current_level >= 0)
+        and not x.is_neg()
         and not (
             _is_grad_enabled()
             and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
         )
     ):
+        raw, empty, shape, strides, dtype, rows, result = call
         try:
-            if len(call.shape) == x.dim():
-                if call.on_cpu:
-                    out = empty_on_cpu(call.shape, call.strides, call.dtype)
-                else:
-                    out = _empty(call.shape, call.strides, dtype=call.dtype, device=x.device)
-                if bias is None:
-                    call.raw(x, weight, out)
-                else:
-                    call.raw(x, weight, bias, out)
-                return out
-            return _flat(call, x, weight, bias)
-        except REFUSED:  # as many elements, but lying otherwise, or elsewhere
+            out = empty(shape, strides, dtype)
+            matrix = x if rows is None else x.view(rows)
+            if bias is None:
+                raw(matrix, weight, out)
+            else:
+                raw(matrix, weight, bias, out)
+            return out if result is None else out.view(result)
+        except REFUSED:  # of that shape, but of another dtype, lying otherwise, or elsewhere
             pass
+    if _is_compiling():  # torch.export without dynamo
+        return _traced(x, weight, bias, act, invariant)
     return _chosen(x, weight, bias, act, invariant)
 
 
@@ -156,7 +153,7 @@ def _chosen(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant:
         except REFUSED:  # PyTorch computes it, or says what is wrong
             return reference(x, weight, bias, act)
         if choice.columns_b and not choice.columns_a:  # the kernel reads both as they are given
-            _SERVED.keep((x.shape, x.dtype, weight.shape, bias is None, act, invariant), choice, generation)
+            _SERVED.keep((x, weight, bias), (act, invariant), choice, generation)
         return out
     if invariant:
         if choice.reason in _COPIED:
@@ -171,7 +168,7 @@ def _chosen(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant:
 def _tell(choice: Unserved, weight: Tensor) -> None:
     """Log that PyTorch computes a call whose bits are to be invariant, once for a problem or a reason."""
     what = str(choice.gemm) if choice.gemm is not None else f"a weight of shape {tuple(weight.shape)}"
-    if (what, choice.reason) not in _TOLD and len(_TOLD) < ChoiceCache.LIMIT:
+    if (what, choice.reason) not in _TOLD and len(_TOLD) < _MOST_TOLD:
         _TOLD.add((what, choice.reason))
         LOG.warning("PyTorch computes %s (%s), whose rows may have other bits in other batches", what, choice.reason)
 

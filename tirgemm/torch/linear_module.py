@@ -85,10 +85,13 @@ class Linear(nn.Linear):  # type: ignore[misc]
         # Another thread may undo ``accelerate`` meanwhile: then these are gone.
         packed, act = getattr(self, "_packed", None), getattr(self, "_act", "none")
         invariant = getattr(self, "_invariant", False)
+        # As self.weight and self.bias, without a call in Python for each.
+        own = self._parameters
+        weight, bias = (own["weight"], own["bias"]) if "weight" in own and "bias" in own else (self.weight, self.bias)
         if packed is not None and not torch.compiler.is_compiling():
-            result: Tensor = packed.linear(x, self.weight, self.bias, act, invariant)
+            result: Tensor = packed.linear(x, weight, bias, act, invariant)
             return result
-        return linear(x, self.weight, self.bias, act, invariant)
+        return linear(x, weight, bias, act, invariant)
 
     def extra_repr(self) -> str:
         """As that of ``torch.nn.Linear``, with the activation where there is one."""

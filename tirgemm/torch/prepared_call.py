@@ -47,7 +47,7 @@ class Unserved:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCall:
-    """``kernel`` with the shape and strides of its D, and whether A and B lie by columns, as batches of one; where."""
+    """``kernel`` with the shape and strides of its D, and whether A and B lie by columns, as batches of one."""
 
     kernel: Kernel
     raw: Any
@@ -57,7 +57,6 @@ class PreparedCall:
     columns_a: bool
     columns_b: bool
     batch_of_one: bool
-    on_cpu: bool
 
     def run(
         self,
@@ -176,7 +175,6 @@ def _chosen(operands: ProductOperands, tuned: bool) -> Choice:
         a.letter == "t",
         b.letter == "t",
         operands.a.dim() == 3 and gemm.batch == 1,
-        device.kind == "cpu",
     )
 
 
