@@ -4,11 +4,12 @@
 
 Decoders of real layer sizes with random weights, prompts of 1 to 2048 tokens. ``tirgemm`` has a kernel for each number
 of tokens, ``tirgemm_set`` for each linear one that serves all of them; both are those of shipped records, or defaults.
-All of a variant are made first, side by side. A sample is one turn of calls divided by their number, from a
-synchronised start to a synchronised end; ours and PyTorch's turns alternate. ``error`` is the distance of our result
-from the one in fp32 (on a CPU in fp64), ``pytorch_error`` that of the worst of PyTorch's own ways of computing (cuBLAS,
-cuBLASLt, without sums in fp16), of which two may lie twice as far apart, and ours no farther; ``difference`` is that of
-ours from PyTorch's. A machine without a GPU races tiny models, eagerly.
+``tirgemm_pdl`` has those of ``tirgemm`` with programmatic dependent launch, not certified. All of a variant are made
+first, side by side. A sample is one turn of calls divided by their number, from a synchronised start to a synchronised
+end; ours and PyTorch's turns alternate. ``error`` is the distance of our result from the one in fp32 (on a CPU in
+fp64), ``pytorch_error`` that of the worst of PyTorch's own ways of computing (cuBLAS, cuBLASLt, without sums in fp16),
+of which two may lie twice as far apart, and ours no farther; ``difference`` is that of ours from PyTorch's. A machine
+without a GPU races tiny models, eagerly.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from benchmarks import command  # noqa: E402
 from benchmarks.models import agreement  # noqa: E402
 from benchmarks.models.alternation import alternating, captured  # noqa: E402
 from benchmarks.models.decoder import MOST_TOKENS, SHAPES, TINY_SHAPES, Decoder  # noqa: E402
+from benchmarks.models.dependent_kernels import dependent_kernels  # noqa: E402
 from benchmarks.models.document import KEY, SUITE, agrees, key_of, speedup, summary  # noqa: E402
 from tirgemm.artifact import Kernel  # noqa: E402
 from tirgemm.bench import results  # noqa: E402
@@ -50,7 +52,7 @@ from tirgemm.torch.problems import DTYPES  # noqa: E402
 from tirgemm.tuning.measure.baselines.torch_baseline import pin  # noqa: E402
 from tirgemm.tuning.process.locks import DeviceLock  # noqa: E402
 
-EXACT, SET = "tirgemm", "tirgemm_set"
+EXACT, SET, DEPENDENT = "tirgemm", "tirgemm_set", "tirgemm_pdl"
 EAGER, GRAPH = "eager", "graph"
 # What is raced where nothing else is asked for.
 ON_GPU: Mapping[str, Sequence[Any]] = {
@@ -58,12 +60,14 @@ ON_GPU: Mapping[str, Sequence[Any]] = {
     "dtypes": ["f16"],
     "tokens": [1, 16, 128, 512, MOST_TOKENS],
     "modes": [EAGER, GRAPH],
+    "variants": [EXACT, DEPENDENT, SET],
 }
 ON_CPU: Mapping[str, Sequence[Any]] = {
     "models": [*TINY_SHAPES],
     "dtypes": ["f32"],
     "tokens": [1, 5],
     "modes": [EAGER],
+    "variants": [EXACT, SET],
 }
 
 
@@ -101,7 +105,7 @@ class ModelRace:
     decoders: dict[tuple[str, str], Decoder]
     options: argparse.Namespace
     deadline: float | None
-    made: MadeKernels = field(default_factory=MadeKernels)
+    made: dict[str, MadeKernels] = field(default_factory=dict)
 
     @property
     def over(self) -> bool:
@@ -125,29 +129,38 @@ class ModelRace:
 
     def make(self, source: KernelSource, variant: str) -> bool:
         """Make the kernels of all problems of a variant, side by side; whether there was the time."""
-        if self.over:
-            return False
-        gemms = [gemm for gemm in self.gemms(variant) if gemm not in self.made.kernels]
-        began = time.monotonic()
-        print(f"{variant}: {len(gemms)} kernels are made", flush=True)
+        if variant in self.made or self.over:
+            return variant in self.made
+        made, began = MadeKernels(), time.monotonic()
+        if variant == DEPENDENT:
+            if not self.make(source, EXACT):
+                return False
+            made.kernels, made.failures = dependent_kernels(self.made[EXACT].kernels, self.device)
+            print(f"{variant}: {len(made.kernels)} kernels in {time.monotonic() - began:.1f} s", flush=True)
+        else:
+            gemms = self.gemms(variant)
+            print(f"{variant}: {len(gemms)} kernels are made", flush=True)
 
-        def arrived(kernel: Kernel) -> None:
-            self.made.kernels[kernel.gemm] = kernel
-            print(f"{time.monotonic() - began:6.1f} s  {kernel!r}", flush=True)
+            def arrived(kernel: Kernel) -> None:
+                made.kernels[kernel.gemm] = kernel
+                print(f"{time.monotonic() - began:6.1f} s  {kernel!r}", flush=True)
 
-        preparation = source.prepare(gemms, self.device, self.options.policy, arrived)
-        done = preparation.wait(None if self.deadline is None else max(0.0, self.deadline - time.monotonic()))
-        preparation.cancel()
-        self.made.failures.update(preparation.failures)
-        for gemm, why in preparation.failures.items():
+            preparation = source.prepare(gemms, self.device, self.options.policy, arrived)
+            done = preparation.wait(None if self.deadline is None else max(0.0, self.deadline - time.monotonic()))
+            preparation.cancel()
+            if not done:
+                return False
+            made.failures.update(preparation.failures)
+        for gemm, why in made.failures.items():
             print(f"no kernel for {gemm}: {why}", flush=True)
-        return done
+        self.made[variant] = made
+        return True
 
     @contextmanager
     def served(self, decoder: Decoder, variant: str) -> Iterator[tuple[Decoder, dict[int, list[Kernel]]]]:
         """A twin of ``decoder`` whose linears run on the variant's kernels, and these by number of tokens; after the
         block no call has them."""
-        twin, made = decoder.twin(), self.made
+        twin, made = decoder.twin(), self.made[variant]
         layers, head = (
             accelerate(module, rows=rows, source=made, policy="tuned").gemms
             for module, rows in ((twin.layers, self.rows_of(variant)), (twin.head, [1]))
@@ -217,6 +230,8 @@ def main(arguments: list[str], source: KernelSource | None = None) -> int:
         raise InvalidRequest(f"tokens are {options.tokens}; they must be from 1 to {MOST_TOKENS}")
     if GRAPH in options.modes and device.kind != "cuda":
         raise InvalidRequest("mode graph needs a GPU: CUDA graphs are captured there")
+    if DEPENDENT in options.variants and device.kind != "cuda":
+        raise InvalidRequest(f"variant {DEPENDENT} needs a GPU: a CPU has no dependent launches")
     about = results.environment(device, ROOT, options.commit)
     document = _document(options, about)
     deadline = time.monotonic() + options.limit if options.limit is not None else None
@@ -290,7 +305,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--dtypes", nargs="+", choices=[*DTYPES], help="on a GPU f16, else f32")
     made.add_argument("--tokens", nargs="+", type=int, help="of the prompts")
     made.add_argument("--modes", nargs="+", choices=(EAGER, GRAPH), help="on a GPU both, else eager")
-    made.add_argument("--variants", nargs="+", choices=(EXACT, SET), default=[EXACT, SET])
+    made.add_argument("--variants", nargs="+", choices=(EXACT, DEPENDENT, SET), help="on a GPU all")
     made.add_argument("--policy", choices=("tuned", "shipped", "default"), default="default", help="what may be made")
     made.add_argument("--turns", type=int, default=30, help="samples of a row")
     made.add_argument("--turn-seconds", type=float, default=0.008, help="about how long a sample takes")

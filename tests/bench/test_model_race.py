@@ -111,6 +111,7 @@ def test_the_table_has_medians_and_speedups(raced: Path, tmp_path: Path) -> None
     [
         (["--tokens", "0"], "they must be from 1 to 2048"),
         (["--modes", "graph"], "mode graph needs a GPU"),
+        (["--variants", "tirgemm_pdl"], "variant tirgemm_pdl needs a GPU"),
         (["--device", "sm_90a"], "is only named"),
     ],
 )

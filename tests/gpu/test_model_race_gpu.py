@@ -48,12 +48,12 @@ def test_models_agree_with_pytorch_eagerly_and_in_graphs(tmp_path: Path) -> None
 
     options = ["--device", "cuda:0", "--models", "qwen-tiny", "--tokens", "1", "5", "--turns", "3"]
     options += ["--turn-seconds", "0.001", "--lock-dir", str(tmp_path), "--out", str(tmp_path / "models.json")]
-    assert main(options, SimtDefaults()) == 0
+    variants = ["tirgemm", "tirgemm_set"]
+    if int(GPUS[0].arch[3:].rstrip("a")) >= 90:
+        variants.insert(1, "tirgemm_pdl")
+    assert main([*options, "--variants", *variants], SimtDefaults()) == 0
     rows = load(tmp_path / "models.json")["rows"]
     assert [(row["tokens"], row["mode"], row["variant"]) for row in rows] == [
-        (tokens, mode, variant)
-        for variant in ("tirgemm", "tirgemm_set")
-        for tokens in (1, 5)
-        for mode in ("eager", "graph")
+        (tokens, mode, variant) for variant in variants for tokens in (1, 5) for mode in ("eager", "graph")
     ]
     assert all(sum(row["kernels"].values()) == 7 for row in rows)
