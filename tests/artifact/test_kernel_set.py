@@ -113,6 +113,42 @@ def test_an_m_out_of_range_is_refused_as_of_a_single_kernel() -> None:
         kernel.raw(1, b, b)
 
 
+@pytest.mark.parametrize(
+    "shape", [(5,), (17, 5), (1, 5), (3, 4, 5), (2, 1, 3, 5), (1, 1, 5), (2, 3, 1, 5), (0, 3, 5)], ids=str
+)
+def test_rows_of_any_dimensions_are_taken_as_one(shape: tuple[int, ...]) -> None:
+    rows = load(packed_set(GEMM, HIGHS), trust=TRUST).functions.call_rows
+    a = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
+    b, out = np.arange(45, dtype=np.float32).reshape(9, 5), np.full((*shape[:-1], 9), np.nan, np.float32)
+    if 0 in shape:
+        with pytest.raises(CallError, match="so that m is 0"):
+            rows(a, b, out)
+    else:
+        rows(a, b, out)
+        assert np.array_equal(out, a @ b.T)
+
+
+def test_rows_that_do_not_follow_one_another_are_refused() -> None:
+    rows = load(packed_set(GEMM, HIGHS), trust=TRUST).functions.call_rows
+    wide, b, out = np.zeros((4, 6, 5), np.float32), np.ones((9, 5), np.float32), np.empty((2, 3, 9), np.float32)
+    for a in (
+        wide[:2, :3],
+        wide[::2, ::2],
+        np.lib.stride_tricks.as_strided(wide, (2, 3, 5), (0, 0, 4)),
+        wide.transpose(1, 0, 2)[:2, :3],
+    ):
+        with pytest.raises(CallError):
+            rows(a, b, out)
+    with pytest.raises(CallError, match=r"d has shape \(6, 8\); it must be \(6, 9\)"):
+        rows(np.zeros((2, 3, 5), np.float32), b, out[..., :8].copy())
+    with pytest.raises(CallError, match=r"a has strides"):
+        rows(wide[:2, ::2], b, out)
+    with pytest.raises(CallTypeError, match=r"takes 3 arguments \(a, b, d\), not 2"):
+        rows(wide, b)
+    with pytest.raises(CallTypeError, match="a must be a tensor"):
+        rows(1, b, out)
+
+
 def test_each_kernel_of_a_set_packs_its_own_operand() -> None:
     functions = packing_set(str(GEMM), HIGHS, plain=2).functions
     a, b = np.arange(85, dtype=np.float32).reshape(17, 5), np.ones((9, 5), np.float32)

@@ -82,15 +82,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "no
             and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
         )
     ):
-        raw, empty, shape, strides, dtype, rows, result = call
+        raw, empty, shape, strides, dtype = call
         try:
             out = empty(shape, strides, dtype)
-            matrix = x if rows is None else x.view(rows)
             if bias is None:
-                raw(matrix, weight, out)
+                raw(x, weight, out)
             else:
-                raw(matrix, weight, bias, out)
-            return out if result is None else out.view(result)
+                raw(x, weight, bias, out)
+            return out
         except REFUSED:  # of that shape, but of another dtype, lying otherwise, or elsewhere
             pass
     if _is_compiling():  # torch.export without dynamo

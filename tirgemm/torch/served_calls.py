@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from typing import Any, NamedTuple, TypeAlias
@@ -19,16 +20,14 @@ _MOST_SHAPES = 4096
 
 
 class ServedCall(NamedTuple):
-    """The launcher's function of a kernel, and how a result of it is made: allocated by ``empty`` with these ``shape``,
-    ``strides`` and ``dtype``; where x is no matrix it is seen as one of ``rows``, and the result as ``result``."""
+    """The launcher's function of a kernel for x of that rank, and how a result of it is allocated: by ``empty``, with
+    ``shape``, ``strides`` and ``dtype``."""
 
     raw: Any
     empty: Empty
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
-    rows: tuple[int, int] | None
-    result: tuple[int, ...] | None
 
 
 class ServedCalls:
@@ -67,16 +66,12 @@ class ServedCalls:
         """Keep what was chosen for x, weight and bias in that generation, unless the table has changed since."""
         x, weight, bias = tensors
         kind = (weight.shape, weight.stride(), weight.dtype, weight.device, bias is None, how)
-        matrix = x.dim() == 2
-        call = ServedCall(
-            choice.raw,
-            empty_on(weight.device),
-            choice.shape,
-            choice.strides,
-            choice.dtype,
-            None if matrix else (choice.shape[0], x.shape[-1]),
-            None if matrix else (*x.shape[:-1], choice.shape[-1]),
-        )
+        raw, shape, strides = choice.raw, choice.shape, choice.strides
+        if x.dim() != 2:
+            raw = choice.kernel.functions.call_rows
+            shape = (*x.shape[:-1], choice.shape[-1])
+            strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        call = ServedCall(raw, empty_on(weight.device), shape, strides, choice.dtype)
         with self._lock:
             if generation != self.generation:
                 return

@@ -24,6 +24,9 @@ class KernelSet {
 
   void operator()(tvm::ffi::PackedArgs args);
 
+  // As a call, with A and D of any rank, of which the dimensions before the last are taken as one.
+  void CallRows(tvm::ffi::PackedArgs args);
+
   // The index of the kernel that serves `m`; -1 where none does.
   int Member(int64_t m) const;
 

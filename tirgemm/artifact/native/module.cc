@@ -16,7 +16,7 @@ namespace {
 namespace ffi = tvm::ffi;
 
 // load(binaries, the manifest's `kernel` parts as JSON) -> [call(tensors..., scalars...), close(), packed_bytes(member),
-// pack(b, bytes, member), call_packed(tensors..., scalars..., bytes), member(m)].
+// pack(b, bytes, member), call_packed(tensors..., scalars..., bytes), member(m), call_rows(tensors..., scalars...)].
 ffi::Array<ffi::Function> Load(ffi::Array<ffi::Bytes> binaries, ffi::Array<ffi::String> kernels) {
   UsePackageErrorKinds();
   std::vector<ffi::json::Object> objects;
@@ -36,7 +36,8 @@ ffi::Array<ffi::Function> Load(ffi::Array<ffi::Bytes> binaries, ffi::Array<ffi::
             loaded->Pack(args[0], args[1], args[2].cast<int64_t>());
           }),
           ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) { loaded->CallPacked(args); }),
-          ffi::Function::FromTyped([loaded](int64_t m) { return static_cast<int64_t>(loaded->Member(m)); })};
+          ffi::Function::FromTyped([loaded](int64_t m) { return static_cast<int64_t>(loaded->Member(m)); }),
+          ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) { loaded->CallRows(args); })};
 }
 
 // The same memory under another dtype of the same size: how NumPy's bfloat16, which DLPack cannot carry, comes in.
