@@ -29,14 +29,14 @@ def loaded_by_tma(gemm: Gemm, operand: Operand) -> bool:
 
 
 def copy_bytes(gemm: Gemm, operand: Operand) -> int:
-    """Bytes of the widest cp.async that suits every row of A or B, which none reaches beyond: 8, 4 or, without one,
-    0."""
+    """Bytes of the widest cp.async that suits every row of A or B, which none reaches beyond: 8, 4 or, without one, 2:
+    elements are read one by one. 0 where the distance of rows is known only at the call."""
     size, columns = DTYPE_BYTES[gemm.dtype], gemm.matrix(operand)[1]
     for nbytes in (8, 4):
         count = nbytes // size
         if count > 1 and gemm.align % nbytes == 0 and divides(count, columns) and _multiple(gemm, operand, count):
             return nbytes
-    return 0
+    return size if isinstance(gemm.leading(operand), int) else 0
 
 
 def _written(gemm: Gemm) -> tuple[Operand, ...]:
