@@ -142,6 +142,8 @@ def test_a_warp_copies_whole_rows_and_no_bank_conflicts_where_rows_are_128_bytes
         ("64x64x64:f16:nt:align=8", "a", 8),
         ("64x64x64:bf16:nt:align=4", "a", 4),
         ("64x64x64:f16:nt:align=2", "a", 2),
+        ("64x64x129:f16:nt", "a", 0),
+        ("1..64x64x65:f16:tt", "a", 0),
         ("1..64x64x68:f16:nt:batch=2", "a", 8),
         ("1..64x64x66:f16:nt:batch=2", "a", 4),
         ("1..64x64x66:f16:tt", "a", 0),
@@ -159,10 +161,11 @@ def test_copies_are_as_wide_as_every_address_is_aligned(text: str, operand: Oper
     [
         ("4096x4096x4096:f16:nt", ("tma",)),
         ("4096x4096x4100:f16:nt", ("repack", "copy")),
-        ("4096x4096x4097:f16:nt", ("repack", "copy")),
-        ("4096x4097x4096:f16:nn", ("repack", "copy")),
+        ("4096x4096x4097:f16:nt", ("repack",)),
+        ("4096x4096x127:f16:nt", ("repack", "copy")),
+        ("4096x4097x4096:f16:nn", ("repack",)),
         ("4096x4098x4096:f16:nn", ("repack", "copy")),
-        ("4096x4096x4098:f16:nt:ldb=4099", ("repack", "copy")),
+        ("4096x4096x4098:f16:nt:ldb=4099", ("repack",)),
     ],
 )
 def test_copies_are_offered_where_they_suit_every_operand_that_tma_cannot_load(
@@ -177,8 +180,9 @@ def test_copies_are_offered_where_they_suit_every_operand_that_tma_cannot_load(
         ("4096x4096x4100:f16:nt", {"cluster_m": 2}, "cluster_m=2 shares tiles of B"),
         ("4096x4096x4100:f16:nt", {"cluster_n": 2}, "cluster_n=2 shares tiles of A"),
         ("4096x4096x4100:f16:nt", {"cluster_m": 2, "swap": 1}, "cluster_m=2 shares tiles of A"),
-        ("4096x4096x4097:f16:nt", {}, None),
-        ("1..4096x4096x4097:f16:tt", {}, "how far apart rows of A are"),
+        ("4096x4096x97:f16:nt", {}, None),
+        ("4096x4096x4097:f16:nt", {}, "or a short k"),
+        ("1..4096x4096x97:f16:tt", {}, "or a short k"),
         ("4096x4096x4096:f16:nt:lda=4100", {"cluster_n": 2}, "cluster_n=2 shares tiles of A"),
         ("4096x4096x4096:f16:nt:lda=4100", {"cluster_m": 2}, None),
         (

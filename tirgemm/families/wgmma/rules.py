@@ -100,7 +100,10 @@ def _load(gemm: Gemm, config: Config, device: Device) -> str | None:
         (cut.orientation.right_operand, cut.right, "cluster_m"),
     ):
         if not cut.loads.copied[operand] and not loaded_by_tma(gemm, operand):
-            return f"load={COPY} needs to know how far apart rows of {operand.upper()} are; {REPACK} does not"
+            return (
+                f"load={COPY} needs rows of {operand.upper()} that are whole pieces of 4 bytes, 4 bytes apart and "
+                f"aligned, or a short k; {REPACK} does not"
+            )
         if cut.loads.copied[operand] and tile.peers > 1:
             return (
                 f"{name}={tile.peers} shares tiles of {operand.upper()} by multicast; load={COPY} brings them by "

@@ -29,8 +29,9 @@ class OperandLoads:
         that reads elements waits for them, and tells of all its copies itself."""
         gemm, wanted = self.orientation.gemm, self.load == names.COPY
         least = {op: copy_bytes(gemm, op) for op in _OPERANDS if wanted and not loaded_by_tma(gemm, op)}
-        by_elements = ELEMENT_BYTES in least.values()
-        return {op: (ELEMENT_BYTES if by_elements else least[op]) if op in least else 0 for op in _OPERANDS}
+        if all(least.values()) and ELEMENT_BYTES in least.values():
+            least = dict.fromkeys(least, ELEMENT_BYTES)
+        return {op: least.get(op, 0) for op in _OPERANDS}
 
     @property
     def by_elements(self) -> bool:
