@@ -328,6 +328,11 @@ void store_shared(uint32_t to, float a, float b, float c, float d) {
   self().unshown.push_back(offset(to) / 16);
 }
 
+void store_words(uint32_t to, uint32_t a, uint32_t b) {
+  const uint32_t values[2] = {a, b};
+  write_generic(block(), offset(to), values, 8);
+}
+
 void load_cluster(float& a, float& b, float& c, float& d, uint32_t from) {
   Block& there = *target(from);
   if (&there != &block() && there.unshown[offset(from) / 16]) {
