@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -34,7 +35,7 @@ def error_of_pytorch(call: Callable[[], Tensor], exact: Tensor, kind: str) -> fl
 @contextmanager
 def computed(way: str) -> Iterator[None]:
     """Within the block PyTorch computes products this way."""
-    matmul, mkldnn = torch.backends.cuda.matmul, torch.backends.mkldnn
+    matmul = torch.backends.cuda.matmul
     if way == "cublaslt":
         before = torch.backends.cuda.preferred_blas_library()
         torch.backends.cuda.preferred_blas_library("cublaslt")
@@ -50,10 +51,9 @@ def computed(way: str) -> Iterator[None]:
         finally:
             matmul.allow_fp16_reduced_precision_reduction, matmul.allow_bf16_reduced_precision_reduction = settings
     elif way == "without oneDNN":
-        mkldnn.enabled = False
-        try:
-            yield
-        finally:
-            mkldnn.enabled = True
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of TF32, which it sets back too
+            with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
+                yield
     else:
         yield
