@@ -213,6 +213,33 @@ def test_one_layer_with_a_kernel_set_is_captured_for_several_rows_and_compiled_o
         assert torch.equal(result.double(), x.double() @ layer.weight.double().t())
 
 
+def invariant_kernel(text: str) -> Kernel:
+    """The default of the family that writes invariant kernels here."""
+    from tirgemm.families.choice import ranked_defaults
+    from tirgemm.tuning.build.compile import build
+    from tirgemm.tuning.tuning_task import chosen_families
+
+    gemm = Gemm.parse(text)
+    _, config = ranked_defaults(chosen_families(gemm, GPUS[0], None), gemm, GPUS[0], "sustained")[0]
+    return loaded(pack(build(gemm, config, GPUS[0]).contents(gemm, config, GPUS[0]), SIGNER))
+
+
+def test_an_invariant_layer_gives_a_row_the_same_bits_in_every_batch(register: Any, by_pytorch: list[Any]) -> None:
+    from tirgemm.torch import Linear
+
+    for m in ("7", "1..300"):
+        register(invariant_kernel(f"{m}x256x512:f16:nt:bias:invariant"))
+    layer = Linear(512, 256, device="cuda", dtype=torch.float16, invariant=True)
+    x = torch.randn(300, 512, device="cuda", dtype=torch.float16)
+    whole = layer(x)
+    for first, last in ((0, 7), (3, 4), (100, 107), (41, 297)):
+        assert torch.equal(layer(x[first:last]), whole[first:last])
+    order = torch.randperm(300, device="cuda")
+    assert torch.equal(layer(x[order]), whole[order])
+    assert torch.equal(layer(x.view(3, 100, 512)), whole.view(3, 100, 256))
+    assert by_pytorch == []
+
+
 def test_a_model_is_accelerated_and_undone(register: Any, by_pytorch: list[Any]) -> None:
     from tirgemm.torch import accelerate
 
