@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -24,6 +25,15 @@ for _name in [name for name in os.environ if name.startswith("TIRGEMM_")]:
 # A shell that starts the tests in the background has them ignore Ctrl-C, which some of them press.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: no collection looks at it, and few are needed."""
+    from tirgemm._collection import collect_seldom
+
+    gc.collect()
+    gc.freeze()
+    collect_seldom()
 
 
 @pytest.fixture(scope="session", autouse=True)
