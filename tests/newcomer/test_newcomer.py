@@ -49,8 +49,12 @@ def pip_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("pip_cache", "port")
 def test_readme_and_getting_started_from_an_empty_home(tmp_path: Path) -> None:
-    """In a terminal, with all that the pages install."""
-    read_first_pages(tmp_path, terminal=True)
+    """In a terminal, with all that the pages install; PyTorch, which readers bring, is that of the environment of its
+    tests, where that lies beside this one.
+    """
+    (*_, packages) = [None, *Path(sys.prefix).with_name(".venv-torch").glob("lib/python*/site-packages")]
+    has_torch = packages is not None and (packages / "torch" / "version.py").exists()
+    read_first_pages(tmp_path, terminal=True, torch=packages if has_torch else None)
 
 
 @pytest.mark.slow
@@ -68,7 +72,12 @@ def test_readme_and_getting_started_without_a_terminal(tmp_path: Path) -> None:
 
 
 def read_first_pages(
-    folder: Path, *, terminal: bool, path: tuple[Path, ...] = (), python: tuple[Path, ...] = ()
+    folder: Path,
+    *,
+    terminal: bool,
+    path: tuple[Path, ...] = (),
+    python: tuple[Path, ...] = (),
+    torch: Path | None = None,
 ) -> None:
     home = folder / "home"
     home.mkdir()
@@ -76,7 +85,7 @@ def read_first_pages(
     # the clone, which is called as the package is, for a namespace package.
     checkout = clone(folder / "checkout" if path else home / "tirgemm")
     with (folder / "transcript").open("w") as transcript:
-        newcomer = Newcomer(terminal, checkout, home, transcript, path=path, python=python)
+        newcomer = Newcomer(terminal, checkout, home, transcript, path=path, python=python, torch=torch)
         for page in FIRST_PAGES:
             newcomer.read(checkout / page, home)
 
