@@ -105,11 +105,12 @@ class Newcomer:
                     self._judge(block, block.body, interpreter.run(block.body))
 
     def _bring_torch(self) -> str:
-        """The command that adds PyTorch to the environment in use, behind the packages that it has."""
+        """The command that adds PyTorch to the environment in use, beside the packages that it has."""
         if self.torch is None:
             return f"pip install --quiet {_locked('torch')}"
         folder = "$(python -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))')"
-        return f'echo {self.torch} > "{folder}/pytorch.pth"'
+        links = f'ln --symbolic --target-directory="{folder}" $(ls -d {self.torch}/* | grep -v tirgemm) 2>/dev/null'
+        return f"{links}; python -c 'import torch'"
 
     def _leaves_out(self, block: Block) -> bool:
         reasons = {

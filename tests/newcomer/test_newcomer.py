@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import re
 import subprocess
 import sys
 import tempfile
@@ -49,12 +50,18 @@ def pip_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("pip_cache", "port")
 def test_readme_and_getting_started_from_an_empty_home(tmp_path: Path) -> None:
-    """In a terminal, with all that the pages install; PyTorch, which readers bring, is that of the environment of its
-    tests, where that lies beside this one.
+    """In a terminal, with all that the pages install."""
+    read_first_pages(tmp_path, terminal=True, torch=packages_with_torch())
+
+
+def packages_with_torch() -> Path | None:
+    """Where the environment beside this one has PyTorch, which readers bring, if it is a build without CUDA: to link is
+    quicker than to install it again. Other builds come with packages of NVIDIA's, which are in folders of ours too.
     """
-    (*_, packages) = [None, *Path(sys.prefix).with_name(".venv-torch").glob("lib/python*/site-packages")]
-    has_torch = packages is not None and (packages / "torch" / "version.py").exists()
-    read_first_pages(tmp_path, terminal=True, torch=packages if has_torch else None)
+    for version in Path(sys.prefix).with_name(".venv-torch").glob("lib/python*/site-packages/torch/version.py"):
+        if re.search(r"^cuda\b.*= None$", version.read_text(), re.MULTILINE):
+            return version.parents[1]
+    return None
 
 
 @pytest.mark.slow
