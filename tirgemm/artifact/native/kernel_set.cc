@@ -64,9 +64,16 @@ void KernelSet::operator()(tvm::ffi::PackedArgs args) {
   chosen(args);
 }
 
-LoadedKernel& KernelSet::Alone() {
-  if (members_.size() != 1) TIRGEMM_FAIL(kCall) << "a kernel set does not pack B by itself";
-  return *members_.front();
+void KernelSet::CallPacked(tvm::ffi::PackedArgs args) {
+  LoadedKernel& chosen = members_.size() == 1 ? *members_.front() : Choose(args);
+  chosen.CallPacked(args);
+}
+
+LoadedKernel& KernelSet::At(int64_t index) {
+  if (index < 0 || index >= static_cast<int64_t>(members_.size())) {
+    TIRGEMM_FAIL(kCall) << "there is no kernel " << index << " among the " << members_.size() << " of this artifact";
+  }
+  return *members_[index];
 }
 
 void KernelSet::Close() {
