@@ -56,4 +56,5 @@ def test_models_agree_with_pytorch_eagerly_and_in_graphs(tmp_path: Path) -> None
     assert [(row["tokens"], row["mode"], row["variant"]) for row in rows] == [
         (tokens, mode, variant) for variant in variants for tokens in (1, 5) for mode in ("eager", "graph")
     ]
-    assert all(sum(row["kernels"].values()) == 7 for row in rows)
+    # q, k and v, output, gate and up, down, head: six linears, k and v alike.
+    assert all(sum(row["kernels"].values()) == 6 for row in rows)
