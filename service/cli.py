@@ -60,7 +60,12 @@ COMMANDS = (
         "bench", "tirgemm.service.commands.bench:bench", ("tune",), "Measure a suite of shapes into a results file."
     ),
     Command("ladder", "tirgemm.service.commands.ladder:ladder", ("tune",), "Measure the simt ladder, rung by rung."),
-    Command("jobs", "tirgemm._commands.jobs:app", ("client",), "List, watch and cancel the tuning jobs of a service."),
+    Command(
+        "jobs",
+        "tirgemm._commands.jobs:app",
+        ("client",),
+        "List, watch, cancel, retry and reorder the tuning jobs of a service.",
+    ),
     Command(
         "kernels",
         "tirgemm.service.commands.kernels:app",

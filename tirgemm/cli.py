@@ -94,6 +94,10 @@ def get(
     retune: Annotated[
         bool, typer.Option("--retune", help="Go on with the search, by --trials further candidates, whatever there is.")
     ] = False,
+    priority: Annotated[int | None, typer.Option(help="Of a new job: higher first, 0 by default.")] = None,
+    window: Annotated[
+        str | None, typer.Option(help="The hours, in UTC, in which a new job may start, such as 22:00-06:00.")
+    ] = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Take it from the cache and ask the service nothing.")
     ] = False,
@@ -115,6 +119,7 @@ def get(
     problem = Gemm.parse(gemm)
     target: Any = detect() if device is None else device
     budget = {k: v for k, v in (("trials", trials), ("seconds", seconds)) if v is not None}
+    queue = {k: v for k, v in (("priority", priority), ("window", window)) if v is not None}
     patience: Any = "fallback" if default or fallback else True if wait is None else wait
     tracker = ProgressTracker(str(problem), phase=Phase.QUEUED)
     with _client(url, trust, offline=offline) as client, console_view(tracker, console.err, quiet=as_json) as view:
@@ -131,6 +136,7 @@ def get(
                     seed=seed,
                     retune=retune,
                     verify=not unverified,
+                    queue=queue,
                 )
         except KeyboardInterrupt as error:
             words = f"no longer waiting for {problem}; a job that {url} has begun goes on: `tirgemm jobs list` shows it"

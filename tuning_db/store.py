@@ -19,7 +19,6 @@ from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning.records.row_signatures import require_same_rows
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.database import Database
-from tirgemm.tuning_db.job_leases import note_progress, require_held
 from tirgemm.tuning_db.models import (
     ArtifactRow,
     AttemptRow,
@@ -31,6 +30,7 @@ from tirgemm.tuning_db.models import (
     KernelRow,
     SampleSetRow,
 )
+from tirgemm.tuning_db.queue.job_leases import note_progress, require_held
 from tirgemm.tuning_db.times import iso
 
 

@@ -32,7 +32,7 @@ RecordsFile = Annotated[Path, typer.Argument(metavar="FILE", help="A records fil
 @app.command()
 def info(data: Data = None, db: Url = None, as_json: Json = False) -> None:
     """What is in the database: rows, candidates by status, devices, blobs."""
-    from tirgemm.tuning_db import admin
+    from tirgemm.tuning_db.upkeep import admin
 
     with existing_database(data, db) as database:
         about = admin.info(database).to_json()
@@ -51,7 +51,7 @@ def info(data: Data = None, db: Url = None, as_json: Json = False) -> None:
 @app.command()
 def check(data: Data = None, db: Url = None, as_json: Json = False) -> None:
     """Whether the database and every artifact in it are whole; exit code 1 where they are not."""
-    from tirgemm.tuning_db import admin
+    from tirgemm.tuning_db.upkeep import admin
 
     with existing_database(data, db) as database:
         wrong = admin.check(database)
@@ -125,7 +125,7 @@ def gc(
     as_json: Json = False,
 ) -> None:
     """Delete blobs that no kernel needs, and files that a kill left unfinished."""
-    from tirgemm.tuning_db import admin
+    from tirgemm.tuning_db.upkeep import admin
 
     with existing_database(data, db) as database:
         collected = asdict(admin.collect(database, older_than_s=older_than, dry_run=dry_run))

@@ -22,6 +22,7 @@ from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job, JobRequest
 from tirgemm.tuning_db.access.quotas import Asker
+from tirgemm.tuning_db.job_values import Window
 
 logger = logging.getLogger("tirgemm.service")
 
@@ -66,7 +67,7 @@ def answer(
             resumed = _resume(
                 state,
                 known,
-                JobRequest(gemm, target.device, body.regime, budget.trials, budget.seconds, budget.effort, body.seed),
+                job_request(body, gemm, target.device, budget, verify=True),
                 asker,
             )
         return KernelOrJob(kernel=known, job=resumed)
@@ -81,7 +82,17 @@ def answer(
     device = _workable(replace(target, here=here), devices, verify=body.verify)
     if body.retune:
         budget = budget.on_top_of(trials_recorded(state.store, gemm, target.key, body.regime))
-    request = JobRequest(
+    # A device that a worker has is always verified on.
+    request = job_request(body, gemm, device, budget, verify=here)
+    better_than = known.id if known is not None and known.role == "tuned" else None
+    limit = state.settings.max_queued
+    job, _ = state.queue.submit(request, fallback_id=better_than, max_queued=limit, asker=asker)
+    return KernelOrJob(job=job, fallback=known)
+
+
+def job_request(body: KernelRequest, gemm: Gemm, device: Device, budget: Budget, *, verify: bool) -> JobRequest:
+    """The job that a request comes to."""
+    return JobRequest(
         gemm=gemm,
         device=device,
         regime=body.regime,
@@ -89,13 +100,10 @@ def answer(
         seconds=budget.seconds,
         effort=budget.effort,
         seed=body.seed,
-        # A device that a worker has is always verified on.
-        verify=here,
+        verify=verify,
+        priority=body.queue.priority,
+        window=Window.parse(body.queue.window) if body.queue.window else None,
     )
-    better_than = known.id if known is not None and known.role == "tuned" else None
-    limit = state.settings.max_queued
-    job, _ = state.queue.submit(request, fallback_id=better_than, max_queued=limit, asker=asker)
-    return KernelOrJob(job=job, fallback=known)
 
 
 def _is_answer(known: KernelRecord, body: KernelRequest, budget: Budget) -> bool:

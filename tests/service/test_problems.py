@@ -139,7 +139,7 @@ def test_an_announced_length_is_refused_before_the_body_is_sent(shared: Service)
         (
             {"gemm": "7x5x3", "retrun": True},
             "invalid_request",
-            "body.retrun: no such member; there are gemm, device, regime, effort, budget, seed, retune, verify",
+            "body.retrun: no such member; there are gemm, device, regime, effort, budget, queue, seed, retune, verify",
         ),
     ],
 )

@@ -7,7 +7,7 @@ import re
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
@@ -17,7 +17,7 @@ from tirgemm.service.http.documents import JobError, KernelDocument, KernelList,
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.requests import KernelOrJob, answer, progress
 from tirgemm.service.http.routes.jobs import job_document
-from tirgemm.service.http.routes.parameters import ONLY_KNOWN, DeviceFilter, GemmFilter
+from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, DeviceFilter, GemmFilter
 from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.queries import KernelFilter, device_keys
 from tirgemm.tuning.records import KernelRecord
@@ -27,16 +27,9 @@ router = APIRouter(prefix="/v1/kernels", tags=["kernels"])
 RETRY_SECONDS = 1
 
 
-def _require_json(content_type: Annotated[str, Header(include_in_schema=False)] = "") -> None:
-    """Refuse what a page of another site can make a browser send without asking: forms and plain text."""
-    media_type = content_type.partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise Problem(415, f"Content-Type is {media_type or 'missing'}; it must be application/json")
-
-
 @router.post(
     "",
-    dependencies=[Depends(_require_json)],
+    dependencies=[JSON_BODY],
     response_model=KernelDocument,
     responses={
         200: {"description": "The kernel: from the database, or tuned within the wait."},
@@ -70,6 +63,7 @@ async def request_kernel(
         applied["Preference-Applied"] = f"wait={wait:g}"
     # A worker that this server runs may be starting at this moment.
     patient = state.settings.worker and wait != 0
+    state.access.require_priority(caller, body.queue.priority)
     asker = state.access.asker(caller)
     answered = await run_in_threadpool(answer, state, body, patient=patient, asker=asker)
     if answered is None:
