@@ -67,6 +67,12 @@ COMMANDS = (
         "List, watch, cancel, retry and reorder the tuning jobs of a service.",
     ),
     Command(
+        "batches",
+        "tirgemm._commands.batches:app",
+        ("client",),
+        "Submit, list, watch and cancel batches of a service: problems that are tuned together.",
+    ),
+    Command(
         "kernels",
         "tirgemm.service.commands.kernels:app",
         ("client",),

@@ -29,6 +29,7 @@ from tirgemm._client.http import ServiceConnection
 from tirgemm._client.kernel_index import CachedKernel, KernelIndex
 from tirgemm._client.requested_kernel import RequestedKernel
 from tirgemm._client.server_trust import ServerTrust
+from tirgemm._client.service_batches import ServiceBatches
 from tirgemm._client.service_jobs import ServiceJobs
 from tirgemm._client.watch import kernel_of, watch
 from tirgemm._terminal.progress_view import both, python_view
@@ -58,7 +59,7 @@ class Submitted:
         return str(self.job["id"]) if self.job else ""
 
 
-class Client(ServiceJobs):
+class Client(ServiceJobs, ServiceBatches):
     """A tirgemm service at ``url``.
 
     ``trust`` says whose signatures are accepted: a key (``ed25519:...``), several, a file of keys, or a Trust. None is

@@ -95,7 +95,7 @@ class Job:
     ``attempts`` is how often a worker began it since it last had a new measurement, without those that gave it back in
     good order: each but the last ended with the death of its worker. ``key_id`` is the API key that asked for it first,
     ``retries`` how often it was put back after its end, the last time for ``retry_reason``, and ``batch_id`` the batch
-    whose budget it has a share of.
+    that made it.
     """
 
     id: str

@@ -198,7 +198,8 @@ class JobRow(Base):
     """A tuning request. ``live_key`` is set while it is queued or running: the same request finds it there.
 
     It starts only within its window, minutes after midnight in UTC. What a batch grants it of the batch's budget is
-    known when it starts; until then ``trials`` and ``seconds`` are its expected share.
+    known when it starts; until then ``trials`` and ``seconds`` are its expected share. ``recorded_before`` counts the
+    trials of its problem from before the batch.
     """
 
     __tablename__ = "jobs"
@@ -234,6 +235,7 @@ class JobRow(Base):
     retry_reason: Mapped[str | None] = mapped_column(Text)
     batch_id: Mapped[str | None] = mapped_column(String(32), index=True)
     expected_gain: Mapped[float | None] = mapped_column(Float(53))
+    recorded_before: Mapped[int | None] = mapped_column(Integer)
     granted_trials: Mapped[int | None] = mapped_column(Integer)
     granted_seconds: Mapped[float | None] = mapped_column(Float(53))
 

@@ -10,7 +10,7 @@ from tirgemm.detect import check_fits
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, QueueFull, QuotaExceeded
 from tirgemm.families import supporting
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.http.devices import Target, resolve, unavailable
 from tirgemm.service.http.documents import KernelRequest
 from tirgemm.service.http.problems import Problem
@@ -52,15 +52,15 @@ def answer(
     """
     gemm = Gemm.from_json(body.gemm)
     budget = _budget(state.settings, body)
-    devices = _devices(state, state.settings.alive_seconds)
-    target = _target(body.device, devices or _devices(state, EVER_SECONDS), wait=patient and not devices)
+    devices = devices_seen(state, state.settings.alive_seconds)
+    target = target_of(body.device, devices or devices_seen(state, EVER_SECONDS), wait=patient and not devices)
     if target is None:
         return None
     here = target.here and bool(devices)
     if target.device is not None:
         check_fits(gemm, target.device)
         supporting(gemm, target.device)
-    known = _whole(state, state.store.kernel(gemm, target.key, body.regime))
+    known = known_kernel(state, gemm, target.key, body.regime)
     if known is not None and not body.retune and _is_answer(known, body, budget):
         resumed = None
         if known.interrupted and here and target.device is not None:
@@ -79,7 +79,7 @@ def answer(
         cross = _whole(state, unverified_kernel(state.database, gemm, target.key, body.regime))
         if cross is not None:
             return KernelOrJob(kernel=cross)
-    device = _workable(replace(target, here=here), devices, verify=body.verify)
+    device = workable(replace(target, here=here), devices, verify=body.verify)
     if body.retune:
         budget = budget.on_top_of(trials_recorded(state.store, gemm, target.key, body.regime))
     # A device that a worker has is always verified on.
@@ -115,6 +115,11 @@ def _is_answer(known: KernelRecord, body: KernelRequest, budget: Budget) -> bool
     return known.role == "tuned" and effort_of(known).level >= budget.effort.level
 
 
+def known_kernel(state: ServiceState, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:
+    """The stored kernel of a problem, if its artifact is there."""
+    return _whole(state, state.store.kernel(gemm, device_key, regime))
+
+
 def _whole(state: ServiceState, known: KernelRecord | None) -> KernelRecord | None:
     """The kernel, if its artifact is there; one whose artifact is lost answers nothing, so that it is built again."""
     if known is None or state.store.has_blob(known.artifact_sha256):
@@ -131,12 +136,12 @@ def _resume(state: ServiceState, known: KernelRecord, request: JobRequest, asker
     return None
 
 
-def _devices(state: ServiceState, seconds: float) -> list[Device]:
+def devices_seen(state: ServiceState, seconds: float) -> list[Device]:
     """What the workers have that were seen in the last ``seconds``."""
     return [device for worker in state.queue.live_workers(seconds) for device in worker.devices]
 
 
-def _target(name: str | None, devices: list[Device], *, wait: bool) -> Target | None:
+def target_of(name: str | None, devices: list[Device], *, wait: bool) -> Target | None:
     """The device that is meant; None where only a worker could say, and is waited for."""
     try:
         return resolve(name, devices)
@@ -159,7 +164,7 @@ def progress(state: ServiceState, job_id: str) -> KernelOrJob:
     return KernelOrJob(job=job, fallback=state.store.kernel_by_id(job.fallback_id) if job.fallback_id else None)
 
 
-def _workable(target: Target, devices: list[Device], *, verify: bool) -> Device:
+def workable(target: Target, devices: list[Device], *, verify: bool) -> Device:
     """The device to submit a job for, or the 409 that says why there can be none."""
     if target.device is None or not devices:
         raise unavailable(f"device {target.key} is with no live worker;", devices)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, func, select
+from sqlalchemy import Connection, Row, func, select
 
 from tirgemm.status import ENDED, Status
 from tirgemm.tuning.budget import MAX_TRIALS
@@ -71,9 +71,17 @@ def spending(connection: Connection, batch_id: str) -> Spending:
     return _spending(_jobs(connection, batch_id))
 
 
+def trials_of(gemm_id: Any, device_key: Any, regime: Any) -> Any:
+    """How many candidates of a problem were tried, as a scalar subquery."""
+    same = (CandidateRow.gemm_id == gemm_id, CandidateRow.device_key == device_key, CandidateRow.regime == regime)
+    tried = CandidateRow.status != str(Status.PRUNED)
+    return select(func.count(CandidateRow.id)).where(*same, tried).scalar_subquery()
+
+
 def _jobs(connection: Connection, batch_id: str) -> Sequence[Row[Any]]:
     """The jobs with a share of a batch's budget, and the trials of their problems before it was asked for and since."""
-    asked_at = select(BatchRow.created_at).where(BatchRow.id == batch_id).scalar_subquery()
+    before = func.coalesce(JobRow.recorded_before, 0)
+    recorded = trials_of(JobRow.gemm_id, JobRow.device_key, JobRow.regime)
     columns = (
         JobRow.id,
         JobRow.status,
@@ -82,17 +90,10 @@ def _jobs(connection: Connection, batch_id: str) -> Sequence[Row[Any]]:
         JobRow.granted_seconds,
         JobRow.started_at,
         JobRow.finished_at,
-        _trials(CandidateRow.created_at < asked_at).label("before"),
-        _trials(CandidateRow.created_at >= asked_at).label("since"),
+        before.label("before"),
+        (recorded - before).label("since"),
     )
     return connection.execute(select(*columns).where(JobRow.batch_id == batch_id).order_by(JobRow.seq)).all()
-
-
-def _trials(when: ColumnElement[bool]) -> Any:
-    """How many candidates of a job's problem were tried."""
-    same = [getattr(CandidateRow, name) == getattr(JobRow, name) for name in ("gemm_id", "device_key", "regime")]
-    tried = CandidateRow.status != str(Status.PRUNED)
-    return select(func.count(CandidateRow.id)).where(*same, tried, when).correlate(JobRow).scalar_subquery()
 
 
 def _spending(jobs: Sequence[Row[Any]]) -> Spending:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.contract.storage.batch_contract import BatchContract
 from tests.contract.storage.job_lease_contract import JobLeaseContract
 from tests.contract.storage.job_order_contract import JobOrderContract
 from tests.contract.storage.job_queue_contract import JobQueueContract
@@ -41,6 +42,18 @@ class TestSqliteJobOrder(JobOrderContract):
 
 
 class TestPostgresJobOrder(JobOrderContract):
+    @pytest.fixture
+    def database(self, postgres_database: Database) -> Database:
+        return postgres_database
+
+
+class TestSqliteBatches(BatchContract):
+    @pytest.fixture
+    def database(self, sqlite_database: Database) -> Database:
+        return sqlite_database
+
+
+class TestPostgresBatches(BatchContract):
     @pytest.fixture
     def database(self, postgres_database: Database) -> Database:
         return postgres_database

@@ -27,6 +27,7 @@ def _of_jobs() -> tuple[sa.Column[Any], ...]:
         sa.Column("retry_reason", sa.Text(), nullable=True),
         sa.Column("batch_id", sa.String(32), nullable=True),
         sa.Column("expected_gain", sa.Float(53), nullable=True),
+        sa.Column("recorded_before", sa.Integer(), nullable=True),
         sa.Column("granted_trials", sa.Integer(), nullable=True),
         sa.Column("granted_seconds", sa.Float(53), nullable=True),
     )
