@@ -134,6 +134,9 @@ def untuned(recorder: Recorder, state: ServiceState) -> None:
     record("cancel", "DELETE", f"/v1/jobs/{job}")
     record("cancelled-events", "GET", f"/v1/jobs/{job}/events")
     record("retried", "POST", f"/v1/jobs/{job}/retry", {"reason": "cancelled by mistake"}, elide=_JOB)
+    together = {"gemms": ["133x67x31"], "shapes": [[67, 31]], "problem": {"m": 135}, "budget": {"trials": 12}}
+    batch = record("batch", "POST", "/v1/batches", together).json()
+    state.batches.cancel(batch["id"])
 
 
 def tuned(recorder: Recorder, state: ServiceState) -> None:

@@ -22,7 +22,7 @@ from tirgemm.tuning.search.headroom import headrooms
 from tirgemm.tuning_db import JobRequest
 from tirgemm.tuning_db.access.quotas import Asker
 from tirgemm.tuning_db.job_values import Window
-from tirgemm.tuning_db.queue.batches import MAX_ITEMS, Batch, BatchBudget, Wanted
+from tirgemm.tuning_db.queue.batches import MAX_ITEMS, Batch, BatchBudget, WantedProblem
 from tirgemm.tuning_db.queue.budget_shares import shares
 
 # How long the expected gains of one batch may be estimated for.
@@ -98,7 +98,7 @@ def _named(number: int, body: BatchRequest) -> Iterator[None]:
         raise Problem(error.status, f"{place}: {error}", error.code) from error
 
 
-def _wanted(state: ServiceState, body: BatchRequest, problems: _Problems) -> list[Wanted]:
+def _wanted(state: ServiceState, body: BatchRequest, problems: _Problems) -> list[WantedProblem]:
     """Each problem as the batch takes it: a hit, or a job with its share of the budget."""
     usual = Budget.of(body.effort)
     priority, window = body.queue.priority, Window.parse(body.queue.window) if body.queue.window else None
@@ -106,7 +106,7 @@ def _wanted(state: ServiceState, body: BatchRequest, problems: _Problems) -> lis
         list(zip(problems.gemms, problems.known, strict=True)), problems.device, body.regime, ESTIMATE_SECONDS
     )
     wanted = [
-        Wanted(
+        WantedProblem(
             JobRequest(
                 gemm,
                 problems.device,
@@ -134,7 +134,7 @@ def _answers(kernel: KernelRecord, usual: Budget) -> bool:
     return kernel.role == "tuned" and effort_of(kernel).level >= usual.effort.level
 
 
-def _shared(state: ServiceState, body: BatchRequest, wanted: Sequence[Wanted]) -> list[Wanted]:
+def _shared(state: ServiceState, body: BatchRequest, wanted: Sequence[WantedProblem]) -> list[WantedProblem]:
     """The same with the budget of the body divided among the jobs by their expected gain."""
     jobs = [one for one in wanted if one.kernel_id is None]
     trials, seconds, settings = body.budget.trials, body.budget.seconds, state.settings

@@ -36,7 +36,7 @@ _TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedProblem:
     """A problem of a batch to be: what a job for it is asked, or the kernel that answers it. ``fallback_id`` is the
     kernel that is to be improved."""
 
@@ -128,7 +128,7 @@ class BatchTable:
 
     def submit(
         self,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[WantedProblem],
         *,
         asked: int,
         budget: BatchBudget | None = None,

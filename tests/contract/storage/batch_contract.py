@@ -13,12 +13,12 @@ from tirgemm.errors import InvalidRequest, QueueFull, QuotaExceeded
 from tirgemm.status import Status
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 from tirgemm.tuning_db.access.quotas import Asker
-from tirgemm.tuning_db.queue.batches import BatchBudget, BatchTable, Wanted
+from tirgemm.tuning_db.queue.batches import BatchBudget, BatchTable, WantedProblem
 
 
-def wanted(m: int, gain: float = 0.1, **options: Any) -> Wanted:
+def wanted(m: int, gain: float = 0.1, **options: Any) -> WantedProblem:
     request = {name: options.pop(name) for name in ("trials", "seconds", "priority") if name in options}
-    return Wanted(JobRequest(GEMM.with_(m=m), DEVICE, **request), gain, **options)
+    return WantedProblem(JobRequest(GEMM.with_(m=m), DEVICE, **request), gain, **options)
 
 
 class BatchContract(QueueFixtures):
@@ -33,7 +33,7 @@ class BatchContract(QueueFixtures):
     ) -> None:
         known = SqlStore(database).put_kernel(kernel())
         batch = batches.submit(
-            [wanted(3, 0.1), wanted(5, 0.7), Wanted(JobRequest(GEMM, DEVICE), 0.3, known.id)], asked=4
+            [wanted(3, 0.1), wanted(5, 0.7), WantedProblem(JobRequest(GEMM, DEVICE), 0.3, known.id)], asked=4
         )
         assert [item.gemm.m for item in batch.items] == [5, 17, 3]
         assert (batch.asked, batch.status, batch.states) == (4, "queued", {"queued": 2, "hit": 1})
