@@ -76,7 +76,7 @@ COMMANDS = (
         "kernels",
         "tirgemm.service.commands.kernels:app",
         ("client",),
-        "List, show and delete kernels of a service or of a tuning database.",
+        "List, show, pin and delete kernels of a service or of a tuning database.",
     ),
     Command(
         "keys",

@@ -263,6 +263,11 @@ class Client(ServiceJobs, ServiceBatches):
         """Delete a kernel from the service; what was measured for it stays, and makes the next one quick."""
         self._session.request("DELETE", f"/v1/kernels/{kernel_id}")
 
+    def pin(self, kernel_id: str, *, pinned: bool = True) -> Document:
+        """Pin a kernel, so that it is the answer whatever is tuned later, or unpin it; the kernel document."""
+        method = "PUT" if pinned else "DELETE"
+        return self._session.request(method, f"/v1/kernels/{kernel_id}/pin").body
+
     def submit(
         self,
         gemm: Gemm | str,

@@ -139,6 +139,13 @@ class JobNotRetried(TirgemmError):
     status = 409
 
 
+class KernelPinned(TirgemmError):
+    """A pinned kernel is not deleted; unpin it first."""
+
+    code = "kernel_pinned"
+    status = 409
+
+
 class QuotaExceeded(TirgemmError):
     """An API key has used up what it may; the text names the quota. ``retry_after``: seconds until it may help to ask
     again."""

@@ -129,6 +129,8 @@ def _wanted(state: ServiceState, body: BatchRequest, problems: _Problems) -> lis
 
 def _answers(kernel: KernelRecord, usual: Budget) -> bool:
     """Whether a stored kernel does for whoever names no budget of its own."""
+    if kernel.pinned:
+        return True
     if usual.effort is Effort.NONE:
         return covers(kernel, usual)
     return kernel.role == "tuned" and effort_of(kernel).level >= usual.effort.level

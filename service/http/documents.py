@@ -120,7 +120,8 @@ class KernelDocument(BaseModel):
     """A kernel. ``role``: the ``tuned`` one, the ``fallback`` served ahead of the search, or ``unverified``.
 
     ``portable``: it won against configs that were measured on another device, driver or TVM, and nothing was searched
-    here yet. ``members``: of a set the kernels by rising m; empty for one kernel.
+    here yet. ``pinned``: it is the answer until it is unpinned. ``members``: of a set the kernels by rising m; empty
+    for one kernel.
     """
 
     id: str
@@ -130,6 +131,7 @@ class KernelDocument(BaseModel):
     regime: Regime
     role: Role
     portable: bool
+    pinned: bool
     verified: bool
     family: str
     config: dict[str, Any]

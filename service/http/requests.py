@@ -23,6 +23,7 @@ from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job, JobRequest
 from tirgemm.tuning_db.access.quotas import Asker
 from tirgemm.tuning_db.job_values import Window
+from tirgemm.tuning_db.upkeep.pins import set_pinned
 
 logger = logging.getLogger("tirgemm.service")
 
@@ -107,8 +108,10 @@ def job_request(body: KernelRequest, gemm: Gemm, device: Device, budget: Budget,
 
 
 def _is_answer(known: KernelRecord, body: KernelRequest, budget: Budget) -> bool:
-    """Whether a stored kernel does: for whoever names no budget one that was tuned with the effort or a larger one,
-    else one whose search covers the budget."""
+    """Whether a stored kernel does: a pinned one always; for whoever names no budget one that was tuned with the effort
+    or a larger one, else one whose search covers the budget."""
+    if known.pinned:
+        return True
     named = body.budget.trials is not None or body.budget.seconds is not None
     if named or budget.effort is Effort.NONE:
         return covers(known, budget)
@@ -116,8 +119,16 @@ def _is_answer(known: KernelRecord, body: KernelRequest, budget: Budget) -> bool
 
 
 def known_kernel(state: ServiceState, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:
-    """The stored kernel of a problem, if its artifact is there."""
-    return _whole(state, state.store.kernel(gemm, device_key, regime))
+    """The stored kernel of a problem, if its artifact is there. A pinned one without is unpinned: built again it is
+    another kernel, which it would stand before."""
+    known = state.store.kernel(gemm, device_key, regime)
+    if known is not None and known.pinned and not state.store.has_blob(known.artifact_sha256):
+        logger.error(
+            "kernel %s: it is pinned and its artifact %s is lost; it is unpinned", known.id, known.artifact_sha256
+        )
+        set_pinned(state.database, known.id, pinned=False)
+        known = state.store.kernel(gemm, device_key, regime)
+    return _whole(state, known)
 
 
 def _whole(state: ServiceState, known: KernelRecord | None) -> KernelRecord | None:

@@ -21,6 +21,7 @@ from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, Device
 from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.queries import KernelFilter, device_keys
 from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning_db.upkeep.pins import set_pinned
 
 router = APIRouter(prefix="/v1/kernels", tags=["kernels"])
 
@@ -113,6 +114,23 @@ def get_kernel(kernel_id: str, state: State) -> KernelDocument:
     return KernelDocument.of(kernel_record(state, kernel_id))
 
 
+@router.put("/{kernel_id}/pin")
+def pin_kernel(kernel_id: str, state: State, request: Request) -> KernelDocument:
+    """Pin a kernel: it is what its problem is answered with on its device in its regime, whatever is tuned later.
+
+    It is neither deleted nor pruned until it is unpinned. Another one that was pinned in its place is no more.
+    """
+    pinned = _pinned(state, kernel_id, pinned=True)
+    request.state.changed = f"/v1/kernels/{kernel_id}/pin"
+    return pinned
+
+
+@router.delete("/{kernel_id}/pin")
+def unpin_kernel(kernel_id: str, state: State) -> KernelDocument:
+    """Unpin a kernel: its problem is answered with the newest tuned one again. Twice is the same as once."""
+    return _pinned(state, kernel_id, pinned=False)
+
+
 @router.delete("/{kernel_id}", status_code=204, response_class=Response)
 def delete_kernel(kernel_id: str, state: State) -> None:
     """Forget a kernel, with its artifact unless another kernel has the same one. What was measured stays.
@@ -123,6 +141,14 @@ def delete_kernel(kernel_id: str, state: State) -> None:
     record = kernel_record(state, kernel_id)
     if not state.store.delete_kernel(record.id):
         raise _no_kernel(kernel_id)
+
+
+def _pinned(state: ServiceState, kernel_id: str, *, pinned: bool) -> KernelDocument:
+    record = kernel_record(state, kernel_id)
+    changed = set_pinned(state.database, record.id, pinned=pinned)
+    if changed is None:
+        raise _no_kernel(kernel_id)
+    return KernelDocument.of(changed)
 
 
 def kernel_record(state: ServiceState, kernel_id: str) -> KernelRecord:
