@@ -85,7 +85,10 @@ COMMANDS = (
         "Make, list and revoke the API keys of a service; list its audit log.",
     ),
     Command(
-        "db", "tirgemm.service.commands.db:app", ("tune",), "Inspect, export, import and merge the tuning database."
+        "db",
+        "tirgemm.service.commands.db:app",
+        ("tune",),
+        "Inspect, export, import, merge, prune and back up the tuning database.",
     ),
 )
 

@@ -15,15 +15,18 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.service.commands.collect import collect
 from tirgemm.service.commands.tune import Data, Url
+from tirgemm.service.commands.upkeep import backup, prune, restore
 from tirgemm.tuning_db.data_folder import database_file, existing_database, open_database
 
 app = typer.Typer(
-    help="Inspect, export, import and merge the tuning database.",
+    help="Inspect, export, import, merge, prune and back up the tuning database.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command()(collect)
+for _upkeep in (prune, backup, restore):
+    app.command()(_upkeep)
 # Parts of the problems that a new model is tried on, each by a model of the others.
 TRAINING_FOLDS = 8
 RecordsFile = Annotated[Path, typer.Argument(metavar="FILE", help="A records file, .jsonl or .jsonl.gz.")]
