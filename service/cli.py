@@ -72,6 +72,7 @@ COMMANDS = (
         ("client",),
         "Submit, list, watch and cancel batches of a service: problems that are tuned together.",
     ),
+    Command("lock", "tirgemm._commands.lock:lock", ("client",), "Write down the artifacts that a deployment uses."),
     Command(
         "kernels",
         "tirgemm.service.commands.kernels:app",

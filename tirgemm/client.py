@@ -27,6 +27,7 @@ from tirgemm._client.artifact_source import ArtifactSource
 from tirgemm._client.cache import LOG, Cache
 from tirgemm._client.http import ServiceConnection
 from tirgemm._client.kernel_index import CachedKernel, KernelIndex
+from tirgemm._client.locked_artifacts import LockedArtifacts
 from tirgemm._client.requested_kernel import RequestedKernel
 from tirgemm._client.server_trust import ServerTrust
 from tirgemm._client.service_batches import ServiceBatches
@@ -59,7 +60,7 @@ class Submitted:
         return str(self.job["id"]) if self.job else ""
 
 
-class Client(ServiceJobs, ServiceBatches):
+class Client(ServiceJobs, ServiceBatches, LockedArtifacts):
     """A tirgemm service at ``url``.
 
     ``trust`` says whose signatures are accepted: a key (``ed25519:...``), several, a file of keys, or a Trust. None is

@@ -11,7 +11,7 @@ from typing import Any
 
 from tirgemm._client.cache import write_whole
 from tirgemm._version import __version__
-from tirgemm.artifact import Manifest
+from tirgemm.artifact import Manifest, Package
 from tirgemm.errors import InvalidRequest, MismatchedArtifact, TirgemmError, UnverifiedArtifact
 from tirgemm.gemm import Gemm, regime_named
 
@@ -77,7 +77,8 @@ class LockFile:
         write_whole(path.absolute(), (json.dumps(document, indent=2) + "\n").encode())
 
     def named(self, text: str, device: str | None = None, regime: str | None = None) -> LockedKernel:
-        """The kernel of a name, or of a problem in its text form (for a device by its key, in a regime).
+        """The kernel of a name, or of a problem in its text form, for a device by its key, kind or architecture, and in
+        ``regime`` where there are several.
 
         Raises InvalidRequest where there is none, or more than one artifact.
         """
@@ -85,10 +86,10 @@ class LockFile:
             return self.kernels[text]
         gemm = _problem(text)
         meant = {
-            kernel
-            for kernel in self.kernels.values()
-            if kernel.gemm == gemm and device in (None, kernel.device) and regime in (None, kernel.regime)
+            kernel for kernel in self.kernels.values() if kernel.gemm == gemm and _is_called(kernel.device, device)
         }
+        if len(meant) > 1:
+            meant = {kernel for kernel in meant if kernel.regime == regime}
         if len(meant) != 1:
             known = ", ".join(list(self.kernels)[:10])
             count = "no kernel" if not meant else f"{len(meant)} kernels"
@@ -96,16 +97,17 @@ class LockFile:
         return meant.pop()
 
 
-def locked_of(document: Mapping[str, Any]) -> LockedKernel:
-    """The entry for a kernel document that was checked against its artifact."""
+def locked_of(package: Package, regime: str, role: str) -> LockedKernel:
+    """The entry for an artifact, as it is signed; ``regime`` and ``role`` where that does not say."""
+    manifest = package.manifest
     return LockedKernel(
-        gemm=str(document["gemm"]),
-        device=str(document["device"]["key"]),
-        regime=str(document["regime"]),
-        role=str(document["role"]),
-        kernel_sha256=str(document["kernel_sha256"]),
-        artifact_sha256=str(document["artifact"]["sha256"]),
-        artifact_bytes=int(document["artifact"]["bytes"]),
+        gemm=str(manifest.gemm),
+        device=manifest.device.key,
+        regime=manifest.regime or regime,
+        role=manifest.role or role,
+        kernel_sha256=manifest.kernel_sha256,
+        artifact_sha256=package.sha256,
+        artifact_bytes=len(package.data),
     )
 
 
@@ -118,6 +120,11 @@ def _locked(value: Any) -> LockedKernel:
     if str(Gemm.parse(kernel.gemm)) != kernel.gemm or not isinstance(kernel.artifact_bytes, int):
         raise ValueError(f"the entry {kernel.gemm!r:.80} is not as it is written")
     return kernel
+
+
+def _is_called(key: str, name: str | None) -> bool:
+    """Whether a device of that key is meant by ``name``: the key itself, its kind or its architecture; any by None."""
+    return name is None or name == key or name in key.split(":")[:2]
 
 
 def _problem(text: str) -> str | None:
