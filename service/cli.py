@@ -44,6 +44,12 @@ COMMANDS = (
         "List every recorded candidate of GEMM with its time.",
     ),
     Command("compare", "tirgemm.service.commands.compare:compare", ("client",), "Compare two artifacts, knob by knob."),
+    Command(
+        "reproduce",
+        "tirgemm.service.commands.reproduce:reproduce",
+        ("tune",),
+        "Build a kernel again, and say whether its hash and its figure hold.",
+    ),
     Command("show", "tirgemm.service.commands.show:show", ("client",), "Show what an artifact is, or its source."),
     Command(
         "export", "tirgemm.service.commands.export:export", ("client",), "Write a kernel as a single-file library."
