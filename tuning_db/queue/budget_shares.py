@@ -6,6 +6,7 @@ what runs counts by what it was given.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -107,5 +108,7 @@ def _spending(jobs: Sequence[Row[Any]]) -> Spending:
         trials += job.since
         if job.status in ENDED and job.started_at and job.finished_at:
             took = datetime.fromisoformat(job.finished_at) - datetime.fromisoformat(job.started_at)
-            seconds += min(max(0.0, took.total_seconds()), job.granted_seconds or 0.0)
+            # Building the default and certifying come on top of what was granted.
+            most = math.inf if job.granted_seconds is None else job.granted_seconds
+            seconds += min(max(0.0, took.total_seconds()), most)
     return Spending(trials, seconds, reserved_trials, reserved_seconds)

@@ -62,7 +62,7 @@ class BatchContract(QueueFixtures):
         assert batches.cancel(batch.id).cancelled_at == cancelled.cancelled_at, "twice is the same as once"
 
     def test_a_batch_ends_with_its_jobs_and_tells_the_gain(
-        self, database: Database, queue: JobQueue, batches: BatchTable
+        self, database: Database, queue: JobQueue, batches: BatchTable, clock: FakeClock
     ) -> None:
         batch = batches.submit([wanted(m) for m in (3, 5, 7)], asked=3)
         stored = SqlStore(database).put_kernel(replace(kernel(), gemm=GEMM.with_(m=3)))
@@ -71,11 +71,13 @@ class BatchContract(QueueFixtures):
         assert set(told) == {batch.id}
         for status, kernel_id in (("done", stored.id), ("done", fallback.id), ("failed", None)):
             job = self.claimed(queue)
+            clock.now += 20
             assert queue.finish(job.id, "w1", status, kernel_id=kernel_id)
         assert batches.states([batch.id]) != told
         done = batches.batch(batch.id)
         assert done is not None
         assert (done.status, done.states) == ("done", {"done": 2, "failed": 1})
+        assert done.spent.seconds == 3 * 20, "without a budget all of it counts"
         ratio = stored.timings.of("sustained")
         assert ratio is not None
         assert done.gains == [ratio.ratio_to("default")], "a default is no gain"

@@ -18,7 +18,7 @@ from tirgemm.tuning.records import KernelRecord
 # Microseconds of a launch that no kernel is faster than.
 LAUNCH_US = {"cpu": 1.0, "cuda": 2.0}
 # Where a device does not say what it can do.
-_GBPS, _TFLOPS = 50.0, 1.0
+_GBPS, _TFLOPS_A_UNIT = 50.0, 0.25
 # A default that is further away is slow for a reason that the estimate exaggerates.
 MOST = 10.0
 
@@ -26,7 +26,7 @@ MOST = 10.0
 def bound_us(gemm: Gemm, device: Device) -> float:
     """Microseconds a call that the device needs at least."""
     rates = dict(device.peak_tflops)
-    tflops = rates.get("f16_acc16" if gemm.acc == "f16" else gemm.dtype) or max(rates.values(), default=_TFLOPS)
+    tflops = rates.get("f16_acc16" if gemm.acc == "f16" else gemm.dtype) or device.units * _TFLOPS_A_UNIT
     arithmetic, memory = gemm.flops / (tflops * 1e6), gemm.nbytes / ((device.peak_gbps or _GBPS) * 1e3)
     return max(arithmetic, memory) + LAUNCH_US[device.kind]
 
