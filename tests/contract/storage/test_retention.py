@@ -68,7 +68,9 @@ def test_the_pinned_the_locked_and_what_a_live_job_names_stay(database: Database
     assert record is not None
     queue = JobQueue(database)
     job, _ = queue.submit(JobRequest(GEMM, DEVICE), fallback_id=used)
-    pruned = prune(database, older_than_s=DAY, keep_best=0, locked=[record.artifact_sha256])
+    kept: dict[str, Any] = {"keep_best": 0, "locked": [record.artifact_sha256]}
+    assert prune(database, older_than_s=DAY, dry_run=True, **kept).kernels == (gone,)
+    pruned = prune(database, older_than_s=DAY, **kept)
     assert pruned.kernels == (gone,)
     assert left(database) == {pinned, locked, used, newest}
     queue.cancel(job.id)
