@@ -2,7 +2,7 @@
 # The GPU tests and measurements on a host that has a GPU, PyTorch and g++ but no network: nothing is installed.
 #   PYTHONPATH=SITE:. scripts/gpu_host.sh OUT [STEP ...]      steps: build tests flow bench hopper cpu calls space search suites
 #                                                                verify sanitize mutants counters probe sgemm ladder steps
-#                                                                tensorcore
+#                                                                tensorcore models
 # SITE holds TVM and the other Python packages that the host lacks. Everything is written under OUT.
 # search and suites go on from the files of BEFORE (default: benchmarks/results/nvidia-h200), for SECONDS_SEARCH and
 # SECONDS_SUITES, over SUITES; SEARCH and BENCH are more options for them, MUTANTS for mutants
@@ -37,6 +37,11 @@ for step in "${steps[@]}"; do
       run timeout 570 $cli bench x86 --device cpu --data "$out/data" --trials 48 --seconds 40 --limit 460 --resume \
         --out "$out/x86.sustained.json" "${commit[@]}" ;;
     calls) run timeout 120 python3 benchmarks/call_overhead.py --out "$out/calls.json" "${commit[@]}" ;;
+    models)  # whole models beside PyTorch; goes on from its file
+      kept models.json
+      run timeout 570 python3 benchmarks/models/race.py --device "${DEVICE:-cuda:0}" --data "$out/data" \
+        --limit "${SECONDS_MODELS:-480}" --resume --out "$out/models.json" ${MODELS:-} "${commit[@]}"
+      run python3 benchmarks/check.py "$out/models.json" ;;
     space) run timeout 400 python3 benchmarks/record_space.py 1024x1024x1024:f32:nn --device cuda:0 --family simt --seconds 330 \
              --knob block_m=32,64,128 --knob block_n=32,64,128 --knob block_k=8,16 --knob thread_m=4,8 --knob thread_n=4,8 \
              --knob lanes_n=8,16 --knob piece=4 --knob vector=4 --knob pad=0,4 --knob unroll=8,16 \

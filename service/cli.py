@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from tirgemm._collection import collect_seldom
 from tirgemm._extras import absent, missing_extra
 from tirgemm.errors import MissingExtra
 
@@ -122,6 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     from tirgemm._terminal import console as shared
 
+    collect_seldom()
     return shared.run(build_app(), arguments)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -24,6 +25,43 @@ for _name in [name for name in os.environ if name.startswith("TIRGEMM_")]:
 # A shell that starts the tests in the background has them ignore Ctrl-C, which some of them press.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: no collection looks at it, and few are needed."""
+    from tirgemm._collection import collect_seldom
+
+    gc.collect()
+    gc.freeze()
+    collect_seldom()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _migrated_once() -> Iterator[None]:
+    """The migrations make the first new SQLite database of a process; the others get what they made of it, which takes
+    a tenth of the time.
+    """
+    from sqlalchemy import Connection, inspect, text
+
+    from tirgemm.tuning_db import schema
+
+    migrate, statements = schema._run, list[str]()
+
+    def run(connection: Connection) -> None:
+        is_new = connection.dialect.name == "sqlite" and not inspect(connection).get_table_names()
+        if not is_new or not statements:
+            migrate(connection)
+            if is_new:
+                made = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER BY rowid"
+                version = f"INSERT INTO alembic_version VALUES ('{schema.HEAD}')"
+                statements.extend([*connection.execute(text(made)).scalars(), version])
+            return
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schema, "_run", run)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -95,6 +95,10 @@ class TensorMap:
 Param: TypeAlias = "Pointer | Scalar | Size | TensorMap"
 
 
+# A launch that begins before the kernel ahead of it in the stream has ended: the kernel waits by griddepcontrol.
+DEPENDENT_LAUNCH = ("programmatic_dependent_launch", 1)
+
+
 @dataclass(frozen=True, slots=True)
 class KernelLaunch:
     """One kernel: its symbol, extents, dynamic shared memory in bytes, and parameters in order.

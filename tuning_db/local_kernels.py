@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -13,10 +14,22 @@ from tirgemm.artifact import Kernel, Signer, Trust, load
 from tirgemm.config import Config
 from tirgemm.detect import check_fits
 from tirgemm.device import Device
-from tirgemm.errors import ArtifactError, Cancelled, DoesNotFit, StoreError, TirgemmError, Unsupported
+from tirgemm.errors import (
+    ArtifactError,
+    BuildFailed,
+    Cancelled,
+    DoesNotFit,
+    MeasurementFailed,
+    StoreError,
+    TirgemmError,
+    Unsupported,
+    VerificationFailed,
+)
 from tirgemm.families.choice import ranked_defaults
-from tirgemm.gemm import Gemm, Regime
+from tirgemm.gemm import Gemm, Range, Regime
 from tirgemm.kernel_source import Arrived, Policy, Preparation, run_in_background
+from tirgemm.tuning.default_set import DefaultPart, default_parts, default_set
+from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning.shipped_kernel import offered_configs
 from tirgemm.tuning.tune import Tuning
@@ -29,11 +42,14 @@ from tirgemm.tuning_db.shipped.records import ShippedRecords
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
 
+LOG = logging.getLogger("tirgemm.tuning_db")
+
 
 class LocalKernels:
     """A KernelSource on a data folder and its database, by default those of ``tirgemm.tune`` and ``tirgemm tune``.
 
-    What it makes is built, certified, timed and stored there as a first answer of the service is, without a search.
+    What it makes is built, certified, timed and stored there as a first answer of the service is, without a search; for
+    a range of m a kernel set, where one kernel is expected to lose much somewhere.
     """
 
     tunes = False
@@ -95,11 +111,11 @@ class LocalKernels:
             bench = BegunBuilds(device, store, signer)
             stack.callback(bench.close)
             tunings = [Tuning(gemm, bench, self.regime, control=control) for gemm in able]
-            for tuning in tunings:
-                bench.begin(tuning)
+            parts = {tuning.gemm: bench.begin(tuning) for tuning in tunings}
             for tuning in tunings:
                 try:
-                    arrived(self._loaded(store, tuning.fallback().artifact_sha256, signer))
+                    record = _answer(tuning, parts[tuning.gemm])
+                    arrived(self._loaded(store, record.artifact_sha256, signer))
                 except Cancelled:
                     return
                 except TirgemmError as error:
@@ -109,6 +125,17 @@ class LocalKernels:
         return load(store.get_blob(artifact_sha256), trust=Trust.of(signer.public))
 
 
+def _answer(tuning: Tuning, parts: Sequence[DefaultPart]) -> KernelRecord:
+    """The kernel set of the parts; where there are none, or one of them does not work, one kernel. Raises
+    TirgemmError."""
+    if parts:
+        try:
+            return default_set(tuning, parts)
+        except (BuildFailed, MeasurementFailed, VerificationFailed) as error:
+            LOG.warning("no kernel set for %s, but one kernel: %s", tuning.gemm, error)
+    return tuning.fallback()
+
+
 class BegunBuilds(Workbench):
     """A workbench on which builds are begun, side by side, before they are asked for."""
 
@@ -116,13 +143,20 @@ class BegunBuilds(Workbench):
         super().__init__(device, store, signer)
         self._builds: dict[tuple[Gemm, Config], Future[Binary]] = {}
 
-    def begin(self, tuning: Tuning) -> None:
-        """Begin to build what ``tuning.fallback`` builds first: the fastest shipped config, or the best default."""
-        offer = self.store.offer(tuning.gemm, self.device, tuning.regime)
+    def begin(self, tuning: Tuning) -> list[DefaultPart]:
+        """Begin to build what answers a problem first, and return the parts of a kernel set where it is one: else it is
+        what ``tuning.fallback`` takes, the fastest shipped config or the best default."""
+        gemm = tuning.gemm
+        offer = self.store.offer(gemm, self.device, tuning.regime)
         shipped = offered_configs(tuning, offer) if offer is not None and offer.same else []
-        ranked = ranked_defaults(tuning.families, tuning.gemm, self.device, tuning.regime)
-        config = shipped[0] if shipped else ranked[0][1]
-        self._builds[tuning.gemm, config] = super().build(tuning.gemm, config)
+        if isinstance(gemm.m, Range) and not shipped:
+            parts = default_parts(gemm, self.device, tuning.regime)
+            for part in parts:
+                self._builds[part.gemm, part.config] = super().build(part.gemm, part.config)
+            return parts
+        config = shipped[0] if shipped else ranked_defaults(tuning.families, gemm, self.device, tuning.regime)[0][1]
+        self._builds[gemm, config] = super().build(gemm, config)
+        return []
 
     def build(self, gemm: Gemm, config: Config) -> Future[Binary]:
         begun = self._builds.pop((gemm, config), None)

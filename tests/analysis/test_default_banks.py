@@ -38,10 +38,14 @@ _ARCHITECTURES = [(family, text, "sm_90a") for family, text in _CASES] + [
 ]
 
 
-@lru_cache(maxsize=16)
 def analyses(
     family: str, text: str, changes: tuple[tuple[str, Value], ...] = (), arch: str = "sm_90a"
 ) -> tuple[KernelAnalysis, ...]:
+    return _analysed(family, text, changes, arch)
+
+
+@lru_cache(maxsize=32)
+def _analysed(family: str, text: str, changes: tuple[tuple[str, Value], ...], arch: str) -> tuple[KernelAnalysis, ...]:
     gemm, device = Gemm.parse(text), named_device(arch)
     config = FAMILIES[family].default(gemm, device, "sustained").with_(**dict(changes))
     return memory_of(gemm, config, device)

@@ -24,6 +24,7 @@ from tests.helpers.artifact_samples import (
     rows_binary,
     rows_launch,
 )
+from tests.helpers.packing_kernel import packing_set
 from tirgemm.artifact import export, load, read
 from tirgemm.artifact import manifest as manifests
 from tirgemm.artifact import package as packages
@@ -112,12 +113,58 @@ def test_an_m_out_of_range_is_refused_as_of_a_single_kernel() -> None:
         kernel.raw(1, b, b)
 
 
-def test_a_set_packs_no_operand_ahead_of_its_calls() -> None:
-    functions = load(packed_set(GEMM, HIGHS), trust=TRUST).functions
-    b = np.ones((9, 5), np.float32)
-    assert functions.packed_bytes() == 0
-    with pytest.raises(CallError, match="a kernel set does not pack B by itself"):
-        functions.pack(b, np.zeros(64, np.uint8))
+@pytest.mark.parametrize(
+    "shape", [(5,), (17, 5), (1, 5), (3, 4, 5), (2, 1, 3, 5), (1, 1, 5), (2, 3, 1, 5), (0, 3, 5)], ids=str
+)
+def test_rows_of_any_dimensions_are_taken_as_one(shape: tuple[int, ...]) -> None:
+    rows = load(packed_set(GEMM, HIGHS), trust=TRUST).functions.call_rows
+    a = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
+    b, out = np.arange(45, dtype=np.float32).reshape(9, 5), np.full((*shape[:-1], 9), np.nan, np.float32)
+    if 0 in shape:
+        with pytest.raises(CallError, match="so that m is 0"):
+            rows(a, b, out)
+    else:
+        rows(a, b, out)
+        assert np.array_equal(out, a @ b.T)
+
+
+def test_rows_that_do_not_follow_one_another_are_refused() -> None:
+    rows = load(packed_set(GEMM, HIGHS), trust=TRUST).functions.call_rows
+    wide, b, out = np.zeros((4, 6, 5), np.float32), np.ones((9, 5), np.float32), np.empty((2, 3, 9), np.float32)
+    for a in (
+        wide[:2, :3],
+        wide[::2, ::2],
+        np.lib.stride_tricks.as_strided(wide, (2, 3, 5), (0, 0, 4)),
+        wide.transpose(1, 0, 2)[:2, :3],
+    ):
+        with pytest.raises(CallError):
+            rows(a, b, out)
+    with pytest.raises(CallError, match=r"d has shape \(6, 8\); it must be \(6, 9\)"):
+        rows(np.zeros((2, 3, 5), np.float32), b, out[..., :8].copy())
+    with pytest.raises(CallError, match=r"a has strides"):
+        rows(wide[:2, ::2], b, out)
+    with pytest.raises(CallTypeError, match=r"takes 3 arguments \(a, b, d\), not 2"):
+        rows(wide, b)
+    with pytest.raises(CallTypeError, match="a must be a tensor"):
+        rows(1, b, out)
+
+
+def test_each_kernel_of_a_set_packs_its_own_operand() -> None:
+    functions = packing_set(str(GEMM), HIGHS, plain=2).functions
+    a, b = np.arange(85, dtype=np.float32).reshape(17, 5), np.ones((9, 5), np.float32)
+    sizes = [functions.packed_bytes(member) for member in range(3)]
+    assert sizes == [4 * 9 * 5, 4 * 9 * 5, 0]
+    for m in (1, 2, 17):
+        whole, out = np.zeros(sizes[0] + 64, np.uint8), np.empty((m, 9), np.float32)
+        data = whole[-whole.__array_interface__["data"][0] % 64 :][: sizes[0]]
+        functions.pack(b, data, functions.member(m))
+        functions.call_packed(a[:m], np.zeros_like(b), out, data)
+        assert np.array_equal(out, a[:m] @ b.T)
+    with pytest.raises(CallError, match="this kernel does not pack B by itself"):
+        functions.pack(b, data, 2)
+    for index in (-1, 3):
+        with pytest.raises(CallError, match=f"there is no kernel {index} among the 3 of this artifact"):
+            functions.packed_bytes(index)
 
 
 def test_a_set_is_written_and_read_byte_for_byte() -> None:

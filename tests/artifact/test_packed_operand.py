@@ -30,10 +30,10 @@ def packs() -> Kernel:
 
 
 def test_a_packed_operand_serves_every_call_and_is_only_read(packs: Kernel) -> None:
-    assert packs.functions.packed_bytes() == NBYTES
+    assert packs.functions.packed_bytes(0) == NBYTES
     data = memory()
     arrays, _ = operands(packs.gemm, 9)
-    packs.functions.pack(arrays["b"], data)
+    packs.functions.pack(arrays["b"], data, 0)
     before = data.copy()
     for m in (9, 1, 4):
         arrays_m, product = operands(packs.gemm, m)
@@ -47,7 +47,7 @@ def test_a_packed_operand_serves_every_call_and_is_only_read(packs: Kernel) -> N
 def test_a_call_reads_the_packed_operand_and_not_b(packs: Kernel) -> None:
     arrays, _ = operands(packs.gemm, 4)
     data, out = memory(), np.empty((4, 5), np.float32)
-    packs.functions.pack(arrays["b"], data)
+    packs.functions.pack(arrays["b"], data, 0)
     packs.functions.call_packed(arrays["a"], np.zeros_like(arrays["b"]), out, data)
     assert np.array_equal(out, arrays["a"] @ arrays["b"].T)
 
@@ -67,7 +67,7 @@ def test_a_call_reads_the_packed_operand_and_not_b(packs: Kernel) -> None:
 def test_memory_that_does_not_hold_it_is_refused(packs: Kernel, data: Any, says: str) -> None:
     arrays, _ = operands(packs.gemm, 4)
     with pytest.raises(CallError, match=says):
-        packs.functions.pack(arrays["b"], data)
+        packs.functions.pack(arrays["b"], data, 0)
     with pytest.raises(CallError, match=says):
         packs.functions.call_packed(arrays["a"], arrays["b"], np.empty((4, 5), np.float32), data)
 
@@ -77,10 +77,10 @@ def test_wrong_arguments_are_refused_by_name(packs: Kernel) -> None:
     out = np.empty((4, 5), np.float32)
     pack: Any = packs.functions.pack
     with pytest.raises(CallError, match=r"b has shape \(7, 5\); it must be \(5, 7\)"):
-        packs.functions.pack(arrays["b"].T.copy(), memory())
+        packs.functions.pack(arrays["b"].T.copy(), memory(), 0)
     with pytest.raises(CallTypeError, match="b must be a tensor"):
-        packs.functions.pack(3, memory())
-    with pytest.raises(CallTypeError, match="pack takes 2 arguments"):
+        packs.functions.pack(3, memory(), 0)
+    with pytest.raises(CallTypeError, match="pack takes 3 arguments"):
         pack(arrays["b"])
     with pytest.raises(CallTypeError, match="the packed operand must be a tensor"):
         packs.functions.call_packed(arrays["a"], arrays["b"], out, 1.0)
@@ -107,10 +107,10 @@ MULTIPLY = KernelLaunch("multiply", (Pointer("a"), Pointer("packed_b"), Pointer(
 )
 def test_only_what_is_written_from_b_alone_is_kept(changes: dict[str, Any]) -> None:
     other = packing_kernel("4x5x7:f32:nt", **changes)
-    assert other.functions.packed_bytes() == 0
+    assert other.functions.packed_bytes(0) == 0
     with pytest.raises(CallError, match="this kernel does not pack B by itself"):
-        other.functions.pack(np.zeros((5, 7), np.float32), memory())
-    assert kernel("4x5x7:f32:nt").functions.packed_bytes() == 0
+        other.functions.pack(np.zeros((5, 7), np.float32), memory(), 0)
+    assert kernel("4x5x7:f32:nt").functions.packed_bytes(0) == 0
 
 
 def test_the_x86_family_keeps_its_names() -> None:

@@ -11,8 +11,10 @@ torch = pytest.importorskip("torch", reason="the GPU tests of the layers call wi
 
 from tests.gpu.launcher_samples import GPUS, SIGNER, artifact, loaded  # noqa: E402 (it imports torch)
 from tirgemm.artifact import Kernel, pack, read  # noqa: E402
-from tirgemm.artifact.manifest import Contents  # noqa: E402
+from tirgemm.artifact.manifest import Contents, SetContents  # noqa: E402
 from tirgemm.artifact.trust import Trust  # noqa: E402
+from tirgemm.gemm import Gemm, Range  # noqa: E402
+from tirgemm.timings import Timings  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -38,7 +40,7 @@ def selected(text: str, role: Any) -> Kernel:
         sources=package.sources,
         flags=(*manifest.flags, f"role={role}"),
         certificate=None,
-        timings={},
+        timings=Timings(),
         regime="sustained",
         role=role,
     )
@@ -158,8 +160,87 @@ def test_a_captured_graph_goes_on_with_its_kernel_when_another_is_swapped_in(reg
     assert torch.equal(captured.double(), 2 * wanted), "the weight is shared"
 
 
+def kernel_set(text: str, highs: tuple[int, ...]) -> Kernel:
+    """A set of the simt family's defaults, a kernel up to each of ``highs``."""
+    members, low, whole = [], 1, Gemm.parse(text)
+    for high in highs:
+        package = read(artifact(str(whole.with_(m=Range(low, high)))), Trust.of(SIGNER.public))
+        manifest = package.manifest
+        members.append(
+            Contents(
+                gemm=manifest.gemm,
+                config=manifest.config,
+                device=manifest.device,
+                launch=manifest.launch,
+                binary=package.binary,
+                binary_format=manifest.binary_format,
+                sources=package.sources,
+                flags=manifest.flags,
+                certificate=None,
+                timings=Timings(),
+            )
+        )
+        low = high + 1
+    return loaded(pack(SetContents(gemm=whole, members=tuple(members), timings=Timings()), SIGNER))
+
+
+def test_one_layer_with_a_kernel_set_is_captured_for_several_rows_and_compiled_once(register: Any) -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    from tirgemm.torch import Linear
+
+    register(kernel_set(f"1..64x{N}x{K}:f16:nt", (2, 16, 64)))
+    layer = Linear(K, N, bias=False, device="cuda", dtype=torch.float16)
+    layer.weight.copy_(integers(N, K))
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, dynamic=True, fullgraph=True, backend=counter)
+    graphs = {}
+    for m in (2, 5, 16, 17, 64):
+        x = integers(m, K)
+        wanted = x.double() @ layer.weight.double().t()
+        assert torch.equal(compiled(x).double(), wanted)
+        layer(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = layer(x)
+        graphs[m] = graph, x, result
+    assert counter.frame_count == 1
+    for graph, x, result in graphs.values():
+        x.copy_(integers(*x.shape))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(result.double(), x.double() @ layer.weight.double().t())
+
+
+def invariant_kernel(text: str) -> Kernel:
+    """The default of the family that writes invariant kernels here."""
+    from tirgemm.families.choice import ranked_defaults
+    from tirgemm.tuning.build.compile import build
+    from tirgemm.tuning.tuning_task import chosen_families
+
+    gemm = Gemm.parse(text)
+    _, config = ranked_defaults(chosen_families(gemm, GPUS[0], None), gemm, GPUS[0], "sustained")[0]
+    return loaded(pack(build(gemm, config, GPUS[0]).contents(gemm, config, GPUS[0]), SIGNER))
+
+
+def test_an_invariant_layer_gives_a_row_the_same_bits_in_every_batch(register: Any, by_pytorch: list[Any]) -> None:
+    from tirgemm.torch import Linear
+
+    for m in ("7", "1..300"):
+        register(invariant_kernel(f"{m}x256x512:f16:nt:bias:invariant"))
+    layer = Linear(512, 256, device="cuda", dtype=torch.float16, invariant=True)
+    x = torch.randn(300, 512, device="cuda", dtype=torch.float16)
+    whole = layer(x)
+    for first, last in ((0, 7), (3, 4), (100, 107), (41, 297)):
+        assert torch.equal(layer(x[first:last]), whole[first:last])
+    order = torch.randperm(300, device="cuda")
+    assert torch.equal(layer(x[order]), whole[order])
+    assert torch.equal(layer(x.view(3, 100, 512)), whole.view(3, 100, 256))
+    assert by_pytorch == []
+
+
 def test_a_model_is_accelerated_and_undone(register: Any, by_pytorch: list[Any]) -> None:
-    from tirgemm.gemm import Range
     from tirgemm.torch import accelerate
 
     register(loaded(artifact(f"1..64x{N}x{K}:f16:nt:bias")))

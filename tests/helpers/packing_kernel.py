@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.helpers.artifact_samples import TRUST, packed, shared_object
+from tests.helpers.artifact_samples import TRUST, packed, packed_set, shared_object
 from tirgemm.artifact import Kernel, load
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Range
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Size, Workspace, scalar_args, tensor_args
 
 # packed_b is B by rows, each element plus one, so that a result of what was not packed shows.
@@ -37,7 +37,21 @@ KERNEL(multiply) {
 
 def packing_kernel(text: str, **changes: Any) -> Kernel:
     """The kernel of a dense fp32 problem of layout nt; ``changes`` are of its Launch."""
+    return load(packed(Gemm.parse(text), **_packing(Gemm.parse(text), **changes)), trust=TRUST)
+
+
+def packing_set(text: str, highs: tuple[int, ...], plain: int | None = None) -> Kernel:
+    """A kernel set of a problem, a kernel up to each of ``highs``; that of the index ``plain`` packs nothing."""
     gemm = Gemm.parse(text)
+    lows = [gemm.m_min, *(high + 1 for high in highs)]
+    members = {
+        index: _packing(gemm.with_(m=Range(lows[index], high))) for index, high in enumerate(highs) if index != plain
+    }
+    return load(packed_set(gemm, highs, members=members), trust=TRUST)
+
+
+def _packing(gemm: Gemm, **changes: Any) -> dict[str, Any]:
+    """Launch and binary of a kernel that packs."""
     values: dict[str, Any] = {
         "kernels": (
             KernelLaunch("pack_b", (Pointer("b"), Pointer("packed_b")), (gemm.k, 1, 1)),
@@ -51,4 +65,4 @@ def packing_kernel(text: str, **changes: Any) -> Kernel:
     }
     launch = Launch(tensor_args(gemm), scalar_args(gemm), **(values | changes))
     binary = shared_object(_SOURCE, f"-DGEMM_N={gemm.n}", f"-DGEMM_K={gemm.k}")
-    return load(packed(gemm, launch=launch, binary=binary), trust=TRUST)
+    return {"launch": launch, "binary": binary}

@@ -100,6 +100,8 @@ UNALIGNED = (
     ("777x1002x523:f16:tt:lda=778:ldb=526:align=4:bias", "tile_m=64 tile_n=128 stages=4 epilogue=direct group=4"),
     ("777x1003x523:bf16:tn:lda=780:ldb=1004:align=8:batch=2", "tile_m=128 tile_n=64 stages=4 epilogue=staged group=4"),
     ("1..33x4307x1047:f16:nt:align=2:alpha", "tile_m=64 tile_n=40 stages=4 swap=1 epilogue=staged"),
+    ("777x1003x123:f16:nt:beta", "tile_m=128 tile_n=96 stages=2 epilogue=staged group=4"),
+    ("1..300x57x77:bf16:tn:lda=303", "tile_m=64 tile_n=32 tile_k=128 stages=2 swap=1 epilogue=direct"),
 )
 
 

@@ -44,7 +44,8 @@ class Newcomer:
     """One person with an empty home. ``terminal``: whether what they type runs in a terminal of 80 columns.
 
     ``path``: folders of programs before the system's, where an environment is given; ``python``: folders before those
-    for the interpreter of Python blocks.
+    for the interpreter of Python blocks. ``torch``: a folder of packages with PyTorch, as readers bring it; without
+    one it is installed.
     """
 
     terminal: bool
@@ -55,6 +56,7 @@ class Newcomer:
     set_up: bool = False
     path: tuple[Path, ...] = ()
     python: tuple[Path, ...] = ()
+    torch: Path | None = None
     skipped: list[str] = field(default_factory=list)
     installed: set[str] = field(default_factory=set)
 
@@ -86,7 +88,7 @@ class Newcomer:
                 if not block.is_run or self._leaves_out(block):
                     continue
                 if "torch" in block.needs and not self.path:  # an environment that was given has what it has
-                    self._type(replace(block, needs=frozenset()), f"pip install --quiet {_locked('torch')}", shell)
+                    self._type(replace(block, needs=frozenset()), self._bring_torch(), shell)
                 if block.title:
                     self._save(block, shell)
                 elif "terminal" in block.needs:
@@ -101,6 +103,14 @@ class Newcomer:
                         interpreter = stack.enter_context(Interpreter(env, here, terminal=self.terminal))
                     self._say(f">>> {block.body.rstrip()}")
                     self._judge(block, block.body, interpreter.run(block.body))
+
+    def _bring_torch(self) -> str:
+        """The command that adds PyTorch to the environment in use, beside the packages that it has."""
+        if self.torch is None:
+            return f"pip install --quiet {_locked('torch')}"
+        folder = "$(python -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))')"
+        links = f'ln --symbolic --target-directory="{folder}" $(ls -d {self.torch}/* | grep -v tirgemm) 2>/dev/null'
+        return f"{links}; python -c 'import torch'"
 
     def _leaves_out(self, block: Block) -> bool:
         reasons = {

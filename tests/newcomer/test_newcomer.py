@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import re
 import subprocess
 import sys
 import tempfile
@@ -50,7 +51,17 @@ def pip_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("pip_cache", "port")
 def test_readme_and_getting_started_from_an_empty_home(tmp_path: Path) -> None:
     """In a terminal, with all that the pages install."""
-    read_first_pages(tmp_path, terminal=True)
+    read_first_pages(tmp_path, terminal=True, torch=packages_with_torch())
+
+
+def packages_with_torch() -> Path | None:
+    """Where the environment beside this one has PyTorch, which readers bring, if it is a build without CUDA: to link is
+    quicker than to install it again. Other builds come with packages of NVIDIA's, which are in folders of ours too.
+    """
+    for version in Path(sys.prefix).with_name(".venv-torch").glob("lib/python*/site-packages/torch/version.py"):
+        if re.search(r"^cuda\b.*= None$", version.read_text(), re.MULTILINE):
+            return version.parents[1]
+    return None
 
 
 @pytest.mark.slow
@@ -68,7 +79,12 @@ def test_readme_and_getting_started_without_a_terminal(tmp_path: Path) -> None:
 
 
 def read_first_pages(
-    folder: Path, *, terminal: bool, path: tuple[Path, ...] = (), python: tuple[Path, ...] = ()
+    folder: Path,
+    *,
+    terminal: bool,
+    path: tuple[Path, ...] = (),
+    python: tuple[Path, ...] = (),
+    torch: Path | None = None,
 ) -> None:
     home = folder / "home"
     home.mkdir()
@@ -76,7 +92,7 @@ def read_first_pages(
     # the clone, which is called as the package is, for a namespace package.
     checkout = clone(folder / "checkout" if path else home / "tirgemm")
     with (folder / "transcript").open("w") as transcript:
-        newcomer = Newcomer(terminal, checkout, home, transcript, path=path, python=python)
+        newcomer = Newcomer(terminal, checkout, home, transcript, path=path, python=python, torch=torch)
         for page in FIRST_PAGES:
             newcomer.read(checkout / page, home)
 

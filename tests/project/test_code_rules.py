@@ -14,6 +14,7 @@ KEYWORDS = {
     ("tirgemm/client.py", "Client.document"),
     ("tirgemm/client.py", "Client.kernel"),
     ("tirgemm/client.py", "Client.submit"),
+    ("tirgemm/torch/acceleration.py", "accelerate"),
     ("tuning_db/tune.py", "tune"),
 }
 # What makes a signature another thing: options of a command line, arguments of a GPU kernel.

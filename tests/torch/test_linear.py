@@ -442,3 +442,53 @@ def test_the_operators_pass_opcheck_and_refuse_gradients() -> None:
         ):
             with pytest.raises(CallError, match="for inference and has no gradient"):
                 call(x.clone().requires_grad_())
+
+
+def test_what_was_served_is_known_by_its_weight_and_goes_with_it(counted: Callable[[], int]) -> None:
+    from tirgemm.torch import linear
+    from tirgemm.torch.linear_call import _SERVED
+
+    x, known = integers(5, K), len(_SERVED.known)
+    kinds = len(_SERVED._kinds)
+    for _ in range(3):  # whose ids may be the same
+        weight, bias = torch.nn.Parameter(integers(N, K)), torch.nn.Parameter(integers(N))
+        wanted = F.linear(x, weight, bias)
+        before = counted()
+        assert torch.equal(linear(x, weight, bias), wanted)
+        assert torch.equal(linear(x, weight, bias), wanted)
+        assert counted() == before
+        assert len(_SERVED.known) == known + 1
+        del weight
+        assert len(_SERVED.known) == known
+        del bias
+    assert len(_SERVED._kinds) <= kinds + 1, "layers of a kind share their calls"
+
+
+def test_a_weight_that_changes_within_is_looked_at_again(counted: Callable[[], int]) -> None:
+    from tirgemm.torch import Linear
+
+    x, layer = integers(2, 3, K), Linear(K, N)
+    layer.weight.copy_(integers(N, K))
+    layer.bias.copy_(integers(N))
+    for change in (
+        lambda: None,
+        lambda: layer.weight.mul_(2),
+        lambda: setattr(layer.weight, "data", integers(N, K)),
+        lambda: setattr(layer.weight, "data", integers(K, N).t()),
+        lambda: setattr(layer, "weight", torch.nn.Parameter(integers(N, 2 * K)[:, ::2])),
+        layer.double,
+        layer.float,
+        lambda: setattr(layer, "bias", None),
+    ):
+        layer(x.to(layer.weight.dtype))
+        change()
+        given = x.to(layer.weight.dtype)
+        wanted = given @ layer.weight.t() + (0 if layer.bias is None else layer.bias)
+        before = counted()
+        assert torch.equal(layer(given), wanted)
+        assert torch.equal(layer(given), wanted)
+        served = layer.weight.dtype == torch.float32 and layer.weight.stride() == (K, 1)
+        assert served == (counted() == before)
+    del layer.weight
+    layer.weight = integers(N, K)  # no parameter any more, as where it is pruned
+    assert torch.equal(layer(x), x @ layer.weight.t())

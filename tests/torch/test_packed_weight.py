@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.packing_kernel import packing_kernel
+from tests.helpers.packing_kernel import packing_kernel, packing_set
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.torch
@@ -39,9 +39,9 @@ def packs(monkeypatch: pytest.MonkeyPatch, loaded: Any) -> list[int]:
     seen: list[int] = []
     real = loaded.functions
 
-    def pack(b: Any, data: Any) -> None:
+    def pack(b: Any, data: Any, member: int) -> None:
         seen.append(b.data_ptr())
-        real.pack(b, data)
+        real.pack(b, data, member)
 
     monkeypatch.setattr(loaded, "functions", real._replace(pack=pack))
     return seen
@@ -66,6 +66,24 @@ def test_a_weight_is_packed_once(packs: list[int]) -> None:
     assert packs == [made.weight.data_ptr()]
     assert made.packed_bytes == 4 * N * K
     assert made.state_dict().keys() == {"weight"}
+
+
+def test_a_kernel_set_packs_once_for_each_member_that_runs() -> None:
+    from tirgemm.torch import Linear, register
+    from tirgemm.torch.kernel_table import TABLE
+
+    kernel = packing_set(f"1..64x{N + 2}x{K}:f32:nt", (2, 8, 64), plain=1)
+    register(kernel)
+    made = Linear(K, N + 2, bias=False, prepack=True)
+    made.weight.copy_(torch.randint(-3, 4, made.weight.shape))
+    for m, copies in ((1, 1), (2, 1), (5, 1), (64, 2), (9, 2), (1, 2)):
+        x = torch.randint(-3, 4, (m, K)).float()
+        assert torch.equal(made(x), wanted(made, x))
+        assert made.packed_bytes == copies * 4 * (N + 2) * K
+    made.weight.mul_(2)
+    assert torch.equal(made(x), wanted(made, x))
+    assert made.packed_bytes == 4 * (N + 2) * K, "those of the old weight are gone"
+    TABLE.remove(kernel)
 
 
 @pytest.mark.parametrize(

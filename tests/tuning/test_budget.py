@@ -16,6 +16,8 @@ from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.tune import Tuning
 
+pytestmark = pytest.mark.usefixtures("all_scored")
+
 GEMM = Gemm.parse("61x67x71:f16:nt")
 
 

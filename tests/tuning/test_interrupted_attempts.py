@@ -14,6 +14,8 @@ from tirgemm.tuning.process.interrupts import EndOfWork
 from tirgemm.tuning.records import Candidate, CandidateKey, Status
 from tirgemm.tuning.records.memory_store import MemoryStore
 
+pytestmark = pytest.mark.usefixtures("all_scored")
+
 TRIALS = 3
 
 

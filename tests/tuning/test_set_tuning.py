@@ -25,6 +25,8 @@ from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuned_kernel import TuneRequest, tune
 from tirgemm.tuning.tuning_task import Control
 
+pytestmark = pytest.mark.usefixtures("all_scored")
+
 GEMM = Gemm.parse("4..64x96x64:f32:nt")
 REGIME: Regime = "sustained"
 TILES = (4, 8, 14)

@@ -29,6 +29,8 @@ from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 
+pytestmark = pytest.mark.usefixtures("all_scored")
+
 GEMM = Gemm.parse("61x67x71:f16:nt")
 REGIME = "sustained"
 CPU = detect("cpu")

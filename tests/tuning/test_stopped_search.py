@@ -16,6 +16,8 @@ from tirgemm.events import Event, FallbackStored
 from tirgemm.timings import NotTimed
 from tirgemm.tuning.records import Status
 
+pytestmark = pytest.mark.usefixtures("all_scored")
+
 
 def stopped(bench: FakeBench, after: int, **options: Any) -> tuple[Any, list[tuple[str, dict[str, Any]]]]:
     """A tuning that is stopped, as by Ctrl-C, while the candidate behind the first ``after`` is measured."""

@@ -22,6 +22,8 @@ from tirgemm.tuning.sweep import Outcome, Sweep
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
 
+pytestmark = pytest.mark.usefixtures("all_scored")
+
 STALE, GAINING, THIRD = (Gemm.parse(text) for text in ("61x67x71:f16:nt", "63x65x127:f16:nt", "7x65x127:f16:nt"))
 REGIME: Regime = "sustained"
 

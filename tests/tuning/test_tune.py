@@ -16,8 +16,11 @@ from tirgemm.events import BatchProposed, CandidateRecorded, Event, PhaseEntered
 from tirgemm.families import FAMILIES
 from tirgemm.hardware import named_device
 from tirgemm.tuning.records import CandidateKey, SampleSet, Status
+from tirgemm.tuning.search import search
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
+
+pytestmark = pytest.mark.usefixtures("all_scored")
 
 GEMM = Gemm.parse("61x67x71:f16:nt")
 REGIME = "sustained"
@@ -384,7 +387,10 @@ def test_on_a_gpu_building_ahead_is_no_phase_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_a_batch_is_at_most_a_quarter_of_the_trials_left_however_many_processes_build(kind: str) -> None:
+def test_a_batch_is_at_most_a_quarter_of_the_trials_left_however_many_processes_build(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "ALL_SCORED", 64)  # so that much is expected of the next batch
     bench = FakeBench()
     bench.pool.processes = 16
     if kind == "cuda":

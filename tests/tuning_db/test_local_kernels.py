@@ -11,9 +11,11 @@ import pytest
 from tests.helpers.loadable_bench import LoadableBench
 from tirgemm.artifact import Kernel
 from tirgemm.detect import device as detect_device
-from tirgemm.errors import InvalidRequest
-from tirgemm.gemm import Gemm
+from tirgemm.errors import BuildFailed, InvalidRequest
+from tirgemm.families import family_named
+from tirgemm.gemm import Gemm, Range
 from tirgemm.kernel_source import KernelSource, policy_named
+from tirgemm.tuning.default_set import DefaultPart
 from tirgemm.tuning_db import local_kernels
 from tirgemm.tuning_db.local_kernels import BegunBuilds, LocalKernels
 
@@ -26,9 +28,9 @@ class LoadableAhead(BegunBuilds, LoadableBench):
 
     order: list[str] = []
 
-    def begin(self, tuning: Any) -> None:
+    def begin(self, tuning: Any) -> Any:
         self.order.append("begin")
-        super().begin(tuning)
+        return super().begin(tuning)
 
     def close(self) -> None:
         self.order.append("close")
@@ -72,6 +74,33 @@ def test_defaults_are_begun_together_stored_and_found_again(source: LocalKernels
     again, _ = prepare(ONE)
     assert [kernel.kernel_sha256 for kernel in again] == [kernels[0].kernel_sha256]
     assert LoadableAhead.order == [], "it was there"
+
+
+def test_a_range_of_m_gets_a_kernel_set(source: LocalKernels, prepare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuts = (7, 8, 61)
+
+    def parts(gemm: Gemm, device: Any, regime: Any) -> list[DefaultPart]:
+        default = family_named("x86").default(gemm, device, regime)
+        lows = (1, *(high + 1 for high in cuts))
+        return [DefaultPart(gemm.with_(m=Range(low, high)), default) for low, high in zip(lows, cuts, strict=False)]
+
+    monkeypatch.setattr(local_kernels, "default_parts", parts)
+    (kernel,), failures = prepare(OTHER)
+    assert failures == {}
+    assert [str(member.gemm.m) for member in kernel.manifest.members] == ["1..7", "8", "9..61"]
+    assert kernel.manifest.role == "fallback"
+    stored = source.lookup(OTHER, CPU)
+    assert stored is not None
+    assert stored.kernel_sha256 == kernel.kernel_sha256
+
+    other = OTHER.with_(n=68)
+    monkeypatch.setattr(local_kernels, "default_set", refused)
+    (kernel,), failures = prepare(other)
+    assert (kernel.gemm, kernel.manifest.members, failures) == (other, (), {}), "one kernel in place of the set"
+
+
+def refused(*_given: Any) -> None:
+    raise BuildFailed("one of them does not build")
 
 
 def test_a_policy_says_what_is_made(prepare: Any) -> None:

@@ -254,17 +254,7 @@ class ResultsFile:
 
     def save(self) -> None:
         self.document["summary"] = summary(self.rows)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".part-", suffix=".json")
-        try:
-            text = dump(self.document).encode()
-            with os.fdopen(handle, "wb") as file:
-                file.write(gzip.compress(text, mtime=0) if self.path.suffix == ".gz" else text)
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(self.path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write(self.path, self.document)
 
     def _resume(self, environment: dict[str, Any]) -> None:
         """Take over the rows and streams of the file."""
@@ -296,6 +286,21 @@ def load(path: Path) -> Document:
     data = path.read_bytes()
     document: Document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
     return document
+
+
+def write(path: Path, document: Document) -> None:
+    """Write a results file, compressed where its name says so: the old one stays until the new one is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-", suffix=".json")
+    try:
+        text = dump(document).encode()
+        with os.fdopen(handle, "wb") as file:
+            file.write(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def dump(document: Document) -> str:

@@ -59,7 +59,9 @@ class _Kernels:
         self.linear = linear
         self.wanted: list[Gemm] = []
         self._said = {gemm: self._looked_up(gemm, source, policy) for gemm in linear.gemms}
-        self.reason = linear.reason or ("" if any(words in _USABLE for words in self._said.values()) else "no kernel")
+        usable = any(words in _USABLE for words in self._said.values())
+        invariant = any(gemm.invariant for gemm in linear.gemms)
+        self.reason = linear.reason or ("" if usable else "no invariant kernel" if invariant else "no kernel")
 
     def report(self, failures: Mapping[Gemm, str]) -> LinearReport:
         """What became of the linear, with the kernels that it has now."""
@@ -156,6 +158,7 @@ def accelerate(
     dry_run: bool = False,
     wait: bool | float = False,
     prepack: bool = False,
+    invariant: bool = False,
 ) -> Acceleration:
     """Have kernels compute the linears of ``model``, which is changed in place, and report what became of each.
 
@@ -170,13 +173,14 @@ def accelerate(
     Each ``torch.nn.Linear`` becomes a ``tirgemm.torch.Linear``: the same object, parameters, hooks and names.
     Subclasses of ``torch.nn.Linear`` are left alone, and, where gradients are recorded as ``accelerate`` is called, a
     linear whose parameters require grad. With ``dry_run`` nothing is changed, made or asked of a service to be made.
-    ``prepack`` keeps weights on a CPU packed, as ``Linear`` says. Raises InvalidRequest.
+    ``prepack`` keeps weights on a CPU packed, as ``Linear`` says. ``invariant`` asks for and uses only kernels that
+    give a row the same bits whatever the other rows are. Raises InvalidRequest.
     """
     policy_named(policy)
     numbers = row_counts(rows)
     chosen = _source(source, client)
     with _one_at_a_time:
-        linears = linears_of(model, numbers)
+        linears = linears_of(model, numbers, invariant=invariant)
         kernels = tuple(_Kernels(linear, chosen, policy) for linear in linears)
         wanted: dict[Device, list[Gemm]] = {}
         for each in kernels:
@@ -186,7 +190,7 @@ def accelerate(
         if not dry_run:
             for each in kernels:
                 if not each.reason:
-                    become(each.linear.module, prepack=prepack)
+                    become(each.linear.module, prepack=prepack, invariant=invariant)
                     done._replaced.append(each.linear.module)
             if chosen is not None:
                 groups = {device: tuple(dict.fromkeys(gemms)) for device, gemms in wanted.items()}

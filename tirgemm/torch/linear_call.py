@@ -6,6 +6,7 @@ operator ``tirgemm::linear`` stand for the call, and chooses the kernel when the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -15,16 +16,24 @@ from torch.nn import Parameter, functional
 
 from tirgemm.errors import CallError, InvalidRequest
 from tirgemm.gemm import ACTIVATIONS
-from tirgemm.torch.prepared_call import REFUSED, Choice, ChoiceCache, PreparedCall, ProductOperands, Unserved, choose
+from tirgemm.torch.prepared_call import (
+    NO_KERNEL,
+    REFUSED,
+    Choice,
+    PreparedCall,
+    ProductOperands,
+    Unserved,
+    choose,
+)
 from tirgemm.torch.private_interfaces import (
+    FORWARD_AD,
     any_autocast,
     deterministic,
     dispatch_modes,
-    empty_on_cpu,
-    forward_mode,
     intercepted,
     tracing,
 )
+from tirgemm.torch.served_calls import ServedCalls
 
 PLAIN = frozenset({Tensor, Parameter})
 """The tensors that kernels take; subclasses have ideas of their own."""
@@ -36,52 +45,56 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
     "silu": functional.silu,
 }
-# The calls that were served, by what is cheap to ask: what else they must be, the launcher checks.
-_SERVED: ChoiceCache[PreparedCall] = ChoiceCache()
+_SERVED = ServedCalls()
 _served = _SERVED.known
-_empty = torch.empty_strided
+# Reasons for which a dense copy of x is tried where PyTorch's bits will not do: it begins at another address.
+_COPIED = (NO_KERNEL, "strides", "alignment")
+LOG = logging.getLogger("tirgemm.torch")
+# Calls that were to be invariant and are PyTorch's, as far as they were logged.
+_TOLD: set[tuple[str, str]] = set()
+_MOST_TOLD = 4096
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "none") -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "none", invariant: bool = False) -> Tensor:
     """``act(x @ weight.T + bias)`` as ``torch.nn.functional.linear`` computes it, followed by the activation.
 
     x is (..., k), weight (n, k), bias (n,); the result is (..., n). Where no kernel serves the call, where gradients
     are recorded, under autocast, deterministic algorithms, a dispatch mode or a transform of torch.func, and for tensor
-    subclasses, PyTorch computes it. Raises what PyTorch raises, InvalidRequest for an unknown activation.
+    subclasses, PyTorch computes it. ``invariant`` takes only kernels that give a row the same bits whatever the other
+    rows are; what PyTorch computes then, it logs once. Raises what PyTorch raises, InvalidRequest for an unknown
+    activation.
     """
-    if _is_compiling():
-        return _traced(x, weight, bias, act)
-    call = _served.get((x.shape, x.dtype, weight.shape, bias is None, act))
+    if _is_dynamo_compiling():
+        return _traced(x, weight, bias, act, invariant)
+    calls = _served.get((id(weight), id(bias), act, invariant))
     # What neither the key nor the launcher knows, asked in place: each question costs less than a call in Python would.
     if (
-        call is not None
-        and type(x) in PLAIN
-        and type(weight) in PLAIN
-        and not (dispatch_modes() or any_autocast() or deterministic() or tracing() or forward_mode())
-        and not (x.is_neg() or weight.is_neg())
-        and (bias is None or (type(bias) in PLAIN and not bias.is_neg()))
+        calls is not None
+        and (call := calls.get(x.shape)) is not None
+        and type(x) is Tensor
+        and not (deterministic() or tracing() or dispatch_modes() or any_autocast() or FORWARD_AD._current_level >= 0)
+        and not x.is_neg()
         and not (
             _is_grad_enabled()
             and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
         )
     ):
+        raw, empty, shape, strides, dtype = call
         try:
-            if len(call.shape) == x.dim():
-                if call.on_cpu:
-                    out = empty_on_cpu(call.shape, call.strides, call.dtype)
-                else:
-                    out = _empty(call.shape, call.strides, dtype=call.dtype, device=x.device)
-                if bias is None:
-                    call.raw(x, weight, out)
-                else:
-                    call.raw(x, weight, bias, out)
-                return out
-            return _flat(call, x, weight, bias)
-        except REFUSED:  # as many elements, but lying otherwise, or elsewhere
+            out = empty(shape, strides, dtype)
+            if bias is None:
+                raw(x, weight, out)
+            else:
+                raw(x, weight, bias, out)
+            return out
+        except REFUSED:  # of that shape, but of another dtype, lying otherwise, or elsewhere
             pass
-    return _chosen(x, weight, bias, act)
+    if _is_compiling():  # torch.export without dynamo
+        return _traced(x, weight, bias, act, invariant)
+    return _chosen(x, weight, bias, act, invariant)
 
 
 def reference(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
@@ -97,7 +110,7 @@ def activation(act: str) -> Callable[[Tensor], Tensor]:
         raise InvalidRequest(f"act is {act!r:.80}; it must be one of {', '.join(ACTIVATIONS)}") from None
 
 
-def linear_choice(x: Tensor, weight: Tensor, bias: Tensor | None, act: str = "none") -> Choice:
+def linear_choice(x: Tensor, weight: Tensor, bias: Tensor | None, act: str = "none", invariant: bool = False) -> Choice:
     """The kernel that serves a call of ``linear``, or why PyTorch computes it."""
     if type(x) not in PLAIN or type(weight) not in PLAIN or (bias is not None and type(bias) not in PLAIN):
         return Unserved("tensor subclass")
@@ -115,7 +128,7 @@ def linear_choice(x: Tensor, weight: Tensor, bias: Tensor | None, act: str = "no
         rows = x if x.dim() == 2 else x.view(-1, x.shape[-1])
     except RuntimeError:
         return Unserved("strides")
-    return choose(ProductOperands(rows, weight.mT, bias=bias, act=act, prefer_b="t"))
+    return choose(ProductOperands(rows, weight.mT, bias=bias, act=act, prefer_b="t", invariant=invariant))
 
 
 def records_gradients(*tensors: Tensor | None) -> bool:
@@ -129,22 +142,37 @@ def _flat(call: PreparedCall, x: Tensor, weight: Tensor, bias: Tensor | None) ->
     return out.view(*x.shape[:-1], out.shape[-1])
 
 
-def _chosen(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
+def _chosen(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool) -> Tensor:
     activation(act)
     generation = _SERVED.generation
-    choice = linear_choice(x, weight, bias, act)
+    choice = linear_choice(x, weight, bias, act, invariant)
     if isinstance(choice, PreparedCall):
         try:
             out = _flat(choice, x, weight, bias)
         except REFUSED:  # PyTorch computes it, or says what is wrong
             return reference(x, weight, bias, act)
         if choice.columns_b and not choice.columns_a:  # the kernel reads both as they are given
-            _SERVED.keep((x.shape, x.dtype, weight.shape, bias is None, act), choice, generation)
+            _SERVED.keep((x, weight, bias), (act, invariant), choice, generation)
         return out
+    if invariant:
+        if choice.reason in _COPIED:
+            dense = x.clone(memory_format=torch.contiguous_format)
+            copied = linear_choice(dense, weight, bias, act, invariant)
+            if isinstance(copied, PreparedCall):
+                return _flat(copied, dense, weight, bias)
+        _tell(choice, weight)
     return reference(x, weight, bias, act)
 
 
-def _traced(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
+def _tell(choice: Unserved, weight: Tensor) -> None:
+    """Log that PyTorch computes a call whose bits are to be invariant, once for a problem or a reason."""
+    what = str(choice.gemm) if choice.gemm is not None else f"a weight of shape {tuple(weight.shape)}"
+    if (what, choice.reason) not in _TOLD and len(_TOLD) < _MOST_TOLD:
+        _TOLD.add((what, choice.reason))
+        LOG.warning("PyTorch computes %s (%s), whose rows may have other bits in other batches", what, choice.reason)
+
+
+def _traced(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool) -> Tensor:
     """The call in a graph. What is not for the operator is PyTorch's own there too."""
     if (
         torch.is_autocast_enabled(x.device.type)
@@ -153,17 +181,18 @@ def _traced(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
         or (bias is not None and torch.is_grad_enabled() and bias.requires_grad)
     ):
         return reference(x, weight, bias, act)
-    result: Tensor = torch.ops.tirgemm.linear(x, weight, bias, act)
+    result: Tensor = torch.ops.tirgemm.linear(x, weight, bias, act, invariant)
     return result
 
 
-def _run(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
+def _run(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool = False) -> Tensor:
     with torch.no_grad():  # what the operator is for, whatever mode its graph runs in
-        return linear(x, weight, bias, act).contiguous()
+        return linear(x, weight, bias, act, invariant).contiguous()
 
 
-def _describe(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
+def _describe(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool = False) -> Tensor:
     """The shape of the result, for tracing. Raises what PyTorch raises."""
+    del invariant
     return reference(x, weight, bias, act).contiguous()
 
 
@@ -184,7 +213,8 @@ _operator = torch.library.custom_op(
     "tirgemm::linear",
     _run,
     mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor? bias, str act) -> Tensor",
+    # Graphs of versions that had no ``invariant`` are run as before.
+    schema="(Tensor x, Tensor weight, Tensor? bias, str act, bool invariant=False) -> Tensor",
 )
 _operator.register_fake(_describe)
 _operator.register_autograd(_no_gradient, setup_context=_refuse_grad)

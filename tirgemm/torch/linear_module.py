@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tirgemm.torch.linear_call import activation, linear
 from tirgemm.torch.packed_weight import PackedWeight
 
-_OWN = ("_act", "_packed")
+_OWN = ("_act", "_packed", "_invariant")
 
 
 class Linear(nn.Linear):  # type: ignore[misc]
@@ -19,11 +19,13 @@ class Linear(nn.Linear):  # type: ignore[misc]
     Its parameters, their names and its state_dict are those of ``torch.nn.Linear``. ``act`` is an activation of a Gemm.
     ``prepack`` keeps, on a CPU, the weight in the order in which a kernel reads it, in fp32 beside the parameter; it is
     packed again when the parameter is replaced or changed in place. A change that PyTorch does not count, such as one
-    through ``weight.data`` or a NumPy array of the same memory, is not seen: call ``repack`` then.
+    through ``weight.data`` or a NumPy array of the same memory, is not seen: call ``repack`` then. ``invariant`` is as
+    that of ``linear``.
     """
 
     _act: str = "none"
     _packed: PackedWeight | None = None
+    _invariant: bool = False
 
     def __init__(
         self,
@@ -35,14 +37,16 @@ class Linear(nn.Linear):  # type: ignore[misc]
         *,
         act: str = "none",
         prepack: bool = False,
+        invariant: bool = False,
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
         activation(act)
         self._act = act
         self._packed = PackedWeight() if prepack else None
+        self._invariant = invariant
 
     @classmethod
-    def of(cls, module: nn.Linear, *, act: str = "none", prepack: bool = False) -> Linear:
+    def of(cls, module: nn.Linear, *, act: str = "none", prepack: bool = False, invariant: bool = False) -> Linear:
         """A Linear that shares the parameters of ``module``."""
         shared = cls.__new__(cls)
         nn.Module.__init__(shared)
@@ -53,12 +57,18 @@ class Linear(nn.Linear):  # type: ignore[misc]
         activation(act)
         shared._act = act
         shared._packed = PackedWeight() if prepack else None
+        shared._invariant = invariant
         return shared
 
     @property
     def act(self) -> str:
         """The activation."""
         return self._act
+
+    @property
+    def invariant(self) -> bool:
+        """Whether only kernels compute it that give a row the same bits in every batch."""
+        return self._invariant
 
     @property
     def packed_bytes(self) -> int:
@@ -74,21 +84,27 @@ class Linear(nn.Linear):  # type: ignore[misc]
         """``act(x @ weight.T + bias)``: x (..., in_features) to (..., out_features)."""
         # Another thread may undo ``accelerate`` meanwhile: then these are gone.
         packed, act = getattr(self, "_packed", None), getattr(self, "_act", "none")
+        invariant = getattr(self, "_invariant", False)
+        # As self.weight and self.bias, without a call in Python for each.
+        own = self._parameters
+        weight, bias = (own["weight"], own["bias"]) if "weight" in own and "bias" in own else (self.weight, self.bias)
         if packed is not None and not torch.compiler.is_compiling():
-            result: Tensor = packed.linear(x, self.weight, self.bias, act)
+            result: Tensor = packed.linear(x, weight, bias, act, invariant)
             return result
-        return linear(x, self.weight, self.bias, act)
+        return linear(x, weight, bias, act, invariant)
 
     def extra_repr(self) -> str:
         """As that of ``torch.nn.Linear``, with the activation where there is one."""
-        return f"{super().extra_repr()}{f', act={self._act}' if self._act != 'none' else ''}"
+        act = f", act={self._act}" if self._act != "none" else ""
+        return f"{super().extra_repr()}{act}{', invariant=True' if self._invariant else ''}"
 
 
-def become(module: nn.Linear, *, prepack: bool) -> None:
+def become(module: nn.Linear, *, prepack: bool, invariant: bool = False) -> None:
     """Make ``module`` itself a Linear, so that whoever holds it, its hooks and its parameters stay as they are."""
-    module.__class__ = Linear
     own: Any = module
     own._packed = PackedWeight() if prepack else None
+    own._invariant = invariant
+    module.__class__ = Linear  # last: another thread may call it
 
 
 def become_plain(module: nn.Linear) -> None:

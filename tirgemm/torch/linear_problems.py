@@ -31,18 +31,21 @@ class LinearProblems:
     reason: str
 
 
-def linears_of(model: nn.Module, rows: Sequence[int | Range]) -> list[LinearProblems]:
-    """Every linear of ``model``, in the order of its modules; of one that occurs twice the names together."""
+def linears_of(model: nn.Module, rows: Sequence[int | Range], *, invariant: bool = False) -> list[LinearProblems]:
+    """Every linear of ``model``, in the order of its modules; of one that occurs twice the names together. Problems are
+    ``invariant`` where that is asked for."""
     names: dict[int, list[str]] = {}
     modules: dict[int, nn.Linear] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, nn.Linear):
             modules[id(module)] = module
             names.setdefault(id(module), []).append(name)
-    return [_problems(tuple(names[key]), module, rows) for key, module in modules.items()]
+    return [_problems(tuple(names[key]), module, rows, invariant) for key, module in modules.items()]
 
 
-def _problems(names: tuple[str, ...], module: nn.Linear, rows: Sequence[int | Range]) -> LinearProblems:
+def _problems(
+    names: tuple[str, ...], module: nn.Linear, rows: Sequence[int | Range], invariant: bool
+) -> LinearProblems:
     reason = _left_alone(module)
     weight, bias = module.weight, module.bias
     if reason:
@@ -52,7 +55,7 @@ def _problems(names: tuple[str, ...], module: nn.Linear, rows: Sequence[int | Ra
         dtype = check_plain(tensors)
         layout = layout_of(weight.mT.shape, weight.mT.stride(), "t")
         align = aligned(tensors, DTYPE_BYTES[dtype])
-        gemms = tuple(_gemm(m, module, dtype, layout, align) for m in rows)
+        gemms = tuple(_gemm(m, module, dtype, layout, align).with_(invariant=invariant) for m in rows)
         return LinearProblems(names, module, gemms, device_of(weight.device), "")
     except NotServed as error:
         return LinearProblems(names, module, (), None, f"its parameters are not for kernels: {error}")

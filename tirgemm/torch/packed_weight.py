@@ -19,12 +19,11 @@ _ALIGN = 64
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """The bytes that ``kernel`` reads of ``weight``, as it was in this version in this ``memory``.
+    """The bytes that a kernel reads of ``weight``, as it was in this version in this ``memory``.
 
     Both are held, so that no other weight can have their place.
     """
 
-    kernel: Kernel
     weight: Tensor
     memory: Tensor
     address: int
@@ -38,7 +37,8 @@ class _Packed:
 
 
 class PackedWeight:
-    """The packed copies of one layer's weight, one a kernel. Safe from several threads.
+    """The packed copies of one layer's weight, one a kernel, of a kernel set one a member that ran. Safe from several
+    threads.
 
     A weight is packed again when it is another tensor, in other memory, or its version counter has changed. A tensor
     made in inference mode has no counter and is not kept. The memory of a weight that was moved is freed at the next
@@ -47,7 +47,7 @@ class PackedWeight:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._packed: dict[str, _Packed] = {}
+        self._packed: dict[tuple[str, int], _Packed] = {}
 
     def __reduce__(self) -> tuple[type[PackedWeight], tuple[()]]:
         """What is copied and pickled: nothing, as the weight is packed anew."""
@@ -63,43 +63,45 @@ class PackedWeight:
         with self._lock:
             self._packed.clear()
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool) -> Tensor:
         """As ``tirgemm.torch.linear``, with the packed weight where the kernel takes one."""
-        choice = linear_call.linear_choice(x, weight, bias, act)
+        choice = linear_call.linear_choice(x, weight, bias, act, invariant)
         if not isinstance(choice, PreparedCall) or choice.kernel.device.kind != "cpu":
-            return linear_call.linear(x, weight, bias, act)
+            return linear_call.linear(x, weight, bias, act, invariant)
         if weight.is_inference() or choice.columns_a or not choice.columns_b:
-            return linear_call.linear(x, weight, bias, act)
+            return linear_call.linear(x, weight, bias, act, invariant)
         try:
-            packed = self._of(choice.kernel, weight)
-            if packed is None:
-                return linear_call.linear(x, weight, bias, act)
             rows = x if x.dim() == 2 else x.view(-1, x.shape[-1])
+            packed = self._of(choice.kernel, int(choice.kernel.functions.member(rows.shape[0])), weight)
+            if packed is None:
+                return linear_call.linear(x, weight, bias, act, invariant)
             out = torch.empty_strided(choice.shape, choice.strides, dtype=choice.dtype, device=x.device)
             given = (rows, weight) if bias is None else (rows, weight, bias)
             packed.call(*given, out, packed.data)
         except REFUSED:
-            return linear_call.linear(x, weight, bias, act)
+            return linear_call.linear(x, weight, bias, act, invariant)
         return out if x.dim() == 2 else out.view(*x.shape[:-1], out.shape[-1])
 
-    def _of(self, kernel: Kernel, weight: Tensor) -> _Packed | None:
-        """What ``kernel`` reads of ``weight``, packed now unless it is as it was; None where it packs nothing."""
-        known = self._packed.get(kernel.kernel_sha256)
+    def _of(self, kernel: Kernel, member: int, weight: Tensor) -> _Packed | None:
+        """What a member of ``kernel`` reads of ``weight``, packed now unless it is as it was; None where it packs
+        nothing."""
+        key = kernel.kernel_sha256, member
+        known = self._packed.get(key)
         if known is not None and known.is_of(weight):
             return known
-        size = int(kernel.functions.packed_bytes())
+        size = int(kernel.functions.packed_bytes(member))
         if size == 0:
             return None
         memory = torch.empty(size + _ALIGN, dtype=torch.uint8)
         start = -memory.data_ptr() % _ALIGN
         data = memory[start : start + size]
         held, version = weight.detach(), weight._version
-        kernel.functions.pack(held, data)
-        packed = _Packed(kernel, weight, held, held.data_ptr(), version, data, kernel.functions.call_packed)
+        kernel.functions.pack(held, data, member)
+        packed = _Packed(weight, held, held.data_ptr(), version, data, kernel.functions.call_packed)
         with self._lock:
             # Of another weight, or of kernels that were replaced.
             stale = [name for name, known in self._packed.items() if not known.is_of(weight)]
-            for key in stale:
-                del self._packed[key]
-            self._packed[kernel.kernel_sha256] = packed
+            for each in stale:
+                del self._packed[each]
+            self._packed[key] = packed
         return packed

@@ -47,7 +47,7 @@ class Unserved:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCall:
-    """``kernel`` with the shape and strides of its D, and whether A and B lie by columns, as batches of one; where."""
+    """``kernel`` with the shape and strides of its D, and whether A and B lie by columns, as batches of one."""
 
     kernel: Kernel
     raw: Any
@@ -57,7 +57,6 @@ class PreparedCall:
     columns_a: bool
     columns_b: bool
     batch_of_one: bool
-    on_cpu: bool
 
     def run(
         self,
@@ -86,7 +85,8 @@ Choice: TypeAlias = "PreparedCall | Unserved"
 @dataclass(frozen=True, slots=True)
 class ProductOperands:
     """The tensors of one call of ``act(alpha * a @ b + beta * c + bias)``: A (m, k), B (k, n), C and D (m, n), each
-    alone or as a batch, bias (n,). ``prefer_b``: the layout of a B that lies by rows and by columns at once."""
+    alone or as a batch, bias (n,). ``prefer_b``: the layout of a B that lies by rows and by columns at once.
+    ``invariant``: kernels whose bits of a row do not depend on the others, and no other ones."""
 
     a: Tensor
     b: Tensor
@@ -96,6 +96,7 @@ class ProductOperands:
     alpha: bool = False
     act: str = "none"
     prefer_b: str = "n"
+    invariant: bool = False
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -106,7 +107,7 @@ class ProductOperands:
         """What a choice depends on."""
         each = tuple((t.shape, t.stride(), t.dtype, t.device, t.data_ptr() & 15, t.is_neg()) for t in self.tensors)
         given = self.c is not None, self.bias is not None, self.out is not None
-        return each, given, self.alpha, self.act, self.prefer_b
+        return each, given, self.alpha, self.act, self.prefer_b, self.invariant
 
 
 class ChoiceCache(Generic[V]):
@@ -174,7 +175,6 @@ def _chosen(operands: ProductOperands, tuned: bool) -> Choice:
         a.letter == "t",
         b.letter == "t",
         operands.a.dim() == 3 and gemm.batch == 1,
-        device.kind == "cpu",
     )
 
 
@@ -219,6 +219,7 @@ def problem_of(operands: ProductOperands) -> tuple[Gemm, MatrixLayout, MatrixLay
             beta=c is not None,
             bias=bias is not None,
             act=operands.act,
+            invariant=operands.invariant,
         )
     except InvalidGemm as error:
         raise NotServed("sizes beyond a Gemm's limits") from error

@@ -10,6 +10,7 @@ from tirgemm.artifact import Trust, read
 from tirgemm.config import Config
 from tirgemm.errors import VerificationFailed
 from tirgemm.gemm import Gemm
+from tirgemm.status import Role
 from tirgemm.timings import MemberTiming, SearchSummary, Timings
 from tirgemm.tuning.finish import Finalist, FinishPlan, built_finalists, certified, reported_timings
 from tirgemm.tuning.kernel_set.partition import Segment
@@ -74,7 +75,7 @@ def _default(part: Tuning) -> Config | None:
     return min(times, key=lambda config: times[config] or 0.0, default=None)
 
 
-def set_record(tuning: Tuning, members: Sequence[Member], summary: SearchSummary) -> KernelRecord:
+def set_record(tuning: Tuning, members: Sequence[Member], trials: int, role: Role = "tuned") -> KernelRecord:
     """The members packed, signed and stored as the answer; one alone is a kernel like any other. Raises
     VerificationFailed where they are invariant and give one row different bits."""
     if len({row_signature(member.certificate) for member in members}) > 1:
@@ -82,20 +83,18 @@ def set_record(tuning: Tuning, members: Sequence[Member], summary: SearchSummary
     last, evaluator = members[-1], tuning.evaluator
     if len(members) == 1:
         return evaluator.store_kernel(
-            last.finalist.config, last.finalist.binary, "tuned", last.certificate, last.timings, summary.trials
+            last.finalist.config, last.finalist.binary, role, last.certificate, last.timings, trials
         )
     timings = replace(last.timings, members=tuple(_timing(tuning, member) for member in members))
     package = tuning.workbench.package_set(
         tuning.gemm,
         [SetMember(m.gemm, m.finalist.config, m.finalist.binary, m.certificate.to_json(), m.timings) for m in members],
         timings,
-        (tuning.regime, "tuned"),
+        (tuning.regime, role),
     )
     joined = read(package, Trust.of(tuning.workbench.signer.public)).manifest.certificate
     assert joined is not None
-    return evaluator.store_package(
-        package, last.finalist.config, "tuned", Certificate.from_json(joined), timings, summary.trials
-    )
+    return evaluator.store_package(package, last.finalist.config, role, Certificate.from_json(joined), timings, trials)
 
 
 def _timing(tuning: Tuning, member: Member) -> MemberTiming:

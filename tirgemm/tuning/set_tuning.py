@@ -96,7 +96,7 @@ class SetTuning(Tuning):
         members = self._members([tuning.gemm.m_max for tuning in tunings], losses, list(configs), summary)
         if members is None:
             return super().improved(known)
-        record = set_record(self, members, summary)
+        record = set_record(self, members, summary.trials)
         self.emit(KernelSelected(kernel=record.id, config=str(record.config), timings=record.timings))
         return record
 

@@ -22,7 +22,8 @@ from verification.emulator.operands import KernelCall, decode, encode
 from verification.emulator.precompiled import folder_of
 
 _HEADER = Path(__file__).with_name("cuda_on_cpu.h")
-_COMPILER = ("g++", "-std=c++17", "-O1", "-fPIC")
+# Fortified, longjmp() refuses the jumps between the threads' stacks.
+_COMPILER = ("g++", "-std=c++17", "-O1", "-fPIC", "-U_FORTIFY_SOURCE")
 # Orders from here on let one warp after the other run on alone, by the same numbers.
 WARPS_AHEAD = 16
 _HELPER = r"__forceinline__ __device__ void (tirgemm_\w+)\(([^)]*)\) \{(?:[^\n]*\}\n|\n.*?\n\})"

@@ -5,6 +5,7 @@
 // of one block that do not all reach the same number of barriers are an error. The lanes of a warp meet before and after
 // what they do together: ldmatrix and mma.sync.
 #pragma once
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include "cuda_types.h"
@@ -16,7 +17,9 @@ extern "C++" { alignas(128) unsigned char buf_dyn_shmem_ptr[shared_capacity]; }
 struct Copy { void* to; const void* from; size_t bytes; };
 
 struct Fiber {
-  ucontext_t context;
+  ucontext_t beginning;
+  jmp_buf place;      // where it handed over
+  bool begun = false;
   std::vector<std::vector<Copy>> groups;  // committed, oldest first
   std::vector<Copy> open;
   int barriers = 0;   // of the block, reached so far
@@ -28,7 +31,7 @@ struct Fiber {
 static std::vector<Fiber> fibers;
 static constexpr size_t stack_bytes = 256 * 1024;
 static std::vector<std::unique_ptr<char[]>> stacks;  // of the fibers, from block to block
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static int running;
 static bool eager;
 static std::function<void()> body;
@@ -42,18 +45,31 @@ inline int arrive(std::vector<int>& arrivals, int number) {
   return ++arrivals[number];
 }
 
+// Jumps between stacks: swapcontext() asks the kernel for the signal mask each time, which takes longer than most turns.
+__attribute__((noinline)) static void hand_over(Fiber& fiber) {
+  if (!_setjmp(fiber.place)) _longjmp(scheduler, 1);
+}
+
+// Runs a fiber until it hands over or ends.
+__attribute__((noinline)) static void take_turn(Fiber& fiber) {
+  if (_setjmp(scheduler)) return;
+  if (fiber.begun) _longjmp(fiber.place, 1);
+  fiber.begun = true;
+  setcontext(&fiber.beginning);
+}
+
 inline void __syncthreads() {
   Fiber& fiber = fibers[running];
   arrive(barrier_arrivals, fiber.barriers++);
   fiber.waiting = Fiber::at_barrier;
-  swapcontext(&fiber.context, &scheduler);
+  hand_over(fiber);
 }
 
 inline void meet_warp() {
   Fiber& fiber = fibers[running];
   if (arrive(meeting_arrivals[running / 32], fiber.meetings++) == 32) return;  // the last lane goes on
   fiber.waiting = Fiber::at_meeting;
-  swapcontext(&fiber.context, &scheduler);
+  hand_over(fiber);
 }
 
 inline void __syncwarp() { meet_warp(); }
@@ -139,6 +155,7 @@ inline void tirgemm_mma_f16_f16(void* d, const void* a, const void* b) { mma_m16
 static void enter() {
   body();
   fibers[running].finished = true;
+  _longjmp(scheduler, 1);
 }
 
 // Runs one block; 0, or 1 where its threads part ways at a barrier.
@@ -147,11 +164,10 @@ static int run_block(int threads, const std::vector<int>& order) {
   fibers = std::vector<Fiber>(threads);
   while ((int)stacks.size() < threads) stacks.emplace_back(new char[stack_bytes]);
   for (int thread = 0; thread < threads; thread++) {
-    ucontext_t& context = fibers[thread].context;
+    ucontext_t& context = fibers[thread].beginning;
     getcontext(&context);
     context.uc_stack.ss_sp = stacks[thread].get();
     context.uc_stack.ss_size = stack_bytes;
-    context.uc_link = &scheduler;
     makecontext(&context, enter, 0);
   }
   barrier_arrivals.clear();
@@ -164,7 +180,7 @@ static int run_block(int threads, const std::vector<int>& order) {
       running = thread;
       threadIdx.x = thread;
       fibers[thread].waiting = Fiber::runs;
-      swapcontext(&scheduler, &fibers[thread].context);
+      take_turn(fibers[thread]);
     }
   }
   for (const Fiber& fiber : fibers)

@@ -163,6 +163,11 @@ static uint32_t box_bytes(const CUtensorMap& map) {
   return map.opaque[BOX] * map.opaque[BOX + 1] * map.opaque[ELEMENT];
 }
 
+// TMA reads and writes rows from multiples of 16 bytes alone; elsewhere an H200 stops at an illegal instruction.
+static bool rows_begin_at_units(const CUtensorMap& map, int x) {
+  return (long)x * (long)map.opaque[ELEMENT] % 16 == 0;
+}
+
 // Where element (x, y) of a job's box lies: in memory (null outside) and in shared memory.
 static unsigned char* in_memory(const Job& job, int x, int y) {
   const auto* map = job.map.opaque;
@@ -222,6 +227,7 @@ void tma_load(uint32_t to, const void* map, int x, int y, int z, uint32_t barrie
     job->kind = Job::load, job->block = target(peer << 24), job->map = *(const CUtensorMap*)map;
     job->x = x, job->y = y, job->z = z, job->at = offset(to), job->barrier = offset(barrier);
     if (job->at + box_bytes(job->map) > job->block->size) return fail("a load beyond the end of shared memory");
+    if (!rows_begin_at_units(job->map, x)) return fail("a load whose rows begin at no multiple of 16 bytes");
     poison(*job->block, job->at, box_bytes(job->map));
     if (state->arrives >= 1) perform(job);
     else state->arriving.push_back(job);
@@ -233,6 +239,7 @@ void tma_store(const void* map, int x, int y, int z, uint32_t from) {
   auto job = std::make_shared<Job>();
   job->kind = Job::store, job->block = &block(), job->map = *(const CUtensorMap*)map;
   job->x = x, job->y = y, job->z = z, job->at = offset(from);
+  if (!rows_begin_at_units(job->map, x)) return fail("a store whose rows begin at no multiple of 16 bytes");
   self().open.push_back(job);
   if (state->reads >= 1) perform(job);
   else state->reading.push_back(job);
@@ -319,6 +326,11 @@ void store_shared(uint32_t to, float a, float b, float c, float d) {
   if (cluster().blocks.size() == 1) return;
   block().unshown[offset(to) / 16] = true;
   self().unshown.push_back(offset(to) / 16);
+}
+
+void store_words(uint32_t to, uint32_t a, uint32_t b) {
+  const uint32_t values[2] = {a, b};
+  write_generic(block(), offset(to), values, 8);
 }
 
 void load_cluster(float& a, float& b, float& c, float& d, uint32_t from) {

@@ -61,6 +61,9 @@ _CASES: dict[str, dict[str, Value]] = {
     "200x40x450:f16:nt:beta": {"load": "copy", "epilogue": "staged"},
     "70x44x452:bf16:tn:lda=72:align=8": {"load": "copy", "epilogue": "direct", "swap": 1},
     "77x43x331:f16:nt:align=2": {"load": "repack", "epilogue": "staged"},
+    "77x45x127:f16:nt": {"load": "copy", "epilogue": "staged"},
+    "1..69x41x126:bf16:tn:bias:lda=75": {"load": "copy", "epilogue": "direct", "swap": 1},
+    "75x45x100:f16:tt:batch=2": {"load": "copy", "epilogue": "staged"},
     "100x40x1100:bf16:nn:ldb=40:lda=1104": {"split": 4, "epilogue": "direct", "tile_m": 128},
     "1..70x48x1096:f16:nt": {"split": 3},
     "70x44x1096:f16:nt:bias": {"split": 5, "reduction": "kernel", "epilogue": "direct"},
@@ -163,6 +166,16 @@ def test_what_is_left_undefined_and_what_stops_are_told_apart(tmp_path: Path) ->
         folder.mkdir()
         with Kernels(alterations.altered(source, mutant.alteration), launch, folder) as kernels, pytest.raises(error):
             check(kernels, case)
+
+
+def test_rows_that_begin_between_units_of_sixteen_bytes_are_forbidden(tmp_path: Path) -> None:
+    gemm = Gemm.parse("64x16x200:f16:nt")
+    source, launch = _source(gemm, {})
+    shifted = source.replace("(step * 64)", "(step * 64 + 4)")
+    assert shifted != source
+    case = KernelCall.integers(gemm, 64, seed=6)
+    with Kernels(shifted, launch, tmp_path) as kernels, pytest.raises(Forbidden, match="no multiple of 16 bytes"):
+        check(kernels, case)
 
 
 def test_a_source_with_an_unknown_instruction_is_refused() -> None:

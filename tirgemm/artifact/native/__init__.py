@@ -27,18 +27,21 @@ _ERRORS = (
 class LoadedFunctions(NamedTuple):
     """What the launcher gives for one kernel, or a set of them: functions of tensors by position.
 
-    ``call`` takes tensors and scalars in the launch's order; ``close`` unloads all code from the GPU;
-    ``packed_bytes`` is how large B is once packed, 0 where nothing is packed from B alone; ``pack`` fills that many
-    bytes (b, bytes), and ``call_packed`` takes them behind the arguments of ``call``, and packs no B. ``member`` is the
-    index of the kernel that runs for an m, -1 for none.
+    ``call`` takes tensors and scalars in the launch's order; ``call_rows`` too, with A and D of any rank, of which the
+    dimensions before the last are taken as one; ``close`` unloads all code from the GPU;
+    ``member`` is the index of the kernel that runs for an m, -1 for none. ``packed_bytes`` is how large B is once
+    packed for the kernel of an index, 0 where it packs nothing from B alone; ``pack`` fills that many bytes (b, bytes,
+    index), and ``call_packed`` takes them behind the arguments of ``call``, and packs no B: they must be those of the
+    kernel that runs for the call's m.
     """
 
     call: Callable[..., None]
     close: Callable[[], None]
-    packed_bytes: Callable[[], int]
-    pack: Callable[[Any, Any], None]
+    packed_bytes: Callable[[int], int]
+    pack: Callable[[Any, Any, int], None]
     call_packed: Callable[..., None]
     member: Callable[[int], int]
+    call_rows: Callable[..., None]
 
 
 @cache

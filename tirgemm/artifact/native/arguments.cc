@@ -147,6 +147,33 @@ const DLTensor* AsTensor(const AnyView& arg) {
   return nullptr;
 }
 
+AnyView AsRows(const AnyView& arg, Rows* rows) {
+  const DLTensor* tensor = AsTensor(arg);
+  if (!tensor || tensor->ndim == 2 || tensor->ndim < 1) return arg;
+  const int last = tensor->ndim - 1;
+  int64_t count = 1, distance = tensor->shape[last];
+  // From the inside out: a dimension of one element has any stride, and the first other one sets the distance.
+  for (int axis = last - 1; axis >= 0; --axis) {
+    if (tensor->shape[axis] == 1) continue;
+    const int64_t stride = StrideOf(*tensor, axis);
+    if (count == 1) {
+      distance = stride;
+    } else if (stride != count * distance) {
+      return arg;
+    }
+    count *= tensor->shape[axis];
+  }
+  rows->shape[0] = count;
+  rows->shape[1] = tensor->shape[last];
+  rows->strides[0] = distance;
+  rows->strides[1] = StrideOf(*tensor, last);
+  rows->tensor = *tensor;
+  rows->tensor.ndim = 2;
+  rows->tensor.shape = rows->shape;
+  rows->tensor.strides = rows->strides;
+  return AnyView(&rows->tensor);
+}
+
 __attribute__((noinline, cold)) void RefuseM(const TensorSpec& spec, const DLTensor& tensor, int64_t m, int64_t low, int64_t high) {
   TIRGEMM_FAIL(kCall) << spec.name << " has shape " << Tuple(tensor.shape, tensor.ndim) << ", so that m is " << m << "; this kernel takes m from " << low
                       << " to " << high;

@@ -18,6 +18,16 @@ struct Call {
 // The tensor that an argument is; null for anything else.
 const DLTensor* AsTensor(const tvm::ffi::AnyView& arg);
 
+// A tensor of any rank seen as a matrix: the dimensions before the last as one.
+struct Rows {
+  DLTensor tensor;
+  int64_t shape[2], strides[2];
+};
+
+// The tensor as a matrix, described in `rows`; the argument itself where it is one, and where its rows do not follow one
+// another at one distance.
+tvm::ffi::AnyView AsRows(const tvm::ffi::AnyView& arg, Rows* rows);
+
 // Throws kCall for a tensor whose m is out of the range that is served.
 [[noreturn]] void RefuseM(const TensorSpec& spec, const DLTensor& tensor, int64_t m, int64_t low, int64_t high);
 

@@ -64,9 +64,27 @@ void KernelSet::operator()(tvm::ffi::PackedArgs args) {
   chosen(args);
 }
 
-LoadedKernel& KernelSet::Alone() {
-  if (members_.size() != 1) TIRGEMM_FAIL(kCall) << "a kernel set does not pack B by itself";
-  return *members_.front();
+void KernelSet::CallRows(tvm::ffi::PackedArgs args) {
+  tvm::ffi::AnyView seen[kMaxTensors + kMaxScalars];
+  const int count = args.size(), d = members_.front()->plan().tensor_count() - 1;
+  if (count <= d || count > kMaxTensors + kMaxScalars) return (*this)(args);  // which says what is missing
+  Rows rows[2];
+  for (int i = 0; i < count; ++i) seen[i] = args[i];
+  seen[0] = AsRows(args[0], &rows[0]);
+  seen[d] = AsRows(args[d], &rows[1]);
+  (*this)(tvm::ffi::PackedArgs(seen, count));
+}
+
+void KernelSet::CallPacked(tvm::ffi::PackedArgs args) {
+  LoadedKernel& chosen = members_.size() == 1 ? *members_.front() : Choose(args);
+  chosen.CallPacked(args);
+}
+
+LoadedKernel& KernelSet::At(int64_t index) {
+  if (index < 0 || index >= static_cast<int64_t>(members_.size())) {
+    TIRGEMM_FAIL(kCall) << "there is no kernel " << index << " among the " << members_.size() << " of this artifact";
+  }
+  return *members_[index];
 }
 
 void KernelSet::Close() {

@@ -24,18 +24,22 @@ class KernelSet {
 
   void operator()(tvm::ffi::PackedArgs args);
 
+  // As a call, with A and D of any rank, of which the dimensions before the last are taken as one.
+  void CallRows(tvm::ffi::PackedArgs args);
+
   // The index of the kernel that serves `m`; -1 where none does.
   int Member(int64_t m) const;
 
-  // Of a single kernel as LoadedKernel says. The kernels of a set pack B each in its own way: a set packs nothing.
-  int64_t PackedBytes() const { return members_.size() == 1 ? members_.front()->PackedBytes() : 0; }
-  void Pack(const tvm::ffi::AnyView& b, const tvm::ffi::AnyView& packed) { Alone().Pack(b, packed); }
-  void CallPacked(tvm::ffi::PackedArgs args) { Alone().CallPacked(args); }
+  // Of the kernel with this index as LoadedKernel says: each packs B in its own way. Throws kCall where there is none.
+  int64_t PackedBytes(int64_t index) { return At(index).PackedBytes(); }
+  void Pack(const tvm::ffi::AnyView& b, const tvm::ffi::AnyView& packed, int64_t index) { At(index).Pack(b, packed); }
+  // The bytes must be those that were packed for the kernel that serves the call's m.
+  void CallPacked(tvm::ffi::PackedArgs args);
 
   void Close();
 
  private:
-  LoadedKernel& Alone();
+  LoadedKernel& At(int64_t index);
   LoadedKernel& Choose(tvm::ffi::PackedArgs args);
 
   std::vector<std::unique_ptr<LoadedKernel>> members_;

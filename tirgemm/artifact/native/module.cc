@@ -15,8 +15,8 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-// load(binaries, the manifest's `kernel` parts as JSON) -> [call(tensors..., scalars...), close(), packed_bytes(),
-// pack(b, bytes), call_packed(tensors..., scalars..., bytes), member(m)].
+// load(binaries, the manifest's `kernel` parts as JSON) -> [call(tensors..., scalars...), close(), packed_bytes(member),
+// pack(b, bytes, member), call_packed(tensors..., scalars..., bytes), member(m), call_rows(tensors..., scalars...)].
 ffi::Array<ffi::Function> Load(ffi::Array<ffi::Bytes> binaries, ffi::Array<ffi::String> kernels) {
   UsePackageErrorKinds();
   std::vector<ffi::json::Object> objects;
@@ -30,13 +30,14 @@ ffi::Array<ffi::Function> Load(ffi::Array<ffi::Bytes> binaries, ffi::Array<ffi::
   auto loaded = std::make_shared<KernelSet>(objects, std::move(images));
   return {ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) { (*loaded)(args); }),
           ffi::Function::FromTyped([loaded]() { loaded->Close(); }),
-          ffi::Function::FromTyped([loaded]() { return loaded->PackedBytes(); }),
+          ffi::Function::FromTyped([loaded](int64_t member) { return loaded->PackedBytes(member); }),
           ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) {
-            if (args.size() != 2) TIRGEMM_FAIL(kCallType) << "pack takes 2 arguments (b, bytes), not " << args.size();
-            loaded->Pack(args[0], args[1]);
+            if (args.size() != 3) TIRGEMM_FAIL(kCallType) << "pack takes 3 arguments (b, bytes, member), not " << args.size();
+            loaded->Pack(args[0], args[1], args[2].cast<int64_t>());
           }),
           ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) { loaded->CallPacked(args); }),
-          ffi::Function::FromTyped([loaded](int64_t m) { return static_cast<int64_t>(loaded->Member(m)); })};
+          ffi::Function::FromTyped([loaded](int64_t m) { return static_cast<int64_t>(loaded->Member(m)); }),
+          ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) { loaded->CallRows(args); })};
 }
 
 // The same memory under another dtype of the same size: how NumPy's bfloat16, which DLPack cannot carry, comes in.

@@ -57,7 +57,7 @@ class WgmmaConstants:
     reduce_kernel_bytes_per_us: float
     cluster_reduce_us: float
     cluster_reduce_bytes_per_clock: float
-    # A copy of an operand to aligned rows; how much slower copies by threads are than TMA.
+    # A copy of an operand to aligned rows; how much slower copies of both operands by threads are than TMA.
     repack_us: float
     repack_bytes_per_us: float
     copy_slowdown_factor: float
@@ -160,11 +160,12 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: str, constants: 
     time = time + np.where(
         in_cluster, c.cluster_reduce_us + cuts.split / reducers * part / c.cluster_reduce_bytes_per_clock, 0.0
     )
-    unaligned = sum(gemm.span(operand) for operand in _OPERANDS if not loaded_by_tma(gemm, operand))
+    unaligned = [operand for operand in _OPERANDS if not loaded_by_tma(gemm, operand)]
     if unaligned:
-        time = np.where(
-            cuts.copied, time * c.copy_slowdown_factor, time + c.repack_us + 4 * unaligned / c.repack_bytes_per_us
-        )
+        by_threads = sum(np.where(cuts.swap == (operand == "b"), loaded, cuts.tile_n) for operand in unaligned)
+        slowdown = 1.0 + (c.copy_slowdown_factor - 1.0) * by_threads / (loaded + cuts.tile_n)
+        moved = 4 * sum(gemm.span(operand) for operand in unaligned)
+        time = np.where(cuts.copied, time * slowdown, time + c.repack_us + moved / c.repack_bytes_per_us)
     return time
 
 

@@ -3,6 +3,7 @@ model. Pure; a few milliseconds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -75,7 +76,7 @@ def shortlist(gemm: Gemm, device: Device, regime: str, count: int, *, trained: b
     The analytic model ranks the table; where a trained model covers the problem, that ranks the best of it anew, and
     chooses each cut's raster, unless ``trained`` is False.
     """
-    table, cuts = _table()
+    table, cuts = _loaded(*_table(), loads(gemm))
     stages = _stages(table, gemm, device)
     cuts = replace(cuts, stages=np.maximum(stages, 2))
     order = _best_estimated(cuts, stages, gemm, device, regime)
@@ -98,6 +99,15 @@ def shortlist(gemm: Gemm, device: Device, regime: str, count: int, *, trained: b
     return accepted
 
 
+def _loaded(table: ConfigColumns, cuts: Cuts, ways: Sequence[str]) -> tuple[ConfigColumns, Cuts]:
+    """The table with each of the ``ways`` to load."""
+    if len(ways) == 1:
+        return table.with_(load=np.full(len(table), ways[0])), cuts
+    again = np.tile(np.arange(len(table)), len(ways))
+    table = table.take(again).with_(load=np.repeat(ways, len(table)))
+    return table, cuts_of(table)
+
+
 def _best_estimated(
     cuts: Cuts, stages: npt.NDArray[np.int64], gemm: Gemm, device: Device, regime: str
 ) -> npt.NDArray[np.intp]:
@@ -108,6 +118,8 @@ def _best_estimated(
     # Half a tile of few rows for each of two blocks: far slower than estimated, as the search found.
     wasteful |= (cuts.cluster_n > 1) & (rows <= _FEW_ROWS)
     wasteful |= _broken(cuts, gemm) | (stages < 2)
+    # The operand that threads copy is shared with no other block.
+    wasteful |= cuts.copied & (cuts.cluster_m * cuts.cluster_n > 1)
     # In fp32, and ties by their place in the table: neither the last bits of an estimate nor the order in which numpy
     # partitions, which both depend on this machine's vector instructions, may decide what an H200 gets.
     times = np.where(wasteful, np.inf, times).astype(np.float32)
@@ -236,7 +248,6 @@ def _completed(configs: ConfigColumns, gemm: Gemm) -> ConfigColumns:
     group = np.where((wide > 1) & (wide <= _FEW_TILES), 1, np.where(high >= 8, 8, np.where(high >= 2, 4, 1)))
     partials = (configs["reduction"] == KERNEL) & (configs["split"] > 1)
     return configs.with_(
-        load=np.full(count, loads(gemm)[0]),
         epilogue=np.where(partials, DIRECT, epilogues(gemm)[0]),
         order=np.full(count, "m"),
         group=group,

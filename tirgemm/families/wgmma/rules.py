@@ -95,20 +95,19 @@ def _load(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     if cut.load != COPY:
         return None
-    for operand in (cut.orientation.left_operand, cut.orientation.right_operand):
-        if not cut.loads.copied[operand] and not loaded_by_tma(gemm, operand):
-            return (
-                f"load={COPY} needs rows of {operand.upper()} that are 4 bytes apart, aligned and whole pieces of 4 "
-                f"bytes; {REPACK} does not"
-            )
     for operand, tile, name in (
         (cut.orientation.left_operand, cut.left, "cluster_n"),
         (cut.orientation.right_operand, cut.right, "cluster_m"),
     ):
+        if not cut.loads.copied[operand] and not loaded_by_tma(gemm, operand):
+            return (
+                f"load={COPY} needs rows of {operand.upper()} that are whole pieces of 4 bytes, 4 bytes apart and "
+                f"aligned, or a short k; {REPACK} does not"
+            )
         if cut.loads.copied[operand] and tile.peers > 1:
             return (
                 f"{name}={tile.peers} shares tiles of {operand.upper()} by multicast; load={COPY} brings them by "
-                "cp.async, to one block"
+                "threads, to one block"
             )
     if cut.loads.copies and (left := registers(cut).producer) < _COPY_REGISTERS:
         return f"a thread that copies takes {_COPY_REGISTERS} registers; consumers leave it {left}"

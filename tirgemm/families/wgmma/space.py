@@ -43,7 +43,7 @@ def space(gemm: Gemm, device: Device) -> Space:
     resident: blocks that share an SM. cluster_m, cluster_n: thread blocks that share tiles of the right operand, of the
     left one, by multicast. swap: tile rows run along n, columns along m. split: parts of k. reduction: the parts are
     added in a cluster's shared memory, or by a second kernel. load: operands go to shared memory by TMA, after a pass
-    that aligns their rows (repack), or by cp.async (copy). epilogue: D leaves by TMA, through shared memory by rows
+    that aligns their rows (repack), or by threads (copy). epilogue: D leaves by TMA, through shared memory by rows
     (staged), or from the registers. order, group: tiles that are neighbours along the tile's rows (m) or columns (n)
     run together. l2_promotion: bytes that an L2 miss of A or B fetches (the driver's enumeration: 0 none, 2 128, 3
     256). eviction: the larger operand's lines leave L2 first, the smaller one's last.

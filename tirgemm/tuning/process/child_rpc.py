@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tirgemm._collection import collect_seldom
 from tirgemm.errors import Cancelled, TirgemmError
 from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.process.locks import OnWait
@@ -266,6 +267,7 @@ def serve(prepare: Callable[[Channel, list[str]], Callable[[Any], Any]]) -> None
     any other exception ends the process, with its traceback in the output file.
     """
     parent, receive_fd, send_fd = (int(word) for word in sys.argv[1:4])
+    collect_seldom()
     die_with_parent(parent)
     channel = Channel(receive_fd, send_fd)
     handle = prepare(channel, sys.argv[4:])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tirgemm.errors import Cancelled
@@ -18,10 +17,9 @@ from tirgemm.tuning.search.proposal_filter import Gate
 from tirgemm.tuning.search.space_trace import (
     Point,
     annotated_point,
-    point_schedule,
+    point_trace,
     sample_knobs,
     search_module,
-    trace_json,
 )
 
 if TYPE_CHECKING:
@@ -38,25 +36,6 @@ LEAST_UNMEASURED = 8
 _log = logging.getLogger(__name__)
 
 Scorer = Callable[[Sequence[Point]], Scores]
-
-
-@dataclass(frozen=True, slots=True)
-class Pick:
-    """A point that a round proposes, with its trace as JSON."""
-
-    point: Point
-    trace: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Evolved:
-    """A point that a round ended with, and its schedule; most are scored again and never proposed."""
-
-    point: Point
-    schedule: Schedule
-
-    def pick(self) -> Pick:
-        return Pick(self.point, trace_json(self.schedule))
 
 
 class Evolution:
@@ -79,10 +58,10 @@ class Evolution:
         if point in self._recorded:
             return
         self._recorded.add(point)
-        trace = point_schedule(self.gemm, self.gate.spaces[point.family], point).trace.simplified(True)
+        trace = point_trace(self.gate.spaces[point.family], point)
         self.database.commit_tuning_record(TuningRecord(trace, self._workload, [us * 1e-6], None, None))
 
-    def round(self, count: int, explore: int, scorer: Scorer, seed: int) -> list[Evolved]:
+    def round(self, count: int, explore: int, scorer: Scorer, seed: int) -> list[Point]:
         """At most ``count`` unknown points, best-scored first, the last ``explore`` of them picked at random.
 
         Fewer, down to none, where the space is nearly exhausted. Raises Cancelled once the gate is given up.
@@ -141,17 +120,17 @@ class Evolution:
         ]
         return SpaceGeneratorUnion(spaces, [], [ApplyRules(self.gate)], {MutateKnob(seed): 1.0})
 
-    def _picks(self, schedules: Sequence[Schedule], best: int, count: int, explore: int) -> list[Evolved]:
+    def _picks(self, schedules: Sequence[Schedule], best: int, count: int, explore: int) -> list[Point]:
         """The unknown among what the strategy picked: its best first, then the random ones."""
-        ranked: list[Evolved] = []
-        random: list[Evolved] = []
+        ranked: list[Point] = []
+        random: list[Point] = []
         taken: set[Point] = set()
         for position, schedule in enumerate(schedules):
             point = annotated_point(schedule, self.gate.spaces)
             if point is None or point in self.gate.known or point in taken:
                 continue
             taken.add(point)
-            (ranked if position < best else random).append(Evolved(point, schedule))
+            (ranked if position < best else random).append(point)
         chosen = ranked[: count - min(explore, len(random))]
         return chosen + random[: count - len(chosen)]
 

@@ -7,6 +7,7 @@ what is proposed for given measurements.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,13 +24,13 @@ from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning.search.cost_model import MAX_HISTORY, BoostedTrees, CostModel, Scores
-from tirgemm.tuning.search.evolution import Evolution, Pick
+from tirgemm.tuning.search.evolution import Evolution
 from tirgemm.tuning.search.expected_gain import expected_gain
 from tirgemm.tuning.search.neighbourhood import Neighbourhood
 from tirgemm.tuning.search.proposal_filter import Gate
 from tirgemm.tuning.search.ranked_model import RankedModel
 from tirgemm.tuning.search.similar_problems import nearest, of_nearest
-from tirgemm.tuning.search.space_trace import Point, point_of, point_schedule, trace_json
+from tirgemm.tuning.search.space_trace import Point, point_json, point_of
 
 # Problems whose fast configs are tried here, and how many of each.
 SIMILAR, OF_EACH = 4, 2
@@ -156,12 +157,12 @@ class Search:
             raise InvalidRequest(f"a search was asked for {count} proposals; ask for at least 1")
         draw = self._random()
         picks = self._openers(count)
-        self.gate.known.update(pick.point for pick in picks)
+        self.gate.known.update(picks)
         if len(picks) < count:
             picks += self._next(count - len(picks), draw)
-            self.gate.known.update(pick.point for pick in picks)
-        times = self._predicted_us([pick.point for pick in picks])
-        return [Proposal(self.gate.config(p.point), p.trace, us) for p, us in zip(picks, times, strict=True)]
+            self.gate.known.update(picks)
+        times = self._predicted_us(picks)
+        return [self._proposal(point, us) for point, us in zip(picks, times, strict=True)]
 
     def tell(self, candidates: Sequence[Candidate]) -> None:
         """Take in results, whatever their status. Candidates of another problem, device or regime are refused."""
@@ -209,17 +210,17 @@ class Search:
     def _opening(self) -> list[Config]:
         return opening(self.families, self.gemm, self.device, self.regime, self.first_count)
 
-    def _openers(self, count: int) -> list[Pick]:
-        return [self._pick(point) for point in self.first()[:count]]
+    def _openers(self, count: int) -> list[Point]:
+        return self.first()[:count]
 
-    def _next(self, count: int, draw: random.Random) -> list[Pick]:
+    def _next(self, count: int, draw: random.Random) -> list[Point]:
         """A part from the neighbourhood of what is fast, the others from the evolution."""
         whole = count * self.near_shares[len(self._times) >= NEAR_FIRST]
         near = self._near(int(whole) + (draw.random() < whole % 1))
-        self.gate.known.update(pick.point for pick in near)
+        self.gate.known.update(near)
         return near + (self._evolved(count - len(near), draw) if len(near) < count else [])
 
-    def _near(self, count: int) -> list[Pick]:
+    def _near(self, count: int) -> list[Point]:
         if not count:
             return []
         measured = {config: us for config, us in self._times.items() if us is not None}
@@ -233,7 +234,7 @@ class Search:
         space = self.gate.spaces[family.name]
         flying = [self.gate.config(p) for p in self.gate.known if p.family == family.name]
         configs = self._neighbourhoods[family.name].next(count, known, self._borrowed(family.name), flying)
-        return [self._pick(point_of(space, config)) for config in configs]
+        return [point_of(space, config) for config in configs]
 
     def _borrowed(self, family: str) -> list[Config]:
         """The fastest configs of the most similar problems."""
@@ -247,7 +248,7 @@ class Search:
             ][:OF_EACH]
         ]
 
-    def _evolved(self, count: int, draw: random.Random) -> list[Pick]:
+    def _evolved(self, count: int, draw: random.Random) -> list[Point]:
         share = EXPLORE if self.model.trained else EXPLORE_UNTRAINED
         explore = min(count - 1, round(count * share + 0.001)) if count > 1 else 0
         left = self._left() if self._size <= ENUMERATED else None
@@ -258,26 +259,24 @@ class Search:
         if self._proposed_of_kept <= PROPOSED_OF_KEPT and len(self._kept) > 2 * count:
             return self._best_of(self._kept, count, explore, draw)
         seed = draw.randrange(1, 2**31 - 1)
-        evolved = self.evolution.round(max(count, KEPT), explore, self._scores, seed)
-        self._kept, self._proposed_of_kept = [individual.point for individual in evolved], count
-        if len(evolved) > count:
-            evolved = evolved[: count - explore] + evolved[len(evolved) - explore :]
-        picks = [individual.pick() for individual in evolved]
+        picks = self.evolution.round(max(count, KEPT), explore, self._scores, seed)
+        self._kept, self._proposed_of_kept = picks, count
+        if len(picks) > count:
+            picks = picks[: count - explore] + picks[len(picks) - explore :]
         if len(picks) < count:
-            self.gate.known.update(pick.point for pick in picks)
+            self.gate.known.update(picks)
             others = left if left is not None else self._drawn(ALL_SCORED, draw)
             others = [point for point in others if point not in self.gate.known]
-            picks += self._best_of(others, count - len(picks), explore, draw)
+            picks = picks + self._best_of(others, count - len(picks), explore, draw)
         return picks
 
-    def _best_of(self, points: list[Point], count: int, explore: int, draw: random.Random) -> list[Pick]:
+    def _best_of(self, points: list[Point], count: int, explore: int, draw: random.Random) -> list[Point]:
         """The best-scored of ``points`` and ``explore`` random ones of the rest."""
         scores = self._scores(points)
         order = sorted(range(len(points)), key=lambda i: (-scores[i], i))
         best = [points[i] for i in order[: max(0, count - explore)]]
         rest = [points[i] for i in order[len(best) :]]
-        chosen = best + draw.sample(rest, min(count - len(best), len(rest)))
-        return [self._pick(point) for point in chosen]
+        return best + draw.sample(rest, min(count - len(best), len(rest)))
 
     @property
     def _size(self) -> int:
@@ -292,8 +291,8 @@ class Search:
 
     def _all_points(self) -> Iterator[Point]:
         for space in self.gate.spaces.values():
-            for config in space:
-                yield point_of(space, config)
+            for indices in itertools.product(*(range(len(knob.choices)) for knob in space.knobs)):
+                yield Point(space.family, indices)
 
     def _drawn(self, count: int, draw: random.Random) -> list[Point]:
         """At most ``count`` valid unknown points, drawn at random from all families alike."""
@@ -308,8 +307,8 @@ class Search:
                     break
         return list(points)
 
-    def _pick(self, point: Point) -> Pick:
-        return Pick(point, trace_json(point_schedule(self.gemm, self.gate.spaces[point.family], point)))
+    def _proposal(self, point: Point, us: float | None) -> Proposal:
+        return Proposal(self.gate.config(point), point_json(self.gate.spaces[point.family], point), us)
 
     def _random(self) -> random.Random:
         """A generator that the seed and what is known fix, so that a resumed search goes on as if never stopped."""

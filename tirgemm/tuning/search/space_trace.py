@@ -24,7 +24,7 @@ from tirgemm.gemm import Gemm
 
 if TYPE_CHECKING:
     from tvm import IRModule
-    from tvm.s_tir import Schedule
+    from tvm.s_tir import Schedule, Trace
 
 ROOT = "root"
 PREFIX = "tirgemm."
@@ -97,11 +97,6 @@ def _annotations(schedule: Schedule) -> Mapping[str, Any]:
     return annotations
 
 
-def trace_json(schedule: Schedule) -> Any:
-    """A schedule's trace as plain JSON, without dead instructions."""
-    return _plain(schedule.trace.simplified(True).as_json())
-
-
 def point_schedule(gemm: Gemm, space: Space, point: Point) -> Schedule:
     """A traced schedule whose decisions are ``point``."""
     from tvm.s_tir import Schedule
@@ -109,7 +104,7 @@ def point_schedule(gemm: Gemm, space: Space, point: Point) -> Schedule:
     schedule = Schedule(search_module(gemm), seed=1)
     block = schedule.get_sblock(ROOT)
     schedule.annotate(block, FAMILY, space.family)
-    schedule.annotate(block, SPACE, space_digest(space))
+    schedule.annotate(block, SPACE, _digest_cached(space))
     for knob, chosen in zip(space.knobs, point.indices, strict=True):
         count = len(knob.choices)
         index = schedule.sample_categorical(list(range(count)), [1.0 / count] * count, decision=chosen)
@@ -117,10 +112,28 @@ def point_schedule(gemm: Gemm, space: Space, point: Point) -> Schedule:
     return schedule
 
 
+def point_trace(space: Space, point: Point) -> Trace:
+    """The trace of ``point_schedule``, without dead instructions."""
+    trace = _first_trace(space)
+    sampling = [each for each in trace.insts if each.kind.name == "SampleCategorical"]
+    for instruction, chosen in zip(sampling, point.indices, strict=True):
+        trace = trace.with_decision(instruction, chosen, remove_postproc=True)
+    return trace
+
+
+def point_json(space: Space, point: Point) -> Any:
+    """``point_trace`` as plain JSON: instructions, which all points of a space share, and decisions."""
+    instructions, decisions = _first_json(space)
+    return [
+        instructions,
+        [[place, chosen] for (place, _), chosen in zip(decisions, point.indices, strict=True)],
+    ]
+
+
 def trace_of(gemm: Gemm, device: Device, config: Config, families: Iterable[Family] | None = None) -> Any:
     """The trace, as JSON, that replays to ``config``. Raises InvalidConfig for one outside its family's space."""
     space = _family(config.family, families).space(gemm, device)
-    return trace_json(point_schedule(gemm, space, point_of(space, config)))
+    return point_json(space, point_of(space, config))
 
 
 def replay(trace: Any, gemm: Gemm, device: Device, families: Iterable[Family] | None = None) -> Config:
@@ -154,6 +167,22 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     return _plain(value.value)
+
+
+# A trace names neither the problem nor the module, and TVM takes as long to write one as to copy a hundred.
+_ANY_GEMM = Gemm(1, 1, 1)
+
+
+@lru_cache(maxsize=16)
+def _first_trace(space: Space) -> Trace:
+    """The trace of the space's first point."""
+    first = Point(space.family, (0,) * len(space.knobs))
+    return point_schedule(_ANY_GEMM, space, first).trace.simplified(True)
+
+
+@lru_cache(maxsize=16)
+def _first_json(space: Space) -> Any:
+    return _plain(_first_trace(space).as_json())
 
 
 @lru_cache(maxsize=64)

@@ -1,8 +1,9 @@
 # mypy: ignore-errors
 # ruff: noqa: N812
 # The decorated functions are TVMScript, which is parsed and never run as Python.
-"""cp.async producer, where TMA cannot load an operand: a warpgroup that fills stages, swizzled as TMA would.
+"""Copying producer, where TMA cannot load an operand: a warpgroup that fills stages, swizzled as TMA would.
 
+It copies by cp.async or, where rows lie between words of 4 bytes, by loads of elements and stores of what was loaded.
 The other operand, if TMA can load it, comes by TMA to the same stages. Copies are writes of the generic proxy:
 consumers fence before wgmma, which reads by the asynchronous one. Source: PTX ISA, "cp.async" and
 "cp.async.mbarrier.arrive".
@@ -15,12 +16,16 @@ from tvm.script import tirx as T
 
 from tirgemm.families.wgmma.device.producer import POLICIES, load
 from tirgemm.families.wgmma.planning.copies import Arithmetic, copies_of
+from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
 
 _COPY = "cp.async.ca.shared.global"
 _HINT = ".L2::cache_hint"
 # The driver's CUtensorMapL2promotion -> what cp.async asks L2 to fetch.
 _FETCHES = {0: "", 2: ".L2::128B", 3: ".L2::256B"}
 _ARRIVE = "cp.async.mbarrier.arrive.noinc.shared.b64"
+_STORE = "st.shared.v2.b32"
+# Copies of a thread whose elements are in flight together.
+_TOGETHER = 8
 # A value of which the compiler knows nothing: else it would keep the address of every copy over the steps, and spill.
 _OPAQUE = """
 __forceinline__ __device__ long long tirgemm_opaque(long long value) {
@@ -51,6 +56,8 @@ class Copier:
         self.rows = T.local_scalar("int32")
         self.columns = T.local_scalar("int32")
         self.to = T.alloc_local([self.copies.phases], "uint32")
+        if self.copies.by_elements:
+            self.read = T.alloc_local([_TOGETHER * self.copies.nbytes // 4], "uint32")
         base = T.cuda.cvta_generic_to_shared(memory.ptr_to([0, 0]))
         for phase in range(self.copies.phases):
             T.buffer_store(self.to, base + T.Cast("uint32", self.copies.to(thread, phase)), [phase])
@@ -98,22 +105,43 @@ class Copier:
         # A copy of nothing is from the operand's start: the address counts even where no byte is read.
         place = T.Select(size[0] > T.uint32(0), place, T.int64(0)) if size else place
         source = self.args.memory[self.operand].ptr_to([place])
+        T.evaluate(T.ptx[self.name](self.place(stage, slab, number), source, shape.nbytes, *size, *self.hint))
+
+    def place(self, stage, slab, number):
+        """Where copy ``number`` of a slab goes."""
+        shape = self.copies
         stages = T.Cast("uint32", stage) * T.uint32(self.tile.nbytes)
-        to = T.ptx.addr(self.to[number % shape.phases] + stages, shape.further(slab, number))
-        T.evaluate(T.ptx[self.name](to, source, shape.nbytes, *size, *self.hint))
+        return T.ptx.addr(self.to[number % shape.phases] + stages, shape.further(slab, number))
 
-    def copy_inside(self, stage):
+    def load_elements(self, index, slab, number, *size):
+        """Load the elements of a copy, as the thread's number ``index`` of those in flight; zeros beyond ``size``."""
+        shape, halves = self.copies, self.read.view("uint16")
+        memory = self.args.memory[self.operand].view("uint16")
+        first = self.here + T.int64(shape.source(slab, number, self.plan.gemm.leading(self.operand)))
+        for e in range(shape.elements):
+            value = memory[first + T.int64(e)]
+            if size:
+                value = T.if_then_else(size[0] > e * ELEMENT_BYTES, value, T.uint16(0))
+            T.buffer_store(halves, value, [index * shape.elements + e])
+
+    def copy_slabs(self, stage, *left):
+        """Copy all slabs; ``left``, at an edge: rows and columns of the matrix from the thread's own on. What lies
+        outside it becomes zero, as TMA has it."""
+        shape = self.copies
         # Slabs innermost: they share the address of a row.
-        for number in range(self.copies.passes):
-            for slab in range(self.tile.slabs):
-                self.copy(stage, slab, number)
-
-    def copy_edge(self, stage, rows, columns):
-        """What lies outside the matrix becomes zero, as TMA has it; ``rows``, ``columns``: from the thread's own on."""
-        for number in range(self.copies.passes):
-            for slab in range(self.tile.slabs):
-                size = self.copies.size(rows, columns, slab, number, _TIR)
-                self.copy(stage, slab, number, T.Cast("uint32", size))
+        pieces = [(slab, number) for number in range(shape.passes) for slab in range(self.tile.slabs)]
+        sizes = {piece: (shape.size(*left, *piece, _TIR),) if left else () for piece in pieces}
+        if not shape.by_elements:
+            for slab, number in pieces:
+                self.copy(stage, slab, number, *(T.Cast("uint32", size) for size in sizes[slab, number]))
+            return
+        for first in range(0, len(pieces), _TOGETHER):
+            together = pieces[first : first + _TOGETHER]
+            for index, piece in enumerate(together):
+                self.load_elements(index, *piece, *sizes[piece])
+            for index, piece in enumerate(together):
+                words = [self.read[index * shape.nbytes // 4 + word] for word in range(shape.nbytes // 4)]
+                T.evaluate(T.ptx[_STORE](self.place(stage, *piece), *words))
 
     @T.inline
     def locate(self):
@@ -125,16 +153,16 @@ class Copier:
         if self.copies.beyond_rows or self.copies.beyond_columns:
             if self.inside():
                 self.locate()
-                self.copy_inside(stage)
+                self.copy_slabs(stage)
             else:
                 self.locate()
                 shape = T.meta_var(self.copies)
                 rows: T.let = self.rows - shape.row(self.thread) if self.copies.beyond_rows else 0
                 columns: T.let = self.columns - shape.column(self.thread) if self.copies.beyond_columns else 0
-                self.copy_edge(stage, rows, columns)
+                self.copy_slabs(stage, rows, columns)
         else:
             self.locate()
-            self.copy_inside(stage)
+            self.copy_slabs(stage)
 
 
 def _way(plan, operand, args, tile, memory, full, thread):
@@ -174,6 +202,9 @@ def produce_by_copies(plan, args, shared, tiles, rank, thread):
             if plan.loads.copied[plan.orientation.right_operand] > 0:
                 right.fill(at.stage)
                 right.advance()
-            T.ptx[_ARRIVE](shared.ring.full.ptr_to([at.stage]))
+            if plan.loads.by_elements:
+                shared.ring.full.arrive(at.stage)
+            else:
+                T.ptx[_ARRIVE](shared.ring.full.ptr_to([at.stage]))
             at.advance()
         tiles.advance(1)

@@ -6,6 +6,9 @@ from tirgemm.families.common.alignment import divides
 from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 
+# k up to which copies by elements were the fastest of some problem on an H200.
+_MOST_K_BY_ELEMENTS = 128
+
 
 def pairs(gemm: Gemm) -> bool:
     """Whether every even column of C and D starts a word of two elements that is aligned and inside the row."""
@@ -29,14 +32,15 @@ def loaded_by_tma(gemm: Gemm, operand: Operand) -> bool:
 
 
 def copy_bytes(gemm: Gemm, operand: Operand) -> int:
-    """Bytes of the widest cp.async that suits every row of A or B, which none reaches beyond: 8, 4 or, without one,
-    0."""
+    """Bytes of A or B that a thread copies at once: those of the widest cp.async that suits every row, which none
+    reaches beyond, 8 or 4; without one 2, where k is short: elements are waited for in every step of k. Else 0, as
+    where the distance of rows is known only at the call."""
     size, columns = DTYPE_BYTES[gemm.dtype], gemm.matrix(operand)[1]
     for nbytes in (8, 4):
         count = nbytes // size
         if count > 1 and gemm.align % nbytes == 0 and divides(count, columns) and _multiple(gemm, operand, count):
             return nbytes
-    return 0
+    return size if gemm.k <= _MOST_K_BY_ELEMENTS and isinstance(gemm.leading(operand), int) else 0
 
 
 def _written(gemm: Gemm) -> tuple[Operand, ...]:

@@ -1,7 +1,8 @@
-"""Thread mapping of the cp.async producer: which thread copies what of an operand's tile, and where to. Integers only.
+"""Thread mapping of the copying producer: which thread copies what of an operand's tile, and where to. Integers only.
 
 A copy is 8 or 4 bytes of a row, as wide as the base, the rows and the matrices of the operand are aligned and rows are
-long. They lie in a stage as TMA would have written them: see ``tile.py``.
+long; of rows that are not, 8 bytes that are read element by element. They lie in a stage as TMA would have written
+them: see ``tile.py``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # Threads that copy: one warpgroup.
 COPYING_THREADS = 128
+# Bytes of a copy whose elements are read one by one.
+_GATHERED_BYTES = 8
 
 
 class Arithmetic(NamedTuple):
@@ -35,14 +38,15 @@ class Copies:
     """The copies of one stage of ``tile``, ``nbytes`` each, by 128 threads.
 
     A slab is copied in passes of ``rows_at_once`` whole rows; a thread copies the same columns of every one.
-    ``beyond_rows``, ``beyond_columns``: tiles may reach beyond the matrix's last row, its last column; no copy does in
-    part. Arguments of type Any are integers or TIR expressions.
+    ``beyond_rows``, ``beyond_columns``: tiles may reach beyond the matrix's last row, its last column; a copy does in
+    part only ``by_elements``. Arguments of type Any are integers or TIR expressions.
     """
 
     tile: Tile
     nbytes: int
     beyond_rows: bool
     beyond_columns: bool
+    by_elements: bool = False
 
     @property
     def elements(self) -> int:
@@ -94,10 +98,12 @@ class Copies:
         return number * self.rows_at_once * ld + slab * self.tile.width
 
     def size(self, rows: Any, columns: Any, slab: int, number: int, arithmetic: Arithmetic = INTEGERS) -> Any:
-        """Bytes of a copy, none where it lies outside the matrix, of which ``rows`` and ``columns`` remain from the
-        thread's on."""
+        """Bytes of a copy that lie inside the matrix, of which ``rows`` and ``columns`` remain from the thread's on."""
         size: Any = self.nbytes
         if self.beyond_columns:
+            left = columns - slab * self.tile.width
+            if self.by_elements:
+                size = arithmetic.choose(left < self.elements, left * ELEMENT_BYTES, size)
             size = arithmetic.choose(columns > slab * self.tile.width, size, 0)
         if self.beyond_rows:
             size = arithmetic.choose(rows > number * self.rows_at_once, size, 0)
@@ -112,7 +118,9 @@ def copies_of(plan: Plan, operand: Operand) -> Copies:
     # A cluster's tiles may lie outside altogether.
     outer = tile.extent * together
     row_step, column_step = (outer, tile.tile_k) if tile.k_major else (tile.tile_k, outer)
-    return Copies(tile, plan.loads.copied[operand], _overhangs(rows, row_step), _overhangs(columns, column_step))
+    by_elements = plan.loads.by_elements
+    nbytes = _GATHERED_BYTES if by_elements else plan.loads.copied[operand]
+    return Copies(tile, nbytes, _overhangs(rows, row_step), _overhangs(columns, column_step), by_elements)
 
 
 def _overhangs(size: Dim, step: int) -> bool:

@@ -7,14 +7,14 @@ from tirgemm.expr import Dim, make
 from tirgemm.families.wgmma.planning.names import REPACK
 from tirgemm.families.wgmma.planning.plan import Plan
 from tirgemm.families.wgmma.planning.repacking import REPACK_SYMBOL, REPACK_THREADS, copies, repack_grid
-from tirgemm.launch import KernelLaunch, Launch, Param, Workspace, scalar_args, tensor_args
+from tirgemm.launch import DEPENDENT_LAUNCH, KernelLaunch, Launch, Param, Workspace, scalar_args, tensor_args
 
 SYMBOL = "wgmma_gemm"
 REDUCE_SYMBOL = "wgmma_reduce"
 REDUCE_THREADS = 256
 _FLOAT_BYTES = 4
 # A kernel that starts before the one ahead of it in the call has finished, and waits for it by griddepcontrol.
-EARLY = (("programmatic_dependent_launch", 1),)
+EARLY = (DEPENDENT_LAUNCH,)
 
 
 def launch(

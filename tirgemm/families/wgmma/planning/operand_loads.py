@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from tirgemm.families.wgmma.planning import names
 from tirgemm.families.wgmma.planning.alignment import copy_bytes, loaded_by_tma
 from tirgemm.families.wgmma.planning.orientation import Orientation
-from tirgemm.families.wgmma.planning.tile import Tile
+from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES, Tile
 from tirgemm.gemm import Operand
+
+_OPERANDS: tuple[Operand, ...] = ("a", "b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +25,18 @@ class OperandLoads:
 
     @property
     def copied(self) -> dict[Operand, int]:
-        """A and B -> bytes of one cp.async where the producer copies it so, else 0."""
+        """A and B -> bytes that the producer reads at once where it copies the operand, else 0. Both the same: a thread
+        that reads elements waits for them, and tells of all its copies itself."""
         gemm, wanted = self.orientation.gemm, self.load == names.COPY
-        return {op: copy_bytes(gemm, op) if wanted and not loaded_by_tma(gemm, op) else 0 for op in ("a", "b")}
+        least = {op: copy_bytes(gemm, op) for op in _OPERANDS if wanted and not loaded_by_tma(gemm, op)}
+        if all(least.values()) and ELEMENT_BYTES in least.values():
+            least = dict.fromkeys(least, ELEMENT_BYTES)
+        return {op: least.get(op, 0) for op in _OPERANDS}
+
+    @property
+    def by_elements(self) -> bool:
+        """Whether the producer's threads read what they copy element by element."""
+        return ELEMENT_BYTES in self.copied.values()
 
     @property
     def copies(self) -> bool:

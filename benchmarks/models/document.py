@@ -1,0 +1,93 @@
+"""The results file of models: what may be wrong with it, its summary, and its table."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.tables import geomean, not_yet, table
+from tirgemm.bench.results import Document, Row, load
+
+SUITE = "models"
+FILE = "models.json"
+KEY = ("model", "dtype", "tokens", "mode", "variant")
+
+
+def key_of(row: Row) -> tuple[Any, ...]:
+    """What a row is of: there is one of each in a file."""
+    return tuple(row[name] for name in KEY)
+
+
+def speedup(row: Row) -> float:
+    """PyTorch's median time over ours."""
+    return float(statistics.median(row["pytorch_samples_ms"]) / statistics.median(row["samples_ms"]))
+
+
+def agrees(row: Row) -> bool:
+    """Whether our result lies no farther from the exact one than two of PyTorch's own may lie apart."""
+    return bool(0 <= row["error"] <= 2 * row["pytorch_error"])
+
+
+def summary(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
+    """By variant and mode the geometric mean of the speedups, the least, and how many there are."""
+    speedups: dict[str, list[float]] = {}
+    for row in rows:
+        speedups.setdefault(f"{row['variant']}, {row['mode']}", []).append(speedup(row))
+    return {
+        name: {"geomean": statistics.geometric_mean(each), "min": min(each), "count": len(each)}
+        for name, each in sorted(speedups.items())
+    }
+
+
+def problems(document: Document) -> Iterator[str]:
+    """What is wrong: samples, doubles, results that lie too far from PyTorch's, a summary that is not that of the
+    rows."""
+    seen = set()
+    for row in document["rows"]:
+        name = ", ".join(map(str, key_of(row)))
+        if key_of(row) in seen:
+            yield f"{name} is there twice"
+        seen.add(key_of(row))
+        if len(row["samples_ms"]) != len(row["pytorch_samples_ms"]) or not row["samples_ms"]:
+            yield f"{name} has {len(row['samples_ms'])} samples of ours and {len(row['pytorch_samples_ms'])} of PyTorch"
+        elif min(*row["samples_ms"], *row["pytorch_samples_ms"]) <= 0:
+            yield f"{name} has samples that are not above 0"
+        if not agrees(row):
+            yield f"{name}: its error is {row['error']}, that of PyTorch's own ways up to {row['pytorch_error']}"
+    if document["summary"] != summary(document["rows"]):
+        yield "its summary is not that of its rows"
+
+
+def models(folder: Path, suites: Path) -> str:
+    """The table of a device's file: eager and graph times beside PyTorch's."""
+    del suites
+    if not (folder / FILE).is_file():
+        return not_yet(f"python benchmarks/models/race.py --out benchmarks/results/{folder.name}/{FILE}")
+    document = load(folder / FILE)
+    rows = document["rows"]
+    columns = list(dict.fromkeys((row["variant"], row["mode"]) for row in rows))
+    lines: dict[tuple[Any, ...], dict[tuple[str, str], Row]] = {}
+    for row in rows:
+        lines.setdefault((row["model"], row["dtype"], row["tokens"]), {})[row["variant"], row["mode"]] = row
+    body = []
+    for (model, dtype, tokens), of in lines.items():
+        cells = [model, dtype, str(tokens)]
+        for mode in dict.fromkeys(mode for _, mode in columns):
+            times = [statistics.median(row["pytorch_samples_ms"]) for (_, m), row in of.items() if m == mode]
+            cells.append(f"{statistics.median(times):.3f}" if times else "")
+        body.append([*cells, *(f"{speedup(of[column]):.3f}" if column in of else "" for column in columns)])
+    total = ["geomean (least)", "", "", *("" for _ in dict.fromkeys(mode for _, mode in columns))]
+    body.append([*total, *(_geomean(rows, column) for column in columns)])
+    modes = [f"PyTorch, {mode}, ms" for mode in dict.fromkeys(mode for _, mode in columns)]
+    head = ["model", "dtype", "tokens", *modes, *(f"{variant}, {mode}" for variant, mode in columns)]
+    about = document["environment"]
+    return f"{about['device']}, torch {about['torch']}, {about['date'][:10]}\n\n{table(head, body, 2)}"
+
+
+def _geomean(rows: Iterable[Row], column: tuple[str, str]) -> str:
+    return geomean([speedup(row) for row in rows if (row["variant"], row["mode"]) == column])
+
+
+TABLES: dict[str, Callable[[Path, Path], str]] = {SUITE: models}

@@ -1,0 +1,322 @@
+"""Race of whole models: our kernels in their linears against PyTorch, eagerly and in CUDA graphs.
+
+    python benchmarks/models/race.py --device cuda:0 --out benchmarks/results/nvidia-h200/models.json
+
+Decoders of real layer sizes with random weights, prompts of 1 to 2048 tokens. ``tirgemm`` has a kernel for each number
+of tokens, ``tirgemm_set`` for each linear one that serves all of them; both are those of shipped records, or defaults.
+``tirgemm_pdl`` has those of ``tirgemm`` with programmatic dependent launch, not certified. All of a variant are made
+first, side by side. A sample is one turn of calls divided by their number, from a synchronised start to a synchronised
+end; ours and PyTorch's turns alternate. ``error`` is the distance of our result from the one in fp32 (on a CPU in
+fp64), ``pytorch_error`` that of the worst of PyTorch's own ways of computing (cuBLAS, cuBLASLt, without sums in fp16),
+of which two may lie twice as far apart, and ours no farther; ``difference`` is that of ours from PyTorch's. A machine
+without a GPU races tiny models, eagerly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import tirgemm  # noqa: E402 - found by the line above
+from benchmarks import command  # noqa: E402
+from benchmarks.models import agreement  # noqa: E402
+from benchmarks.models.alternation import alternating, captured  # noqa: E402
+from benchmarks.models.decoder import MOST_TOKENS, SHAPES, TINY_SHAPES, Decoder  # noqa: E402
+from benchmarks.models.dependent_kernels import dependent_kernels  # noqa: E402
+from benchmarks.models.document import KEY, SUITE, agrees, key_of, speedup, summary  # noqa: E402
+from tirgemm.artifact import Kernel  # noqa: E402
+from tirgemm.bench import results  # noqa: E402
+from tirgemm.detect import device as detect_device  # noqa: E402
+from tirgemm.device import Device  # noqa: E402
+from tirgemm.errors import InvalidRequest  # noqa: E402
+from tirgemm.gemm import Gemm, Range  # noqa: E402
+from tirgemm.kernel_source import Arrived, KernelSource, Policy, Preparation  # noqa: E402
+from tirgemm.torch.acceleration import accelerate  # noqa: E402
+from tirgemm.torch.kernel_table import TABLE, is_tuned  # noqa: E402
+from tirgemm.torch.linear_problems import linears_of  # noqa: E402
+from tirgemm.torch.problems import DTYPES  # noqa: E402
+from tirgemm.tuning.measure.baselines.torch_baseline import pin  # noqa: E402
+from tirgemm.tuning.process.locks import DeviceLock  # noqa: E402
+
+EXACT, SET, DEPENDENT = "tirgemm", "tirgemm_set", "tirgemm_pdl"
+EAGER, GRAPH = "eager", "graph"
+# What is raced where nothing else is asked for.
+ON_GPU: Mapping[str, Sequence[Any]] = {
+    "models": [*SHAPES],
+    "dtypes": ["f16"],
+    "tokens": [1, 16, 128, 512, MOST_TOKENS],
+    "modes": [EAGER, GRAPH],
+    "variants": [EXACT, DEPENDENT, SET],
+}
+ON_CPU: Mapping[str, Sequence[Any]] = {
+    "models": [*TINY_SHAPES],
+    "dtypes": ["f32"],
+    "tokens": [1, 5],
+    "modes": [EAGER],
+    "variants": [EXACT, SET],
+}
+
+
+@dataclass
+class MadeKernels:
+    """A KernelSource of the kernels that were made before the race, by problem, and of those that failed why."""
+
+    tunes = False
+    kernels: dict[Gemm, Kernel] = field(default_factory=dict)
+    failures: dict[Gemm, str] = field(default_factory=dict)
+
+    def lookup(self, gemm: Gemm, device: Device) -> Kernel | None:
+        """The kernel of a problem."""
+        del device
+        return self.kernels.get(gemm)
+
+    def refusal(self, gemm: Gemm, device: Device, policy: Policy) -> str | None:
+        """Why there is none: nothing is made during the race."""
+        del device, policy
+        return self.failures.get(gemm, "it was not made before the race")
+
+    def prepare(self, gemms: Sequence[Gemm], device: Device, policy: Policy, arrived: Arrived) -> Preparation:
+        """Nothing, as all is refused."""
+        del device, policy, arrived
+        preparation = Preparation(tuple(gemms))
+        preparation.finished.set()
+        return preparation
+
+
+@dataclass
+class ModelRace:
+    """What is raced: the decoders by name and dtype, on which device, and the options of the command line."""
+
+    device: Device
+    decoders: dict[tuple[str, str], Decoder]
+    options: argparse.Namespace
+    deadline: float | None
+    made: dict[str, MadeKernels] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def rows_of(self, variant: str) -> list[int | Range]:
+        """For how many rows the layers' linears want kernels."""
+        tokens = self.options.tokens
+        return [Range(1, max(tokens))] if variant == SET else list(tokens)
+
+    def gemms(self, variant: str) -> list[Gemm]:
+        """The problems of all decoders."""
+        each = (
+            gemm
+            for decoder in self.decoders.values()
+            for module, rows in ((decoder.layers, self.rows_of(variant)), (decoder.head, [1]))
+            for linear in linears_of(module, rows)
+            for gemm in linear.gemms
+        )
+        return list(dict.fromkeys(each))
+
+    def make(self, source: KernelSource, variant: str) -> bool:
+        """Make the kernels of all problems of a variant, side by side; whether there was the time."""
+        if variant in self.made or self.over:
+            return variant in self.made
+        made, began = MadeKernels(), time.monotonic()
+        if variant == DEPENDENT:
+            if not self.make(source, EXACT):
+                return False
+            made.kernels, made.failures = dependent_kernels(self.made[EXACT].kernels, self.device)
+            print(f"{variant}: {len(made.kernels)} kernels in {time.monotonic() - began:.1f} s", flush=True)
+        else:
+            gemms = self.gemms(variant)
+            print(f"{variant}: {len(gemms)} kernels are made", flush=True)
+
+            def arrived(kernel: Kernel) -> None:
+                made.kernels[kernel.gemm] = kernel
+                print(f"{time.monotonic() - began:6.1f} s  {kernel!r}", flush=True)
+
+            preparation = source.prepare(gemms, self.device, self.options.policy, arrived)
+            done = preparation.wait(None if self.deadline is None else max(0.0, self.deadline - time.monotonic()))
+            preparation.cancel()
+            if not done:
+                return False
+            made.failures.update(preparation.failures)
+        for gemm, why in made.failures.items():
+            print(f"no kernel for {gemm}: {why}", flush=True)
+        self.made[variant] = made
+        return True
+
+    @contextmanager
+    def served(self, decoder: Decoder, variant: str) -> Iterator[tuple[Decoder, dict[int, list[Kernel]]]]:
+        """A twin of ``decoder`` whose linears run on the variant's kernels, and these by number of tokens; after the
+        block no call has them."""
+        twin, made = decoder.twin(), self.made[variant]
+        layers, head = (
+            accelerate(module, rows=rows, source=made, policy="tuned").gemms
+            for module, rows in ((twin.layers, self.rows_of(variant)), (twin.head, [1]))
+        )
+        of = {
+            tokens: [*(gemm for gemm in layers if gemm.m_min <= tokens <= gemm.m_max), *head]
+            for tokens in self.options.tokens
+        }
+        try:
+            yield twin, {m: [made.kernels[g] for g in gemms if g in made.kernels] for m, gemms in of.items()}
+        finally:
+            for gemm in {*layers, *head} & made.kernels.keys():
+                TABLE.remove(made.kernels[gemm])
+
+    def rows(self, variant: str, done: set[tuple[Any, ...]], about: dict[str, Any]) -> Iterator[results.Row]:
+        """A row of every model, number of tokens and mode that is not ``done``, until the time is over."""
+        for (name, dtype), decoder in self.decoders.items():
+            keys = [key for key in self.keys(variant) if key[:2] == (name, dtype) and key not in done]
+            if not keys or self.over:
+                continue
+            exact = decoder.cast(torch.float32 if self.device.kind == "cuda" else torch.float64)
+            with self.served(decoder, variant) as (twin, kernels):
+                for key in keys:
+                    if not self.over:
+                        row = dict(zip(KEY, key, strict=True))
+                        yield row | self._measured(decoder, twin, exact, key) | _origin(about, kernels[key[2]])
+
+    def keys(self, variant: str) -> list[tuple[Any, ...]]:
+        """What rows there are to be of a variant."""
+        options = self.options
+        places = ((tokens, mode) for tokens in options.tokens for mode in options.modes)
+        return [(*which, *place, variant) for which, place in itertools.product(self.decoders, places)]
+
+    def _measured(self, decoder: Decoder, twin: Decoder, exact: Decoder, key: tuple[Any, ...]) -> results.Row:
+        """The times and the agreement of one row."""
+        _, _, tokens, mode, _ = key
+        x = decoder.prompts(tokens)
+        ways: dict[str, Callable[[], Any]] = {"ours": lambda: twin(x), "pytorch": lambda: decoder(x)}
+        reference = exact(x)
+        worst = agreement.error_of_pytorch(ways["pytorch"], reference, self.device.kind)
+        outputs = {way: call() for way, call in ways.items()}
+        if mode == GRAPH:
+            graphs = {way: captured(call) for way, call in ways.items()}
+            ways = {way: graph.replay for way, (graph, _) in graphs.items()}
+            outputs = {way: output for way, (_, output) in graphs.items()}
+        synchronise = torch.cuda.synchronize if self.device.kind == "cuda" else _nothing
+        with DeviceLock(self.device.lock_key, self.options.lock_dir):
+            samples = alternating(ways, self.options.turns, self.options.turn_seconds, synchronise)
+        return {
+            "samples_ms": results.rounded(samples["ours"]),
+            "pytorch_samples_ms": results.rounded(samples["pytorch"]),
+            "error": agreement.distance(outputs["ours"], reference),
+            "pytorch_error": worst,
+            "difference": agreement.distance(outputs["ours"], outputs["pytorch"]),
+        }
+
+
+def main(arguments: list[str], source: KernelSource | None = None) -> int:
+    """The command line. ``source``: where kernels come from, by default the data folder."""
+    options = _parser().parse_args(arguments)
+    device = detect_device(options.device)
+    if not device.present:
+        raise InvalidRequest(f"device {options.device} is only named; models run on a device that is here")
+    for name, usual in (ON_GPU if device.kind == "cuda" else ON_CPU).items():
+        setattr(options, name, getattr(options, name) or list(usual))
+    if not 1 <= min(options.tokens) <= max(options.tokens) <= MOST_TOKENS:
+        raise InvalidRequest(f"tokens are {options.tokens}; they must be from 1 to {MOST_TOKENS}")
+    if GRAPH in options.modes and device.kind != "cuda":
+        raise InvalidRequest("mode graph needs a GPU: CUDA graphs are captured there")
+    if DEPENDENT in options.variants and device.kind != "cuda":
+        raise InvalidRequest(f"variant {DEPENDENT} needs a GPU: a CPU has no dependent launches")
+    about = results.environment(device, ROOT, options.commit)
+    document = _document(options, about)
+    deadline = time.monotonic() + options.limit if options.limit is not None else None
+    with torch.no_grad():
+        pin(torch)
+        decoders = {
+            (name, dtype): Decoder((SHAPES | TINY_SHAPES)[name], device.name, DTYPES[dtype])
+            for name in options.models
+            for dtype in options.dtypes
+        }
+        race = ModelRace(device, decoders, options, deadline)
+        done = {key_of(row) for row in document["rows"]}
+        keys = {variant: race.keys(variant) for variant in options.variants}
+        kernels = source or tirgemm.LocalKernels(options.data)
+        for variant in options.variants:
+            if all(key in done for key in keys[variant]) or not race.make(kernels, variant):
+                continue
+            for row in race.rows(variant, done, about):
+                document["rows"].append(row)
+                document["summary"] = summary(document["rows"])
+                results.write(options.out, document)
+                done.add(key_of(row))
+                print(", ".join(map(str, key_of(row))), f"{speedup(row):.3f} x PyTorch", flush=True)
+    for name, each in document["summary"].items():
+        print(f"{name}: geomean {each['geomean']:.3f}, worst {each['min']:.3f}, {each['count']} rows")
+    wrong = [row for row in document["rows"] if not agrees(row)]
+    for row in wrong:
+        print(f"{key_of(row)}: error {row['error']:.3g}, that of PyTorch's own ways up to {row['pytorch_error']:.3g}")
+    left = [key for of_variant in keys.values() for key in of_variant if key not in done]
+    if left:
+        print(f"{len(left)} rows are left: run it again with --resume")
+    return 1 if left or wrong else 0
+
+
+def _origin(about: Mapping[str, Any], kernels: Sequence[Kernel]) -> results.Row:
+    """Where a row comes from: its kernels by what they were selected as, and one hash of all their sources."""
+    digests = sorted(digest for kernel in kernels for digest in _sources(kernel))
+    roles = Counter("tuned" if is_tuned(kernel) else "default" for kernel in kernels)
+    sha256 = hashlib.sha256("".join(digests).encode()).hexdigest()
+    return {"kernels": dict(roles)} | results.measured_at(about, sha256)
+
+
+def _sources(kernel: Kernel) -> list[str]:
+    return [digest for member in kernel.manifest.kernels for digest in member.sources.values()]
+
+
+def _document(options: argparse.Namespace, about: dict[str, Any]) -> results.Document:
+    """The results file, with the rows that it has where they are kept. Raises InvalidRequest."""
+    document: results.Document = {"format": 1, "suite": SUITE, "regime": "models", "environment": about, "rows": []}
+    if options.resume and options.out.exists():
+        try:
+            old = results.load(options.out)
+            rows, before = list(old["rows"]), dict(old["environment"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidRequest(f"{options.out} is not a results file, so that nothing can be resumed") from error
+        changed = [name for name in about if name not in ("date", "commit") and before.get(name) != about[name]]
+        if changed:
+            raise InvalidRequest(f"{options.out} was measured elsewhere: {', '.join(changed)}; leave out --resume")
+        document["rows"] = rows
+    return document | {"summary": summary(document["rows"])}
+
+
+def _nothing() -> None:
+    """A CPU's calls have ended when they return."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--device", default="cuda:0")
+    made.add_argument("--models", nargs="+", choices=[*SHAPES, *TINY_SHAPES], help="on a GPU the large, else the tiny")
+    made.add_argument("--dtypes", nargs="+", choices=[*DTYPES], help="on a GPU f16, else f32")
+    made.add_argument("--tokens", nargs="+", type=int, help="of the prompts")
+    made.add_argument("--modes", nargs="+", choices=(EAGER, GRAPH), help="on a GPU both, else eager")
+    made.add_argument("--variants", nargs="+", choices=(EXACT, DEPENDENT, SET), help="on a GPU all")
+    made.add_argument("--policy", choices=("tuned", "shipped", "default"), default="default", help="what may be made")
+    made.add_argument("--turns", type=int, default=30, help="samples of a row")
+    made.add_argument("--turn-seconds", type=float, default=0.008, help="about how long a sample takes")
+    made.add_argument("--limit", type=float, default=None, help="begin no row after so many seconds")
+    made.add_argument("--resume", action="store_true", help="keep the rows that the file has")
+    made.add_argument("--data", type=Path, default=None, help="the data folder; by default the user's")
+    made.add_argument("--lock-dir", type=Path, default=None, help="where the devices' locks lie")
+    made.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
+    made.add_argument("--out", type=Path, required=True)
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(lambda: main(sys.argv[1:])))

@@ -1,0 +1,120 @@
+"""The race of whole models, on the CPU with tiny ones, and the check and the table of its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import check
+from benchmarks.history import History
+from benchmarks.models import document as models
+from tests.helpers.sample_source import SampleSource
+from tirgemm.bench.results import load, write
+from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Gemm
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytestmark = pytest.mark.torch
+
+MODELS = ["mixtral-attention-tiny", "qwen-tiny"]
+
+
+def race(tmp_path: Path, *more: str, source: Any = None) -> int:
+    from benchmarks.models.race import main
+
+    options = ["--device", "cpu", "--tokens", "1", "3", "--turns", "3", "--turn-seconds", "0.001", *more]
+    return main([*options, "--lock-dir", str(tmp_path), "--out", str(tmp_path / models.FILE)], source)
+
+
+def rows_of(path: Path) -> list[Any]:
+    rows: list[Any] = load(path)["rows"]
+    return rows
+
+
+@pytest.fixture(scope="module")
+def raced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of both variants of one tiny model, one of whose kernels cannot be made."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("models")
+    source = SampleSource(fails=False)
+    assert race(folder, "--models", MODELS[0], source=source) == 0
+    assert len(source.made) == 2 * 3
+    assert [len(group) for group in source.groups] == [4, 2], "two linears for 1 and 3, then for 1..3 rows"
+    return folder / models.FILE
+
+
+def test_every_row_is_raced_against_pytorch_and_agrees_with_it(raced: Path) -> None:
+    rows = rows_of(raced)
+    assert [models.key_of(row) for row in rows] == [
+        (MODELS[0], "f32", tokens, "eager", variant) for variant in ("tirgemm", "tirgemm_set") for tokens in (1, 3)
+    ]
+    for row in rows:
+        assert len(row["samples_ms"]) == len(row["pytorch_samples_ms"]) == 3
+        assert 0 < row["difference"] < 1e-5, "not PyTorch's own kernels"
+        assert row["kernels"] == {"default": 2}
+    assert check.problems(raced, history=History(Path("/"))) == []
+
+
+def test_resuming_keeps_rows_and_adds_what_is_missing(raced: Path, tmp_path: Path) -> None:
+    document = load(raced)
+    kept = document["rows"].pop(0)
+    document["summary"] = models.summary(document["rows"])
+    write(tmp_path / models.FILE, document)
+    assert race(tmp_path, "--models", MODELS[0], "--resume", source=SampleSource()) == 0
+    rows = rows_of(tmp_path / models.FILE)
+    assert rows[:3] == document["rows"]
+    assert models.key_of(rows[3]) == models.key_of(kept)
+    assert race(tmp_path, "--models", *MODELS, "--resume", "--limit", "0", source=SampleSource()) == 1
+    assert rows_of(tmp_path / models.FILE) == rows
+    (tmp_path / models.FILE).write_text("{}")
+    with pytest.raises(InvalidRequest, match="is not a results file"):
+        race(tmp_path, "--resume")
+
+
+def test_linears_without_a_kernel_are_pytorchs(tmp_path: Path) -> None:
+    source = SampleSource(fails=True)
+    assert race(tmp_path, "--models", MODELS[1], "--tokens", "2", "--variants", "tirgemm", source=source) == 0
+    assert Gemm.parse("2x32x32:f32:nt:bias") in source.asked
+    (row,) = rows_of(tmp_path / models.FILE)
+    assert (row["difference"], row["kernels"]) == (0, {})
+
+
+def test_what_is_wrong_with_a_file_is_said(raced: Path, tmp_path: Path) -> None:
+    document = load(raced)
+    rows = document["rows"]
+    rows[0]["error"] = 3 * rows[0]["pytorch_error"]
+    rows[1]["samples_ms"].pop()
+    rows[2]["samples_ms"][0] = 0
+    rows.append(rows[3])
+    write(tmp_path / models.FILE, document)
+    wrong = check.problems(tmp_path / models.FILE, history=History(Path("/")))
+    for part in ("its error is", "has 2 samples of ours", "not above 0", "is there twice", "its summary is not"):
+        assert sum(part in sentence for sentence in wrong) == 1, part
+
+
+def test_the_table_has_medians_and_speedups(raced: Path, tmp_path: Path) -> None:
+    document = load(raced)
+    for row in document["rows"]:
+        row["samples_ms"], row["pytorch_samples_ms"] = [2.0, 2.0, 2.0], [1.0, 3.0, 9.0]
+    write(tmp_path / models.FILE, document)
+    table = models.models(tmp_path, tmp_path)
+    assert "| model | dtype | tokens | PyTorch, eager, ms | tirgemm, eager | tirgemm_set, eager |" in table
+    assert f"| {MODELS[0]} | f32 | 3 | 3.000 | 1.500 | 1.500 |" in table
+    assert "| geomean (least) |  |  |  | 1.500 (1.500) | 1.500 (1.500) |" in table
+    assert models.models(tmp_path / "none", tmp_path).startswith("Not measured yet: `python benchmarks/models/race.py")
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--tokens", "0"], "they must be from 1 to 2048"),
+        (["--modes", "graph"], "mode graph needs a GPU"),
+        (["--variants", "tirgemm_pdl"], "variant tirgemm_pdl needs a GPU"),
+        (["--device", "sm_90a"], "is only named"),
+    ],
+)
+def test_what_cannot_be_raced_is_refused(more: list[str], says: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        race(tmp_path, *more)

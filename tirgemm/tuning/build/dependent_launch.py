@@ -1,0 +1,65 @@
+"""Programmatic dependent launch of whole calls: a kernel is launched while the one before it in the stream ends.
+
+Every kernel of a call waits at its entry for all that is ahead of it (``griddepcontrol.wait``, PTX ISA, from sm_90 on)
+and reads and writes nothing before; what overlaps is the launch itself. It lets the next one be launched as soon as all
+of its own blocks run. A kernel that does not ask for it, such as PyTorch's, begins as ever.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.errors import BuildFailed
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import ARCHITECTURES
+from tirgemm.launch import DEPENDENT_LAUNCH, KernelLaunch
+from tirgemm.tuning.build import compile as plain
+from tirgemm.tuning.build.binary import Binary
+
+# The name of the function here that a build pool compiles with.
+BUILDER = f"{__name__}:build"
+_FIRST_ARCH = 90
+_WAIT = (
+    '\n  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");'
+    '\n  asm volatile("griddepcontrol.wait;" ::: "memory");'
+)
+
+
+def build(gemm: Gemm, config: Config, device: Device) -> Binary:
+    """As ``tirgemm.tuning.build.compile.build``, for dependent launches. Raises BuildFailed, InvalidConfig."""
+    if device.kind != "cuda" or int(re.sub(r"\D", "", device.arch)) < _FIRST_ARCH:
+        able = ", ".join(arch for arch in ARCHITECTURES if int(re.sub(r"\D", "", arch)) >= _FIRST_ARCH)
+        raise BuildFailed(f"programmatic dependent launch is for {able}, not for {device.arch}")
+    return with_dependent_launch(plain.build(gemm, config, device), device.arch)
+
+
+def with_dependent_launch(binary: Binary, arch: str) -> Binary:
+    """The same kernels, compiled again from their source to wait at their entry, each with the launch attribute. Raises
+    BuildFailed."""
+    from tirgemm.tuning.driver.nvrtc import compile_source
+
+    source = binary.sources["kernel.cu"]
+    for kernel in binary.launch.kernels:
+        source = waiting_at_entry(source, kernel.symbol)
+    cubin = compile_source(source, arch)
+    launch = replace(binary.launch, kernels=tuple(_dependent(kernel) for kernel in binary.launch.kernels))
+    return replace(
+        binary, data=cubin.data, launch=launch, sources=binary.sources | {"kernel.cu": source}, flags=cubin.flags
+    )
+
+
+def waiting_at_entry(source: str, symbol: str) -> str:
+    """CUDA source in which the kernel of that name waits before anything else. Raises BuildFailed where it has none."""
+    entry = re.compile(rf"(__global__[^;{{}}]*\b{re.escape(symbol)}\([^;{{}}]*\)\s*\{{)")
+    waiting, count = entry.subn(lambda match: match[1] + _WAIT, source)
+    if count != 1:
+        raise BuildFailed(f"the source defines {count} kernels {symbol}; there must be one")
+    return waiting
+
+
+def _dependent(kernel: KernelLaunch) -> KernelLaunch:
+    others = tuple(attribute for attribute in kernel.attributes if attribute[0] != DEPENDENT_LAUNCH[0])
+    return replace(kernel, attributes=(*others, DEPENDENT_LAUNCH))

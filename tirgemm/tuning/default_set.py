@@ -1,0 +1,109 @@
+"""Kernel sets of default configs: a range of m cut by expected times, each part's kernel certified, no search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tirgemm.artifact.manifest import MAX_KERNELS
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.errors import InvalidConfig, Unsupported
+from tirgemm.families import Family, refusal
+from tirgemm.families.base import require_valid
+from tirgemm.families.choice import expected_time_us, ranked_defaults
+from tirgemm.families.common.ranking_model import ranking_model
+from tirgemm.gemm import Gemm, Range, Regime
+from tirgemm.tuning.finish import Finalist
+from tirgemm.tuning.kernel_set.partition import Loss, partition
+from tirgemm.tuning.kernel_set.sizes import searched_sizes
+from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning.set_members import Member, set_record
+from tirgemm.tuning.tune import Tuning
+from tirgemm.tuning.tuning_task import Control, chosen_families
+
+# What a config of a set may be expected to lose at a size: less than by what the model errs.
+EXPECTED_LOSS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultPart:
+    """A part of a range of m, as a problem of its own, and the config that serves it."""
+
+    gemm: Gemm
+    config: Config
+
+
+def default_parts(gemm: Gemm, device: Device, regime: Regime) -> list[DefaultPart]:
+    """The parts of a problem's range of m, ascending, each with the default of one of the sizes.
+
+    As few as are expected to lose no more than ``EXPECTED_LOSS`` at any size. Raises Unsupported.
+    """
+    assert isinstance(gemm.m, Range)
+    sizes, problems, defaults = [], [], dict[Config, Family]()
+    for size in searched_sizes(gemm.m):
+        problem = gemm.with_(m=Range(gemm.m.low, size))
+        try:
+            families = chosen_families(problem, device, None)
+        except Unsupported:
+            if size == gemm.m.high:
+                raise
+            continue
+        family, config = ranked_defaults(families, problem, device, regime)[0]
+        sizes.append(size)
+        problems.append(problem)
+        defaults[config] = family
+    losses = [_losses(problem, defaults, device, regime) for problem in problems]
+    # A kernel must be valid for the largest m that it serves; smaller ones it takes whatever its tiles are.
+    refused = {
+        (first, last, config)
+        for last, problem in enumerate(problems)
+        for config, family in defaults.items()
+        if not _is_valid(problem, family, config, device)
+        for first in range(last + 1)
+    }
+    parts, low = [], gemm.m.low
+    for segment in partition(losses, list(defaults), tolerance=EXPECTED_LOSS, most=MAX_KERNELS, refused=refused):
+        high = sizes[segment.last]
+        parts.append(DefaultPart(gemm.with_(m=Range(low, high)), segment.config))
+        low = high + 1
+    return parts
+
+
+def _losses(gemm: Gemm, configs: dict[Config, Family], device: Device, regime: Regime) -> dict[Config, Loss]:
+    """What each of the configs is expected to lose at a problem's largest m against the fastest."""
+    model = ranking_model(device)
+    times = {c: expected_time_us(family, c, gemm, device, regime, model) for c, family in configs.items()}
+    best = min(times.values())
+    return {config: Loss(us / best, us / best) for config, us in times.items()}
+
+
+def _is_valid(gemm: Gemm, family: Family, config: Config, device: Device) -> bool:
+    if refusal(family, gemm, device) is not None:
+        return False
+    with suppress(InvalidConfig):
+        require_valid(family, gemm, config, device)
+        return True
+    return False
+
+
+def default_set(whole: Tuning, parts: Sequence[DefaultPart]) -> KernelRecord:
+    """The kernels of the parts, built, certified, timed and stored as the fallback of ``whole``. Raises what ends
+    it."""
+    whole.raise_if_cancelled()
+    if len(parts) == 1:
+        return whole.evaluator.certified_default(parts[0].config)
+    members = []
+    for part in parts:
+        whole.raise_if_cancelled()
+        tuning = Tuning(
+            part.gemm, whole.workbench, whole.regime, seed=whole.seed, control=Control(cancel=whole.end.cancel)
+        )
+        record = tuning.evaluator.certified_default(part.config)
+        binary = tuning.evaluator.build_of(part.config)
+        assert binary is not None
+        assert record.certificate is not None
+        finalist = Finalist(part.config, binary, whole.store.get_blob(record.artifact_sha256))
+        members.append(Member(part.gemm, finalist, record.certificate, record.timings))
+    return set_record(whole, members, trials=0, role="fallback")
