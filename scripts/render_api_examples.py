@@ -12,7 +12,6 @@ Ids, times, hashes, keys and the machine's name are replaced, so that a second r
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import re
 import sys
@@ -40,7 +39,8 @@ from tirgemm.service.settings import Settings
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scripts.stored_kernel import gpu_kernel  # noqa: E402 - found by the line above
+from scripts.example_values import ELIDED, WORKER, Normaliser  # noqa: E402 - found by the line above
+from scripts.stored_kernel import gpu_kernel  # noqa: E402
 
 FILES = (ROOT / "docs" / "api.md", ROOT / "docs" / "artifact.md")
 BLOCK = re.compile(r"(<!-- example:([a-z-]+) -->\n)(.*?)(<!-- /example:\2 -->)", re.DOTALL)
@@ -56,11 +56,9 @@ SHOWN_HEADERS = tuple(_HEADERS.split())
 # Members whose own members depend on the machine, the family and the search.
 FREE = {"pruned", "statuses", "space", "config", "knobs", "environment", "conditions", "baselines", "peak_tflops"}
 EXPLAINED_ELSEWHERE = ("kernels.0.memory.accesses", "kernels.0.opcodes", "kernels.0.occupancy.limits")
+# Of a job's document, where another member is what an example is about.
+_JOB = ("device", "budget", "links")
 WIDTH = 110
-# Stands for what another example shows, or what is binary; agrees with anything.
-ELIDED = "…"
-# What the examples call the machine, whatever it is.
-CPU_MODEL, CPU_KEY, WORKER = "AMD EPYC 9575F", "cpu:x86-64-v4:amd-epyc-9575f:2:1f0c9a3b", "tuner:4711:1f0c9a3b"
 
 
 @dataclass
@@ -132,8 +130,13 @@ def untuned(recorder: Recorder, state: ServiceState) -> None:
     job = record("building", "POST", "/v1/kernels", asked, {"Prefer": "wait=0"}).json()["job"]["id"]
     record("jobs", "GET", "/v1/jobs?status=queued&limit=1")
     record("unknown-filter", "GET", "/v1/jobs?state=queued")
+    record("prioritised", "PATCH", f"/v1/jobs/{job}", {"priority": 5}, elide=_JOB)
     record("cancel", "DELETE", f"/v1/jobs/{job}")
     record("cancelled-events", "GET", f"/v1/jobs/{job}/events")
+    record("retried", "POST", f"/v1/jobs/{job}/retry", {"reason": "cancelled by mistake"}, elide=_JOB)
+    together = {"gemms": ["133x67x31"], "shapes": [[67, 31]], "problem": {"m": 135}, "budget": {"trials": 12}}
+    batch = record("batch", "POST", "/v1/batches", together).json()
+    state.batches.cancel(batch["id"])
 
 
 def tuned(recorder: Recorder, state: ServiceState) -> None:
@@ -261,53 +264,13 @@ def _first_of_each_kind(stream: str) -> str:
     return "\n\n".join(shown.values())
 
 
-# -- what differs from run to run -------------------------------------------------------------------
-
-
-class Normaliser:
-    """Replaces what is volatile by what looks the same: the first id of a run is always the same id, and so on."""
-
-    def __init__(self, public_key: str) -> None:
-        self._public_key = public_key
-        self._seen: dict[str, str] = {}
-
-    def document(self, value: Any) -> Any:
-        """A JSON document with the same done to every text in it."""
-        return json.loads(self(json.dumps(value, ensure_ascii=False)))
-
-    def __call__(self, text: str) -> str:
-        device = detect("cpu")
-        text = text.replace(device.key, CPU_KEY)
-        text = text.replace(f'"model": {json.dumps(device.model)}', f'"model": "{CPU_MODEL}"')
-        text = text.replace(self._public_key, "ed25519:Zm9yIHRoZSBwdWJsaWMga2V5IG9mIHRoZSBzZXJ2aWNlIQ=")
-        text = re.sub(r'"(uuid)": "cpu-[^"]*"', r'"\1": "cpu-1f0c9a3b"', text)
-        text = re.sub(r'"features": \[[^\]]*\]', '"features": ["avx2", "avx512f", "f16c", "fma", "…"]', text)
-        text = re.sub(r'[^" ]+:\d+:[0-9a-f]{8}(?=")', lambda f: f[0] if f[0] == CPU_KEY else WORKER, text)
-        text = re.sub(r"(?<![:.\w])\d+\.\d{3,}\b", lambda match: f"{float(match[0]):.3g}", text)
-        text = re.sub(r"\b[0-9a-f]{64}\b", lambda match: self._named(match[0], 12) + ELIDED, text)
-        text = re.sub(r"\b[0-9a-f]{16}\b", lambda match: self._named(match[0], 16), text)
-        text = re.sub(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d", "2026-08-01T12:00:00", text)
-        text = re.sub(r"(?<=T12:00:00)\.\d+", lambda match: "." + "0" * (len(match[0]) - 1), text)
-        return re.sub(r'"(memory_bytes|clock_mhz|loadavg)": [1-9][\d.]*', _round_machine, text)
-
-    def _named(self, value: str, digits: int) -> str:
-        if value in {known[:digits] for known in self._seen.values()}:
-            return value  # replaced before
-        fresh = hashlib.sha256(f"example {len(self._seen)}".encode()).hexdigest()
-        return self._seen.setdefault(value, fresh)[:digits]
-
-
-def _round_machine(match: re.Match[str]) -> str:
-    return f'"{match[1]}": { {"memory_bytes": 2**35, "clock_mhz": 3300, "loadavg": 1.0}[match[1]] }'
-
-
 # -- comparing and writing ---------------------------------------------------------------------------
 
 
 def structure(block: str) -> Any:
     """What of an example must not change unseen: status line, header names, and the keys of its documents."""
     text = re.sub(r"^```\w+\n|```\n$", "", block)
-    if not text.startswith(("GET ", "POST ", "PUT ", "HEAD ", "DELETE ")):
+    if not text.startswith(("GET ", "POST ", "PUT ", "PATCH ", "HEAD ", "DELETE ")):
         return keys(json.loads(text))
     answer = text[text.index("\nHTTP/1.1 ") + 1 :]
     head, _, body = answer.partition("\n\n")

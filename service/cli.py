@@ -45,6 +45,12 @@ COMMANDS = (
         "List every recorded candidate of GEMM with its time.",
     ),
     Command("compare", "tirgemm.service.commands.compare:compare", ("client",), "Compare two artifacts, knob by knob."),
+    Command(
+        "reproduce",
+        "tirgemm.service.commands.reproduce:reproduce",
+        ("tune",),
+        "Build a kernel again, and say whether its hash and its figure hold.",
+    ),
     Command("show", "tirgemm.service.commands.show:show", ("client",), "Show what an artifact is, or its source."),
     Command(
         "export", "tirgemm.service.commands.export:export", ("client",), "Write a kernel as a single-file library."
@@ -61,12 +67,24 @@ COMMANDS = (
         "bench", "tirgemm.service.commands.bench:bench", ("tune",), "Measure a suite of shapes into a results file."
     ),
     Command("ladder", "tirgemm.service.commands.ladder:ladder", ("tune",), "Measure the simt ladder, rung by rung."),
-    Command("jobs", "tirgemm._commands.jobs:app", ("client",), "List, watch and cancel the tuning jobs of a service."),
+    Command(
+        "jobs",
+        "tirgemm._commands.jobs:app",
+        ("client",),
+        "List, watch, cancel, retry and reorder the tuning jobs of a service.",
+    ),
+    Command(
+        "batches",
+        "tirgemm._commands.batches:app",
+        ("client",),
+        "Submit, list, watch and cancel batches of a service: problems that are tuned together.",
+    ),
+    Command("lock", "tirgemm._commands.lock:lock", ("client",), "Write down the artifacts that a deployment uses."),
     Command(
         "kernels",
         "tirgemm.service.commands.kernels:app",
         ("client",),
-        "List, show and delete kernels of a service or of a tuning database.",
+        "List, show, pin and delete kernels of a service or of a tuning database.",
     ),
     Command(
         "keys",
@@ -75,7 +93,10 @@ COMMANDS = (
         "Make, list and revoke the API keys of a service; list its audit log.",
     ),
     Command(
-        "db", "tirgemm.service.commands.db:app", ("tune",), "Inspect, export, import and merge the tuning database."
+        "db",
+        "tirgemm.service.commands.db:app",
+        ("tune",),
+        "Inspect, export, import, merge, prune and back up the tuning database.",
     ),
 )
 

@@ -13,6 +13,8 @@ from tirgemm._user_folders import SERVER_LOCK, SIGNING_KEY, user_data
 from tirgemm.errors import InvalidRequest
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS
 from tirgemm.tuning.process.locks import default_lock_dir
+from tirgemm.tuning_db.job_values import MAX_PRIORITY, MIN_PRIORITY
+from tirgemm.tuning_db.queue.job_rows import MAX_RETRIES
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_HEADER_BYTES = 64 * 1024
@@ -50,6 +52,8 @@ class Settings(BaseSettings):
     """The longest ``Prefer: wait=N`` that is honoured."""
     max_queued: Annotated[int, Field(ge=1, le=100_000)] = 1000
     """How many jobs may wait; a request for another one is told to come back."""
+    max_retries: Annotated[int, Field(ge=0, le=100)] = MAX_RETRIES
+    """How often a job that failed or was cancelled may be put back into the queue."""
     insecure: bool = False
     """Whether to listen on other addresses than loopback although there is no API key."""
     key_requests_per_second: Annotated[float, Field(gt=0, le=1e6)] = 200.0
@@ -60,6 +64,8 @@ class Settings(BaseSettings):
     """Trials that the jobs of one key may ask for within a day."""
     key_bytes_stored: Annotated[int, Field(ge=1, lt=2**63)] = 100 * 2**30
     """Bytes of the artifacts that the jobs of one key may make."""
+    key_priority: Annotated[int, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = 10
+    """The highest priority that a key of the scope tune may give; one of the scope admin may give any."""
     max_trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)] = 4096
     max_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 4 * 3600.0
 

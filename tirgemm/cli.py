@@ -16,7 +16,7 @@ from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
 from tirgemm._terminal.progress_view import console_view
 from tirgemm._terminal.tables import Table
-from tirgemm.errors import Interrupted
+from tirgemm.errors import Interrupted, InvalidRequest
 from tirgemm.events import Phase
 from tirgemm.progress import ProgressTracker, role_words
 
@@ -94,9 +94,21 @@ def get(
     retune: Annotated[
         bool, typer.Option("--retune", help="Go on with the search, by --trials further candidates, whatever there is.")
     ] = False,
+    priority: Annotated[int | None, typer.Option(help="Of a new job: higher first, 0 by default.")] = None,
+    window: Annotated[
+        str | None, typer.Option(help="The hours, in UTC, in which a new job may start, such as 22:00-06:00.")
+    ] = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Take it from the cache and ask the service nothing.")
     ] = False,
+    locked: Annotated[
+        Path | None,
+        typer.Option("--locked", metavar="FILE", help="Take exactly what this lock file has for GEMM, or that name."),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="DIR", help="With --locked: look into this folder first."),
+    ] = None,
     trust: Annotated[
         list[str] | None,
         typer.Option(
@@ -112,9 +124,25 @@ def get(
     from tirgemm.gemm import Gemm, regime_named
     from tirgemm.timings import Timings
 
+    if locked is not None:
+        if retune or default or any(value is not None for value in (wait, effort, trials, seconds, seed)):
+            raise InvalidRequest("--locked takes what is locked and tunes nothing: leave out what concerns a search")
+        with _client(url, trust, offline=offline) as client, told_as_options():
+            data = client.locked_package(
+                locked, gemm, folder=folder, device=device, regime=regime, verify=not unverified
+            )
+            package = read(data, client.trust)
+        path = out or Path(f"{gemm.replace(':', '-').replace('=', '').replace('/', '-')}.tirgemm")
+        path.write_bytes(data)
+        told = {"file": str(path), "gemm": str(package.manifest.gemm), "artifact_sha256": package.sha256}
+        console.emit(as_json, told, lambda: console.out.print(f"{path}  {package.sha256}, as it is locked"))
+        return
+    if folder is not None:
+        raise InvalidRequest("--from is where --locked looks for artifacts; give that, too")
     problem = Gemm.parse(gemm)
     target: Any = detect() if device is None else device
     budget = {k: v for k, v in (("trials", trials), ("seconds", seconds)) if v is not None}
+    queue = {k: v for k, v in (("priority", priority), ("window", window)) if v is not None}
     patience: Any = "fallback" if default or fallback else True if wait is None else wait
     tracker = ProgressTracker(str(problem), phase=Phase.QUEUED)
     with _client(url, trust, offline=offline) as client, console_view(tracker, console.err, quiet=as_json) as view:
@@ -131,6 +159,7 @@ def get(
                     seed=seed,
                     retune=retune,
                     verify=not unverified,
+                    queue=queue,
                 )
         except KeyboardInterrupt as error:
             words = f"no longer waiting for {problem}; a job that {url} has begun goes on: `tirgemm jobs list` shows it"
@@ -338,8 +367,6 @@ def _client(url: str, given: list[str] | None, *, offline: bool = False) -> Clie
 
 
 def _file_of_keys(given: list[str]) -> Path:
-    from tirgemm.errors import InvalidRequest
-
     if len(given) > 1:
         raise typer.BadParameter("--trust takes any number of keys (ed25519:...) or one file of keys, not both")
     if not Path(given[0]).is_file():
@@ -349,8 +376,6 @@ def _file_of_keys(given: list[str]) -> Path:
 
 def _array(path: Path) -> Any:
     import numpy as np
-
-    from tirgemm.errors import InvalidRequest
 
     try:
         return np.load(path, allow_pickle=False)

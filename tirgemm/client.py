@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +12,7 @@ from tirgemm import artifact
 from tirgemm._client.api_key import key_header
 from tirgemm._client.arguments import (
     Document,
+    SearchWish,
     Trusted,
     Wait,
     as_gemm,
@@ -26,9 +27,11 @@ from tirgemm._client.artifact_source import ArtifactSource
 from tirgemm._client.cache import LOG, Cache
 from tirgemm._client.http import ServiceConnection
 from tirgemm._client.kernel_index import CachedKernel, KernelIndex
+from tirgemm._client.locked_artifacts import LockedArtifacts
 from tirgemm._client.requested_kernel import RequestedKernel
-from tirgemm._client.server_events import ReceivedEvent
 from tirgemm._client.server_trust import ServerTrust
+from tirgemm._client.service_batches import ServiceBatches
+from tirgemm._client.service_jobs import ServiceJobs
 from tirgemm._client.watch import kernel_of, watch
 from tirgemm._terminal.progress_view import both, python_view
 from tirgemm._user_folders import user_cache
@@ -57,7 +60,7 @@ class Submitted:
         return str(self.job["id"]) if self.job else ""
 
 
-class Client:
+class Client(ServiceJobs, ServiceBatches, LockedArtifacts):
     """A tirgemm service at ``url``.
 
     ``trust`` says whose signatures are accepted: a key (``ed25519:...``), several, a file of keys, or a Trust. None is
@@ -99,10 +102,6 @@ class Client:
         self._artifacts = ArtifactSource(self._session, self._server, self.cache, self.index)
 
     @property
-    def url(self) -> str:
-        return self._session.url
-
-    @property
     def trust(self) -> Trust:
         """Whose artifacts this client accepts."""
         return self._server.trust
@@ -132,6 +131,7 @@ class Client:
         seed: int | None = None,
         retune: bool = False,
         verify: bool = True,
+        queue: Mapping[str, Any] | None = None,
         check_device: bool = True,
         **fields: Any,
     ) -> Kernel:
@@ -142,7 +142,8 @@ class Client:
         ``"fallback"`` takes the default kernel as soon as it is there. ``effort`` (``none``, ``quick``, ``standard``,
         ``exhaustive``), ``budget`` (``trials``, ``seconds``: at most) and ``seed`` are the search's, the service's own
         by default; more of them than was spent on the kernel that is there goes on with the search, and so does
-        ``retune``, by ``trials`` further candidates. ``on_event`` sees the job's events, and ``download``; ``progress``
+        ``retune``, by ``trials`` further candidates. ``queue`` (``priority``, ``window`` such as "22:00-06:00" in UTC)
+        says how a new job waits. ``on_event`` sees the job's events, and ``download``; ``progress``
         shows them, in a notebook by itself. ``verify=False`` takes a kernel without a passed certificate too, such as a
         cross-compiled build. ``check_device=False`` loads what cannot run here.
 
@@ -164,6 +165,7 @@ class Client:
                 seed=seed,
                 retune=retune,
                 verify=verify,
+                queue=queue,
             )
             data = self.package(document, gemm, device=device, regime=regime, verify=verify, on_event=tell)
         return artifact.load(data, trust=self.trust, check_device=check_device)
@@ -181,12 +183,12 @@ class Client:
         seed: int | None = None,
         retune: bool = False,
         verify: bool = True,
+        queue: Mapping[str, Any] | None = None,
     ) -> Document:
         """The kernel document that ``kernel`` loads. ``verify=False`` accepts a build that nobody ran."""
         problem, deadline = as_gemm(gemm, None, None, {}), deadline_of(wait)
-        body = request_body(
-            problem, device, regime, effort=effort, budget=budget, seed=seed, retune=retune, verify=verify
-        )
+        search = SearchWish(effort, budget, seed, retune=retune, verify=verify, queue=queue)
+        body = request_body(problem, device, regime, search)
         cached = None if retune else self.cached(problem, device=body["device"], regime=regime, verify=verify)
         if self.offline:
             return self._offline(cached, body)
@@ -262,6 +264,11 @@ class Client:
         """Delete a kernel from the service; what was measured for it stays, and makes the next one quick."""
         self._session.request("DELETE", f"/v1/kernels/{kernel_id}")
 
+    def pin(self, kernel_id: str, *, pinned: bool = True) -> Document:
+        """Pin a kernel, so that it is the answer whatever is tuned later, or unpin it; the kernel document."""
+        method = "PUT" if pinned else "DELETE"
+        return self._session.request(method, f"/v1/kernels/{kernel_id}/pin").body
+
     def submit(
         self,
         gemm: Gemm | str,
@@ -273,6 +280,7 @@ class Client:
         seed: int | None = None,
         retune: bool = False,
         verify: bool = True,
+        queue: Mapping[str, Any] | None = None,
         prefer_wait: int | None = 0,
     ) -> Submitted:
         """Ask without waiting: the kernel where the service has it, else the job that tunes it.
@@ -281,39 +289,9 @@ class Client:
         fallback by itself.
         """
         problem = as_gemm(gemm, None, None, {})
-        body = request_body(
-            problem, device, regime, effort=effort, budget=budget, seed=seed, retune=retune, verify=verify
-        )
+        search = SearchWish(effort, budget, seed, retune=retune, verify=verify, queue=queue)
+        body = request_body(problem, device, regime, search)
         return self._submit(body, prefer_wait)
-
-    def jobs(
-        self,
-        limit: int = 100,
-        *,
-        gemm: Gemm | str | None = None,
-        device: Device | str | None = None,
-        status: str | None = None,
-    ) -> list[Document]:
-        """The newest jobs of the service, at most ``limit`` (up to 1000); where given only those of this problem,
-        device, status."""
-        params = listing_filters(gemm, device) | {"limit": limit} | ({"status": status} if status is not None else {})
-        return documents(self._session.request("GET", "/v1/jobs", params=params).body, "jobs", self.url)
-
-    def job(self, job_id: str) -> Document:
-        """The job document."""
-        return self._session.request("GET", f"/v1/jobs/{job_id}").body
-
-    def cancel(self, job_id: str) -> Document:
-        """Cancel a job; the job document. What it has measured stays recorded."""
-        return self._session.request("DELETE", f"/v1/jobs/{job_id}").body
-
-    def events(self, job_id: str, after: int = 0) -> Iterator[ReceivedEvent]:
-        """The job's events from behind the event ``after``, each once, until it is finished.
-
-        A lost stream is resumed where it broke; where there is no stream (a proxy swallows it) the job is polled, and
-        what is polled comes as an event of kind ``job`` with the job document.
-        """
-        return watch(self._session, job_id, after)
 
     def meta(self) -> Document:
         """What the service says about itself: version, signing key, devices."""

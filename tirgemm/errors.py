@@ -125,6 +125,27 @@ class QueueFull(TirgemmError):
     status = 503
 
 
+class PriorityRefused(TirgemmError):
+    """A job's priority is beyond what the API key may give."""
+
+    code = "priority_refused"
+    status = 403
+
+
+class JobNotRetried(TirgemmError):
+    """A job that is not to be put back into the queue: it has not failed, or was put back as often as may be."""
+
+    code = "job_not_retried"
+    status = 409
+
+
+class KernelPinned(TirgemmError):
+    """A pinned kernel is not deleted; unpin it first."""
+
+    code = "kernel_pinned"
+    status = 409
+
+
 class QuotaExceeded(TirgemmError):
     """An API key has used up what it may; the text names the quota. ``retry_after``: seconds until it may help to ask
     again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,47 @@ from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning_db import rows
 
+# Higher first; 0 where nobody says.
+MIN_PRIORITY, MAX_PRIORITY = -100, 100
+_WINDOW = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])")
+
+
+def priority_named(value: int) -> int:
+    """``value``, if it can be a job's priority. Raises InvalidRequest."""
+    if isinstance(value, bool) or not isinstance(value, int) or not MIN_PRIORITY <= value <= MAX_PRIORITY:
+        raise InvalidRequest(f"priority is {value!r:.40}; it must be an integer from {MIN_PRIORITY} to {MAX_PRIORITY}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part of every day in which a job may start, in minutes after midnight UTC; ``end`` is outside, and where it
+    is before ``start`` the window goes on past midnight. Raises InvalidRequest."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.start < 24 * 60 and 0 <= self.end < 24 * 60 and self.start != self.end):
+            raise InvalidRequest(f"window is {self}; it must begin and end at different times of a day")
+
+    @classmethod
+    def parse(cls, text: str) -> Window:
+        """The window of ``22:00-06:00``."""
+        match = _WINDOW.fullmatch(text)
+        if match is None:
+            raise InvalidRequest(f"window is {text!r:.40}; it must be two times in UTC such as 22:00-06:00")
+        hour, minute, end_hour, end_minute = map(int, match.groups())
+        return cls(60 * hour + minute, 60 * end_hour + end_minute)
+
+    def __str__(self) -> str:
+        return "-".join(f"{minute // 60:02}:{minute % 60:02}" for minute in (self.start, self.end))
+
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What a job is asked to tune, and for how long. Raises InvalidRequest."""
+    """What a job is asked to tune, and for how long; of those that wait the one of the highest ``priority`` is first,
+    then the oldest, and none starts outside its ``window``. Raises InvalidRequest."""
 
     gemm: Gemm
     device: Device
@@ -27,9 +65,12 @@ class JobRequest:
     effort: Effort = Effort.STANDARD
     seed: int = 0
     verify: bool = True
+    priority: int = 0
+    window: Window | None = None
 
     def __post_init__(self) -> None:
         regime_named(self.regime)
+        priority_named(self.priority)
         Budget(self.trials, self.seconds, self.effort)
         if not -(2**63) <= self.seed < 2**63:
             raise InvalidRequest(f"seed is {self.seed}; it must fit a signed integer of 64 bits")
@@ -41,8 +82,8 @@ class JobRequest:
 
     @property
     def live_key(self) -> str:
-        """Equal for requests that one running job can answer: of one effort; budgets count by their power of two, seeds
-        not at all."""
+        """Equal for requests that one running job can answer: of one effort; budgets count by their power of two,
+        seeds, priority and window not at all."""
         budget = [math.ceil(math.log2(max(value, 1))) for value in (self.trials, self.seconds)]
         return rows.digest([str(self.gemm), self.device.key, self.regime, budget, self.effort, self.verify])
 
@@ -52,7 +93,9 @@ class Job:
     """A tuning request and what became of it; times are ISO 8601 in UTC.
 
     ``attempts`` is how often a worker began it since it last had a new measurement, without those that gave it back in
-    good order: each but the last ended with the death of its worker. ``key_id`` is the API key that asked for it first.
+    good order: each but the last ended with the death of its worker. ``key_id`` is the API key that asked for it first,
+    ``retries`` how often it was put back after its end, the last time for ``retry_reason``, and ``batch_id`` the batch
+    that made it.
     """
 
     id: str
@@ -67,6 +110,9 @@ class Job:
     attempts: int
     owner: str | None
     key_id: str | None = None
+    retries: int = 0
+    retry_reason: str | None = None
+    batch_id: str | None = None
 
     @property
     def ended(self) -> bool:

@@ -7,25 +7,37 @@ those of the database's clock, so that hosts whose clocks differ agree on every 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from sqlalchemy import ColumnElement, Connection, Row, case, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, case, delete, func, insert, or_, select, update
 
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, QueueFull, StoreError
+from tirgemm.errors import InvalidRequest, JobNotRetried
 from tirgemm.events import Event
 from tirgemm.gemm import Gemm
 from tirgemm.status import ENDED, LIVE, EndedStatus, JobStatus
-from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records.json_values import plain_json, plain_text
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.access.quotas import Asker, require_quota
 from tirgemm.tuning_db.database import Database
-from tirgemm.tuning_db.job_leases import declare_dead, expired_owners, held, require_held
-from tirgemm.tuning_db.job_values import Job, JobProgress, JobRequest, StoredEvent, WorkerRecord
+from tirgemm.tuning_db.job_values import Job, JobProgress, JobRequest, StoredEvent, WorkerRecord, priority_named
 from tirgemm.tuning_db.models import EventRow, GemmRow, JobRow, WorkerRow
+from tirgemm.tuning_db.queue.budget_shares import granted
+from tirgemm.tuning_db.queue.job_leases import declare_dead, expired_owners, held, require_held
+from tirgemm.tuning_db.queue.job_rows import (
+    MAX_REASON,
+    MAX_RETRIES,
+    QUEUE_ORDER,
+    add_job,
+    job_of,
+    not_retried,
+    require_job,
+    require_room,
+    select_jobs,
+    unknown_job,
+    window_open,
+)
 from tirgemm.tuning_db.times import Clock, iso
 
 Heartbeat = Literal["ok", "cancelled", "lost"]
@@ -56,43 +68,24 @@ class JobQueue:
     ) -> tuple[Job, bool]:
         """Queue a request, or find the live job that already answers it. True where a job was created.
 
+        A job that is joined gets the higher of both priorities, and starts at any time where either is to.
         ``fallback_id`` is the kernel that answers until a new job is done: the stored one, where that is to be
         improved. ``asker`` is the API key that a new job counts against. Raises QueueFull where ``max_queued`` jobs
         wait already, QuotaExceeded where the key has used up what it may; a live job is joined all the same.
         """
+        columns = {"fallback_id": fallback_id, "key_id": asker.key_id if asker is not None else None}
         with self.db.write() as connection:
-            values = {
-                "id": secrets.token_hex(8),
-                "live_key": request.live_key,
-                "gemm_id": rows.gemm_id(self.db, connection, request.gemm),
-                "device_key": request.device.key,
-                "device": request.device.to_json(),
-                "regime": request.regime,
-                "trials": request.trials,
-                "seconds": request.seconds,
-                "effort": request.effort.value,
-                "seed": request.seed,
-                "verify": request.verify,
-                "status": "queued",
-                "attempts": 0,
-                "created_at": iso(now := self._now(connection)),
-                "fallback_id": fallback_id,
-                "key_id": asker.key_id if asker is not None else None,
-            }
-            statement = self.db.insert(JobRow).values(values).on_conflict_do_nothing(index_elements=["live_key"])
-            created = connection.execute(statement.returning(JobRow.id)).scalar() is not None
-            if created and max_queued is not None:
-                waiting = select(func.count()).select_from(JobRow).where(JobRow.status == "queued")
-                if connection.execute(waiting).scalar_one() > max_queued:
-                    raise QueueFull(f"{max_queued} jobs wait already, which is as many as may; ask again later")
+            now = self._now(connection)
+            job_id, created = add_job(self.db, connection, request, now, columns)
+            if created:
+                require_room(connection, max_queued)
             if created and asker is not None:
                 require_quota(connection, asker, now)
-            wanted = JobRow.id == values["id"] if created else JobRow.live_key == request.live_key
-            row = connection.execute(_select_jobs().where(wanted)).first()
+            row = connection.execute(select_jobs().where(JobRow.id == job_id)).first()
         # On PostgreSQL the live job can have ended between the two statements; then this request starts a new one.
         if row is None:
             return self.submit(request, fallback_id, max_queued=max_queued, asker=asker)
-        return _job(row), created
+        return job_of(row), created
 
     def cancel(self, job_id: str) -> Job:
         """End a live job as cancelled, at once; its worker learns of it at its next heartbeat. Ended jobs stay as they
@@ -100,12 +93,56 @@ class JobQueue:
         with self.db.write() as connection:
             values = {"status": "cancelled", "live_key": None, "finished_at": iso(self._now(connection))}
             connection.execute(update(JobRow).where(JobRow.id == job_id, JobRow.status.in_(LIVE)).values(values))
-            return _job(_require(connection, job_id))
+            return job_of(require_job(connection, job_id))
+
+    def prioritise(self, job_id: str, priority: int) -> Job:
+        """Give a queued job another place in the queue; one that is running or has ended stays as it is."""
+        waits = (JobRow.id == job_id, JobRow.status == "queued")
+        with self.db.write() as connection:
+            connection.execute(update(JobRow).where(*waits).values(priority=priority_named(priority)))
+            return job_of(require_job(connection, job_id))
+
+    def retry(
+        self,
+        job_id: str,
+        reason: str = "",
+        *,
+        limit: int = MAX_RETRIES,
+        max_queued: int | None = None,
+        asker: Asker | None = None,
+    ) -> Job:
+        """Put a failed or cancelled job back into the queue, to go on from its records; ``reason`` is kept with it.
+
+        Its error is forgotten and its deaths count from none. Raises JobNotRetried for a job that is live or done, that
+        was put back ``limit`` times already, or whose request another live job answers; QueueFull and QuotaExceeded as
+        ``submit`` does, where ``asker`` is the key that the job counts against.
+        """
+        with self.db.write() as connection:
+            job = job_of(require_job(connection, job_id))
+            refusal = not_retried(connection, job, limit)
+            if refusal:
+                raise JobNotRetried(refusal)
+            values = {
+                "status": "queued",
+                "live_key": job.request.live_key,
+                "error": None,
+                "finished_at": None,
+                "attempts": 0,
+                "owner": None,
+                "lease_until": None,
+                "retries": JobRow.retries + 1,
+                "retry_reason": plain_text(reason)[:MAX_REASON] or None,
+            }
+            connection.execute(update(JobRow).where(JobRow.id == job_id).values(values))
+            require_room(connection, max_queued)
+            if asker is not None:
+                require_quota(connection, asker, self._now(connection))
+            return job_of(require_job(connection, job_id))
 
     def job(self, job_id: str) -> Job | None:
         with self.db.read() as connection:
-            row = connection.execute(_select_jobs().where(JobRow.id == job_id)).first()
-        return None if row is None else _job(row)
+            row = connection.execute(select_jobs().where(JobRow.id == job_id)).first()
+        return None if row is None else job_of(row)
 
     def jobs(
         self,
@@ -120,7 +157,7 @@ class JobQueue:
 
         Raises InvalidRequest where no job has the id ``after``.
         """
-        wanted = _select_jobs().order_by(JobRow.seq.desc()).limit(max(limit, 0))
+        wanted = select_jobs().order_by(JobRow.seq.desc()).limit(max(limit, 0))
         if status is not None:
             wanted = wanted.where(JobRow.status == status)
         if gemm is not None:
@@ -133,12 +170,13 @@ class JobQueue:
                 if seq is None:
                     raise InvalidRequest(f"after is {after!r}; it must be the `next` of a page before")
                 wanted = wanted.where(JobRow.seq < seq)
-            return [_job(row) for row in connection.execute(wanted)]
+            return [job_of(row) for row in connection.execute(wanted)]
 
     # -- workers' side -------------------------------------------------------------------------
 
     def claim(self, owner: str, device_keys: Sequence[str], lease_s: float, *, unverified: bool = False) -> Job | None:
-        """Take the oldest job that waits, or whose owner's lease has run out, for one of these devices.
+        """Take the first job that waits, or whose owner's lease has run out, for one of these devices: that of the
+        highest priority, then the oldest, whose window is open. One with a share of a batch's budget gets it now.
 
         ``unverified`` also takes jobs for devices that are not here and that ask for no verification. A job whose
         fallback another worker builds at this moment is passed over: that one has begun it.
@@ -146,9 +184,10 @@ class JobQueue:
         serves: ColumnElement[bool] = JobRow.device_key.in_(list(device_keys))
         if unverified:
             serves = or_(serves, JobRow.verify.is_(False))
-        wanted = select(JobRow.id, JobRow.started_at).where(*_WAITS, serves).order_by(JobRow.seq).limit(1)
+        wanted = select(JobRow.id, JobRow.started_at, JobRow.batch_id).where(*_WAITS, serves).limit(1)
         with self.db.write() as connection:
             now = self._now(connection)
+            wanted = wanted.where(window_open(now)).order_by(*QUEUE_ORDER)
             for dead in expired_owners(connection, now):
                 declare_dead(connection, dead, now)
             row = connection.execute(wanted.with_for_update(skip_locked=True)).first()
@@ -161,26 +200,29 @@ class JobQueue:
                 "attempts": JobRow.attempts + 1,
                 "started_at": row.started_at or iso(now),
             }
+            if row.batch_id is not None:
+                values |= granted(connection, row.batch_id, row.id)
             connection.execute(update(JobRow).where(JobRow.id == row.id).values(values))
-            return _job(_require(connection, row.id))
+            return job_of(require_job(connection, row.id))
 
     def claim_fallback(
         self, owner: str, device_keys: Sequence[str], lease_s: float, skip: Collection[str] = ()
     ) -> Job | None:
-        """Take the oldest job of these devices that waits and has no fallback, to build that alone.
+        """Take the first job of these devices that waits and has no fallback, to build that alone.
 
         It stays queued, held under a lease: nobody else builds its fallback or claims it until ``release``, or until
         the lease has run out. ``skip`` names jobs to pass over.
         """
         pending = (*_WAITS, JobRow.fallback_id.is_(None), JobRow.device_key.in_(list(device_keys)))
-        wanted = select(JobRow.id).where(*pending, JobRow.id.not_in(list(skip))).order_by(JobRow.seq).limit(1)
+        wanted = select(JobRow.id).where(*pending, JobRow.id.not_in(list(skip))).order_by(*QUEUE_ORDER).limit(1)
         with self.db.write() as connection:
-            job_id = connection.execute(wanted.with_for_update(skip_locked=True)).scalar()
+            now = self._now(connection)
+            job_id = connection.execute(wanted.where(window_open(now)).with_for_update(skip_locked=True)).scalar()
             if job_id is None:
                 return None
-            values = {"owner": owner, "lease_until": self._now(connection) + lease_s}
+            values = {"owner": owner, "lease_until": now + lease_s}
             connection.execute(update(JobRow).where(JobRow.id == job_id).values(values))
-            return _job(_require(connection, job_id))
+            return job_of(require_job(connection, job_id))
 
     def heartbeat(self, job_id: str, owner: str, lease_s: float) -> Heartbeat:
         """Extend the lease. ``cancelled``: stop; ``lost``: another owner has it, or it has ended: stop and write
@@ -237,7 +279,7 @@ class JobQueue:
         with self.db.write() as connection:
             updated = connection.execute(update(JobRow).where(JobRow.id == job_id).values(fallback_id=kernel_id))
             if not updated.rowcount:
-                raise _unknown(job_id)
+                raise unknown_job(job_id)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -248,7 +290,7 @@ class JobQueue:
                 require_held(connection, job_id, owner)
             # The lock keeps the ids of one job in the order in which they become visible, on PostgreSQL too.
             if connection.execute(select(JobRow.seq).where(JobRow.id == job_id).with_for_update()).first() is None:
-                raise _unknown(job_id)
+                raise unknown_job(job_id)
             values = {
                 "job_id": job_id,
                 "kind": event.kind,
@@ -305,45 +347,3 @@ class JobQueue:
         with self.db.read() as connection:
             worker_rows = connection.execute(wanted.where(WorkerRow.seen >= self._now(connection) - max_age_s)).all()
         return [WorkerRecord(row.name, tuple(map(Device.from_json, row.devices)), iso(row.seen)) for row in worker_rows]
-
-
-def _select_jobs() -> Any:
-    return select(*JobRow.__table__.columns, GemmRow.text).join(GemmRow, GemmRow.id == JobRow.gemm_id)
-
-
-def _require(connection: Connection, job_id: str) -> Row[Any]:
-    row: Row[Any] | None = connection.execute(_select_jobs().where(JobRow.id == job_id)).first()
-    if row is None:
-        raise _unknown(job_id)
-    return row
-
-
-def _unknown(job_id: str) -> StoreError:
-    return StoreError(f"no job has the id {job_id!r:.80}")
-
-
-def _job(row: Row[Any]) -> Job:
-    request = JobRequest(
-        rows.parsed_gemm(row.text),
-        Device.from_json(row.device),
-        row.regime,
-        row.trials,
-        row.seconds,
-        Effort(row.effort),
-        row.seed,
-        row.verify,
-    )
-    return Job(
-        row.id,
-        request,
-        row.status,
-        row.fallback_id,
-        row.kernel_id,
-        row.error,
-        row.created_at,
-        row.started_at,
-        row.finished_at,
-        row.attempts,
-        row.owner,
-        row.key_id,
-    )

@@ -169,8 +169,8 @@ class ArtifactRow(Base):
 
 
 class KernelRow(Base):
-    """A kernel. Among those of one gemm, device class, regime and role the one with the latest ``stored_at``
-    answers."""
+    """A kernel. Among those of one gemm, device class, regime and role the one with the latest ``stored_at`` answers,
+    unless one is pinned."""
 
     __tablename__ = "kernels"
     __table_args__ = (Index(None, "gemm_id", "device_key", "regime", "role", "stored_at"), NEVER_REUSED)
@@ -191,10 +191,16 @@ class KernelRow(Base):
     origin: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[str] = mapped_column(String(64))
     stored_at: Mapped[str] = mapped_column(String(32))
+    pinned_at: Mapped[str | None] = mapped_column(String(32))
 
 
 class JobRow(Base):
-    """A tuning request. ``live_key`` is set while it is queued or running: the same request finds it there."""
+    """A tuning request. ``live_key`` is set while it is queued or running: the same request finds it there.
+
+    It starts only within its window, minutes after midnight in UTC. What a batch grants it of the batch's budget is
+    known when it starts; until then ``trials`` and ``seconds`` are its expected share. ``recorded_before`` counts the
+    trials of its problem from before the batch.
+    """
 
     __tablename__ = "jobs"
     __table_args__ = (Index(None, "status", "device_key", "seq"), NEVER_REUSED)
@@ -222,6 +228,48 @@ class JobRow(Base):
     created_at: Mapped[str] = mapped_column(String(32))
     started_at: Mapped[str | None] = mapped_column(String(32))
     finished_at: Mapped[str | None] = mapped_column(String(32))
+    priority: Mapped[int] = mapped_column(Integer, server_default="0")
+    window_start: Mapped[int | None] = mapped_column(Integer)
+    window_end: Mapped[int | None] = mapped_column(Integer)
+    retries: Mapped[int] = mapped_column(Integer, server_default="0")
+    retry_reason: Mapped[str | None] = mapped_column(Text)
+    batch_id: Mapped[str | None] = mapped_column(String(32), index=True)
+    expected_gain: Mapped[float | None] = mapped_column(Float(53))
+    recorded_before: Mapped[int | None] = mapped_column(Integer)
+    granted_trials: Mapped[int | None] = mapped_column(Integer)
+    granted_seconds: Mapped[float | None] = mapped_column(Float(53))
+
+
+class BatchRow(Base):
+    """Problems that were asked for together; ``trials`` and ``seconds`` are the budget of all of them, if there is
+    one."""
+
+    __tablename__ = "batches"
+    __table_args__ = (NEVER_REUSED,)
+
+    seq: Mapped[int] = mapped_column(Serial, primary_key=True)
+    id: Mapped[str] = mapped_column(String(32), unique=True)
+    key_id: Mapped[str | None] = mapped_column(String(16))
+    trials: Mapped[int | None] = mapped_column(Integer)
+    seconds: Mapped[float | None] = mapped_column(Float(53))
+    asked: Mapped[int] = mapped_column(Integer)
+    created_at: Mapped[str] = mapped_column(String(32))
+    cancelled_at: Mapped[str | None] = mapped_column(String(32))
+
+
+class BatchItemRow(Base):
+    """One problem of a batch: the job that works on it, or the kernel that was there already."""
+
+    __tablename__ = "batch_items"
+
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    gemm_id: Mapped[int] = mapped_column(ForeignKey("gemms.id"))
+    device_key: Mapped[str] = mapped_column(String(255))
+    regime: Mapped[str] = mapped_column(String(16))
+    expected_gain: Mapped[float] = mapped_column(Float(53))
+    job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="SET NULL"), index=True)
+    kernel_id: Mapped[str | None] = mapped_column(ForeignKey("kernels.id", ondelete="SET NULL"), index=True)
 
 
 class EventRow(Base):

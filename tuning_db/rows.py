@@ -202,6 +202,7 @@ def kernel_of(row: Row[Any]) -> KernelRecord:
         trials=row.trials,
         created_at=row.created_at,
         id=row.id,
+        pinned=row.pinned_at is not None,
     )
 
 

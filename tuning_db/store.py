@@ -11,7 +11,7 @@ from typing import cast
 from sqlalchemy import ColumnElement, Connection, Select, case, delete, func, insert, select, update
 
 from tirgemm.device import Device
-from tirgemm.errors import StoreError
+from tirgemm.errors import KernelPinned, StoreError
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.json_values import merged, plain_candidate, plain_samples
@@ -19,7 +19,6 @@ from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning.records.row_signatures import require_same_rows
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.database import Database
-from tirgemm.tuning_db.job_leases import note_progress, require_held
 from tirgemm.tuning_db.models import (
     ArtifactRow,
     AttemptRow,
@@ -31,6 +30,7 @@ from tirgemm.tuning_db.models import (
     KernelRow,
     SampleSetRow,
 )
+from tirgemm.tuning_db.queue.job_leases import note_progress, require_held
 from tirgemm.tuning_db.times import iso
 
 
@@ -155,7 +155,7 @@ class SqlStore:
             KernelRow.regime == regime,
             KernelRow.role.in_(("tuned", "fallback")),
         )
-        first = case((KernelRow.role == "tuned", 0), else_=1)
+        first = case((KernelRow.pinned_at.is_not(None), 0), (KernelRow.role == "tuned", 1), else_=2)
         with self.db.read() as connection:
             row = connection.execute(wanted.order_by(first, *rows.KERNEL_ORDER).limit(1)).first()
         return None if row is None else rows.kernel_of(row)
@@ -180,13 +180,15 @@ class SqlStore:
         """Forget a kernel; False where there is none of this id. Its candidates and their samples stay.
 
         Its certificate, and its artifact with the blob, go with it unless another kernel names them. Jobs that name it,
-        running ones too, go on without.
+        running ones too, go on without. Raises KernelPinned.
         """
         with self.db.write() as connection:
-            wanted = select(KernelRow.seq, KernelRow.artifact_sha256, KernelRow.certificate_digest)
+            wanted = select(*KernelRow.__table__.columns)
             row = connection.execute(wanted.where(KernelRow.id == kernel_id).with_for_update()).first()
             if row is None:
                 return False
+            if row.pinned_at is not None:
+                raise KernelPinned(f"kernel {kernel_id} is pinned since {row.pinned_at}; unpin it first")
             for column in (JobRow.fallback_id, JobRow.kernel_id):
                 connection.execute(update(JobRow).where(column == kernel_id).values({column.key: None}))
             connection.execute(delete(KernelRow).where(KernelRow.seq == row.seq))

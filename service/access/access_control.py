@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from fastapi.concurrency import run_in_threadpool
 
-from tirgemm.errors import StoreError
+from tirgemm.errors import PriorityRefused, StoreError
 from tirgemm.service.access.rate_limit import TokenBucket
 from tirgemm.service.settings import Settings
 from tirgemm.tuning_db import Database
@@ -43,6 +43,7 @@ class AccessControl:
             settings.key_trials_a_day,
             settings.key_bytes_stored,
         )
+        self._key_priority = settings.key_priority
         self._stopping = stopping
         self._keys: dict[str, ApiKey] = {}
         self._read_at = float("-inf")
@@ -87,6 +88,14 @@ class AccessControl:
         assert quotas.trials_a_day is not None
         assert quotas.bytes_stored is not None
         return Asker(key.id, quotas.live_jobs, quotas.trials_a_day, quotas.bytes_stored)
+
+    def require_priority(self, key: ApiKey | None, priority: int) -> None:
+        """Raise PriorityRefused where ``key`` may not give a job this priority."""
+        if key is not None and not key.allows("admin") and priority > self._key_priority:
+            raise PriorityRefused(
+                f"priority is {priority}; a key of the scope tune may give at most {self._key_priority}, one of the "
+                "scope admin any"
+            )
 
     def spend(self, key: ApiKey) -> int:
         """Count a request of a valid key: 0, or the seconds until it may ask again."""

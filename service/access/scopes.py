@@ -14,6 +14,8 @@ def required_scope(method: str, path: str) -> Scope | None:
         return None
     if method in ("GET", "HEAD", "OPTIONS"):
         return "read"
-    if (method == "POST" and path == "/v1/kernels") or (method == "DELETE" and path.startswith("/v1/jobs/")):
+    if method == "POST" and path in ("/v1/kernels", "/v1/batches"):
+        return "tune"
+    if path.startswith(("/v1/jobs/", "/v1/batches/")):
         return "tune"
     return "admin"

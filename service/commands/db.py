@@ -15,15 +15,18 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.service.commands.collect import collect
 from tirgemm.service.commands.tune import Data, Url
+from tirgemm.service.commands.upkeep import backup, prune, restore
 from tirgemm.tuning_db.data_folder import database_file, existing_database, open_database
 
 app = typer.Typer(
-    help="Inspect, export, import and merge the tuning database.",
+    help="Inspect, export, import, merge, prune and back up the tuning database.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command()(collect)
+for _upkeep in (prune, backup, restore):
+    app.command()(_upkeep)
 # Parts of the problems that a new model is tried on, each by a model of the others.
 TRAINING_FOLDS = 8
 RecordsFile = Annotated[Path, typer.Argument(metavar="FILE", help="A records file, .jsonl or .jsonl.gz.")]
@@ -32,7 +35,7 @@ RecordsFile = Annotated[Path, typer.Argument(metavar="FILE", help="A records fil
 @app.command()
 def info(data: Data = None, db: Url = None, as_json: Json = False) -> None:
     """What is in the database: rows, candidates by status, devices, blobs."""
-    from tirgemm.tuning_db import admin
+    from tirgemm.tuning_db.upkeep import admin
 
     with existing_database(data, db) as database:
         about = admin.info(database).to_json()
@@ -51,7 +54,7 @@ def info(data: Data = None, db: Url = None, as_json: Json = False) -> None:
 @app.command()
 def check(data: Data = None, db: Url = None, as_json: Json = False) -> None:
     """Whether the database and every artifact in it are whole; exit code 1 where they are not."""
-    from tirgemm.tuning_db import admin
+    from tirgemm.tuning_db.upkeep import admin
 
     with existing_database(data, db) as database:
         wrong = admin.check(database)
@@ -125,7 +128,7 @@ def gc(
     as_json: Json = False,
 ) -> None:
     """Delete blobs that no kernel needs, and files that a kill left unfinished."""
-    from tirgemm.tuning_db import admin
+    from tirgemm.tuning_db.upkeep import admin
 
     with existing_database(data, db) as database:
         collected = asdict(admin.collect(database, older_than_s=older_than, dry_run=dry_run))

@@ -1,4 +1,4 @@
-"""``tirgemm kernels``: the kernels of a service or of a tuning database, listed, shown, deleted."""
+"""``tirgemm kernels``: the kernels of a service or of a tuning database, listed, shown, pinned, deleted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tirgemm.tuning_db import Database, SqlStore
 
 app = typer.Typer(
-    help="List, show and delete kernels: of a service where --url is given, else of a tuning database.",
+    help="List, show, pin and delete kernels: of a service where --url is given, else of a tuning database.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -50,6 +50,8 @@ class KernelCatalog(Protocol):
     def show(self, kernel_id: str) -> Document: ...
 
     def delete(self, kernel_id: str) -> None: ...
+
+    def pin(self, kernel_id: str, *, pinned: bool) -> Document: ...
 
 
 @app.command("list")
@@ -88,7 +90,8 @@ def list_kernels(
             name = kernel["device"]["name"]
             table.add_row(
                 kernel["id"],
-                role_name(kernel["role"], portable=kernel.get("portable", False)),
+                role_name(kernel["role"], portable=kernel.get("portable", False))
+                + (", pinned" if kernel.get("pinned") else ""),
                 kernel["gemm"],
                 name,
                 kernel["regime"],
@@ -121,10 +124,11 @@ def show(
                 times.append((regime, f"{us} us a call" + (f", {ratio} x the default" if ratio else "")))
         timings = Timings.from_json(kernel["timings"])
         certificate = kernel["certificate"]
+        pinned = ", pinned" if kernel.get("pinned") else ""
         tests = f"{len(certificate['tests'])} tests against {certificate['reference']}" if certificate else "none"
         fields = [
             ("kernel", kernel["id"]),
-            ("role", role_words(kernel["role"], portable=kernel.get("portable", False))),
+            ("role", role_words(kernel["role"], portable=kernel.get("portable", False)) + pinned),
             ("problem", kernel["gemm"]),
             ("device", f"{kernel['device']['model']} ({kernel['device']['key']})"),
             ("regime", kernel["regime"]),
@@ -160,6 +164,27 @@ def delete(
             console.out.print(f"deleted {kernel['id']}, the {what}; what was measured for it stays")
 
     console.emit(as_json, {"deleted": [kernel["id"] for kernel in documents]}, tell)
+
+
+@app.command()
+def pin(
+    kernel_id: KernelId, url: ServiceUrl = None, data: Data = None, db: DbUrl = None, as_json: Json = False
+) -> None:
+    """Pin a kernel: it is what is served, whatever is tuned later, and is neither deleted nor pruned."""
+    with _kernels(url, data, db) as kernels:
+        kernel = kernels.pin(kernel_id, pinned=True)
+    words = f"pinned {kernel['id']}: {kernel['gemm']} on {kernel['device']['name']} is answered with it from now on"
+    console.emit(as_json, kernel, lambda: console.out.print(words))
+
+
+@app.command()
+def unpin(
+    kernel_id: KernelId, url: ServiceUrl = None, data: Data = None, db: DbUrl = None, as_json: Json = False
+) -> None:
+    """Unpin a kernel: the newest tuned one is served again."""
+    with _kernels(url, data, db) as kernels:
+        kernel = kernels.pin(kernel_id, pinned=False)
+    console.emit(as_json, kernel, lambda: console.out.print(f"kernel {kernel['id']} is not pinned"))
 
 
 def _figures(kernel: Document, regime: Regime) -> tuple[str, str]:
@@ -205,6 +230,10 @@ class _Served:
     def delete(self, kernel_id: str) -> None:
         self._client.delete(kernel_id)
 
+    def pin(self, kernel_id: str, *, pinned: bool) -> Document:
+        document: Document = self._client.pin(kernel_id, pinned=pinned)
+        return document
+
 
 class _Stored:
     """Kernels of a tuning database."""
@@ -235,3 +264,10 @@ class _Stored:
 
     def delete(self, kernel_id: str) -> None:
         self._store.delete_kernel(kernel_id)
+
+    def pin(self, kernel_id: str, *, pinned: bool) -> Document:
+        from tirgemm.service.views.kernel_members import kernel_members
+        from tirgemm.tuning_db.upkeep.pins import set_pinned
+
+        record = set_pinned(self._database, kernel_id, pinned=pinned)
+        return self.show(kernel_id) if record is None else kernel_members(record)

@@ -15,7 +15,11 @@ from tirgemm.status import JobStatus, Role
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job
+from tirgemm.tuning_db.job_values import MAX_PRIORITY, MIN_PRIORITY
+from tirgemm.tuning_db.queue.job_rows import MAX_REASON
 
+# Refused by its meaning later: both times may be one.
+WindowText = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]-([01][0-9]|2[0-3]):[0-5][0-9]$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -34,6 +38,20 @@ class BudgetBody(BaseModel):
 
     trials: int
     seconds: float
+
+
+class QueueRequest(BaseModel):
+    """How a new job waits for a worker; a job that is joined gets the higher priority, and the window goes where either
+    request has none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    priority: Annotated[StrictInt, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = Field(
+        default=0, description="Higher first, then the oldest."
+    )
+    window: WindowText | None = Field(
+        default=None, description="The hours of the day, in UTC, in which it may start.", examples=["22:00-06:00"]
+    )
 
 
 class KernelRequest(BaseModel):
@@ -55,6 +73,7 @@ class KernelRequest(BaseModel):
         "searches until little is expected of more, exhaustive until next to nothing is.",
     )
     budget: BudgetRequest = BudgetRequest()
+    queue: QueueRequest = QueueRequest()
     seed: Annotated[StrictInt, Field(ge=0, lt=2**31)] = 0
     retune: StrictBool = Field(
         default=False, description="true goes on with the search, by budget.trials further candidates."
@@ -101,7 +120,8 @@ class KernelDocument(BaseModel):
     """A kernel. ``role``: the ``tuned`` one, the ``fallback`` served ahead of the search, or ``unverified``.
 
     ``portable``: it won against configs that were measured on another device, driver or TVM, and nothing was searched
-    here yet. ``members``: of a set the kernels by rising m; empty for one kernel.
+    here yet. ``pinned``: it is the answer until it is unpinned. ``members``: of a set the kernels by rising m; empty
+    for one kernel.
     """
 
     id: str
@@ -111,6 +131,7 @@ class KernelDocument(BaseModel):
     regime: Regime
     role: Role
     portable: bool
+    pinned: bool
     verified: bool
     family: str
     config: dict[str, Any]
@@ -201,6 +222,11 @@ class JobSummary(BaseModel):
     kernel_id: str | None
     error: JobError | None
     attempts: int
+    priority: int
+    window: str | None
+    retries: int
+    retry_reason: str | None
+    batch: str | None
     created_at: str
     started_at: str | None
     finished_at: str | None
@@ -232,6 +258,8 @@ def _summary(job: Job) -> dict[str, Any]:
     for name, kernel_id in (("fallback", job.fallback_id), ("kernel", job.kernel_id)):
         if kernel_id:
             links[name] = f"/v1/kernels/{kernel_id}"
+    if job.batch_id:
+        links["batch"] = f"/v1/batches/{job.batch_id}"
     return {
         "id": job.id,
         "status": job.status,
@@ -246,11 +274,32 @@ def _summary(job: Job) -> dict[str, Any]:
         "kernel_id": job.kernel_id or None,
         "error": JobError.of(job.error) if job.error else None,
         "attempts": job.attempts,
+        "priority": request.priority,
+        "window": str(request.window) if request.window else None,
+        "retries": job.retries,
+        "retry_reason": job.retry_reason,
+        "batch": job.batch_id,
         "created_at": job.created_at,
         "started_at": job.started_at or None,
         "finished_at": job.finished_at or None,
         "links": links,
     }
+
+
+class PriorityChange(BaseModel):
+    """Another place in the queue for a job."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    priority: Annotated[StrictInt, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
+
+
+class RetryRequest(BaseModel):
+    """Why a job is put back into the queue."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Annotated[str, Field(max_length=MAX_REASON)] = Field(default="", examples=["the disk was full"])
 
 
 class PendingDocument(BaseModel):

@@ -9,9 +9,11 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.sse import ServerSentEvent
 
 from tirgemm.events import event_from_json
+from tirgemm.service.http.batch_documents import BatchEventKind, BatchSummary
 from tirgemm.service.http.documents import JobError
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.state import ServiceState
+from tirgemm.tuning_db.queue.batches import BatchStates
 
 PAGE = 500
 RETRY_MS = 500
@@ -56,6 +58,28 @@ async def stream(state: ServiceState, job_id: str, after: int) -> AsyncIterator[
     if end is not None:
         kind, data = end
         yield ServerSentEvent(id=str(after + 1), event=kind, data=data, retry=retry)
+
+
+async def stream_batch(state: ServiceState, batch_id: str, after: int) -> AsyncIterator[ServerSentEvent]:
+    """The batch as it is, then whenever one of its problems changes its state, the last time when it ends."""
+    told: BatchStates | None = None
+    retry: int | None = RETRY_MS
+    with state.watch.follow_batch(batch_id) as feed:
+        while not state.stopping.is_set():
+            changed, states = feed.changed, feed.states
+            if states is None or states == told:
+                await changed.wait()
+                continue
+            batch = await run_in_threadpool(state.batches.batch, batch_id)
+            if batch is None:
+                return
+            kind: BatchEventKind = batch.status if batch.status in ("done", "cancelled") else "progress"
+            after, told = after + 1, states
+            data = BatchSummary.of(batch).model_dump(mode="json")
+            yield ServerSentEvent(id=str(after), event=kind, data=data, retry=retry)
+            retry = None
+            if kind != "progress":
+                return
 
 
 def _end(state: ServiceState, job_id: str) -> tuple[str, dict[str, Any]] | None:

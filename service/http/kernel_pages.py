@@ -1,4 +1,5 @@
-"""Pages of kernel documents: ids by keyset from the database, each document rendered once, as none ever changes."""
+"""Pages of kernel documents: ids by keyset from the database, each document rendered once for each state of its pin,
+which is all that ever changes of it."""
 
 from __future__ import annotations
 
@@ -21,29 +22,29 @@ class KernelPages:
         self._database = database
         self._kept_bytes = kept_bytes
         self._lock = threading.Lock()
-        self._documents: OrderedDict[str, bytes] = OrderedDict()
+        self._documents: OrderedDict[tuple[str, bool], bytes] = OrderedDict()
         self._bytes = 0
 
     def page(self, wanted: KernelFilter, after: str, limit: int) -> bytes:
         """The JSON of a KernelList: ``limit`` kernels from behind the id ``after``, newest first."""
         ids = kernel_ids(self._database, wanted, after=after, limit=limit + 1)
         shown = self._rendered(ids[:limit])
-        last = json.dumps(ids[limit - 1] if len(ids) > limit else None)
+        last = json.dumps(ids[limit - 1][0] if len(ids) > limit else None)
         return b'{"kernels":[' + b",".join(shown) + b'],"next":' + last.encode() + b"}"
 
-    def _rendered(self, ids: Sequence[str]) -> list[bytes]:
-        """The documents of these kernels; one that was deleted since is left out."""
+    def _rendered(self, ids: Sequence[tuple[str, bool]]) -> list[bytes]:
+        """The documents of these kernels, by id and whether it is pinned; one that was deleted since is left out."""
         with self._lock:
-            documents = {kernel_id: self._documents[kernel_id] for kernel_id in ids if kernel_id in self._documents}
+            documents = {marked: self._documents[marked] for marked in ids if marked in self._documents}
         fresh = {
-            record.id: KernelDocument.of(record).model_dump_json().encode()
-            for record in kernels_by_id(self._database, [kernel_id for kernel_id in ids if kernel_id not in documents])
+            (record.id, record.pinned): KernelDocument.of(record).model_dump_json().encode()
+            for record in kernels_by_id(self._database, [marked[0] for marked in ids if marked not in documents])
         }
         documents |= fresh
         with self._lock:
-            for kernel_id, document in documents.items():
-                self._bytes += len(document) - len(self._documents.pop(kernel_id, b""))
-                self._documents[kernel_id] = document
+            for marked, document in documents.items():
+                self._bytes += len(document) - len(self._documents.pop(marked, b""))
+                self._documents[marked] = document
             while self._bytes > self._kept_bytes:
                 self._bytes -= len(self._documents.popitem(last=False)[1])
-        return [documents[kernel_id] for kernel_id in ids if kernel_id in documents]
+        return [documents[marked] for marked in ids if marked in documents]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import http
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -17,7 +18,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tirgemm.errors import QuotaExceeded, TirgemmError
-from tirgemm.service.http.documents import BudgetRequest, KernelRequest
 
 logger = logging.getLogger("tirgemm.service")
 
@@ -25,8 +25,6 @@ MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:tirgemm:problem:"
 RETRY_SECONDS = 5
 
-# What may stand where in a request.
-_MEMBERS: dict[tuple[str, ...], type[BaseModel]] = {("body",): KernelRequest, ("body", "budget"): BudgetRequest}
 _HTTP_CODES = {
     400: "bad_request",
     404: "not_found",
@@ -139,14 +137,25 @@ def _on_validation_error(request: Request, error: Exception) -> Response:
     if first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", first["msg"])
         return respond(request.url.path, 400, "invalid_json", f"the body is not JSON: {reason}")
-    fields = [{"field": _field(e["loc"]), "message": _words(e)} for e in errors[:20]]
+    fields = [{"field": _field(e["loc"]), "message": _words(request, e)} for e in errors[:20]]
     detail = f"{fields[0]['field']}: {fields[0]['message']}"
     return respond(request.url.path, 422, "invalid_request", detail, errors=fields)
 
 
-def _words(error: Mapping[str, Any]) -> str:
-    model = _MEMBERS.get(error["loc"][:-1]) if error["type"] == "extra_forbidden" else None
+def _words(request: Request, error: Mapping[str, Any]) -> str:
+    model = _body_part(request, error["loc"][1:-1]) if error["type"] == "extra_forbidden" else None
     return str(error["msg"]) if model is None else f"no such member; there are {', '.join(model.model_fields)}"
+
+
+def _body_part(request: Request, way: Sequence[int | str]) -> type[BaseModel] | None:
+    """The model of the object at ``way`` in the body that the route of a request takes; None where it has none."""
+    route = request.scope.get("route")
+    field = route.body_field if isinstance(route, APIRoute) else None
+    model: Any = None if field is None else field.field_info.annotation
+    for step in way:
+        part = model.model_fields.get(str(step)) if isinstance(model, type) and issubclass(model, BaseModel) else None
+        model = None if part is None else part.annotation
+    return model if isinstance(model, type) and issubclass(model, BaseModel) else None
 
 
 def _field(loc: tuple[int | str, ...]) -> str:

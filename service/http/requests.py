@@ -10,7 +10,7 @@ from tirgemm.detect import check_fits
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, QueueFull, QuotaExceeded
 from tirgemm.families import supporting
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.http.devices import Target, resolve, unavailable
 from tirgemm.service.http.documents import KernelRequest
 from tirgemm.service.http.problems import Problem
@@ -22,6 +22,8 @@ from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job, JobRequest
 from tirgemm.tuning_db.access.quotas import Asker
+from tirgemm.tuning_db.job_values import Window
+from tirgemm.tuning_db.upkeep.pins import set_pinned
 
 logger = logging.getLogger("tirgemm.service")
 
@@ -51,22 +53,22 @@ def answer(
     """
     gemm = Gemm.from_json(body.gemm)
     budget = _budget(state.settings, body)
-    devices = _devices(state, state.settings.alive_seconds)
-    target = _target(body.device, devices or _devices(state, EVER_SECONDS), wait=patient and not devices)
+    devices = devices_seen(state, state.settings.alive_seconds)
+    target = target_of(body.device, devices or devices_seen(state, EVER_SECONDS), wait=patient and not devices)
     if target is None:
         return None
     here = target.here and bool(devices)
     if target.device is not None:
         check_fits(gemm, target.device)
         supporting(gemm, target.device)
-    known = _whole(state, state.store.kernel(gemm, target.key, body.regime))
+    known = known_kernel(state, gemm, target.key, body.regime)
     if known is not None and not body.retune and _is_answer(known, body, budget):
         resumed = None
         if known.interrupted and here and target.device is not None:
             resumed = _resume(
                 state,
                 known,
-                JobRequest(gemm, target.device, body.regime, budget.trials, budget.seconds, budget.effort, body.seed),
+                job_request(body, gemm, target.device, budget, verify=True),
                 asker,
             )
         return KernelOrJob(kernel=known, job=resumed)
@@ -78,10 +80,20 @@ def answer(
         cross = _whole(state, unverified_kernel(state.database, gemm, target.key, body.regime))
         if cross is not None:
             return KernelOrJob(kernel=cross)
-    device = _workable(replace(target, here=here), devices, verify=body.verify)
+    device = workable(replace(target, here=here), devices, verify=body.verify)
     if body.retune:
         budget = budget.on_top_of(trials_recorded(state.store, gemm, target.key, body.regime))
-    request = JobRequest(
+    # A device that a worker has is always verified on.
+    request = job_request(body, gemm, device, budget, verify=here)
+    better_than = known.id if known is not None and known.role == "tuned" else None
+    limit = state.settings.max_queued
+    job, _ = state.queue.submit(request, fallback_id=better_than, max_queued=limit, asker=asker)
+    return KernelOrJob(job=job, fallback=known)
+
+
+def job_request(body: KernelRequest, gemm: Gemm, device: Device, budget: Budget, *, verify: bool) -> JobRequest:
+    """The job that a request comes to."""
+    return JobRequest(
         gemm=gemm,
         device=device,
         regime=body.regime,
@@ -89,22 +101,34 @@ def answer(
         seconds=budget.seconds,
         effort=budget.effort,
         seed=body.seed,
-        # A device that a worker has is always verified on.
-        verify=here,
+        verify=verify,
+        priority=body.queue.priority,
+        window=Window.parse(body.queue.window) if body.queue.window else None,
     )
-    better_than = known.id if known is not None and known.role == "tuned" else None
-    limit = state.settings.max_queued
-    job, _ = state.queue.submit(request, fallback_id=better_than, max_queued=limit, asker=asker)
-    return KernelOrJob(job=job, fallback=known)
 
 
 def _is_answer(known: KernelRecord, body: KernelRequest, budget: Budget) -> bool:
-    """Whether a stored kernel does: for whoever names no budget one that was tuned with the effort or a larger one,
-    else one whose search covers the budget."""
+    """Whether a stored kernel does: a pinned one always; for whoever names no budget one that was tuned with the effort
+    or a larger one, else one whose search covers the budget."""
+    if known.pinned:
+        return True
     named = body.budget.trials is not None or body.budget.seconds is not None
     if named or budget.effort is Effort.NONE:
         return covers(known, budget)
     return known.role == "tuned" and effort_of(known).level >= budget.effort.level
+
+
+def known_kernel(state: ServiceState, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:
+    """The stored kernel of a problem, if its artifact is there. A pinned one without is unpinned: built again it is
+    another kernel, which it would stand before."""
+    known = state.store.kernel(gemm, device_key, regime)
+    if known is not None and known.pinned and not state.store.has_blob(known.artifact_sha256):
+        logger.error(
+            "kernel %s: it is pinned and its artifact %s is lost; it is unpinned", known.id, known.artifact_sha256
+        )
+        set_pinned(state.database, known.id, pinned=False)
+        known = state.store.kernel(gemm, device_key, regime)
+    return _whole(state, known)
 
 
 def _whole(state: ServiceState, known: KernelRecord | None) -> KernelRecord | None:
@@ -123,12 +147,12 @@ def _resume(state: ServiceState, known: KernelRecord, request: JobRequest, asker
     return None
 
 
-def _devices(state: ServiceState, seconds: float) -> list[Device]:
+def devices_seen(state: ServiceState, seconds: float) -> list[Device]:
     """What the workers have that were seen in the last ``seconds``."""
     return [device for worker in state.queue.live_workers(seconds) for device in worker.devices]
 
 
-def _target(name: str | None, devices: list[Device], *, wait: bool) -> Target | None:
+def target_of(name: str | None, devices: list[Device], *, wait: bool) -> Target | None:
     """The device that is meant; None where only a worker could say, and is waited for."""
     try:
         return resolve(name, devices)
@@ -151,7 +175,7 @@ def progress(state: ServiceState, job_id: str) -> KernelOrJob:
     return KernelOrJob(job=job, fallback=state.store.kernel_by_id(job.fallback_id) if job.fallback_id else None)
 
 
-def _workable(target: Target, devices: list[Device], *, verify: bool) -> Device:
+def workable(target: Target, devices: list[Device], *, verify: bool) -> Device:
     """The device to submit a job for, or the 409 that says why there can be none."""
     if target.device is None or not devices:
         raise unavailable(f"device {target.key} is with no live worker;", devices)

@@ -16,6 +16,7 @@ from tirgemm.service.http.watch import Watch
 from tirgemm.service.settings import Settings
 from tirgemm.tuning_db import Database, JobQueue, data_folder
 from tirgemm.tuning_db.access.api_keys import ApiKey
+from tirgemm.tuning_db.queue.batches import BatchTable
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
 # How long an answer of a database server is awaited: by requests, whose clients wait, and by workers.
@@ -40,6 +41,7 @@ class ServiceState:
     public_key: str
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     explainer: Explainer = field(default_factory=Explainer)
+    batches: BatchTable = field(init=False)
     watch: Watch = field(init=False)
     kernel_pages: KernelPages = field(init=False)
     access: AccessControl = field(init=False)
@@ -47,7 +49,8 @@ class ServiceState:
     def __post_init__(self) -> None:
         self.kernel_pages = KernelPages(self.database)
         self.access = AccessControl(self.database, self.settings, self.stopping)
-        self.watch = Watch(self.queue, self.settings.alive_seconds, self.stopping)
+        self.batches = BatchTable(self.database)
+        self.watch = Watch(self.queue, self.batches, self.settings.alive_seconds, self.stopping)
 
     @classmethod
     def open(cls, settings: Settings) -> ServiceState:

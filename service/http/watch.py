@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +13,13 @@ from fastapi.concurrency import run_in_threadpool
 
 from tirgemm.status import ENDED
 from tirgemm.tuning_db import JobProgress, JobQueue, StoredEvent
+from tirgemm.tuning_db.queue.batches import BatchStates, BatchTable
 
 logger = logging.getLogger("tirgemm.service")
 
 POLL_SECONDS = 0.05
+# Of a batch many jobs are counted, and nothing hangs on the moment.
+BATCH_POLL_SECONDS = 0.5
 # Of each job so many of its newest events are kept for its followers; who is further behind reads the database.
 KEPT_EVENTS = 1000
 
@@ -67,11 +71,37 @@ class JobFeed:
         return self._events[-1].id if self._events else self.floor
 
 
-class Watch:
-    """Polls while anybody waits: one look at all jobs that are followed, whatever the number of followers."""
+class BatchFeed:
+    """What the followers of one batch share: its ``states``, None until the first look and where it is not there.
 
-    def __init__(self, queue: JobQueue, alive_seconds: float, stopping: asyncio.Event) -> None:
+    ``changed`` is set at the next change, and replaced by a fresh event: take it first, look, then wait for it.
+    """
+
+    def __init__(self) -> None:
+        self.states: BatchStates | None = None
+        self.changed = asyncio.Event()
+        self.followers = 0
+
+    def update(self, states: BatchStates | None) -> None:
+        """Take in what a poll read, and wake the followers where it is something new."""
+        if states != self.states:
+            self.states = states
+            self.wake()
+
+    def wake(self) -> None:
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
+
+class Watch:
+    """Polls while anybody waits: one look at all jobs that are followed, whatever the number of followers; now and then
+    one at all batches."""
+
+    def __init__(self, queue: JobQueue, batches: BatchTable, alive_seconds: float, stopping: asyncio.Event) -> None:
         self._queue = queue
+        self._batches = batches
+        self._batch_feeds: dict[str, BatchFeed] = {}
+        self._batches_seen = 0.0
         self._alive_seconds = alive_seconds
         self._stopping = stopping
         self._feeds: dict[str, JobFeed] = {}
@@ -107,6 +137,20 @@ class Watch:
             if not feed.followers:
                 del self._feeds[job_id]
 
+    @contextmanager
+    def follow_batch(self, batch_id: str) -> Iterator[BatchFeed]:
+        """The feed of a batch, shared with all its followers, until the end of the block."""
+        feed = self._batch_feeds.setdefault(batch_id, BatchFeed())
+        feed.followers += 1
+        self._batches_seen = 0.0
+        self._start()
+        try:
+            yield feed
+        finally:
+            feed.followers -= 1
+            if not feed.followers:
+                del self._batch_feeds[batch_id]
+
     async def worker(self, seconds: float) -> None:
         """Return once a worker is alive, or after ``seconds``."""
         self._for_worker += 1
@@ -123,7 +167,7 @@ class Watch:
             self._poller = asyncio.create_task(self._poll(), name="watch")
 
     async def _poll(self) -> None:
-        while (self._feeds or self._for_worker) and not self._stopping.is_set():
+        while (self._feeds or self._batch_feeds or self._for_worker) and not self._stopping.is_set():
             try:
                 await self._look()
             except Exception as error:
@@ -135,6 +179,8 @@ class Watch:
                 continue
         for feed in self._feeds.values():
             feed.wake()
+        for batch_feed in self._batch_feeds.values():
+            batch_feed.wake()
         self._worker.set()
         self._worker = asyncio.Event()
 
@@ -144,6 +190,11 @@ class Watch:
             for job_id, (progress, events) in (await run_in_threadpool(self._read, followed)).items():
                 if job_id in self._feeds:
                     self._feeds[job_id].update(progress, events)
+        if self._batch_feeds and time.monotonic() >= self._batches_seen + BATCH_POLL_SECONDS:
+            self._batches_seen = time.monotonic()
+            states = await run_in_threadpool(self._batches.states, list(self._batch_feeds))
+            for batch_id, batch_feed in self._batch_feeds.items():
+                batch_feed.update(states.get(batch_id))
         if self._for_worker:
             workers = await run_in_threadpool(self._queue.live_workers, self._alive_seconds)
             if workers:

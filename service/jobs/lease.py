@@ -44,6 +44,12 @@ class Lease:
             if self._inner is not None:
                 self._inner.stop("released")
 
+    @property
+    def job_ids(self) -> list[str]:
+        """The jobs that are held: that of the lease within this one, if there is one, then its own."""
+        with self._lock:
+            return [*(self._inner.job_ids if self._inner is not None else ()), self._job_id]
+
     def __enter__(self) -> Lease:
         self._thread.start()
         if self._within is not None:

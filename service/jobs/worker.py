@@ -31,6 +31,8 @@ STORE_PAUSE_SECONDS = 1.0
 MAX_STORE_FAILURES = 50
 # Between two batches of a search no further fallback of a job that waits is begun after so long.
 FALLBACK_SLICE_SECONDS = 2.0
+# Well before the process is ended by force (``process.GRACE_SECONDS``).
+HAND_BACK_SECONDS = 7.0
 _EVER_SECONDS = 1e9
 _INTERRUPTIONS: dict[Reason, str] = {
     "": "its lease ran out before its worker heard of it",
@@ -93,10 +95,28 @@ class Worker:
         self._store_failures: Counter[str] = Counter()
 
     def stop(self) -> None:
-        """End after releasing the running job; safe in a signal handler."""
+        """End after releasing the running job; safe in a signal handler.
+
+        An engine that does not hear it for HAND_BACK_SECONDS is not waited for: its job goes back to the queue, and
+        what it still writes is refused.
+        """
         self._stop.set()
-        if self._lease is not None:
-            self._lease.stop("released")
+        lease = self._lease
+        if lease is not None:
+            lease.stop("released")
+            late = threading.Timer(HAND_BACK_SECONDS, self._hand_back, (lease,))
+            late.daemon = True
+            late.start()
+
+    def _hand_back(self, lease: Lease) -> None:
+        if self._lease is not lease:
+            return
+        for job_id in lease.job_ids:
+            logger.warning("job %s: back in the queue, though its work does not end", job_id)
+            try:
+                self._queue.release(job_id, self.name)
+            except StoreError as error:
+                logger.error("job %s: not handed back, its lease runs out: %s", job_id, error)
 
     def run(self) -> None:
         """Work until stopped."""

@@ -109,7 +109,7 @@ def compare(a: Opened, b: Opened, regime: Regime) -> Comparison:
     if pair is not None:
         times: tuple[ComparedTime | None, ComparedTime | None] = (_time(pair[0]), _time(pair[1]))
     else:
-        times = _latest(a, regime), _latest(b, regime)
+        times = recorded_time(a, regime), recorded_time(b, regime)
     return Comparison(a, b, regime, times, pair is not None, (code_figures(a), code_figures(b)))
 
 
@@ -166,7 +166,8 @@ def _one_run(a: Opened, b: Opened, regime: Regime) -> tuple[SampleSet, SampleSet
     return None
 
 
-def _latest(opened: Opened, regime: Regime) -> ComparedTime | None:
+def recorded_time(opened: Opened, regime: Regime) -> ComparedTime | None:
+    """The best recorded time of an artifact in ``regime``: of its samples, else its manifest's."""
     mine = _mine(opened, regime)
     if mine:
         return _time(mine[-1])

@@ -22,6 +22,7 @@ def kernel_members(record: KernelRecord) -> dict[str, Any]:
         "regime": record.regime,
         "role": record.role,
         "portable": record.portable,
+        "pinned": record.pinned,
         "verified": certificate is not None and certificate.passed,
         "family": record.config.family,
         "config": dict(record.config.knobs),

@@ -30,9 +30,14 @@ class KernelFilter:
     role: str | None = None
 
 
-def kernel_ids(database: Database, wanted: KernelFilter, *, after: str = "", limit: int = 100) -> list[str]:
-    """Ids of kernels newest first, from behind the id ``after``. Raises InvalidRequest where no kernel has that id."""
-    ids = select(KernelRow.id).order_by(KernelRow.seq.desc()).limit(limit)
+def kernel_ids(
+    database: Database, wanted: KernelFilter, *, after: str = "", limit: int = 100
+) -> list[tuple[str, bool]]:
+    """Ids of kernels newest first, from behind the id ``after``, and whether each is pinned.
+
+    Raises InvalidRequest where no kernel has that id.
+    """
+    ids = select(KernelRow.id, KernelRow.pinned_at).order_by(KernelRow.seq.desc()).limit(limit)
     if wanted.gemm is not None:
         gemm = select(GemmRow.id).where(GemmRow.text == str(wanted.gemm)).scalar_subquery()
         ids = ids.where(KernelRow.gemm_id == gemm)
@@ -47,7 +52,7 @@ def kernel_ids(database: Database, wanted: KernelFilter, *, after: str = "", lim
             if seq is None:
                 raise InvalidRequest(f"after is {after!r}; it must be the `next` of a page before")
             ids = ids.where(KernelRow.seq < seq)
-        return list(connection.execute(ids).scalars())
+        return [(row.id, row.pinned_at is not None) for row in connection.execute(ids)]
 
 
 def kernels_by_id(database: Database, ids: Sequence[str]) -> list[KernelRecord]:
@@ -74,7 +79,7 @@ def list_kernels(
 ) -> list[KernelRecord]:
     """Kernels newest first, from behind the id ``after``. Raises InvalidRequest where no kernel has that id."""
     wanted = KernelFilter(gemm, device_keys, regime, role)
-    return kernels_by_id(database, kernel_ids(database, wanted, after=after, limit=limit))
+    return kernels_by_id(database, [name for name, _ in kernel_ids(database, wanted, after=after, limit=limit)])
 
 
 def unverified_kernel(database: Database, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:

@@ -62,6 +62,7 @@ class FakeService(httpx.BaseTransport):
         self.error: dict[str, str] | None = None
         self.streams: list[Iterable[bytes | BaseException]] = [list(EVENTS)]
         self.stream_status = 200
+        self.knows_batches = True
         self.broken: dict[str, list[Exception | int]] = {}
         self.requests: list[httpx.Request] = []
 
@@ -76,6 +77,8 @@ class FakeService(httpx.BaseTransport):
         if path == "/v1/kernels" and request.method == "POST":
             status, body = self.answer(json.loads(request.content))
             return httpx.Response(status, json=body)
+        if path == "/v1/batches" and request.method == "POST":
+            return self._batch(json.loads(request.content))
         if path == "/v1/kernels":
             after = request.url.params.get("after")
             names = [name for name in sorted(self.kernels) if name > (after or "")]
@@ -107,6 +110,15 @@ class FakeService(httpx.BaseTransport):
 
     def ready(self, _body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         return 200, self.kernels["70ed"]
+
+    def _batch(self, body: dict[str, Any]) -> httpx.Response:
+        """A batch whose problems are all this one's: answered as one of it would be."""
+        if not self.knows_batches:
+            return self._problem(404, "not_found", "nothing is at /v1/batches")
+        status, answer = self.answer(body)
+        named = {"kernel": answer["id"], "job": None} if status == 200 else {"kernel": None, "job": JOB}
+        items = [{"gemm": gemm, **named} for gemm in body["gemms"]]
+        return httpx.Response(status, json={"id": "ba7c", "status": "running", "items": items})
 
     def job(self) -> dict[str, Any]:
         return {

@@ -76,9 +76,15 @@ def test_every_parameter_and_body_member_is_told() -> None:
             for parameter in operation.get("parameters", []):
                 if parameter["in"] != "path" and method != "head":
                     assert parameter["name"].lower() in section.lower(), (method, path, parameter["name"])
-    asked, budget = (schema()["components"]["schemas"][name] for name in ("KernelRequest", "BudgetRequest"))
-    names = [*asked["properties"].keys() - {"budget"}, *(f"budget.{name}" for name in budget["properties"])]
+    parts = {"budget": "BudgetRequest", "queue": "QueueRequest"}
+    names = [*schema()["components"]["schemas"]["KernelRequest"]["properties"].keys() - parts.keys()]
+    for part, model in parts.items():
+        names += [f"{part}.{name}" for name in schema()["components"]["schemas"][model]["properties"]]
     assert not [name for name in names if f"| `{name}` |" not in sections["POST /v1/kernels"]]
+    batch = schema()["components"]["schemas"]["BatchRequest"]["properties"].keys()
+    assert not [
+        name for name in batch if not re.search(rf"^\|[^|]*`{name}[`.]", sections["POST /v1/batches"], re.MULTILINE)
+    ]
 
 
 T = TypeVar("T")
@@ -120,7 +126,7 @@ def members(event: type[Event]) -> set[str]:
 
 
 def test_every_event_is_told_with_its_members_and_no_other() -> None:
-    section = page("api.md").partition("#### The events")[2].partition("## Artifacts")[0]
+    section = page("api.md").partition("#### The events")[2].partition("## Batches")[0]
     told = dict(re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", section, re.MULTILINE))
     assert told.keys() == {event.KIND for event in SENT}
     for event in SENT:
@@ -255,6 +261,7 @@ def test_every_command_has_a_section_with_its_options_and_no_others() -> None:
     for group, common in (
         ("db", {"--data", "--db", "--json"}),
         ("jobs", {"--url", "--json"}),
+        ("batches", {"--url", "--json"}),
         ("kernels", {"--url", "--data", "--db", "--json"}),
     ):
         rows = dict(re.findall(rf"^\| `tirgemm ({group} \w+)` \|(.*)\|$", sections[group], re.MULTILINE))

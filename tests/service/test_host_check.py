@@ -15,6 +15,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.service.http.documents import JobError
 from tirgemm.service.http.host_check import own_names
 from tirgemm.tuning_db import JobRequest
+from tirgemm.tuning_db.queue.batches import WantedProblem
 
 BODY = json.dumps({"gemm": ODD})
 
@@ -89,7 +90,7 @@ def test_405_names_every_method_of_the_path(service: Service) -> None:
     schema = service.http.get("/openapi.json").json()
     for path, operations in schema["paths"].items():
         url = re.sub(r"\{\w+\}", "0" * 16, path)
-        answer = service.http.request("PATCH", url)
+        answer = service.http.request("PROPFIND", url)
         assert answer.status_code == 405
         wanted = {method.upper() for method in operations} | ({"HEAD"} if "get" in operations else set())
         assert answer.headers["allow"] == ", ".join(sorted(wanted)), path
@@ -99,7 +100,8 @@ def test_head_is_get_without_the_body_everywhere(service: Service) -> None:
     record = kernel_record(service.store, JobRequest(Gemm.parse(ODD), CPU))
     service.queue.register_worker("elsewhere:1:0", [CPU])
     job, _ = service.queue.submit(JobRequest(Gemm.parse("7x5x3"), CPU))
-    names = {"kernel_id": record.id, "job_id": job.id, "sha256": record.artifact_sha256}
+    batch = service.state.batches.submit([WantedProblem(JobRequest(Gemm.parse("7x5x9"), CPU))], asked=1)
+    names = {"kernel_id": record.id, "job_id": job.id, "batch_id": batch.id, "sha256": record.artifact_sha256}
     for path, operations in service.http.get("/openapi.json").json()["paths"].items():
         if "get" not in operations or path.endswith("/events"):
             continue

@@ -94,7 +94,7 @@ def test_what_the_service_has_is_used_at_once_and_nothing_is_asked(client: Clien
     _, report, check = accelerated(client)
     assert report.linears[0].problems == ((GEMM, "tuned"),)
     assert role(table) == "tuned"
-    assert fake.sent("POST", "/v1/kernels") == []
+    assert fake.sent("POST", "/v1/batches") == []
     check()
 
 
@@ -108,17 +108,36 @@ def test_a_default_serves_until_the_tuned_kernel_comes(client: Client, fake: Unl
     assert report.wait(60)
     assert role(table) == "tuned"
     assert not report.failures
-    assert len(fake.sent("POST", "/v1/kernels")) == 1
+    assert len(fake.sent("POST", "/v1/batches")) == 1
+    assert fake.sent("POST", "/v1/kernels") == []
     assert len(fake.sent("GET", "/v1/kernels/fa11")) == 1, "the default was fetched again at every look"
+    check()
+
+
+def test_a_service_without_batches_is_asked_for_each_problem(client: Client, fake: Unlisted, table: Any) -> None:
+    fake.knows_batches, fake.status = False, "done"
+    _, report, check = accelerated(client, wait=True)
+    assert not report.failures
+    assert len(fake.sent("POST", "/v1/kernels")) == 1
+    assert role(table) == "tuned"
+    check()
+
+
+def test_a_known_kernel_of_a_batch_arrives_at_once(client: Client, fake: Unlisted, table: Any) -> None:
+    fake.answer = fake.ready
+    _, report, check = accelerated(client, wait=True)
+    assert not report.failures
+    assert fake.sent("GET", f"/v1/jobs/{JOB}") == []
+    assert role(table) == "tuned"
     check()
 
 
 def test_a_dry_run_asks_the_service_for_nothing(client: Client, fake: Unlisted) -> None:
     accelerated(client, dry_run=True)
-    assert fake.sent("POST", "/v1/kernels") == []
+    assert fake.sent("POST", "/v1/batches") == []
 
 
-@pytest.mark.parametrize("path", ["/v1/kernels", f"/v1/jobs/{JOB}", "/v1/kernels/fa11"])
+@pytest.mark.parametrize("path", ["/v1/batches", f"/v1/jobs/{JOB}", "/v1/kernels/fa11"])
 def test_a_service_that_goes_away_leaves_what_is_there(
     path: str, client: Client, fake: Unlisted, table: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

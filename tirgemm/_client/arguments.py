@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex, TypeAlias
 
@@ -55,25 +56,31 @@ def device_name(device: Device | str | None) -> str:
     return target.key if target.present else target.name
 
 
-def request_body(
-    gemm: Gemm,
-    device: Device | str | None,
-    regime: str,
-    *,
-    effort: str | None,
-    budget: Mapping[str, float] | None,
-    seed: int | None,
-    retune: bool,
-    verify: bool,
-) -> Document:
-    """The body of ``POST /v1/kernels``; what is not given is left to the service. Raises InvalidRequest."""
+@dataclass(frozen=True, slots=True)
+class SearchWish:
+    """How a search is asked for; what is None is left to the service."""
+
+    effort: str | None = None
+    budget: Mapping[str, float] | None = None
+    seed: int | None = None
+    retune: bool = False
+    verify: bool = True
+    queue: Mapping[str, Any] | None = None
+
+    def to_json(self) -> Document:
+        """The members of a request's body that say so."""
+        body: Document = {"effort": str(self.effort)} if self.effort is not None else {}
+        body |= {"budget": dict(self.budget)} if self.budget is not None else {}
+        body |= {"seed": self.seed} if self.seed is not None else {}
+        body |= {"retune": True} if self.retune else {}
+        body |= {} if self.verify else {"verify": False}
+        return body | ({"queue": dict(self.queue)} if self.queue else {})
+
+
+def request_body(gemm: Gemm, device: Device | str | None, regime: str, search: SearchWish) -> Document:
+    """The body of ``POST /v1/kernels``. Raises InvalidRequest."""
     regime_named(regime)
-    body: Document = {"gemm": str(gemm), "device": device_name(device), "regime": regime}
-    body |= {"effort": str(effort)} if effort is not None else {}
-    body |= {"budget": dict(budget)} if budget is not None else {}
-    body |= {"seed": seed} if seed is not None else {}
-    body |= {"retune": True} if retune else {}
-    return body | ({} if verify else {"verify": False})
+    return {"gemm": str(gemm), "device": device_name(device), "regime": regime} | search.to_json()
 
 
 def listing_filters(gemm: Gemm | str | None, device: Device | str | None) -> dict[str, Any]:

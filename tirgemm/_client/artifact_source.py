@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
 from tirgemm import artifact
 from tirgemm._client.arguments import Document, artifact_sha256
 from tirgemm._client.cache import Cache, check_hash, check_name
 from tirgemm._client.http import ServiceConnection
 from tirgemm._client.kernel_index import KernelIndex
+from tirgemm._client.lock_file import LockedKernel
 from tirgemm._client.requested_kernel import RequestedKernel
 from tirgemm._client.server_trust import ServerTrust
 from tirgemm.artifact import Manifest
-from tirgemm.errors import ServiceUnreachable, UntrustedArtifact
+from tirgemm.errors import InvalidRequest, NotCached, ServiceUnreachable, UntrustedArtifact
 from tirgemm.events import Downloaded, EventHandler
 
 MAX_ARTIFACT_BYTES = 256 * 2**20
@@ -47,6 +51,22 @@ class ArtifactSource:
         self._index.put(requested.gemm, document, self._session.url)
         return data
 
+    def locked(self, kernel: LockedKernel, folder: Path | None, *, verify: bool) -> bytes:
+        """The artifact of a lock file's entry, from ``folder``, the cache or the service, and no other one."""
+        sha256 = check_name(kernel.artifact_sha256)
+        data = None if folder is None else artifact_in(folder, sha256)
+        if data is None:
+            data = self._cache.get(sha256)
+        if data is None:
+            try:
+                data = self.unchecked(sha256)
+            except ServiceUnreachable as error:
+                there = f"neither in {folder} nor " if folder is not None else "not "
+                raise NotCached(f"artifact {sha256}, which is locked, is {there}in the cache: {error}") from error
+        kernel.check(self._manifest(data), verify=verify)
+        self._cache.put(sha256, data)
+        return data
+
     def _manifest(self, data: bytes) -> Manifest:
         try:
             return artifact.read(data, self._server.trust).manifest
@@ -57,3 +77,21 @@ class ArtifactSource:
             except ServiceUnreachable:
                 raise error from None
             return artifact.read(data, self._server.trust).manifest
+
+
+def artifact_in(folder: Path, sha256: str) -> bytes | None:
+    """The artifact of that hash in a folder, whatever its file is called; None where there is none.
+
+    A cache, and the blobs of a data folder, are such folders, too. Raises InvalidRequest for what is no folder.
+    """
+    if not folder.is_dir():
+        raise InvalidRequest(f"{folder} is no folder of artifacts")
+    named = (folder / f"{sha256}.tirgemm", folder / sha256[:2] / sha256[2:4] / sha256)
+    for path in (*named, *sorted(folder.glob("*.tirgemm"))):
+        try:
+            small = path.stat().st_size <= MAX_ARTIFACT_BYTES
+            if small and hashlib.sha256(data := path.read_bytes()).hexdigest() == sha256:
+                return data
+        except OSError:
+            continue
+    return None

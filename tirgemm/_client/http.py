@@ -36,7 +36,7 @@ MAX_DOCUMENT_BYTES = 16 * 2**20
 MAX_REASON = 2000
 SLOWEST_BYTES_PER_SECOND = 2**20
 
-_REQUESTS = re.compile(r"; (?:(?:GET|POST|DELETE) )?/(?:v1|openapi)\S* .*$")
+_REQUESTS = re.compile(r"; (?:(?:GET|POST|PUT|PATCH|DELETE) )?/(?:v1|openapi)\S* .*$")
 T = TypeVar("T")
 
 

@@ -1,11 +1,11 @@
-"""Event stream of one job of a service, resumed where it breaks; polling where there is none."""
+"""Event stream of one job or batch of a service, resumed where it breaks; polling where there is none."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from tirgemm._client.http import RETRIED_STATUSES, Outage, ServiceConnection, backoff, unreachable
 from tirgemm._client.server_events import ReceivedEvent, StreamAllowance
@@ -19,27 +19,34 @@ with needed_by("tirgemm.Client"):
 POLL_SECONDS = 1.0
 
 
-def job_document(session: ServiceConnection, job_id: str) -> dict[str, Any]:
-    """The job document. Raises ServiceError for one that says no status: nobody could tell when it ends."""
-    job = session.request("GET", f"/v1/jobs/{job_id}").body
-    if job.get("status") not in (*LIVE, *ENDED):
-        raise ServiceError(f"{session.url} answered without the status of job {job_id}; is it a tirgemm service?")
-    return job
+Followed: TypeAlias = Literal["jobs", "batches"]
+_NOUNS: dict[Followed, str] = {"jobs": "job", "batches": "batch"}
+
+
+def live_document(session: ServiceConnection, name: str, of: Followed = "jobs") -> dict[str, Any]:
+    """The document of a job or batch. Raises ServiceError for one that says no status: nobody could tell when it
+    ends."""
+    document = session.request("GET", f"/v1/{of}/{name}").body
+    if document.get("status") not in (*LIVE, *ENDED):
+        what = f"{_NOUNS[of]} {name}"
+        raise ServiceError(f"{session.url} answered without the status of {what}; is it a tirgemm service?")
+    return document
 
 
 def watch(
-    session: ServiceConnection, job_id: str, after: int = 0, deadline: float = math.inf
+    session: ServiceConnection, name: str, after: int = 0, deadline: float = math.inf, of: Followed = "jobs"
 ) -> Iterator[ReceivedEvent]:
-    """The job's events from behind the event ``after``, each once, until it is finished or ``deadline`` has passed.
+    """The events of a job or batch from behind the event ``after``, each once, until it is finished or ``deadline`` has
+    passed.
 
-    ``deadline`` is a time of ``time.monotonic``. Raises ServiceError where there is no such job, and ServiceUnreachable
+    ``deadline`` is a time of ``time.monotonic``. Raises ServiceError where there is no such one, and ServiceUnreachable
     where the service stays away for longer than the session's patience.
     """
     lost_at, attempt, finished = 0.0, 0, False
     outage, allowance = Outage(session.url, session.patience), StreamAllowance(session.url)
     while time.monotonic() < deadline:
         try:
-            with session.events(f"/v1/jobs/{job_id}/events", after, allowance, deadline) as stream:
+            with session.events(f"/v1/{of}/{name}/events", after, allowance, deadline) as stream:
                 lost_at, outage = 0.0, Outage(session.url, session.patience)
                 for event in stream:
                     if event.id and event.id <= after:
@@ -50,8 +57,8 @@ def watch(
                         return
             if finished:
                 return
-            finished = job_document(session, job_id).get("status") in ENDED
-            failure: Exception = ServiceError(f"the event stream of job {job_id} ended before the job did")
+            finished = live_document(session, name, of).get("status") in ENDED
+            failure: Exception = ServiceError(f"the event stream of {_NOUNS[of]} {name} ended before it did")
         except httpx.TransportError as error:
             failure = error
         except ServiceUnreachable:
@@ -60,8 +67,8 @@ def watch(
             if error.http_status is None:  # it sends more than it may
                 raise
             if error.http_status not in RETRIED_STATUSES:
-                job_document(session, job_id)
-                yield from _poll(session, job_id, deadline)
+                live_document(session, name, of)
+                yield from _poll(session, name, deadline, of)
                 return
             failure = error
         now = time.monotonic()
@@ -90,11 +97,11 @@ def kernel_of(job: dict[str, Any], job_id: str) -> dict[str, Any] | str:
     return kernel
 
 
-def _poll(session: ServiceConnection, job_id: str, deadline: float) -> Iterator[ReceivedEvent]:
-    """The job document once a second as an event ``job``; at its end an event named by its status."""
+def _poll(session: ServiceConnection, name: str, deadline: float, of: Followed) -> Iterator[ReceivedEvent]:
+    """The document once a second as an event ``job`` or ``batch``; at its end an event named by its status."""
     while True:
-        job = job_document(session, job_id)
-        yield ReceivedEvent(0, "job", job)
+        job = live_document(session, name, of)
+        yield ReceivedEvent(0, _NOUNS[of], job)
         if job.get("status") in ENDED:
             error = job.get("error") if isinstance(job.get("error"), dict) else None
             told = f"{error.get('code')}: {error.get('detail')}" if error else None

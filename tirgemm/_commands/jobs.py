@@ -1,4 +1,4 @@
-"""``tirgemm jobs``: the tuning jobs of a service, listed, followed to their end, cancelled."""
+"""``tirgemm jobs``: the tuning jobs of a service, listed, followed to their end, cancelled, put back, reordered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tirgemm.progress import ProgressTracker
 from tirgemm.timings import Timings
 
 app = typer.Typer(
-    help="List, watch and cancel the tuning jobs of a service.",
+    help="List, watch, cancel, retry and reorder the tuning jobs of a service.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -45,12 +45,24 @@ def list_jobs(
 
     def show() -> None:
         table = Table(
-            "job", "status", "problem", "device", Column("trials", number=True, optional=2), Column("asked", optional=1)
+            "job",
+            "status",
+            "problem",
+            "device",
+            Column("trials", number=True, optional=2),
+            Column("priority", number=True, optional=3),
+            Column("asked", optional=1),
         )
         for job in jobs:
             asked = str(job["created_at"])[:16].replace("T", " ")
             table.add_row(
-                job["id"], job["status"], job["gemm"], job["device"]["name"], str(job["budget"]["trials"]), asked
+                job["id"],
+                job["status"],
+                job["gemm"],
+                job["device"]["name"],
+                str(job["budget"]["trials"]),
+                str(job.get("priority", 0)),
+                asked,
             )
         console.out.print(table if jobs else f"{url} has no such job")
 
@@ -88,6 +100,36 @@ def cancel(job_id: JobId, url: ServiceUrl = URL, as_json: Json = False) -> None:
     with Client(url, patience=PATIENCE_SECONDS) as client:
         job = client.cancel(job_id)
     console.emit(as_json, job, lambda: console.out.print(_ending(job)))
+
+
+@app.command()
+def retry(
+    job_id: JobId,
+    reason: Annotated[str, typer.Option(help="Why, for whoever looks at the job.")] = "",
+    url: ServiceUrl = URL,
+    as_json: Json = False,
+) -> None:
+    """Put a job that failed or was cancelled back into the queue. It goes on from what it has measured."""
+    from tirgemm.client import Client
+
+    with Client(url, patience=PATIENCE_SECONDS) as client:
+        job = client.retry(job_id, reason)
+    console.emit(as_json, job, lambda: console.out.print(_ending(job)))
+
+
+@app.command()
+def prioritise(
+    job_id: JobId,
+    priority: Annotated[int, typer.Argument(metavar="PRIORITY", help="From -100 to 100, higher first.")],
+    url: ServiceUrl = URL,
+    as_json: Json = False,
+) -> None:
+    """Give a queued job another place in the queue. Write `--` before a negative PRIORITY."""
+    from tirgemm.client import Client
+
+    with Client(url, patience=PATIENCE_SECONDS) as client:
+        job = client.prioritise(job_id, priority)
+    console.emit(as_json, job, lambda: console.out.print(f"{_ending(job)}, of priority {job['priority']}"))
 
 
 def _ending(job: dict[str, Any]) -> str:

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("tirgemm.torch")
 # Seconds between two looks at the jobs that are not done.
 POLL_S = 1.0
+# As many problems as a batch may have.
+MAX_PROBLEMS = 1000
+# Answers to a batch that need not be those to each of its problems: the service knows no batches, or refuses one
+# problem, or their number.
+ONE_BY_ONE = frozenset({404, 405, 422, 429})
 
 
 class ServiceKernels:
@@ -52,25 +57,16 @@ class ServiceKernels:
         return "the service lists none" if policy == "tuned" else None
 
     def prepare(self, gemms: Sequence[Gemm], device: Device, policy: Policy, arrived: Arrived) -> Preparation:
-        """Submit all problems, then follow their jobs: a default as soon as it is there, the tuned kernel at the
-        end."""
+        """Submit all problems as one batch, then follow their jobs: a default as soon as it is there, the tuned kernel
+        at the end."""
         del policy
         preparation = Preparation(tuple(gemms))
         return run_in_background(preparation, lambda: self._follow(preparation, device, arrived), str)
 
     def _follow(self, preparation: Preparation, device: Device, arrived: Arrived) -> None:
         jobs: dict[Gemm, str] = {}
-        for gemm in preparation.wanted:
-            if preparation.cancelled.is_set():
-                return
-            try:
-                answer = self.client.submit(gemm, device=device, regime=self.regime)
-                if answer.kernel is not None:
-                    arrived(self._loaded(answer.kernel, gemm, device))
-                else:
-                    jobs[gemm] = answer.job_id
-            except TirgemmError as error:
-                _failed(preparation, gemm, error)
+        for first in range(0, len(preparation.wanted), MAX_PROBLEMS):
+            jobs |= self._submitted(preparation.wanted[first : first + MAX_PROBLEMS], preparation, device, arrived)
         defaults: set[Gemm] = set()
         while jobs and not preparation.cancelled.is_set():
             for gemm, job_id in list(jobs.items()):
@@ -82,6 +78,53 @@ class ServiceKernels:
                     del jobs[gemm]
             if jobs:
                 preparation.cancelled.wait(self.poll_s)
+
+    def _submitted(
+        self, gemms: Sequence[Gemm], preparation: Preparation, device: Device, arrived: Arrived
+    ) -> dict[Gemm, str]:
+        """The jobs that were submitted for problems, as one batch; what the service has has arrived."""
+        if preparation.cancelled.is_set():
+            return {}
+        try:
+            items = self.client.submit_batch(gemms, device=device, regime=self.regime)["items"]
+            answers = {Gemm.parse(str(item.get("gemm"))): item for item in items}
+        except TirgemmError as error:
+            if isinstance(error, ServiceError) and error.http_status in ONE_BY_ONE:
+                return self._submitted_singly(gemms, preparation, device, arrived)
+            for gemm in gemms:
+                _failed(preparation, gemm, error)
+            return {}
+        jobs: dict[Gemm, str] = {}
+        for gemm in gemms:
+            try:
+                answer = answers.get(gemm, {})
+                if answer.get("kernel"):
+                    arrived(self._loaded(self._document(answer["kernel"]), gemm, device))
+                elif answer.get("job"):
+                    jobs[gemm] = str(answer["job"])
+                else:
+                    raise ServiceError(f"{self.client.url} took a batch but left out {gemm}")
+            except TirgemmError as error:
+                _failed(preparation, gemm, error)
+        return jobs
+
+    def _submitted_singly(
+        self, gemms: Sequence[Gemm], preparation: Preparation, device: Device, arrived: Arrived
+    ) -> dict[Gemm, str]:
+        """The same by a request for each problem: one that is refused costs itself alone."""
+        jobs: dict[Gemm, str] = {}
+        for gemm in gemms:
+            if preparation.cancelled.is_set():
+                break
+            try:
+                answer = self.client.submit(gemm, device=device, regime=self.regime)
+                if answer.kernel is not None:
+                    arrived(self._loaded(answer.kernel, gemm, device))
+                else:
+                    jobs[gemm] = answer.job_id
+            except TirgemmError as error:
+                _failed(preparation, gemm, error)
+        return jobs
 
     def _looked_at(self, job_id: str, gemm: Gemm, device: Device, arrived: Arrived, defaults: set[Gemm]) -> bool:
         """Take what a job has made; whether it is finished. Raises ServiceError where it has failed."""

@@ -28,8 +28,8 @@ class Asker:
     bytes_stored: int
 
 
-def require_quota(connection: Connection, asker: Asker, now: float) -> None:
-    """Raise QuotaExceeded where ``asker``, with the job just added, has more than it may at ``now``."""
+def require_quota(connection: Connection, asker: Asker, now: float, added: int = 1) -> None:
+    """Raise QuotaExceeded where ``asker``, with the ``added`` jobs, has more than it may at ``now``."""
     # Two requests of one key wait for each other on PostgreSQL, too; on SQLite there is one writer.
     connection.execute(select(ApiKeyRow.id).where(ApiKeyRow.id == asker.key_id).with_for_update())
     mine = JobRow.key_id == asker.key_id
@@ -37,13 +37,14 @@ def require_quota(connection: Connection, asker: Asker, now: float) -> None:
         select(func.count()).select_from(JobRow).where(mine, JobRow.status.in_(LIVE))
     ).scalar_one()
     if live > asker.live_jobs:
-        words = f"live_jobs: this key has {live - 1} queued or running jobs and may have {asker.live_jobs}"
+        words = f"live_jobs: this key has {live - added} queued or running jobs and may have {asker.live_jobs}"
         raise QuotaExceeded(f"{words}; ask again when one has ended", LIVE_RETRY_SECONDS)
     today = (mine, JobRow.created_at > iso(now - DAY_SECONDS))
     trials, first = connection.execute(select(func.sum(JobRow.trials), func.min(JobRow.created_at)).where(*today)).one()
     if trials > asker.trials_a_day:
         left = datetime.fromisoformat(first).timestamp() + DAY_SECONDS - now
-        words = f"trials_a_day: with this job this key has asked for {trials} trials within a day"
+        asked = "this job" if added == 1 else f"these {added} jobs"
+        words = f"trials_a_day: with {asked} this key has asked for {trials} trials within a day"
         raise QuotaExceeded(f"{words} and may ask for {asker.trials_a_day}", max(1, math.ceil(left)))
     # A fallback from before the job is somebody else's.
     made = or_(JobRow.kernel_id == KernelRow.id, JobRow.fallback_id == KernelRow.id)

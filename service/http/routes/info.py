@@ -17,6 +17,7 @@ from tirgemm.service.http.documents import DeviceBody, Health, KeyBody, KeyList,
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.state import State
 from tirgemm.service.settings import MAX_BODY_BYTES, MAX_HEADER_BYTES, REQUEST_SECONDS
+from tirgemm.tuning_db.job_values import MAX_PRIORITY
 from tirgemm.tuning_db.schema import HEAD
 
 logger = logging.getLogger("tirgemm.service")
@@ -88,5 +89,7 @@ def meta(state: State) -> Meta:
             "fallback_seconds": settings.fallback_seconds,
             "wait_seconds": settings.max_wait_seconds,
             "queued": settings.max_queued,
+            "retries": settings.max_retries,
+            "priority": MAX_PRIORITY,
         },
     )

@@ -1,18 +1,18 @@
-"""``/v1/jobs``: look at tuning requests, follow them, cancel them."""
+"""``/v1/jobs``: look at tuning requests, follow them, cancel, retry and reorder them."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from tirgemm.gemm import Gemm
-from tirgemm.service.http.documents import JobDocument, JobList, JobSummary
+from tirgemm.service.http.documents import JobDocument, JobList, JobSummary, PriorityChange, RetryRequest
 from tirgemm.service.http.events import last_event_id, stream
 from tirgemm.service.http.problems import Problem
-from tirgemm.service.http.routes.parameters import ONLY_KNOWN, DeviceFilter, GemmFilter
+from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, DeviceFilter, GemmFilter
 from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.queries import device_keys
 from tirgemm.status import JobStatus
@@ -42,6 +42,13 @@ def job_document(state: ServiceState, job: Job) -> JobDocument:
     fallback = state.store.kernel_by_id(job.fallback_id) if job.fallback_id else None
     kernel = state.store.kernel_by_id(job.kernel_id) if job.kernel_id else None
     return JobDocument.with_kernels(job, fallback, kernel)
+
+
+def _require_own(job: Job, caller: Caller, verb: str) -> None:
+    """Raise the 403 problem where it takes another key to change a job."""
+    if caller is not None and job.key_id != caller.id and not caller.allows("admin"):
+        detail = f"job {job.id} was asked for with another key; it takes a key of the scope admin to {verb} it"
+        raise Problem(403, detail, "not_your_job")
 
 
 @router.get("", dependencies=[ONLY_KNOWN])
@@ -75,15 +82,47 @@ def cancel_job(job: FoundJob, state: State, caller: Caller) -> JobDocument:
     The job is cancelled at once; its worker stops within a second. A key cancels the jobs that it asked for first; one
     of the scope admin cancels every job.
     """
-    if caller is not None and job.key_id != caller.id and not caller.allows("admin"):
-        detail = f"job {job.id} was asked for with another key; it takes a key of the scope admin to cancel it"
-        raise Problem(403, detail, "not_your_job")
+    _require_own(job, caller, "cancel")
     job = state.queue.cancel(job.id)
     if job.status in ("done", "failed"):
         raise Problem(
             409, f"job {job.id} is {job.status}; only a queued or running job can be cancelled", "job_finished"
         )
     return job_document(state, job)
+
+
+@router.patch("/{job_id}", dependencies=[JSON_BODY])
+def change_job(job: FoundJob, body: PriorityChange, state: State, caller: Caller, request: Request) -> JobDocument:
+    """Give a queued job another place in the queue.
+
+    A key changes the jobs that it asked for first, up to the priority that its scope allows.
+    """
+    _require_own(job, caller, "change")
+    state.access.require_priority(caller, body.priority)
+    changed = state.queue.prioritise(job.id, body.priority)
+    if changed.status != "queued":
+        raise Problem(409, f"job {job.id} is {changed.status}; only a queued job has a place to change", "job_finished")
+    request.state.changed = f"/v1/jobs/{job.id}"
+    return job_document(state, changed)
+
+
+@router.post("/{job_id}/retry", dependencies=[JSON_BODY])
+def retry_job(job: FoundJob, body: RetryRequest, state: State, caller: Caller, request: Request) -> JobDocument:
+    """Put a job that failed or was cancelled back into the queue; it goes on from what is recorded.
+
+    A job may be retried a few times, see the limits in /v1/meta. A key retries the jobs that it asked for first.
+    """
+    _require_own(job, caller, "retry")
+    settings = state.settings
+    retried = state.queue.retry(
+        job.id,
+        body.reason,
+        limit=settings.max_retries,
+        max_queued=settings.max_queued,
+        asker=state.access.asker(caller) if caller is not None and caller.id == job.key_id else None,
+    )
+    request.state.changed = f"/v1/jobs/{job.id}/retry"
+    return job_document(state, retried)
 
 
 @router.get("/{job_id}/events", response_class=EventSourceResponse)

@@ -7,7 +7,7 @@ import re
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
@@ -17,26 +17,20 @@ from tirgemm.service.http.documents import JobError, KernelDocument, KernelList,
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.requests import KernelOrJob, answer, progress
 from tirgemm.service.http.routes.jobs import job_document
-from tirgemm.service.http.routes.parameters import ONLY_KNOWN, DeviceFilter, GemmFilter
+from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, DeviceFilter, GemmFilter
 from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.queries import KernelFilter, device_keys
 from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning_db.upkeep.pins import set_pinned
 
 router = APIRouter(prefix="/v1/kernels", tags=["kernels"])
 
 RETRY_SECONDS = 1
 
 
-def _require_json(content_type: Annotated[str, Header(include_in_schema=False)] = "") -> None:
-    """Refuse what a page of another site can make a browser send without asking: forms and plain text."""
-    media_type = content_type.partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise Problem(415, f"Content-Type is {media_type or 'missing'}; it must be application/json")
-
-
 @router.post(
     "",
-    dependencies=[Depends(_require_json)],
+    dependencies=[JSON_BODY],
     response_model=KernelDocument,
     responses={
         200: {"description": "The kernel: from the database, or tuned within the wait."},
@@ -70,6 +64,7 @@ async def request_kernel(
         applied["Preference-Applied"] = f"wait={wait:g}"
     # A worker that this server runs may be starting at this moment.
     patient = state.settings.worker and wait != 0
+    state.access.require_priority(caller, body.queue.priority)
     asker = state.access.asker(caller)
     answered = await run_in_threadpool(answer, state, body, patient=patient, asker=asker)
     if answered is None:
@@ -119,6 +114,23 @@ def get_kernel(kernel_id: str, state: State) -> KernelDocument:
     return KernelDocument.of(kernel_record(state, kernel_id))
 
 
+@router.put("/{kernel_id}/pin")
+def pin_kernel(kernel_id: str, state: State, request: Request) -> KernelDocument:
+    """Pin a kernel: it is what its problem is answered with on its device in its regime, whatever is tuned later.
+
+    It is neither deleted nor pruned until it is unpinned. Another one that was pinned in its place is no more.
+    """
+    pinned = _pinned(state, kernel_id, pinned=True)
+    request.state.changed = f"/v1/kernels/{kernel_id}/pin"
+    return pinned
+
+
+@router.delete("/{kernel_id}/pin")
+def unpin_kernel(kernel_id: str, state: State) -> KernelDocument:
+    """Unpin a kernel: its problem is answered with the newest tuned one again. Twice is the same as once."""
+    return _pinned(state, kernel_id, pinned=False)
+
+
 @router.delete("/{kernel_id}", status_code=204, response_class=Response)
 def delete_kernel(kernel_id: str, state: State) -> None:
     """Forget a kernel, with its artifact unless another kernel has the same one. What was measured stays.
@@ -129,6 +141,14 @@ def delete_kernel(kernel_id: str, state: State) -> None:
     record = kernel_record(state, kernel_id)
     if not state.store.delete_kernel(record.id):
         raise _no_kernel(kernel_id)
+
+
+def _pinned(state: ServiceState, kernel_id: str, *, pinned: bool) -> KernelDocument:
+    record = kernel_record(state, kernel_id)
+    changed = set_pinned(state.database, record.id, pinned=pinned)
+    if changed is None:
+        raise _no_kernel(kernel_id)
+    return KernelDocument.of(changed)
 
 
 def kernel_record(state: ServiceState, kernel_id: str) -> KernelRecord:

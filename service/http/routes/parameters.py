@@ -1,10 +1,10 @@
-"""Refuse query parameters that a route does not take: a filter that is mistyped must not be ignored."""
+"""Parameters that several routes share, and the refusal of those that a route does not take."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Query, Request
+from fastapi import Depends, Header, Query, Request
 from fastapi.routing import APIRoute
 
 from tirgemm.service.http.problems import Problem
@@ -14,6 +14,13 @@ DeviceFilter = Annotated[
     Query(max_length=200, description="Only this device: its key, or a name such as cpu, cuda:0 or sm_90a."),
 ]
 GemmFilter = Annotated[str | None, Query(max_length=512, description="Only this problem, in its text form.")]
+
+
+def _require_json(content_type: Annotated[str, Header(include_in_schema=False)] = "") -> None:
+    """Refuse what a page of another site can make a browser send without asking: forms and plain text."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise Problem(415, f"Content-Type is {media_type or 'missing'}; it must be application/json")
 
 
 def _only_known(request: Request) -> None:
@@ -31,4 +38,5 @@ def _only_known(request: Request) -> None:
         )
 
 
+JSON_BODY = Depends(_require_json)
 ONLY_KNOWN = Depends(_only_known)

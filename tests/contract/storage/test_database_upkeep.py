@@ -11,7 +11,7 @@ from tests.contract.storage.databases import DEVICE, candidate, kernel, key
 from tirgemm.errors import InvalidRequest
 from tirgemm.tuning.records import Status
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
-from tirgemm.tuning_db.admin import check, collect, info, vacuum
+from tirgemm.tuning_db.upkeep.admin import check, collect, info, vacuum
 
 
 @pytest.fixture(params=["sqlite_database", "postgres_database"])
@@ -37,7 +37,7 @@ def test_the_summary_counts_what_is_there(database: Database) -> None:
     store.add_candidate(candidate(2, status=Status.PRUNED, sample_sets=()))
     JobQueue(database).submit(JobRequest(stored.gemm, DEVICE))
     found = info(database)
-    assert found.schema == "0003"
+    assert found.schema == "0004"
     assert found.database_bytes > 10_000
     assert found.candidates == {"measured": 1, "pruned": 1}
     assert found.jobs == {"queued": 1}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.contract.storage.batch_contract import BatchContract
 from tests.contract.storage.job_lease_contract import JobLeaseContract
+from tests.contract.storage.job_order_contract import JobOrderContract
 from tests.contract.storage.job_queue_contract import JobQueueContract
 from tirgemm.tuning_db import Database
 
@@ -28,6 +30,30 @@ class TestSqliteJobLeases(JobLeaseContract):
 
 
 class TestPostgresJobLeases(JobLeaseContract):
+    @pytest.fixture
+    def database(self, postgres_database: Database) -> Database:
+        return postgres_database
+
+
+class TestSqliteJobOrder(JobOrderContract):
+    @pytest.fixture
+    def database(self, sqlite_database: Database) -> Database:
+        return sqlite_database
+
+
+class TestPostgresJobOrder(JobOrderContract):
+    @pytest.fixture
+    def database(self, postgres_database: Database) -> Database:
+        return postgres_database
+
+
+class TestSqliteBatches(BatchContract):
+    @pytest.fixture
+    def database(self, sqlite_database: Database) -> Database:
+        return sqlite_database
+
+
+class TestPostgresBatches(BatchContract):
     @pytest.fixture
     def database(self, postgres_database: Database) -> Database:
         return postgres_database

@@ -135,7 +135,7 @@ def test_a_described_device_keeps_its_own_description(source: Database, make: Ma
 
 
 def test_an_import_spoils_no_count_of_lost_attempts(source: Database, make: MakeDatabase) -> None:
-    from tirgemm.tuning_db.admin import info
+    from tirgemm.tuning_db.upkeep.admin import info
 
     target = make()
     assert SqlStore(target).begin_attempt(key(1)) == 1

@@ -135,7 +135,8 @@ class KernelRecord:
 
     ``role`` is ``fallback`` for the default served ahead of the search, ``tuned`` for the selected one, and
     ``unverified`` for a cross-compiled build. ``timings`` is the summary that people read. ``artifact_sha256``
-    addresses the blob. ``trials`` is what the search spent.
+    addresses the blob. ``trials`` is what the search spent. A ``pinned`` one answers before all others of its problem,
+    device and regime.
     """
 
     gemm: Gemm
@@ -151,6 +152,7 @@ class KernelRecord:
     trials: int = 0
     created_at: str = ""
     id: str = ""
+    pinned: bool = False
 
     @property
     def interrupted(self) -> bool:

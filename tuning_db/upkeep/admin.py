@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -98,8 +99,10 @@ def check(db: Database) -> list[str]:
     return wrong
 
 
-def collect(db: Database, *, older_than_s: float = COLLECT_AFTER_S, dry_run: bool = False) -> Collected:
-    """Delete blobs that no artifact names and that are old enough; with ``dry_run`` only count them."""
+def collect(
+    db: Database, *, older_than_s: float = COLLECT_AFTER_S, locked: Collection[str] = (), dry_run: bool = False
+) -> Collected:
+    """Delete blobs that no artifact names, that are old enough and not ``locked``; with ``dry_run`` only count them."""
     if not older_than_s >= 0:
         raise InvalidRequest(f"the age from which blobs are collected is {older_than_s} s; it must be 0 or more")
     before = datetime.now(UTC) - timedelta(seconds=older_than_s)
@@ -107,7 +110,7 @@ def collect(db: Database, *, older_than_s: float = COLLECT_AFTER_S, dry_run: boo
     old = [blob for blob in db.blobs.list() if blob.at <= before]
     with db.read() as connection:
         named = _named(connection)
-    useless = [blob for blob in old if blob.sha256 not in named]
+    useless = [blob for blob in old if blob.sha256 not in named | set(locked)]
     if not dry_run:
         for blob in useless:
             db.blobs.delete(blob.sha256)

@@ -1,0 +1,113 @@
+"""``tirgemm db prune | backup | restore``: retention by age, backups while the service runs, and putting one back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tirgemm._terminal import console
+from tirgemm._terminal.console import Json
+from tirgemm._user_folders import SERVER_LOCK, user_data
+from tirgemm.errors import InvalidRequest
+from tirgemm.service.commands.tune import Data, Url
+from tirgemm.tuning_db.data_folder import existing_database
+
+_AGE = re.compile(r"(\d{1,9})([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def prune(
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help="Only what is older: 90d, 12h, 30m, or seconds.")
+    ],
+    keep_best: Annotated[
+        int, typer.Option("--keep-best", min=0, help="Keep so many of the fastest kernels of each problem at any age.")
+    ] = 1,
+    locked: Annotated[
+        list[Path] | None, typer.Option("--locked", metavar="FILE", help="Keep what this lock file names, too.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    data: Data = None,
+    db: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Delete old kernels that are neither served, among the best, pinned nor locked, blobs that nothing names, and old
+    entries of the audit log. What was measured stays."""
+    from tirgemm._client.lock_file import LockFile
+    from tirgemm.tuning_db.upkeep.prune import prune as prune_database
+
+    seconds = age_seconds(older_than)
+    hashes = {kernel.artifact_sha256 for file in locked or () for kernel in LockFile.read(file).kernels.values()}
+    with existing_database(data, db) as database:
+        pruned = prune_database(database, older_than_s=seconds, keep_best=keep_best, locked=hashes, dry_run=dry_run)
+    verb = "would be deleted" if dry_run else "deleted"
+    blobs = pruned.collected
+    counts = f"{len(pruned.kernels)} kernels, {pruned.audit_entries} audit entries and {blobs.blobs} blobs"
+    words = f"{counts} ({blobs.blob_bytes} bytes) {verb}"
+    document = {"kernels": list(pruned.kernels), "audit_entries": pruned.audit_entries, "dry_run": dry_run}
+    console.emit(as_json, document | asdict(blobs), lambda: console.out.print(words))
+
+
+def backup(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the backup goes: a new folder.")],
+    blobs_only: Annotated[
+        bool, typer.Option("--blobs-only", help="The blobs alone: beside a pg_dump of PostgreSQL.")
+    ] = False,
+    with_key: Annotated[
+        bool, typer.Option("--with-key", help="The private signing key too: keep the backup secret then.")
+    ] = False,
+    data: Data = None,
+    db: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Write the database as it is at one moment, and the blobs that it names, into FOLDER. A service may run."""
+    from tirgemm.tuning_db.upkeep.backup import backup as back_up
+
+    with existing_database(data, db) as database:
+        made = back_up(database, folder, blobs_only=blobs_only, with_key=with_key)
+
+    def show() -> None:
+        parts = "" if made.database else "blobs alone, "
+        console.out.print(f"{folder}: {parts}{made.blobs} blobs, {made.blob_bytes} bytes")
+        for sha256 in made.missing:
+            console.err.print(f"artifact {sha256} is lost, or was deleted meanwhile", style="yellow")
+
+    console.emit(as_json, made.to_json() | {"folder": str(folder)}, show)
+
+
+def restore(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A backup.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Lose the database that is there, and put the backup's in its place.")
+    ] = False,
+    data: Data = None,
+    db: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Put a backup into a data folder that nobody serves. A service may run on any other one."""
+    from tirgemm.service.jobs.data_lock import ProcessLock
+    from tirgemm.tuning_db.upkeep.backup import read_manifest
+    from tirgemm.tuning_db.upkeep.backup import restore as put_back
+
+    target = user_data() if data is None else data.expanduser().absolute()
+    if read_manifest(folder)["database"] and db is not None:
+        raise InvalidRequest(
+            f"{folder} holds a SQLite file, which goes into the data folder: leave out --db and TIRGEMM_DB"
+        )
+    target.mkdir(parents=True, exist_ok=True)
+    with ProcessLock(target / SERVER_LOCK, f"data folder {target}"):
+        restored = put_back(folder, target, replace=replace)
+    document = asdict(restored) | {"data": str(target)}
+    console.emit(as_json, document, lambda: console.out.print(f"{target}: {restored.blobs} blobs are back"))
+
+
+def age_seconds(text: str) -> float:
+    """The seconds of ``90d``, ``12h``, ``30m``, ``45s`` or ``45``. Raises InvalidRequest."""
+    match = _AGE.fullmatch(text)
+    if match is None:
+        raise InvalidRequest(f"the age is {text!r:.40}; it must be a whole number with d, h, m or s behind it, as 90d")
+    return float(int(match[1]) * _SECONDS[match[2]])

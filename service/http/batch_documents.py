@@ -1,0 +1,148 @@
+"""The JSON documents of batches: what a request holds and what answers look like."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
+
+from tirgemm.gemm import Regime
+from tirgemm.service.http.documents import BudgetRequest, QueueRequest
+from tirgemm.tuning.effort import Effort
+from tirgemm.tuning_db.queue.batches import MAX_ITEMS, Batch, BatchItem, BatchStatus, ItemState
+
+Size = Annotated[StrictInt, Field(ge=1)]
+
+
+class BatchRequest(BaseModel):
+    """Problems to be tuned together on one device in one regime: ``gemms``, ``shapes`` of one ``problem``, or both."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    gemms: Annotated[list[str | dict[str, Any]], Field(max_length=MAX_ITEMS)] = Field(
+        default=[], description="Each as in a request for one kernel.", examples=[["1023x1021x1027:f16:nt"]]
+    )
+    shapes: Annotated[list[tuple[Size, Size]], Field(max_length=MAX_ITEMS)] = Field(
+        default=[], description="n and k of each.", examples=[[[4096, 4096], [11008, 4096]]]
+    )
+    problem: dict[str, Any] | None = Field(
+        default=None,
+        description="The other fields of the shapes' problems, m among them.",
+        examples=[{"m": "1..8192", "dtype": "bf16"}],
+    )
+    device: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        default=None, description="A device's key or name (cpu, cuda:0, sm_90a); by default the best that a worker has."
+    )
+    regime: Regime = "sustained"
+    effort: Effort = Field(default=Effort.STANDARD, description="How far each search goes at most.")
+    budget: BudgetRequest = Field(
+        default=BudgetRequest(), description="Of all searches together; what is not given is each search's own bound."
+    )
+    queue: QueueRequest = QueueRequest()
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**31)] = 0
+
+
+class BatchItemBody(BaseModel):
+    """A problem of a batch: ``hit`` where its kernel was there, else how its job is; ``deleted`` where neither is there
+    any more. ``gain``: the speed of its tuned kernel over the default's."""
+
+    gemm: str
+    state: ItemState
+    expected_gain: float
+    job: str | None
+    kernel: str | None
+    gain: float | None
+
+    @classmethod
+    def of(cls, item: BatchItem) -> BatchItemBody:
+        return cls(
+            gemm=str(item.gemm),
+            state=item.state,
+            expected_gain=item.expected_gain,
+            job=item.job_id,
+            kernel=item.kernel_id,
+            gain=item.gain,
+        )
+
+
+class GainBody(BaseModel):
+    """The geometric mean of the tuned kernels' speeds over the defaults', and of how many; null before the first."""
+
+    geomean: float | None
+    kernels: int
+
+
+class BatchBudgetBody(BaseModel):
+    """Bounds of all searches together; null where each has its own alone."""
+
+    trials: int | None
+    seconds: float | None
+
+
+class SpentBody(BaseModel):
+    """What the jobs that the batch made have spent, and what is reserved for those that run."""
+
+    trials: int
+    seconds: float
+    reserved_trials: int
+    reserved_seconds: float
+
+
+class BatchSummary(BaseModel):
+    """A batch without its items. ``asked`` counts equal problems too, ``states`` the different ones by state."""
+
+    id: str
+    status: BatchStatus
+    asked: int
+    states: dict[ItemState, int]
+    gain: GainBody
+    budget: BatchBudgetBody
+    spent: SpentBody
+    created_at: str
+    cancelled_at: str | None
+    links: dict[str, str]
+
+    @classmethod
+    def of(cls, batch: Batch) -> BatchSummary:
+        return cls(**_summary(batch))
+
+
+class BatchDocument(BatchSummary):
+    """A batch with its items, the largest expected gain first."""
+
+    items: list[BatchItemBody]
+
+    @classmethod
+    def of(cls, batch: Batch) -> BatchDocument:
+        return cls(**_summary(batch), items=[BatchItemBody.of(item) for item in batch.items])
+
+
+class BatchList(BaseModel):
+    """Batches, newest first; ``next`` is the ``after`` of the next page, null at the end."""
+
+    batches: list[BatchSummary]
+    next: str | None
+
+
+BatchEventKind = Literal["progress", "done", "cancelled"]
+
+
+def _summary(batch: Batch) -> dict[str, Any]:
+    spent = batch.spent
+    return {
+        "id": batch.id,
+        "status": batch.status,
+        "asked": batch.asked,
+        "states": batch.states,
+        "gain": GainBody(geomean=batch.gain, kernels=len(batch.gains)),
+        "budget": BatchBudgetBody(trials=batch.budget.trials, seconds=batch.budget.seconds),
+        "spent": SpentBody(
+            trials=spent.trials,
+            seconds=spent.seconds,
+            reserved_trials=spent.reserved_trials,
+            reserved_seconds=spent.reserved_seconds,
+        ),
+        "created_at": batch.created_at,
+        "cancelled_at": batch.cancelled_at,
+        "links": {"self": f"/v1/batches/{batch.id}", "events": f"/v1/batches/{batch.id}/events"},
+    }

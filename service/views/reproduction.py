@@ -1,0 +1,172 @@
+"""Reproduction of a kernel: built again from its config, its hashes compared, measured beside its recorded figure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tirgemm.artifact import Manifest, Trust, read
+from tirgemm.detect import devices, environment
+from tirgemm.device import Device
+from tirgemm.errors import DeviceUnavailable, InvalidRequest, UntrustedArtifact
+from tirgemm.gemm import Regime
+from tirgemm.service.views.artifact_file import Opened
+from tirgemm.service.views.comparison import MIN_SAMPLES, recorded_time
+from tirgemm.tuning.intervals import Interval, median_interval
+from tirgemm.tuning.measure import Measurer
+from tirgemm.tuning.measure.race import joined, race
+from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.records.memory_store import MemoryStore
+from tirgemm.tuning.workbench import Workbench
+
+# The share by which runs of one kernel on different days may differ: clocks and heat are never quite the same.
+SPREAD = 0.05
+
+
+@dataclass(frozen=True)
+class RebuiltKernel:
+    """A kernel, or a member of a set, as it was and as it is built now."""
+
+    gemm: str
+    config: str
+    kernel_sha256: str
+    binary_sha256: str
+    rebuilt_kernel_sha256: str
+    rebuilt_binary_sha256: str
+
+    @property
+    def same(self) -> bool:
+        return self.rebuilt_kernel_sha256 == self.kernel_sha256
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A recorded time in microseconds with its interval, where its samples are here, and the one measured now.
+
+    It holds where the kernel is not slower than recorded, by more than ``spread`` beyond both intervals.
+    """
+
+    regime: Regime
+    recorded_us: float
+    recorded: Interval | None
+    measured: Interval
+    spread: float
+
+    @property
+    def holds(self) -> bool:
+        slowest = max(self.recorded_us, self.recorded.high if self.recorded is not None else 0.0)
+        return self.measured.low <= slowest * (1 + self.spread)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "regime": self.regime,
+            "recorded_us": self.recorded_us,
+            "recorded": self.recorded.to_json() if self.recorded is not None else None,
+            "measured": self.measured.to_json(),
+            "ratio": self.measured.value / self.recorded_us,
+            "spread": self.spread,
+            "holds": self.holds,
+        }
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What came of building and measuring a kernel again. ``figure`` is None where nothing was to be measured; the
+    environments are the certificate's and this one."""
+
+    where: str
+    kernels: tuple[RebuiltKernel, ...]
+    figure: Figure | None
+    environment: dict[str, str]
+    environment_now: dict[str, str]
+
+    @property
+    def same(self) -> bool:
+        return all(kernel.same for kernel in self.kernels)
+
+    @property
+    def reproduced(self) -> bool:
+        return self.same and (self.figure is None or self.figure.holds)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "from": self.where,
+            "reproduced": self.reproduced,
+            "same": self.same,
+            "kernels": [asdict(kernel) | {"same": kernel.same} for kernel in self.kernels],
+            "figure": self.figure.to_json() if self.figure is not None else None,
+            "environment": self.environment,
+            "environment_now": self.environment_now,
+        }
+
+
+def reproduce(
+    opened: Opened,
+    *,
+    regime: Regime | None = None,
+    measure: bool = True,
+    seconds: float = 4.0,
+    spread: float = SPREAD,
+    lock_dir: Path | None = None,
+) -> Reproduction:
+    """Build a kernel again, and measure the artifact in ``regime``, by default the one that it was selected in.
+
+    Raises UntrustedArtifact, DeviceUnavailable where it is to be measured and its device is not here, InvalidRequest
+    where no figure is recorded, BuildFailed, MeasurementFailed.
+    """
+    manifest = opened.package.manifest
+    asked = regime or manifest.regime or "sustained"
+    recorded = recorded_time(opened, asked)
+    if measure:
+        if not opened.trusted:
+            key = opened.package.key
+            raise UntrustedArtifact(
+                f"{opened.where} would be run, and its key {key} is not trusted here: --trust {key}"
+            )
+        if recorded is None:
+            raise InvalidRequest(
+                f"{opened.where} has no recorded time in the regime {asked}: --no-measure builds alone"
+            )
+    device = _device(manifest.device, present=measure)
+    kernels = _rebuilt(manifest, device, lock_dir)
+    figure = None
+    if measure and recorded is not None:
+        figure = Figure(
+            asked, recorded.us, recorded.interval, _measured(opened, device, asked, seconds, lock_dir), spread
+        )
+    said = (manifest.certificate or {}).get("environment")
+    then = {str(name): str(value) for name, value in said.items()} if isinstance(said, dict) else {}
+    return Reproduction(opened.where, kernels, figure, then, dict(environment()))
+
+
+def _device(wanted: Device, *, present: bool) -> Device:
+    """The device of this machine that a kernel is for; its class alone where nothing is to be run."""
+    here = next((device for device in devices() if device.key == wanted.key), None)
+    if here is None and present:
+        listed = ", ".join(device.key for device in devices())
+        raise DeviceUnavailable(
+            f"the kernel is for {wanted.key}, which is not on this machine; it has {listed}: --no-measure builds alone"
+        )
+    return here or wanted
+
+
+def _rebuilt(manifest: Manifest, device: Device, lock_dir: Path | None) -> tuple[RebuiltKernel, ...]:
+    with Workbench(device, MemoryStore(), lock_dir=lock_dir, processes=1) as bench:
+        builds = [(one, bench.build(one.gemm, one.config)) for one in manifest.kernels]
+        made = []
+        for one, build in builds:
+            package = bench.package(one.gemm, one.config, build.result())
+            fresh = read(package, Trust.of(bench.signer.public)).manifest
+            hashes = (one.kernel_sha256, one.binary_sha256, fresh.kernel_sha256, fresh.binary_sha256)
+            made.append(RebuiltKernel(str(one.gemm), str(one.config), *hashes))
+    return tuple(made)
+
+
+def _measured(opened: Opened, device: Device, regime: Regime, seconds: float, lock_dir: Path | None) -> Interval:
+    """The artifact's time here and now: half of it with the buffers swapped."""
+    half = RaceOptions(regime, MIN_SAMPLES[regime], seconds / 2)
+    entries = {"kernel": opened.data}
+    with Measurer(device, Trust.of(opened.package.key), lock_dir=lock_dir) as measurer:
+        races = [race(measurer, entries, (), replace(half, swap=swap)) for swap in (False, True)]
+        return median_interval(joined(*races).of("kernel").samples_us)

@@ -1,0 +1,153 @@
+"""Contract tests of batches on every database: one group, one budget, one cancellation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.contract.storage.databases import DEVICE, GEMM, candidate, config, kernel
+from tests.contract.storage.job_queue_contract import FakeClock, QueueFixtures
+from tirgemm.errors import InvalidRequest, QueueFull, QuotaExceeded
+from tirgemm.status import Status
+from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
+from tirgemm.tuning_db.access.quotas import Asker
+from tirgemm.tuning_db.queue.batches import BatchBudget, BatchTable, WantedProblem
+
+
+def wanted(m: int, gain: float = 0.1, **options: Any) -> WantedProblem:
+    request = {name: options.pop(name) for name in ("trials", "seconds", "priority") if name in options}
+    return WantedProblem(JobRequest(GEMM.with_(m=m), DEVICE, **request), gain, **options)
+
+
+class BatchContract(QueueFixtures):
+    """What a batch is made of and how it ends."""
+
+    @pytest.fixture
+    def batches(self, database: Database, clock: FakeClock) -> BatchTable:
+        return BatchTable(database, clock)
+
+    def test_jobs_are_queued_by_falling_gain_and_known_kernels_are_hits(
+        self, database: Database, queue: JobQueue, batches: BatchTable
+    ) -> None:
+        known = SqlStore(database).put_kernel(kernel())
+        batch = batches.submit(
+            [wanted(3, 0.1), wanted(5, 0.7), WantedProblem(JobRequest(GEMM, DEVICE), 0.3, known.id)], asked=4
+        )
+        assert [item.gemm.m for item in batch.items] == [5, 17, 3]
+        assert (batch.asked, batch.status, batch.states) == (4, "queued", {"queued": 2, "hit": 1})
+        assert batch.items[1].kernel_id == known.id
+        assert batches.batch(batch.id) == batch
+        first = self.claimed(queue)
+        assert (first.request.gemm.m, first.batch_id) == (5, batch.id)
+        running = batches.batch(batch.id)
+        assert running is not None
+        assert running.status == "running"
+        assert batches.batch("nope") is None
+
+    def test_live_jobs_are_joined_and_belong_to_whom_they_did(self, queue: JobQueue, batches: BatchTable) -> None:
+        job, _ = queue.submit(JobRequest(GEMM.with_(m=3), DEVICE))
+        batch = batches.submit([wanted(3, priority=8), wanted(5)], asked=2)
+        joined, mine = (next(item.job_id for item in batch.items if item.gemm.m == m) for m in (3, 5))
+        assert joined == job.id
+        kept = queue.job(job.id)
+        assert kept is not None
+        assert (kept.batch_id, kept.request.priority) == (None, 8)
+        cancelled = batches.cancel(batch.id)
+        assert (cancelled.status, cancelled.states) == ("cancelled", {"queued": 1, "cancelled": 1})
+        ended = queue.job(str(mine))
+        assert ended is not None
+        assert (ended.status, ended.batch_id) == ("cancelled", batch.id)
+        assert batches.cancel(batch.id).cancelled_at == cancelled.cancelled_at, "twice is the same as once"
+
+    def test_a_batch_ends_with_its_jobs_and_tells_the_gain(
+        self, database: Database, queue: JobQueue, batches: BatchTable, clock: FakeClock
+    ) -> None:
+        batch = batches.submit([wanted(m) for m in (3, 5, 7)], asked=3)
+        stored = SqlStore(database).put_kernel(replace(kernel(), gemm=GEMM.with_(m=3)))
+        fallback = SqlStore(database).put_kernel(replace(kernel(), gemm=GEMM.with_(m=5), role="fallback"))
+        told = batches.states([batch.id, "nope"])
+        assert set(told) == {batch.id}
+        for status, kernel_id in (("done", stored.id), ("done", fallback.id), ("failed", None)):
+            job = self.claimed(queue)
+            clock.now += 20
+            assert queue.finish(job.id, "w1", status, kernel_id=kernel_id)
+        assert batches.states([batch.id]) != told
+        done = batches.batch(batch.id)
+        assert done is not None
+        assert (done.status, done.states) == ("done", {"done": 2, "failed": 1})
+        assert done.spent.seconds == 3 * 20, "without a budget all of it counts"
+        ratio = stored.timings.of("sustained")
+        assert ratio is not None
+        assert done.gains == [ratio.ratio_to("default")], "a default is no gain"
+        assert done.gain == pytest.approx(done.gains[0])
+        assert batches.cancel(batch.id) == done, "there is nothing to cancel"
+        assert SqlStore(database).delete_kernel(stored.id)
+        without = batches.batch(batch.id)
+        assert without is not None
+        assert without.gain is None
+
+    def test_all_or_nothing(self, queue: JobQueue, batches: BatchTable) -> None:
+        asker = Asker("key", live_jobs=2, trials_a_day=100, bytes_stored=1000)
+        three = [wanted(m, trials=33) for m in (3, 5, 7)]
+        with pytest.raises(QueueFull):
+            batches.submit(three, asked=3, max_queued=2)
+        with pytest.raises(QuotaExceeded, match=r"live_jobs: this key has 0 queued .* may have 2"):
+            batches.submit(three, asked=3, asker=asker)
+        more = replace(asker, live_jobs=3)
+        with pytest.raises(QuotaExceeded, match="these 3 jobs this key has asked for 102 trials"):
+            batches.submit([wanted(m, trials=34) for m in (3, 5, 7)], asked=3, asker=more)
+        for number in (0, 1001):
+            with pytest.raises(InvalidRequest, match=f"a batch of {number} problems"):
+                batches.submit([wanted(3)] * number, asked=number)
+        assert (queue.jobs(), batches.batches()) == ([], [])
+        assert batches.submit(three, asked=3, asker=more).key_id == "key"
+
+    def test_batches_are_listed_newest_first_by_keyset(self, batches: BatchTable) -> None:
+        ids = [batches.submit([wanted(m)], asked=1).id for m in (3, 5, 7)]
+        assert [batch.id for batch in batches.batches()] == ids[::-1]
+        assert [batch.id for batch in batches.batches(1, after=ids[2])] == [ids[1]]
+        with pytest.raises(InvalidRequest, match="after is 'nope'"):
+            batches.batches(after="nope")
+
+    # -- the budget ----------------------------------------------------------------------------
+
+    def test_a_job_starts_with_its_share_and_what_is_left_goes_to_the_next(
+        self, database: Database, queue: JobQueue, batches: BatchTable, clock: FakeClock
+    ) -> None:
+        store = SqlStore(database)
+        jobs = [wanted(m, gain) for m, gain in ((3, 0.6), (5, 0.3), (7, 0.1))]
+        batch = batches.submit(jobs, asked=3, budget=BatchBudget(103, 200.0))
+        first = self.claimed(queue, lease_s=60.0)
+        assert (first.request.trials, first.request.seconds) == (61, pytest.approx(1 + 197 * 0.6))
+        spent = batches.batch(batch.id)
+        assert spent is not None
+        assert (spent.spent.reserved_trials, spent.spent.trials) == (61, 0)
+        second = self.claimed(queue, "w2", lease_s=60.0)
+        assert second.request.trials == 1 + int(40 * 0.75), "what runs keeps its share"
+        for number in range(10):
+            changes = {"gemm": first.request.gemm, "status": Status.WRONG if number % 2 else Status.MEASURED}
+            store.add_candidate(candidate(number, config=config(number), **changes))
+        store.add_candidate(candidate(99, gemm=first.request.gemm, status=Status.PRUNED, sample_sets=()))
+        clock.now += 20
+        assert queue.finish(first.id, "w1", "done")
+        third = self.claimed(queue)
+        assert third.request.trials == 103 - 10 - 31, "of the first one 51 are left"
+        assert third.request.seconds == pytest.approx(200 - 20 - second.request.seconds)
+
+    def test_a_job_that_starts_again_goes_on_with_what_is_left(
+        self, database: Database, queue: JobQueue, batches: BatchTable
+    ) -> None:
+        store = SqlStore(database)
+        store.add_candidate(candidate(1, gemm=GEMM.with_(m=3)))
+        batch = batches.submit([wanted(3, 0.5)], asked=1, budget=BatchBudget(trials=20))
+        first = self.claimed(queue)
+        assert first.request.trials == 21, "on top of the one that is recorded"
+        assert queue.release(first.id, "w1")
+        assert self.claimed(queue).request.trials == 21
+        assert batch.budget == BatchBudget(20, None)
+
+    def test_without_a_budget_each_job_has_its_own(self, queue: JobQueue, batches: BatchTable) -> None:
+        batches.submit([wanted(3, trials=33)], asked=1)
+        assert self.claimed(queue).request.trials == 33

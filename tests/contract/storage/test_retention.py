@@ -1,0 +1,111 @@
+"""Pruning on every database: what stays whatever its age, and what goes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from tests.contract.storage.databases import DEVICE, GEMM, OTHER_GEMM, kernel
+from tirgemm.errors import InvalidRequest
+from tirgemm.timings import Timing, Timings
+from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
+from tirgemm.tuning_db.access.audit import AuditEntry, AuditLog
+from tirgemm.tuning_db.models import KernelRow
+from tirgemm.tuning_db.upkeep.backup import backup, restore
+from tirgemm.tuning_db.upkeep.pins import set_pinned
+from tirgemm.tuning_db.upkeep.prune import prune
+
+DAY = 86400.0
+
+
+@pytest.fixture(params=["sqlite_database", "postgres_database"])
+def database(request: pytest.FixtureRequest) -> Database:
+    found: Database = request.getfixturevalue(request.param)
+    return found
+
+
+def put(database: Database, us: float, old: bool = True, **changes: Any) -> str:
+    """A kernel with a blob, ten days old or new."""
+    store = SqlStore(database)
+    sha256 = store.put_blob(f"{us} {changes}".encode())
+    timings = Timings({"sustained": Timing(us)})
+    record = store.put_kernel(kernel(artifact_sha256=sha256, artifact_bytes=9, timings=timings, **changes))
+    if old:
+        with database.write() as connection:
+            aged = update(KernelRow).where(KernelRow.id == record.id).values(stored_at=f"2020-01-01T00:00:0{us:g}Z")
+            connection.execute(aged)
+    return record.id
+
+
+def left(database: Database) -> set[str]:
+    return {record.id for record in SqlStore(database).kernels()}
+
+
+def test_the_served_the_best_and_the_young_stay(database: Database) -> None:
+    slow, fast, served, young = put(database, 3), put(database, 1), put(database, 5), put(database, 9, old=False)
+    fallback, build = put(database, 2, role="fallback"), put(database, 4, role="unverified")
+    other = put(database, 7, gemm=OTHER_GEMM)
+    planned = prune(database, older_than_s=DAY, dry_run=True)
+    assert set(planned.kernels) == {slow, fallback, served}, "the young one is what is served now"
+    assert left(database) == {slow, fast, served, young, fallback, build, other}
+    pruned = prune(database, older_than_s=DAY, keep_best=2)
+    assert set(pruned.kernels) == {fallback, served}
+    assert left(database) == {slow, fast, young, build, other}
+    assert prune(database, older_than_s=DAY, keep_best=0).kernels == (fast, slow)
+    assert prune(database, older_than_s=0.0, keep_best=0).kernels == ()
+    assert len(list(database.blobs.list())) == len(left(database))
+
+
+def test_the_pinned_the_locked_and_what_a_live_job_names_stay(database: Database) -> None:
+    pinned, locked, used, gone, newest = (put(database, us) for us in (1, 2, 3, 4, 5))
+    assert set_pinned(database, pinned, pinned=True)
+    record = SqlStore(database).kernel_by_id(locked)
+    assert record is not None
+    queue = JobQueue(database)
+    job, _ = queue.submit(JobRequest(GEMM, DEVICE), fallback_id=used)
+    kept: dict[str, Any] = {"keep_best": 0, "locked": [record.artifact_sha256]}
+    assert prune(database, older_than_s=DAY, dry_run=True, **kept).kernels == (gone,)
+    pruned = prune(database, older_than_s=DAY, **kept)
+    assert pruned.kernels == (gone,)
+    assert left(database) == {pinned, locked, used, newest}
+    queue.cancel(job.id)
+    assert prune(database, older_than_s=DAY, keep_best=0).kernels == (locked, used)
+
+
+def test_a_locked_blob_that_no_kernel_names_is_not_collected(database: Database) -> None:
+    sha256 = database.blobs.put(b"locked")
+    path = database.data_dir / "blobs" / sha256[:2] / sha256[2:4] / sha256
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    assert prune(database, older_than_s=0.0, locked=[sha256]).collected.blobs == 0
+    assert prune(database, older_than_s=0.0).collected.blobs == 1
+
+
+def test_the_audit_log_is_pruned_by_age(database: Database) -> None:
+    entry = AuditEntry(None, "DELETE", "/v1/kernels/1", 204, "127.0.0.1")
+    AuditLog(database, clock=lambda: 1_600_000_000.0).add([entry, entry])
+    AuditLog(database).add([replace(entry, object="/v1/kernels/2")])
+    assert prune(database, older_than_s=DAY, dry_run=True).audit_entries == 2
+    assert len(AuditLog(database).entries()) == 3
+    assert prune(database, older_than_s=DAY).audit_entries == 2
+    assert [stored.entry.object for stored in AuditLog(database).entries()] == ["/v1/kernels/2"]
+
+
+@pytest.mark.parametrize(("age", "best"), [(-1.0, 1), (float("nan"), 1), (1.0, -1)])
+def test_what_cannot_be_is_refused(sqlite_database: Database, age: float, best: int) -> None:
+    with pytest.raises(InvalidRequest, match="0 or more"):
+        prune(sqlite_database, older_than_s=age, keep_best=best)
+
+
+def test_of_postgresql_the_blobs_alone_are_backed_up(postgres_database: Database, tmp_path: Path) -> None:
+    put(postgres_database, 1)
+    with pytest.raises(InvalidRequest, match="pg_dump, then its blobs with --blobs-only"):
+        backup(postgres_database, tmp_path / "backup")
+    made = backup(postgres_database, tmp_path / "backup", blobs_only=True)
+    assert (made.database, made.blobs) == (False, 1)
+    assert restore(tmp_path / "backup", tmp_path / "other").blobs == 1
+    assert not (tmp_path / "other" / "tirgemm.db").exists()

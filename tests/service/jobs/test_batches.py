@@ -1,0 +1,200 @@
+"""/v1/batches: problems that are asked for together, over HTTP, by the client and by the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.helpers.command_line import own_folders, runner
+from tests.service.support import CPU, ODD, Service, kernel_record, serving
+from tirgemm.artifact import Trust
+from tirgemm.client import Client
+from tirgemm.gemm import Gemm
+from tirgemm.tuning_db import JobRequest
+
+TRUSTED = "ed25519:" + "A" * 43 + "="
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service without a worker process, which believes that there is one."""
+    with serving(Path(tmp_path_factory.mktemp("batches")), worker=False, lease_seconds=600.0) as service:
+        service.queue.register_worker("elsewhere:1:0", [CPU])
+        yield service
+
+
+@pytest.fixture
+def service(shared: Service) -> Iterator[Service]:
+    yield shared
+    for job in shared.queue.jobs():
+        shared.queue.cancel(job.id)
+
+
+@pytest.fixture
+def client(service: Service) -> Iterator[Client]:
+    with Client(service.url, trust=TRUSTED, patience=1) as client:
+        yield client
+
+
+def post(service: Service, **body: Any) -> httpx.Response:
+    return service.http.post("/v1/batches", json=body)
+
+
+def test_equal_problems_are_one_and_the_likeliest_gain_is_first(service: Service) -> None:
+    shapes = [[67, 31], [1021, 1027]]
+    answer = post(service, gemms=["129x67x31", {"m": 7, "n": 5, "k": 3}], shapes=shapes, problem={"m": 129})
+    assert answer.status_code == 202
+    batch = answer.json()
+    assert answer.headers["location"] == f"/v1/batches/{batch['id']}"
+    assert (batch["asked"], batch["states"], batch["status"]) == (4, {"queued": 3}, "queued")
+    gains = [item["expected_gain"] for item in batch["items"]]
+    assert gains == sorted(gains, reverse=True)
+    assert gains[0] > gains[-1]
+    assert batch["items"][-1]["gemm"] == "129x1021x1027:f16:nt"
+    assert service.http.get(answer.headers["location"]).json() == batch
+    claimed = [service.queue.claim("w", [CPU.key], 60.0) for _ in gains]
+    assert [str(job.request.gemm) for job in claimed if job] == [item["gemm"] for item in batch["items"]]
+    assert service.http.get(f"/v1/jobs/{batch['items'][0]['job']}").json()["batch"] == batch["id"]
+
+
+def test_known_kernels_are_hits_whether_or_not_a_worker_lives(service: Service) -> None:
+    request = JobRequest(Gemm.parse("11x67x31"), CPU)
+    known = kernel_record(service.store, request, search={"effort": "standard"})
+    answer = post(service, gemms=["11x67x31"], device=CPU.key)
+    assert answer.status_code == 200
+    batch = answer.json()
+    assert (batch["status"], batch["states"], batch["items"][0]["kernel"]) == ("done", {"hit": 1}, known.id)
+    assert batch["links"]["self"] in service.http.get("/v1/batches").text
+    more = post(service, gemms=["11x67x31"], effort="exhaustive").json()
+    job = service.http.get(f"/v1/jobs/{more['items'][0]['job']}").json()
+    assert (job["effort"], job["fallback_id"]) == ("exhaustive", known.id), "it goes on from what is recorded"
+    service.queue.remove_worker("elsewhere:1:0")
+    try:
+        assert post(service, gemms=["11x67x31"], device=CPU.key).status_code == 200
+        assert post(service, gemms=["13x67x31"], device=CPU.key).json()["code"] == "device_unavailable"
+    finally:
+        service.queue.register_worker("elsewhere:1:0", [CPU])
+
+
+def test_one_budget_is_divided_by_the_expected_gain(service: Service) -> None:
+    batch = post(service, gemms=["129x67x31", "1023x1021x1027"], budget={"trials": 40, "seconds": 30}).json()
+    assert batch["budget"] == {"trials": 40, "seconds": 30.0}
+    first = service.queue.claim("w", [CPU.key], 60.0)
+    assert first is not None
+    job = service.http.get(f"/v1/jobs/{first.id}").json()
+    assert 20 < job["budget"]["trials"] < 40
+    spent = service.http.get(f"/v1/batches/{batch['id']}").json()["spent"]
+    assert (spent["trials"], spent["reserved_trials"]) == (0, job["budget"]["trials"])
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({}, 422, "0 problems; it must have 1 to 1000"),
+        ({"gemms": [ODD] * 1001}, 422, "gemms"),
+        ({"gemms": [ODD, "0x67x31"]}, 422, "gemms.1: "),
+        ({"gemms": [ODD], "shapes": [[5, 3]], "problem": {"m": 0}}, 422, "shapes.0: "),
+        ({"shapes": [[5, 3]]}, 422, "problem is missing"),
+        ({"gemms": [ODD], "problem": {"m": 3}}, 422, "problem is given without shapes"),
+        ({"shapes": [[5, 3]], "problem": {"m": 3, "n": 5}}, 422, "names n or k"),
+        ({"shapes": [[5, 3, 1]], "problem": {"m": 3}}, 422, "shapes.0"),
+        ({"gemms": [ODD], "budget": {"trials": 4097}}, 422, "from 1 to 4096 for each"),
+        ({"gemms": [ODD, "7x5x3"], "budget": {"trials": 1}}, 422, "budget trials is 1 for 2 problems"),
+        ({"gemms": [ODD], "budget": {"hours": 1}}, 422, "budget.hours: no such member; there are trials, seconds"),
+        ({"gemms": [ODD], "retune": True}, 422, "no such member; there are gemms, shapes, problem"),
+        ({"gemms": [ODD], "device": "sm_80"}, 409, "sm_80"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_place(
+    service: Service, body: dict[str, Any], status: int, words: str
+) -> None:
+    before = len(service.http.get("/v1/batches", params={"limit": 100}).json()["batches"])
+    answer = post(service, **body)
+    assert (answer.status_code, words in answer.json()["detail"]) == (status, True), answer.text
+    assert len(service.http.get("/v1/batches", params={"limit": 100}).json()["batches"]) == before
+    assert service.queue.jobs(status="queued") == []
+
+
+def test_a_batch_is_followed_to_its_end_and_cancelled_as_one(service: Service, client: Client) -> None:
+    batch = client.submit_batch(["129x67x31", "131x67x31"], device=CPU.key, queue={"priority": 3})
+    progress = client.batch_progress(batch["id"])
+    assert next(progress)["states"] == {"queued": 2}
+    job = service.queue.claim("w", [CPU.key], 60.0)
+    assert job is not None
+    assert job.request.priority == 3
+    assert next(progress)["states"] == {"queued": 1, "running": 1}
+    kernel = kernel_record(service.store, job.request)
+    assert service.queue.finish(job.id, "w", "done", kernel_id=kernel.id)
+    assert next(progress)["states"] == {"done": 1, "queued": 1}
+    assert client.cancel_batch(batch["id"])["status"] == "cancelled"
+    assert [told["status"] for told in progress] == ["cancelled"]
+    assert client.batch(batch["id"])["states"] == {"done": 1, "cancelled": 1}
+    path = f"/v1/batches/{batch['id']}/events"
+    with service.http.stream("GET", path, headers={"Last-Event-ID": "3"}) as response:
+        text = response.read().decode()
+    assert ("id: 4" in text, "event: cancelled" in text) == (True, True), "told again to whoever comes back"
+
+
+def test_a_batch_that_is_done_is_neither_followed_for_long_nor_cancelled(service: Service, client: Client) -> None:
+    kernel_record(service.store, JobRequest(Gemm.parse("17x67x31"), CPU), search={"effort": "standard"})
+    batch = client.submit_batch(["17x67x31"], device=CPU.key)
+    assert [told["status"] for told in client.batch_progress(batch["id"])] == ["done"]
+    answer = service.http.delete(f"/v1/batches/{batch['id']}")
+    assert (answer.status_code, answer.json()["code"]) == (409, "job_finished")
+    assert service.http.get("/v1/batches/nope").json()["code"] == "batch_not_found"
+    assert client.batches(1)[0]["id"] == batch["id"]
+
+
+def test_whose_batch_it_is(tmp_path: Path) -> None:
+    with serving(tmp_path, worker=False) as service:
+        service.queue.register_worker("elsewhere:1:0", [CPU])
+        table = service.state.access.table
+        secrets = {name: table.create(name, scope)[1] for name, scope in SCOPES.items()}
+        service.state.access.read()
+
+        def send(name: str, method: str, path: str, body: object = None) -> httpx.Response:
+            return service.http.request(method, path, json=body, headers={"Authorization": f"Bearer {secrets[name]}"})
+
+        assert send("reader", "POST", "/v1/batches", {"gemms": [ODD]}).json()["code"] == "insufficient_scope"
+        urgent = {"gemms": [ODD], "queue": {"priority": 99}}
+        assert send("tuner", "POST", "/v1/batches", urgent).json()["code"] == "priority_refused"
+        path = send("tuner", "POST", "/v1/batches", {"gemms": [ODD]}).headers["location"]
+        assert send("reader", "GET", path).json()["status"] == "queued"
+        assert send("other", "DELETE", path).json()["code"] == "not_your_job"
+        assert send("admin", "DELETE", path).json()["status"] == "cancelled"
+        log = [(stored.entry.action, stored.entry.object) for stored in service.state.access.audit.entries(5)]
+    assert log == [
+        ("DELETE", path),
+        ("DELETE", path),
+        ("POST", path),
+        ("POST", "/v1/batches"),
+        ("POST", "/v1/batches"),
+    ]
+
+
+SCOPES = {"reader": "read", "tuner": "tune", "other": "tune", "admin": "admin"}
+
+
+def test_the_commands_submit_a_model_file_and_show_what_becomes_of_it(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_folders(tmp_path, monkeypatch)
+    Trust.of_user().add(TRUSTED, service.url)
+    call = runner(capsys, "batches")
+    url = ("--url", service.url)
+    file = tmp_path / "model.toml"
+    file.write_text(f'device = "{CPU.key}"\n[kernels]\nqkv = "19x67x31"\n"mlp/up" = {{m = 23, n = 67, k = 31}}\n')
+    code, out, _ = call("submit", file, *url, "--trials", 30, "--window", "00:00-23:59", "--json")
+    batch = json.loads(out)
+    assert (code, batch["states"], batch["budget"]["trials"]) == (0, {"queued": 2}, 30)
+    assert "2 queued" in call("list", *url)[1]
+    shown = call("show", batch["id"], *url)[1]
+    assert ("19x67x31:f16:nt" in shown, "23x67x31:f16:nt" in shown) == (True, True)
+    assert "is cancelled: 2 cancelled" in call("cancel", batch["id"], *url)[1]
+    code, out, _ = call("watch", batch["id"], *url)
+    assert (code, "is cancelled" in out) == (1, True)

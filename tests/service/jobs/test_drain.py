@@ -1,0 +1,122 @@
+"""A worker that is told to stop: within seconds, and its job resumed by another one as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.service.support import CPU, ODD, ScriptedEngine, kernel_record
+from tirgemm.errors import LeaseLost
+from tirgemm.events import EventHandler
+from tirgemm.gemm import Gemm
+from tirgemm.service.jobs.worker import Worker
+from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
+
+REPOSITORY = Path(__file__).parents[3]
+# A worker process whose engine hears nothing, with shorter times than the real ones.
+DEAF = """
+import sys, time
+from pathlib import Path
+from tests.service.support import ScriptedEngine
+from tirgemm.service.jobs import process, worker
+from tirgemm.tuning_db import Database, JobQueue, SqlStore
+process.GRACE_SECONDS, worker.HAND_BACK_SECONDS = 2.0, 0.2
+
+class Deaf(ScriptedEngine):
+    def tune(self, request, on_event, cancel, between_batches):
+        print("tuning", flush=True)
+        time.sleep(600)
+
+database = Database.embedded(Path(sys.argv[1]))
+engine = Deaf(SqlStore(database))
+engine.fallback_gate.set()
+runner = worker.Worker(JobQueue(database), engine.store, engine, lease_s=600)
+process.on_termination(runner.stop)
+runner.run()
+"""
+
+
+def test_a_worker_process_that_cannot_stop_hands_its_job_back_before_it_is_ended(tmp_path: Path) -> None:
+    with Database.embedded(tmp_path) as database:
+        queue = JobQueue(database)
+        job_id = queue.submit(JobRequest(Gemm.parse(ODD), CPU))[0].id
+        process = subprocess.Popen(
+            [sys.executable, "-c", DEAF, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "tuning\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 128 + signal.SIGTERM
+        process.stdout.close()
+        job = queue.claim("another-host:1:0", [CPU.key], 60.0)
+        assert job is not None
+        assert (job.id, job.attempts) == (job_id, 1), "the lease has 600 s left, and a drain is no death"
+
+
+class DeafEngine(ScriptedEngine):
+    """Its search hears no cancel, and stores its kernel when it is through."""
+
+    refused: LeaseLost | None = None
+
+    def tune(
+        self,
+        request: JobRequest,
+        on_event: EventHandler,
+        cancel: threading.Event,
+        between_batches: Callable[[], None],
+    ) -> KernelRecord:
+        del on_event, cancel, between_batches
+        self.calls.append(("tune", str(request.gemm)))
+        self.gate.wait(20)
+        try:
+            return kernel_record(self.store, request)
+        except LeaseLost as error:
+            self.refused = error
+            raise
+
+
+def test_what_is_handed_back_is_resumed_at_once_and_its_late_writes_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tirgemm.service.jobs.worker.HAND_BACK_SECONDS", 0.05)
+    with Database.embedded(tmp_path) as database:
+        queue, store = JobQueue(database), SqlStore(database)
+        job_id = queue.submit(JobRequest(Gemm.parse(ODD), CPU))[0].id
+        deaf, other = DeafEngine(store), ScriptedEngine(SqlStore(database))
+        for engine in (deaf, other):
+            engine.fallback_gate.set()
+        stuck = Worker(queue, store, deaf, lease_s=600, name="stuck")
+        thread = threading.Thread(target=stuck.run, daemon=True)
+        thread.start()
+        _until(lambda: ("tune", ODD) in deaf.calls)
+        stuck.stop()
+        other.gate.set()
+        free = Worker(queue, other.store, other, lease_s=600, name="free")
+        _until(free.run_one)
+        deaf.gate.set()
+        thread.join(10)
+        assert not thread.is_alive()
+        job = queue.job(job_id)
+        assert job is not None
+        assert (job.status, job.attempts, job.owner) == ("done", 1, "free")
+        assert deaf.refused is not None
+        assert len([kernel for kernel in store.kernels() if kernel.role == "tuned"]) == 1
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)

@@ -1,0 +1,147 @@
+"""Backups while a database is written to, their restoration, and the commands of both and of pruning."""
+
+from __future__ import annotations
+
+import json
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.contract.storage.databases import candidate, config, kernel
+from tests.helpers.command_line import own_folders, runner
+from tirgemm._user_folders import SIGNING_KEY
+from tirgemm.artifact import Signer
+from tirgemm.errors import InvalidRequest, StoreError
+from tirgemm.tuning_db import Database, SqlStore
+from tirgemm.tuning_db.upkeep import backup as backups
+from tirgemm.tuning_db.upkeep.admin import check
+from tirgemm.tuning_db.upkeep.backup import backup, restore
+
+
+def filled(folder: Path) -> str:
+    """A data folder with a key, a candidate and a kernel; the artifact's hash."""
+    Signer.load_or_create(folder / SIGNING_KEY)
+    with Database.embedded(folder) as database:
+        store = SqlStore(database)
+        store.add_candidate(candidate(1))
+        sha256 = store.put_blob(b"artifact")
+        store.put_kernel(kernel(artifact_sha256=sha256, artifact_bytes=8))
+        store.put_blob(b"nobody's")
+    return sha256
+
+
+def test_a_backup_holds_one_state_although_somebody_writes(tmp_path: Path) -> None:
+    filled(tmp_path / "data")
+    stop = threading.Event()
+
+    def write() -> None:
+        with Database.embedded(tmp_path / "data") as other:
+            store, number = SqlStore(other), 2
+            while not stop.is_set():
+                store.add_candidate(candidate(number, config=config(number)))
+                number += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with Database.embedded(tmp_path / "data") as database:
+            for number in range(3):
+                made = backup(database, tmp_path / f"backup{number}")
+                assert (made.database, made.blobs, made.missing) == (True, 1, ())
+    finally:
+        stop.set()
+        writer.join()
+    counts = []
+    for number in range(3):
+        restored = restore(tmp_path / f"backup{number}", tmp_path / f"restored{number}")
+        assert (restored.blobs, restored.signing_key) == (1, False)
+        with Database.embedded(tmp_path / f"restored{number}") as database:
+            assert check(database) == []
+            counts.append(len(SqlStore(database).history(candidate(1).device_key, "sustained")))
+    assert counts == sorted(counts)
+    assert counts[0] >= 1
+
+
+def test_a_lost_artifact_is_told_and_the_rest_is_backed_up(tmp_path: Path) -> None:
+    sha256 = filled(tmp_path / "data")
+    with Database.embedded(tmp_path / "data") as database:
+        database.blobs.delete(sha256)
+        made = backup(database, tmp_path / "backup", with_key=True)
+    assert (made.missing, made.blobs, made.signing_key) == ((sha256,), 0, True)
+    key = tmp_path / "backup" / SIGNING_KEY
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert restore(tmp_path / "backup", tmp_path / "restored").signing_key
+    assert (tmp_path / "restored" / SIGNING_KEY).read_bytes() == (tmp_path / "data" / SIGNING_KEY).read_bytes()
+
+
+def test_nothing_is_overwritten_unless_that_is_said(tmp_path: Path) -> None:
+    filled(tmp_path / "data")
+    Database.embedded(tmp_path / "there").close()
+    with Database.embedded(tmp_path / "data") as database:
+        backup(database, tmp_path / "backup")
+        with pytest.raises(InvalidRequest, match="new folder"):
+            backup(database, tmp_path / "backup")
+    with pytest.raises(InvalidRequest, match="--replace to lose it"):
+        restore(tmp_path / "backup", tmp_path / "there")
+    with Database.embedded(tmp_path / "there") as open_elsewhere:
+        store = SqlStore(open_elsewhere)
+        assert store.kernels() == []
+        restore(tmp_path / "backup", tmp_path / "there", replace=True)
+        assert len(store.kernels()) == 1, "an open connection sees the restored state"
+
+
+def test_what_is_no_whole_backup_is_refused_and_nothing_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path / "data")
+    target = tmp_path / "restored"
+
+    def broken_off(_self: object, _data: bytes) -> str:
+        raise StoreError("no space")
+
+    with Database.embedded(tmp_path / "data") as database:
+        with monkeypatch.context() as patched:
+            patched.setattr(backups.BlobStore, "put", broken_off)
+            with pytest.raises(StoreError):
+                backup(database, tmp_path / "half")
+        backup(database, tmp_path / "backup")
+    for folder in (tmp_path / "half", tmp_path / "nothing", tmp_path / "data"):
+        with pytest.raises(InvalidRequest, match="no whole backup"):
+            restore(folder, target)
+    file = tmp_path / "backup" / "tirgemm.db"
+    whole = file.read_bytes()
+    # Rows that are lost, which only a check sees, and a page that cannot be read at all.
+    for junk in (b"\0" * 4088, b"\xff" * 4088):
+        data = bytearray(whole)
+        data[4096 * 5 + 8 : 4096 * 6] = junk
+        file.write_bytes(bytes(data))
+        with pytest.raises(StoreError, match="damaged"):
+            restore(tmp_path / "backup", target)
+        assert not target.exists()
+
+
+def test_the_commands_back_up_restore_and_prune(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_folders(tmp_path, monkeypatch)
+    filled(tmp_path / "data" / "tirgemm")
+    call = runner(capsys, "db")
+    code, out, _ = call("backup", "saved", "--json")
+    assert (code, json.loads(out)["blobs"]) == (0, 1)
+    assert call("restore", "saved", "--data", "other") == (0, f"{tmp_path}/other: 1 blobs are back\n", "")
+    code, _, err = call("restore", "saved", "--data", "other")
+    assert (code, "--replace" in err) == (2, True)
+    code, _, err = call("restore", "saved", "--data", "new", "--db", "sqlite:////x.db")
+    assert (code, "leave out --db" in err) == (2, True)
+    with (tmp_path / "other" / "server.lock").open("w") as held:
+        import fcntl
+
+        fcntl.flock(held, fcntl.LOCK_EX)
+        code, _, err = call("restore", "saved", "--data", "other", "--replace")
+        assert (code, "in use" in err) == (1, True)
+    code, out, _ = call("prune", "--older-than", "90d", "--keep-best", 3, "--dry-run")
+    assert (code, out) == (0, "0 kernels, 0 audit entries and 0 blobs (0 bytes) would be deleted\n")
+    code, _, err = call("prune", "--older-than", "a while")
+    assert (code, "as 90d" in err) == (2, True)

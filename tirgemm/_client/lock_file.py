@@ -1,0 +1,135 @@
+"""Lock files: the very artifacts that a deployment uses, by the names and problems of its model file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tirgemm._client.cache import write_whole
+from tirgemm._version import __version__
+from tirgemm.artifact import Manifest, Package
+from tirgemm.errors import InvalidRequest, MismatchedArtifact, TirgemmError, UnverifiedArtifact
+from tirgemm.gemm import Gemm, regime_named
+
+FORMAT = 1
+MAX_FILE_BYTES = 2**22
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class LockedKernel:
+    """One kernel of a lock file: its problem, its device's key, its regime and role, and its hashes."""
+
+    gemm: str
+    device: str
+    regime: str
+    role: str
+    kernel_sha256: str
+    artifact_sha256: str
+    artifact_bytes: int
+
+    def check(self, manifest: Manifest, *, verify: bool = True) -> None:
+        """Raise MismatchedArtifact where a signed artifact of this hash says another thing, UnverifiedArtifact where it
+        has no passed certificate and ``verify``."""
+        signed = {
+            "gemm": str(manifest.gemm),
+            "device": manifest.device.key,
+            "regime": manifest.regime or self.regime,
+            "role": manifest.role or self.role,
+            "kernel_sha256": manifest.kernel_sha256,
+        }
+        for name, value in signed.items():
+            said = getattr(self, name)
+            if said != value:
+                words = f"the lock file says of artifact {self.artifact_sha256} that its {name} is {said!r:.200}"
+                raise MismatchedArtifact(f"{words}; it is {value!r}")
+        if verify and manifest.certificate_fault:
+            raise UnverifiedArtifact(f"the locked artifact for {self.gemm}: {manifest.certificate_fault}")
+
+
+@dataclass(frozen=True, slots=True)
+class LockFile:
+    """The locked kernels by their names."""
+
+    kernels: Mapping[str, LockedKernel]
+
+    @classmethod
+    def read(cls, path: Path) -> LockFile:
+        """Read ``path``. Raises InvalidRequest for what is no lock file, or one of a newer version, and OSError."""
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise InvalidRequest(f"{path} has {path.stat().st_size} bytes; a lock file has at most {MAX_FILE_BYTES}")
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if document["format"] != FORMAT:
+                raise ValueError(f"its format is {document['format']!r:.40}; this tirgemm reads {FORMAT}")
+            return cls({name: _locked(value) for name, value in document["kernels"].items()})
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, TirgemmError) as error:
+            raise InvalidRequest(f"{path} is no lock file: {error}") from error
+
+    def write(self, path: Path) -> None:
+        """Write it whole or not at all; the same kernels give the same bytes. Raises OSError."""
+        kernels = {name: asdict(self.kernels[name]) for name in sorted(self.kernels)}
+        document = {"format": FORMAT, "tirgemm": __version__, "kernels": kernels}
+        write_whole(path.absolute(), (json.dumps(document, indent=2) + "\n").encode())
+
+    def named(self, text: str, device: str | None = None, regime: str | None = None) -> LockedKernel:
+        """The kernel of a name, or of a problem in its text form, for a device by its key, kind or architecture, and in
+        ``regime`` where there are several.
+
+        Raises InvalidRequest where there is none, or more than one artifact.
+        """
+        if text in self.kernels:
+            return self.kernels[text]
+        gemm = _problem(text)
+        meant = {
+            kernel for kernel in self.kernels.values() if kernel.gemm == gemm and _is_called(kernel.device, device)
+        }
+        if len(meant) > 1:
+            meant = {kernel for kernel in meant if kernel.regime == regime}
+        if len(meant) != 1:
+            known = ", ".join(list(self.kernels)[:10])
+            count = "no kernel" if not meant else f"{len(meant)} kernels"
+            raise InvalidRequest(f"the lock file has {count} for {text!r:.200}; it has {known}")
+        return meant.pop()
+
+
+def locked_of(package: Package, regime: str, role: str) -> LockedKernel:
+    """The entry for an artifact, as it is signed; ``regime`` and ``role`` where that does not say."""
+    manifest = package.manifest
+    return LockedKernel(
+        gemm=str(manifest.gemm),
+        device=manifest.device.key,
+        regime=manifest.regime or regime,
+        role=manifest.role or role,
+        kernel_sha256=manifest.kernel_sha256,
+        artifact_sha256=package.sha256,
+        artifact_bytes=len(package.data),
+    )
+
+
+def _locked(value: Any) -> LockedKernel:
+    kernel = LockedKernel(**value)
+    for name in ("kernel_sha256", "artifact_sha256"):
+        if not _SHA256.fullmatch(getattr(kernel, name)):
+            raise ValueError(f"{name} is {getattr(kernel, name)!r:.80}, which is no SHA-256")
+    regime_named(kernel.regime)
+    if str(Gemm.parse(kernel.gemm)) != kernel.gemm or not isinstance(kernel.artifact_bytes, int):
+        raise ValueError(f"the entry {kernel.gemm!r:.80} is not as it is written")
+    return kernel
+
+
+def _is_called(key: str, name: str | None) -> bool:
+    """Whether a device of that key is meant by ``name``: the key itself, its kind or its architecture; any by None."""
+    return name is None or name == key or name in key.split(":")[:2]
+
+
+def _problem(text: str) -> str | None:
+    """The text form of a problem in any spelling; None for what is none."""
+    try:
+        return str(Gemm.parse(text))
+    except TirgemmError:
+        return None

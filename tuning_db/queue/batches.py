@@ -1,0 +1,297 @@
+"""``BatchTable``: problems that were asked for together, with one progress, one budget and one cancellation.
+
+Equal problems are one item. An item is a job, new or joined, or the kernel that was there; the jobs that a batch made
+are its own: they share its budget and are cancelled with it.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Row, Select, func, insert, select, update
+
+from tirgemm.errors import InvalidRequest, StoreError
+from tirgemm.gemm import Gemm
+from tirgemm.status import LIVE
+from tirgemm.timings import Timings
+from tirgemm.tuning_db import rows
+from tirgemm.tuning_db.access.quotas import Asker, require_quota
+from tirgemm.tuning_db.database import Database
+from tirgemm.tuning_db.job_values import JobRequest
+from tirgemm.tuning_db.models import BatchItemRow, BatchRow, GemmRow, JobRow, KernelRow
+from tirgemm.tuning_db.queue.budget_shares import Spending, spending, trials_of
+from tirgemm.tuning_db.queue.job_rows import add_job, require_room
+from tirgemm.tuning_db.times import Clock, iso
+
+BatchStatus = Literal["queued", "running", "done", "cancelled"]
+# What an item can be: answered at once, a job's status, or neither job nor kernel is there any more.
+ItemState = Literal["hit", "queued", "running", "done", "failed", "cancelled", "deleted"]
+MAX_ITEMS = 1000
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class WantedProblem:
+    """A problem of a batch to be: what a job for it is asked, or the kernel that answers it. ``fallback_id`` is the
+    kernel that is to be improved."""
+
+    request: JobRequest
+    expected_gain: float = 0.0
+    kernel_id: str | None = None
+    fallback_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBudget:
+    """What the searches of a batch may spend together; None is no bound but each job's own."""
+
+    trials: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """A problem of a batch and how far it is. ``gain`` is the speed of its tuned kernel over the default's, 1 for none;
+    None where nobody knows."""
+
+    gemm: Gemm
+    state: ItemState
+    expected_gain: float
+    job_id: str | None
+    kernel_id: str | None
+    gain: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch with its items by falling expected gain; times are ISO 8601 in UTC. ``asked`` counts equal problems
+    too."""
+
+    id: str
+    key_id: str | None
+    asked: int
+    budget: BatchBudget
+    spent: Spending
+    created_at: str
+    cancelled_at: str | None
+    items: tuple[BatchItem, ...]
+
+    @property
+    def states(self) -> dict[ItemState, int]:
+        """How many items are in each state."""
+        return dict(Counter(item.state for item in self.items))
+
+    @property
+    def status(self) -> BatchStatus:
+        """``done`` once no item is queued or running, whatever became of them."""
+        if self.cancelled_at is not None:
+            return "cancelled"
+        states = self.states
+        if not any(states.get(live) for live in LIVE):
+            return "done"
+        return "queued" if states.keys() <= {"queued", "hit"} else "running"
+
+    @property
+    def gains(self) -> list[float]:
+        """Of each item with a tuned kernel its gain."""
+        return [item.gain for item in self.items if item.gain is not None]
+
+    @property
+    def gain(self) -> float | None:
+        """The geometric mean of the gains so far; None where there is none yet."""
+        gains = self.gains
+        return math.exp(sum(map(math.log, gains)) / len(gains)) if gains else None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStates:
+    """What a reader compares to see whether a batch changed."""
+
+    states: tuple[tuple[str, int], ...]
+    cancelled: bool
+
+
+class BatchTable:
+    """The batches of a Database. ``clock`` gives seconds since 1970; by default the database's."""
+
+    def __init__(self, db: Database, clock: Clock | None = None) -> None:
+        self.db = db
+        self._clock = clock
+
+    def _now(self, connection: Connection) -> float:
+        return self.db.now(connection) if self._clock is None else self._clock()
+
+    def submit(
+        self,
+        wanted: Sequence[WantedProblem],
+        *,
+        asked: int,
+        budget: BatchBudget | None = None,
+        max_queued: int | None = None,
+        asker: Asker | None = None,
+    ) -> Batch:
+        """Queue a job for every one of ``wanted`` that has no kernel, or join the live one, all or none.
+
+        Raises InvalidRequest, QueueFull and QuotaExceeded.
+        """
+        if not 1 <= len(wanted) <= MAX_ITEMS:
+            raise InvalidRequest(f"a batch of {len(wanted)} problems; it must have 1 to {MAX_ITEMS}")
+        spend = budget or BatchBudget()
+        batch_id = secrets.token_hex(8)
+        with self.db.write() as connection:
+            now = self._now(connection)
+            values = {
+                "id": batch_id,
+                "key_id": asker.key_id if asker is not None else None,
+                "trials": spend.trials,
+                "seconds": spend.seconds,
+                "asked": asked,
+                "created_at": iso(now),
+            }
+            connection.execute(insert(BatchRow).values(values))
+            items, added = [], 0
+            # The oldest of equal priority is first in the queue: their order is that of the expected gain.
+            for number, one in enumerate(sorted(wanted, key=lambda one: -one.expected_gain)):
+                item = {
+                    "batch_id": batch_id,
+                    "number": number,
+                    "gemm_id": rows.gemm_id(self.db, connection, one.request.gemm),
+                    "device_key": one.request.device.key,
+                    "regime": one.request.regime,
+                    "expected_gain": one.expected_gain,
+                    "job_id": None,
+                    "kernel_id": one.kernel_id,
+                }
+                if one.kernel_id is None:
+                    columns = {"key_id": values["key_id"], "batch_id": batch_id, "fallback_id": one.fallback_id}
+                    columns |= {"expected_gain": one.expected_gain}
+                    columns |= {"recorded_before": _recorded(connection, item)}
+                    item["job_id"], new = self._job(connection, one.request, now, columns)
+                    added += new
+                items.append(item)
+            connection.execute(insert(BatchItemRow), items)
+            require_room(connection, max_queued)
+            if asker is not None and added:
+                require_quota(connection, asker, now, added)
+            return _batch(connection, _require(connection, batch_id))
+
+    def _job(
+        self, connection: Connection, request: JobRequest, now: float, columns: dict[str, Any]
+    ) -> tuple[str, bool]:
+        # On PostgreSQL the live job can have ended between the two statements; then a new one is queued.
+        for _ in range(_TRIES):
+            job_id, new = add_job(self.db, connection, request, now, columns)
+            if job_id:
+                return job_id, new
+        raise StoreError(f"the job for {request.gemm} ended {_TRIES} times while it was joined; ask again")
+
+    def batch(self, batch_id: str) -> Batch | None:
+        with self.db.read() as connection:
+            row = connection.execute(_select().where(BatchRow.id == batch_id)).first()
+            return None if row is None else _batch(connection, row)
+
+    def batches(self, limit: int = 100, *, after: str = "") -> list[Batch]:
+        """Batches newest first, from behind the id ``after``. Raises InvalidRequest where no batch has that id."""
+        wanted = _select().order_by(BatchRow.seq.desc()).limit(max(limit, 0))
+        with self.db.read() as connection:
+            if after:
+                seq = connection.execute(select(BatchRow.seq).where(BatchRow.id == after)).scalar()
+                if seq is None:
+                    raise InvalidRequest(f"after is {after!r}; it must be the `next` of a page before")
+                wanted = wanted.where(BatchRow.seq < seq)
+            return [_batch(connection, row) for row in connection.execute(wanted).all()]
+
+    def cancel(self, batch_id: str) -> Batch:
+        """End every live job that the batch made; those that it joined go on. A batch that is done stays as it is."""
+        with self.db.write() as connection:
+            batch = _batch(connection, _require(connection, batch_id))
+            if batch.status in ("done", "cancelled"):
+                return batch
+            at = iso(self._now(connection))
+            connection.execute(update(BatchRow).where(BatchRow.id == batch_id).values(cancelled_at=at))
+            mine = (JobRow.batch_id == batch_id, JobRow.status.in_(LIVE))
+            ended = {"status": "cancelled", "live_key": None, "finished_at": at}
+            connection.execute(update(JobRow).where(*mine).values(ended))
+            return _batch(connection, _require(connection, batch_id))
+
+    def states(self, batch_ids: Sequence[str]) -> dict[str, BatchStates]:
+        """How far each of these batches is; those that are not there are left out."""
+        item = BatchItemRow
+        columns = (BatchRow.id, BatchRow.cancelled_at, JobRow.status, func.count(item.number))
+        wanted = select(*columns).join(item, item.batch_id == BatchRow.id).outerjoin(JobRow, JobRow.id == item.job_id)
+        grouped = wanted.where(BatchRow.id.in_(batch_ids)).group_by(*columns[:3])
+        counts: dict[str, dict[str, int]] = {}
+        cancelled: dict[str, bool] = {}
+        with self.db.read() as connection:
+            for batch_id, cancelled_at, status, count in connection.execute(grouped):
+                counts.setdefault(batch_id, {})[status or ""] = count
+                cancelled[batch_id] = cancelled_at is not None
+        return {
+            batch_id: BatchStates(tuple(sorted(states.items())), cancelled[batch_id])
+            for batch_id, states in counts.items()
+        }
+
+
+def _recorded(connection: Connection, item: dict[str, Any]) -> int:
+    """The trials of an item's problem so far."""
+    problem = (item["gemm_id"], item["device_key"], item["regime"])
+    return int(connection.execute(select(trials_of(*problem))).scalar_one())
+
+
+def _select() -> Select[Any]:
+    return select(*BatchRow.__table__.columns)
+
+
+def _require(connection: Connection, batch_id: str) -> Row[Any]:
+    row: Row[Any] | None = connection.execute(_select().where(BatchRow.id == batch_id)).first()
+    if row is None:
+        raise StoreError(f"no batch has the id {batch_id!r:.80}")
+    return row
+
+
+def _batch(connection: Connection, row: Row[Any]) -> Batch:
+    item = BatchItemRow
+    kernel_id = func.coalesce(JobRow.kernel_id, item.kernel_id)
+    columns = (
+        GemmRow.text,
+        item.regime,
+        item.expected_gain,
+        item.job_id,
+        JobRow.status,
+        kernel_id.label("kernel"),
+        KernelRow.role,
+        KernelRow.timings,
+    )
+    wanted = (
+        select(*columns)
+        .join(GemmRow, GemmRow.id == item.gemm_id)
+        .outerjoin(JobRow, JobRow.id == item.job_id)
+        .outerjoin(KernelRow, KernelRow.id == kernel_id)
+        .where(item.batch_id == row.id)
+        .order_by(item.number)
+    )
+    items = tuple(_item(one) for one in connection.execute(wanted))
+    return Batch(
+        row.id,
+        row.key_id,
+        row.asked,
+        BatchBudget(row.trials, row.seconds),
+        spending(connection, row.id),
+        row.created_at,
+        row.cancelled_at,
+        items,
+    )
+
+
+def _item(row: Row[Any]) -> BatchItem:
+    gain = None
+    if row.kernel is not None and row.role == "tuned":
+        timing = Timings.from_json(row.timings).of(row.regime)
+        gain = timing.ratio_to("default") if timing is not None else None
+    state: ItemState = row.status or ("deleted" if row.kernel is None else "hit")
+    return BatchItem(rows.parsed_gemm(row.text), state, row.expected_gain, row.job_id, row.kernel, gain)

@@ -1,0 +1,114 @@
+"""Division of a batch's budget among its jobs: by expected gain, anew whenever one of them starts.
+
+What has ended counts by what it spent, so that the rest of a search that ended early goes to those that start later;
+what runs counts by what it was given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select
+
+from tirgemm.status import ENDED, Status
+from tirgemm.tuning.budget import MAX_TRIALS
+from tirgemm.tuning_db.models import BatchRow, CandidateRow, JobRow
+
+# Of a gain that is not expected at all something may still be had.
+LEAST_WEIGHT = 0.01
+LEAST_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """The jobs of a batch: what of its budget they have ``spent``, and what is ``reserved`` for those that run, in
+    trials and seconds."""
+
+    trials: int = 0
+    seconds: float = 0.0
+    reserved_trials: int = 0
+    reserved_seconds: float = 0.0
+
+
+def shares(total: float, weights: Sequence[float], least: float = 0.0) -> list[float]:
+    """``total`` in parts: ``least`` for each, the rest by their weights."""
+    floored = [max(weight, LEAST_WEIGHT) for weight in weights]
+    rest = max(0.0, total - least * len(weights))
+    return [least + rest * weight / sum(floored) for weight in floored]
+
+
+def granted(connection: Connection, batch_id: str, job_id: str) -> dict[str, Any]:
+    """The columns of a job that starts now with its share of its batch's budget; none where the batch has no budget.
+
+    The trials are on top of those that are recorded for its problem.
+    """
+    batch = connection.execute(
+        select(BatchRow.trials, BatchRow.seconds).where(BatchRow.id == batch_id).with_for_update()
+    ).first()
+    if batch is None or (batch.trials is None and batch.seconds is None):
+        return {}
+    jobs = _jobs(connection, batch_id)
+    spent = _spending(jobs)
+    waiting = [job for job in jobs if job.status == "queued"]
+    weights = [job.expected_gain or 0.0 for job in waiting]
+    place = next(number for number, job in enumerate(waiting) if job.id == job_id)
+    columns: dict[str, Any] = {}
+    if batch.trials is not None:
+        left = batch.trials - spent.trials - spent.reserved_trials
+        share = int(shares(left, weights, 1.0)[place])
+        columns["granted_trials"] = min(waiting[place].before + waiting[place].since + share, MAX_TRIALS)
+    if batch.seconds is not None:
+        left_s = batch.seconds - spent.seconds - spent.reserved_seconds
+        columns["granted_seconds"] = shares(left_s, weights, LEAST_SECONDS)[place]
+    return columns
+
+
+def spending(connection: Connection, batch_id: str) -> Spending:
+    """What the jobs of a batch have spent so far."""
+    return _spending(_jobs(connection, batch_id))
+
+
+def trials_of(gemm_id: Any, device_key: Any, regime: Any) -> Any:
+    """How many candidates of a problem were tried, as a scalar subquery."""
+    same = (CandidateRow.gemm_id == gemm_id, CandidateRow.device_key == device_key, CandidateRow.regime == regime)
+    tried = CandidateRow.status != str(Status.PRUNED)
+    return select(func.count(CandidateRow.id)).where(*same, tried).scalar_subquery()
+
+
+def _jobs(connection: Connection, batch_id: str) -> Sequence[Row[Any]]:
+    """The jobs with a share of a batch's budget, and the trials of their problems before it was asked for and since."""
+    before = func.coalesce(JobRow.recorded_before, 0)
+    recorded = trials_of(JobRow.gemm_id, JobRow.device_key, JobRow.regime)
+    columns = (
+        JobRow.id,
+        JobRow.status,
+        JobRow.expected_gain,
+        JobRow.granted_trials,
+        JobRow.granted_seconds,
+        JobRow.started_at,
+        JobRow.finished_at,
+        before.label("before"),
+        (recorded - before).label("since"),
+    )
+    return connection.execute(select(*columns).where(JobRow.batch_id == batch_id).order_by(JobRow.seq)).all()
+
+
+def _spending(jobs: Sequence[Row[Any]]) -> Spending:
+    trials = reserved_trials = 0
+    seconds = reserved_seconds = 0.0
+    for job in jobs:
+        if job.status == "running":
+            reserved_trials += max((job.granted_trials or 0) - job.before, job.since)
+            reserved_seconds += job.granted_seconds or 0.0
+            continue
+        trials += job.since
+        if job.status in ENDED and job.started_at and job.finished_at:
+            took = datetime.fromisoformat(job.finished_at) - datetime.fromisoformat(job.started_at)
+            # Building the default and certifying come on top of what was granted.
+            most = math.inf if job.granted_seconds is None else job.granted_seconds
+            seconds += min(max(0.0, took.total_seconds()), most)
+    return Spending(trials, seconds, reserved_trials, reserved_seconds)

@@ -1,0 +1,135 @@
+"""Rows of jobs within a transaction: added or joined, read, in the order of the queue."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, or_, select, update
+
+from tirgemm.device import Device
+from tirgemm.errors import QueueFull, StoreError
+from tirgemm.tuning.effort import Effort
+from tirgemm.tuning_db import rows
+from tirgemm.tuning_db.database import Database
+from tirgemm.tuning_db.job_values import Job, JobRequest, Window
+from tirgemm.tuning_db.models import GemmRow, JobRow
+from tirgemm.tuning_db.times import iso
+
+MAX_RETRIES = 3
+MAX_REASON = 200
+QUEUE_ORDER = (JobRow.priority.desc(), JobRow.seq)
+
+
+def window_open(now: float) -> ColumnElement[bool]:
+    """The condition that a job may start at ``now``, seconds since 1970."""
+    minute = int(now // 60) % (24 * 60)
+    begun, ahead = JobRow.window_start <= minute, JobRow.window_end > minute
+    past_midnight = JobRow.window_start > JobRow.window_end
+    return or_(JobRow.window_start.is_(None), and_(begun, ahead), and_(past_midnight, or_(begun, ahead)))
+
+
+def not_retried(connection: Connection, job: Job, limit: int) -> str:
+    """Why a job cannot be put back into the queue, after at most ``limit`` times; empty where it can."""
+    if job.status not in ("failed", "cancelled"):
+        return f"job {job.id} is {job.status}; only a failed or cancelled job can be retried"
+    if job.retries >= limit:
+        return f"job {job.id} was retried {job.retries} times already, which is as often as may be"
+    same = connection.execute(select(JobRow.id).where(JobRow.live_key == job.request.live_key)).scalar()
+    return f"job {same} works on the request of job {job.id} already" if same is not None else ""
+
+
+def add_job(
+    db: Database, connection: Connection, request: JobRequest, now: float, columns: dict[str, Any]
+) -> tuple[str, bool]:
+    """Add a job, with these columns besides, or join the live one of the same request: its id (empty where that ended
+    at this moment), and whether it was added."""
+    window = request.window
+    values = {
+        "id": secrets.token_hex(8),
+        "live_key": request.live_key,
+        "gemm_id": rows.gemm_id(db, connection, request.gemm),
+        "device_key": request.device.key,
+        "device": request.device.to_json(),
+        "regime": request.regime,
+        "trials": request.trials,
+        "seconds": request.seconds,
+        "effort": request.effort.value,
+        "seed": request.seed,
+        "verify": request.verify,
+        "priority": request.priority,
+        "window_start": window.start if window else None,
+        "window_end": window.end if window else None,
+        "status": "queued",
+        "attempts": 0,
+        "created_at": iso(now),
+        **columns,
+    }
+    statement = db.insert(JobRow).values(values).on_conflict_do_nothing(index_elements=["live_key"])
+    if connection.execute(statement.returning(JobRow.id)).scalar() is not None:
+        return str(values["id"]), True
+    same = JobRow.live_key == request.live_key
+    raised = case((JobRow.priority < request.priority, request.priority), else_=JobRow.priority)
+    changes: dict[str, Any] = {"priority": raised}
+    if window is None:
+        changes |= {"window_start": None, "window_end": None}
+    joined = update(JobRow).where(same).values(changes).returning(JobRow.id)
+    return connection.execute(joined).scalar() or "", False
+
+
+def require_room(connection: Connection, max_queued: int | None) -> None:
+    """Raise QueueFull where more than ``max_queued`` jobs wait, with those just added."""
+    waiting = select(func.count()).select_from(JobRow).where(JobRow.status == "queued")
+    if max_queued is not None and connection.execute(waiting).scalar_one() > max_queued:
+        raise QueueFull(f"{max_queued} jobs wait already, which is as many as may; ask again later")
+
+
+def select_jobs() -> Any:
+    """Jobs with their problems: rows for ``job_of``."""
+    return select(*JobRow.__table__.columns, GemmRow.text).join(GemmRow, GemmRow.id == JobRow.gemm_id)
+
+
+def require_job(connection: Connection, job_id: str) -> Row[Any]:
+    """The row of a job. Raises StoreError where there is none."""
+    row: Row[Any] | None = connection.execute(select_jobs().where(JobRow.id == job_id)).first()
+    if row is None:
+        raise unknown_job(job_id)
+    return row
+
+
+def unknown_job(job_id: str) -> StoreError:
+    """The error for an id that no job has."""
+    return StoreError(f"no job has the id {job_id!r:.80}")
+
+
+def job_of(row: Row[Any]) -> Job:
+    """A job from a row of ``select_jobs``."""
+    request = JobRequest(
+        rows.parsed_gemm(row.text),
+        Device.from_json(row.device),
+        row.regime,
+        row.trials if row.granted_trials is None else row.granted_trials,
+        row.seconds if row.granted_seconds is None else row.granted_seconds,
+        Effort(row.effort),
+        row.seed,
+        row.verify,
+        row.priority,
+        None if row.window_start is None else Window(row.window_start, row.window_end),
+    )
+    return Job(
+        row.id,
+        request,
+        row.status,
+        row.fallback_id,
+        row.kernel_id,
+        row.error,
+        row.created_at,
+        row.started_at,
+        row.finished_at,
+        row.attempts,
+        row.owner,
+        row.key_id,
+        row.retries,
+        row.retry_reason,
+        row.batch_id,
+    )

@@ -1,0 +1,1 @@
+"""Upkeep of a tuning database: statistics, integrity, retention, backups."""

@@ -1,0 +1,161 @@
+"""Backups of a tuning database while it is in use, and their restoration.
+
+A backup is a folder: the SQLite file as it was at one moment, by SQLite's online backup API, the blobs that it names,
+and ``backup.json``, written last. Of PostgreSQL only the blobs are copied; pg_dump is what backs a server up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from tirgemm._user_folders import SIGNING_KEY
+from tirgemm._version import __version__
+from tirgemm.errors import InvalidRequest, StoreError
+from tirgemm.tuning_db.blobs import BlobStore
+from tirgemm.tuning_db.database import FILE_NAME, Database, translated
+from tirgemm.tuning_db.models import ArtifactRow
+from tirgemm.tuning_db.schema import HEAD
+from tirgemm.tuning_db.times import iso
+
+MANIFEST = "backup.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class BackedUp:
+    """What a backup holds. ``missing`` artifacts were lost, or deleted while it was made; what names them is built anew
+    when it is asked for."""
+
+    database: bool
+    blobs: int
+    blob_bytes: int
+    missing: tuple[str, ...]
+    signing_key: bool
+    at: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"missing": list(self.missing)}
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What came back: how many blobs, and whether the signing key is the backup's."""
+
+    blobs: int
+    signing_key: bool
+
+
+def backup(db: Database, folder: Path, *, blobs_only: bool = False, with_key: bool = False) -> BackedUp:
+    """Write a backup into ``folder``, which must be new or empty. Writers go on meanwhile.
+
+    ``blobs_only`` leaves the database out, as it must be for PostgreSQL; ``with_key`` adds the private signing key.
+    Raises InvalidRequest and StoreError.
+    """
+    if not db.is_sqlite and not blobs_only:
+        raise InvalidRequest(
+            f"database {db.place} is PostgreSQL's: back it up with pg_dump, then its blobs with --blobs-only"
+        )
+    _require_empty(folder)
+    at = iso()
+    if blobs_only:
+        with db.read() as connection:
+            named = list(connection.execute(select(ArtifactRow.sha256).order_by(ArtifactRow.sha256)).scalars())
+    else:
+        copy = folder / FILE_NAME
+        _copy_sqlite(Path(str(db.url.database)), copy)
+        named = _named(copy)
+    blobs, missing, size = BlobStore(folder / "blobs"), [], 0
+    for sha256 in named:
+        try:
+            data = db.blobs.get(sha256)
+        except StoreError:
+            missing.append(sha256)
+            continue
+        blobs.put(data)
+        size += len(data)
+    if with_key:
+        _copy_key(db.data_dir / SIGNING_KEY, folder / SIGNING_KEY)
+    made = BackedUp(not blobs_only, len(named) - len(missing), size, tuple(missing), with_key, at)
+    document = {"format": FORMAT, "tirgemm": __version__, "schema": HEAD} | made.to_json()
+    (folder / MANIFEST).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return made
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What a backup says that it holds. Raises InvalidRequest for a folder that is none, or whose making was broken
+    off."""
+    try:
+        document = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if document["format"] != FORMAT:
+            raise ValueError(f"format {document['format']!r:.40}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidRequest(f"{folder} is no whole backup of a tuning database: {MANIFEST}: {error}") from error
+    return dict(document)
+
+
+def restore(folder: Path, data_dir: Path, *, replace: bool = False) -> Restored:
+    """Put a backup into a data folder: the database, where it has one, the blobs, and the key where there is none.
+
+    A database that is there is kept and refused with InvalidRequest unless ``replace``, which takes its place in one
+    transaction. Nobody may serve the folder meanwhile. Raises InvalidRequest and StoreError, for a newer schema too.
+    """
+    manifest, source, target = read_manifest(folder), folder / FILE_NAME, data_dir / FILE_NAME
+    if manifest["database"]:
+        if target.exists() and not replace:
+            raise InvalidRequest(f"{data_dir} holds a tuning database; give an empty folder, or --replace to lose it")
+        with closing(_open(source)) as connection, translated(str(source)):
+            said = [row[0] for row in connection.execute("PRAGMA quick_check")]
+        if said != ["ok"]:
+            raise StoreError(f"the database of the backup {folder} is damaged: {said[0]}")
+    data_dir.mkdir(parents=True, exist_ok=True)
+    blobs, kept = BlobStore(data_dir / "blobs"), BlobStore(folder / "blobs")
+    count = 0
+    for blob in kept.list():
+        blobs.put(kept.get(blob.sha256))
+        count += 1
+    key = folder / SIGNING_KEY
+    own_key = key.is_file() and not (data_dir / SIGNING_KEY).exists()
+    if own_key:
+        _copy_key(key, data_dir / SIGNING_KEY)
+    if manifest["database"]:
+        _copy_sqlite(source, target)
+        Database.embedded(data_dir).close()  # brought to the current schema
+    return Restored(count, own_key)
+
+
+def _require_empty(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InvalidRequest(f"{folder} is there already; a backup is written into a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _open(file: Path) -> sqlite3.Connection:
+    if not file.is_file():
+        raise StoreError(f"there is no database file {file}")
+    return sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, timeout=30)
+
+
+def _copy_sqlite(source: Path, target: Path) -> None:
+    """One state of a database into another file, in one step: readers and writers of the source go on."""
+    with translated(str(source)), closing(_open(source)) as connection, closing(sqlite3.connect(target)) as copy:
+        connection.backup(copy)
+
+
+def _named(file: Path) -> list[str]:
+    with translated(str(file)), closing(_open(file)) as connection:
+        return [row[0] for row in connection.execute("SELECT sha256 FROM artifacts ORDER BY sha256")]
+
+
+def _copy_key(source: Path, target: Path) -> None:
+    """Copy a private key, readable by this user alone."""
+    data = source.read_bytes()
+    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
