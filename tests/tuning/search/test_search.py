@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.helpers.toy_family import DEVICE, Toy, measured, simulated_us, valid_configs
-from tests.helpers.uniform_model import Uniform
+from tests.tuning.search.uniform_model import Uniform
 from tirgemm.config import Config, Knob
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig, InvalidRequest
