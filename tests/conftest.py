@@ -13,11 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.computed_once import SHARED
+
 _HOME = Path(tempfile.mkdtemp(prefix="tirgemm-tests-"))
 # Set at import, before any module reads them; child processes inherit them.
 os.environ.update(
     {f"XDG_{kind}_HOME": str(_HOME / kind.lower()) for kind in ("CONFIG", "DATA", "STATE", "CACHE")},
 )
+# One folder for all processes of a run, made by the first of them, for what is computed once for all.
+_BEGINS_THE_RUN = SHARED not in os.environ
+os.environ[SHARED] = os.environ.get(SHARED) or tempfile.mkdtemp(prefix="tirgemm-tests-shared-")
 _NEWCOMERS = Path(__file__).parent / "newcomer"
 for _name in [name for name in os.environ if name.startswith("TIRGEMM_")]:
     del os.environ[_name]
@@ -64,10 +69,10 @@ def _migrated_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _home() -> Iterator[None]:
-    yield
+def pytest_unconfigure() -> None:
     shutil.rmtree(_HOME, ignore_errors=True)
+    if _BEGINS_THE_RUN:
+        shutil.rmtree(os.environ.pop(SHARED), ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ from functools import cache
 
 import pytest
 
+from tests.computed_once import computed_once
 from tests.helpers.named_config import named_config
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.families.wgmma.planning.plan import plan
@@ -33,14 +34,18 @@ WARPGROUP = 128
 
 @cache
 def drawn() -> tuple[list[Case], list[Case]]:
-    """Many cases, and the few of them that have all that the many have. It takes seconds: not at import."""
-    many = random_cases(FAMILY, H200, DRAWN, seed=3)
-    of = classes(many)
+    """Many cases, and the few of them that have all that the many have. It takes seconds: not at import, and once."""
 
-    def features(case: Case) -> frozenset[Feature]:
-        return of(case) | paths(case)
+    def draw() -> tuple[list[Case], list[Case]]:
+        many = random_cases(FAMILY, H200, DRAWN, seed=3)
+        of = classes(many)
 
-    return many, covering(many, features, build_cost)
+        def features(case: Case) -> frozenset[Feature]:
+            return of(case) | paths(case)
+
+        return many, covering(many, features, build_cost)
+
+    return computed_once("wgmma-cases", draw)
 
 
 @cache
