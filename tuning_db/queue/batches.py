@@ -175,7 +175,8 @@ class BatchTable:
                     added += new
                 items.append(item)
             connection.execute(insert(BatchItemRow), items)
-            require_room(connection, max_queued)
+            if added:
+                require_room(connection, max_queued)
             if asker is not None and added:
                 require_quota(connection, asker, now, added)
             return _batch(connection, _require(connection, batch_id))

@@ -61,7 +61,7 @@ def prune(
     if keep_best < 0:
         raise InvalidRequest(f"the number of best kernels that are kept is {keep_best}; it must be 0 or more")
     with db.read() as connection:
-        before = iso(db.now(connection) - older_than_s)
+        before = iso(max(db.now(connection) - older_than_s, 0.0))
         old = AuditRow.at < before
         entries = int(connection.execute(select(func.count()).select_from(AuditRow).where(old)).scalar_one())
         kernels = _prunable(connection, before, keep_best, frozenset(locked))

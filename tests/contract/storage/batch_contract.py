@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from tests.contract.storage.databases import DEVICE, GEMM, candidate, config, kernel
-from tests.contract.storage.job_queue_contract import FakeClock, QueueFixtures
+from tests.contract.storage.job_queue_contract import KEYS, FakeClock, QueueFixtures
 from tirgemm.errors import InvalidRequest, QueueFull, QuotaExceeded
 from tirgemm.status import Status
+from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS, Budget
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 from tirgemm.tuning_db.access.quotas import Asker
 from tirgemm.tuning_db.queue.batches import BatchBudget, BatchTable, WantedProblem
@@ -135,6 +136,29 @@ class BatchContract(QueueFixtures):
         third = self.claimed(queue)
         assert third.request.trials == 103 - 10 - 31, "of the first one 51 are left"
         assert third.request.seconds == pytest.approx(200 - 20 - second.request.seconds)
+
+    def test_what_others_leave_makes_no_search_longer_than_one_may_be(
+        self, queue: JobQueue, batches: BatchTable
+    ) -> None:
+        batches.submit([wanted(m) for m in range(1, 31)], asked=30, budget=BatchBudget(30 * 4096, 30 * 86400.0))
+        for job in queue.jobs()[:-2]:
+            queue.cancel(job.id)
+        limited = queue.claim("w1", KEYS, 5.0, limit=Budget(4096, 14400.0))
+        assert limited is not None
+        assert (limited.request.trials, limited.request.seconds) == (4096, 14400.0)
+        last = self.claimed(queue, "w2").request
+        assert (last.trials, last.seconds) == (MAX_TRIALS, MAX_SECONDS), "what any search may have at most"
+
+    def test_known_kernels_need_no_room_in_the_queue(
+        self, database: Database, queue: JobQueue, batches: BatchTable
+    ) -> None:
+        known = SqlStore(database).put_kernel(kernel())
+        queue.submit(JobRequest(GEMM.with_(m=3), DEVICE))
+        running = self.claimed(queue)
+        queue.submit(JobRequest(GEMM.with_(m=5), DEVICE), max_queued=1)
+        assert queue.release(running.id, "w1")
+        hits = [WantedProblem(JobRequest(GEMM, DEVICE), kernel_id=known.id), wanted(5)]
+        assert batches.submit(hits, asked=2, max_queued=1).states == {"hit": 1, "queued": 1}
 
     def test_a_job_that_starts_again_goes_on_with_what_is_left(
         self, database: Database, queue: JobQueue, batches: BatchTable
