@@ -35,7 +35,8 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Pruned:
-    """What pruning deleted, or would have: kernels by their ids, entries of the audit log, and blobs."""
+    """What pruning deleted, or would have: kernels by their ids, whose artifacts go with them, entries of the audit
+    log, and what was ``collected``: blobs that had no kernel before."""
 
     kernels: tuple[str, ...]
     audit_entries: int

@@ -47,7 +47,9 @@ class BatchContract(QueueFixtures):
         assert running.status == "running"
         assert batches.batch("nope") is None
 
-    def test_live_jobs_are_joined_and_belong_to_whom_they_did(self, queue: JobQueue, batches: BatchTable) -> None:
+    def test_live_jobs_are_joined_and_belong_to_whom_they_did(
+        self, queue: JobQueue, batches: BatchTable, clock: FakeClock
+    ) -> None:
         job, _ = queue.submit(JobRequest(GEMM.with_(m=3), DEVICE))
         batch = batches.submit([wanted(3, priority=8), wanted(5)], asked=2)
         joined, mine = (next(item.job_id for item in batch.items if item.gemm.m == m) for m in (3, 5))
@@ -60,7 +62,10 @@ class BatchContract(QueueFixtures):
         ended = queue.job(str(mine))
         assert ended is not None
         assert (ended.status, ended.batch_id) == ("cancelled", batch.id)
-        assert batches.cancel(batch.id).cancelled_at == cancelled.cancelled_at, "twice is the same as once"
+        clock.now += 20
+        assert batches.cancel(batch.id) == cancelled, "twice is the same as once"
+        queue.retry(str(mine))
+        assert batches.cancel(batch.id).states == cancelled.states, "but for what was put back"
 
     def test_a_batch_ends_with_its_jobs_and_tells_the_gain(
         self, database: Database, queue: JobQueue, batches: BatchTable, clock: FakeClock
