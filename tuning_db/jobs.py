@@ -8,6 +8,7 @@ those of the database's clock, so that hosts whose clocks differ agree on every 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from sqlalchemy import ColumnElement, Connection, case, delete, func, insert, or_, select, update
@@ -119,13 +120,16 @@ class JobQueue:
         ``submit`` does, where ``asker`` is the key that the job counts against.
         """
         with self.db.write() as connection:
-            job = job_of(require_job(connection, job_id))
-            refusal = not_retried(connection, job, limit)
+            row = require_job(connection, job_id)
+            job = job_of(row)
+            # Of what was asked for, not of what a batch has granted.
+            live_key = replace(job.request, trials=row.trials, seconds=row.seconds).live_key
+            refusal = not_retried(connection, job, live_key, limit)
             if refusal:
                 raise JobNotRetried(refusal)
             values = {
                 "status": "queued",
-                "live_key": job.request.live_key,
+                "live_key": live_key,
                 "error": None,
                 "finished_at": None,
                 "attempts": 0,

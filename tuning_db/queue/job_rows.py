@@ -29,13 +29,14 @@ def window_open(now: float) -> ColumnElement[bool]:
     return or_(JobRow.window_start.is_(None), and_(begun, ahead), and_(past_midnight, or_(begun, ahead)))
 
 
-def not_retried(connection: Connection, job: Job, limit: int) -> str:
-    """Why a job cannot be put back into the queue, after at most ``limit`` times; empty where it can."""
+def not_retried(connection: Connection, job: Job, live_key: str, limit: int) -> str:
+    """Why a job, whose request has that ``live_key``, cannot be put back into the queue, after at most ``limit`` times;
+    empty where it can."""
     if job.status not in ("failed", "cancelled"):
         return f"job {job.id} is {job.status}; only a failed or cancelled job can be retried"
     if job.retries >= limit:
         return f"job {job.id} was retried {job.retries} times already, which is as often as may be"
-    same = connection.execute(select(JobRow.id).where(JobRow.live_key == job.request.live_key)).scalar()
+    same = connection.execute(select(JobRow.id).where(JobRow.live_key == live_key)).scalar()
     return f"job {same} works on the request of job {job.id} already" if same is not None else ""
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.storage.databases import DEVICE, GEMM, candidate, config, kernel
 from tests.contract.storage.job_queue_contract import KEYS, FakeClock, QueueFixtures
-from tirgemm.errors import InvalidRequest, QueueFull, QuotaExceeded
+from tirgemm.errors import InvalidRequest, JobNotRetried, QueueFull, QuotaExceeded
 from tirgemm.status import Status
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS, Budget
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
@@ -153,6 +153,21 @@ class BatchContract(QueueFixtures):
         assert (limited.request.trials, limited.request.seconds) == (4096, 14400.0)
         last = self.claimed(queue, "w2").request
         assert (last.trials, last.seconds) == (MAX_TRIALS, MAX_SECONDS), "what any search may have at most"
+
+    def test_a_job_that_is_put_back_answers_the_request_that_it_was(self, queue: JobQueue, batches: BatchTable) -> None:
+        batches.submit([wanted(m, trials=10) for m in (3, 5, 7, 9)], asked=4, budget=BatchBudget(trials=40))
+        for job in queue.jobs()[:-1]:
+            queue.cancel(job.id)
+        granted = self.claimed(queue)
+        assert granted.request.trials == 40
+        assert queue.finish(granted.id, "w1", "failed")
+        same = JobRequest(granted.request.gemm, DEVICE, trials=10)
+        first, _ = queue.submit(same)
+        with pytest.raises(JobNotRetried, match=f"job {first.id} works on the request"):
+            queue.retry(granted.id)
+        queue.cancel(first.id)
+        queue.retry(granted.id)
+        assert queue.submit(same)[0].id == granted.id
 
     def test_known_kernels_need_no_room_in_the_queue(
         self, database: Database, queue: JobQueue, batches: BatchTable
