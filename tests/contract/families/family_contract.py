@@ -159,16 +159,17 @@ class FamilyContract:
     @pytest.mark.timing
     def test_default_is_pure_and_takes_little_time(self) -> None:
         for gemm in self.parsed():
-            configs, taken, work = set(), [], []
-            for _ in range(20):
+            configs, taken, work, took = set(), [], [], math.inf
+            # The best of twenty tries tells a slow default from slow moments; most need no more than three.
+            while len(taken) < 3 or (took >= self.default_limit_s and len(taken) < 20):
                 began = time.process_time()
                 configs.add(self.default(gemm))
                 taken.append(time.process_time() - began)
                 work.append(reference_work())
+                # Seconds of the reference's processor: those of this one are worth less, more so while its other thread
+                # works.
+                took = min(taken) / max(1.0, min(work) / REFERENCE_S)
             assert len(configs) == 1
-            # Seconds of the reference's processor: those of this one are worth less, more so while its other thread
-            # works.
-            took = min(taken) / max(1.0, min(work) / REFERENCE_S)
             assert took < self.default_limit_s, f"default of {gemm} took {took * 1e3:.2f} ms"
 
     def test_choosing_a_default_does_not_import_tvm(self) -> None:
