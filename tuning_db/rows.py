@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, select
+from sqlalchemy import Connection, Row, Select, bindparam, select
 
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -172,6 +172,10 @@ def select_kernels() -> Select[Any]:
         .join(ArtifactRow, ArtifactRow.sha256 == KernelRow.artifact_sha256)
         .outerjoin(CertificateRow, CertificateRow.digest == KernelRow.certificate_digest)
     )
+
+
+# With the parameter ``kernel_id``.
+KERNEL_BY_ID = select_kernels().where(KernelRow.id == bindparam("kernel_id"))
 
 
 def invariant_kernels(connection: Connection, gemm: Gemm) -> list[KernelRecord]:

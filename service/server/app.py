@@ -12,6 +12,7 @@ from tirgemm.service.http.body_limit import BodyLimit
 from tirgemm.service.http.head_requests import HeadRequests
 from tirgemm.service.http.host_check import HostCheck, own_names
 from tirgemm.service.http.key_check import KeyCheck
+from tirgemm.service.http.known_answers import AnswerFromMemory
 from tirgemm.service.http.routes import artifacts, batches, explain, info, jobs, kernels
 from tirgemm.service.http.security_scheme import describe_security
 from tirgemm.service.http.state import ServiceState
@@ -46,6 +47,7 @@ def create_app(state: ServiceState) -> FastAPI:
     )
     app.state.service = state
     # The last one added is asked first.
+    app.add_middleware(AnswerFromMemory, state=state)
     app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES)
     app.add_middleware(KeyCheck, state=state)
