@@ -185,15 +185,15 @@ def invariant_kernels(connection: Connection, gemm: Gemm) -> list[KernelRecord]:
     return [kernel_of(row) for row in rows]
 
 
-def kernel_of(row: Row[Any]) -> KernelRecord:
-    """A kernel from a row of ``KERNEL_COLUMNS``."""
+def kernel_of(row: Row[Any], gemm: Gemm | None = None) -> KernelRecord:
+    """A kernel from a row of ``KERNEL_COLUMNS``, whose problem the caller may have."""
     certificate = None
     if row.certificate_digest is not None:
         certificate = Certificate(
             row.cert_kernel, row.passed, tuple(row.tests), row.reference, dict(row.environment), row.at
         )
     return KernelRecord(
-        gemm=parsed_gemm(row.text),
+        gemm=gemm or parsed_gemm(row.text),
         device=Device.from_json(row.device),
         regime=row.regime,
         role=row.role,

@@ -167,7 +167,7 @@ class SqlStore:
         wanted = {"gemm": str(gemm), "device_key": device_key, "regime": regime}
         with self.db.read() as connection:
             row = connection.execute(_ANSWER, wanted).first()
-        return None if row is None else rows.kernel_of(row)
+        return None if row is None else rows.kernel_of(row, gemm)
 
     def kernel_by_id(self, kernel_id: str) -> KernelRecord | None:
         with self.db.read() as connection:

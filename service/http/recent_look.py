@@ -14,11 +14,13 @@ from tirgemm.tuning_db.kernel_version import read_version
 
 # What another process changes is seen after so long.
 LOOK_SECONDS = 1.0
+EVER_SECONDS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The version of the stored kernels, and the devices of the live workers, all of one moment."""
+    """The version of the stored kernels, and the devices of the live workers, where there is none of all that there
+    were, all of one moment."""
 
     kernel_version: int
     devices: tuple[Device, ...]
@@ -59,4 +61,5 @@ class RecentLook:
         with self._queue.db.read() as connection:
             version = read_version(connection)
             workers = self._queue.workers_seen(connection, self._alive_seconds)
+            workers = workers or self._queue.workers_seen(connection, EVER_SECONDS)
         return Look(version, tuple(device for worker in workers for device in worker.devices))

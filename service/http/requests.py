@@ -15,6 +15,7 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.http.devices import Target, resolve, unavailable
 from tirgemm.service.http.documents import KernelRequest
 from tirgemm.service.http.problems import Problem
+from tirgemm.service.http.recent_look import EVER_SECONDS
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.settings import Settings
 from tirgemm.service.views.queries import trials_recorded, unverified_kernel
@@ -27,8 +28,6 @@ from tirgemm.tuning_db.job_values import Window
 from tirgemm.tuning_db.upkeep.pins import set_pinned
 
 logger = logging.getLogger("tirgemm.service")
-
-EVER_SECONDS = 1e9
 
 
 @dataclass(frozen=True)
@@ -94,10 +93,10 @@ def answer(
 
 def stored_answer(state: ServiceState, body: KernelRequest, devices: Sequence[Device]) -> KernelRecord | None:
     """The kernel that ``answer`` would answer with, where nothing but the store need be asked; ``devices`` are those
-    that live workers had of late. Raises InvalidGemm, InvalidDevice and InvalidRequest."""
+    that workers have, as was seen of late. Raises InvalidGemm, InvalidDevice and InvalidRequest."""
     gemm = Gemm.from_json(body.gemm)
     budget = _budget(state.settings, body)
-    target = target_of(body.device, devices or devices_seen(state, EVER_SECONDS), wait=True)
+    target = target_of(body.device, devices, wait=True)
     if target is None or body.retune:
         return None
     known = known_kernel(state, gemm, target.key, body.regime)
