@@ -1,6 +1,6 @@
-"""Answers of ``POST /v1/kernels`` in memory, by the bytes of the body, and the ASGI middleware that gives them again.
+"""Answers of ``POST /v1/kernels`` in memory, by the bytes of the body.
 
-To route, parse and check a request takes several times as long as to find its answer. An answer is kept only where it
+An answer is kept only where it
 is the whole one whatever the workers do: a kernel that asks for no job. It holds until a kernel is stored, pinned or
 deleted, or the devices of the live workers change: at once where this process did it, else at the next look.
 """
@@ -9,21 +9,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tirgemm.errors import PriorityRefused, StoreError
 from tirgemm.service.access.access_control import AccessControl
 from tirgemm.service.http.kernel_documents import Rendered
-from tirgemm.service.http.prefer import wait_preference
 from tirgemm.service.http.recent_look import Look, RecentLook
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.access.api_keys import ApiKey
-
-if TYPE_CHECKING:
-    from tirgemm.service.http.state import ServiceState
 
 PATH = "/v1/kernels"
 KEPT_BYTES = 64 * 2**20
@@ -113,35 +107,6 @@ class KnownAnswers:
     def _forget(self, body: bytes) -> None:
         gone = self._answers.pop(body, None)
         self._bytes -= 0 if gone is None else _size(body, gone)
-
-
-class AnswerFromMemory:
-    """Answer a request for a kernel from the known answers, else ask the application."""
-
-    def __init__(self, app: ASGIApp, state: ServiceState) -> None:
-        self.app = app
-        self.state = state
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] != PATH or scope["method"] != "POST":
-            await self.app(scope, receive, send)
-            return
-        headers = dict(scope["headers"])
-        message = await receive()
-        body, whole = message.get("body", b""), not message.get("more_body", False)
-        if whole and headers.get(b"content-type") == b"application/json":
-            answer = await self.state.known.find(body, scope["state"]["caller"])
-            if answer is not None:
-                most = self.state.settings.max_wait_seconds
-                _, applied = wait_preference(headers.get(b"prefer", b"").decode("latin-1"), most)
-                await answer.response(applied)(scope, receive, send)
-                return
-        waiting = [message]
-
-        async def replay() -> Message:
-            return waiting.pop() if waiting else await receive()
-
-        await self.app(scope, replay, send)
 
 
 def _size(body: bytes, answer: KnownAnswer) -> int:

@@ -14,9 +14,11 @@ from tirgemm.service.explain.explainer import Explainer
 from tirgemm.service.http.kernel_documents import KernelDocuments
 from tirgemm.service.http.kernel_pages import KernelPages
 from tirgemm.service.http.known_answers import KnownAnswers
+from tirgemm.service.http.metrics import Metrics
 from tirgemm.service.http.recent_look import RecentLook
 from tirgemm.service.http.watch import Watch
 from tirgemm.service.settings import Settings
+from tirgemm.service.views.service_figures import FigureReader
 from tirgemm.tuning_db import Database, JobQueue, data_folder
 from tirgemm.tuning_db.access.api_keys import ApiKey
 from tirgemm.tuning_db.queue.batches import BatchTable
@@ -36,7 +38,8 @@ class ServiceState:
     """The open parts of one service; ``stopping`` ends the event streams so that the server can shut down;
     ``explainer`` has a process of its own, to be closed with the database; ``watch`` is whom everybody waits with;
     ``access`` knows the API keys. Kept in memory are ``documents`` of kernels, of which ``kernel_pages`` are made, and
-    the ``known`` answers, which hold as long as the ``recent`` look at the database."""
+    the ``known`` answers, which hold as long as the ``recent`` look at the database. ``metrics`` are
+    for Prometheus."""
 
     settings: Settings
     database: Database
@@ -51,6 +54,7 @@ class ServiceState:
     kernel_pages: KernelPages = field(init=False)
     recent: RecentLook = field(init=False)
     known: KnownAnswers = field(init=False)
+    metrics: Metrics = field(init=False)
     access: AccessControl = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,6 +62,7 @@ class ServiceState:
         self.access = AccessControl(self.database, self.settings, self.stopping)
         self.recent = RecentLook(self.queue, self.settings.alive_seconds)
         self.known = KnownAnswers(self.database, self.recent, self.access)
+        self.metrics = Metrics(FigureReader(self.database, self.settings.lease_seconds))
         self.batches = BatchTable(self.database)
         self.watch = Watch(self.queue, self.batches, self.settings.alive_seconds, self.stopping)
 

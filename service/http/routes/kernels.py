@@ -66,6 +66,7 @@ async def request_kernel(
     moment = await state.known.moment()
     known = await run_in_threadpool(_known_answer, state, body, moment.look.devices)
     if known is not None:
+        state.metrics.answers.labels("database").inc()
         state.known.keep(await request.body(), known, moment)
         return known.response(applied)
     # A worker that this server runs may be starting at this moment.
@@ -76,6 +77,7 @@ async def request_kernel(
         await state.watch.worker(state.settings.fallback_seconds)
         answered = await run_in_threadpool(answer, state, body, patient=False, asker=asker)
     assert answered is not None
+    state.metrics.answers.labels("database" if answered.job is None else "job").inc()
     if answered.job is not None:
         request.state.changed = f"/v1/jobs/{answered.job.id}"
     if answered.kernel is None:
