@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tirgemm.service.http.state import ServiceState
-from tirgemm.service.server.process import uvicorn_config
+from tirgemm.service.server.process import SWITCH_SECONDS, uvicorn_config
 from tirgemm.service.settings import Settings
 from tirgemm.tuning_db.access.api_keys import Quotas
 
@@ -27,6 +27,7 @@ BARE = "/bare"
 
 def main(folder: Path) -> None:
     """Serve until stdin ends."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     state = ServiceState.open(Settings.load(data=folder, worker=False))
     quotas = Quotas(requests_per_second=1e9)
     _, secret = state.access.table.create("measuring", "tune", quotas=quotas)
