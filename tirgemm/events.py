@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar
 
-from tirgemm.status import EndedStatus, Status
+from tirgemm.status import Status
 from tirgemm.timings import Timings
 
 if TYPE_CHECKING:
@@ -265,7 +265,6 @@ SENT: tuple[type[Event], ...] = (
     WasCancelled,
 )
 LOCAL: tuple[type[Event], ...] = (JobPolled, Downloaded)
-ENDINGS: dict[EndedStatus, type[Ended]] = {"done": Done, "failed": Failed, "cancelled": WasCancelled}
 _KINDS = {event.KIND: event for event in (*SENT, *LOCAL)}
 
 

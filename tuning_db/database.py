@@ -160,9 +160,9 @@ def _translate(error: Exception, place: str) -> StoreError:
         return StoreError(
             f"database {place} is damaged ({words}); put a backup back, or move the file away to start afresh"
         )
-    # psycopg's, by SQLSTATE: no connection (none, 08), a server that is full (53) or ends, a time limit (57).
+    # psycopg's, by SQLSTATE: no connection (none, 08), a deadlock (40), a server that is full (53) or ends (57).
     sqlstate = getattr(origin, "sqlstate", "")
-    if isinstance(error, OperationalError) and (sqlstate is None or sqlstate[:2] in ("08", "53", "57")):
+    if isinstance(error, OperationalError) and (sqlstate is None or sqlstate[:2] in ("08", "40", "53", "57")):
         return StoreUnavailable(f"database {place} does not answer ({words}); repeat when it does")
     if "is locked" in words or isinstance(error, PoolTimeout):
         return StoreUnavailable(

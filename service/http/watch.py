@@ -115,11 +115,6 @@ class Watch:
         return sum(feed.followers for feed in self._feeds.values())
 
     @property
-    def waiting_for_worker(self) -> int:
-        """How many wait for a worker at this moment."""
-        return self._for_worker
-
-    @property
     def polling(self) -> bool:
         """Whether the database is looked at, because somebody waits."""
         return self._poller is not None and not self._poller.done()

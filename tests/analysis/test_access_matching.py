@@ -141,7 +141,7 @@ def test_loads_that_the_compiler_did_without_are_told_by_number_and_counted_in_t
 
 def test_what_tma_writes_to_several_blocks_has_instructions_of_its_own() -> None:
     gemm = Gemm.parse("1000x1000x520:f16:nn:bias")
-    config = FAMILIES["wgmma"].default(gemm, _H200, "sustained").with_(swap=0, cluster_m=2, cluster_n=1)
+    config = FAMILIES["wgmma"].default(gemm, _H200, "sustained").with_(swap=0, cluster_m=2, cluster_n=1, tile_n=64)
     assert rejected(FAMILIES["wgmma"], gemm, config, _H200) is None
     analysis, cubin = built("wgmma", gemm, config)
     (function,) = disassemble(cubin)

@@ -96,7 +96,7 @@ def test_the_service_lists_it(place: Place) -> None:
 
     class Settings:
         alive_seconds = max_trials = max_seconds = fallback_seconds = max_wait_seconds = 1
-        max_queued = max_connections = 1
+        max_queued = max_connections = max_retries = 1
 
     class State:
         settings, queue, public_key = Settings(), Queue(), "ed25519:AAAA"

@@ -12,7 +12,7 @@ from functools import cache
 
 import pytest
 
-from tests.helpers.computed_once import computed_once
+from tests.computed_once import computed_once
 from tests.helpers.named_config import named_config
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.families.wgmma.planning.plan import plan

@@ -36,7 +36,8 @@ def made_up(gemm: Gemm, factor: Callable[[Config], float], count: int = 40) -> l
     family, draw = Wgmma(), random.Random(str(gemm))
     space = family.space(gemm, H200)
     found: dict[Config, None] = {}
-    default = family.default(gemm, H200, "sustained")
+    # Of the estimate: another model that ships is no reason to learn something else here.
+    default = family.shortlist(gemm, H200, "sustained", 1, trained=False)[0]
     for schedule in ("cooperative", "pingpong"):
         for stages in (2, 3, 4):
             found[default.with_(schedule=schedule, stages=stages)] = None

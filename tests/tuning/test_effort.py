@@ -24,7 +24,7 @@ from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
 
 GEMM = Gemm.parse("61x67x71:f16:nt")
-COVERED = Gemm.parse("768x1536x2048:f16:nt")
+COVERED = Gemm.parse("768x1536x4096:f16:nt")
 WGMMA = Wgmma()
 
 

@@ -213,10 +213,11 @@ class BatchTable:
             if batch.status in ("done", "cancelled"):
                 return batch
             at = iso(self._now(connection))
-            connection.execute(update(BatchRow).where(BatchRow.id == batch_id).values(cancelled_at=at))
             mine = (JobRow.batch_id == batch_id, JobRow.status.in_(LIVE))
             ended = {"status": "cancelled", "live_key": None, "finished_at": at}
+            # Jobs before the batch, as a worker that claims one locks them.
             connection.execute(update(JobRow).where(*mine).values(ended))
+            connection.execute(update(BatchRow).where(BatchRow.id == batch_id).values(cancelled_at=at))
             return _batch(connection, _require(connection, batch_id))
 
     def states(self, batch_ids: Sequence[str]) -> dict[str, BatchStates]:

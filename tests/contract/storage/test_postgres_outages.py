@@ -116,3 +116,27 @@ def test_a_service_is_not_ready_while_its_database_is_frozen_and_503_while_it_is
             assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
             assert int(answer.headers["retry-after"]) >= 1
         assert service.http.get("/readyz").json()["code"] == "not_ready"
+
+
+def test_a_deadlock_is_an_error_that_is_tried_again(postgres_database: Database) -> None:
+    queue = JobQueue(postgres_database)
+    queue.register_worker("w1", [DEVICE])
+    queue.register_worker("w2", [DEVICE])
+    both, errors = threading.Barrier(2), list[StoreUnavailable]()
+
+    def write(*names: str) -> None:
+        try:
+            with postgres_database.write() as connection:
+                for name in names:
+                    connection.exec_driver_sql(f"UPDATE workers SET seen = 1 WHERE name = '{name}'")
+                    if name == names[0]:
+                        both.wait(10)
+        except StoreUnavailable as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=names) for names in (("w1", "w2"), ("w2", "w1"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert ["deadlock" in str(error) for error in errors] == [True]

@@ -11,7 +11,7 @@ from tests.helpers.toy_family import DEVICE, Toy, measured, simulated_us, valid_
 from tirgemm.config import Config
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.records import Candidate, Status
-from tirgemm.tuning.search.cost_model import FAILED, MIN_ROWS, BoostedTrees, Uniform
+from tirgemm.tuning.search.cost_model import FAILED, MIN_ROWS, BoostedTrees
 
 GEMM = Gemm(1023, 1021, 1027)
 TOY = Toy()
@@ -128,4 +128,3 @@ def test_a_measurement_again_replaces_the_earlier() -> None:
 
 def test_no_configs_have_no_scores() -> None:
     assert len(model().scores([])) == 0
-    assert len(Uniform().scores([])) == 0

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 import pytest
 
 from tests.helpers.toy_family import DEVICE, Toy, measured, simulated_us, valid_configs
+from tests.tuning.search.uniform_model import Uniform
 from tirgemm.config import Config, Knob
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig, InvalidRequest
 from tirgemm.families.base import Rule
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.records import Candidate, Status
-from tirgemm.tuning.search.cost_model import CostModel, Uniform
+from tirgemm.tuning.search.cost_model import CostModel
 from tirgemm.tuning.search.search import Proposal, Search, SearchOptions
 from tirgemm.tuning.search.space_trace import replay, trace_of
 

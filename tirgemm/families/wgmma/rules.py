@@ -36,8 +36,8 @@ MAX_SHARED_BY = 2
 _SMALLEST_M, _SMALL_N = 64, 32
 # Registers of a wgmma beside its accumulators, as the assembler counts them.
 _INSTRUCTION_REGISTERS = 26
-# Registers of a producer's thread that copies by cp.async, lest it spills; found by compiling.
-_COPY_REGISTERS = 40
+# Registers of a producer's thread that copies by cp.async, or by elements, lest it spills; found by compiling.
+_COPY_REGISTERS, _ELEMENT_REGISTERS = 40, 64
 _MAX_WORKSPACE_BYTES = 2**30
 # Shared memory that the driver keeps of each block.
 _RESERVED_BYTES = 1024
@@ -109,8 +109,9 @@ def _load(gemm: Gemm, config: Config, device: Device) -> str | None:
                 f"{name}={tile.peers} shares tiles of {operand.upper()} by multicast; load={COPY} brings them by "
                 "threads, to one block"
             )
-    if cut.loads.copies and (left := registers(cut).producer) < _COPY_REGISTERS:
-        return f"a thread that copies takes {_COPY_REGISTERS} registers; consumers leave it {left}"
+    need = _ELEMENT_REGISTERS if cut.loads.by_elements else _COPY_REGISTERS
+    if cut.loads.copies and (left := registers(cut).producer) < need:
+        return f"a thread that copies takes {need} registers; consumers leave it {left}"
     return None
 
 

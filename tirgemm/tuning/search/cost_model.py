@@ -82,25 +82,6 @@ class CostModel(Protocol):
         ...
 
 
-class Uniform:
-    """No model: every config scores alike. What the cost model has to beat."""
-
-    learns = False
-    trained = False
-
-    def learn(self, candidates: Iterable[Candidate]) -> None:
-        pass
-
-    def scores(self, configs: Sequence[Config]) -> Scores:
-        return np.zeros(len(configs))
-
-    def expected(self, configs: Sequence[Config]) -> Scores:
-        return np.zeros(len(configs))
-
-    def errors(self) -> ModelErrors:
-        return ModelErrors(np.zeros(0), np.zeros(0))
-
-
 class BoostedTrees:
     """Gradient-boosted trees over ``features``, fitted again when new records came and a score is asked for."""
 
