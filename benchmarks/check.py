@@ -27,6 +27,7 @@ from benchmarks import mma_ceiling  # noqa: E402 - found by the line above
 from benchmarks.counted import document as counted  # noqa: E402
 from benchmarks.history import History  # noqa: E402
 from benchmarks.models import document as models  # noqa: E402
+from benchmarks.service_speed import document as service_speed  # noqa: E402
 from tirgemm import Config, Gemm, TirgemmError  # noqa: E402
 from tirgemm.bench.held_out import held_out  # noqa: E402
 from tirgemm.bench.results import FORMAT, load, race  # noqa: E402
@@ -95,6 +96,8 @@ def problems(
             return [*_calls(document), *_origins(document["rows"], history)]
         if document["suite"] == models.SUITE:
             return [*_environment(document), *models.problems(document), *_origins(document["rows"], history)]
+        if document["suite"] == service_speed.SUITE:
+            return [*_environment(document), *service_speed.problems(document), *_origins(document["rows"], history)]
         if document["suite"] == "counters":
             return [*counted.problems(document), *_origins(document["cases"], history)]
         if document["suite"] == "proposal_sources":

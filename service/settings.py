@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tirgemm._user_folders import SERVER_LOCK, SIGNING_KEY, user_data
 from tirgemm.errors import InvalidRequest
+from tirgemm.service.log_lines import LogFormat
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS
 from tirgemm.tuning.process.locks import default_lock_dir
 from tirgemm.tuning_db.job_values import MAX_PRIORITY, MIN_PRIORITY
@@ -54,6 +55,8 @@ class Settings(BaseSettings):
     """How many jobs may wait; a request for another one is told to come back."""
     max_retries: Annotated[int, Field(ge=0, le=100)] = MAX_RETRIES
     """How often a job that failed or was cancelled may be put back into the queue."""
+    log_format: LogFormat = "text"
+    """Whether stderr has what is logged as lines of text or of JSON."""
     insecure: bool = False
     """Whether to listen on other addresses than loopback although there is no API key."""
     key_requests_per_second: Annotated[float, Field(gt=0, le=1e6)] = 200.0

@@ -25,6 +25,10 @@ from tirgemm.tuning_db.models import Base
 
 BUSY_SECONDS = 30
 FILE_NAME = "tirgemm.db"
+# What a transaction that changes kernels leaves with its connection.
+KERNELS_CHANGED = "tirgemm_kernels_changed"
+_SQLITE_NOW = text("SELECT (julianday('now') - 2440587.5) * 86400.0")
+_POSTGRES_NOW = text("SELECT extract(epoch FROM clock_timestamp())")
 
 
 class Database:
@@ -41,6 +45,8 @@ class Database:
         self.data_dir = Path(data_dir)
         make_folder(self.data_dir)
         self.engine = self._connect(limit_s)
+        self.kernel_changes = 0
+        """How many transactions of this object have changed kernels: counted once others can see them."""
         self._writer = self.engine.execution_options(tirgemm_write=True)
         try:
             with translated(self.place):
@@ -74,15 +80,16 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that writes, committed at the end; on SQLite it is the only one from its first moment."""
-        with translated(self.place), self._writer.begin() as connection:
-            yield connection
+        with translated(self.place), self._writer.connect() as connection:
+            with connection.begin():
+                connection.info.pop(KERNELS_CHANGED, None)
+                yield connection
+            if connection.info.pop(KERNELS_CHANGED, False):
+                self.kernel_changes += 1
 
     def now(self, connection: Connection) -> float:
         """Seconds since 1970 by the clock of the database: the same for every host that asks."""
-        clock = (
-            "(julianday('now') - 2440587.5) * 86400.0" if self.is_sqlite else "extract(epoch FROM clock_timestamp())"
-        )
-        return float(connection.execute(text(f"SELECT {clock}")).scalar_one())
+        return float(connection.execute(_SQLITE_NOW if self.is_sqlite else _POSTGRES_NOW).scalar_one())
 
     def insert(self, model: type[Base]) -> Any:
         """An INSERT that knows ON CONFLICT, in this database's dialect."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from sqlalchemy import ColumnElement, Connection, case, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, func, insert, or_, select, update
 
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, JobNotRetried
@@ -45,6 +45,9 @@ from tirgemm.tuning_db.times import Clock, iso
 Heartbeat = Literal["ok", "cancelled", "lost"]
 # Well below the fewest variables that a statement of any SQLite may have.
 IDS_AT_ONCE = 500
+_WORKERS_SINCE = (
+    select(*WorkerRow.__table__.columns).where(WorkerRow.seen >= bindparam("since")).order_by(WorkerRow.name)
+)
 _WAITS = (JobRow.status == "queued", JobRow.owner.is_(None))
 
 
@@ -357,7 +360,10 @@ class JobQueue:
 
     def live_workers(self, max_age_s: float) -> list[WorkerRecord]:
         """Workers seen within the last ``max_age_s`` seconds, by name."""
-        wanted = select(*WorkerRow.__table__.columns).order_by(WorkerRow.name)
         with self.db.read() as connection:
-            worker_rows = connection.execute(wanted.where(WorkerRow.seen >= self._now(connection) - max_age_s)).all()
+            return self.workers_seen(connection, max_age_s)
+
+    def workers_seen(self, connection: Connection, max_age_s: float) -> list[WorkerRecord]:
+        """``live_workers`` within a transaction."""
+        worker_rows = connection.execute(_WORKERS_SINCE, {"since": self._now(connection) - max_age_s}).all()
         return [WorkerRecord(row.name, tuple(map(Device.from_json, row.devices)), iso(row.seen)) for row in worker_rows]

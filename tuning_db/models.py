@@ -194,6 +194,15 @@ class KernelRow(Base):
     pinned_at: Mapped[str | None] = mapped_column(String(32))
 
 
+class KernelVersionRow(Base):
+    """The one row of this table, made at the first change, counts the changes of the stored kernels."""
+
+    __tablename__ = "kernel_version"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    number: Mapped[int] = mapped_column(BigInteger)
+
+
 class JobRow(Base):
     """A tuning request. ``live_key`` is set while it is queued or running: the same request finds it there.
 

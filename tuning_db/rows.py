@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, select
+from sqlalchemy import Connection, Row, Select, bindparam, select
 
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -174,6 +174,10 @@ def select_kernels() -> Select[Any]:
     )
 
 
+# With the parameter ``kernel_id``.
+KERNEL_BY_ID = select_kernels().where(KernelRow.id == bindparam("kernel_id"))
+
+
 def invariant_kernels(connection: Connection, gemm: Gemm) -> list[KernelRecord]:
     """The kernels whose rows may have to have the same bits as those of ``gemm``."""
     same = [getattr(GemmRow, name) == getattr(gemm, name) for name in ("n", "k", "dtype", "layout")]
@@ -181,15 +185,15 @@ def invariant_kernels(connection: Connection, gemm: Gemm) -> list[KernelRecord]:
     return [kernel_of(row) for row in rows]
 
 
-def kernel_of(row: Row[Any]) -> KernelRecord:
-    """A kernel from a row of ``KERNEL_COLUMNS``."""
+def kernel_of(row: Row[Any], gemm: Gemm | None = None) -> KernelRecord:
+    """A kernel from a row of ``KERNEL_COLUMNS``, whose problem the caller may have."""
     certificate = None
     if row.certificate_digest is not None:
         certificate = Certificate(
             row.cert_kernel, row.passed, tuple(row.tests), row.reference, dict(row.environment), row.at
         )
     return KernelRecord(
-        gemm=parsed_gemm(row.text),
+        gemm=gemm or parsed_gemm(row.text),
         device=Device.from_json(row.device),
         regime=row.regime,
         role=row.role,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
-from sqlalchemy import ColumnElement, Connection, Select, case, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, case, delete, func, insert, select, update
 
 from tirgemm.device import Device
 from tirgemm.errors import KernelPinned, StoreError
@@ -19,6 +19,7 @@ from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning.records.row_signatures import require_same_rows
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.database import Database
+from tirgemm.tuning_db.kernel_version import raise_version
 from tirgemm.tuning_db.models import (
     ArtifactRow,
     AttemptRow,
@@ -32,6 +33,19 @@ from tirgemm.tuning_db.models import (
 )
 from tirgemm.tuning_db.queue.job_leases import note_progress, require_held
 from tirgemm.tuning_db.times import iso
+
+# Built once: to build it takes longer than to run it.
+_ANSWER = (
+    rows.select_kernels()
+    .where(
+        GemmRow.text == bindparam("gemm"),
+        KernelRow.device_key == bindparam("device_key"),
+        KernelRow.regime == bindparam("regime"),
+        KernelRow.role.in_(("tuned", "fallback")),
+    )
+    .order_by(case((KernelRow.pinned_at.is_not(None), 0), (KernelRow.role == "tuned", 1), else_=2), *rows.KERNEL_ORDER)
+    .limit(1)
+)
 
 
 class SqlStore:
@@ -146,23 +160,18 @@ class SqlStore:
     def put_kernel(self, kernel: KernelRecord) -> KernelRecord:
         with self._record() as connection:
             kernel_id = write_kernel(self.db, connection, kernel)
+            raise_version(self.db, connection)
             return _one_kernel(connection, kernel_id)
 
     def kernel(self, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:
-        wanted = rows.select_kernels().where(
-            GemmRow.text == str(gemm),
-            KernelRow.device_key == device_key,
-            KernelRow.regime == regime,
-            KernelRow.role.in_(("tuned", "fallback")),
-        )
-        first = case((KernelRow.pinned_at.is_not(None), 0), (KernelRow.role == "tuned", 1), else_=2)
+        wanted = {"gemm": str(gemm), "device_key": device_key, "regime": regime}
         with self.db.read() as connection:
-            row = connection.execute(wanted.order_by(first, *rows.KERNEL_ORDER).limit(1)).first()
-        return None if row is None else rows.kernel_of(row)
+            row = connection.execute(_ANSWER, wanted).first()
+        return None if row is None else rows.kernel_of(row, gemm)
 
     def kernel_by_id(self, kernel_id: str) -> KernelRecord | None:
         with self.db.read() as connection:
-            row = connection.execute(rows.select_kernels().where(KernelRow.id == kernel_id)).first()
+            row = connection.execute(rows.KERNEL_BY_ID, {"kernel_id": kernel_id}).first()
         return None if row is None else rows.kernel_of(row)
 
     def kernels(self, limit: int = 100, after: str = "") -> list[KernelRecord]:
@@ -196,6 +205,7 @@ class SqlStore:
             connection.execute(delete(CertificateRow).where(CertificateRow.digest == row.certificate_digest, unnamed))
             unnamed = ~select(KernelRow.seq).where(KernelRow.artifact_sha256 == row.artifact_sha256).exists()
             gone = connection.execute(delete(ArtifactRow).where(ArtifactRow.sha256 == row.artifact_sha256, unnamed))
+            raise_version(self.db, connection)
         if gone.rowcount:
             self.db.blobs.delete(row.artifact_sha256)
         return True
@@ -363,7 +373,7 @@ def write_kernel(
 
 
 def _one_kernel(connection: Connection, kernel_id: str) -> KernelRecord:
-    return rows.kernel_of(connection.execute(rows.select_kernels().where(KernelRow.id == kernel_id)).one())
+    return rows.kernel_of(connection.execute(rows.KERNEL_BY_ID, {"kernel_id": kernel_id}).one())
 
 
 def _is_key(key: CandidateKey) -> tuple[ColumnElement[bool], ...]:

@@ -21,6 +21,7 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.tuning.records import Candidate, CandidateKey, Status
 from tirgemm.tuning_db import records_file, rows, schema
 from tirgemm.tuning_db.database import Database
+from tirgemm.tuning_db.kernel_version import raise_version
 from tirgemm.tuning_db.models import CandidateRow, DeviceRow, GemmRow, ImportRow, KernelRow, SampleSetRow
 from tirgemm.tuning_db.record_values import KernelIn, candidate_out, device_out, kernel_out, value_in
 from tirgemm.tuning_db.store import (
@@ -162,6 +163,8 @@ def _take_in(db: Database, header: dict[str, Any], records: Iterable[dict[str, A
             kind = record["kind"]
             seen[kind] = seen.get(kind, 0) + 1
         _merge_candidates(db, connection, page, origin, merged)
+        if merged.kernels:
+            raise_version(db, connection)
         if seen != header["counts"]:
             raise InvalidRequest(f"{name} holds {seen}, its header says {header['counts']}; get the file again")
     return merged

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 
 from fastapi.concurrency import run_in_threadpool
 
@@ -28,6 +29,8 @@ CACHE_SECONDS = 2.0
 FLUSH_SECONDS = 60.0
 # So many different refusals are told apart between two writes; of more only the number is known.
 MAX_REFUSALS = 64
+# Values of a few numbers, asked for at every request.
+_over = lru_cache(maxsize=1024)(Quotas.over)
 
 
 class AccessControl:
@@ -77,7 +80,7 @@ class AccessControl:
 
     def quotas(self, key: ApiKey) -> Quotas:
         """What a key may use."""
-        return key.quotas.over(self.defaults)
+        return _over(key.quotas, self.defaults)
 
     def asker(self, key: ApiKey | None) -> Asker | None:
         """The key with its quotas on jobs."""

@@ -26,6 +26,9 @@ def serve(
         bool | None, typer.Option("--insecure", help="Listen elsewhere than on loopback without any API key.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as one JSON object.")] = False,
+    log_format: Annotated[
+        str | None, typer.Option("--log-format", help="text or json: how stderr has what is logged.")
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what libraries say, too.")] = False,
 ) -> None:
     """Serve kernels over HTTP until stopped. Options not given come from TIRGEMM_* variables.
@@ -33,14 +36,13 @@ def serve(
     Exits with 2 where the data folder or the port is in use, or a setting is wrong.
     """
     from tirgemm.errors import TirgemmError
-    from tirgemm.service.jobs.process import log_to_stderr
+    from tirgemm.service.log_lines import log_to_stderr
     from tirgemm.service.server.process import run_server
     from tirgemm.service.settings import Settings
 
     def announce(info: dict[str, Any]) -> None:
         typer.echo(json.dumps(info) if as_json else f"tirgemm serves on {info['url']} from {info['data']}")
 
-    log_to_stderr(verbose=verbose)
     try:
         settings = Settings.load(
             data=data,
@@ -52,7 +54,9 @@ def serve(
             lock_dir=lock_dir,
             lease_seconds=lease_seconds,
             insecure=insecure,
+            log_format=log_format,
         )
+        log_to_stderr(verbose=verbose, log_format=settings.log_format)
         run_server(settings, announce)
     except TirgemmError as error:
         typer.echo(

@@ -24,6 +24,9 @@ def worker(
     ] = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True, help="End with this process.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print name and devices as one JSON object.")] = False,
+    log_format: Annotated[
+        str | None, typer.Option("--log-format", help="text or json: how stderr has what is logged.")
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what libraries say, too.")] = False,
 ) -> None:
     """Claim jobs from the database and tune until stopped. Options not given come from TIRGEMM_* variables.
@@ -35,8 +38,9 @@ def worker(
     from tirgemm.service.http.state import open_database
     from tirgemm.service.jobs.data_lock import ProcessLock
     from tirgemm.service.jobs.engine import TuningEngine
-    from tirgemm.service.jobs.process import die_with, log_to_stderr, on_termination
+    from tirgemm.service.jobs.process import die_with, on_termination
     from tirgemm.service.jobs.worker import Worker
+    from tirgemm.service.log_lines import log_to_stderr
     from tirgemm.service.settings import Settings
     from tirgemm.tuning.budget import Budget
     from tirgemm.tuning_db import JobQueue
@@ -45,9 +49,16 @@ def worker(
 
     if parent is not None:
         die_with(parent)
-    log_to_stderr(verbose=verbose)
     try:
-        settings = Settings.load(data=data, db=db, processes=processes, lock_dir=lock_dir, lease_seconds=lease_seconds)
+        settings = Settings.load(
+            data=data,
+            db=db,
+            processes=processes,
+            lock_dir=lock_dir,
+            lease_seconds=lease_seconds,
+            log_format=log_format,
+        )
+        log_to_stderr(verbose=verbose, log_format=settings.log_format)
         require_database(
             settings.data,
             settings.db or None,

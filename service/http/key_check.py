@@ -11,6 +11,7 @@ from tirgemm.errors import TirgemmError
 from tirgemm.service.access.access_control import AccessControl
 from tirgemm.service.access.scopes import required_scope
 from tirgemm.service.http.problems import Problem, of_error, respond
+from tirgemm.service.log_lines import key_id
 from tirgemm.tuning_db.access.api_keys import SECRET_PREFIX, ApiKey, secret_hash
 from tirgemm.tuning_db.access.audit import AuditEntry
 
@@ -89,6 +90,7 @@ class _CheckedRequest:
             challenge = f'{_CHALLENGE}, error="insufficient_scope", scope="{needed}"'
             raise Problem(403, detail, "insufficient_scope", {"WWW-Authenticate": challenge})
         self.values["caller"] = self.key
+        key_id.set(self.key.id)
 
     async def audit(self, status: int) -> None:
         """Write or count what the request comes to, where it is refused or changes something."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.http.devices import Target, resolve, unavailable
 from tirgemm.service.http.documents import KernelRequest
 from tirgemm.service.http.problems import Problem
+from tirgemm.service.http.recent_look import EVER_SECONDS
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.settings import Settings
 from tirgemm.service.views.queries import trials_recorded, unverified_kernel
@@ -26,8 +28,6 @@ from tirgemm.tuning_db.job_values import Window
 from tirgemm.tuning_db.upkeep.pins import set_pinned
 
 logger = logging.getLogger("tirgemm.service")
-
-EVER_SECONDS = 1e9
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,18 @@ def answer(
     return KernelOrJob(job=job, fallback=known)
 
 
+def stored_answer(state: ServiceState, body: KernelRequest, devices: Sequence[Device]) -> KernelRecord | None:
+    """The kernel that ``answer`` would answer with, where nothing but the store need be asked; ``devices`` are those
+    that workers have, as was seen of late. Raises InvalidGemm, InvalidDevice and InvalidRequest."""
+    gemm = Gemm.from_json(body.gemm)
+    budget = _budget(state.settings, body)
+    target = target_of(body.device, devices, wait=True)
+    if target is None or body.retune:
+        return None
+    known = known_kernel(state, gemm, target.key, body.regime)
+    return known if known is not None and not known.interrupted and _is_answer(known, body, budget) else None
+
+
 def job_request(body: KernelRequest, gemm: Gemm, device: Device, budget: Budget, *, verify: bool) -> JobRequest:
     """The job that a request comes to."""
     return JobRequest(
@@ -152,7 +164,7 @@ def devices_seen(state: ServiceState, seconds: float) -> list[Device]:
     return [device for worker in state.queue.live_workers(seconds) for device in worker.devices]
 
 
-def target_of(name: str | None, devices: list[Device], *, wait: bool) -> Target | None:
+def target_of(name: str | None, devices: Sequence[Device], *, wait: bool) -> Target | None:
     """The device that is meant; None where only a worker could say, and is waited for."""
     try:
         return resolve(name, devices)
@@ -168,6 +180,7 @@ def progress(state: ServiceState, job_id: str) -> KernelOrJob:
     if job is None:
         raise InvalidRequest(f"job {job_id} was deleted while its answer was awaited; ask again")
     if job.status == "done":
+        state.recent.expire()
         kernel = state.store.kernel_by_id(job.kernel_id) if job.kernel_id else None
         if kernel is None:
             raise Problem(409, f"job {job_id} is done, but its kernel was deleted; ask again", "kernel_deleted")

@@ -11,9 +11,14 @@ from fastapi import Depends, Request
 from tirgemm.artifact.sign import Signer
 from tirgemm.service.access.access_control import AccessControl
 from tirgemm.service.explain.explainer import Explainer
+from tirgemm.service.http.kernel_documents import KernelDocuments
 from tirgemm.service.http.kernel_pages import KernelPages
+from tirgemm.service.http.known_answers import KnownAnswers
+from tirgemm.service.http.metrics import Metrics
+from tirgemm.service.http.recent_look import RecentLook
 from tirgemm.service.http.watch import Watch
 from tirgemm.service.settings import Settings
+from tirgemm.service.views.service_figures import FigureReader
 from tirgemm.tuning_db import Database, JobQueue, data_folder
 from tirgemm.tuning_db.access.api_keys import ApiKey
 from tirgemm.tuning_db.queue.batches import BatchTable
@@ -32,7 +37,9 @@ def open_database(settings: Settings, limit_s: float = WORKER_SECONDS) -> Databa
 class ServiceState:
     """The open parts of one service; ``stopping`` ends the event streams so that the server can shut down;
     ``explainer`` has a process of its own, to be closed with the database; ``watch`` is whom everybody waits with;
-    ``kernel_pages`` keeps what was listed; ``access`` knows the API keys."""
+    ``access`` knows the API keys. Kept in memory are ``documents`` of kernels, of which ``kernel_pages`` are made, and
+    the ``known`` answers, which hold as long as the ``recent`` look at the database. ``metrics`` are
+    for Prometheus."""
 
     settings: Settings
     database: Database
@@ -43,12 +50,19 @@ class ServiceState:
     explainer: Explainer = field(default_factory=Explainer)
     batches: BatchTable = field(init=False)
     watch: Watch = field(init=False)
+    documents: KernelDocuments = field(default_factory=KernelDocuments)
     kernel_pages: KernelPages = field(init=False)
+    recent: RecentLook = field(init=False)
+    known: KnownAnswers = field(init=False)
+    metrics: Metrics = field(init=False)
     access: AccessControl = field(init=False)
 
     def __post_init__(self) -> None:
-        self.kernel_pages = KernelPages(self.database)
+        self.kernel_pages = KernelPages(self.database, self.documents)
         self.access = AccessControl(self.database, self.settings, self.stopping)
+        self.recent = RecentLook(self.queue, self.settings.alive_seconds)
+        self.known = KnownAnswers(self.database, self.recent, self.access)
+        self.metrics = Metrics(FigureReader(self.database, self.settings.lease_seconds))
         self.batches = BatchTable(self.database)
         self.watch = Watch(self.queue, self.batches, self.settings.alive_seconds, self.stopping)
 
@@ -61,7 +75,7 @@ class ServiceState:
         return cls(settings, database, LayeredStore(database), JobQueue(database), signer.public)
 
 
-def _state(request: Request) -> ServiceState:
+async def _state(request: Request) -> ServiceState:
     state: ServiceState = request.app.state.service
     return state
 

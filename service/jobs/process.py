@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import signal
 import sys
@@ -38,13 +37,3 @@ def on_termination(stop: Callable[[], None]) -> None:
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
-
-
-def log_to_stderr(*, verbose: bool) -> None:
-    """One line a record; ours from INFO on, everybody else's from WARNING on unless ``verbose``."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    logging.getLogger("tirgemm").setLevel(logging.INFO)

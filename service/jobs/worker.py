@@ -18,6 +18,7 @@ from tirgemm.events import Ended, Event, EventHandler, FallbackStored
 from tirgemm.progress import ProgressTracker
 from tirgemm.service.jobs.engine import Engine
 from tirgemm.service.jobs.lease import Lease, Reason
+from tirgemm.service.log_lines import about_job
 from tirgemm.tuning.budget import Budget, covers
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
@@ -166,7 +167,8 @@ class Worker:
             if self._stop.is_set():
                 lease.stop("released")
             try:
-                self._work(job, lease)
+                with about_job(job.id):
+                    self._work(job, lease)
             finally:
                 self._lease = None
         return True

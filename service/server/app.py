@@ -8,11 +8,13 @@ from fastapi import FastAPI
 
 from tirgemm._version import __version__
 from tirgemm.service.http import problems
+from tirgemm.service.http.answer_from_memory import AnswerFromMemory
 from tirgemm.service.http.body_limit import BodyLimit
 from tirgemm.service.http.head_requests import HeadRequests
 from tirgemm.service.http.host_check import HostCheck, own_names
 from tirgemm.service.http.key_check import KeyCheck
-from tirgemm.service.http.routes import artifacts, batches, explain, info, jobs, kernels
+from tirgemm.service.http.request_metrics import RequestMetrics
+from tirgemm.service.http.routes import artifacts, batches, explain, info, jobs, kernels, metrics
 from tirgemm.service.http.security_scheme import describe_security
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.settings import MAX_BODY_BYTES, MAX_HEADER_BYTES
@@ -46,6 +48,7 @@ def create_app(state: ServiceState) -> FastAPI:
     )
     app.state.service = state
     # The last one added is asked first.
+    app.add_middleware(AnswerFromMemory, state=state)
     app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES)
     app.add_middleware(KeyCheck, state=state)
@@ -53,8 +56,9 @@ def create_app(state: ServiceState) -> FastAPI:
         HostCheck, names=own_names(state.settings.host, state.settings.hosts), header_bytes=MAX_HEADER_BYTES
     )
     problems.install(app)
-    routers = [module.router for module in (kernels, explain, batches, jobs, artifacts, info)]
+    routers = [module.router for module in (kernels, explain, batches, jobs, artifacts, info, metrics)]
     for router in routers:
         app.include_router(router)
     app.state.routes = [route for router in routers for route in router.routes]
+    app.add_middleware(RequestMetrics, state=state, routes=app.state.routes)
     return app

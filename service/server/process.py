@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -33,6 +34,8 @@ logger = logging.getLogger("tirgemm.service")
 
 Announce = Callable[[dict[str, Any]], None]
 WORKER_SECONDS = 60.0
+# How long the event loop waits for a thread of the pool that computes; Python's own is 5 ms, which is many answers.
+SWITCH_SECONDS = 0.0005
 
 
 def run_server(settings: Settings, announce: Announce) -> None:
@@ -42,6 +45,7 @@ def run_server(settings: Settings, announce: Announce) -> None:
     does, once requests are answered and the worker, if there is to be one, is alive. Raises AlreadyRunning where
     another server has the data folder or the port, SchemaTooNew, StoreError, InvalidRequest, as ``require_keys`` does.
     """
+    sys.setswitchinterval(SWITCH_SECONDS)
     with ExitStack() as stack:
         make_folder(settings.data)
         stack.enter_context(ProcessLock(settings.server_lock, f"data folder {settings.data}"))

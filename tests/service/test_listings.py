@@ -10,6 +10,7 @@ import pytest
 from tests.service.support import CPU, Service, kernel_record
 from tirgemm.gemm import Gemm
 from tirgemm.service.http.documents import KernelDocument
+from tirgemm.service.http.kernel_documents import KernelDocuments
 from tirgemm.service.http.kernel_pages import KernelPages
 from tirgemm.service.views.queries import KernelFilter
 from tirgemm.tuning.records import KernelRecord
@@ -81,8 +82,9 @@ def test_what_is_kept_of_listings_is_bounded(service: Service, rendered: list[st
     def listed(kept: KernelPages, limit: int) -> list[Any]:
         return [each["id"] for each in json.loads(kept.page(KernelFilter(), "", limit))["kernels"]]
 
-    one = len(KernelPages(service.state.database).page(KernelFilter(), "", 1))
-    kept = KernelPages(service.state.database, kept_bytes=2 * one)
+    database = service.state.database
+    one = len(KernelPages(database, KernelDocuments()).page(KernelFilter(), "", 1))
+    kept = KernelPages(database, KernelDocuments(kept_bytes=2 * one))
     rendered.clear()
     assert listed(kept, 4) == listed(kept, 4) == ids
     assert len(rendered) > 4, "not all of them are kept"

@@ -8,6 +8,7 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.database import Database
+from tirgemm.tuning_db.kernel_version import raise_version
 from tirgemm.tuning_db.models import KernelRow
 from tirgemm.tuning_db.times import iso
 
@@ -29,4 +30,5 @@ def set_pinned(db: Database, kernel_id: str, *, pinned: bool) -> KernelRecord | 
             connection.execute(update(KernelRow).where(*others).values(pinned_at=None))
         mine = update(KernelRow).where(KernelRow.id == kernel_id)
         connection.execute(mine.values(pinned_at=(row.pinned_at or iso(db.now(connection))) if pinned else None))
-        return rows.kernel_of(connection.execute(rows.select_kernels().where(KernelRow.id == kernel_id)).one())
+        raise_version(db, connection)
+        return rows.kernel_of(connection.execute(rows.KERNEL_BY_ID, {"kernel_id": kernel_id}).one())

@@ -13,6 +13,7 @@ from fastapi.responses import StreamingResponse
 
 from tirgemm.errors import DamagedBlob
 from tirgemm.service.http.problems import Problem
+from tirgemm.service.http.routes.parameters import etag_matches
 from tirgemm.service.http.state import State
 
 logger = logging.getLogger("tirgemm.service")
@@ -48,7 +49,7 @@ def get_artifact(
         "Accept-Ranges": "bytes",
         "X-Content-Type-Options": "nosniff",
     }
-    if if_none_match is not None and _matches(if_none_match, etag):
+    if if_none_match is not None and etag_matches(if_none_match, etag):
         return Response(status_code=304, headers=headers)
     headers["Content-Disposition"] = f'attachment; filename="{sha256}.tirgemm"'
     size = path.stat().st_size
@@ -86,12 +87,6 @@ def _pieces(path: FilePath, first: int, last: int) -> Iterator[bytes]:
         while left > 0 and (piece := file.read(min(left, PIECE_BYTES))):
             left -= len(piece)
             yield piece
-
-
-def _matches(header: str, etag: str) -> bool:
-    """RFC 9110, section 13.1.2: a list of tags, compared weakly, or ``*``."""
-    tags = [tag.strip().removeprefix("W/") for tag in header.split(",")]
-    return "*" in tags or etag in tags
 
 
 def _span(header: str, size: int) -> tuple[int, int] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
+import os
 
 from anyio import fail_after, to_thread
 from fastapi import APIRouter
@@ -15,7 +15,7 @@ from tirgemm.gemm import ACTIVATIONS, DTYPE_BYTES, LAYOUTS, MAX_OPERAND_BYTES, M
 from tirgemm.hardware import ARCHITECTURES
 from tirgemm.service.http.documents import DeviceBody, Health, KeyBody, KeyList, Meta, Readiness, WorkerBody
 from tirgemm.service.http.problems import Problem
-from tirgemm.service.http.state import State
+from tirgemm.service.http.state import ServiceState, State
 from tirgemm.service.settings import MAX_BODY_BYTES, MAX_HEADER_BYTES, REQUEST_SECONDS
 from tirgemm.tuning_db.job_values import MAX_PRIORITY
 from tirgemm.tuning_db.schema import HEAD
@@ -35,20 +35,37 @@ async def healthz() -> Health:
 
 @router.get("/readyz")
 async def readyz(state: State) -> Readiness:
-    """200 where the database is reachable and a worker is alive, else 503, within a few seconds."""
-    look = partial(state.queue.live_workers, state.settings.alive_seconds)
+    """200 where the database answers, the blobs can be written and a worker is alive; else 503 within a few seconds,
+    whose `missing` names what is not there: `database`, `blobs`, `worker`."""
+    workers = 0
+    missing: dict[str, str] = {}
     try:
         with fail_after(READY_SECONDS):
-            workers = await to_thread.run_sync(look, abandon_on_cancel=True)
-    except TimeoutError as error:
-        detail = f"the database does not answer within {READY_SECONDS:g} s"
-        raise Problem(503, detail, headers={"Retry-After": "1"}) from error
+            workers, blobs_fault = await to_thread.run_sync(_look, state, abandon_on_cancel=True)
+    except TimeoutError:
+        missing["database"] = f"the database does not answer within {READY_SECONDS:g} s"
     except StoreError as error:
         logger.error("the database does not answer: %s", error)
-        raise Problem(503, "the database does not answer; the log says why", headers={"Retry-After": "1"}) from error
-    if not workers:
-        raise Problem(503, "no worker is alive; start one with `tirgemm worker`", headers={"Retry-After": "1"})
-    return Readiness(status="ready", workers=len(workers))
+        missing["database"] = "the database does not answer; the log says why"
+    else:
+        if not workers:
+            missing["worker"] = "no worker is alive; start one with `tirgemm worker`"
+        if blobs_fault:
+            missing["blobs"] = blobs_fault
+    if missing:
+        raise Problem(503, "; ".join(missing.values()), headers={"Retry-After": "1"}, missing=list(missing))
+    return Readiness(status="ready", workers=workers)
+
+
+def _look(state: ServiceState) -> tuple[int, str]:
+    """How many workers are alive, and why no artifact can be stored, empty where it can. Raises StoreError."""
+    workers = len(state.queue.live_workers(state.settings.alive_seconds))
+    folder = state.database.blobs.folder
+    writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    if writable:
+        return workers, ""
+    logger.error("the folder of the artifacts, %s, cannot be written", folder)
+    return workers, "the folder of the artifacts cannot be written; the log says which"
 
 
 @router.get("/v1/keys")

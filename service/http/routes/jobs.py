@@ -15,7 +15,7 @@ from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, DeviceFilter, GemmFilter
 from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.queries import device_keys
-from tirgemm.status import JobStatus
+from tirgemm.status import ENDED, JobStatus
 from tirgemm.tuning_db import Job
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -28,7 +28,7 @@ def _job(job_id: str, state: State) -> Job:
     return job
 
 
-def _after(last_event: Annotated[str | None, Header(alias="Last-Event-ID")] = None) -> int:
+async def _after(last_event: Annotated[str | None, Header(alias="Last-Event-ID")] = None) -> int:
     return last_event_id(last_event)
 
 
@@ -39,6 +39,8 @@ After = Annotated[int, Depends(_after)]
 
 def job_document(state: ServiceState, job: Job) -> JobDocument:
     """The job with the documents of its kernels."""
+    if job.status in ENDED:
+        state.recent.expire()
     fallback = state.store.kernel_by_id(job.fallback_id) if job.fallback_id else None
     kernel = state.store.kernel_by_id(job.kernel_id) if job.kernel_id else None
     return JobDocument.with_kernels(job, fallback, kernel)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
+from tirgemm.device import Device
 from tirgemm.errors import http_status
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.http.documents import JobError, KernelDocument, KernelList, KernelRequest, PendingDocument
+from tirgemm.service.http.known_answers import KnownAnswer
+from tirgemm.service.http.prefer import wait_preference
 from tirgemm.service.http.problems import Problem
-from tirgemm.service.http.requests import KernelOrJob, answer, progress
+from tirgemm.service.http.requests import KernelOrJob, answer, progress, stored_answer
 from tirgemm.service.http.routes.jobs import job_document
-from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, DeviceFilter, GemmFilter
+from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, DeviceFilter, GemmFilter, etag_matches
 from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.queries import KernelFilter, device_keys
 from tirgemm.tuning.records import KernelRecord
@@ -57,28 +61,30 @@ async def request_kernel(
     its fallback is in the answer, if that is ready within a few seconds. ``Prefer: wait=N`` waits up to N seconds for
     the tuned kernel instead; ``wait=0`` not at all.
     """
-    wait = _wait(prefer)
-    applied: dict[str, str] = {}
-    if wait is not None:
-        wait = min(wait, state.settings.max_wait_seconds)
-        applied["Preference-Applied"] = f"wait={wait:g}"
+    wait, applied = wait_preference(prefer, state.settings.max_wait_seconds)
+    state.access.require_priority(caller, body.queue.priority)
+    moment = await state.known.moment()
+    known = await run_in_threadpool(_known_answer, state, body, moment.look.devices)
+    if known is not None:
+        state.metrics.answers.labels("database").inc()
+        state.known.keep(await request.body(), known, moment)
+        return known.response(applied)
     # A worker that this server runs may be starting at this moment.
     patient = state.settings.worker and wait != 0
-    state.access.require_priority(caller, body.queue.priority)
     asker = state.access.asker(caller)
     answered = await run_in_threadpool(answer, state, body, patient=patient, asker=asker)
     if answered is None:
         await state.watch.worker(state.settings.fallback_seconds)
         answered = await run_in_threadpool(answer, state, body, patient=False, asker=asker)
     assert answered is not None
+    state.metrics.answers.labels("database" if answered.job is None else "job").inc()
     if answered.job is not None:
         request.state.changed = f"/v1/jobs/{answered.job.id}"
     if answered.kernel is None:
         answered = await _waited(request, state, answered, wait)
-    headers = {"Cache-Control": "no-store", "Vary": "Prefer", **applied}
     if answered.kernel is not None:
-        headers["Content-Location"] = f"/v1/kernels/{answered.kernel.id}"
-        return JSONResponse(KernelDocument.of(answered.kernel).model_dump(mode="json"), 200, headers)
+        return _answer_of(state, body, answered.kernel).response(applied)
+    headers = {"Cache-Control": "no-store", "Vary": "Prefer", **applied}
     assert answered.job is not None
     job = await run_in_threadpool(job_document, state, answered.job)
     if answered.job.status in ("failed", "cancelled"):
@@ -108,10 +114,14 @@ def get_kernels(
     return Response(page, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
-@router.get("/{kernel_id}")
-def get_kernel(kernel_id: str, state: State) -> KernelDocument:
+@router.get("/{kernel_id}", response_model=KernelDocument, responses={304: {"description": "The client has it."}})
+def get_kernel(kernel_id: str, state: State, if_none_match: Annotated[str | None, Header()] = None) -> Response:
     """One kernel."""
-    return KernelDocument.of(kernel_record(state, kernel_id))
+    document = state.documents.of(kernel_record(state, kernel_id))
+    headers = {"ETag": document.etag, "Cache-Control": "no-cache"}
+    if if_none_match is not None and etag_matches(if_none_match, document.etag):
+        return Response(status_code=304, headers=headers)
+    return Response(document.json, 200, headers, "application/json")
 
 
 @router.put("/{kernel_id}/pin")
@@ -163,13 +173,13 @@ def _no_kernel(kernel_id: str) -> Problem:
     return Problem(404, f"there is no kernel {kernel_id[:64]!r}; GET /v1/kernels lists them", "kernel_not_found")
 
 
-def _wait(prefer: str | None) -> float | None:
-    """The N of ``wait=N`` in a Prefer header (RFC 7240); None where it is not there or means nothing."""
-    for preference in (prefer or "").split(","):
-        match = re.fullmatch(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*(;.*)?", preference, re.IGNORECASE)
-        if match:
-            return float(match[1])
-    return None
+def _known_answer(state: ServiceState, body: KernelRequest, devices: Sequence[Device]) -> KnownAnswer | None:
+    record = stored_answer(state, body, devices)
+    return None if record is None else _answer_of(state, body, record)
+
+
+def _answer_of(state: ServiceState, body: KernelRequest, record: KernelRecord) -> KnownAnswer:
+    return KnownAnswer(state.documents.of(record), record.id, record.artifact_sha256, body.queue.priority)
 
 
 async def _waited(request: Request, state: ServiceState, answered: KernelOrJob, wait: float | None) -> KernelOrJob:

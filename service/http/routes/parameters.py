@@ -16,14 +16,14 @@ DeviceFilter = Annotated[
 GemmFilter = Annotated[str | None, Query(max_length=512, description="Only this problem, in its text form.")]
 
 
-def _require_json(content_type: Annotated[str, Header(include_in_schema=False)] = "") -> None:
+async def _require_json(content_type: Annotated[str, Header(include_in_schema=False)] = "") -> None:
     """Refuse what a page of another site can make a browser send without asking: forms and plain text."""
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise Problem(415, f"Content-Type is {media_type or 'missing'}; it must be application/json")
 
 
-def _only_known(request: Request) -> None:
+async def _only_known(request: Request) -> None:
     route = request.scope["route"]
     assert isinstance(route, APIRoute)
     known = sorted(field.alias for field in route.dependant.query_params)
@@ -40,3 +40,9 @@ def _only_known(request: Request) -> None:
 
 JSON_BODY = Depends(_require_json)
 ONLY_KNOWN = Depends(_only_known)
+
+
+def etag_matches(header: str, etag: str) -> bool:
+    """Whether an If-None-Match header names a tag (RFC 9110, 13.1.2): a list of tags, compared weakly, or ``*``."""
+    tags = [tag.strip().removeprefix("W/") for tag in header.split(",")]
+    return "*" in tags or etag in tags

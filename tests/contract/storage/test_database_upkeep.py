@@ -37,7 +37,7 @@ def test_the_summary_counts_what_is_there(database: Database) -> None:
     store.add_candidate(candidate(2, status=Status.PRUNED, sample_sets=()))
     JobQueue(database).submit(JobRequest(stored.gemm, DEVICE))
     found = info(database)
-    assert found.schema == "0004"
+    assert found.schema == "0005"
     assert found.database_bytes > 10_000
     assert found.candidates == {"measured": 1, "pruned": 1}
     assert found.jobs == {"queued": 1}

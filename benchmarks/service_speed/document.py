@@ -1,0 +1,84 @@
+"""The results file of the service's speed: what may be wrong with it, and its table."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.service_speed.load import Turn
+from benchmarks.tables import not_yet, table
+from tirgemm.bench.results import Document, load
+
+SUITE = "service"
+FILE = "service.json"
+SAMPLES = ("per_second", "p50_ms", "p99_ms")
+
+
+def row_of(figure: str, about: Mapping[str, Any], ours: Sequence[Turn], bare: Sequence[Turn]) -> dict[str, Any]:
+    """A row: the turns of ours and, beside each, one of the bare route; medians, and the median share of its rate."""
+    row: dict[str, Any] = {"figure": figure, "status": "served", **about}
+    row["samples"], row["bare"] = [vars(turn) for turn in ours], [vars(turn) for turn in bare]
+    return row | _medians(row)
+
+
+def problems(document: Document) -> Iterator[str]:
+    """What is wrong: figures that are there twice, turns without a bare one, medians that are not those of turns."""
+    seen = set()
+    for row in document["rows"]:
+        figure = row["figure"]
+        if figure in seen:
+            yield f"{figure} is there twice"
+        seen.add(figure)
+        if not row["samples"] or len(row["samples"]) != len(row["bare"]):
+            yield f"{figure} has {len(row['samples'])} turns beside {len(row['bare'])} of the bare route"
+        elif min(turn[name] for turn in (*row["samples"], *row["bare"]) for name in SAMPLES) <= 0:
+            yield f"{figure} has samples that are not above 0"
+        else:
+            for name, median in _medians(row).items():
+                if not math.isclose(row[name], median, rel_tol=1e-9):
+                    yield f"{figure}: {name} is {row[name]}; the samples give {median}"
+
+
+def service(folder: Path, suites: Path) -> str:
+    """The table of a machine's file."""
+    del suites
+    if not (folder / FILE).is_file():
+        return not_yet(f"python -m benchmarks.service_speed.measure --out benchmarks/results/{folder.name}/{FILE}")
+    document = load(folder / FILE)
+    head = ["figure", "answers/s", "bare route/s", "share", "p50 ms", "p99 ms", "bare p50, p99 ms"]
+    lines = [
+        [
+            row["figure"],
+            f"{row['per_second']:,.0f}",
+            f"{row['bare_per_second']:,.0f}",
+            f"{row['share']:.2f}",
+            f"{row['p50_ms']:.1f}",
+            f"{row['p99_ms']:.1f}",
+            f"{row['bare_p50_ms']:.1f}, {row['bare_p99_ms']:.1f}",
+        ]
+        for row in document["rows"]
+    ]
+    about, first = document["environment"], document["rows"][0]
+    threads = about["device_key"].split(":")[3]
+    setting = (
+        f"{about['device']}, {threads} threads, {about['date'][:10]}: SQLite with {first['kernels']:,} kernels, "
+        f"{first['connections']} connections, documents of {first['document_bytes']:,} bytes, medians of "
+        f"{len(first['samples'])} turns"
+    )
+    return f"{setting}\n\n{table(head, lines, 1)}"
+
+
+def _medians(row: Mapping[str, Any]) -> dict[str, float]:
+    """What follows from the samples of a row."""
+    pairs = zip(row["samples"], row["bare"], strict=True)
+    return {
+        **{name: statistics.median(turn[name] for turn in row["samples"]) for name in SAMPLES},
+        **{f"bare_{name}": statistics.median(turn[name] for turn in row["bare"]) for name in SAMPLES},
+        "share": statistics.median(ours["per_second"] / bare["per_second"] for ours, bare in pairs),
+    }
+
+
+TABLES: dict[str, Callable[[Path, Path], str]] = {SUITE: service}

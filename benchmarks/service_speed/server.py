@@ -1,0 +1,71 @@
+"""The server that is measured: the service on a data folder, and beside it in the same process a bare FastAPI route.
+
+usage: python -m benchmarks.service_speed.server FOLDER     prints one JSON object with its port and an API key; ends
+with its stdin
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import cast
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tirgemm.service.http.state import ServiceState
+from tirgemm.service.server.process import SWITCH_SECONDS, uvicorn_config
+from tirgemm.service.settings import Settings
+from tirgemm.tuning_db.access.api_keys import Quotas
+
+BARE = "/bare"
+
+
+def main(folder: Path) -> None:
+    """Serve until stdin ends."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    state = ServiceState.open(Settings.load(data=folder, worker=False))
+    quotas = Quotas(requests_per_second=1e9)
+    _, secret = state.access.table.create("measuring", "tune", quotas=quotas)
+    config = uvicorn_config(state)
+    config.app = beside(bare_app(), cast("ASGIApp", config.app))
+    server = uvicorn.Server(config)
+    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+
+    def end() -> None:
+        sys.stdin.read()
+        server.should_exit = True
+
+    threading.Thread(target=end, daemon=True).start()
+    print(json.dumps({"port": listener.getsockname()[1], "key": secret}), flush=True)
+    server.run(sockets=[listener])
+    state.explainer.close()
+    state.database.close()
+
+
+def bare_app() -> FastAPI:
+    """FastAPI with one asynchronous route that does nothing, and no middleware."""
+    app = FastAPI(openapi_url=None)
+
+    @app.get(BARE)
+    async def bare() -> dict[str, str]:
+        return {"status": "ok"}
+
+    return app
+
+
+def beside(bare: ASGIApp, service: ASGIApp) -> ASGIApp:
+    """Both applications on one port."""
+
+    async def both(scope: Scope, receive: Receive, send: Send) -> None:
+        await (bare if scope.get("path") == BARE else service)(scope, receive, send)
+
+    return both
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,79 @@
+"""A database with many known kernels of one device, written row by row from one that was stored the usual way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import insert, select
+
+from tirgemm import Config, Gemm
+from tirgemm.hardware import named_device
+from tirgemm.timings import BaselineTime, SearchSummary, Timing, Timings
+from tirgemm.tuning.records import Certificate, KernelRecord
+from tirgemm.tuning_db import Database, SqlStore
+from tirgemm.tuning_db.models import GemmRow, KernelRow
+
+DEVICE = named_device("sm_90a")
+ROWS_AT_ONCE = 5000
+
+
+def gemms(count: int) -> list[Gemm]:
+    """So many problems, of odd sizes."""
+    return list(islice((Gemm(m, n, 4097) for n in range(129, 1 << 20, 256) for m in range(1, 1025)), count))
+
+
+def store_kernels(folder: Path, problems: Sequence[Gemm]) -> None:
+    """Make a database in ``folder`` with a tuned kernel of each problem; all of them name one artifact."""
+    with Database.embedded(folder) as database:
+        store = SqlStore(database)
+        sha256 = store.put_blob(b"artifact of a known kernel" * 1000)
+        first = store.put_kernel(_kernel(problems[0], sha256))
+        with database.read() as connection:
+            gemm_row = connection.execute(select(*GemmRow.__table__.columns)).one()._asdict()
+            kernel_row = connection.execute(select(*KernelRow.__table__.columns)).one()._asdict()
+        assert kernel_row.pop("seq") == 1
+        assert kernel_row["id"] == first.id
+        with database.write() as connection:
+            rows = _rows(problems, gemm_row, kernel_row)
+            while page := list(islice(rows, ROWS_AT_ONCE)):
+                connection.execute(insert(GemmRow), [gemm for gemm, _ in page])
+                connection.execute(insert(KernelRow), [kernel for _, kernel in page])
+
+
+def _rows(
+    problems: Sequence[Gemm], gemm_row: dict[str, Any], kernel_row: dict[str, Any]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The rows of all problems but the first, whose rows are given."""
+    for number, gemm in enumerate(problems[1:], 2):
+        sizes = {"text": str(gemm), "m_min": gemm.m_min, "m_max": gemm.m_max, "n": gemm.n, "k": gemm.k}
+        yield gemm_row | sizes | {"id": number}, kernel_row | {"id": f"{number:016x}", "gemm_id": number}
+
+
+def _kernel(gemm: Gemm, artifact_sha256: str) -> KernelRecord:
+    """A kernel whose document has about the members and the length of a real one."""
+    tests = tuple(
+        {"name": name, "m": 1, "n": 129, "k": 4097, "seed": 0, "passed": True, "error": error, "method": "full"}
+        for name, error in (("exact", 0.0), ("normal", 0.31))
+    )
+    environment = {"python": "3.11", "tvm": "0.27", "driver": "580.65", "cuda": "13.0"}
+    baselines = {"torch.matmul": BaselineTime(11.2, 1.12), "default": BaselineTime(10.4, 1.04)}
+    timing = Timing(10.0, samples=101, baselines=baselines, conditions={"clock_mhz": 1980, "power_w": 512.0})
+    search = SearchSummary.from_json({"trials": 64, "effort": "standard", "ended": "trials", "seconds": 61.0})
+    knobs = ("tile_m", 128), ("tile_n", 129), ("tile_k", 64), ("stages", 4), ("warps", 8), ("raster", "rows")
+    return KernelRecord(
+        gemm=gemm,
+        device=DEVICE,
+        regime="sustained",
+        role="tuned",
+        config=Config("wgmma", knobs),
+        kernel_sha256="c" * 64,
+        artifact_sha256=artifact_sha256,
+        artifact_bytes=26_000,
+        certificate=Certificate("c" * 64, True, tests, "plain fp64 kernel", environment, "2026-11-23T00:00:00Z"),
+        timings=Timings({"sustained": timing, "isolated": timing}, search=search),
+        trials=64,
+        created_at="2026-11-23T00:00:00Z",
+    )

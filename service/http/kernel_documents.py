@@ -1,0 +1,68 @@
+"""Rendered kernel documents, each with its ETag: kept in memory, made once for each state of a kernel's pin, which is
+all that ever changes of it."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from tirgemm.service.http.documents import KernelDocument
+from tirgemm.tuning.records import KernelRecord
+
+KEPT_BYTES = 64 * 2**20
+# A kernel's id, and whether it is pinned.
+Mark = tuple[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The JSON of a kernel document, and the entity tag of these bytes."""
+
+    json: bytes
+    etag: str
+
+
+class KernelDocuments:
+    """Renders kernel documents; keeps those asked for last, up to ``kept_bytes`` of JSON. Safe from several threads."""
+
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+        self._kept_bytes = kept_bytes
+        self._lock = threading.Lock()
+        self._documents: OrderedDict[Mark, Rendered] = OrderedDict()
+        self._bytes = 0
+
+    def of(self, record: KernelRecord) -> Rendered:
+        """The document of a kernel."""
+        mark = (record.id, record.pinned)
+        known = self.kept([mark]).get(mark)
+        return known or self.render([record])[mark]
+
+    def kept(self, marks: Collection[Mark]) -> dict[Mark, Rendered]:
+        """Those of these documents that are in memory."""
+        documents = {}
+        with self._lock:
+            for mark in marks:
+                if mark in self._documents:
+                    self._documents.move_to_end(mark)
+                    documents[mark] = self._documents[mark]
+        return documents
+
+    def render(self, records: Collection[KernelRecord]) -> dict[Mark, Rendered]:
+        """The documents of these kernels, made now and kept."""
+        fresh = {(record.id, record.pinned): _rendered(record) for record in records}
+        with self._lock:
+            for mark, document in fresh.items():
+                replaced = self._documents.pop(mark, None)
+                self._bytes += len(document.json) - (len(replaced.json) if replaced else 0)
+                self._documents[mark] = document
+            while self._bytes > self._kept_bytes:
+                self._bytes -= len(self._documents.popitem(last=False)[1].json)
+        return fresh
+
+
+def _rendered(record: KernelRecord) -> Rendered:
+    document = KernelDocument.of(record).model_dump_json().encode()
+    return Rendered(document, f'"{hashlib.sha256(document).hexdigest()}"')

@@ -1,0 +1,100 @@
+"""Metrics of one server process and its database in the text format of Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+
+from fastapi.concurrency import run_in_threadpool
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tirgemm.errors import StoreError
+from tirgemm.service.views.service_figures import FigureReader, ServiceFigures
+
+logger = logging.getLogger("tirgemm.service")
+
+# However often it is asked, the database is read once in so long.
+FIGURES_SECONDS = 5.0
+
+
+class Metrics:
+    """The counters of one process, and the newest figures of its database."""
+
+    def __init__(self, reader: FigureReader) -> None:
+        self._reader = reader
+        self._registry = CollectorRegistry()
+        self.requests = Counter(
+            "tirgemm_requests",
+            "Requests by method, route and status.",
+            ["method", "route", "status"],
+            registry=self._registry,
+        )
+        self.seconds = Histogram(
+            "tirgemm_request_seconds", "Seconds until an answer begins.", ["route"], registry=self._registry
+        )
+        self.answers = Counter(
+            "tirgemm_kernel_answers",
+            "Requests for kernels: hits answered from memory or the database, or with a job.",
+            ["source"],
+            registry=self._registry,
+        )
+        for source in ("memory", "database", "job"):
+            self.answers.labels(source)
+        self._registry.register(_FigureCollector(self))
+        self.figures: ServiceFigures | None = None
+        self._read_at = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+
+    async def text(self) -> bytes:
+        """All of it, in the text format; without the database's figures where that does not answer."""
+        if time.monotonic() - self._read_at > FIGURES_SECONDS:
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._read(), name="figures")
+            await asyncio.shield(self._reading)
+        return generate_latest(self._registry)
+
+    async def _read(self) -> None:
+        try:
+            self.figures = await run_in_threadpool(self._reader.read)
+        except StoreError as error:
+            self.figures = None
+            logger.error("no figures of the database: %s", error)
+        self._read_at = time.monotonic()
+
+
+class _FigureCollector(Collector):
+    """The figures of the database as metrics."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        figures = self._metrics.figures
+        up = GaugeMetricFamily("tirgemm_database_up", "Whether the database answered when it was last asked.")
+        up.add_metric([], 0.0 if figures is None else 1.0)
+        yield up
+        if figures is None:
+            return
+        gauges = (
+            ("tirgemm_jobs", "Live jobs by state.", "state", figures.jobs),
+            ("tirgemm_lease_age_seconds", "Since a worker renewed its oldest lease.", "worker", figures.lease_age_s),
+            ("tirgemm_worker_age_seconds", "Since a worker was last seen.", "worker", figures.worker_age_s),
+        )
+        for name, words, label, values in gauges:
+            gauge = GaugeMetricFamily(name, words, labels=[label])
+            for value, number in values.items():
+                gauge.add_metric([value], number)
+            yield gauge
+        counts = (
+            ("tirgemm_trials", "Candidates recorded since this server started, by status.", "status", figures.trials),
+            ("tirgemm_builds", "Candidates built since this server started, by outcome.", "outcome", figures.builds),
+        )
+        for name, words, label, numbers in counts:
+            counter = CounterMetricFamily(name, words, labels=[label])
+            for value, number in numbers.items():
+                counter.add_metric([value], number)
+            yield counter

@@ -1,0 +1,65 @@
+"""``RecentLook``: one look at what answers of known kernels hang on, shared by all requests for a second."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from fastapi.concurrency import run_in_threadpool
+
+from tirgemm.device import Device
+from tirgemm.tuning_db import JobQueue
+from tirgemm.tuning_db.kernel_version import read_version
+
+# What another process changes is seen after so long.
+LOOK_SECONDS = 1.0
+EVER_SECONDS = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The version of the stored kernels, and the devices of the live workers, where there is none of all that there
+    were, all of one moment."""
+
+    kernel_version: int
+    devices: tuple[Device, ...]
+
+
+class RecentLook:
+    """Looks at the database at most once in LOOK_SECONDS, however many ask; equal looks are one object."""
+
+    def __init__(self, queue: JobQueue, alive_seconds: float) -> None:
+        self._queue = queue
+        self._alive_seconds = alive_seconds
+        self._look: Look | None = None
+        self._taken_at = float("-inf")
+        self._expired = False
+        self._taking: asyncio.Task[Look] | None = None
+
+    async def look(self) -> Look:
+        """The newest look. Raises StoreError."""
+        if self._look is not None and time.monotonic() - self._taken_at <= LOOK_SECONDS:
+            return self._look
+        if self._taking is None or self._taking.done():
+            self._taking = asyncio.create_task(self._take(), name="look")
+        return await asyncio.shield(self._taking)
+
+    def expire(self) -> None:
+        """Have the next one look afresh: what it is to see was just told to a client."""
+        self._taken_at, self._expired = float("-inf"), True
+
+    async def _take(self) -> Look:
+        begun, self._expired = time.monotonic(), False
+        look = await run_in_threadpool(self._read)
+        if self._look is None or look != self._look:
+            self._look = look
+        self._taken_at = float("-inf") if self._expired else begun
+        return self._look
+
+    def _read(self) -> Look:
+        with self._queue.db.read() as connection:
+            version = read_version(connection)
+            workers = self._queue.workers_seen(connection, self._alive_seconds)
+            workers = workers or self._queue.workers_seen(connection, EVER_SECONDS)
+        return Look(version, tuple(device for worker in workers for device in worker.devices))

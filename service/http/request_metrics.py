@@ -1,0 +1,52 @@
+"""Counting of requests, and an id for each, as ASGI middleware around all others."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable
+from functools import lru_cache
+
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tirgemm.service.http.state import ServiceState
+from tirgemm.service.log_lines import request_id
+
+# What the requests of a path that no route has are counted under.
+UNMATCHED = "unmatched"
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class RequestMetrics:
+    """Give each request an id, which the log and the header ``X-Request-Id`` have, and count what is answered, refusals
+    too; ``routes`` are those whose templates requests count under."""
+
+    def __init__(self, app: ASGIApp, state: ServiceState, routes: Iterable[BaseRoute]) -> None:
+        self.app = app
+        self.state = state
+        self._patterns = [(route.path_regex, route.path) for route in routes if isinstance(route, Route)]
+        self._template = lru_cache(maxsize=4096)(self._matched)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun = time.perf_counter()
+        # In the context of this request's task, which its threads get too.
+        own_id = secrets.token_hex(8)
+        request_id.set(own_id)
+
+        async def send_counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                metrics, route, method = self.state.metrics, self._template(scope["path"]), scope["method"]
+                # Labels stay for good: what a client makes up is none.
+                metrics.requests.labels(method if method in METHODS else "other", route, message["status"]).inc()
+                metrics.seconds.labels(route).observe(time.perf_counter() - begun)
+                message["headers"] = [*message["headers"], (b"x-request-id", own_id.encode())]
+            await send(message)
+
+        await self.app(scope, receive, send_counted)
+
+    def _matched(self, path: str) -> str:
+        return next((template for pattern, template in self._patterns if pattern.match(path)), UNMATCHED)

@@ -1,0 +1,192 @@
+"""Answers kept in memory: what they spare, and that no change of kernels, devices or rights is missed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.support import CPU, ODD, Service, kernel_record, serving
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.service.http import recent_look
+from tirgemm.service.http.kernel_documents import Rendered
+from tirgemm.service.http.known_answers import KnownAnswer, KnownAnswers
+from tirgemm.service.http.routes import kernels
+from tirgemm.tuning_db import Database, JobRequest, SqlStore
+
+REQUEST = JobRequest(Gemm.parse(ODD), CPU)
+TUNED = {"effort": "standard"}
+# The headers of one answer alone.
+OWN = {"date", "x-request-id"}
+
+
+@pytest.fixture
+def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The problems that were looked up in the database, from now on."""
+    gemms: list[str] = []
+    real = kernels.stored_answer
+
+    def stored_answer(state: Any, body: Any, devices: Any) -> Any:
+        gemms.append(body.gemm)
+        return real(state, body, devices)
+
+    monkeypatch.setattr(kernels, "stored_answer", stored_answer)
+    return gemms
+
+
+def stored(service: Service, salt: str = "", **options: Any) -> str:
+    return kernel_record(service.store, REQUEST, salt=salt, search=TUNED, **options).id
+
+
+def test_the_same_request_is_looked_up_once(service: Service, looked_up: list[str]) -> None:
+    kernel_id = stored(service)
+    first, second = service.post(device=CPU.key), service.post(device=CPU.key)
+    assert looked_up == [ODD]
+    assert first.json()["id"] == kernel_id
+    assert first.content == second.content
+    ours, theirs = ({n: v for n, v in answer.headers.items() if n not in OWN} for answer in (first, second))
+    assert ours == theirs
+    assert service.post(device=CPU.key, headers={"Prefer": "wait=3"}).headers["Preference-Applied"] == "wait=3"
+    assert looked_up == [ODD]
+
+
+def test_what_is_no_answer_by_itself_is_never_kept(service: Service, looked_up: list[str]) -> None:
+    stored(service)
+    service.queue.register_worker("elsewhere:1:0", [CPU])
+    for _ in range(2):
+        assert service.post(budget={"trials": 4000}, headers={"Prefer": "wait=0"}).status_code == 202
+        assert service.post("0x67x31", device=CPU.key).status_code == 422
+    assert len(looked_up) == 4
+    body = {"content": f'{{"gemm":"{ODD}"}}', "headers": {"Content-Type": "application/json"}}
+    assert service.http.post("/v1/kernels", **body).status_code == 200
+    body["headers"] = {"Content-Type": "text/plain"}
+    assert service.http.post("/v1/kernels", **body).status_code == 415
+
+
+def test_changes_by_this_process_are_seen_at_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_look, "LOOK_SECONDS", 1000.0)
+    old = stored(service, "old")
+
+    def answered() -> str:
+        answer = service.post(device=CPU.key)
+        assert answer.status_code == 200
+        return str(answer.json()["id"])
+
+    assert answered() == old
+    new = stored(service, "new")
+    assert answered() == new
+    assert service.http.put(f"/v1/kernels/{old}/pin").status_code == 200
+    assert answered() == old
+    assert service.post(device=CPU.key).json()["pinned"] is True
+    assert service.http.delete(f"/v1/kernels/{old}/pin").status_code == 200
+    assert answered() == new
+    assert service.http.delete(f"/v1/kernels/{new}").status_code == 204
+    assert answered() == old
+
+
+def test_changes_by_other_processes_are_seen_at_the_next_look(
+    service: Service, looked_up: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recent_look, "LOOK_SECONDS", 1000.0)
+    old = stored(service, "old")
+    assert service.post(device=CPU.key).json()["id"] == old
+    with Database.embedded(service.state.settings.data) as other:
+        new = kernel_record(SqlStore(other), REQUEST, salt="new", search=TUNED).id
+        assert service.post(device=CPU.key).json()["id"] == old, "nobody has looked yet"
+        monkeypatch.setattr(recent_look, "LOOK_SECONDS", 0.0)
+        assert service.post(device=CPU.key).json()["id"] == new
+        looked_up.clear()
+        assert service.post(device=CPU.key).json()["id"] == new
+        assert looked_up == [], "a look that shows no change forgets nothing"
+        assert SqlStore(other).delete_kernel(new)
+        assert service.post(device=CPU.key).json()["id"] == old
+
+
+def test_a_client_that_saw_its_job_end_is_answered_with_what_it_made(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recent_look, "LOOK_SECONDS", 1000.0)
+    old = stored(service, "old")
+    job, _ = service.queue.submit(REQUEST)
+    assert service.post(device=CPU.key).json()["id"] == old
+    with Database.embedded(service.state.settings.data) as other:
+        new = kernel_record(SqlStore(other), REQUEST, salt="new", search=TUNED).id
+    claimed = service.queue.claim("worker", [CPU.key], 60)
+    assert claimed is not None
+    assert service.queue.finish(job.id, "worker", "done", new)
+    assert service.http.get(f"/v1/jobs/{job.id}").json()["kernel_id"] == new
+    assert service.post(device=CPU.key).json()["id"] == new
+
+
+def test_other_devices_of_the_workers_are_other_answers(
+    service: Service, looked_up: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recent_look, "LOOK_SECONDS", 0.0)
+    gpu = named_device("sm_90a")
+    on_cpu, on_gpu = stored(service), stored(service, device=gpu)
+    service.queue.register_worker("elsewhere:1:0", [CPU])
+    for _ in range(2):
+        assert service.post().json()["id"] == on_cpu
+    assert len(looked_up) == 1
+    service.queue.register_worker("elsewhere:2:0", [gpu])
+    assert service.post().json()["id"] == on_gpu, "the best device that a live worker has"
+    service.queue.remove_worker("elsewhere:2:0")
+    assert service.post().json()["id"] == on_cpu
+
+
+def test_a_priority_beyond_the_keys_own_is_refused_from_memory_too(tmp_path: Path) -> None:
+    with serving(tmp_path) as service:
+        kernel_id = stored(service)
+        secrets = {scope: service.state.access.table.create(scope, scope)[1] for scope in ("tune", "admin")}
+        service.state.access.read()
+        for scope, status in (("admin", 200), ("admin", 200), ("tune", 403)):
+            headers = {"Authorization": f"Bearer {secrets[scope]}"}
+            answer = service.post(device=CPU.key, queue={"priority": 50}, headers=headers)
+            assert answer.status_code == status
+            assert status != 200 or answer.json()["id"] == kernel_id
+
+
+def test_memory_is_bounded_and_forgets_what_was_asked_for_longest_ago(service: Service) -> None:
+    state = service.state
+    sha256 = service.store.put_blob(b"artifact")
+    answer = KnownAnswer(Rendered(b"x" * 5000, '"x"'), "abc", sha256, 0)
+    known = KnownAnswers(state.database, state.recent, state.access, kept_bytes=20_000)
+
+    async def scenario() -> list[bytes]:
+        moment = await known.moment()
+        for number in range(3):
+            known.keep(b"%d" % number, answer, moment)
+        assert await known.find(b"0", None) is answer
+        known.keep(b"3", answer, moment)
+        return [body for body in (b"0", b"1", b"2", b"3") if await known.find(body, None) is not None]
+
+    assert asyncio.run(scenario()) == [b"0", b"2", b"3"]
+
+
+def test_what_was_read_before_a_change_is_not_kept_after_it(service: Service) -> None:
+    state = service.state
+    answer = KnownAnswer(Rendered(b"{}", '"x"'), "abc", service.store.put_blob(b"artifact"), 0)
+
+    async def scenario() -> object:
+        moment = await state.known.moment()
+        stored(service)
+        await state.known.moment()
+        state.known.keep(b"body", answer, moment)
+        return await state.known.find(b"body", None)
+
+    assert asyncio.run(scenario()) is None
+
+
+def test_a_kernel_document_has_an_etag_that_its_pin_changes(service: Service) -> None:
+    kernel_id = stored(service)
+    path = f"/v1/kernels/{kernel_id}"
+    tag = service.http.get(path).headers["ETag"]
+    assert service.post(device=CPU.key).headers["ETag"] == tag
+    same = service.http.get(path, headers={"If-None-Match": f'"other", W/{tag}'})
+    assert (same.status_code, same.content, same.headers["ETag"]) == (304, b"", tag)
+    assert service.http.put(f"{path}/pin").status_code == 200
+    changed = service.http.get(path, headers={"If-None-Match": tag})
+    assert (changed.status_code, changed.json()["pinned"]) == (200, True)

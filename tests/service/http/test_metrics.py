@@ -1,0 +1,136 @@
+"""``/metrics`` and ``/readyz``: what is counted under which labels, what it costs, and what is named as missing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.contract.storage.databases import candidate
+from tests.service.support import CPU, ODD, Service, kernel_record, serving
+from tirgemm.errors import StoreUnavailable
+from tirgemm.gemm import Gemm
+from tirgemm.service.http import metrics
+from tirgemm.service.views.service_figures import FigureReader
+from tirgemm.status import Status
+from tirgemm.tuning_db import JobRequest
+
+REQUEST = JobRequest(Gemm.parse(ODD), CPU)
+
+
+def figures(service: Service, headers: dict[str, str] | None = None) -> dict[tuple[str, ...], float]:
+    """Every sample by its name and the values of its labels, in the order of their names."""
+    answer = service.http.get("/metrics", headers=headers or {})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    families = text_string_to_metric_families(answer.text)
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_requests_are_counted_by_the_template_of_their_route(service: Service) -> None:
+    kernel_id = kernel_record(service.store, REQUEST, search={"effort": "standard"}).id
+    for _ in range(3):
+        assert service.post(device=CPU.key).status_code == 200
+    assert service.http.get(f"/v1/kernels/{kernel_id}").status_code == 200
+    assert service.http.get("/v1/kernels/beef").status_code == 404
+    assert service.http.get("/made/up").status_code == 404
+    assert service.http.request("BREW", "/healthz").status_code == 405
+    assert service.http.get("/healthz", headers={"Host": "evil.example"}).status_code == 421
+    told = figures(service)
+    assert told["tirgemm_requests_total", "POST", "/v1/kernels", "200"] == 3
+    assert told["tirgemm_requests_total", "GET", "/v1/kernels/{kernel_id}", "200"] == 1
+    assert told["tirgemm_requests_total", "GET", "/v1/kernels/{kernel_id}", "404"] == 1
+    assert told["tirgemm_requests_total", "GET", "unmatched", "404"] == 1
+    assert told["tirgemm_requests_total", "other", "/healthz", "405"] == 1
+    assert told["tirgemm_requests_total", "GET", "/healthz", "421"] == 1, "refusals count too"
+    assert told["tirgemm_request_seconds_count", "/v1/kernels"] == 3
+    assert told["tirgemm_kernel_answers_total", "memory"] == 2
+    assert told["tirgemm_kernel_answers_total", "database"] == 1
+    assert told["tirgemm_kernel_answers_total", "job"] == 0
+
+
+def test_the_queue_the_workers_and_the_trials_are_told(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "FIGURES_SECONDS", -1.0)
+    service.queue.register_worker("worker:1:0", [CPU])
+    service.queue.submit(JobRequest(Gemm.parse("131x67x31"), CPU))
+    assert service.post(headers={"Prefer": "wait=0"}).status_code == 202
+    told = figures(service)
+    assert (told["tirgemm_jobs", "queued"], told["tirgemm_jobs", "running"]) == (2, 0)
+    assert told["tirgemm_kernel_answers_total", "job"] == 1
+    assert told["tirgemm_trials_total", "measured"] == 0
+    assert service.queue.claim("worker:1:0", [CPU.key], 2.0) is not None
+    service.store.add_candidate(candidate(1))
+    service.store.add_candidate(candidate(2, status=Status.BUILD_FAILED, sample_sets=()))
+    service.store.add_candidate(candidate(3, status=Status.PRUNED, sample_sets=()))
+    told = figures(service)
+    assert (told["tirgemm_jobs", "queued"], told["tirgemm_jobs", "running"]) == (1, 1)
+    assert told["tirgemm_trials_total", "measured"] == told["tirgemm_trials_total", "pruned"] == 1
+    assert told["tirgemm_builds_total", "built"] == told["tirgemm_builds_total", "failed"] == 1
+    assert 0 <= told["tirgemm_lease_age_seconds", "worker:1:0"] < 60
+    assert 0 <= told["tirgemm_worker_age_seconds", "worker:1:0"] < 60
+    assert figures(service)["tirgemm_trials_total", "measured"] == 1, "each is counted once"
+
+
+def test_the_database_is_read_once_however_often_it_is_asked(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "FIGURES_SECONDS", 1000.0)
+    reads = []
+    real = FigureReader.read
+
+    def read(self: FigureReader) -> object:
+        reads.append(self)
+        return real(self)
+
+    monkeypatch.setattr(FigureReader, "read", read)
+    for _ in range(3):
+        assert figures(service)["tirgemm_database_up",] == 1
+    assert len(reads) == 1
+
+
+def test_without_its_database_a_server_still_tells_what_it_counted(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(_self: FigureReader) -> None:
+        raise StoreUnavailable("it does not answer")
+
+    monkeypatch.setattr(FigureReader, "read", read)
+    told = figures(service)
+    assert told["tirgemm_database_up",] == 0
+    assert ("tirgemm_jobs", "queued") not in told
+    assert ("tirgemm_kernel_answers_total", "memory") in told
+
+
+def test_metrics_take_a_key_once_there_is_one(tmp_path: Path) -> None:
+    with serving(tmp_path) as service:
+        _, secret = service.state.access.table.create("prometheus", "read")
+        service.state.access.read()
+        assert service.http.get("/metrics").status_code == 401
+        told = figures(service, {"Authorization": f"Bearer {secret}"})
+        assert told["tirgemm_requests_total", "GET", "/metrics", "401"] == 1
+
+
+def test_what_is_missing_is_named(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> list[str]:
+        answer = service.http.get("/readyz")
+        assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
+        names: list[str] = answer.json()["missing"]
+        return names
+
+    assert missing() == ["worker"]
+    service.queue.register_worker("worker:1:0", [CPU])
+    assert service.http.get("/readyz").json() == {"status": "ready", "workers": 1}
+    shutil.rmtree(service.state.database.blobs.folder)
+    assert missing() == ["blobs"]
+    service.state.database.blobs.folder.mkdir()
+    assert service.http.get("/readyz").status_code == 200
+
+    def fail(_seconds: float) -> list[object]:
+        raise StoreUnavailable("it does not answer")
+
+    monkeypatch.setattr(service.queue, "live_workers", fail)
+    assert missing() == ["database"]
