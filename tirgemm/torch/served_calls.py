@@ -90,7 +90,8 @@ class ServedCalls:
         def forget(_: weakref.ref[Tensor]) -> None:
             with self._lock:
                 self._alive.pop(key, None)
-                for layer in [layer for layer in self.known if key in layer[:2]]:
-                    del self.known[layer]
+                # Collecting garbage may come back here from anywhere.
+                for layer in [layer for layer in list(self.known) if key in layer[:2]]:
+                    self.known.pop(layer, None)
 
         return forget
