@@ -14,6 +14,9 @@ TORCH_VENV  := .venv-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
 TORCH_TESTS := $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.\(also_\)\?torch' tests)
 
+# Those that run alone, and what inherits some of them: to collect all of the others takes as long as they do.
+ALONE_TESTS := $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.\(timing\|gpu\)\|family_contract import' tests)
+
 # Modules are compiled when they are imported first, and by one process for all: most of what is installed never is.
 INSTALL := $(PIP) install --no-compile
 unexport PYTHONDONTWRITEBYTECODE
@@ -48,7 +51,7 @@ parallel-tests: $(STAMP)
 	+$(BIN)/python -m pytest tests -m 'not (torch or timing or gpu)' --numprocesses $(WORKERS) --dist worksteal
 
 timing-tests: $(STAMP)
-	$(BIN)/python -m pytest tests -m '(timing or gpu) and not torch'
+	$(BIN)/python -m pytest $(ALONE_TESTS) -m '(timing or gpu) and not torch'
 
 torch-tests: $(TORCH_STAMP)
 	$(TORCH_VENV)/bin/python -m pytest $(TORCH_TESTS) -m 'torch or also_torch'

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.computed_once import SHARED
+from tirgemm._collection import collect_seldom
 
 _HOME = Path(tempfile.mkdtemp(prefix="tirgemm-tests-"))
 # Set at import, before any module reads them; child processes inherit them.
@@ -27,18 +28,18 @@ _NEWCOMERS = Path(__file__).parent / "newcomer"
 for _name in [name for name in os.environ if name.startswith("TIRGEMM_")]:
     del os.environ[_name]
 
+# While test files are compiled and imported too: half a million objects of syntax trees, few of them in cycles.
+collect_seldom()
+
 # A shell that starts the tests in the background has them ignore Ctrl-C, which some of them press.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: no collection looks at it, and few are needed."""
-    from tirgemm._collection import collect_seldom
-
+    """What is imported by now stays: no garbage collection looks at it."""
     gc.collect()
     gc.freeze()
-    collect_seldom()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -125,7 +125,8 @@ def get(
     from tirgemm.timings import Timings
 
     if locked is not None:
-        if retune or default or any(value is not None for value in (wait, effort, trials, seconds, seed)):
+        searched = (wait, effort, trials, seconds, seed, priority, window)
+        if retune or default or fallback or any(value is not None for value in searched):
             raise InvalidRequest("--locked takes what is locked and tunes nothing: leave out what concerns a search")
         with _client(url, trust, offline=offline) as client, told_as_options():
             data = client.locked_package(

@@ -17,13 +17,14 @@ from tirgemm.errors import InvalidRequest, JobNotRetried
 from tirgemm.events import Event
 from tirgemm.gemm import Gemm
 from tirgemm.status import ENDED, LIVE, EndedStatus, JobStatus
+from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.records.json_values import plain_json, plain_text
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.access.quotas import Asker, require_quota
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.job_values import Job, JobProgress, JobRequest, StoredEvent, WorkerRecord, priority_named
 from tirgemm.tuning_db.models import EventRow, GemmRow, JobRow, WorkerRow
-from tirgemm.tuning_db.queue.budget_shares import granted
+from tirgemm.tuning_db.queue.budget_shares import LIMIT, granted
 from tirgemm.tuning_db.queue.job_leases import declare_dead, expired_owners, held, require_held
 from tirgemm.tuning_db.queue.job_rows import (
     MAX_REASON,
@@ -177,9 +178,18 @@ class JobQueue:
 
     # -- workers' side -------------------------------------------------------------------------
 
-    def claim(self, owner: str, device_keys: Sequence[str], lease_s: float, *, unverified: bool = False) -> Job | None:
+    def claim(
+        self,
+        owner: str,
+        device_keys: Sequence[str],
+        lease_s: float,
+        *,
+        unverified: bool = False,
+        limit: Budget = LIMIT,
+    ) -> Job | None:
         """Take the first job that waits, or whose owner's lease has run out, for one of these devices: that of the
-        highest priority, then the oldest, whose window is open. One with a share of a batch's budget gets it now.
+        highest priority, then the oldest, whose window is open. One with a share of a batch's budget gets it now,
+        at most ``limit``.
 
         ``unverified`` also takes jobs for devices that are not here and that ask for no verification. A job whose
         fallback another worker builds at this moment is passed over: that one has begun it.
@@ -204,7 +214,7 @@ class JobQueue:
                 "started_at": row.started_at or iso(now),
             }
             if row.batch_id is not None:
-                values |= granted(connection, row.batch_id, row.id)
+                values |= granted(connection, row.batch_id, row.id, limit)
             connection.execute(update(JobRow).where(JobRow.id == row.id).values(values))
             return job_of(require_job(connection, row.id))
 

@@ -59,7 +59,7 @@ class LocalKernels:
         self._shipped = ShippedRecords()
 
     def lookup(self, gemm: Gemm, device: Device) -> Kernel | None:
-        """The stored answer: the newest tuned kernel, else the newest default. No database is made."""
+        """The stored answer: the pinned kernel, else the newest tuned, else the newest default. No database is made."""
         if self.url is None and not data_folder.database_file(self.data_dir).is_file():
             return None
         with data_folder.open_store(self.data_dir, self.url) as store:

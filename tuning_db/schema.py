@@ -65,13 +65,19 @@ def alembic_config(connection: Connection | None = None) -> Config:
     return config
 
 
-def _checked(connection: Connection, place: str) -> str | None:
-    revision = version(connection)
-    if revision is not None and revision not in KNOWN:
+def require_known(revision: str, place: str) -> None:
+    """Raise SchemaTooNew for a revision that this tirgemm does not know."""
+    if revision not in KNOWN:
         raise SchemaTooNew(
             f"database {place} has schema {revision!r}; this tirgemm knows up to {HEAD!r}. "
             "Upgrade tirgemm, or open another database; nothing was changed"
         )
+
+
+def _checked(connection: Connection, place: str) -> str | None:
+    revision = version(connection)
+    if revision is not None:
+        require_known(revision, place)
     return revision
 
 

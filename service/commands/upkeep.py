@@ -46,7 +46,7 @@ def prune(
         pruned = prune_database(database, older_than_s=seconds, keep_best=keep_best, locked=hashes, dry_run=dry_run)
     verb = "would be deleted" if dry_run else "deleted"
     blobs = pruned.collected
-    counts = f"{len(pruned.kernels)} kernels, {pruned.audit_entries} audit entries and {blobs.blobs} blobs"
+    counts = f"{len(pruned.kernels)} kernels, {pruned.audit_entries} audit entries and {blobs.blobs} blobs of no kernel"
     words = f"{counts} ({blobs.blob_bytes} bytes) {verb}"
     document = {"kernels": list(pruned.kernels), "audit_entries": pruned.audit_entries, "dry_run": dry_run}
     console.emit(as_json, document | asdict(blobs), lambda: console.out.print(words))

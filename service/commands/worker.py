@@ -42,6 +42,7 @@ def worker(
     from tirgemm.service.jobs.worker import Worker
     from tirgemm.service.log_lines import log_to_stderr
     from tirgemm.service.settings import Settings
+    from tirgemm.tuning.budget import Budget
     from tirgemm.tuning_db import JobQueue
     from tirgemm.tuning_db.data_folder import require_database
     from tirgemm.tuning_db.shipped.layered_store import LayeredStore
@@ -71,7 +72,8 @@ def worker(
             store = LayeredStore(database)
             signer = Signer.load_or_create(settings.signing_key)
             engine = TuningEngine(store, signer, settings.lock_dir, settings.processes)
-            runner = Worker(JobQueue(database), store, engine, lease_s=settings.lease_seconds)
+            limit = Budget(settings.max_trials, settings.max_seconds)
+            runner = Worker(JobQueue(database), store, engine, lease_s=settings.lease_seconds, limit=limit)
             on_termination(runner.stop)
             if parent is None:
                 _announce(runner.name, [device.key for device in runner.devices], as_json=as_json)

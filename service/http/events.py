@@ -1,4 +1,4 @@
-"""A job's events as server-sent events: resumable by id, ended by the job's end."""
+"""Server-sent events of a job, resumable by id, and of a batch, told anew to whoever comes back; each to its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``Watch``: one poller of the database for everybody who waits, for a job to change or for a worker to be alive."""
+"""``Watch``: one poller of the database for everybody who waits: for a job or a batch to change, or for a worker."""
 
 from __future__ import annotations
 

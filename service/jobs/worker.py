@@ -19,10 +19,11 @@ from tirgemm.progress import ProgressTracker
 from tirgemm.service.jobs.engine import Engine
 from tirgemm.service.jobs.lease import Lease, Reason
 from tirgemm.service.log_lines import about_job
-from tirgemm.tuning.budget import covers
+from tirgemm.tuning.budget import Budget, covers
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job, JobQueue, SqlStore
+from tirgemm.tuning_db.queue.budget_shares import LIMIT
 
 logger = logging.getLogger("tirgemm.worker")
 
@@ -77,11 +78,19 @@ class Worker:
 
     While one job searches, the fallbacks of newly queued ones are built between its batches, a slice of time each. A
     job that is interrupted by ``stop`` goes back to the queue; one whose worker was killed goes on from its records
-    under the next. What is recorded is fenced by the lease of the job.
+    under the next. What is recorded is fenced by the lease of the job. ``limit`` bounds the share of a batch's budget
+    that one job is given.
     """
 
     def __init__(
-        self, queue: JobQueue, store: SqlStore, engine: Engine, *, lease_s: float = 5.0, name: str = ""
+        self,
+        queue: JobQueue,
+        store: SqlStore,
+        engine: Engine,
+        *,
+        lease_s: float = 5.0,
+        name: str = "",
+        limit: Budget = LIMIT,
     ) -> None:
         self.name = name or owner_name()
         self.devices: list[Device] = engine.devices()
@@ -90,6 +99,7 @@ class Worker:
         self._store = store
         self._engine = engine
         self._lease_s = lease_s
+        self._limit = limit
         self._stop = threading.Event()
         self._lease: Lease | None = None
         self._hopeless: set[str] = set()
@@ -149,7 +159,7 @@ class Worker:
 
     def run_one(self) -> bool:
         """Claim one job and bring it to its end, if there is one."""
-        job = self._queue.claim(self.name, self._keys, self._lease_s, unverified=True)
+        job = self._queue.claim(self.name, self._keys, self._lease_s, unverified=True, limit=self._limit)
         if job is None:
             return False
         with Lease(self._queue, job.id, self.name, self._lease_s) as lease, self._store.fenced(job.id, self.name):

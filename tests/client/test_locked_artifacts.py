@@ -81,6 +81,8 @@ def test_a_model_file_names_problems(tmp_path: Path) -> None:
         ('[kernels]\n"../x" = "7x5x3"', "the name '../x' is refused"),
         ('[kernels]\nx = "0x5x3"', "x: gemm field m is 0"),
         ("[kernels]\nx = 3", "x: "),
+        ('[kernels]\n7x5x3 = "9x5x3"', "the name '7x5x3' is refused"),
+        ("x = " + "[" * 9999, "is not TOML"),
     ],
 )
 def test_what_is_no_model_file_is_refused_with_the_place(tmp_path: Path, text: str, words: str) -> None:
@@ -111,6 +113,8 @@ def test_a_lock_file_comes_back_as_it_was_written(fake: FakeService, tmp_path: P
             lock.named(text, device)
     with pytest.raises(InvalidRequest, match="has no kernel"):
         two.named("33x17x19:f32", None, None)
+    with pytest.raises(InvalidRequest, match=r"has 'qkv' for the device cpu:.*, not cuda"):
+        lock.named("qkv", "cuda")
 
 
 @pytest.mark.parametrize(
@@ -124,6 +128,8 @@ def test_a_lock_file_comes_back_as_it_was_written(fake: FakeService, tmp_path: P
         {"regime": "cold"},
         {"gemm": "33x17x19:f32"},
         {"artifact_bytes": "many"},
+        {"device": 5},
+        {"role": []},
         {"more": 1},
     ],
 )
@@ -247,7 +253,8 @@ def test_the_commands_lock_a_model_and_get_what_is_locked(run: Run, fake: FakeSe
     assert fake.requests == []
     code, _, err = run("get", "kv", "--locked", "model.toml.lock", "--offline")
     assert (code, "has no kernel for 'kv'" in err) == (2, True)
-    code, _, err = run("get", "qkv", "--locked", "model.toml.lock", "--retune")
-    assert (code, "leave out what concerns a search" in err) == (2, True)
+    for option in (["--retune"], ["--fallback"], ["--priority", "3"], ["--window", "22:00-06:00"]):
+        code, _, err = run("get", "qkv", "--locked", "model.toml.lock", *option)
+        assert (code, "leave out what concerns a search" in err) == (2, True)
     code, _, err = run("get", "7x5x3", "--from", ".")
     assert (code, "--locked" in err) == (2, True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from functools import cache
 
 from tirgemm.config import Config, Knob, Space
 from tirgemm.device import Device, Limits
@@ -132,6 +133,7 @@ def measured(gemm: Gemm, config: Config, us: float | None = None) -> Candidate:
     return Candidate(gemm, DEVICE.key, "sustained", config, Status.MEASURED, sample_sets=samples)
 
 
-def valid_configs(family: Toy, gemm: Gemm) -> list[Config]:
+@cache
+def valid_configs(family: Toy, gemm: Gemm) -> tuple[Config, ...]:
     """Every config that passes the rules."""
-    return [config for config in family.space(gemm, DEVICE) if rejected(family, gemm, config, DEVICE) is None]
+    return tuple(config for config in family.space(gemm, DEVICE) if rejected(family, gemm, config, DEVICE) is None)

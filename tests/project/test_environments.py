@@ -84,6 +84,21 @@ def test_every_test_that_imports_pytorch_is_marked_and_so_runs_where_pytorch_is(
     assert not unmarked, f"pytest.mark.torch is missing in {', '.join(unmarked)}: without it these only ever skip"
 
 
+def test_make_collects_every_file_with_tests_that_run_alone() -> None:
+    files = {path.relative_to(ROOT): path.read_text() for path in (ROOT / "tests").rglob("*.py")}
+    marked = {path for path, text in files.items() if re.search(r"mark\.(timing|gpu)\b", text)}
+    contract = Path("tests/contract/families/family_contract.py")
+    assert {path for path in marked if not path.name.startswith("test_")} == {contract}, "others are not looked for"
+    inherit = {
+        path for path, text in files.items() if re.search(r"import \w*Contract\b", text) and contract.stem in text
+    }
+    listed = subprocess.run(["make", "--dry-run", "timing-tests"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert len(inherit) == 5
+    assert {Path(word) for word in listed.stdout.split() if word.startswith("tests/")} == (
+        marked - {contract}
+    ) | inherit
+
+
 def test_ci_runs_in_a_home_of_its_own(tmp_path: Path) -> None:
     """A warm cache of the caller's could hide what a machine that has never seen the project does."""
     (tmp_path / ".ci").mkdir()

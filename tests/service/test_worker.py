@@ -22,8 +22,10 @@ from tirgemm.service.jobs.data_lock import ProcessLock
 from tirgemm.service.jobs.lease import Lease
 from tirgemm.service.jobs.worker import Worker, died_here, owner_name
 from tirgemm.service.settings import Settings
+from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
+from tirgemm.tuning_db.queue.batches import BatchBudget, BatchTable, WantedProblem
 
 
 @pytest.fixture
@@ -392,10 +394,10 @@ def test_the_database_failing_for_a_moment_does_not_end_the_worker(
 ) -> None:
     real, failures = queue.claim, iter([StoreError("busy")])
 
-    def claim(owner: str, device_keys: Sequence[str], lease_s: float, *, unverified: bool = False) -> Job | None:
+    def claim(owner: str, device_keys: Sequence[str], lease_s: float, **how: Any) -> Job | None:
         for error in failures:
             raise error
-        return real(owner, device_keys, lease_s, unverified=unverified)
+        return real(owner, device_keys, lease_s, **how)
 
     monkeypatch.setattr(queue, "claim", claim)
     engine.fallback_gate.set()
@@ -403,6 +405,18 @@ def test_the_database_failing_for_a_moment_does_not_end_the_worker(
     job_id = submit(queue)
     with Running(queue, engine):
         until(lambda: found(queue, job_id).status == "done")
+
+
+def test_no_job_of_a_batch_is_given_more_than_the_limit_of_its_worker(
+    queue: JobQueue, engine: ScriptedEngine, database: Database
+) -> None:
+    request = JobRequest(Gemm.parse(ODD), CPU)
+    BatchTable(database).submit([WantedProblem(request)], asked=1, budget=BatchBudget(4096, 14400.0))
+    engine.fallback_gate.set()
+    engine.gate.set()
+    assert Worker(queue, engine.store, engine, limit=Budget(7, 9.0)).run_one()
+    done = queue.jobs()[0]
+    assert (done.status, done.request.trials, done.request.seconds) == ("done", 7, 9.0)
 
 
 def test_a_lease_outlives_its_length_while_it_is_held_and_tells_a_cancellation(queue: JobQueue) -> None:

@@ -98,6 +98,18 @@ def test_what_the_service_has_is_used_at_once_and_nothing_is_asked(client: Clien
     check()
 
 
+def test_the_pinned_kernel_is_taken_whatever_is_newer(client: Client, fake: Unlisted, table: Any) -> None:
+    fake.listed = True
+    tuned, default = fake.kernels["70ed"], fake.kernels["fa11"]
+    fake.kernels = {"0": default, "1": default | {"role": "unverified"}, "2": tuned}
+    accelerated(client)
+    assert role(table) == "tuned", "a newer default is not what the service answers with"
+    table.remove(table.find(GEMM, CPU))
+    fake.kernels["3"] = default | {"pinned": True}
+    accelerated(client)
+    assert role(table) == "fallback"
+
+
 def test_a_default_serves_until_the_tuned_kernel_comes(client: Client, fake: Unlisted, table: Any) -> None:
     _, report, check = accelerated(client)
     assert report.linears[0].replaced

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from tests.contract.storage.databases import kernel
@@ -33,6 +36,8 @@ def test_what_was_measured_counts_before_what_is_estimated() -> None:
     assert headroom(LARGE, CPU, "sustained", kernel(timings=twice)) == pytest.approx(1.0)
     said = Timings(search=SearchSummary(expected_gain=0.03))
     assert headroom(LARGE, CPU, "sustained", kernel(timings=said)) == 0.03
+    unknown = replace(twice, search=SearchSummary(expected_gain=math.nan))
+    assert headroom(LARGE, CPU, "sustained", kernel(timings=unknown)) == pytest.approx(1.0)
 
 
 def test_what_is_not_reached_in_time_counts_as_the_median() -> None:

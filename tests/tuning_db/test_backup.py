@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import stat
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from tests.contract.storage.databases import candidate, config, kernel
 from tests.helpers.command_line import own_folders, runner
 from tirgemm._user_folders import SIGNING_KEY
 from tirgemm.artifact import Signer
-from tirgemm.errors import InvalidRequest, StoreError
+from tirgemm.errors import InvalidRequest, SchemaTooNew, StoreError
 from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db.upkeep import backup as backups
 from tirgemm.tuning_db.upkeep.admin import check
@@ -122,6 +124,56 @@ def test_what_is_no_whole_backup_is_refused_and_nothing_is_touched(
         assert not target.exists()
 
 
+@pytest.mark.parametrize(
+    "document",
+    ['{"format": 1}', '{"format": 1, "database": "yes"}', '{"format": 2, "database": true}', "[" * 100_000],
+)
+def test_a_manifest_that_is_none_is_refused(document: str, tmp_path: Path) -> None:
+    (tmp_path / "backup.json").write_text(document)
+    with pytest.raises(InvalidRequest, match="no whole backup"):
+        restore(tmp_path, tmp_path / "restored")
+
+
+def test_a_database_is_not_lost_to_one_that_cannot_be_opened(tmp_path: Path) -> None:
+    filled(tmp_path / "data")
+    with Database.embedded(tmp_path / "data") as database:
+        backup(database, tmp_path / "backup")
+    file = tmp_path / "backup" / "tirgemm.db"
+    with closing(sqlite3.connect(file)) as newer, newer:
+        newer.execute("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(SchemaTooNew, match="'9999'"):
+        restore(tmp_path / "backup", tmp_path / "data", replace=True)
+    file.unlink()
+    with closing(sqlite3.connect(file)) as foreign, foreign:
+        foreign.execute("CREATE TABLE another (program TEXT)")
+    with pytest.raises(StoreError, match="is no tuning database"):
+        restore(tmp_path / "backup", tmp_path / "data", replace=True)
+    with Database.embedded(tmp_path / "data") as database:
+        assert len(SqlStore(database).kernels()) == 1
+
+
+@pytest.mark.parametrize("damage", [slice(0, 4096), slice(4096 * 4, None)], ids=["header", "cut off"])
+def test_a_damaged_database_is_replaced(damage: slice, tmp_path: Path) -> None:
+    filled(tmp_path / "data")
+    with Database.embedded(tmp_path / "data") as database:
+        backup(database, tmp_path / "backup")
+    file = tmp_path / "data" / "tirgemm.db"
+    data = bytearray(file.read_bytes())
+    data[damage] = b"\xff" * 4096 if damage.stop else b""
+    file.write_bytes(data)
+    restore(tmp_path / "backup", tmp_path / "data", replace=True)
+    with Database.embedded(tmp_path / "data") as database:
+        assert check(database) == []
+        assert len(SqlStore(database).kernels()) == 1
+    assert not list((tmp_path / "data").glob("*.restored*"))
+
+
+def test_a_key_that_is_not_there_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    with Database.embedded(tmp_path / "data") as database, pytest.raises(InvalidRequest, match="no signing key"):
+        backup(database, tmp_path / "backup", with_key=True)
+    assert not (tmp_path / "backup").exists()
+
+
 def test_the_commands_back_up_restore_and_prune(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +194,6 @@ def test_the_commands_back_up_restore_and_prune(
         code, _, err = call("restore", "saved", "--data", "other", "--replace")
         assert (code, "in use" in err) == (1, True)
     code, out, _ = call("prune", "--older-than", "90d", "--keep-best", 3, "--dry-run")
-    assert (code, out) == (0, "0 kernels, 0 audit entries and 0 blobs (0 bytes) would be deleted\n")
+    assert (code, out) == (0, "0 kernels, 0 audit entries and 0 blobs of no kernel (0 bytes) would be deleted\n")
     code, _, err = call("prune", "--older-than", "a while")
     assert (code, "as 90d" in err) == (2, True)

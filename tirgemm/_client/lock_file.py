@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tirgemm._client.cache import write_whole
+from tirgemm._client.model_file import problem_text
 from tirgemm._version import __version__
 from tirgemm.artifact import Manifest, Package
 from tirgemm.errors import InvalidRequest, MismatchedArtifact, TirgemmError, UnverifiedArtifact
@@ -83,8 +84,11 @@ class LockFile:
         Raises InvalidRequest where there is none, or more than one artifact.
         """
         if text in self.kernels:
-            return self.kernels[text]
-        gemm = _problem(text)
+            kernel = self.kernels[text]
+            if not _is_called(kernel.device, device):
+                raise InvalidRequest(f"the lock file has {text!r:.200} for the device {kernel.device}, not {device}")
+            return kernel
+        gemm = problem_text(text)
         meant = {
             kernel for kernel in self.kernels.values() if kernel.gemm == gemm and _is_called(kernel.device, device)
         }
@@ -113,6 +117,9 @@ def locked_of(package: Package, regime: str, role: str) -> LockedKernel:
 
 def _locked(value: Any) -> LockedKernel:
     kernel = LockedKernel(**value)
+    for name in ("gemm", "device", "regime", "role"):
+        if not isinstance(getattr(kernel, name), str):
+            raise ValueError(f"{name} is {getattr(kernel, name)!r:.80}; it must be a text")
     for name in ("kernel_sha256", "artifact_sha256"):
         if not _SHA256.fullmatch(getattr(kernel, name)):
             raise ValueError(f"{name} is {getattr(kernel, name)!r:.80}, which is no SHA-256")
@@ -125,11 +132,3 @@ def _locked(value: Any) -> LockedKernel:
 def _is_called(key: str, name: str | None) -> bool:
     """Whether a device of that key is meant by ``name``: the key itself, its kind or its architecture; any by None."""
     return name is None or name == key or name in key.split(":")[:2]
-
-
-def _problem(text: str) -> str | None:
-    """The text form of a problem in any spelling; None for what is none."""
-    try:
-        return str(Gemm.parse(text))
-    except TirgemmError:
-        return None

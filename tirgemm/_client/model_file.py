@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tirgemm.errors import InvalidGemm, InvalidRequest
+from tirgemm.errors import InvalidGemm, InvalidRequest, TirgemmError
 from tirgemm.gemm import Gemm, Regime, regime_named
 
 MAX_FILE_BYTES = 2**20
@@ -32,7 +32,7 @@ class ModelFile:
             raise InvalidRequest(f"{path} has {path.stat().st_size} bytes; a model file has at most {MAX_FILE_BYTES}")
         try:
             document = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest(f"{path} is not TOML: {error}") from error
         unknown = document.keys() - set(_MEMBERS)
         if unknown:
@@ -52,7 +52,17 @@ def _gemm(path: Path, name: str, value: Any) -> Gemm:
         raise InvalidRequest(
             f"{path}: the name {name!r:.120} is refused; a name is up to 100 letters, digits, dots, dashes, _ and /"
         )
+    if problem_text(name) is not None:
+        raise InvalidRequest(f"{path}: the name {name!r:.120} is refused; a lock file would take it for a problem")
     try:
         return Gemm.from_json(value)
     except InvalidGemm as error:
         raise InvalidGemm(f"{path}: {name}: {error}") from error
+
+
+def problem_text(text: str) -> str | None:
+    """The text form of a problem in any spelling; None for what is none."""
+    try:
+        return str(Gemm.parse(text))
+    except TirgemmError:
+        return None

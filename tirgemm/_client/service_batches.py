@@ -13,9 +13,6 @@ from tirgemm.device import Device
 from tirgemm.errors import ServiceError
 from tirgemm.gemm import Gemm, regime_named
 
-# As many problems as one batch may have.
-MAX_PROBLEMS = 1000
-
 
 class ServiceBatches:
     """What ``Client`` does with batches. Methods raise ServiceError and ServiceUnreachable."""

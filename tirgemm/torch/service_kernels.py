@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("tirgemm.torch")
 # Seconds between two looks at the jobs that are not done.
 POLL_S = 1.0
+# Of so many kernels of one problem the answer is chosen.
+LISTED = 100
 # As many problems as a batch may have.
 MAX_PROBLEMS = 1000
 # Answers to a batch that need not be those to each of its problems: the service knows no batches, or refuses one
@@ -39,17 +41,19 @@ class ServiceKernels:
         self.poll_s = POLL_S if poll_s is None else poll_s
 
     def lookup(self, gemm: Gemm, device: Device) -> Kernel | None:
-        """The newest kernel that the service lists, or, of one that is away, that the cache has; nothing is tuned."""
+        """The kernel that the service would answer with, of the newest that it lists, or, of one that is away, what the
+        cache has; nothing is tuned."""
         try:
             if self.client.offline:
                 raise ServiceUnreachable(f"{self.client.url} is not asked: the client is offline")
-            listed = self.client.kernels(1, gemm=gemm, device=device, regime=self.regime)
+            listed = self.client.kernels(LISTED, gemm=gemm, device=device, regime=self.regime)
         except ServiceUnreachable:
             cached = self.client.cached(gemm, device=device, regime=self.regime)
             if cached is None:
                 raise
             return self._loaded(cached.document, gemm, device)
-        return self._loaded(listed[0], gemm, device) if listed else None
+        # Newest first, and ``min`` takes the first of equal ones.
+        return self._loaded(min(listed, key=_rank), gemm, device) if listed else None
 
     def refusal(self, gemm: Gemm, device: Device, policy: Policy) -> str | None:
         """What ``tuned`` alone takes is not tuned now; anything else the service says when it is asked."""
@@ -145,6 +149,12 @@ class ServiceKernels:
     def _loaded(self, document: dict[str, Any], gemm: Gemm, device: Device) -> Kernel:
         data = self.client.package(document, gemm, device=device, regime=self.regime)
         return artifact.load(data, trust=self.client.trust)
+
+
+def _rank(document: dict[str, Any]) -> int:
+    """0 for a kernel that is pinned, then the tuned ones, then defaults, last what nobody has run."""
+    roles = ("tuned", "fallback")
+    return 0 if document.get("pinned") else 1 + (roles.index(role) if (role := document.get("role")) in roles else 2)
 
 
 def _failed(preparation: Preparation, gemm: Gemm, error: TirgemmError) -> None:

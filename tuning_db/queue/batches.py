@@ -175,7 +175,8 @@ class BatchTable:
                     added += new
                 items.append(item)
             connection.execute(insert(BatchItemRow), items)
-            require_room(connection, max_queued)
+            if added:
+                require_room(connection, max_queued)
             if asker is not None and added:
                 require_quota(connection, asker, now, added)
             return _batch(connection, _require(connection, batch_id))
@@ -207,17 +208,19 @@ class BatchTable:
             return [_batch(connection, row) for row in connection.execute(wanted).all()]
 
     def cancel(self, batch_id: str) -> Batch:
-        """End every live job that the batch made; those that it joined go on. A batch that is done stays as it is."""
+        """End every live job that the batch made, those that were put back since too; those that it joined go on. A
+        batch that is done stays as it is."""
         with self.db.write() as connection:
             batch = _batch(connection, _require(connection, batch_id))
-            if batch.status in ("done", "cancelled"):
+            if batch.status == "done":
                 return batch
             at = iso(self._now(connection))
             mine = (JobRow.batch_id == batch_id, JobRow.status.in_(LIVE))
             ended = {"status": "cancelled", "live_key": None, "finished_at": at}
             # Jobs before the batch, as a worker that claims one locks them.
             connection.execute(update(JobRow).where(*mine).values(ended))
-            connection.execute(update(BatchRow).where(BatchRow.id == batch_id).values(cancelled_at=at))
+            first = (BatchRow.id == batch_id, BatchRow.cancelled_at.is_(None))
+            connection.execute(update(BatchRow).where(*first).values(cancelled_at=at))
             return _batch(connection, _require(connection, batch_id))
 
     def states(self, batch_ids: Sequence[str]) -> dict[str, BatchStates]:

@@ -15,12 +15,14 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, select
 
 from tirgemm.status import ENDED, Status
-from tirgemm.tuning.budget import MAX_TRIALS
+from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS, Budget
 from tirgemm.tuning_db.models import BatchRow, CandidateRow, JobRow
 
 # Of a gain that is not expected at all something may still be had.
 LEAST_WEIGHT = 0.01
 LEAST_SECONDS = 1.0
+# What one search may be given where nobody sets a limit.
+LIMIT = Budget(MAX_TRIALS, MAX_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,11 @@ def shares(total: float, weights: Sequence[float], least: float = 0.0) -> list[f
     return [least + rest * weight / sum(floored) for weight in floored]
 
 
-def granted(connection: Connection, batch_id: str, job_id: str) -> dict[str, Any]:
+def granted(connection: Connection, batch_id: str, job_id: str, limit: Budget = LIMIT) -> dict[str, Any]:
     """The columns of a job that starts now with its share of its batch's budget; none where the batch has no budget.
 
-    The trials are on top of those that are recorded for its problem.
+    The trials are on top of those that are recorded for its problem. No share is larger than ``limit``: what others
+    leave must not make one search longer than any may be.
     """
     batch = connection.execute(
         select(BatchRow.trials, BatchRow.seconds).where(BatchRow.id == batch_id).with_for_update()
@@ -59,11 +62,11 @@ def granted(connection: Connection, batch_id: str, job_id: str) -> dict[str, Any
     columns: dict[str, Any] = {}
     if batch.trials is not None:
         left = batch.trials - spent.trials - spent.reserved_trials
-        share = int(shares(left, weights, 1.0)[place])
+        share = min(int(shares(left, weights, 1.0)[place]), limit.trials)
         columns["granted_trials"] = min(waiting[place].before + waiting[place].since + share, MAX_TRIALS)
     if batch.seconds is not None:
         left_s = batch.seconds - spent.seconds - spent.reserved_seconds
-        columns["granted_seconds"] = shares(left_s, weights, LEAST_SECONDS)[place]
+        columns["granted_seconds"] = min(shares(left_s, weights, LEAST_SECONDS)[place], limit.seconds)
     return columns
 
 

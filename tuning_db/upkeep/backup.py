@@ -18,11 +18,11 @@ from sqlalchemy import select
 
 from tirgemm._user_folders import SIGNING_KEY
 from tirgemm._version import __version__
-from tirgemm.errors import InvalidRequest, StoreError
+from tirgemm.errors import InvalidRequest, StorageFull, StoreError, StoreUnavailable
 from tirgemm.tuning_db.blobs import BlobStore
 from tirgemm.tuning_db.database import FILE_NAME, Database, translated
 from tirgemm.tuning_db.models import ArtifactRow
-from tirgemm.tuning_db.schema import HEAD
+from tirgemm.tuning_db.schema import HEAD, require_known
 from tirgemm.tuning_db.times import iso
 
 MANIFEST = "backup.json"
@@ -63,6 +63,9 @@ def backup(db: Database, folder: Path, *, blobs_only: bool = False, with_key: bo
         raise InvalidRequest(
             f"database {db.place} is PostgreSQL's: back it up with pg_dump, then its blobs with --blobs-only"
         )
+    key = db.data_dir / SIGNING_KEY
+    if with_key and not key.is_file():
+        raise InvalidRequest(f"there is no signing key {key}: leave out --with-key")
     _require_empty(folder)
     at = iso()
     if blobs_only:
@@ -82,7 +85,7 @@ def backup(db: Database, folder: Path, *, blobs_only: bool = False, with_key: bo
         blobs.put(data)
         size += len(data)
     if with_key:
-        _copy_key(db.data_dir / SIGNING_KEY, folder / SIGNING_KEY)
+        _copy_key(key, folder / SIGNING_KEY)
     made = BackedUp(not blobs_only, len(named) - len(missing), size, tuple(missing), with_key, at)
     document = {"format": FORMAT, "tirgemm": __version__, "schema": HEAD} | made.to_json()
     (folder / MANIFEST).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -96,7 +99,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         document = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if document["format"] != FORMAT:
             raise ValueError(f"format {document['format']!r:.40}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if not isinstance(document["database"], bool):
+            raise ValueError(f"database is {document['database']!r:.40}; it must be true or false")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidRequest(f"{folder} is no whole backup of a tuning database: {MANIFEST}: {error}") from error
     return dict(document)
 
@@ -105,16 +110,14 @@ def restore(folder: Path, data_dir: Path, *, replace: bool = False) -> Restored:
     """Put a backup into a data folder: the database, where it has one, the blobs, and the key where there is none.
 
     A database that is there is kept and refused with InvalidRequest unless ``replace``, which takes its place in one
-    transaction. Nobody may serve the folder meanwhile. Raises InvalidRequest and StoreError, for a newer schema too.
+    transaction, or as one file where it is damaged. Nobody may serve the folder meanwhile. Raises InvalidRequest and
+    StoreError, for a damaged backup and one of a newer schema before anything is changed.
     """
     manifest, source, target = read_manifest(folder), folder / FILE_NAME, data_dir / FILE_NAME
     if manifest["database"]:
         if target.exists() and not replace:
             raise InvalidRequest(f"{data_dir} holds a tuning database; give an empty folder, or --replace to lose it")
-        with closing(_open(source)) as connection, translated(str(source)):
-            said = [row[0] for row in connection.execute("PRAGMA quick_check")]
-        if said != ["ok"]:
-            raise StoreError(f"the database of the backup {folder} is damaged: {said[0]}")
+        _require_whole(source)
     data_dir.mkdir(parents=True, exist_ok=True)
     blobs, kept = BlobStore(data_dir / "blobs"), BlobStore(folder / "blobs")
     count = 0
@@ -126,7 +129,7 @@ def restore(folder: Path, data_dir: Path, *, replace: bool = False) -> Restored:
     if own_key:
         _copy_key(key, data_dir / SIGNING_KEY)
     if manifest["database"]:
-        _copy_sqlite(source, target)
+        _replace_sqlite(source, target)
         Database.embedded(data_dir).close()  # brought to the current schema
     return Restored(count, own_key)
 
@@ -147,6 +150,35 @@ def _copy_sqlite(source: Path, target: Path) -> None:
     """One state of a database into another file, in one step: readers and writers of the source go on."""
     with translated(str(source)), closing(_open(source)) as connection, closing(sqlite3.connect(target)) as copy:
         connection.backup(copy)
+
+
+def _require_whole(file: Path) -> None:
+    """Raise StoreError for the database of a backup that is damaged, is none of ours, or has a newer schema."""
+    with closing(_open(file)) as connection, translated(str(file)):
+        said = [row[0] for row in connection.execute("PRAGMA quick_check")]
+        if said != ["ok"]:
+            raise StoreError(f"the database {file} of a backup is damaged: {said[0]}")
+        ours = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone()
+        revision = connection.execute("SELECT version_num FROM alembic_version").fetchone() if ours else None
+    if revision is None:
+        raise StoreError(f"{file} is no tuning database: it has no version of a schema")
+    require_known(revision[0], str(file))
+
+
+def _replace_sqlite(source: Path, target: Path) -> None:
+    """``source``, which is whole, in the place of ``target``, which may be damaged or not there."""
+    try:
+        _copy_sqlite(source, target)
+    except (StoreUnavailable, StorageFull):
+        raise
+    except StoreError:
+        # SQLite writes no page of another database into a file that it cannot read.
+        fresh = target.with_name(f"{target.name}.restored")
+        fresh.unlink(missing_ok=True)
+        _copy_sqlite(source, fresh)
+        for end in ("-wal", "-shm", "-journal"):
+            target.with_name(f"{target.name}{end}").unlink(missing_ok=True)
+        fresh.replace(target)
 
 
 def _named(file: Path) -> list[str]:

@@ -35,7 +35,8 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Pruned:
-    """What pruning deleted, or would have: kernels by their ids, entries of the audit log, and blobs."""
+    """What pruning deleted, or would have: kernels by their ids, whose artifacts go with them, entries of the audit
+    log, and what was ``collected``: blobs that had no kernel before."""
 
     kernels: tuple[str, ...]
     audit_entries: int
@@ -61,7 +62,7 @@ def prune(
     if keep_best < 0:
         raise InvalidRequest(f"the number of best kernels that are kept is {keep_best}; it must be 0 or more")
     with db.read() as connection:
-        before = iso(db.now(connection) - older_than_s)
+        before = iso(max(db.now(connection) - older_than_s, 0.0))
         old = AuditRow.at < before
         entries = int(connection.execute(select(func.count()).select_from(AuditRow).where(old)).scalar_one())
         kernels = _prunable(connection, before, keep_best, frozenset(locked))

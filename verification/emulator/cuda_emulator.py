@@ -19,7 +19,7 @@ from tirgemm.expr import evaluate
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size
 from verification.emulator.memory import GuardedMemory, place
 from verification.emulator.operands import KernelCall, decode, encode
-from verification.emulator.precompiled import folder_of
+from verification.emulator.precompiled import folder_of, object_of
 
 _HEADER = Path(__file__).with_name("cuda_on_cpu.h")
 # Fortified, longjmp() refuses the jumps between the threads' stacks.
@@ -118,6 +118,7 @@ def compile_source(source: str, launch: Launch, folder: Path) -> Compiled:
         "-o",
         "kernel.so",
         "kernel.cc",
+        str(object_of(_HEADER.with_suffix(".cc"), _COMPILER)),
     ]
     done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:20000]

@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
 from tests.contract.families import cpu_runner
-from tirgemm.detect import device
+from tirgemm import detect
+from tirgemm.device import Device
 from tirgemm.families.base import Program
 from tirgemm.launch import Launch
+from tirgemm.tuning.build import cpu
+from tirgemm.tuning.build.binary import Binary
 from verification.emulator.operands import KernelCall
+
+if TYPE_CHECKING:
+    from tvm.target import Target
 
 # What says that steps overlap or that a copy passes through registers; it says nothing of what is computed.
 _OVERLAP = {
@@ -33,7 +40,21 @@ _SERIAL, _UNROLLED, _THREAD_BINDING = 0, 3, 4
 
 def run(program: Program, case: KernelCall) -> np.ndarray:
     """D as (batch, m, n) float64, having checked guards, gaps and inputs."""
-    return cpu_runner.run(rebuilt(program), case, device("cpu"))
+    return cpu_runner.call(compiled(program), case)
+
+
+def compiled(program: Program) -> Binary:
+    """What ``program`` means for this machine, little optimised: it runs for milliseconds."""
+    made, optimised = rebuilt(program), cpu.llvm_target
+
+    def target(device: Device) -> Target:
+        from tvm.target import Target
+
+        plain = {"kind": "llvm", **optimised(device).attrs, "opt-level": 1}
+        return Target(plain | {"host": plain})
+
+    with patch.object(cpu, "llvm_target", target):
+        return cpu.compile_program(made, detect.device("cpu"))
 
 
 def rebuilt(program: Program) -> Program:

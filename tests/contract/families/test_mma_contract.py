@@ -5,7 +5,6 @@ What a kernel means is run on this machine: its schedule before instructions tak
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from tvm.tirx import PrimFunc
 
@@ -20,7 +19,7 @@ from tirgemm.families.mma.schedule import SYMBOL, scheduled
 from tirgemm.families.tensorcore.tiling import Tiling
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build import cuda
-from verification.emulator.operands import KernelCall
+from tirgemm.tuning.build.binary import Binary
 
 
 def spelled_out(tiling: Tiling, registers: int) -> PrimFunc:
@@ -39,12 +38,12 @@ class MmaContract(ComputedContract):
 
     @pytest.fixture(autouse=True)
     def meant(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What ``run`` gets is what the kernel means."""
+        """What ``binary`` gets is what the kernel means."""
         self.kernel = programs.kernel
         monkeypatch.setattr(programs, "kernel", spelled_out)
 
-    def run(self, program: Program, case: KernelCall) -> np.ndarray:
-        return gpu_on_cpu.run(program, case)
+    def binary(self, program: Program) -> Binary:
+        return gpu_on_cpu.compiled(program)
 
 
 class TestMmaOnH200(MmaContract):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tests.contract.families import gpu_on_cpu
 from tests.contract.families.family_contract import ComputedContract
 from tirgemm.detect import device
@@ -11,7 +9,7 @@ from tirgemm.families import FAMILIES
 from tirgemm.families.base import Program
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build import cuda
-from verification.emulator.operands import KernelCall
+from tirgemm.tuning.build.binary import Binary
 
 
 class SimtContract(ComputedContract):
@@ -42,8 +40,8 @@ class SimtContract(ComputedContract):
         "36x44x100:f32:nt:ldb=104:alpha",
     )
 
-    def run(self, program: Program, case: KernelCall) -> np.ndarray:
-        return gpu_on_cpu.run(program, case)
+    def binary(self, program: Program) -> Binary:
+        return gpu_on_cpu.compiled(program)
 
     def source(self, program: Program) -> str:
         return cuda.lower(program, self.device.arch)[1]

@@ -5,9 +5,8 @@ What a kernel means is run on this machine: its schedule before instructions tak
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import ClassVar
 
-import numpy as np
 import pytest
 
 from tests.contract.families import gpu_on_cpu
@@ -20,7 +19,7 @@ from tirgemm.families.wmma import program as programs
 from tirgemm.families.wmma.tile import WmmaTiling
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build import cpu, cuda
-from verification.emulator.operands import KernelCall
+from tirgemm.tuning.build.binary import Binary
 
 # Fragments of all warps are tensors of a thread here.
 _STACK_BYTES = 4 * 2**20
@@ -33,10 +32,12 @@ class WmmaContract(ComputedContract):
     small_gemms = SMALL_GEMMS
     random_configs = 1
 
+    cuts: ClassVar[list[tuple[Program, WmmaTiling]]] = []
+    """What every program is cut as, so that its meaning can be run; the programs are shared by tests."""
+
     @pytest.fixture(autouse=True)
-    def meant(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Remember what each program is cut as, so that its meaning can be run."""
-        self.cuts: list[tuple[Program, WmmaTiling]] = []
+    def meant(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Remember what each program is cut as."""
         original = programs.program
 
         def noting(tiling: WmmaTiling) -> Program:
@@ -45,12 +46,10 @@ class WmmaContract(ComputedContract):
 
         monkeypatch.setattr(programs, "program", noting)
         monkeypatch.setattr(cpu, "_MAX_STACK_BYTES", _STACK_BYTES)
-        yield
-        self.cuts.clear()
 
-    def run(self, program: Program, case: KernelCall) -> np.ndarray:
+    def binary(self, program: Program) -> Binary:
         tiling = next(tiling for made, tiling in self.cuts if made is program)
-        return gpu_on_cpu.run(programs.meaning(tiling), case)
+        return gpu_on_cpu.compiled(programs.meaning(tiling))
 
     def source(self, program: Program) -> str:
         return cuda.lower(program, self.device.arch)[1]

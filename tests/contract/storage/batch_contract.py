@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from tests.contract.storage.databases import DEVICE, GEMM, candidate, config, kernel
-from tests.contract.storage.job_queue_contract import FakeClock, QueueFixtures
+from tests.contract.storage.job_queue_contract import KEYS, FakeClock, QueueFixtures
 from tirgemm.errors import InvalidRequest, QueueFull, QuotaExceeded
 from tirgemm.status import Status
+from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS, Budget
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 from tirgemm.tuning_db.access.quotas import Asker
 from tirgemm.tuning_db.queue.batches import BatchBudget, BatchTable, WantedProblem
@@ -46,7 +47,9 @@ class BatchContract(QueueFixtures):
         assert running.status == "running"
         assert batches.batch("nope") is None
 
-    def test_live_jobs_are_joined_and_belong_to_whom_they_did(self, queue: JobQueue, batches: BatchTable) -> None:
+    def test_live_jobs_are_joined_and_belong_to_whom_they_did(
+        self, queue: JobQueue, batches: BatchTable, clock: FakeClock
+    ) -> None:
         job, _ = queue.submit(JobRequest(GEMM.with_(m=3), DEVICE))
         batch = batches.submit([wanted(3, priority=8), wanted(5)], asked=2)
         joined, mine = (next(item.job_id for item in batch.items if item.gemm.m == m) for m in (3, 5))
@@ -59,7 +62,10 @@ class BatchContract(QueueFixtures):
         ended = queue.job(str(mine))
         assert ended is not None
         assert (ended.status, ended.batch_id) == ("cancelled", batch.id)
-        assert batches.cancel(batch.id).cancelled_at == cancelled.cancelled_at, "twice is the same as once"
+        clock.now += 20
+        assert batches.cancel(batch.id) == cancelled, "twice is the same as once"
+        queue.retry(str(mine))
+        assert batches.cancel(batch.id).states == cancelled.states, "but for what was put back"
 
     def test_a_batch_ends_with_its_jobs_and_tells_the_gain(
         self, database: Database, queue: JobQueue, batches: BatchTable, clock: FakeClock
@@ -135,6 +141,29 @@ class BatchContract(QueueFixtures):
         third = self.claimed(queue)
         assert third.request.trials == 103 - 10 - 31, "of the first one 51 are left"
         assert third.request.seconds == pytest.approx(200 - 20 - second.request.seconds)
+
+    def test_what_others_leave_makes_no_search_longer_than_one_may_be(
+        self, queue: JobQueue, batches: BatchTable
+    ) -> None:
+        batches.submit([wanted(m) for m in range(1, 31)], asked=30, budget=BatchBudget(30 * 4096, 30 * 86400.0))
+        for job in queue.jobs()[:-2]:
+            queue.cancel(job.id)
+        limited = queue.claim("w1", KEYS, 5.0, limit=Budget(4096, 14400.0))
+        assert limited is not None
+        assert (limited.request.trials, limited.request.seconds) == (4096, 14400.0)
+        last = self.claimed(queue, "w2").request
+        assert (last.trials, last.seconds) == (MAX_TRIALS, MAX_SECONDS), "what any search may have at most"
+
+    def test_known_kernels_need_no_room_in_the_queue(
+        self, database: Database, queue: JobQueue, batches: BatchTable
+    ) -> None:
+        known = SqlStore(database).put_kernel(kernel())
+        queue.submit(JobRequest(GEMM.with_(m=3), DEVICE))
+        running = self.claimed(queue)
+        queue.submit(JobRequest(GEMM.with_(m=5), DEVICE), max_queued=1)
+        assert queue.release(running.id, "w1")
+        hits = [WantedProblem(JobRequest(GEMM, DEVICE), kernel_id=known.id), wanted(5)]
+        assert batches.submit(hits, asked=2, max_queued=1).states == {"hit": 1, "queued": 1}
 
     def test_a_job_that_starts_again_goes_on_with_what_is_left(
         self, database: Database, queue: JobQueue, batches: BatchTable

@@ -58,6 +58,7 @@ def test_the_served_the_best_and_the_young_stay(database: Database) -> None:
     assert left(database) == {slow, fast, young, build, other}
     assert prune(database, older_than_s=DAY, keep_best=0).kernels == (fast, slow)
     assert prune(database, older_than_s=0.0, keep_best=0).kernels == ()
+    assert prune(database, older_than_s=1e14).kernels == (), "nothing is older than all of time"
     assert len(list(database.blobs.list())) == len(left(database))
 
 

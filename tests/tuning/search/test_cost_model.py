@@ -15,7 +15,6 @@ from tirgemm.tuning.search.cost_model import FAILED, MIN_ROWS, BoostedTrees
 
 GEMM = Gemm(1023, 1021, 1027)
 TOY = Toy()
-CONFIGS = valid_configs(TOY, GEMM)
 
 
 def model(seed: int = 0) -> BoostedTrees:
@@ -23,7 +22,7 @@ def model(seed: int = 0) -> BoostedTrees:
 
 
 def sample(count: int, seed: int) -> list[Config]:
-    return random.Random(seed).sample(CONFIGS, count)
+    return random.Random(seed).sample(valid_configs(TOY, GEMM), count)
 
 
 def failed(config: Config, status: Status) -> Candidate:

@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.toy_family import DEVICE, Toy, simulated_us
+from tests.tuning.search.uniform_model import Uniform
 from tirgemm.config import Knob
 from tirgemm.errors import InvalidRequest
 from tirgemm.families.base import rejected
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.records import Status
-from tirgemm.tuning.search.cost_model import CostModel, Uniform
+from tirgemm.tuning.search.cost_model import CostModel
 from tirgemm.tuning.search.recorded_space import RecordedSpace, Row
 from tirgemm.tuning.search.search import Search, SearchOptions
 

@@ -6,6 +6,7 @@ known of a problem. The device's bound is its roofline, arithmetic or memory, an
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -35,7 +36,7 @@ def headroom(gemm: Gemm, device: Device, regime: Regime, known: KernelRecord | N
     """The share in speed that a search may gain: of the kernel that is ``known`` what its search still expected, else
     by its measured time; without one, by the estimate of the fastest family default. Raises Unsupported."""
     search = known.timings.search if known is not None else None
-    if search is not None and search.expected_gain is not None:
+    if search is not None and search.expected_gain is not None and not math.isnan(search.expected_gain):
         return min(max(search.expected_gain, 0.0), MOST)
     timing = known.timings.of(regime) if known is not None else None
     if timing is not None:
