@@ -218,6 +218,7 @@ def test_openapi_describes_every_error_as_a_problem(shared: Service) -> None:
         "/v1/meta",
         "/healthz",
         "/readyz",
+        "/metrics",
     }
     assert not schema["components"]["schemas"].keys() & {"HTTPValidationError", "ValidationError"}
     assert set(schema["components"]["schemas"]["Problem"]["required"]) == MEMBERS
