@@ -131,8 +131,8 @@ def test_loads_that_the_compiler_did_without_are_told_by_number_and_counted_in_t
         "d[bx * 64 + tx + 4096] = a[bx * 64 + T.bitwise_xor(T.bitwise_xor(tx, 5), 5)]\n"
         "d[bx * 64 + tx + 8192] = a[bx * 64 + tx + 1024]"
     )
-    (found,) = memory_of_program(handmade.program(body), _SQUARE, _H200)
-    loads = [access for access in found.accesses if access.op == "load"]
+    (actual,) = memory_of_program(handmade.program(body), _SQUARE, _H200)
+    loads = [access for access in actual.accesses if access.op == "load"]
     fate = "2 of 3 of 4 bytes are left in the code, and so many of the requests counted"
     assert {access.fate for access in loads} == {fate}
     # Two blocks of two warps with two loads each.

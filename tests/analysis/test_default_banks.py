@@ -85,9 +85,9 @@ def test_every_access_is_counted_and_found_in_the_machine_code(family: str, text
 def test_a_layout_that_conflicts_breaks_its_familys_claim(
     family: str, text: str, changes: tuple[tuple[str, Value], ...]
 ) -> None:
-    found = broken(family, analyses(family, text, changes))
-    assert any(access.op == "ldmatrix" for access in found)
-    assert all(access.example is not None for access in found)
+    actual = broken(family, analyses(family, text, changes))
+    assert any(access.op == "ldmatrix" for access in actual)
+    assert all(access.example is not None for access in actual)
 
 
 def test_the_articles_padding_frees_loads_and_not_stores() -> None:

@@ -58,10 +58,15 @@ def compiled() -> Explanation:
 
 
 def test_the_whole_is_json_and_says_what_was_read(compiled: Explanation) -> None:
-    found = json.loads(json.dumps(compiled.to_json(), allow_nan=False))
-    assert (found["gemm"], found["family"], found["compiled"], found["default"]) == (str(SMALL), "simt", True, True)
-    (kernel,) = found["kernels"]
-    assert found["main"] == kernel["symbol"]
+    document = json.loads(json.dumps(compiled.to_json(), allow_nan=False))
+    assert (document["gemm"], document["family"], document["compiled"], document["default"]) == (
+        str(SMALL),
+        "simt",
+        True,
+        True,
+    )
+    (kernel,) = document["kernels"]
+    assert document["main"] == kernel["symbol"]
     assert kernel["resources"]["registers"] > 0
     assert kernel["opcodes"]["units"]["fp32"] > 0
     conflicting = [a for a in kernel["memory"]["accesses"] if a["conflicts"]]
@@ -71,18 +76,18 @@ def test_the_whole_is_json_and_says_what_was_read(compiled: Explanation) -> None
 
 
 def test_the_mix_as_run_is_in_the_report_the_document_and_the_page() -> None:
-    found = explained(Gemm.parse("256x256x512:f32:nt"))
-    mix = found.main.opcodes
+    explanation = explained(Gemm.parse("256x256x512:f32:nt"))
+    mix = explanation.main.opcodes
     assert mix is not None
-    told = found.to_json()["kernels"][0]["opcodes"]
+    told = explanation.to_json()["kernels"][0]["opcodes"]
     assert told["executed_units"] == dict(mix.executed_units)
     assert told["executed_opcodes"]["FFMA"] > told["units"]["fp32"], "the main loop turns"
     assert max(told["turns"].values()) > 1
     assert told["once"] == []
-    (section,) = (part for part in sections(Report(found)) if part.title == "Opcodes")
+    (section,) = (part for part in sections(Report(explanation)) if part.title == "Opcodes")
     assert any(line.startswith(f"as run: {mix.executed:,} instructions") for line in section.lines)
     assert any(line.startswith("loops turn: ") for line in section.lines)
-    assert f"{mix.executed:,} instructions of a warp" in page(Report(found))
+    assert f"{mix.executed:,} instructions of a warp" in page(Report(explanation))
 
 
 def test_the_share_reached_is_of_the_ceiling_that_binds(compiled: Explanation) -> None:
@@ -111,20 +116,20 @@ def test_the_kernel_that_multiplies_is_known_without_machine_code(family: str) -
     gemm = Gemm.parse("255x253x131:f16:nn")
     device = H200 if family == "wgmma" else A100
     config = chosen(gemm, device, family)
-    written, found = (explain(gemm, config, device, compiled=compiled) for compiled in (False, True))
-    assert len(found.kernels) > 1, "an operand is repacked first"
-    assert written.main.symbol == found.main.symbol == f"{family}_gemm_kernel"
+    written, actual = (explain(gemm, config, device, compiled=compiled) for compiled in (False, True))
+    assert len(actual.kernels) > 1, "an operand is repacked first"
+    assert written.main.symbol == actual.main.symbol == f"{family}_gemm_kernel"
 
 
 def test_waves_of_a_persistent_kernel_are_of_its_tiles() -> None:
-    found = explained(Gemm.parse("4096x4096x4096:bf16:nt"), "wgmma", "cluster_m=1,cluster_n=1")
-    waves, cut = found.main.waves, found.cut
+    explanation = explained(Gemm.parse("4096x4096x4096:bf16:nt"), "wgmma", "cluster_m=1,cluster_n=1")
+    waves, cut = explanation.main.waves, explanation.cut
     assert waves is not None
     assert cut is not None
     assert cut.tiles == 4096 * 4096 // (cut.m * cut.n)
     assert (waves.items, waves.slots) == (cut.tiles, H200.units)
-    assert found.main.blocks <= H200.units
-    traffic = next(c for c in found.roofline.ceilings if c.name == "l2") if found.roofline else None
+    assert explanation.main.blocks <= H200.units
+    traffic = next(c for c in explanation.roofline.ceilings if c.name == "l2") if explanation.roofline else None
     assert traffic is not None
     moved = 4096 * 4096 * 2 * (4096 // cut.m + 4096 // cut.n + 1)
     assert traffic.amount == moved, "every tile of A and B once a tile of D, D once"
@@ -132,13 +137,13 @@ def test_waves_of_a_persistent_kernel_are_of_its_tiles() -> None:
 
 def test_tiles_that_a_cluster_takes_together_are_counted_in_groups() -> None:
     gemm = Gemm.parse("1024x1024x1024:f16:nt")
-    found = explained(gemm, "wgmma", "cluster_m=2")
-    assert found.main.waves is not None
-    assert found.cut is not None
-    assert found.main.waves.items * 2 == found.cut.tiles
-    words = f"{found.main.waves.items} groups of 2 tiles over {found.main.waves.slots} at a time"
-    assert any(words in note for note in sections(Report(found))[0].notes)
-    (waves,) = (drawing.svg for drawing in drawings(found) if drawing.title == "Waves over the SMs")
+    explanation = explained(gemm, "wgmma", "cluster_m=2")
+    assert explanation.main.waves is not None
+    assert explanation.cut is not None
+    assert explanation.main.waves.items * 2 == explanation.cut.tiles
+    words = f"{explanation.main.waves.items} groups of 2 tiles over {explanation.main.waves.slots} at a time"
+    assert any(words in note for note in sections(Report(explanation))[0].notes)
+    (waves,) = (drawing.svg for drawing in drawings(explanation) if drawing.title == "Waves over the SMs")
     assert "groups of 2 tiles in 1 wave of" in waves
     assert "at a time on each" not in waves, "slots are clusters here, not blocks of an SM"
 
@@ -159,16 +164,16 @@ def test_a_default_is_the_one_of_its_regime(monkeypatch: pytest.MonkeyPatch) -> 
     sustained = family.default(SMALL, A100, "sustained")
     isolated = sustained.with_(pad=0)
     monkeypatch.setattr(type(family), "default", lambda *a: isolated if a[-1] == "isolated" else sustained)
-    found = [explain(SMALL, isolated, A100, compiled=False, regime=regime) for regime in ("sustained", "isolated")]
-    assert [each.default for each in found] == [False, True]
+    actual = [explain(SMALL, isolated, A100, compiled=False, regime=regime) for regime in ("sustained", "isolated")]
+    assert [each.default for each in actual] == [False, True]
 
 
 def test_a_range_is_explained_at_its_largest_or_where_told() -> None:
     ranged = Gemm.parse("1..513x67x31:f16:nt")
     config = chosen(ranged, A100, "simt")
-    found = [explain(ranged, config, A100, m=m, compiled=False) for m in (0, 1)]
-    assert [each.m for each in found] == [513, 1]
-    assert found[0].main.blocks > found[1].main.blocks
+    actual = [explain(ranged, config, A100, m=m, compiled=False) for m in (0, 1)]
+    assert [each.m for each in actual] == [513, 1]
+    assert actual[0].main.blocks > actual[1].main.blocks
 
 
 @pytest.mark.parametrize("width", [4, 8, 16])
@@ -235,12 +240,12 @@ class Elements(HTMLParser):
 
 def test_the_page_is_whole_and_takes_nothing_from_elsewhere(compiled: Explanation) -> None:
     text = page(Report(compiled, "<id>"))
-    found = Elements()
-    found.feed(text)
-    assert not found.open
-    assert not {"script", "link", "img", "iframe", "object"} & set(found.tags)
-    assert not [name for name, _ in found.attributes if name.startswith("on") or name in ("src", "xlink:href")]
-    assert all((value or "").startswith("#") for name, value in found.attributes if name == "href")
+    actual = Elements()
+    actual.feed(text)
+    assert not actual.open
+    assert not {"script", "link", "img", "iframe", "object"} & set(actual.tags)
+    assert not [name for name, _ in actual.attributes if name.startswith("on") or name in ("src", "xlink:href")]
+    assert all((value or "").startswith("#") for name, value in actual.attributes if name == "href")
     assert "url(" not in text
     assert "@import" not in text
     assert "prefers-color-scheme:dark" in text
@@ -250,43 +255,46 @@ def test_the_page_is_whole_and_takes_nothing_from_elsewhere(compiled: Explanatio
 
 @pytest.mark.parametrize("family", ["simt", "wgmma"])
 def test_the_page_has_the_pictures(family: str, compiled: Explanation) -> None:
-    found = compiled if family == "simt" else explained(Gemm.parse("512x512x512:f16:nt"), "wgmma")
-    titles = [drawing.title for drawing in drawings(found)]
+    actual = compiled if family == "simt" else explained(Gemm.parse("512x512x512:f16:nt"), "wgmma")
+    titles = [drawing.title for drawing in drawings(actual)]
     wanted = ["Roofline", "Waves over the SMs", "Banks: ", "The shared tile of A"]
     wanted += ["The copy of A"] if family == "simt" else ["The box of a"]
     for want in wanted:
         assert any(title.startswith(want) for title in titles), (want, titles)
-    assert all(drawing.svg.startswith("<svg") and drawing.words for drawing in drawings(found))
+    assert all(drawing.svg.startswith("<svg") and drawing.words for drawing in drawings(actual))
 
 
 def test_what_wgmma_copies_without_tma_has_its_map() -> None:
-    found = explained(Gemm.parse("512x512x516:f16:nt"), "wgmma", "load=copy", compiled=False)
-    titles = [drawing.title for drawing in drawings(found)]
+    explanation = explained(Gemm.parse("512x512x516:f16:nt"), "wgmma", "load=copy", compiled=False)
+    titles = [drawing.title for drawing in drawings(explanation)]
     assert "The copy of A" in titles
     assert not [title for title in titles if title.startswith("The box of a")]
-    tile = shared_tile(found.gemm, found.config, found.device)
+    tile = shared_tile(explanation.gemm, explanation.config, explanation.device)
     assert tile is not None
     assert tile.copy is not None
-    copies, owner = copies_of(plan(found.gemm, found.config, found.device.units), "a"), tile.copy.owner()
+    copies, owner = (
+        copies_of(plan(explanation.gemm, explanation.config, explanation.device.units), "a"),
+        tile.copy.owner(),
+    )
     for thread in range(COPYING_THREADS):
         first = copies.column(thread)
         assert (owner[copies.row(thread), first : first + copies.elements] == thread).all()
 
 
 def test_tmas_box_stands_where_a_map_of_threads_and_values_would_and_says_so() -> None:
-    found = explained(Gemm.parse("512x512x512:f16:nt"), "wgmma", compiled=False)
-    (box,) = (drawing for drawing in drawings(found) if drawing.title.startswith("The box of"))
+    explanation = explained(Gemm.parse("512x512x512:f16:nt"), "wgmma", compiled=False)
+    (box,) = (drawing for drawing in drawings(explanation) if drawing.title.startswith("The box of"))
     assert "no thread-value map" in box.words
     assert "bytes each, 128-byte swizzle" in box.svg
-    told = found.to_json()["kernels"][0]["boxes"]
+    told = explanation.to_json()["kernels"][0]["boxes"]
     assert {"a", "b", "d"} <= {each["tensor"] for each in told}
     assert all(each["row_bytes"] == each["columns"] * each["element_bytes"] for each in told)
 
 
 def test_the_shared_tile_is_shown_plain_padded_and_permuted() -> None:
     gemm = Gemm.parse("1024x1024x1024:f16:nt")
-    found = explain(gemm, chosen(gemm, A100, "mma"), A100, compiled=False)
-    tile = next(drawing.svg for drawing in drawings(found) if drawing.title.startswith("The shared tile"))
+    explanation = explain(gemm, chosen(gemm, A100, "mma"), A100, compiled=False)
+    tile = next(drawing.svg for drawing in drawings(explanation) if drawing.title.startswith("The shared tile"))
     assert re.findall(r">(plain rows|padded|permuted, as here): ", tile) == [
         "plain rows",
         "padded",
@@ -309,12 +317,12 @@ def measured(config: Config, **medians: float) -> Candidate:
 def test_the_runner_up_is_the_fastest_of_those_measured_alike() -> None:
     config = family_named("simt").default(SMALL, A100, "sustained")
     near, far = config.with_(raster=4), config.with_(raster=8, unroll=16)
-    found = rivals_of(
+    rivals = rivals_of(
         record(config, Timings()), [measured(config, search=5), measured(near, search=6), measured(far, search=5.5)]
     )
-    assert found.runner_up is not None
-    assert (found.runner_up.us, found.runner_up.reason) == (5.5, "search")
-    assert {d.knob for d in found.runner_up.differences} == {"raster", "unroll"}
+    assert rivals.runner_up is not None
+    assert (rivals.runner_up.us, rivals.runner_up.reason) == (5.5, "search")
+    assert {d.knob for d in rivals.runner_up.differences} == {"raster", "unroll"}
     again = [
         measured(config, search=5, selection=7),
         measured(near, search=6, selection=6.9),
@@ -334,10 +342,10 @@ def test_the_runner_up_is_the_fastest_of_those_measured_alike() -> None:
 
 def test_a_kernel_without_records_has_no_runner_up_and_says_what_it_knows() -> None:
     config = family_named("simt").default(SMALL, A100, "sustained")
-    found = rivals_of(record(config, Timings(search=SearchSummary(pruned={"lanes": 3}))), [])
-    assert found.runner_up is None
-    assert [(p.rule, p.count, p.sentence, p.config) for p in found.pruned] == [("lanes", 3, "", None)]
-    assert json.loads(json.dumps(found.to_json()))["pruned"][0]["config"] is None
+    rivals = rivals_of(record(config, Timings(search=SearchSummary(pruned={"lanes": 3}))), [])
+    assert rivals.runner_up is None
+    assert [(p.rule, p.count, p.sentence, p.config) for p in rivals.pruned] == [("lanes", 3, "", None)]
+    assert json.loads(json.dumps(rivals.to_json()))["pruned"][0]["config"] is None
 
 
 def test_a_recorded_time_of_a_config_is_the_last_of_its_regime() -> None:
@@ -369,8 +377,8 @@ def test_the_command_prints_a_report_or_one_document_and_writes_the_page(
     assert re.search(r"\[1\] stores of a_tile: lane \d+ at byte \d+ and lane \d+ at byte \d+ want words", out)
     file = tmp_path / "page.html"
     code, out, err = run(capsys, tmp_path, *options, "--config", "pad=0", "--html", str(file), "--json")
-    found = json.loads(out)
-    assert (code, err, found["html"], found["config"]["pad"], found["default"]) == (0, "", str(file), 0, False)
+    document = json.loads(out)
+    assert (code, err, document["html"], document["config"]["pad"], document["default"]) == (0, "", str(file), 0, False)
     assert file.read_text().startswith("<!doctype html>")
     assert not (tmp_path / "data").exists(), "explaining a config makes no data folder"
 

@@ -35,8 +35,8 @@ def test_what_figures_of_cp_async_mean_on_sm_90a_is_said(family: str, arch: str,
 def test_the_example_of_a_copy_through_l1_has_the_passes_of_what_it_reads() -> None:
     """Rows of B begin within L1's lines: what is written has no conflicts, what is read has two words of some banks."""
     gemm = Gemm.parse("511x513x515:f32:nn")
-    found = explain(gemm, chosen(gemm, H200, "simt", "pipeline=async3"), H200)
-    copies = [a for a in found.main.memory.accesses if (a.op, a.space, a.width) == ("copy", "shared", 4)]
+    explanation = explain(gemm, chosen(gemm, H200, "simt", "pipeline=async3"), H200)
+    copies = [a for a in explanation.main.memory.accesses if (a.op, a.space, a.width) == ("copy", "shared", 4)]
     for access in copies:
         assert access.example is not None
         assert sum(passes for *_, passes in access.example.phases) * access.requests >= access.wavefronts

@@ -33,7 +33,7 @@ GEMMS = ("1024x1024x1024:f16:nt", "1023x1021x1027:f16:nn")
 SECONDS = 2.0
 
 
-def broken(found: Explanation, claims: frozenset[tuple[str, str]]) -> list[str]:
+def broken(actual: Explanation, claims: frozenset[tuple[str, str]]) -> list[str]:
     """A sentence for each claim that ``found`` does not bear out: the two lanes that collide, or that there is no such
     access at all."""
     said = []
@@ -41,7 +41,7 @@ def broken(found: Explanation, claims: frozenset[tuple[str, str]]) -> list[str]:
         # An operand that was repacked first is still its own.
         mine = [
             a
-            for kernel in found.kernels
+            for kernel in actual.kernels
             for a in kernel.memory.accesses
             if (a.space, a.op) == ("shared", op) and a.operand.partition("_")[0] == operand
         ]
@@ -67,13 +67,13 @@ def test_a_default_is_explained_whole_and_keeps_its_claims(name: str, arch: str,
     if (reason := family.supports(gemm, device)) is not None:
         pytest.skip(reason)
     config = family.default(gemm, device, "sustained")
-    found = driver.explain(gemm, config, device)
-    assert not found.unknown, "everything is counted, and in the machine code"
-    assert found.compiled
-    assert found.default
-    assert found.roofline is not None
-    assert all(k.occupancy and k.waves and k.opcodes and k.resources for k in found.kernels)
-    assert not broken(found, CLAIMS.get(name, frozenset()))
+    explanation = driver.explain(gemm, config, device)
+    assert not explanation.unknown, "everything is counted, and in the machine code"
+    assert explanation.compiled
+    assert explanation.default
+    assert explanation.roofline is not None
+    assert all(k.occupancy and k.waves and k.opcodes and k.resources for k in explanation.kernels)
+    assert not broken(explanation, CLAIMS.get(name, frozenset()))
 
 
 @pytest.mark.timing
@@ -121,13 +121,13 @@ def test_every_gpu_family_has_claims_and_x86_none() -> None:
 )
 def test_a_planted_conflict_breaks_the_claim_and_names_two_lanes(name: str, knobs: str, claim: tuple[str, str]) -> None:
     gemm, device = Gemm.parse("1024x1024x1024:f16:nt"), named_device("sm_80")
-    found = driver.explain(gemm, driver.chosen(gemm, device, name, knobs), device, compiled=False)
-    said = broken(found, frozenset({claim}))
+    explanation = driver.explain(gemm, driver.chosen(gemm, device, name, knobs), device, compiled=False)
+    said = broken(explanation, frozenset({claim}))
     assert said
     assert all("want words" in sentence for sentence in said)
 
 
 def test_a_claim_of_an_access_that_is_not_there_is_broken() -> None:
     gemm, device = Gemm.parse("1024x1024x1024:f16:nt"), named_device("sm_80")
-    found = driver.explain(gemm, driver.chosen(gemm, device, "simt"), device, compiled=False)
-    assert broken(found, frozenset({("ldmatrix", "a")})) == ["no ldmatrix of a is counted"]
+    explanation = driver.explain(gemm, driver.chosen(gemm, device, "simt"), device, compiled=False)
+    assert broken(explanation, frozenset({("ldmatrix", "a")})) == ["no ldmatrix of a is counted"]

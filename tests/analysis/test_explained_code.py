@@ -31,11 +31,11 @@ def explained(**options: Any) -> Explanation:
 
 
 def test_as_written_says_so_and_names_what_it_lacks() -> None:
-    found = explained(compiled=False)
-    assert (found.compiled, found.code) == (False, AS_WRITTEN)
-    assert [each.name for each in found.unknown] == ["roofline", "occupancy and waves"]
-    assert (found.main.occupancy, found.main.opcodes, found.main.resources) == (None, None, None)
-    titles = [part.title for part in sections(Report(found))]
+    explanation = explained(compiled=False)
+    assert (explanation.compiled, explanation.code) == (False, AS_WRITTEN)
+    assert [each.name for each in explanation.unknown] == ["roofline", "occupancy and waves"]
+    assert (explanation.main.occupancy, explanation.main.opcodes, explanation.main.resources) == (None, None, None)
+    titles = [part.title for part in sections(Report(explanation))]
     assert "Shared memory" in titles
     assert "Opcodes" not in titles
     assert "Not in these figures" in titles
@@ -46,10 +46,10 @@ def test_without_a_compiler_it_is_as_written_and_says_why(monkeypatch: pytest.Mo
         raise MissingExtra("compiling for a GPU needs NVRTC: pip install 'tirgemm[cuda]'")
 
     monkeypatch.setattr("tirgemm.tuning.build.cuda.compile_source", absent)
-    found = explained()
-    assert not found.compiled
-    assert "machine code: compiling for a GPU needs NVRTC" in str(found.unknown[0])
-    assert found.code == AS_WRITTEN
+    explanation = explained()
+    assert not explanation.compiled
+    assert "machine code: compiling for a GPU needs NVRTC" in str(explanation.unknown[0])
+    assert explanation.code == AS_WRITTEN
 
 
 def test_without_a_disassembler_it_is_as_written_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,9 +57,9 @@ def test_without_a_disassembler_it_is_as_written_and_says_why(monkeypatch: pytes
         raise MissingExtra("reading machine code needs nvdisasm")
 
     monkeypatch.setattr("tirgemm.analysis.explanation.disassemble", absent)
-    found = explained()
-    assert not found.compiled
-    assert "machine code: reading machine code needs nvdisasm" in map(str, found.unknown)
+    explanation = explained()
+    assert not explanation.compiled
+    assert "machine code: reading machine code needs nvdisasm" in map(str, explanation.unknown)
 
 
 def test_what_spills_is_explained_as_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:

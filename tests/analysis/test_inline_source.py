@@ -11,9 +11,9 @@ _HEAD = "__forceinline__ __device__ void f"
 
 
 def read(parameters: str, body: str) -> InlineFunction:
-    found = function("f", f"{_HEAD}({parameters}) {{\n{body}\n}}\n")
-    assert found is not None
-    return found
+    actual = function("f", f"{_HEAD}({parameters}) {{\n{body}\n}}\n")
+    assert actual is not None
+    return actual
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def test_an_instruction_is_read_with_its_operands(body: str, instruction: Inline
 
 
 def test_plain_accesses_are_read() -> None:
-    found = read("void* to, const void* from", "*(float2*)to = *(const float2*)from;")
-    assert found.instructions == (InlineAccess("store", "", 8, _TO), InlineAccess("load", "", 8, _FROM))
-    found = read("void* to, unsigned x", "*reinterpret_cast<uint4*>(to) = make_uint4(x, x, x, x);")
-    assert found.instructions == (InlineAccess("store", "", 16, _TO),)
+    actual = read("void* to, const void* from", "*(float2*)to = *(const float2*)from;")
+    assert actual.instructions == (InlineAccess("store", "", 8, _TO), InlineAccess("load", "", 8, _FROM))
+    actual = read("void* to, unsigned x", "*reinterpret_cast<uint4*>(to) = make_uint4(x, x, x, x);")
+    assert actual.instructions == (InlineAccess("store", "", 16, _TO),)
     assert read("void* to", "*(matrix*)to = 0;").unknown == ("*(matrix*)to",)
 
 
@@ -80,8 +80,8 @@ def test_instructions_without_addresses_touch_nothing() -> None:
     ],
 )
 def test_what_is_not_understood_is_named(line: str) -> None:
-    found = read("void* to, int x", f'asm volatile("{line}" :: "r"(to), "r"(x));')
-    assert found.unknown == (line.split(maxsplit=1)[0],)
+    actual = read("void* to, int x", f'asm volatile("{line}" :: "r"(to), "r"(x));')
+    assert actual.unknown == (line.split(maxsplit=1)[0],)
 
 
 def test_a_function_that_is_not_there_is_none() -> None:

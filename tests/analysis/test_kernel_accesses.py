@@ -24,13 +24,13 @@ _SYNC = 'T.evaluate(T.tvm_storage_sync("shared"))'
 
 
 def analysed(body: str, *, compiled: bool = False, **kernel: Any) -> KernelAnalysis:
-    (found,) = memory_of_program(handmade.program(body, **kernel), _GEMM, _H200, compiled=compiled)
-    return found
+    (actual,) = memory_of_program(handmade.program(body, **kernel), _GEMM, _H200, compiled=compiled)
+    return actual
 
 
 def shared(analysis: KernelAnalysis, op: str) -> AccessReport:
-    (found,) = [a for a in analysis.accesses if a.space == "shared" and a.op == op]
-    return found
+    (actual,) = [a for a in analysis.accesses if a.space == "shared" and a.op == op]
+    return actual
 
 
 # Two blocks of two warps: four requests.

@@ -188,9 +188,9 @@ def test_pictures_of_nothing_are_refused(draw: Callable[[], object], reason: str
 def test_a_box_shows_where_the_swizzle_puts_each_part_of_a_row() -> None:
     tips = [each.text or "" for each in parsed(box_picture(Box("a", 16, 64, 2, 3))).iter(f"{SVG}title")]
     at = {
-        (int(found[1]), int(found[2]) // 8): int(found[3]) % 128 // 16
+        (int(actual[1]), int(actual[2]) // 8): int(actual[3]) % 128 // 16
         for tip in tips
-        if (found := re.match(r"row (\d+), elements (\d+)-\d+: byte (\d+) of the box", tip))
+        if (actual := re.match(r"row (\d+), elements (\d+)-\d+: byte (\d+) of the box", tip))
     }
     # The 128-byte swizzle exchanges the 16-byte parts of a row by the row's number in eight.
     assert at == {(row, part): part ^ row % 8 for row in range(16) for part in range(8)}

@@ -77,30 +77,30 @@ def test_a_proof_says_what_the_slow_model_says_and_its_collision_is_real(case: t
         assert proof.conflict_free == ("conflict-free" in str(proof))
         if proof.collision is None:
             continue
-        found = proof.collision
+        actual = proof.collision
         words = []
-        for lane, (row, column), address in zip(found.lanes, found.elements, found.addresses, strict=True):
-            assert pattern.rows[found.request, lane] == row
-            assert pattern.columns[found.request, lane] == column
+        for lane, (row, column), address in zip(actual.lanes, actual.elements, actual.addresses, strict=True):
+            assert pattern.rows[actual.request, lane] == row
+            assert pattern.columns[actual.request, lane] == column
             assert layout.byte_offset(row, column) == address
             mine = {(address + byte) // 4 for byte in range(pattern.access.width)}
-            words.append({word for word in mine if word % 32 == found.bank})
+            words.append({word for word in mine if word % 32 == actual.bank})
         assert all(words)
         assert not words[0] & words[1]
-        assert found.wavefronts > found.fewest
+        assert actual.wavefronts > actual.fewest
 
 
 @settings(max_examples=25, deadline=None)
 @given(cases())
 def test_the_pad_that_is_found_is_the_smallest_that_serves(case: tuple[Layout, list[Pattern]]) -> None:
     layout, patterns = case
-    found = smallest_pad(layout, patterns)
-    for pad in range(64 if found is None else found.pad):
+    actual = smallest_pad(layout, patterns)
+    for pad in range(64 if actual is None else actual.pad):
         shorter = Layout.padded(layout.rows, layout.columns, 2, pad)
         torn = any(unserved(shorter, pattern) for pattern in patterns)
         assert torn or not all(free_by_hand(shorter, pattern) for pattern in patterns)
-    if found is not None:
-        assert all(free_by_hand(found, pattern) for pattern in patterns)
+    if actual is not None:
+        assert all(free_by_hand(actual, pattern) for pattern in patterns)
 
 
 @settings(max_examples=15, deadline=None)
@@ -109,11 +109,11 @@ def test_the_swizzle_that_is_found_serves_and_takes_no_more_bytes(
     case: tuple[Layout, list[Pattern]], rotate: bool
 ) -> None:
     layout, patterns = case
-    found = find_swizzle(layout, patterns, rotate=rotate)
-    assert found is not None, "tiles of these sizes have one"
-    assert isinstance(found.permutation, Rotation if rotate else Swizzle)
-    assert found.nbytes == layout.rows * layout.columns * 2
-    assert all(free_by_hand(found, pattern) for pattern in patterns)
+    actual = find_swizzle(layout, patterns, rotate=rotate)
+    assert actual is not None, "tiles of these sizes have one"
+    assert isinstance(actual.permutation, Rotation if rotate else Swizzle)
+    assert actual.nbytes == layout.rows * layout.columns * 2
+    assert all(free_by_hand(actual, pattern) for pattern in patterns)
 
 
 def test_a_claim_with_one_planted_conflict_is_refuted() -> None:

@@ -66,10 +66,10 @@ def read(cubin: bytes) -> dict[str, Resources]:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a"])
 def test_cubin_says_what_ptxas_said(arch: str) -> None:
     cubin = planted(arch)
-    found = read(cubin.data)
-    assert set(found) == set(cubin.resources)
+    actual = read(cubin.data)
+    assert set(actual) == set(cubin.resources)
     for name, said in cubin.resources.items():
-        own = found[name]
+        own = actual[name]
         assert (own.registers, own.stack_bytes, own.shared_bytes) == (
             said.registers,
             said.stack_bytes,
@@ -79,15 +79,15 @@ def test_cubin_says_what_ptxas_said(arch: str) -> None:
 
 
 def test_planted_spill_is_seen_and_told_from_an_indexed_array() -> None:
-    found = read(planted("sm_90a").data)
-    assert found["spills"].spill_bytes > 0
-    assert found["spills"].local_store_bytes == found["spills"].local_load_bytes == 0
-    assert found["indexes"].spill_bytes == 0
-    assert found["indexes"].local_store_bytes > 0
-    assert found["indexes"].local_load_bytes > 0
-    assert found["shares"].shared_bytes == 1200
-    assert found["shares"].barriers == 1
-    assert found["shares"].stack_bytes == 0
+    actual = read(planted("sm_90a").data)
+    assert actual["spills"].spill_bytes > 0
+    assert actual["spills"].local_store_bytes == actual["spills"].local_load_bytes == 0
+    assert actual["indexes"].spill_bytes == 0
+    assert actual["indexes"].local_store_bytes > 0
+    assert actual["indexes"].local_load_bytes > 0
+    assert actual["shares"].shared_bytes == 1200
+    assert actual["shares"].barriers == 1
+    assert actual["shares"].stack_bytes == 0
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -113,12 +113,12 @@ def test_disassembly_is_all_that_the_disassembler_tells(arch: str, tmp_path: Pat
 def test_kernels_of_families_take_what_their_build_reports(family: str, text: str) -> None:
     gemm = Gemm.parse(text)
     binary = build(gemm, family_named(family).default(gemm, H200, "sustained"), H200)
-    found = read(binary.data)
-    main = next(found[kernel.symbol] for kernel in binary.launch.kernels if "gemm" in kernel.symbol)
+    actual = read(binary.data)
+    main = next(actual[kernel.symbol] for kernel in binary.launch.kernels if "gemm" in kernel.symbol)
     assert main.registers == binary.resources["registers"]
-    assert sum(r.spill_bytes for r in found.values()) == binary.resources["spill_bytes"] == 0
+    assert sum(r.spill_bytes for r in actual.values()) == binary.resources["spill_bytes"] == 0
     for kernel in binary.launch.kernels:
-        occupancy = occupancy_of(kernel, found[kernel.symbol], H200)
+        occupancy = occupancy_of(kernel, actual[kernel.symbol], H200)
         assert 0 < occupancy.share <= 1
         declared = {k.name: k.max_threads for k in kernels(binary.data)}
         assert declared[kernel.symbol] == occupancy.threads
@@ -159,9 +159,9 @@ def test_occupancy_is_the_calculators_and_names_its_limit(
     bound: tuple[str, ...],
 ) -> None:
     launch = KernelLaunch("k", (), block=(threads, 1, 1), shared_bytes=dynamic)
-    found = occupancy_of(launch, taking(registers, static), named_device(arch))
-    assert (found.blocks, found.bound_by) == (blocks, bound)
-    assert found.share == pytest.approx(share)
+    actual = occupancy_of(launch, taking(registers, static), named_device(arch))
+    assert (actual.blocks, actual.bound_by) == (blocks, bound)
+    assert actual.share == pytest.approx(share)
 
 
 def test_occupancy_is_that_of_the_vendors_header(tmp_path: Path) -> None:
@@ -202,15 +202,15 @@ def test_occupancy_is_that_of_the_vendors_header(tmp_path: Path) -> None:
         lines.append(" ".join(map(str, fields)))
     done = subprocess.run([str(program)], input="\n".join(lines), check=True, capture_output=True, text=True)
     expected = [int(word) for word in done.stdout.split()]
-    found = []
+    actual = []
     for device, threads, registers, static, dynamic, barriers in cases:
         launch = KernelLaunch("k", (), block=(threads, 1, 1), shared_bytes=dynamic)
         taken = Resources("k", registers, 0, 0, 0, 0, 0, static, barriers)
         try:
-            found.append(occupancy_of(launch, taken, device).blocks)
+            actual.append(occupancy_of(launch, taken, device).blocks)
         except AnalysisFailed:
-            found.append(0)
-    wrong = [(case, e, f) for case, e, f in zip(cases, expected, found, strict=True) if e != f]
+            actual.append(0)
+    wrong = [(case, e, f) for case, e, f in zip(cases, expected, actual, strict=True) if e != f]
     assert not wrong, wrong[:3]
     assert len(set(expected)) > 8
 
@@ -255,24 +255,24 @@ def test_kernel_of_which_no_block_fits_is_refused_with_its_limit() -> None:
 
 def test_waves_tail_and_loss() -> None:
     launch = KernelLaunch("k", (), grid=(32, 32, 1), block=(256, 1, 1))
-    found = waves_of(launch, occupancy_of(launch, taking(128), H200), H200)
-    assert (found.items, found.slots, found.turns, found.tail) == (1024, 264, 4, 232)
-    assert found.waves == pytest.approx(1024 / 264)
-    assert found.loss == pytest.approx(1 - 1024 / (4 * 264))
-    assert found.idle_units == 0
+    waves = waves_of(launch, occupancy_of(launch, taking(128), H200), H200)
+    assert (waves.items, waves.slots, waves.turns, waves.tail) == (1024, 264, 4, 232)
+    assert waves.waves == pytest.approx(1024 / 264)
+    assert waves.loss == pytest.approx(1 - 1024 / (4 * 264))
+    assert waves.idle_units == 0
 
 
 def test_one_block_more_than_the_slots_costs_a_turn() -> None:
     for blocks, turns, tail in ((132, 1, 132), (133, 2, 1), (1, 1, 1), (264, 2, 132)):
         launch = KernelLaunch("k", (), grid=(blocks, 1, 1), block=(384, 1, 1), shared_bytes=200 * 1024)
-        found = waves_of(launch, occupancy_of(launch, taking(168), H200), H200)
-        assert (found.turns, found.tail) == (turns, tail)
+        waves = waves_of(launch, occupancy_of(launch, taking(168), H200), H200)
+        assert (waves.turns, waves.tail) == (turns, tail)
 
 
 def test_persistent_kernel_turns_over_its_tiles() -> None:
     launch = KernelLaunch("k", (), grid=(128, 1, 1), block=(384, 1, 1), shared_bytes=200 * 1024)
-    found = waves_of(launch, occupancy_of(launch, taking(168), H200), H200, tiles=1000)
-    assert (found.slots, found.turns, found.tail) == (128, 8, 1000 - 7 * 128)
+    waves = waves_of(launch, occupancy_of(launch, taking(168), H200), H200, tiles=1000)
+    assert (waves.slots, waves.turns, waves.tail) == (128, 8, 1000 - 7 * 128)
 
 
 @pytest.mark.parametrize(
@@ -283,8 +283,8 @@ def test_clusters_leave_idle_what_the_driver_counted(cluster: int, clusters: int
     launch = KernelLaunch(
         "k", (), grid=(cluster * 100, 1, 1), block=(384, 1, 1), cluster=(cluster, 1, 1), shared_bytes=200 * 1024
     )
-    found = waves_of(launch, occupancy_of(launch, taking(168), H200), H200)
-    assert (found.slots, found.idle_units, found.items) == (clusters, idle, 100)
+    waves = waves_of(launch, occupancy_of(launch, taking(168), H200), H200)
+    assert (waves.slots, waves.idle_units, waves.items) == (clusters, idle, 100)
 
 
 def test_grids_in_m_are_evaluated() -> None:
@@ -317,9 +317,9 @@ def test_smaller_chips_hold_clusters_in_proportion() -> None:
 
 def test_edges_of_tiles_are_counted() -> None:
     assert coverage(4096, 4096, 4096, (128, 128, 64)) == coverage(128, 128, 64, (128, 128, 64)).__class__(1024, 0.0)
-    found = coverage(129, 127, 65, (128, 128, 64), batch=3)
-    assert found.tiles == 6
-    assert found.loss == pytest.approx(1 - 129 * 127 * 65 / (256 * 128 * 128))
+    actual = coverage(129, 127, 65, (128, 128, 64), batch=3)
+    assert actual.tiles == 6
+    assert actual.loss == pytest.approx(1 - 129 * 127 * 65 / (256 * 128 * 128))
 
 
 # -- what is no cubin ------------------------------------------------------------------------------

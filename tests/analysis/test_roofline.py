@@ -25,34 +25,34 @@ def test_peak_is_the_articles() -> None:
 
 def test_square_product_is_bound_by_arithmetic() -> None:
     gemm = Gemm.parse("4096x4096x4096:f16:nt")
-    found = roofline(gemm, H200, "f16")
-    assert found.flops == 2 * 4096**3
-    assert found.intensity["dram"] == pytest.approx(2 * 4096**3 / (3 * 4096**2 * 2))
-    assert found.ridge["dram"] == pytest.approx(1070.5e12 / 4917e9, rel=1e-2)
-    assert found.bound.name == "compute"
-    assert found.bound.us == pytest.approx(2 * 4096**3 / 1070.5e6, rel=1e-2)
-    assert found.share is None
-    assert found.shares == {}
+    bound = roofline(gemm, H200, "f16")
+    assert bound.flops == 2 * 4096**3
+    assert bound.intensity["dram"] == pytest.approx(2 * 4096**3 / (3 * 4096**2 * 2))
+    assert bound.ridge["dram"] == pytest.approx(1070.5e12 / 4917e9, rel=1e-2)
+    assert bound.bound.name == "compute"
+    assert bound.bound.us == pytest.approx(2 * 4096**3 / 1070.5e6, rel=1e-2)
+    assert bound.share is None
+    assert bound.shares == {}
 
 
 def test_thin_product_is_bound_by_memory_and_share_is_of_that() -> None:
     gemm = Gemm.parse("1x8192x8192:f16:nt")
-    found = roofline(gemm, H200, "f16", time_us=50.0, measured={"dram": MeasuredRate(4000.0, "by hand")})
-    assert found.bound.name == "dram"
-    assert found.bound.measured
-    assert not found.ceiling("compute").measured
+    bound = roofline(gemm, H200, "f16", time_us=50.0, measured={"dram": MeasuredRate(4000.0, "by hand")})
+    assert bound.bound.name == "dram"
+    assert bound.bound.measured
+    assert not bound.ceiling("compute").measured
     moved = (8192 * 8192 + 2 * 8192) * 2
-    assert found.bound.us == pytest.approx(moved / 4000e3)
-    assert found.share == pytest.approx(moved / 4000e3 / 50)
-    assert found.tflops == pytest.approx(2 * 8192 * 8192 / 50e6)
+    assert bound.bound.us == pytest.approx(moved / 4000e3)
+    assert bound.share == pytest.approx(moved / 4000e3 / 50)
+    assert bound.tflops == pytest.approx(2 * 8192 * 8192 / 50e6)
 
 
 def test_levels_with_counted_bytes_are_ceilings_too() -> None:
     gemm = Gemm.parse("4096x4096x4096:f32:nn")
     moved = 17e9
-    found = roofline(gemm, H200, "f32", moved={"l2": moved, "shared": 268_441_315 * 128})
-    assert found.ceiling("l2").us == pytest.approx(moved / (l2_gbps(H200) * 1e3))
-    assert found.ceiling("shared").us == pytest.approx(268_441_315 / (132 * 1980))
+    bound = roofline(gemm, H200, "f32", moved={"l2": moved, "shared": 268_441_315 * 128})
+    assert bound.ceiling("l2").us == pytest.approx(moved / (l2_gbps(H200) * 1e3))
+    assert bound.ceiling("shared").us == pytest.approx(268_441_315 / (132 * 1980))
     assert {c.name for c in roofline(gemm, H200, "f32").ceilings} == {"compute", "dram"}
 
 

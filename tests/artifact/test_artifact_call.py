@@ -34,12 +34,12 @@ def test_pytorch_tensors_give_pytorch_tensors(dtype: str) -> None:
     gemm = Gemm(Range(2, 7), 9, 5, dtype=dtype, ldd=12, align=4)
     kind = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[dtype]
     a, b = torch.randint(-3, 4, (6, 5)).to(kind), torch.randint(-3, 4, (9, 5)).to(kind)
-    found = kernel(gemm)(a, b)
-    assert (found.dtype, found.stride(), found.shape) == (kind, (12, 1), (6, 9))
-    assert torch.equal(found.double(), a.double() @ b.double().T)
+    actual = kernel(gemm)(a, b)
+    assert (actual.dtype, actual.stride(), actual.shape) == (kind, (12, 1), (6, 9))
+    assert torch.equal(actual.double(), a.double() @ b.double().T)
     out = torch.empty(6, 12, dtype=kind)[:, :9]
     assert kernel(gemm)(a, b, out=out) is out
-    assert torch.equal(out, found)
+    assert torch.equal(out, actual)
 
 
 @pytest.mark.torch
@@ -148,9 +148,9 @@ def test_a_wrong_call_is_refused_with_the_argument_and_what_it_must_be(
     change: dict[str, Any], error: type[CallError], words: str
 ) -> None:
     arrays, _ = operands(FULL)
-    with pytest.raises(error, match=re.escape(words)) as found:
+    with pytest.raises(error, match=re.escape(words)) as actual:
         kernel(FULL)(**{**arrays, "alpha": 1.0, "beta": 1.0, **change})
-    assert isinstance(found.value, TypeError if error is CallTypeError else ValueError)
+    assert isinstance(actual.value, TypeError if error is CallTypeError else ValueError)
 
 
 @pytest.mark.parametrize("name", ["c", "bias", "alpha", "beta"])

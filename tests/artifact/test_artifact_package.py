@@ -54,12 +54,12 @@ def edited(change: Callable[[dict[str, Any]], None], signer: Signer = SIGNER) ->
     """The sample artifact with its manifest changed, hashed again and signed again."""
     from tirgemm.artifact.manifest import canonical, sha256
 
-    found = members()
-    manifest = json.loads(found["manifest.json"])
+    parts = members()
+    manifest = json.loads(parts["manifest.json"])
     change(manifest)
     if isinstance(manifest.get("kernel"), dict):
         manifest["kernel_sha256"] = sha256(canonical(manifest["kernel"]))
-    return packages._write(found | signed(manifest, signer))
+    return packages._write(parts | signed(manifest, signer))
 
 
 def test_what_was_packed_is_read_back() -> None:
@@ -148,13 +148,13 @@ def test_the_manifests_own_key_is_never_trusted() -> None:
 
 
 def replaced(**changes: bytes | None) -> Edit:
-    def edit(found: dict[str, bytes]) -> None:
+    def edit(actual: dict[str, bytes]) -> None:
         for name, content in changes.items():
             name = name.replace("__", ".")
             if content is None:
-                del found[name]
+                del actual[name]
             else:
-                found[name] = content
+                actual[name] = content
 
     return edit
 
@@ -176,10 +176,10 @@ def replaced(**changes: bytes | None) -> Edit:
     ],
 )
 def test_members_other_than_the_manifests_are_refused(edit: Edit, words: str) -> None:
-    found = members()
-    edit(found)
+    parts = members()
+    edit(parts)
     with pytest.raises(CorruptArtifact, match=words):
-        read(packages._write(found), TRUST)
+        read(packages._write(parts), TRUST)
 
 
 def zipped(*entries: tuple[zipfile.ZipInfo | str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:

@@ -28,9 +28,9 @@ assert (out == 10).all()
 for wrong, error in (((a, b, out), TypeError), ((a, b[:3], out, 1.0), ValueError), ((a, b, out, "x"), TypeError)):
     try:
         main(*wrong)
-    except error as found:
-        assert type(found) is error, type(found)
-        print(found)
+    except error as raised:
+        assert type(raised) is error, type(raised)
+        print(raised)
     else:
         raise AssertionError(wrong)
 assert not [name for name in sys.modules if name.split(".")[0] in ("tirgemm", "tvm")]
@@ -108,6 +108,6 @@ def test_an_export_and_the_package_live_in_one_process(tmp_path: Path) -> None:
     exported(a, b, one, 3.0)
     kernel(GEMM)(a, b, out=two, alpha=3.0)
     np.testing.assert_array_equal(one, two)
-    with pytest.raises(ValueError, match="b has shape") as found:
+    with pytest.raises(ValueError, match="b has shape") as actual:
         exported(a, a, one, 1.0)
-    assert type(found.value) is ValueError
+    assert type(actual.value) is ValueError

@@ -65,9 +65,9 @@ def transposed(shape: tuple[int, int]) -> Any:
 def test_a_wrong_tensor_is_named_with_what_it_must_be(index: int, value: Any, error: type, words: str) -> None:
     args = tensors()
     args[index] = value
-    with pytest.raises(error, match=re.escape(words)) as found:
+    with pytest.raises(error, match=re.escape(words)) as actual:
         function()(*args)
-    assert (type(found.value) is CallTypeError) == (error is CallTypeError)
+    assert (type(actual.value) is CallTypeError) == (error is CallTypeError)
 
 
 @pytest.mark.parametrize("count", [0, 2, 4])
@@ -100,8 +100,8 @@ def test_a_scalar_must_be_a_number() -> None:
 def test_strides_of_axes_of_one_element_do_not_matter() -> None:
     gemm = Gemm(1, 9, 5, dtype="f32", layout="nn", align=4)
     a = np.ones((5, 1), np.float32).T  # strides (1, 1), not (5, 1)
-    found = kernel(gemm)(a, np.ones((5, 9), np.float32), out=np.zeros((9, 1), np.float32).T)
-    assert (found == 5).all()
+    actual = kernel(gemm)(a, np.ones((5, 9), np.float32), out=np.zeros((9, 1), np.float32).T)
+    assert (actual == 5).all()
 
 
 @pytest.mark.parametrize("other", ["a", "b", "c", "bias"])

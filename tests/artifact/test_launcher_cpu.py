@@ -64,10 +64,10 @@ def test_a_kernel_computes_what_its_gemm_says(text: str) -> None:
 @pytest.mark.parametrize("layout", ["nn", "tn"])
 def test_one_kernel_serves_every_m_of_its_range(layout: str) -> None:
     gemm = Gemm(Range(1, 70), 11, 5, dtype="f32", layout=layout, align=4)
-    found = kernel(gemm)
+    served = kernel(gemm)
     for m in (1, 2, 33, 70):
         arrays, expected = operands(gemm, m)
-        np.testing.assert_array_equal(found(**arrays), expected)
+        np.testing.assert_array_equal(served(**arrays), expected)
 
 
 def test_every_block_runs_exactly_once_whatever_the_threads() -> None:
@@ -155,12 +155,12 @@ def test_a_failing_kernel_raises_its_words_and_the_next_call_works() -> None:
 
 def test_callers_on_many_threads_do_not_mix_their_work() -> None:
     gemm = Gemm(Range(1, 64), 33, 17, dtype="f32", align=4)
-    found, failures = kernel(gemm), []
+    actual, failures = kernel(gemm), []
 
     def work(seed: int) -> None:
         for turn in range(30):
             arrays, expected = operands(gemm, 1 + (seed * 7 + turn) % 64, seed)
-            if not np.array_equal(found(**arrays), expected):
+            if not np.array_equal(actual(**arrays), expected):
                 failures.append((seed, turn))
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]

@@ -54,8 +54,8 @@ def call(m=57, device=0, alpha=0.5):
 def error(work=call, *args):
     try:
         work(*args)
-    except TirgemmError as found:
-        return [type(found).__name__, str(found)]
+    except TirgemmError as error:
+        return [type(error).__name__, str(error)]
     return None
 
 {then}

@@ -39,10 +39,10 @@ def value(dim: Dim, m: int) -> int | None:
     def walk(node: Dim) -> int:
         if isinstance(node, int):
             return node
-        found = m if node.op == "m" else expr._OPERATORS[node.op](walk(node.left), walk(node.right))
-        if not -(2**63) <= found < 2**63:
+        actual = m if node.op == "m" else expr._OPERATORS[node.op](walk(node.left), walk(node.right))
+        if not -(2**63) <= actual < 2**63:
             raise OverflowError
-        return found
+        return actual
 
     try:
         return walk(dim)

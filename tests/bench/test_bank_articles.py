@@ -69,17 +69,19 @@ def test_without_padding_half_of_the_banks_are_used_by_a_load() -> None:
 
 def test_no_pad_serves_both_at_rows_of_half_a_line_and_8_halves_do_at_whole_lines() -> None:
     assert smallest_pad(LAYOUTS["no padding"], [PATTERNS[name] for name in LOADS]) == LAYOUTS["8 halves of padding"]
-    found = solve(LAYOUTS["no padding"], list(PATTERNS.values()))
-    assert found.padded is None
-    assert found.permuted == LAYOUTS["permuted"]
+    solution = solve(LAYOUTS["no padding"], list(PATTERNS.values()))
+    assert solution.padded is None
+    assert solution.permuted == LAYOUTS["permuted"]
     whole = Layout.plain(32, 256, 2)
     both = [ldmatrix(32, 256, transposed=True), copy_store(TiledCopy.row_major(256, 256, 8), 32, 256, "store.128", 8)]
     assert solve(whole, both).padded == Layout.padded(32, 256, 2, 8)
 
 
 def test_each_of_the_sgemm_article_s_tables_is_of_one_kernel() -> None:
-    found = [[kernel.name for kernel in SGEMM_KERNELS if fits(sgemm_counts(kernel), table)] for table in ARTICLE_TABLES]
-    assert found == [["two groups of 4"], ["z-order, BM + 4"]]
+    actual = [
+        [kernel.name for kernel in SGEMM_KERNELS if fits(sgemm_counts(kernel), table)] for table in ARTICLE_TABLES
+    ]
+    assert actual == [["two groups of 4"], ["z-order, BM + 4"]]
 
 
 def test_four_two_way_stores_of_a_warp_and_step_are_the_first_table_s_conflicts() -> None:
@@ -102,10 +104,10 @@ def test_the_four_floats_that_the_article_pads_are_the_fewest() -> None:
     layout, _ = sgemm_tiles(KERNELS["z-order"])
     reads, _ = sgemm_loads(KERNELS["z-order"])
     stores, _ = sgemm_stores()
-    found = solve(layout, [reads, stores])
-    assert found.padded == Layout.padded(8, 128, 4, 4)
-    assert found.permuted is not None
-    assert found.permuted.nbytes == layout.nbytes
+    solution = solve(layout, [reads, stores])
+    assert solution.padded == Layout.padded(8, 128, 4, 4)
+    assert solution.permuted is not None
+    assert solution.permuted.nbytes == layout.nbytes
 
 
 def test_threads_of_z_order_are_paired_as_the_article_draws_them() -> None:

@@ -45,9 +45,9 @@ def test_every_kernel_is_a_loop_round_the_one_access(arch: str) -> None:
     assert seen.keys() == wanted.keys()
     for name, probe in wanted.items():
         # What a predicate turns off altogether (@!PT) comes with cp.async.
-        found = re.findall(r"^(?!.*@!PT).*\b((?:LDSM|STSM|LDGSTS|LDS|STS)\b\S*)", seen[name], re.MULTILINE)
-        assert len(found) == 1, name
-        parts = found[0].split(".")
+        matches = re.findall(r"^(?!.*@!PT).*\b((?:LDSM|STSM|LDGSTS|LDS|STS)\b\S*)", seen[name], re.MULTILINE)
+        assert len(matches) == 1, name
+        parts = matches[0].split(".")
         assert parts[0] == OPCODES[probe.access.operation]
         if probe.access.of_matrices:
             assert ("MT88" in parts) == probe.access.transposed

@@ -211,9 +211,9 @@ def test_run_writes_a_file_that_checks_and_that_can_be_judged_again(
     out = tmp_path / "run" / "counters.json"
     monkeypatch.setattr(sys, "argv", ["counters", "--device", "sm_90a", "--commit", "c" * 40, "--out", str(out)])
     assert counters.main() == 0
-    found = json.loads(out.read_text())
-    assert [case["status"] for case in found["cases"]] == ["predicted"] * 2
-    assert not any("right" in row for row in found["rows"])
+    actual = json.loads(out.read_text())
+    assert [case["status"] for case in actual["cases"]] == ["predicted"] * 2
+    assert not any("right" in row for row in actual["rows"])
     assert list(check.problems(out, history=History(Path("/")))) == ["it counts 0 kernels; at least 24 are asked for"]
 
     kernels = [counters.prepare((case, H200, None, None)) for case in wanted]
@@ -226,8 +226,8 @@ def test_run_writes_a_file_that_checks_and_that_can_be_judged_again(
     # The first log has a launch more, of a case that did not end.
     with out.with_suffix(".ncu.0.csv").open("a") as log:
         log.write('"9","simt_gemm_kernel","(1,1,1)","(1,1,1)","1"\n')
-    counted = [c | {"status": "counted", "log": f"counters.ncu.{i}.csv"} for i, c in enumerate(found["cases"])]
-    out.write_text(json.dumps(found | {"cases": counted}))
+    counted = [c | {"status": "counted", "log": f"counters.ncu.{i}.csv"} for i, c in enumerate(actual["cases"])]
+    out.write_text(json.dumps(actual | {"cases": counted}))
     again = tmp_path / "again.json"
     monkeypatch.setattr(sys, "argv", ["counters", "--again", str(out.parent), "--out", str(again)])
     assert counters.main() == 0
@@ -236,7 +236,7 @@ def test_run_writes_a_file_that_checks_and_that_can_be_judged_again(
         ("occupancy_percent", "small.simt"),
         ("occupancy_percent", "small.wgmma"),
     ]
-    assert json.loads(again.read_text())["environment"] == found["environment"]
+    assert json.loads(again.read_text())["environment"] == actual["environment"]
     assert list(check.problems(again, history=History(Path("/")))) == ["it counts 2 kernels; at least 24 are asked for"]
 
 
@@ -245,10 +245,10 @@ def test_conflicts_of_copies_past_l1_are_told_where_every_lane_copies(text: str,
     gemm = Gemm.parse(text)
     config = family_named("mma").default(gemm, H200, "sustained")
     cubin = build(gemm, config, H200).data
-    (found,) = predicted(gemm, config, H200, cubin)
-    assert ("copy_conflicts" in found.counters) == told
-    assert found.counters["copies"] >= found.counters["copy_requests"] > 0
-    assert found.counters.get("copy_conflicts", 0) == 0
+    (actual,) = predicted(gemm, config, H200, cubin)
+    assert ("copy_conflicts" in actual.counters) == told
+    assert actual.counters["copies"] >= actual.counters["copy_requests"] > 0
+    assert actual.counters.get("copy_conflicts", 0) == 0
 
 
 def test_calls_are_of_the_gpu_and_the_packages_that_the_profiler_s_command_names(

@@ -17,7 +17,7 @@ from tirgemm.tuning_db.store import SqlStore
 GPU = Device("cuda", "sm_90a", "NVIDIA H200", 132, 2**37)
 
 
-def found(text: str, regime: str, *times: tuple[dict[str, Value], float | None]) -> list[Candidate]:
+def candidates_of(text: str, regime: str, *times: tuple[dict[str, Value], float | None]) -> list[Candidate]:
     """Candidates of a problem: microseconds by knobs, None for what was wrong."""
     return [
         Candidate(
@@ -32,7 +32,7 @@ def found(text: str, regime: str, *times: tuple[dict[str, Value], float | None])
     ]
 
 
-NARROW = found(
+NARROW = candidates_of(
     "16x575x7168:f16:nt",
     "sustained",
     ({"swap": 1, "split": 2}, 4.0),
@@ -42,7 +42,7 @@ NARROW = found(
     ({"split": 2, "reduction": "kernel"}, 4.4),
     ({"split": 4}, None),
 )
-TALL = found(
+TALL = candidates_of(
     "4097x575x7168:f16:nt",
     "sustained",
     ({}, 10.0),
@@ -72,7 +72,7 @@ def test_how_parts_are_added_counts_only_where_there_are_parts() -> None:
 
 
 def test_shapes_of_too_few_configs_and_regimes_without_shapes_are_left_out() -> None:
-    few = found("1x2x3:f16:nt", "isolated", ({}, 1.0), ({"swap": 1}, 2.0))
+    few = candidates_of("1x2x3:f16:nt", "isolated", ({}, 1.0), ({"swap": 1}, 2.0))
     assert knob_tables.tables(few) == ""
     assert knob_tables.tables([*NARROW, *few]).startswith("sustained; 1 shapes, 5 configs")
 

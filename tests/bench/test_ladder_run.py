@@ -115,7 +115,7 @@ def rows_of(
 
 
 def entry(entries: list[RungFigures], name: str) -> RungFigures:
-    return next(found for found in entries if found.step.name == name)
+    return next(actual for actual in entries if actual.step.name == name)
 
 
 def test_every_rung_is_measured_in_one_run_beside_cublas(tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ def test_every_rung_is_measured_in_one_run_beside_cublas(tmp_path: Path) -> None
 def test_a_rung_is_slower_than_its_parent_only_with_the_bound_below_098() -> None:
     made_up = MadeUp({"float4": 1000.0, "vthread": 1015.0, "zorder": 1030.0, "pad_store": 800.0})
     entries = reported(rows_of(made_up), GEMM)
-    found = {name: entry(entries, name).not_slower for name in ("naive", "vthread", "zorder", "pad_store")}
-    assert found == {"naive": None, "vthread": True, "zorder": False, "pad_store": True}
+    actual = {name: entry(entries, name).not_slower for name in ("naive", "vthread", "zorder", "pad_store")}
+    assert actual == {"naive": None, "vthread": True, "zorder": False, "pad_store": True}
     assert entry(entries, "zorder").gain == pytest.approx(1000 / 1030, rel=1e-4)
     assert entry(entries, "zorder").shares.keys() == {"torch.matmul", "cublaslt_best"}
     assert "SLOWER" in figures(entry(entries, "zorder"))
@@ -210,9 +210,9 @@ def test_the_fastest_recorded_config_is_one_more_rung() -> None:
     best = default.with_(pad=8)
     rows = rows_of(MadeUp({"tuned": 900.0}, store=recorded(best, default)), recorded=True)
     assert [row["variant"] for row in rows] == [*NAMES, "tuned"]
-    found = entry(reported(rows, GEMM), "tuned")
-    assert found.step.knobs == {"pad": (4, 8)}
-    assert found.gain == pytest.approx(1000 / 900, rel=1e-3)
+    actual = entry(reported(rows, GEMM), "tuned")
+    assert actual.step.knobs == {"pad": (4, 8)}
+    assert actual.gain == pytest.approx(1000 / 900, rel=1e-3)
     for store, words in ((recorded(default), "nothing faster"), (recorded(), "no config of simt")):
         row = rows_of(MadeUp(store=store), recorded=True)[-1]
         assert (row["variant"], row["status"]) == ("tuned", "skipped")
@@ -283,8 +283,8 @@ def results_of(folder: Path, *rows: list[dict[str, Any]]) -> tuple[Path, Path]:
     file = ResultsFile(
         results / "gpu" / "ladder.sustained.json", "ladder", "sustained", environment(H200, None), resume=False
     )
-    for found in rows:
-        file.put(*found)
+    for actual in rows:
+        file.put(*actual)
     return results, suites
 
 
@@ -322,9 +322,9 @@ def test_a_dry_run_describes_the_ladder_without_a_gpu(capsys: pytest.CaptureFixt
     options = ["--dry-run", "--device", "sm_86", "--json", "--html", str(tmp_path / "ladder.html"), "--alpha-beta"]
     assert cli.main(["ladder", "4096", "4096", "4096", *options]) == 0
     document = json.loads(capsys.readouterr().out)
-    (found,) = document["ladders"]
-    assert found["gemm"] == "4096x4096x4096:f32:nn:alpha:beta"
-    rungs = {rung["name"]: rung for rung in found["rungs"]}
+    (actual,) = document["ladders"]
+    assert actual["gemm"] == "4096x4096x4096:f32:nn:alpha:beta"
+    rungs = {rung["name"]: rung for rung in actual["rungs"]}
     assert list(rungs) == NAMES
     assert rungs["tile_1d"]["loads_per_fma"]["shared_elements"] == 1.125
     assert rungs["coalesced"]["knobs"] == {"lanes_n": [1, 32]}
@@ -405,4 +405,4 @@ class Opened:
 
 
 def test_what_is_described_has_no_figures() -> None:
-    assert all(found.us is None and found.not_slower is None for found in described(GEMM, H200))
+    assert all(actual.us is None and actual.not_slower is None for actual in described(GEMM, H200))

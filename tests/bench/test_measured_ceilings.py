@@ -72,9 +72,9 @@ def test_results_of_the_device_give_the_median_stream_and_the_regimes_ceiling_of
     results(tmp_path, device=named_device("sm_80"), streams=[{"read_gbps": 1.0}])
     summary = {kind: {"sustained": 600.0, "isolated": 650.0} for kind in KINDS}
     results(tmp_path, suite="mma_ceiling", summary=summary)
-    found = of_results(tmp_path, H200, "isolated")
-    assert found["dram"].rate == 4500.0
-    assert {name: rate.rate for name, rate in found.items() if name != "dram"} == {
+    actual = of_results(tmp_path, H200, "isolated")
+    assert actual["dram"].rate == 4500.0
+    assert {name: rate.rate for name, rate in actual.items() if name != "dram"} == {
         "mma.sync:f16:f32": 650.0,
         "mma.sync:bf16:f32": 650.0,
         "mma.sync:f16:f16": 650.0,
@@ -118,15 +118,15 @@ def test_the_rate_of_an_instruction_bounds_kernels_that_have_it_alone() -> None:
 
 def test_the_report_says_of_every_ceiling_whether_it_was_measured() -> None:
     rates = {"dram": MeasuredRate(4000.0, "by hand"), "mma.sync:f16:f32": MeasuredRate(600.0, "by hand, too")}
-    found = explain(GEMM, chosen(GEMM, H200, "mma"), H200, measured=Measurements(rates=rates))
-    assert found.roofline is not None
-    assert {c.name: (c.measured, c.taken) for c in found.roofline.ceilings} == {
+    explanation = explain(GEMM, chosen(GEMM, H200, "mma"), H200, measured=Measurements(rates=rates))
+    assert explanation.roofline is not None
+    assert {c.name: (c.measured, c.taken) for c in explanation.roofline.ceilings} == {
         "compute": (True, "by hand, too"),
         "dram": (True, "by hand"),
         "l2": (False, ""),
         "shared": (False, ""),
     }
-    section = roofline_section(found)
+    section = roofline_section(explanation)
     assert [cells[2].text for cells in section.rows].count("measured") == 2
     assert "measured: memory (every operand once): by hand" in section.lines
 

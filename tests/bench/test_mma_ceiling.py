@@ -21,9 +21,9 @@ check: Any = script("benchmarks/check.py")
 @pytest.mark.parametrize(("arch", "kind"), [*zip(ARCHITECTURES, ("f16", "bf16", "f16:acc=f16", "f16"), strict=True)])
 def test_kernels_keep_everything_in_registers(arch: str, kind: str) -> None:
     for warps in (8, 16):
-        found = mma_ceiling.compiled(kind, warps, arch).resources[mma_ceiling.SYMBOL]
-        assert (found.spill_bytes, found.stack_bytes, found.shared_bytes) == (0, 0, 0)
-        assert found.registers * 32 * warps <= 65536
+        actual = mma_ceiling.compiled(kind, warps, arch).resources[mma_ceiling.SYMBOL]
+        assert (actual.spill_bytes, actual.stack_bytes, actual.shared_bytes) == (0, 0, 0)
+        assert actual.registers * 32 * warps <= 65536
 
 
 def _document() -> dict[str, Any]:
@@ -50,6 +50,6 @@ def test_operands_are_random_numbers_of_their_dtype() -> None:
     words = mma_ceiling.random_operands("bf16", 512).view(np.uint16).astype(np.uint32)
     values = (words << 16).view(np.float32)
     halves = mma_ceiling.random_operands("f16", 512).view(np.float16).astype(np.float32)
-    for found in (values, halves):
-        assert 0.8 < float(found.std()) < 1.2
-        assert np.abs(found).max() < 8
+    for actual in (values, halves):
+        assert 0.8 < float(actual.std()) < 1.2
+        assert np.abs(actual).max() < 8

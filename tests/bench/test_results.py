@@ -51,8 +51,8 @@ render: Any = script("benchmarks/render.py")
 
 def problems(path: Path, suites: Path = ROOT / "benchmarks" / "suites") -> list[str]:
     """What the check says of a file, whose commits it cannot look up."""
-    found: list[str] = check.problems(path, suites, history=History(Path("/")))
-    return found
+    actual: list[str] = check.problems(path, suites, history=History(Path("/")))
+    return actual
 
 
 @pytest.fixture
@@ -70,12 +70,12 @@ def samples(*ours: float, numpy: tuple[float, ...]) -> SampleSet:
     return SampleSet(ours, "selection", {"numpy_f32": numpy}, conditions)
 
 
-def row(text: str, *found: SampleSet, variant: str = "default") -> dict[str, Any]:
+def row(text: str, *actual: SampleSet, variant: str = "default") -> dict[str, Any]:
     return measured_row(
         Gemm.parse(text),
         CONFIG,
         variant,
-        found,
+        actual,
         MeasuredKernel(0.25, 64, "a" * 64, "b" * 64),
     )
 
@@ -98,9 +98,9 @@ def test_every_figure_follows_from_the_samples(results: ResultsFile, suites: Pat
     assert (first["median_us"], first["baselines"]["numpy_f32"]["ratio"]) == (11.0, 22.25 / 11.0)
     assert first["tflops"] == pytest.approx(2 * 63 * 65 * 67 / 11e-6 / 1e12)
     assert (third["status"], third["median_us"], third["baselines"]) == ("skipped", None, {})
-    found = results.document["summary"]["default"]["numpy_f32"]
+    actual = results.document["summary"]["default"]["numpy_f32"]
     ratios = [22.25 / 11.0, 7.0625 / 1.75]
-    assert found == {"geomean": pytest.approx(math.sqrt(math.prod(ratios))), "min": min(ratios), "count": 2}
+    assert actual == {"geomean": pytest.approx(math.sqrt(math.prod(ratios))), "min": min(ratios), "count": 2}
     assert problems(results.path, suites) == []
     assert second["clock_mhz"] == 3100
     assert {(r["commit"], bool(r["at"])) for r in results.rows} == {(COMMIT, True)}
@@ -171,8 +171,8 @@ def test_the_check_finds_a_row_of_the_default_s_config_that_is_not_the_default(
     default = samples(10.0, 11.0, 13.0, numpy=(20.5, 22.25, 30.0))
     beside = SampleSet(default.samples_us, "selection", default.baselines | {"default": default.samples_us})
     results.put(row(SHAPES[0], beside, variant="tuned"), row(SHAPES[1], samples(1.5, numpy=(7.0,)), variant="tuned"))
-    found = [sentence for sentence in problems(results.path, suites) if "a ratio of 1" in sentence]
-    assert found == [f"{SHAPES[1]}, tuned: it is the default's config, but not the default's samples at a ratio of 1"]
+    actual = [sentence for sentence in problems(results.path, suites) if "a ratio of 1" in sentence]
+    assert actual == [f"{SHAPES[1]}, tuned: it is the default's config, but not the default's samples at a ratio of 1"]
     lines = [line for line in of_suite(results.document, suites).splitlines() if "| tuned |" in line]
     assert [line.split(" | ")[2] for line in lines[:2]] == ["the default is the best"] * 2
     assert " | 11.00 | " in lines[0]
@@ -228,12 +228,12 @@ def test_a_row_replaces_the_one_of_its_shape_and_variant(results: ResultsFile) -
 
 def test_many_samples_are_thinned_evenly_and_stay_on_one_line() -> None:
     many = tuple(1.0 + i / 1e4 for i in range(1000))
-    found = row(SHAPES[0], SampleSet(many, baselines={"numpy_f32": many, "absent": ()}))
-    assert len(found["samples_us"]) == MAX_SAMPLES
-    assert found["median_us"] == pytest.approx(1.05, abs=1e-3)
-    assert list(found["baselines"]) == ["numpy_f32"]
-    text = dump({"rows": [found]})
-    assert json.loads(text) == {"rows": [found]}
+    cells = row(SHAPES[0], SampleSet(many, baselines={"numpy_f32": many, "absent": ()}))
+    assert len(cells["samples_us"]) == MAX_SAMPLES
+    assert cells["median_us"] == pytest.approx(1.05, abs=1e-3)
+    assert list(cells["baselines"]) == ["numpy_f32"]
+    text = dump({"rows": [cells]})
+    assert json.loads(text) == {"rows": [cells]}
     assert text.count("\n") < 60
 
 
@@ -288,15 +288,17 @@ def test_every_way_of_a_baseline_has_its_time_of_the_finals_or_of_the_first_look
 
 
 def test_every_suite_can_be_read_and_names_its_source() -> None:
-    found = {path.stem: Suite.read(path) for path in (ROOT / "benchmarks" / "suites").glob("*.json")}
+    actual = {path.stem: Suite.read(path) for path in (ROOT / "benchmarks" / "suites").glob("*.json")}
     counts = {"square": 8, "deepgemm": 63, "llama": 72, "skinny": 21, "odd": 16, "x86": 6}
-    assert {name: len(found[name].gemms) for name in counts} == counts
-    for name, suite in found.items():
+    assert {name: len(actual[name].gemms) for name in counts} == counts
+    for name, suite in actual.items():
         assert suite.name == name
         assert len(set(suite.gemms)) == len(suite.gemms)
         assert len(suite.source) > 20
-    assert "1023x1021x1027:f16:nt" in map(str, found["x86"].gemms)
-    assert {gemm.m_max for gemm in found["x86"].gemms} >= {1, 16}, "where a library's product of few rows may be faster"
+    assert "1023x1021x1027:f16:nt" in map(str, actual["x86"].gemms)
+    assert {gemm.m_max for gemm in actual["x86"].gemms} >= {1, 16}, (
+        "where a library's product of few rows may be faster"
+    )
 
 
 def test_a_suite_that_is_none_is_refused(tmp_path: Path) -> None:

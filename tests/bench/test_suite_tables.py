@@ -185,7 +185,7 @@ def test_markers_name_the_tables_of_a_device(folder: Path) -> None:
             block: {line.count(" | ") for line in block.splitlines() if line.startswith("|")}
             for block in written.split("\n\n")
         }
-        assert all(len(found) < 2 for found in widths.values()), "lines of one table have the same cells"
+        assert all(len(actual) < 2 for actual in widths.values()), "lines of one table have the same cells"
     other = render.rendered(
         "<!-- results:cpu/summary -->\n<!-- /results:cpu/summary -->", folder.parent, folder.parents[1]
     )
@@ -218,8 +218,8 @@ def test_the_check_finds_what_was_planted_in_a_contest(
     document = load(folder / "square.isolated.json.gz")
     plant(document, where, value)
     path.write_text(json.dumps(document))
-    found = problems(path, folder.parents[1])
-    assert any(says in sentence for sentence in found), found
+    actual = problems(path, folder.parents[1])
+    assert any(says in sentence for sentence in actual), actual
 
 
 def test_the_check_reads_a_records_file(tmp_path: Path) -> None:

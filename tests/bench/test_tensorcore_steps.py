@@ -47,9 +47,9 @@ def test_every_step_is_a_config_of_its_family_on_the_h200(gemm: Gemm) -> None:
     for step in STEPS:
         made = config(step.name, gemm, H200)
         assert made.family == step.family
-        found = family_named(step.family)
-        found.space(gemm, H200).check(made)
-        assert rejected(found, gemm, made, H200) is None, step.name
+        actual = family_named(step.family)
+        actual.space(gemm, H200).check(made)
+        assert rejected(actual, gemm, made, H200) is None, step.name
 
 
 @pytest.mark.parametrize("step", CHILDREN, ids=lambda step: step.name)

@@ -82,8 +82,8 @@ def test_csv_has_a_line_for_each_and_every_figure(run: Run) -> None:
 
 
 def test_json_has_the_raw_samples_too(run: Run) -> None:
-    found = json.loads(run(str(GEMM), "--json")[1])
-    first = found["candidates"][0]
+    document = json.loads(run(str(GEMM), "--json")[1])
+    first = document["candidates"][0]
     assert (first["config"], first["status"]) == (dict(FAST.knobs), "measured")
     assert first["times"]["selection"]["value"] == 8.0
     assert sorted(len(samples["samples_us"]) for samples in first["sample_sets"]) == [41, 41]
@@ -111,16 +111,16 @@ def test_the_device_is_named_by_key_kind_or_architecture(run: Run, tmp_path: Pat
     code, _, err = run(str(GEMM), data=tmp_path)
     assert (code, "more than one device has candidates of" in err) == (2, True)
     code, out, _ = run(str(GEMM), "--device", "sm_80", "--json", data=tmp_path)
-    found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
-    assert (found["device"], found["candidates"][0]["error_over_bound"]) == ("cuda:sm_80:a:1", None)
+    document = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert (document["device"], document["candidates"][0]["error_over_bound"]) == ("cuda:sm_80:a:1", None)
 
 
 def test_shipped_candidates_are_listed_and_marked(run: Run) -> None:
     shape = "4096x4096x4096:f16:nt"
-    found = json.loads(run(shape, "--json")[1])
-    assert found["device"] == "cuda:sm_90a:nvidia-h200:132", "the only device that has some"
-    assert len(found["candidates"]) > 200
-    assert all(candidate["shipped"] for candidate in found["candidates"])
+    document = json.loads(run(shape, "--json")[1])
+    assert document["device"] == "cuda:sm_90a:nvidia-h200:132", "the only device that has some"
+    assert len(document["candidates"]) > 200
+    assert all(candidate["shipped"] for candidate in document["candidates"])
     own = json.loads(run(str(GEMM), "--json")[1])
     assert not any(candidate["shipped"] for candidate in own["candidates"])
     out = run(shape)[1]
@@ -137,7 +137,7 @@ def test_an_own_candidate_stands_for_the_shipped_one_of_its_config(run: Run, tmp
     first = file.candidates("cuda:sm_90a:nvidia-h200:132", shape, "sustained")[0]
     with open_store(tmp_path) as store:
         store.add_candidate(first.with_(sample_sets=(SampleSet((1.0,)),)))
-    found = json.loads(run(shape, "--json", data=tmp_path)[1])["candidates"]
-    (mine,) = [candidate for candidate in found if candidate["config_hash"] == first.config.digest]
+    actual = json.loads(run(shape, "--json", data=tmp_path)[1])["candidates"]
+    (mine,) = [candidate for candidate in actual if candidate["config_hash"] == first.config.digest]
     assert (mine["shipped"], mine["times"]["search"]["value"]) == (False, 1.0)
-    assert sum(not candidate["shipped"] for candidate in found) == 1
+    assert sum(not candidate["shipped"] for candidate in actual) == 1

@@ -55,10 +55,10 @@ def artifact(folder: Path, text: str = SHAPE, **changes: Any) -> Path:
 def test_call_checks_against_numpy_and_times(run: Run, home: Path) -> None:
     code, out, err = run("call", artifact(home), "--json")
     assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert found["passed"]
-    assert 0 <= found["error_over_bound"] <= 1
-    assert found["median_us"] > 0
+    document = json.loads(out)
+    assert document["passed"]
+    assert 0 <= document["error_over_bound"] <= 1
+    assert document["median_us"] > 0
     code, out, _ = run("call", artifact(home))
     assert (code, "us a call" in out) == (0, True)
 
@@ -136,8 +136,8 @@ def test_a_kernel_that_computes_wrong_fails(run: Run, home: Path) -> None:
 def test_verify_looks_at_signature_certificate_and_result(run: Run, home: Path) -> None:
     (home / "kernel").write_bytes(certified(Gemm.parse(SHAPE)))
     code, out, _ = run("verify", home / "kernel", "--json")
-    found = json.loads(out)
-    results = {check["check"]: check["result"] for check in found["checks"]}
+    document = json.loads(out)
+    results = {check["check"]: check["result"] for check in document["checks"]}
     assert (code, results) == (0, {"signature and hashes": "passed", "certificate": "passed", "run here": "passed"})
     code, out, err = run("verify", artifact(home))
     assert (code, out) == (1, "")
@@ -194,23 +194,23 @@ def test_export_writes_a_library_that_stands_alone(run: Run, home: Path) -> None
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeService:
     """The service that ``get`` reaches, whatever the address."""
-    found = FakeService()
+    service = FakeService()
     real = http_layer.ServiceConnection
 
     def session(url: str, **options: Any) -> http_layer.ServiceConnection:
-        return real(url, **options | {"transport": found, "patience": 0.05})
+        return real(url, **options | {"transport": service, "patience": 0.05})
 
     monkeypatch.setattr("tirgemm.client.ServiceConnection", session)
-    return found
+    return service
 
 
 def test_get_tunes_and_writes_the_artifact(run: Run, home: Path, fake: FakeService) -> None:
     options = ("--trust", SIGNER.public, "--trials", 4, "--seconds", 9.5, "--seed", 3, "--json")
     code, out, err = run("get", fake.gemm, *options)
     assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert found["kernel"]["role"] == "tuned"
-    assert (home / "33x17x19-f32-nt.tirgemm").read_bytes() == fake.blobs[found["kernel"]["artifact"]["sha256"]]
+    document = json.loads(out)
+    assert document["kernel"]["role"] == "tuned"
+    assert (home / "33x17x19-f32-nt.tirgemm").read_bytes() == fake.blobs[document["kernel"]["artifact"]["sha256"]]
     (request,) = fake.sent("POST", "/v1/kernels")
     assert json.loads(request.content)["budget"] == {"trials": 4, "seconds": 9.5}
     assert SIGNER.public in Trust.default().keys, "--trust KEY is for good"

@@ -38,21 +38,21 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeService:
     """The service that every command reaches, whatever the address."""
-    found = FakeService()
+    service = FakeService()
     real = http.ServiceConnection
 
     def session(url: str, **options: Any) -> http.ServiceConnection:
-        return real(url, **options | {"transport": found, "patience": 0.05})
+        return real(url, **options | {"transport": service, "patience": 0.05})
 
     monkeypatch.setattr("tirgemm.client.ServiceConnection", session)
-    return found
+    return service
 
 
 def pasted(said: str) -> list[str]:
     """The arguments of the `tirgemm` line at the end of an error."""
-    found = re.search(r"tirgemm (trust add .*)$", said.strip())
-    assert found is not None, said
-    return shlex.split(found[1])
+    match = re.search(r"tirgemm (trust add .*)$", said.strip())
+    assert match is not None, said
+    return shlex.split(match[1])
 
 
 def test_what_is_tuned_is_called_and_verified_on_the_same_machine(run: Run) -> None:
@@ -65,8 +65,8 @@ def test_what_is_tuned_is_called_and_verified_on_the_same_machine(run: Run) -> N
     assert (code, "from the database: 3 trials" in out) == (0, True)
     assert Path("again").read_bytes() == Path("k").read_bytes()
     code, out, _ = run("tune", SHAPE, "--device", "cpu", "--trials", 3, "--retune", "--json")
-    found = json.loads(out)
-    assert (code, found["stored"], found["trials"]) == (0, False, 6)
+    document = json.loads(out)
+    assert (code, document["stored"], document["trials"]) == (0, False, 6)
 
 
 def test_what_is_tuned_in_another_folder_of_the_users_is_called_when_that_is_named(

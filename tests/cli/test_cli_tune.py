@@ -93,9 +93,9 @@ class FakeTune:
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeTune:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    found = FakeTune()
-    monkeypatch.setattr("tirgemm.tuning.tuned_kernel.tune", found)
-    return found
+    actual = FakeTune()
+    monkeypatch.setattr("tirgemm.tuning.tuned_kernel.tune", actual)
+    return actual
 
 
 def test_tune_passes_its_options_on_and_prints_one_document(fake: FakeTune, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,15 +103,15 @@ def test_tune_passes_its_options_on_and_prints_one_document(fake: FakeTune, caps
     assert cli.main(["tune", SHAPE, "--data", "data", *options, "-o", "k.tirgemm", "--device", "cpu", "--json"]) == 0
     said = capsys.readouterr()
     assert said.err == ""
-    found = json.loads(said.out)
-    assert (found["role"], found["config_hash"], found["file"]) == ("tuned", CONFIG.digest, "k.tirgemm")
-    assert found["search"]["statuses"] == {"measured": 2, "crashed": 1}
-    assert found["search"]["pruned"] == {"registers": 7, "too_small": 2}
+    document = json.loads(said.out)
+    assert (document["role"], document["config_hash"], document["file"]) == ("tuned", CONFIG.digest, "k.tirgemm")
+    assert document["search"]["statuses"] == {"measured": 2, "crashed": 1}
+    assert document["search"]["pruned"] == {"registers": 7, "too_small": 2}
     given = fake.request
     assert (str(given.gemm), given.device.kind, given.regime) == (SHAPE, "cpu", "isolated")
     assert (given.budget.trials, given.budget.seconds, given.seed, given.families) == (4, 9.0, 5, ("x86",))
     assert Trust.default().keys == frozenset(), "tuning trusts nobody by itself"
-    assert load(Path("k.tirgemm"), trust=Trust.of(found["signer"])).gemm == Gemm.parse(SHAPE)
+    assert load(Path("k.tirgemm"), trust=Trust.of(document["signer"])).gemm == Gemm.parse(SHAPE)
 
 
 def test_tune_takes_folder_database_and_locks_from_the_variables_that_an_image_sets(
@@ -148,9 +148,9 @@ def test_an_interrupt_ends_the_search_with_what_it_has_and_130(
     assert said.err.endswith(
         " s  33x17x19:f16:nt: stopping: selecting the best of 1 measured; press Ctrl-C again to drop it\n"
     )
-    found = json.loads(said.out)
-    assert (found["interrupted"], found["file"]) == (True, "k.tirgemm")
-    assert load(Path("k.tirgemm"), trust=Trust.of(found["signer"])).gemm == Gemm.parse(SHAPE)
+    document = json.loads(said.out)
+    assert (document["interrupted"], document["file"]) == (True, "k.tirgemm")
+    assert load(Path("k.tirgemm"), trust=Trust.of(document["signer"])).gemm == Gemm.parse(SHAPE)
     assert signal.getsignal(signal.SIGINT) is before
 
 

@@ -42,12 +42,12 @@ def test_two_finalists_of_one_run_are_told_apart(run: Run, home: Path) -> None:
     for line in ("rows   4     1", "order  rows  columns"):
         assert line in out
     assert "pad" not in out, "what is the same is not told"
-    found = json.loads(run(stored.fast.id, stored.slow.id, "--json")[1])
-    assert (found["ratio"], found["same_run"]) == (1.25, True)
-    assert found["ratio_interval"]["low"] < 1.25 < found["ratio_interval"]["high"]
-    assert (found["a"]["time"]["median_us"], found["b"]["time"]["median_us"]) == (8.0, 10.0)
-    assert {each["knob"] for each in found["differences"]} == {"rows", "order"}
-    assert found["a"]["code"]["instructions"] is None or found["a"]["code"]["instructions"] > 10
+    document = json.loads(run(stored.fast.id, stored.slow.id, "--json")[1])
+    assert (document["ratio"], document["same_run"]) == (1.25, True)
+    assert document["ratio_interval"]["low"] < 1.25 < document["ratio_interval"]["high"]
+    assert (document["a"]["time"]["median_us"], document["b"]["time"]["median_us"]) == (8.0, 10.0)
+    assert {each["knob"] for each in document["differences"]} == {"rows", "order"}
+    assert document["a"]["code"]["instructions"] is None or document["a"]["code"]["instructions"] > 10
 
 
 def test_files_are_compared_with_what_the_data_folder_knows_of_the_same_kernels(run: Run, home: Path) -> None:
@@ -144,9 +144,9 @@ def test_machine_code_of_a_gpu_is_told_by_registers_and_units(run: Run, home: Pa
         "main loop: fp32",
     ):
         assert words in out, words
-    found = json.loads(run(gpu_artifact, gpu_artifact, "--json")[1])["a"]["code"]
-    assert found["registers a thread"] > 16
-    assert sum(found["units"].values()) == found["instructions"]
+    actual = json.loads(run(gpu_artifact, gpu_artifact, "--json")[1])["a"]["code"]
+    assert actual["registers a thread"] > 16
+    assert sum(actual["units"].values()) == actual["instructions"]
 
 
 def test_the_interval_of_a_median_covers_it_and_shrinks_with_samples() -> None:

@@ -58,9 +58,9 @@ def test_the_header_says_what_it_is_and_whose(run: Run, home: Path) -> None:
     ):
         assert words in out, words
     code, out, _ = run("show", "kernel.tirgemm", "--json")
-    found = json.loads(out)
-    assert (code, found["trusted"], found["manifest"]["kernel"]["config"]["knobs"]) == (0, True, {"rows": 1})
-    assert [member["name"] for member in found["members"]] == ["kernel.so", "kernel.ll", "module.py"]
+    document = json.loads(out)
+    assert (code, document["trusted"], document["manifest"]["kernel"]["config"]["knobs"]) == (0, True, {"rows": 1})
+    assert [member["name"] for member in document["members"]] == ["kernel.so", "kernel.ll", "module.py"]
 
 
 def test_only_regimes_are_told_as_regimes(run: Run, home: Path) -> None:

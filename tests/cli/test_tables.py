@@ -50,10 +50,10 @@ def test_every_word_of_every_cell_is_shown_whole_in_lines_that_fit(
 
 
 def table() -> Table:
-    found = Table("name", ">count", "what it is", Column("extra", optional=1), Column("least", optional=2), title="T")
-    found.add_row("first", "1,000,000", "a sentence of some words that can wrap", "seldom asked for", "least of all")
-    found.add_row("second", "7", "short", "x", Text("y", style="bold"))
-    return found
+    actual = Table("name", ">count", "what it is", Column("extra", optional=1), Column("least", optional=2), title="T")
+    actual.add_row("first", "1,000,000", "a sentence of some words that can wrap", "seldom asked for", "least of all")
+    actual.add_row("second", "7", "short", "x", Text("y", style="bold"))
+    return actual
 
 
 def test_a_table_that_fits_is_one_line_a_row_with_numbers_to_the_right() -> None:

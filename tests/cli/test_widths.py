@@ -167,9 +167,9 @@ def test_tune_fits_and_is_whole(
 def test_bench_fits_and_is_whole(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from tirgemm.service.commands.bench import _show
 
-    found = {"geomean": 1.234, "min": 0.987, "count": 17}
+    actual = {"geomean": 1.234, "min": 0.987, "count": 17}
     summary = {
-        variant: dict.fromkeys(("default", "torch.matmul", "cublaslt_best"), found) for variant in ("default", "tuned")
+        variant: dict.fromkeys(("default", "torch.matmul", "cublaslt_best"), actual) for variant in ("default", "tuned")
     }
 
     def run() -> str:

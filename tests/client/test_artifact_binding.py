@@ -26,15 +26,15 @@ TESTS = [{"name": "exact", "passed": True}]
 
 @pytest.fixture
 def fake() -> FakeService:
-    found = FakeService()
-    found.answer = found.ready
-    return found
+    service = FakeService()
+    service.answer = service.ready
+    return service
 
 
 @pytest.fixture
 def client(fake: FakeService, tmp_path: Path) -> Iterator[Client]:
-    with Client(URL, trust=SIGNER.public, cache_dir=tmp_path, patience=0.1, transport=fake) as found:
-        yield found
+    with Client(URL, trust=SIGNER.public, cache_dir=tmp_path, patience=0.1, transport=fake) as actual:
+        yield actual
 
 
 def serve(fake: FakeService, data: bytes, **members: Any) -> None:

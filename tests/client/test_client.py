@@ -54,8 +54,8 @@ def fake() -> FakeService:
 
 @pytest.fixture
 def client(fake: FakeService, tmp_path: Path) -> Iterator[Client]:
-    with Client(URL, trust=SIGNER.public, cache_dir=tmp_path, patience=2.0, transport=fake) as found:
-        yield found
+    with Client(URL, trust=SIGNER.public, cache_dir=tmp_path, patience=2.0, transport=fake) as actual:
+        yield actual
 
 
 def test_a_kernel_that_is_there_is_loaded_and_right(client: Client, fake: FakeService) -> None:

@@ -40,9 +40,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fake() -> FakeService:
-    found = FakeService()
-    found.answer = found.ready
-    return found
+    service = FakeService()
+    service.answer = service.ready
+    return service
 
 
 def away(fake: FakeService, *paths: str, failure: Exception | int = REFUSED) -> None:
@@ -81,8 +81,8 @@ def test_a_port_where_nobody_listens_is_given_up_at_once(fake: FakeService, tmp_
     filled(fake, tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with Client(f"http://127.0.0.1:{port}", trust=SIGNER.public, cache_dir=tmp_path, patience=FOR_EVER) as found:
-        assert found.kernel(GEMM).gemm == GEMM
+    with Client(f"http://127.0.0.1:{port}", trust=SIGNER.public, cache_dir=tmp_path, patience=FOR_EVER) as actual:
+        assert actual.kernel(GEMM).gemm == GEMM
 
 
 def test_a_service_that_goes_away_while_its_job_is_followed_is_made_up_for(
@@ -93,14 +93,14 @@ def test_a_service_that_goes_away_while_its_job_is_followed_is_made_up_for(
     fake.streams = [[*EVENTS[:2], httpx.ReadError("reset")]]
     away(fake, f"/v1/jobs/{JOB}")
     fake.broken[STREAM] = []
-    found = client(fake, tmp_path, patience=0.05)
+    reply = client(fake, tmp_path, patience=0.05)
 
     def gone() -> httpx.Response:
         raise REFUSED
 
     stream = fake._stream
     monkeypatch.setattr(fake, "_stream", lambda: stream() if fake.streams else gone())
-    assert found.kernel(GEMM, budget={"trials": 99}).manifest.role == "tuned"
+    assert reply.kernel(GEMM, budget={"trials": 99}).manifest.role == "tuned"
 
 
 def test_with_nothing_in_the_cache_it_is_tried_again_and_the_log_says_so(
@@ -150,18 +150,18 @@ def test_offline_nothing_is_sent_and_the_cached_kernel_is_served(
     fake: FakeService, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(fake, tmp_path)
-    found = client(fake, tmp_path, offline=True)
+    reply = client(fake, tmp_path, offline=True)
     with caplog.at_level(logging.INFO, "tirgemm.client"):
-        assert found.kernel(33, 17, 19, dtype="f32", budget={"trials": 999}).gemm == GEMM
-        assert found.kernel(GEMM, device="cpu").gemm == GEMM, "by the device's name too"
+        assert reply.kernel(33, 17, 19, dtype="f32", budget={"trials": 999}).gemm == GEMM
+        assert reply.kernel(GEMM, device="cpu").gemm == GEMM, "by the device's name too"
     assert "offline: serving the tuned kernel" in caplog.text
-    assert found.document(GEMM) == fake.kernels["70ed"]
-    entry = found.cached(GEMM)
+    assert reply.document(GEMM) == fake.kernels["70ed"]
+    entry = reply.cached(GEMM)
     assert entry is not None
     assert (entry.role, entry.url, entry.age) == ("tuned", URL, "less than a minute")
     with pytest.raises(InvalidRequest, match="leave out offline or retune"):
-        found.kernel(GEMM, retune=True)
-    for call in (found.meta, found.kernels, found.jobs, found.keys, lambda: list(found.events(JOB))):
+        reply.kernel(GEMM, retune=True)
+    for call in (reply.meta, reply.kernels, reply.jobs, reply.keys, lambda: list(reply.events(JOB))):
         with pytest.raises(ServiceUnreachable, match=f"this client is offline; {URL} is asked for nothing"):
             call()
     assert fake.requests == []
@@ -172,11 +172,11 @@ def test_offline_nothing_is_sent_and_the_cached_kernel_is_served(
 )
 def test_offline_what_is_not_cached_is_named(fake: FakeService, tmp_path: Path, asked: dict[str, Any]) -> None:
     filled(fake, tmp_path)
-    found = client(fake, tmp_path, offline=True)
+    reply = client(fake, tmp_path, offline=True)
     problem = asked.pop("gemm")
     what = rf"{problem} on {asked.get('device', CPU.key)} \({asked.get('regime', 'sustained')}\)"
     with pytest.raises(NotCached, match=rf"no kernel for {what} is in the cache .*; get it once while {URL} answers"):
-        found.kernel(problem, **asked)
+        reply.kernel(problem, **asked)
     assert fake.requests == []
 
 

@@ -37,8 +37,8 @@ def client(url: str, folder: Path, **options: Any) -> Client:
 @contextmanager
 def connected(script: Script, folder: Path, **options: Any) -> Iterator[Client]:
     """A client of a server that answers with ``script``."""
-    with answering(script) as (url, _), client(url, folder, **options) as found:
-        yield found
+    with answering(script) as (url, _), client(url, folder, **options) as actual:
+        yield actual
 
 
 def again_and_again(piece: bytes, first: bytes = b"") -> Script:
@@ -68,11 +68,11 @@ def test_nothing_compressed_is_asked_for_or_unpacked(tmp_path: Path, encoding: s
     assert len(bomb) < 7000
     with (
         answering(lambda _head: [answer(bomb, f"Content-Encoding: {encoding}")]) as (url, heads),
-        client(url, tmp_path) as found,
+        client(url, tmp_path) as actual,
     ):
         tracemalloc.start()
         try:
-            for call in (found.meta, lambda: found.artifact(SHA256), lambda: list(found.events(JOB))):
+            for call in (actual.meta, lambda: actual.artifact(SHA256), lambda: list(actual.events(JOB))):
                 with pytest.raises(ServiceError, match=r"Content-Encoding .* was not asked for; it is not read"):
                     call()
             assert tracemalloc.get_traced_memory()[1] < 5_000_000
@@ -85,11 +85,11 @@ def test_nothing_compressed_is_asked_for_or_unpacked(tmp_path: Path, encoding: s
 def test_a_document_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str) -> None:
     monkeypatch.setattr(http_layer, "MAX_DOCUMENT_BYTES", 2_000_000)
     head = head_of("Content-Type: application/json", status=status)
-    with answering(again_and_again(b'"' + b"x" * 65535, head)) as (url, _), client(url, tmp_path) as found:
+    with answering(again_and_again(b'"' + b"x" * 65535, head)) as (url, _), client(url, tmp_path) as actual:
         tracemalloc.start()
         try:
             with pytest.raises(ServiceError, match=r"answered with more than 2,000,000 bytes|answered 500: Internal"):
-                found.meta()
+                actual.meta()
             assert tracemalloc.get_traced_memory()[1] < 20_000_000
         finally:
             tracemalloc.stop()
@@ -99,8 +99,8 @@ def test_a_document_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.
 def test_an_artifact_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: str) -> None:
     monkeypatch.setattr(artifact_source, "MAX_ARTIFACT_BYTES", 100_000)
     endless = again_and_again(b"1000\r\n" + b"x" * 4096 + b"\r\n", head_of(length))
-    with connected(endless, tmp_path) as found, pytest.raises(CorruptArtifact, match="it is not downloaded"):
-        found.artifact(SHA256)
+    with connected(endless, tmp_path) as actual, pytest.raises(CorruptArtifact, match="it is not downloaded"):
+        actual.artifact(SHA256)
     assert not list(tmp_path.glob("*"))
 
 
@@ -116,16 +116,16 @@ def test_a_byte_now_and_then_does_not_put_the_deadline_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
     monkeypatch.setattr(http_layer, "SLOWEST_BYTES_PER_SECOND", 2**40)
-    with answering(slowly(b"H", first)) as (url, _), client(url, tmp_path, timeout=0.2) as found:
-        for call in (found.meta, found.keys, lambda: found.document(GEMM), lambda: found.artifact(SHA256)):
+    with answering(slowly(b"H", first)) as (url, _), client(url, tmp_path, timeout=0.2) as actual:
+        for call in (actual.meta, actual.keys, lambda: actual.document(GEMM), lambda: actual.artifact(SHA256)):
             with pytest.raises(ServiceUnreachable):
                 call()
 
 
 def test_interim_answers_without_end_do_not_put_the_deadline_off(tmp_path: Path) -> None:
     endless = again_and_again(b"HTTP/1.1 100 Continue\r\n\r\n")
-    with connected(endless, tmp_path, timeout=0.2) as found, pytest.raises(ServiceUnreachable):
-        found.meta()
+    with connected(endless, tmp_path, timeout=0.2) as actual, pytest.raises(ServiceUnreachable):
+        actual.meta()
 
 
 @pytest.mark.parametrize("data", [b"x", b": still here\n\n", b"data: 1\n"])
@@ -144,8 +144,8 @@ def test_events_that_come_a_byte_at_a_time_end_with_the_wait(tmp_path: Path, dat
         document = fake.job() if path.startswith("/v1/jobs/") else fake.kernels["fa11"]
         return [answer(json.dumps(document).encode())]
 
-    with answering(script) as (url, _), client(url, tmp_path) as found:
-        assert found.kernel(GEMM, wait=0.2).manifest.role == "fallback"
+    with answering(script) as (url, _), client(url, tmp_path) as actual:
+        assert actual.kernel(GEMM, wait=0.2).manifest.role == "fallback"
 
 
 # -- events ------------------------------------------------------------------------------------------
@@ -156,8 +156,8 @@ def test_events_without_end_are_given_up(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(server_events, "MAX_STREAM_BYTES", 300_000)
     head = head_of("Content-Type: text/event-stream")
     endless, words = again_and_again(piece, head), "sent more than 300,000 bytes of events for one job"
-    with connected(endless, tmp_path) as found, pytest.raises(ServiceError, match=words):
-        for _event in found.events(JOB):
+    with connected(endless, tmp_path) as actual, pytest.raises(ServiceError, match=words):
+        for _event in actual.events(JOB):
             pass
 
 
@@ -174,10 +174,10 @@ def test_events_that_are_told_a_few_a_connection_without_end_are_given_up(
 
     monkeypatch.setattr("tirgemm._client.watch.backoff", lambda _attempt: 0.0)
     with (
-        connected(script, tmp_path, patience=100.0) as found,
+        connected(script, tmp_path, patience=100.0) as actual,
         pytest.raises(ServiceError, match="sent more than 2,000 bytes"),
     ):
-        for _event in found.events(JOB):
+        for _event in actual.events(JOB):
             pass
 
 
@@ -216,13 +216,13 @@ ODD = [
 @pytest.mark.parametrize("body", ODD, ids=range(len(ODD)))
 @pytest.mark.parametrize("status", ["200 OK", "202 Accepted", "404 Not Found", "503 Service Unavailable"])
 def test_a_document_that_makes_no_sense_is_a_typed_error(tmp_path: Path, body: bytes, status: str) -> None:
-    with answering(lambda _head: [answer(body, status=status)]) as (url, _), client(url, tmp_path) as found:
+    with answering(lambda _head: [answer(body, status=status)]) as (url, _), client(url, tmp_path) as actual:
         for call in (
-            lambda: found.kernel(GEMM),
-            found.jobs,
-            found.kernels,
-            found.keys,
-            lambda: list(found.events(JOB)),
+            lambda: actual.kernel(GEMM),
+            actual.jobs,
+            actual.kernels,
+            actual.keys,
+            lambda: list(actual.events(JOB)),
         ):
             with pytest.raises(TirgemmError):
                 call()
@@ -247,8 +247,8 @@ def test_a_document_that_makes_no_sense_is_a_typed_error(tmp_path: Path, body: b
 @pytest.mark.parametrize("status", ["200 OK", "301 Moved", "503 Service Unavailable", "99 Odd", "abc"])
 def test_an_odd_header_is_a_typed_error(tmp_path: Path, header: str, status: str) -> None:
     odd = head_of(header, "Connection: close", status=status) + b"[]"
-    with connected(lambda _head: [odd], tmp_path) as found:
-        for call in (found.meta, lambda: found.artifact(SHA256), lambda: list(found.events(JOB))):
+    with connected(lambda _head: [odd], tmp_path) as actual:
+        for call in (actual.meta, lambda: actual.artifact(SHA256), lambda: list(actual.events(JOB))):
             with pytest.raises(TirgemmError) as caught:
                 call()
             assert "\x1b" not in str(caught.value)
@@ -277,12 +277,12 @@ def test_an_odd_event_is_read_as_far_as_it_makes_sense(data: bytes, kind: str) -
 
 def test_pages_without_end_are_given_up(tmp_path: Path) -> None:
     pages = json.dumps({"kernels": [], "next": "ff"}).encode()
-    with answering(lambda _head: [answer(pages)]) as (url, heads), client(url, tmp_path) as found:
-        assert found.kernels() == []
+    with answering(lambda _head: [answer(pages)]) as (url, heads), client(url, tmp_path) as actual:
+        assert actual.kernels() == []
     assert len(heads) == 1
     long = json.dumps({"kernels": [{"id": "1"}] * 500, "next": "ff"}).encode()
-    with answering(lambda _head: [answer(long)]) as (url, _), client(url, tmp_path) as found:
-        assert len(found.kernels(limit=7)) == 7
+    with answering(lambda _head: [answer(long)]) as (url, _), client(url, tmp_path) as actual:
+        assert len(actual.kernels(limit=7)) == 7
 
 
 # -- the terminal ------------------------------------------------------------------------------------
@@ -291,16 +291,16 @@ def test_pages_without_end_are_given_up(tmp_path: Path) -> None:
 def test_nothing_that_a_server_says_steers_the_terminal(tmp_path: Path) -> None:
     evil = {"id": CLEAR, CLEAR: [CLEAR]}
     body = json.dumps({"kernels": [evil], "jobs": [evil], "next": None}, ensure_ascii=False).encode()
-    with answering(lambda _head: [answer(body)]) as (url, _), client(url, tmp_path) as found:
-        for listed in (found.kernels(), found.jobs(), [found.meta()]):
+    with answering(lambda _head: [answer(body)]) as (url, _), client(url, tmp_path) as actual:
+        for listed in (actual.kernels(), actual.jobs(), [actual.meta()]):
             text = json.dumps(listed, ensure_ascii=False)
             assert "owned" in text
             assert not [escape for escape in ("\x9b", "u001b", "u0007") if escape in text]
     problem = json.dumps({"detail": CLEAR * 1000, "code": CLEAR}).encode()
     for status, text in (("409 Conflict", problem), (f"500 {CLEAR[1:4]}\x9b31m", b"")):
         said = answer(text, status=status)
-        with connected(lambda _head, said=said: [said], tmp_path) as found, pytest.raises(ServiceError) as caught:
-            found.meta()
+        with connected(lambda _head, said=said: [said], tmp_path) as actual, pytest.raises(ServiceError) as caught:
+            actual.meta()
         assert not set("\x1b\x07\x9b") & set(str(caught.value) + str(caught.value.problem))
         assert len(str(caught.value)) < 3000
 
@@ -308,10 +308,10 @@ def test_nothing_that_a_server_says_steers_the_terminal(tmp_path: Path) -> None:
 def test_a_key_that_is_none_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     body = json.dumps({"keys": [{"key": CLEAR}, {"key": f"ed25519:{CLEAR}"}, {"key": 7}, {}]}).encode()
-    with answering(lambda _head: [answer(body)]) as (url, _), Client(url, cache_dir=tmp_path) as found:
-        assert found.keys() == ()
+    with answering(lambda _head: [answer(body)]) as (url, _), Client(url, cache_dir=tmp_path) as actual:
+        assert actual.keys() == ()
         with pytest.raises(UntrustedArtifact, match="shows no signing key"):
-            found.kernel(GEMM)
+            actual.kernel(GEMM)
 
 
 # -- the cache ---------------------------------------------------------------------------------------
@@ -320,18 +320,18 @@ def test_a_key_that_is_none_is_not_shown(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_nobody_trusts_is_not_kept(tmp_path: Path) -> None:
     fake = FakeService(signer=Signer.generate())
     fake.answer = fake.ready
-    with Client("http://service.test", trust=SIGNER.public, cache_dir=tmp_path, transport=fake) as found:
+    with Client("http://service.test", trust=SIGNER.public, cache_dir=tmp_path, transport=fake) as actual:
         with pytest.raises(UntrustedArtifact):
-            found.kernel(GEMM)
-        assert found.artifact(fake.kernels["70ed"]["artifact"]["sha256"])
+            actual.kernel(GEMM)
+        assert actual.artifact(fake.kernels["70ed"]["artifact"]["sha256"])
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_a_document_that_is_mostly_junk_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fake = FakeService()
     fake.answer = lambda _body: (200, fake.kernels["70ed"] | {"junk": "x" * 2_000_000})
-    with Client("http://service.test", trust=SIGNER.public, cache_dir=tmp_path, transport=fake) as found:
-        assert found.kernel(GEMM).gemm == GEMM
-        assert found.cached(GEMM) is None
+    with Client("http://service.test", trust=SIGNER.public, cache_dir=tmp_path, transport=fake) as actual:
+        assert actual.kernel(GEMM).gemm == GEMM
+        assert actual.cached(GEMM) is None
     assert "it is not kept in the cache" in caplog.text
     assert sum(path.stat().st_size for path in tmp_path.rglob("*")) < 2 * len(certified(GEMM)) + 100_000

@@ -91,10 +91,10 @@ def test_a_trial_takes_m_from_what_it_is_given() -> None:
     assert trial.run(loaded, given={"c": np.ones((6, 5))}).m == 6
     with pytest.raises(InvalidRequest, match="m is 12"):
         trial.run(loaded, given={"a": np.ones((7, 12))})
-    found = trial.run(loaded, m=2, beta=0.5, seed=9)
-    assert found.passed
-    assert found.result.shape == (2, 5)
-    assert found.median_us > 0
+    actual = trial.run(loaded, m=2, beta=0.5, seed=9)
+    assert actual.passed
+    assert actual.result.shape == (2, 5)
+    assert actual.median_us > 0
 
 
 def test_a_trial_passes_a_bias_that_comes_without_c() -> None:

@@ -26,10 +26,10 @@ DEVICE = detect("cpu")
 
 def tiled() -> Family:
     """The page's family."""
-    found: dict[str, Any] = {}
+    actual: dict[str, Any] = {}
     page = blocks(ROOT / "docs" / "adding-a-family.md", ROOT)
-    exec(next(block.body for block in page if block.title == "tiled.py"), found)
-    family: Family = found["Tiled"]()
+    exec(next(block.body for block in page if block.title == "tiled.py"), actual)
+    family: Family = actual["Tiled"]()
     return family
 
 

@@ -151,9 +151,9 @@ def test_a_broken_package_is_named_and_costs_only_itself(place: Place, options: 
     place(**options, dist="some-gemm", version="7")
     name = options.get("name", "tiled")
     with pytest.warns(FamilyWarning, match=f"^family '{name}' of some-gemm 7 is left out: ") as warned:
-        found = families.families()
+        actual = families.families()
     assert [says in str(w.message) for w in warned] == [True]
-    assert found == FAMILIES
+    assert actual == FAMILIES
     assert [f.name for f in families.supporting(GEMM, DEVICE)] == ["x86"]
     if name != "x86":
         with pytest.raises(InvalidRequest, match=f"family '{name}' of some-gemm 7 is left out: "):
@@ -182,8 +182,8 @@ def test_a_family_that_fails_when_it_is_asked_is_left_out_of_that_problem(
     assert old in SOURCE
     place(source=SOURCE.replace(old, new))
     with pytest.warns(FamilyWarning, match=f"^family 'tiled' of tiled-gemm 0.1 fails: {says}") as warned:
-        found = [families.supporting(GEMM, DEVICE) for _ in range(2)]
-    assert [[f.name for f in some] for some in found] == [["x86"], ["x86"]]
+        actual = [families.supporting(GEMM, DEVICE) for _ in range(2)]
+    assert [[f.name for f in some] for some in actual] == [["x86"], ["x86"]]
     assert len(warned) == 1, "said once"
     with pytest.raises(InvalidRequest, match=r"family tiled does not write .* of tiled-gemm 0\.1 fails"):
         Tuning(GEMM, FakeBench(), families=["tiled"])
@@ -246,13 +246,13 @@ def test_build_processes_find_entry_points_and_are_told_what_is_registered(
     renamed = SOURCE.replace('"tiled"', '"tiles"').replace("class Tiled", "class Tiles")
     (plain / "registered_late.py").write_text(renamed)
     with BuildPool(DEVICE, 1, lock_dir=tmp_path / "locks") as pool:
-        found = pool.submit(GEMM, CONFIG).result(240)
-        assert found.flags[-1] == "family=tiled (tiled-gemm 0.1)"
+        actual = pool.submit(GEMM, CONFIG).result(240)
+        assert actual.flags[-1] == "family=tiled (tiled-gemm 0.1)"
         monkeypatch.setattr(sys, "path", [str(plain), *sys.path])  # which the running process does not have
         families.register("registered_late:Tiles")
         late = pool.submit(GEMM, Config("tiles", CONFIG.knobs)).result(240)
         assert late.flags[-1] == "family=tiles (registered as registered_late:Tiles)"
-        assert late.data == found.data
+        assert late.data == actual.data
         with pytest.raises(BuildFailed, match=r"'unknown' is unknown; families are .*tiled, tiles"):
             pool.submit(GEMM, Config("unknown", ())).result(240)
 

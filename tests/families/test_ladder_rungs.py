@@ -142,16 +142,16 @@ def test_wavefronts_are_those_that_the_article_measured() -> None:
 @pytest.mark.parametrize("lanes_n", [2, 4, 8, 16])
 @pytest.mark.parametrize("piece", [2, 4, 8])
 def test_wavefronts_agree_with_the_analysis_of_banks(order: str, lanes_n: int, piece: int) -> None:
-    found = cut("combined", lanes_n=lanes_n, lane_order=order, piece=piece)
+    actual = cut("combined", lanes_n=lanes_n, lane_order=order, piece=piece)
     places = [lane_place(lane, lanes_n, order) for lane in range(32)]
     assert sorted(places) == [(m, n) for m in range(32 // lanes_n) for n in range(lanes_n)]
     width = 4 * min(piece, 4)
     expected = 0
-    for axis, pieces in ((0, found.pieces_m), (1, found.pieces_n)):
+    for axis, pieces in ((0, actual.pieces_m), (1, actual.pieces_n)):
         for at in range(0, 4 * piece, width):
             requests = [4 * piece * place[axis] + at for place in places]
             expected += pieces * analyze(requests, f"load.{8 * width}").total_wavefronts
-    assert fragment_wavefronts(found) == expected
+    assert fragment_wavefronts(actual) == expected
 
 
 def test_numbers_too_wide_for_a_problem_become_the_nearest_that_fit() -> None:

@@ -29,14 +29,14 @@ def _cases() -> list[tuple[str, str, str]]:
     """Every layout of operands with every layout of shared memory, and with every way to load; architectures in
     turn."""
     archs = tuple(ARCHITECTURES)
-    found = []
+    actual = []
     for number, (layout, shared) in enumerate(product(LAYOUTS, _SHARED)):
         alignment = tuple(_LOADS)[(number + number // 4) % 4]
         # Rows of A are no whole copies where they run along an m that is not known.
         m, leading = ("1..900", ":lda=1104:ldb=1104") if number % 2 and layout[0] == "n" else ("1000", "")
         text = f"{m}x1048x1096:{'bf16' if number % 3 == 0 else 'f16'}:{layout}{leading}{alignment}"
-        found.append((text, shared, archs[number % 4]))
-    return found
+        actual.append((text, shared, archs[number % 4]))
+    return actual
 
 
 def _compiled(gemm: Gemm, arch: str, **changes: Value) -> tuple[Config, Binary]:

@@ -145,10 +145,10 @@ def test_rules_refuse_what_cannot_work(changes: dict[str, int | str], rule: str,
     gemm = Gemm.parse("6144x6144x2048:f16:nt")
     config = _default(str(gemm)).with_(tile_m=128, tile_n=256, tile_k=32, warps_m=2, warps_n=4, stages=4, registers=2)
     assert rejected(_FAMILY, gemm, config, _H200) is None
-    found = rejected(_FAMILY, gemm, config.with_(**changes), _H200)
-    assert found is not None
-    assert found[0] == rule
-    assert word in found[1]
+    refusal = rejected(_FAMILY, gemm, config.with_(**changes), _H200)
+    assert refusal is not None
+    assert refusal[0] == rule
+    assert word in refusal[1]
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,9 @@ def test_a_matrix_has_features_numbers_indicators_and_missing_values() -> None:
     default = FAMILY.default(GEMM, H200, "sustained")
     configs = ConfigColumns.of([default, default.with_(schedule="pingpong", stages=3)])
     names = ["flops", "wgmma.stages", "wgmma.schedule=pingpong", "family=wgmma", "family=mma", "mma.stages"]
-    found = matrix(names, features(GEMM, configs, H200, "sustained", FAMILY), configs)
-    assert found[1].tolist()[:5] == [GEMM.flops, 3.0, 1.0, 1.0, 0.0]
-    assert math.isnan(found[1][5])
+    actual = matrix(names, features(GEMM, configs, H200, "sustained", FAMILY), configs)
+    assert actual[1].tolist()[:5] == [GEMM.flops, 3.0, 1.0, 1.0, 0.0]
+    assert math.isnan(actual[1][5])
 
 
 @pytest.mark.parametrize(
@@ -116,19 +116,19 @@ def test_the_default_is_the_models_where_it_covers_the_problem_and_the_estimates
 @pytest.mark.usefixtures("own_model")
 def test_a_shortlist_begins_with_the_default_and_has_no_cut_twice() -> None:
     for gemm in (GEMM, PROBLEMS[0]):
-        found = FAMILY.shortlist(gemm, H200, "sustained", 8)
-        assert found[0] == FAMILY.default(gemm, H200, "sustained")
-        cuts = {tuple(pair for pair in config.knobs if pair[0] not in ("order", "group")) for config in found}
-        assert len(cuts) == len(found) == 8
+        actual = FAMILY.shortlist(gemm, H200, "sustained", 8)
+        assert actual[0] == FAMILY.default(gemm, H200, "sustained")
+        cuts = {tuple(pair for pair in config.knobs if pair[0] not in ("order", "group")) for config in actual}
+        assert len(cuts) == len(actual) == 8
 
 
 @pytest.mark.usefixtures("own_model")
 def test_equal_times_are_ranked_by_the_tables_order_whatever_their_last_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logarithms differ in their last bits from one machine's vector instructions to another's."""
-    found = [FAMILY.shortlist(gemm, H200, "sustained", 4) for gemm in PROBLEMS]
+    actual = [FAMILY.shortlist(gemm, H200, "sustained", 4) for gemm in PROBLEMS]
     exact = np.log
     monkeypatch.setattr(np, "log", lambda values: np.nextafter(exact(values), np.inf))
-    assert [FAMILY.shortlist(gemm, H200, "sustained", 4) for gemm in PROBLEMS] == found
+    assert [FAMILY.shortlist(gemm, H200, "sustained", 4) for gemm in PROBLEMS] == actual
 
 
 def test_a_users_model_is_read_again_when_it_changes_and_named_when_it_is_none(own_model: Path) -> None:

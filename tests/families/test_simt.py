@@ -265,10 +265,10 @@ def test_registers_are_not_bounded_where_no_loop_over_k_is_left() -> None:
         )
     )
     config = free.with_(resident=2)
-    found = rejected(_SIMT, gemm, config, _H200)
-    assert found is not None
-    assert found[0] == "resident"
-    assert "320 registers with the sums, where resident=2 leaves 255" in found[1]
+    refusal = rejected(_SIMT, gemm, config, _H200)
+    assert refusal is not None
+    assert refusal[0] == "resident"
+    assert "320 registers with the sums, where resident=2 leaves 255" in refusal[1]
     assert build(gemm, free, _H200).resources["spill_bytes"] == 0
     for text in (
         "1308..2500x1000x24:bf16:nt:beta",  # a loop is left
@@ -302,8 +302,8 @@ def test_halves_that_are_loaded_one_at_a_time_count_as_a_register_each(vector: i
     )
     real = build(gemm, config, _H200).resources["registers"]
     assert 0.9 * real <= tiling(gemm, config).registers <= 1.4 * real
-    found = rejected(_SIMT, gemm, config.with_(resident=2), _H200)
-    assert (found[0] if found else None) == ("resident" if vector == 1 else None)
+    refusal = rejected(_SIMT, gemm, config.with_(resident=2), _H200)
+    assert (refusal[0] if refusal else None) == ("resident" if vector == 1 else None)
 
 
 def test_registers_are_estimated_close_enough_to_prune_by() -> None:

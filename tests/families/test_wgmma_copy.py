@@ -111,8 +111,8 @@ def test_copies_write_what_tma_would_and_read_nothing_else(seed: int) -> None:
     padded = rng.integers(1, 2**16, sizes[0] * ld)
     memory = padded[: (sizes[0] - 1) * ld + sizes[1]]
     matrix = padded.reshape(sizes[0], ld)[:, : sizes[1]]
-    found = by_copies(shape, memory, sizes, ld, row0, column0)
-    np.testing.assert_array_equal(found, by_tma(shape.tile, matrix, row0, column0))
+    actual = by_copies(shape, memory, sizes, ld, row0, column0)
+    np.testing.assert_array_equal(actual, by_tma(shape.tile, matrix, row0, column0))
 
 
 def test_a_copy_of_too_much_of_a_row_is_noticed() -> None:
@@ -195,8 +195,8 @@ def test_copies_are_offered_where_they_suit_every_operand_that_tma_cannot_load(
 )
 def test_rule_of_copies_says_why(text: str, changes: dict[str, Value], words: str | None) -> None:
     cut = copying(text, **changes)
-    found = next((rule.check(cut.gemm, cut.config, H200) for rule in FAMILY.rules if rule.name == "load"), None)
-    assert found == words if words is None else words in str(found)
+    actual = next((rule.check(cut.gemm, cut.config, H200) for rule in FAMILY.rules if rule.name == "load"), None)
+    assert actual == words if words is None else words in str(actual)
 
 
 CASES = [

@@ -68,8 +68,8 @@ def test_wgmma_reads_the_elements_that_tma_wrote(tile: Tile) -> None:
         for number in range(tile.tile_k // MMA_K):
             for row in range(0, rows, 3):
                 for k in range(MMA_K):
-                    found = memory[read(tile, number, first, row, k)]
-                    assert found == (first + row, number * MMA_K + k)
+                    actual = memory[read(tile, number, first, row, k)]
+                    assert actual == (first + row, number * MMA_K + k)
 
 
 @pytest.mark.parametrize("columns", [16, 32, 64])

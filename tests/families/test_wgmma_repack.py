@@ -178,8 +178,8 @@ def check_copy(item: AlignedCopy, m: int, original: np.ndarray, copy: np.ndarray
     )
     shape = (item.batch, rows, columns)
     expected = np.lib.stride_tricks.as_strided(original, shape, (2 * source_stride, 2 * source_ld, 2))
-    found = np.lib.stride_tricks.as_strided(copy, shape, (2 * stride, 2 * ld, 2))
-    assert np.array_equal(found, expected), f"{item.operand}: the copy differs"
+    actual = np.lib.stride_tricks.as_strided(copy, shape, (2 * stride, 2 * ld, 2))
+    assert np.array_equal(actual, expected), f"{item.operand}: the copy differs"
     width = 8 * evaluate(item.row_words, m)
     words = np.lib.stride_tricks.as_strided(copy, (item.batch, rows, width), (2 * stride, 2 * ld, 2))
     assert not (words == _POISON).any(), f"{item.operand}: not all of the copy is written"
@@ -290,11 +290,11 @@ def test_kernel_loads_and_stores_16_bytes_and_does_not_spill(text: str, tmp_path
 
 def disassembled(cubin: bytes, folder: Path) -> str:
     nvidia = pytest.importorskip("nvidia")
-    found = [path for root in nvidia.__path__ for path in Path(root).glob("cu*/bin/nvdisasm")]
-    if not found:
+    actual = [path for root in nvidia.__path__ for path in Path(root).glob("cu*/bin/nvdisasm")]
+    if not actual:
         pytest.skip("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
     (folder / "kernel.cubin").write_bytes(cubin)
-    command = [str(found[0]), "-c", str(folder / "kernel.cubin")]
+    command = [str(actual[0]), "-c", str(folder / "kernel.cubin")]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 

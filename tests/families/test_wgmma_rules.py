@@ -86,9 +86,9 @@ def cut(text: str, **changes: Value) -> Plan:
 def test_rules_reject_what_cannot_work_or_win(
     text: str, changes: dict[str, Value], rule: str | None, words: str
 ) -> None:
-    found = rejected(FAMILY, Gemm.parse(text), cut(text, **changes).config, H200)
-    assert (found[0] if found else None) == rule, found
-    assert words in (found[1] if found else "")
+    refusal = rejected(FAMILY, Gemm.parse(text), cut(text, **changes).config, H200)
+    assert (refusal[0] if refusal else None) == rule, refusal
+    assert words in (refusal[1] if refusal else "")
 
 
 @pytest.mark.parametrize(("knob", "word"), [("schedule", "stream"), ("reduction", "memory"), ("order", "hilbert")])

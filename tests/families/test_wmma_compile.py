@@ -48,15 +48,15 @@ def built(gemm: Gemm, knobs: str, arch: str) -> tuple[WmmaTiling, str, Cubin]:
 
 def squares() -> list[tuple[str, str, str]]:
     """Every layout by every path, architectures, tiles and epilogues dealt out so that each meets each."""
-    found = []
+    actual = []
     for i, layout in enumerate(LAYOUTS):
         for j, (width, problem) in enumerate(PATHS.items()):
             extra = EXTRAS[(i + 2 * j) % len(EXTRAS)]
             dtype = "bf16" if (i + j) % 3 == 0 and "acc" not in extra else "f16"
             load = " load=repack" if width == 2 else ""
             text = problem.format(dtype=dtype, layout=layout) + extra
-            found.append((text, TILES[(i + j) % len(TILES)] + load, ARCHS[(i - j) % len(ARCHS)]))
-    return found
+            actual.append((text, TILES[(i + j) % len(TILES)] + load, ARCHS[(i - j) % len(ARCHS)]))
+    return actual
 
 
 def test_every_architecture_meets_every_layout_and_way_to_load() -> None:
@@ -147,10 +147,10 @@ def test_shared_memory_is_what_the_tiles_take(layout: str, knobs: str) -> None:
 def test_rules_say_what_cannot_work_or_win(knobs: dict[str, int], rule: str) -> None:
     gemm, device = Gemm.parse("8192x8192x8192:f16:nt"), named_device("sm_90a")
     config = FAMILY.default(gemm, device, "sustained").with_(**knobs)
-    found = rejected(FAMILY, gemm, config, device)
-    assert found is not None
-    assert found[0] == rule
-    assert str(next(iter(knobs.values()))) in found[1] or rule in ("registers", "shared")
+    refusal = rejected(FAMILY, gemm, config, device)
+    assert refusal is not None
+    assert refusal[0] == rule
+    assert str(next(iter(knobs.values()))) in refusal[1] or rule in ("registers", "shared")
 
 
 def test_default_for_large_problems_is_the_articles_tile_with_padded_rows_in_longer_steps() -> None:

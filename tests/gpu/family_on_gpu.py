@@ -57,14 +57,14 @@ class FamilyOnGpu:
         binary = builds[case].result()
         assert binary.resources["spill_bytes"] == 0
         assert bench.measurer is not None
-        found = bench.measurer.verify(bench.package(case.gemm, case.config, binary), level="certificate")
-        assert found.passed, f"{case.config}: {found.tests}"
+        actual = bench.measurer.verify(bench.package(case.gemm, case.config, binary), level="certificate")
+        assert actual.passed, f"{case.config}: {actual.tests}"
 
     def test_default_is_right_and_can_be_timed(self, bench: Workbench, timed_gemm: str, regime: str) -> None:
         gemm = Gemm.parse(timed_gemm)
         assert bench.measurer is not None
         config = self.family.default(gemm, self.gpus[0], regime)
         package = bench.package(gemm, config, bench.build(gemm, config).result())
-        found, samples = bench.measurer.evaluate(package, regime)
-        assert found.passed, f"{config}: {found.tests}"
+        actual, samples = bench.measurer.evaluate(package, regime)
+        assert actual.passed, f"{config}: {actual.tests}"
         assert samples is not None

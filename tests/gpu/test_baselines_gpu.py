@@ -116,12 +116,12 @@ class Operands:
     def expected(self) -> Any:
         """The result in fp64."""
         gemm = self.gemm
-        found = self.left(torch.Tensor.double) @ self.right(torch.Tensor.double)
+        actual = self.left(torch.Tensor.double) @ self.right(torch.Tensor.double)
         for name in gemm.inputs[2:]:  # c, bias
-            found = found + self.tensors[name].double()
+            actual = actual + self.tensors[name].double()
         if gemm.act == "relu":
-            return found.relu()
-        return torch.nn.functional.gelu(found, approximate="tanh") if gemm.act == "gelu_tanh" else found
+            return actual.relu()
+        return torch.nn.functional.gelu(actual, approximate="tanh") if gemm.act == "gelu_tanh" else actual
 
     @cached_property
     def bound(self) -> Any:
@@ -195,9 +195,9 @@ def test_torch_matmul_is_right(gpu: Gpu, text: str) -> None:
 def test_cublaslt_offers_many_algorithms_and_says_which(gpu: Gpu) -> None:
     gemm = Gemm.parse("2048x2048x2048:f16:nt")
     operands = Operands(gemm, gpu.ordinal, 0)
-    found = CublasLtBaseline(gemm, gpu.ordinal, int(gpu.stream)).candidates([operands.views])
-    assert len(found) >= 4
-    assert len({tuple(sorted(candidate.label.items())) for candidate in found}) >= 4
+    actual = CublasLtBaseline(gemm, gpu.ordinal, int(gpu.stream)).candidates([operands.views])
+    assert len(actual) >= 4
+    assert len({tuple(sorted(candidate.label.items())) for candidate in actual}) >= 4
 
 
 def test_a_problem_that_cublaslt_does_not_offer_is_absent(gpu: Gpu) -> None:
@@ -216,14 +216,14 @@ def measurer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measurer]:
 @pytest.mark.parametrize("regime", ["sustained", "isolated"])
 def test_a_session_times_the_best_candidate_of_each_and_reports_the_rest(measurer: Measurer, regime: str) -> None:
     package = artifact("1024x1024x1024:f16:nt")
-    found = measurer.time(package, RaceOptions(regime, 20, 0.3), baselines=measurer.baselines())
-    assert not found.conditions.get("absent")
-    medians = {name: statistics.median(samples) for name, samples in found.baselines.items()}
+    actual = measurer.time(package, RaceOptions(regime, 20, 0.3), baselines=measurer.baselines())
+    assert not actual.conditions.get("absent")
+    medians = {name: statistics.median(samples) for name, samples in actual.baselines.items()}
     assert set(medians) == set(measurer.baselines())
     for name in ("cublaslt_best", "triton", "cutlass"):
         if name not in medians:
             continue
-        chosen = found.conditions[name]
+        chosen = actual.conditions[name]
         screened = [us for us in chosen["screened_us"] if us is not None]
         assert len(chosen["screened_us"]) == chosen["candidates"] >= 4
         assert chosen["finals_us"][str(chosen["chosen"])] == min(chosen["finals_us"].values())
@@ -235,10 +235,10 @@ def test_a_session_times_the_best_candidate_of_each_and_reports_the_rest(measure
 
 def test_baselines_that_do_not_compute_a_problem_are_left_out_with_reasons(measurer: Measurer) -> None:
     fused = artifact("257x129x65:f16:nt:align=2:alpha:bias:act=silu")
-    found = measurer.time(fused, RaceOptions("isolated", 5, 0.05), baselines=measurer.baselines())
-    assert set(found.baselines) == {"torch.matmul"}
-    assert "no epilogue silu" in found.conditions["absent"]["cublaslt_best"]
+    samples = measurer.time(fused, RaceOptions("isolated", 5, 0.05), baselines=measurer.baselines())
+    assert set(samples.baselines) == {"torch.matmul"}
+    assert "no epilogue silu" in samples.conditions["absent"]["cublaslt_best"]
     if "triton" in measurer.baselines():
-        assert "without alpha, bias, silu" in found.conditions["absent"]["triton"]
+        assert "without alpha, bias, silu" in samples.conditions["absent"]["triton"]
     if "cutlass" in measurer.baselines():
-        assert "without bias, silu" in found.conditions["absent"]["cutlass"]
+        assert "without bias, silu" in samples.conditions["absent"]["cutlass"]

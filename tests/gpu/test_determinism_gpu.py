@@ -63,12 +63,12 @@ extern "C" __global__ void arrive(const unsigned short* a, const unsigned short*
 
 def deterministic_cases() -> list[Case]:
     """Cases of problems that ask for determinism, such that every path that the family offers them occurs."""
-    found = []
+    actual = []
     for case in small_cases(FAMILY, H200, 200, plain=True):
         gemm = case.gemm.with_(deterministic=True)
         if FAMILY.supports(gemm, H200) is None and rejected(FAMILY, gemm, case.config, H200) is None:
-            found.append(Case(gemm, case.config))
-    return covering(found, paths, build_cost)
+            actual.append(Case(gemm, case.config))
+    return covering(actual, paths, build_cost)
 
 
 CASES = deterministic_cases() if GPUS else []
@@ -118,8 +118,8 @@ def test_disturbed_launches_give_the_same_bits(
         if first is None:
             first = next(outputs(gpu, backend, problem, kernel.raw, None, 1))
             assert np.unique(first).size > 100
-        found = differing(outputs(gpu, backend, problem, kernel.raw, competitor, LAUNCHES), first)
-        assert found == 0, f"{found} of {LAUNCHES} launches of {case.config} differ ({alteration or 'as it is'})"
+        actual = differing(outputs(gpu, backend, problem, kernel.raw, competitor, LAUNCHES), first)
+        assert actual == 0, f"{actual} of {LAUNCHES} launches of {case.config} differ ({alteration or 'as it is'})"
         kernel.close()
 
 

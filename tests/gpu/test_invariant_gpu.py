@@ -88,9 +88,9 @@ def test_kernels_of_every_m_and_config_give_a_row_the_same_bits(
 ) -> None:
     signatures: dict[str, list[str]] = {}
     for gemm, config, build in builds[problem]:
-        found = invariance_report(backend, gemm, function(bench, gemm, config, build.result()), seed=3)
-        assert found["passed"], (gemm, config, found)
-        signatures.setdefault(found["signature"], []).append(f"{gemm} {config}")
+        actual = invariance_report(backend, gemm, function(bench, gemm, config, build.result()), seed=3)
+        assert actual["passed"], (gemm, config, actual)
+        signatures.setdefault(actual["signature"], []).append(f"{gemm} {config}")
     assert len(signatures) == 1, {name[:8]: kernels[:3] for name, kernels in signatures.items()}
 
 

@@ -64,12 +64,12 @@ def test_the_command_measures_every_rung_beside_cublas(tmp_path: Path, capsys: p
     page, file = tmp_path / "ladder.html", tmp_path / "ladder.sustained.json"
     options = ["--data", str(tmp_path / "data"), "--json", "--html", str(page), "--out", str(file), "--measure", "0.2"]
     assert cli.main(["ladder", "2048", "2048", "2048", "--baselines", "torch.matmul", *options]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["ladders"]
-    rungs = {rung["name"]: rung for rung in found["rungs"]}
+    (actual,) = json.loads(capsys.readouterr().out)["ladders"]
+    rungs = {rung["name"]: rung for rung in actual["rungs"]}
     assert list(rungs) == NAMES
     assert {rung["status"] for rung in rungs.values()} == {"measured"}
     assert all(rung["shares"]["torch.matmul"] > 0 for rung in rungs.values())
     assert rungs["naive"]["median_us"] > 2 * rungs["default"]["median_us"]
-    assert found["baselines_tflops"]["torch.matmul"] > 0
+    assert actual["baselines_tflops"]["torch.matmul"] > 0
     assert "coalesced" in page.read_text()
     assert len(json.loads(file.read_text())["rows"]) == len(NAMES)

@@ -64,8 +64,8 @@ def test_scalars_bias_and_an_m_of_a_range_reach_the_kernel() -> None:
     kernel = loaded(artifact("1..130x67x35:f16:nn:alpha:beta:bias:align=2"))
     for m in (1, 77, 130):
         tensors = operands(kernel.gemm, m, seed=m)
-        found = kernel(**tensors, alpha=0.5, beta=-2.0)
-        assert torch.equal(found.double(), expected(kernel.gemm, tensors, 0.5, -2.0))
+        served = kernel(**tensors, alpha=0.5, beta=-2.0)
+        assert torch.equal(served.double(), expected(kernel.gemm, tensors, 0.5, -2.0))
 
 
 def test_the_kernel_runs_on_pytorchs_current_stream() -> None:
@@ -328,14 +328,14 @@ def test_a_raw_call_costs_a_few_microseconds(record_property: Callable[[str, obj
     tensors, out = operands(kernel.gemm), torch.zeros(16, 64, dtype=torch.float16, device="cuda")
     a, b, raw = tensors["a"], tensors["b"], kernel.raw
     transposed = b.T
-    found = {
+    actual = {
         "raw": per_call_us(lambda: raw(a, b, out)),
         "call_with_out": per_call_us(lambda: kernel(a, b, out=out)),
         "call": per_call_us(lambda: kernel(a, b)),
         "torch.matmul": per_call_us(lambda: torch.matmul(a, transposed, out=out)),
     }
-    for name, microseconds in found.items():
+    for name, microseconds in actual.items():
         record_property(name, microseconds)
-    print("us per call:", ", ".join(f"{name} {microseconds:.2f}" for name, microseconds in found.items()))
+    print("us per call:", ", ".join(f"{name} {microseconds:.2f}" for name, microseconds in actual.items()))
     # The bound is loose, for hosts slower than the one that the target of 3.0 is for.
-    assert found["raw"] < min(8.0, found["torch.matmul"])
+    assert actual["raw"] < min(8.0, actual["torch.matmul"])

@@ -131,12 +131,12 @@ def test_a_hang_is_killed_after_the_timeout(tmp_path: Path) -> None:
 @pytest.mark.parametrize("regime", ["sustained", "isolated"])
 def test_times_are_the_gpus_own_beside_opponents(measurer: Measurer, regime: str) -> None:
     options = RaceOptions(regime, 6, 0.05, swap=True)
-    found = measurer.time(
+    actual = measurer.time(
         package("SLOW"), options, against={"default": package("RIGHT")}, baselines=measurer.baselines()
     )
-    assert 19 < found.median_us < 60  # it spins for 20 us in its one wave of blocks
-    names = {"default", *measurer.baselines()} - set(found.conditions.get("absent", {}))
-    assert set(found.baselines) == names
-    assert all(len(samples) == len(found.samples_us) >= 6 for samples in found.baselines.values())
-    assert statistics.median(found.baselines["default"]) < 15
-    assert found.conditions["swapped"] is True
+    assert 19 < actual.median_us < 60  # it spins for 20 us in its one wave of blocks
+    names = {"default", *measurer.baselines()} - set(actual.conditions.get("absent", {}))
+    assert set(actual.baselines) == names
+    assert all(len(samples) == len(actual.samples_us) >= 6 for samples in actual.baselines.values())
+    assert statistics.median(actual.baselines["default"]) < 15
+    assert actual.conditions["swapped"] is True

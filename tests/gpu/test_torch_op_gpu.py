@@ -83,9 +83,9 @@ def test_the_command_line_calls_and_verifies_a_gpu_kernel(
     path = tmp_path / "kernel.tirgemm"
     path.write_bytes(artifact(text))
     assert cli.main(["call", str(path), "--trust", SIGNER.public, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["passed"]
-    assert found["median_us"] > 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["passed"]
+    assert document["median_us"] > 0
     assert cli.main(["verify", str(path), "--trust", SIGNER.public, "--json"]) == 0
     checks = {check["check"]: check["result"] for check in json.loads(capsys.readouterr().out)["checks"]}
     assert checks["run here"] == "passed"

@@ -79,9 +79,9 @@ def test_operands_and_reference_agree_with_numpy(backend: Any, text: str, test: 
     y = np.stack([w[0] for w in want])
     write(backend, case, y, host, lambda _: None)
     assert backend.disturbed(case) == []
-    found = backend.compare(case, slice(0, m), slice(0, n))
-    assert (found.failures, found.checked) == (0, y.size)
-    assert found.worst < 1
+    actual = backend.compare(case, slice(0, m), slice(0, n))
+    assert (actual.failures, actual.checked) == (0, y.size)
+    assert actual.worst < 1
     kept = np.empty(y.shape)
     backend._gpu.to_host(case.y.address, kept)
     assert np.allclose(kept, y, rtol=1e-11, atol=1e-11)
@@ -90,7 +90,7 @@ def test_operands_and_reference_agree_with_numpy(backend: Any, text: str, test: 
     expected = [np.zeros((m, n)) if w[1] is None else w[1] for w in want]
     assert np.allclose(bounds, np.stack(expected), rtol=1e-5)
     again = backend.compare(case, slice(0, m), slice(0, n))
-    assert (again.failures, again.worst) == (found.failures, pytest.approx(found.worst, rel=1e-4))
+    assert (again.failures, again.worst) == (actual.failures, pytest.approx(actual.worst, rel=1e-4))
     assert backend.compare_random(case, 500).failures == 0
     assert backend.compare(case, slice(m // 2, m), slice(n // 3, n)).failures == 0
 
@@ -124,10 +124,10 @@ def test_one_wrong_element_is_found_and_named(backend: Any, test: str) -> None:
 
     write(backend, case, y, host, spoil)
     for _ in range(2):  # computed, then kept
-        found = backend.compare(case, slice(0, 129), slice(0, 67))
-        assert (found.failures, found.at) == (1, (1, 97, 61))
-        assert found.want == pytest.approx(y[1, 97, 61])
-        assert found.worst > 1
+        actual = backend.compare(case, slice(0, 129), slice(0, 67))
+        assert (actual.failures, actual.at) == (1, (1, 97, 61))
+        assert actual.want == pytest.approx(y[1, 97, 61])
+        assert actual.worst > 1
     assert backend.compare(case, slice(0, 97), slice(0, 67)).failures == 0
     assert backend.compare(case, slice(97, 98), slice(60, 67)).failures == 1
 
@@ -158,6 +158,6 @@ def test_random_vectors_catch_one_wrong_element(backend: Any, monkeypatch: pytes
         write(backend, case, y, host, lambda d: d.inside.__setitem__((1, 3, 5), d.inside[1, 3, 5] + 300 * wrong))
 
     monkeypatch.setattr(type(backend), "run", lambda _, case, function: run(case, function))
-    found = verify(backend, gemm, print, kernel_sha256="0" * 64, level="candidate", seed=9)
-    assert found.passed is not wrong
-    assert found.tests[-1]["method"] == "edges, sampled, freivalds"
+    verification = verify(backend, gemm, print, kernel_sha256="0" * 64, level="candidate", seed=9)
+    assert verification.passed is not wrong
+    assert verification.tests[-1]["method"] == "edges, sampled, freivalds"

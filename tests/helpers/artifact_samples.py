@@ -207,14 +207,14 @@ def operands(gemm: Gemm, m: int | None = None, seed: int = 0) -> tuple[dict[str,
     rng = np.random.default_rng(seed)
     m = gemm.m_max if m is None else m
     dtypes = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}
-    found: dict[str, Any] = {}
+    actual: dict[str, Any] = {}
     for spec in tensor_args(gemm)[:-1]:
         shape = tuple(expr.evaluate(d, m) for d in spec.shape)
         strides = tuple(expr.evaluate(s, m) for s in spec.strides)
         size = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
         dtype = np.dtype(dtypes[spec.dtype])
         memory = rng.integers(-3, 4, size).astype(dtype)
-        found[spec.name] = np.ndarray(shape, dtype, memory, 0, tuple(s * dtype.itemsize for s in strides))
-    a, b = (found[name].astype(np.float64) for name in ("a", "b"))
+        actual[spec.name] = np.ndarray(shape, dtype, memory, 0, tuple(s * dtype.itemsize for s in strides))
+    a, b = (actual[name].astype(np.float64) for name in ("a", "b"))
     product = (np.swapaxes(a, -1, -2) if gemm.trans_a else a) @ (np.swapaxes(b, -1, -2) if gemm.trans_b else b)
-    return found, product
+    return actual, product

@@ -54,10 +54,10 @@ class FakeCublasLt:
         return SUCCESS
 
     def _setattribute(self, kind: str, number: int, attribute: int, value: int, size: int) -> int:
-        found = self.objects[number]
-        assert found["kind"] == kind
+        actual = self.objects[number]
+        assert actual["kind"] == kind
         assert _WIDTHS[kind][attribute] == size
-        found[attribute] = int.from_bytes(ctypes.string_at(value, size), "little")
+        actual[attribute] = int.from_bytes(ctypes.string_at(value, size), "little")
         return SUCCESS
 
     # -- calls ---------------------------------------------------------------------------------
@@ -93,23 +93,23 @@ class FakeCublasLt:
         first, second = self._read(a, a_at, wanted[3]), self._read(b, b_at, wanted[4])
         kind = "f16" if compute == 64 else "f32"
         assert _TYPES[scale] == kind
-        found = _scalar(alpha, kind) * (first @ second)
+        actual = _scalar(alpha, kind) * (first @ second)
         if _scalar(beta, kind):
-            found = found + _scalar(beta, kind) * self._read(c, c_at, 0)
+            actual = actual + _scalar(beta, kind) * self._read(c, c_at, 0)
         if wanted[7] & lt.EPILOGUE_BIAS:
             dtype = _TYPES[self.objects[d_at]["created"][0]]
-            bias = decode(_memory(wanted[8], found.shape[1], dtype), dtype)
-            found = found + bias[None, :, None]
+            bias = decode(_memory(wanted[8], actual.shape[1], dtype), dtype)
+            actual = actual + bias[None, :, None]
         if wanted[7] & lt.EPILOGUE["relu"]:
-            found = np.maximum(found, 0)
-        self._matrices(d, d_at)[...] = encode(found.astype(np.float32), _TYPES[self.objects[d_at]["created"][0]])
+            actual = np.maximum(actual, 0)
+        self._matrices(d, d_at)[...] = encode(actual.astype(np.float32), _TYPES[self.objects[d_at]["created"][0]])
         return SUCCESS
 
     def _matrices(self, address: int, number: int) -> Any:
         """The batch as bits, batch x rows x columns."""
-        found = self.objects[number]
-        type_, rows, cols, ld = found["created"]
-        batch, stride = found.get(5, 1), found.get(6, 0)
+        actual = self.objects[number]
+        type_, rows, cols, ld = actual["created"]
+        batch, stride = actual.get(5, 1), actual.get(6, 0)
         flat = _memory(address, (batch - 1) * stride + (cols - 1) * ld + rows, _TYPES[type_])
         steps = tuple(flat.itemsize * step for step in (stride, 1, ld))
         return np.lib.stride_tricks.as_strided(flat, (batch, rows, cols), steps)

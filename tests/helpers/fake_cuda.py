@@ -52,9 +52,9 @@ class FakeCuda:
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         assert answer, "the process with the fake driver died"
-        found = json.loads(answer)
-        assert "failed" not in found, found["failed"]
-        return found["result"], found["events"]
+        document = json.loads(answer)
+        assert "failed" not in document, document["failed"]
+        return document["result"], document["events"]
 
     def close(self) -> None:
         self._process.communicate(timeout=30)

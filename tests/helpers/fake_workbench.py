@@ -104,8 +104,8 @@ class FakeMeasurer:
         if fate == "blocks":
             assert cancel.wait(20), "nobody cancelled"
             raise Cancelled("cancelled")
-        found = self._verification(package, "candidate")
-        return found, SampleSet((self.bench.us(config),) * 5) if found.passed else None
+        actual = self._verification(package, "candidate")
+        return actual, SampleSet((self.bench.us(config),) * 5) if actual.passed else None
 
     def stream(self) -> SampleSet:
         return SampleSet((10.0,) * 5, conditions={"bytes": 1 << 30, "at": "2026-01-01T00:00:00Z"})

@@ -35,16 +35,16 @@ def made_up(gemm: Gemm, factor: Callable[[Config], float], count: int = 40) -> l
     """Records of random valid configs of ``wgmma``."""
     family, draw = Wgmma(), random.Random(str(gemm))
     space = family.space(gemm, H200)
-    found: dict[Config, None] = {}
+    actual: dict[Config, None] = {}
     # Of the estimate: another model that ships is no reason to learn something else here.
     default = family.shortlist(gemm, H200, "sustained", 1, trained=False)[0]
     for schedule in ("cooperative", "pingpong"):
         for stages in (2, 3, 4):
-            found[default.with_(schedule=schedule, stages=stages)] = None
-    while len(found) < count:
+            actual[default.with_(schedule=schedule, stages=stages)] = None
+    while len(actual) < count:
         config = space.at(draw.randrange(space.size))
         if rejected(family, gemm, config, H200) is None:
-            found[config] = None
+            actual[config] = None
     return [
         Candidate(
             gemm,
@@ -54,7 +54,7 @@ def made_up(gemm: Gemm, factor: Callable[[Config], float], count: int = 40) -> l
             Status.MEASURED,
             sample_sets=(SampleSet((family.predict_us(gemm, config, H200, "sustained") * factor(config),)),),
         )
-        for config in found
+        for config in actual
     ]
 
 

@@ -149,10 +149,10 @@ class Newcomer:
             other = stack.enter_context(Shell(env, here, terminal=self.terminal))
             other.send(f"exec {command}\n")
             try:
-                before, found = other.until(READY, 120.0)
+                before, actual = other.until(READY, 120.0)
             except TimeoutError as error:
                 raise Disagreement(f"{block.page}:{block.line}: {command}: {error}") from error
-            self._say(before + found[0])
+            self._say(before + actual[0])
 
     def _save(self, block: Block, shell: Shell) -> None:
         _, here = shell.environment()
@@ -178,8 +178,8 @@ class Newcomer:
             return ""
         if ran.code:
             return f"it ended with {ran.code}"
-        if found := _TRACEBACK.search(ran.text):
-            return f"it printed {found[0]!r}"
+        if actual := _TRACEBACK.search(ran.text):
+            return f"it printed {actual[0]!r}"
         if not self.terminal and _CONTROL.search(ran.raw):
             return "it printed control characters into a pipe"
         if "clone" in block.needs or block.language == "python":

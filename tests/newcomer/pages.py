@@ -67,14 +67,14 @@ def blocks(path: Path, root: Path) -> Iterator[Block]:
     """The fenced blocks of a page in order. ValueError for a block that does not say what it is."""
     text = path.read_text(encoding="utf-8")
     page = str(path.relative_to(root))
-    for found in _BLOCK.finditer(text):
-        line = text.count("\n", 0, found.start("info")) + 1
-        needs = frozenset((found["needs"] or "").split())
-        language, _, rest = found["info"].partition(" ")
+    for actual in _BLOCK.finditer(text):
+        line = text.count("\n", 0, actual.start("info")) + 1
+        needs = frozenset((actual["needs"] or "").split())
+        language, _, rest = actual["info"].partition(" ")
         title = rest.removeprefix("title=").strip() if rest.startswith("title=") else ""
         if needs - NEEDS:
             raise ValueError(f"{page}:{line}: run: {' '.join(needs - NEEDS)}; known are {', '.join(sorted(NEEDS))}")
-        block = Block(page, line, language, title, found["body"], needs)
+        block = Block(page, line, language, title, actual["body"], needs)
         if block.is_run and not title and language not in ("sh", "python"):
             raise ValueError(
                 f"{page}:{line}: a block of {language or 'no language'} is neither run nor said to be output"

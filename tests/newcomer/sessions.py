@@ -105,8 +105,8 @@ class Session:
         deadline = time.monotonic() + timeout
         while True:
             text = seen.decode("utf-8", "replace").replace("\r\n", "\n")
-            if found := wanted.search(text):
-                return text[: found.start()], found
+            if actual := wanted.search(text):
+                return text[: actual.start()], actual
             ready, _, _ = select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))
             try:
                 more = os.read(self._fd, 65536) if ready else b""
@@ -149,8 +149,8 @@ class Shell(Session):
         mark = secrets.token_hex(8)
         # In two halves, so that a terminal that echoes it is not taken for the answer.
         self.send(f"{{ {command}\n}} </dev/null; printf '\\n%s%s %s\\n' {mark[:8]} {mark[8:]} $?\n")
-        text, found = self.until(rf"^{mark} (\d+)$", timeout)
-        return Ran(int(found[1]), _ANSI.sub("", text), text)
+        text, actual = self.until(rf"^{mark} (\d+)$", timeout)
+        return Ran(int(actual[1]), _ANSI.sub("", text), text)
 
     def environment(self) -> tuple[dict[str, str], Path]:
         """The variables that a program started here would have, and the folder."""
@@ -171,8 +171,8 @@ class Interpreter(Session):
     def run(self, source: str, timeout: float = 900.0) -> Ran:
         mark = secrets.token_hex(8)
         os.write(self._blocks, (json.dumps([mark, source]) + "\n").encode())
-        text, found = self.until(rf"^{mark} (\d)$", timeout)
-        return Ran(int(found[1]), _ANSI.sub("", text), text)
+        text, actual = self.until(rf"^{mark} (\d)$", timeout)
+        return Ran(int(actual[1]), _ANSI.sub("", text), text)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         os.close(self._blocks)

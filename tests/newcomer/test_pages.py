@@ -15,8 +15,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_block_of_every_page_says_whether_it_is_run(page: Path) -> None:
-    found = list(blocks(page, ROOT))
-    assert len(found) == page.read_text().count("\n```") // 2
+    listed = list(blocks(page, ROOT))
+    assert len(listed) == page.read_text().count("\n```") // 2
 
 
 def _page(folder: Path, text: str) -> list[Block]:

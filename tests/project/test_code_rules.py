@@ -68,5 +68,5 @@ def named_found(tree: ast.Module) -> list[int]:
 
 def test_no_variable_is_named_for_having_been_found() -> None:
     assert named_found(ast.parse("def f(found):\n    a, found = 1, found\n")) == [1, 2]
-    lines = {file: named_found(tree) for file, tree in trees(*PRODUCT, "scripts")}
+    lines = {file: named_found(tree) for file, tree in trees(*PRODUCT, "scripts", "tests")}
     assert {file: numbers for file, numbers in lines.items() if numbers} == {}, "name it by what it holds"

@@ -92,14 +92,14 @@ T = TypeVar("T")
 
 def subclasses(base: type[T]) -> Iterator[type[T]]:
     yield base
-    for found in base.__subclasses__():
-        if found.__module__.partition(".")[0] == "tirgemm":
-            yield from subclasses(found)
+    for actual in base.__subclasses__():
+        if actual.__module__.partition(".")[0] == "tirgemm":
+            yield from subclasses(actual)
 
 
 def service_problems() -> dict[str, int | None]:
     """The codes, with their status where it is a constant, of every Problem(...) and respond(...) in service/."""
-    found: dict[str, int | None] = {code: status for status, code in problems._HTTP_CODES.items()}
+    actual: dict[str, int | None] = {code: status for status, code in problems._HTTP_CODES.items()}
     for path in (ROOT / "service").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
@@ -108,8 +108,8 @@ def service_problems() -> dict[str, int | None]:
             if len(node.args) > second and isinstance(code := node.args[second], ast.Constant):
                 status = node.args[first]
                 constant = isinstance(status, ast.Constant) and isinstance(status.value, int)
-                found[str(code.value)] = status.value if constant else None
-    return found
+                actual[str(code.value)] = status.value if constant else None
+    return actual
 
 
 def test_every_problem_code_is_told_with_its_status_and_no_other() -> None:
@@ -219,17 +219,17 @@ def commands() -> dict[str, Any]:
 
     from tirgemm.service.cli import build_app
 
-    found: dict[str, Any] = {}
+    actual: dict[str, Any] = {}
 
     def walk(command: Any, words: tuple[str, ...]) -> None:
         if hasattr(command, "list_commands"):
             for name in command.list_commands(None):
                 walk(command.get_command(None, name), (*words, name))
         else:
-            found[" ".join(words)] = command
+            actual[" ".join(words)] = command
 
     walk(get_command(build_app()), ())
-    return found
+    return actual
 
 
 def root_options() -> set[str]:
@@ -295,7 +295,7 @@ def test_every_link_leads_somewhere(path: Path) -> None:
 
 def shell_commands() -> list[tuple[str, list[str]]]:
     """Every ``tirgemm ...`` in a shell block, the image's runs included, as its page and its arguments."""
-    found = []
+    actual = []
     for path, block in fences("sh", "bash", "shell"):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
@@ -303,14 +303,14 @@ def shell_commands() -> list[tuple[str, list[str]]]:
                 words = [*words[words.index("tirgemm") :]]
                 words = words if len(words) > 1 else ["tirgemm", "serve"]
             if words[:1] == ["tirgemm"]:
-                found.append((path.name, words[1:]))
-    return found
+                actual.append((path.name, words[1:]))
+    return actual
 
 
 def test_every_shell_command_parses() -> None:
-    found = shell_commands()
-    assert len(found) > 15
-    for where, words in found:
+    actual = shell_commands()
+    assert len(actual) > 15
+    for where, words in actual:
         if words[0].startswith("-"):
             assert words == words[:1], (where, words)
             assert words[0] in root_options(), (where, words)

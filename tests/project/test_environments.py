@@ -64,7 +64,7 @@ def test_this_environment_holds_what_its_lock_says_and_nothing_else(folder: str,
         pytest.skip(f"{sys.prefix} was not made by this checkout's Makefile")
     locked = versions(ROOT / lock)
     installed = {
-        canonicalize_name(found.name): Version(found.version).public for found in importlib.metadata.distributions()
+        canonicalize_name(actual.name): Version(actual.version).public for actual in importlib.metadata.distributions()
     }
     others = {name: version for name, version in installed.items() if locked.get(name) != version}
     assert others.keys() <= _NOT_LOCKED, others

@@ -366,11 +366,11 @@ def test_no_tracked_file_names_a_machine_or_a_package_index() -> None:
         "--extra-index" + "-url",
         "trusted" + "-host",
     ]
-    found = []
+    actual = []
     for name in filter(None, listed.stdout.split("\0")):
         path = ROOT / name
         if path.suffix in (".gz", ".png", ".woff2") or not path.is_file():
             continue
         text = path.read_text(errors="replace")
-        found += [f"{name}: {needle}" for needle in needles if needle in text]
-    assert not found
+        actual += [f"{name}: {needle}" for needle in needles if needle in text]
+    assert not actual

@@ -22,8 +22,8 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Absent())
 import importlib.util
-found = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *more: None if name.partition(".")[0] in {packages} else found(name, *more)
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name.partition(".")[0] in {packages} else find_spec(name, *more)
 from tirgemm.errors import MissingExtra
 import tirgemm, tirgemm.artifact
 try:

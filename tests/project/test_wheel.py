@@ -142,8 +142,8 @@ print([name for name in ("tirgemm", "service", "tuning_db", "benchmarks") if imp
 import tirgemm.service, tirgemm.tuning_db
 print(tirgemm.__file__, tirgemm.service.__file__, tirgemm.tuning_db.__file__)
 """
-    found, files = built.python(code).splitlines()
-    assert found == "['tirgemm']"
+    actual, files = built.python(code).splitlines()
+    assert actual == "['tirgemm']"
     assert all(file.startswith(str(built.bin.parent)) for file in files.split())
 
 

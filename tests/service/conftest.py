@@ -13,5 +13,5 @@ from tests.service.support import Service, serving
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     """A service with no worker; ``service.worker()`` starts one."""
-    with serving(tmp_path) as found:
-        yield found
+    with serving(tmp_path) as actual:
+        yield actual

@@ -76,18 +76,18 @@ def kill(pid: int) -> None:
 
 def children(pid: int) -> list[int]:
     """The processes that ``pid`` started and that have not ended."""
-    found: list[int] = []
+    actual: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
-            found += map(int, task.read_text().split())
+            actual += map(int, task.read_text().split())
         except OSError:
             continue
-    return [child for child in found if alive(child)]
+    return [child for child in actual if alive(child)]
 
 
 def descendants(pid: int) -> list[int]:
     """Children, and theirs."""
-    return [found for child in children(pid) for found in (child, *descendants(child))]
+    return [actual for child in children(pid) for actual in (child, *descendants(child))]
 
 
 def command_line(pid: int) -> bytes:

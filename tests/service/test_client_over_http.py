@@ -67,8 +67,8 @@ def engine(service: Service, monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
 
 @pytest.fixture
 def client(service: Service, tmp_path: Path) -> Iterator[Client]:
-    with Client(service.url, trust=SIGNER.public, cache_dir=tmp_path / "cache", patience=5.0) as found:
-        yield found
+    with Client(service.url, trust=SIGNER.public, cache_dir=tmp_path / "cache", patience=5.0) as actual:
+        yield actual
 
 
 def test_a_kernel_is_tuned_followed_loaded_and_called(service: Service, engine: ScriptedEngine, client: Client) -> None:

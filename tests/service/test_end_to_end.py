@@ -41,6 +41,6 @@ def test_a_posted_shape_comes_back_tuned_verified_signed_and_right(tmp_path: Pat
     wanted = np.maximum(1.5 * (a.astype(np.float64) @ b.astype(np.float64).T) + bias, 0)
     for package in packages:
         kernel = load(package, trust=Trust.of(key))
-        found = kernel(a, b, bias=bias, alpha=1.5)
-        assert found.dtype == np.float16
-        np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=2e-3, atol=2e-2)
+        served = kernel(a, b, bias=bias, alpha=1.5)
+        assert served.dtype == np.float16
+        np.testing.assert_allclose(served.astype(np.float64), wanted, rtol=2e-3, atol=2e-2)

@@ -80,19 +80,19 @@ def test_a_stored_kernel_is_explained_with_what_it_was_chosen_from(service: Serv
     links = service.http.get(f"/v1/kernels/{record.id}").json()["links"]
     answer = service.http.get(links["explain"])
     assert answer.status_code == 200
-    found = answer.json()
-    ExplanationDocument.model_validate(found)
-    assert (found["kernel"], found["gemm"], found["family"]) == (record.id, SMALL, "simt")
-    assert found["code"] == "the machine code that is served"
-    assert found["compiled"] is True
-    assert found["unknown"] == []
-    assert found["roofline"]["time_us"] == 8.0
-    ceilings = {ceiling["name"]: ceiling for ceiling in found["roofline"]["ceilings"]}
+    actual = answer.json()
+    ExplanationDocument.model_validate(actual)
+    assert (actual["kernel"], actual["gemm"], actual["family"]) == (record.id, SMALL, "simt")
+    assert actual["code"] == "the machine code that is served"
+    assert actual["compiled"] is True
+    assert actual["unknown"] == []
+    assert actual["roofline"]["time_us"] == 8.0
+    ceilings = {ceiling["name"]: ceiling for ceiling in actual["roofline"]["ceilings"]}
     assert (ceilings["dram"]["rate"], ceilings["dram"]["measured"]) == (1500.0, True)
     assert ceilings["dram"]["taken"].endswith(f"beside the tuning of kernel {record.id}")
     assert not any(c["measured"] for name, c in ceilings.items() if name != "dram")
-    assert found["roofline"]["share"] == pytest.approx(max(c["us"] for c in found["roofline"]["ceilings"]) / 8.0)
-    rivals = found["rivals"]
+    assert actual["roofline"]["share"] == pytest.approx(max(c["us"] for c in actual["roofline"]["ceilings"]) / 8.0)
+    rivals = actual["rivals"]
     assert rivals["statuses"] == {"measured": 3, "build_failed": 1, "pruned": 1}
     assert [(p["rule"], p["count"], p["sentence"]) for p in rivals["pruned"]] == [
         ("waves", 41, "27 blocks <keep> few SMs busy"),
@@ -114,9 +114,9 @@ def test_a_stored_kernel_is_explained_with_what_it_was_chosen_from(service: Serv
 def test_code_of_an_artifact_that_is_not_trusted_is_not_read_and_that_is_said(service: Service) -> None:
     record, _ = tuned_kernel(service.store, Signer.generate())
     service.state.public_key = Signer.generate().public
-    found = service.http.get(f"/v1/kernels/{record.id}/explain").json()
-    assert found["code"] == "compiled here: the artifact is damaged or signed with a key that is not trusted here"
-    assert found["compiled"] is True
+    actual = service.http.get(f"/v1/kernels/{record.id}/explain").json()
+    assert actual["code"] == "compiled here: the artifact is damaged or signed with a key that is not trusted here"
+    assert actual["compiled"] is True
 
 
 def test_the_page_is_for_browsers_and_the_document_for_programs(service: Service) -> None:

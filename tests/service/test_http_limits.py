@@ -24,8 +24,8 @@ from tirgemm.tuning_db.blobs import BlobStore
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Service]:
     """A service that takes eight connections."""
-    with serving(tmp_path, max_connections=8) as found:
-        yield found
+    with serving(tmp_path, max_connections=8) as actual:
+        yield actual
 
 
 def connect(service: Service) -> socket.socket:
@@ -51,9 +51,9 @@ def receive(connection: socket.socket) -> bytes:
 
 
 def check_problem(connection: socket.socket, status: int, code: str) -> dict[str, str]:
-    found, headers, body = answer_of(connection)
+    actual, headers, body = answer_of(connection)
     document = json.loads(body)
-    assert (found, document["status"], document["code"]) == (status, status, code)
+    assert (actual, document["status"], document["code"]) == (status, status, code)
     assert headers["content-type"] == "application/problem+json"
     assert headers["connection"] == "close"
     assert {"type", "title", "detail", "instance"} <= document.keys()

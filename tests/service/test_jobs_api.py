@@ -25,14 +25,14 @@ def test_a_queued_job_is_shown_and_listed(service: Service) -> None:
     assert service.http.get("/v1/jobs", params={"limit": 1}).json()["jobs"][0]["id"] == second
     assert service.http.get("/v1/jobs", params={"status": "done"}).json()["jobs"] == []
 
-    def found(**filters: str) -> list[str]:
+    def listed(**filters: str) -> list[str]:
         return [job["id"] for job in service.http.get("/v1/jobs", params=filters).json()["jobs"]]
 
-    assert found(gemm="131x67x31") == [second]
-    assert found(device=CPU.key) == [second, first]
+    assert listed(gemm="131x67x31") == [second]
+    assert listed(device=CPU.key) == [second, first]
     service.store.put_device(CPU)
-    assert found(device="cpu", gemm=ODD) == [first]
-    assert found(device="sm_80") == []
+    assert listed(device="cpu", gemm=ODD) == [first]
+    assert listed(device="sm_80") == []
 
 
 def test_cancelling_twice_is_the_same_as_once(service: Service) -> None:

@@ -202,9 +202,9 @@ def test_a_kernel_that_is_deleted_while_its_job_is_awaited_is_a_problem(
     real, finish = service.queue.job, threading.Event()
 
     def job(job_id: str) -> Any:
-        found = real(job_id)
-        if found is not None and found.kernel_id:
-            service.store.delete_kernel(found.kernel_id)
+        actual = real(job_id)
+        if actual is not None and actual.kernel_id:
+            service.store.delete_kernel(actual.kernel_id)
             finish.set()
         return real(job_id)
 
@@ -353,16 +353,16 @@ def test_kernels_are_listed_newest_first_page_by_page_and_filtered(service: Serv
             break
     assert listed == [isolated, *reversed(ids)]
 
-    def found(**filters: str) -> list[str]:
+    def listed(**filters: str) -> list[str]:
         return [kernel["id"] for kernel in service.http.get("/v1/kernels", params=filters).json()["kernels"]]
 
-    assert found(gemm="129x67x31:f16:nt") == [isolated, ids[0]]
-    assert found(gemm="129x67x31", regime="sustained") == [ids[0]]
-    assert found(regime="isolated") == [isolated]
-    assert len(found(device=CPU.key)) == 6
-    assert len(found(device="cpu")) == 6
-    assert found(device="cuda:sm_80:none:1") == []
-    assert found(device="sm_80") == []
+    assert listed(gemm="129x67x31:f16:nt") == [isolated, ids[0]]
+    assert listed(gemm="129x67x31", regime="sustained") == [ids[0]]
+    assert listed(regime="isolated") == [isolated]
+    assert len(listed(device=CPU.key)) == 6
+    assert len(listed(device="cpu")) == 6
+    assert listed(device="cuda:sm_80:none:1") == []
+    assert listed(device="sm_80") == []
 
 
 def test_a_full_queue_is_503_and_says_when_to_come_back(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -30,16 +30,16 @@ class Records:
         self.job_id = job_id
 
     def candidates(self) -> dict[str, Candidate]:
-        found = SqlStore(self.database).candidates(GEMM, self.job().request.device.key, "sustained")
-        return {candidate.config.digest: candidate for candidate in found}
+        actual = SqlStore(self.database).candidates(GEMM, self.job().request.device.key, "sustained")
+        return {candidate.config.digest: candidate for candidate in actual}
 
     def events(self) -> list[StoredEvent]:
         return JobQueue(self.database).events(self.job_id)
 
     def job(self) -> Job:
-        found = JobQueue(self.database).job(self.job_id)
-        assert found is not None
-        return found
+        actual = JobQueue(self.database).job(self.job_id)
+        assert actual is not None
+        return actual
 
     def status(self) -> str:
         return self.job().status

@@ -25,12 +25,12 @@ def stored(service: Service, count: int) -> list[str]:
 
 def pages(service: Service, path: str, limit: int) -> list[list[str]]:
     """The ids of all pages of a listing."""
-    found, after = [], ""
+    actual, after = [], ""
     while True:
         page = service.http.get(path, params={"limit": limit} | ({"after": after} if after else {})).json()
-        found.append([each["id"] for each in page[path.rsplit("/", 1)[1]]])
+        actual.append([each["id"] for each in page[path.rsplit("/", 1)[1]]])
         if page["next"] is None:
-            return found
+            return actual
         after = page["next"]
 
 

@@ -243,8 +243,8 @@ def test_threads_are_numbered_x_first(extents: tuple[int, int, int]) -> None:
     expected = (threads % x, threads // x % y, threads // (x * y))
     at = {WARP: threads // LANES, LANE: threads % LANES}
     for axis in range(3):
-        found = evaluate(thread_index(extents, axis), at)
-        assert np.array_equal(np.broadcast_to(found, threads.shape), expected[axis])
+        value = evaluate(thread_index(extents, axis), at)
+        assert np.array_equal(np.broadcast_to(value, threads.shape), expected[axis])
 
 
 @pytest.mark.parametrize("kind", ["and", "floormod", "truncmod", "shr", "floordiv", "truncdiv"])
@@ -253,5 +253,5 @@ def test_what_is_left_of_a_threads_number_is_right(kind: str, number: int) -> No
     threads = np.arange(1024)
     whole = make("add", make("mul", symbol(WARP), const(32)), symbol(LANE))
     direct = evaluate(make(kind, symbol("thread"), const(number)), {"thread": threads})
-    found = evaluate(make(kind, whole, const(number)), {WARP: threads // LANES, LANE: threads % LANES})
-    assert np.array_equal(np.broadcast_to(found, threads.shape), np.broadcast_to(direct, threads.shape))
+    value = evaluate(make(kind, whole, const(number)), {WARP: threads // LANES, LANE: threads % LANES})
+    assert np.array_equal(np.broadcast_to(value, threads.shape), np.broadcast_to(direct, threads.shape))

@@ -30,8 +30,8 @@ from tirgemm.tuning_db.queue.batches import BatchBudget, BatchTable, WantedProbl
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    with open_database(Settings.load(data=tmp_path)) as found:
-        yield found
+    with open_database(Settings.load(data=tmp_path)) as actual:
+        yield actual
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
         time.sleep(0.01)
 
 
-def found(queue: JobQueue, job_id: str) -> Job:
+def job_of(queue: JobQueue, job_id: str) -> Job:
     job = queue.job(job_id)
     assert job is not None
     return job
@@ -86,11 +86,11 @@ def test_fallbacks_of_waiting_jobs_are_built_between_the_batches_of_the_running_
         first = submit(queue)
         until(lambda: ("tune", ODD) in engine.calls)
         second = submit(queue, "131x67x31")
-        until(lambda: found(queue, second).fallback_id is not None)
-        assert found(queue, second).status == "queued"
-        assert found(queue, first).status == "running"
+        until(lambda: job_of(queue, second).fallback_id is not None)
+        assert job_of(queue, second).status == "queued"
+        assert job_of(queue, first).status == "running"
         engine.gate.set()
-        until(lambda: found(queue, second).status == "done")
+        until(lambda: job_of(queue, second).status == "done")
     assert [event.kind for event in queue.events(second)].count("fallback") == 1
     assert engine.calls.count(("fallback", "131x67x31:f16:nt")) == 1
 
@@ -104,16 +104,16 @@ def test_a_job_that_shipped_records_answer_ends_without_a_search(
     monkeypatch.setattr(engine, "fallback", shipped)
     with Running(queue, engine):
         answered = submit(queue)
-        until(lambda: found(queue, answered).status == "done")
-        assert found(queue, answered).kernel_id == found(queue, answered).fallback_id
+        until(lambda: job_of(queue, answered).status == "done")
+        assert job_of(queue, answered).kernel_id == job_of(queue, answered).fallback_id
         larger = submit(queue, "131x67x31", trials=1000)
         until(lambda: ("tune", "131x67x31:f16:nt") in engine.calls)
         waiting = submit(queue, "133x67x31")
-        until(lambda: found(queue, waiting).fallback_id is not None)
+        until(lambda: job_of(queue, waiting).fallback_id is not None)
         engine.gate.set()
-        until(lambda: found(queue, waiting).status == "done")
-        assert found(queue, larger).kernel_id != found(queue, larger).fallback_id
-        assert found(queue, waiting).kernel_id == found(queue, waiting).fallback_id
+        until(lambda: job_of(queue, waiting).status == "done")
+        assert job_of(queue, larger).kernel_id != job_of(queue, larger).fallback_id
+        assert job_of(queue, waiting).kernel_id == job_of(queue, waiting).fallback_id
     assert [call for call in engine.calls if call[0] == "tune"] == [("tune", "131x67x31:f16:nt")]
 
 
@@ -135,12 +135,12 @@ def test_a_fallback_that_cannot_be_built_is_tried_once_and_stops_nobody_else(
         submit(queue)
         until(lambda: ("tune", ODD) in engine.calls)
         bad, good = submit(queue, "131x67x31"), submit(queue, "133x67x31")
-        until(lambda: found(queue, good).fallback_id is not None)
+        until(lambda: job_of(queue, good).fallback_id is not None)
         assert tried.count("131x67x31:f16:nt") == 1
         engine.gate.set()
-        until(lambda: found(queue, good).status == "done")
-        assert found(queue, bad).status == "failed"
-        assert found(queue, bad).error == "build_failed: no default of this problem builds"
+        until(lambda: job_of(queue, good).status == "done")
+        assert job_of(queue, bad).status == "failed"
+        assert job_of(queue, bad).error == "build_failed: no default of this problem builds"
 
 
 def test_a_burst_of_requests_takes_a_slice_of_each_batch_and_no_more(
@@ -163,7 +163,7 @@ def test_a_burst_of_requests_takes_a_slice_of_each_batch_and_no_more(
     monkeypatch.setattr(engine, "tune", tune)
     ids = [submit(queue, f"{m}x67x31") for m in range(101, 121)]
     with Running(queue, engine):
-        until(lambda: found(queue, ids[-1]).status == "done", 20)
+        until(lambda: job_of(queue, ids[-1]).status == "done", 20)
     assert set(batches) == {0, 1}, "one fallback a batch, where one takes the whole slice"
     assert all(engine.calls.count(("fallback", f"{m}x67x31:f16:nt")) == 1 for m in range(101, 121))
 
@@ -178,30 +178,30 @@ def test_a_cancel_is_heard_while_the_fallback_of_a_waiting_job_is_built(
         until(lambda: ("tune", ODD) in engine.calls)
         engine.fallback_gate.clear()
         waiting = submit(queue, "131x67x31")
-        until(lambda: found(queue, waiting).owner is not None)
-        assert found(queue, waiting).status == "queued"
+        until(lambda: job_of(queue, waiting).owner is not None)
+        assert job_of(queue, waiting).status == "queued"
         queue.cancel(running if which == "running" else waiting)
         if which == "running":
-            until(lambda: found(queue, waiting).status == "running", 3)
-            assert found(queue, waiting).attempts == 1
+            until(lambda: job_of(queue, waiting).status == "running", 3)
+            assert job_of(queue, waiting).attempts == 1
         else:
             later = submit(queue, "133x67x31")
-            until(lambda: found(queue, later).owner is not None, 3)
+            until(lambda: job_of(queue, later).owner is not None, 3)
             engine.fallback_gate.set()
-            until(lambda: found(queue, later).fallback_id is not None, 3)
-            assert found(queue, running).status == "running"
-        assert found(queue, waiting).fallback_id is None
+            until(lambda: job_of(queue, later).fallback_id is not None, 3)
+            assert job_of(queue, running).status == "running"
+        assert job_of(queue, waiting).fallback_id is None
 
 
 def test_two_workers_never_build_one_fallback_twice(queue: JobQueue, engine: ScriptedEngine) -> None:
     engine.fallback_gate.set()
     with Running(queue, engine, "one"), Running(queue, engine, "two"):
         first, second = submit(queue), submit(queue, "131x67x31")
-        until(lambda: {found(queue, first).status, found(queue, second).status} == {"running"})
+        until(lambda: {job_of(queue, first).status, job_of(queue, second).status} == {"running"})
         waiting = [submit(queue, f"{m}x67x31") for m in range(133, 145)]
-        until(lambda: all(found(queue, job_id).fallback_id for job_id in waiting))
+        until(lambda: all(job_of(queue, job_id).fallback_id for job_id in waiting))
         engine.gate.set()
-        until(lambda: all(found(queue, job_id).status == "done" for job_id in waiting), 20)
+        until(lambda: all(job_of(queue, job_id).status == "done" for job_id in waiting), 20)
     built = [call for call in engine.calls if call[0] == "fallback"]
     assert len(built) == len(set(built)) == 14
 
@@ -212,12 +212,12 @@ def test_a_stopped_worker_gives_its_job_back_at_once(queue: JobQueue, engine: Sc
         job_id = submit(queue)
         until(lambda: ("tune", ODD) in engine.calls)
         worker.stop()
-        until(lambda: found(queue, job_id).status == "queued", 2)
+        until(lambda: job_of(queue, job_id).status == "queued", 2)
     assert queue.live_workers(60) == []
     engine.gate.set()
     with Running(queue, engine):
-        until(lambda: found(queue, job_id).status == "done")
-    assert found(queue, job_id).attempts == 1, "an orderly end is no attempt"
+        until(lambda: job_of(queue, job_id).status == "done")
+    assert job_of(queue, job_id).attempts == 1, "an orderly end is no attempt"
     assert engine.calls.count(("fallback", ODD)) == 1, "the fallback of the first attempt is still there"
 
 
@@ -232,7 +232,7 @@ def test_a_job_whose_worker_died_here_is_taken_over_without_waiting_for_its_leas
     engine.fallback_gate.set()
     engine.gate.set()
     with Running(queue, engine):
-        until(lambda: found(queue, job_id).status == "done", 3)
+        until(lambda: job_of(queue, job_id).status == "done", 3)
 
 
 def test_only_dead_processes_of_this_machine_are_dead() -> None:
@@ -251,12 +251,12 @@ def test_a_job_that_was_taken_over_is_left_alone(queue: JobQueue, engine: Script
     with Running(queue, engine, lease_s=0.5):
         job_id = submit(queue)
         until(lambda: ("tune", ODD) in engine.calls)
-        owner = found(queue, job_id).owner
+        owner = job_of(queue, job_id).owner
         assert owner is not None
         queue.release(job_id, owner)
         assert queue.claim("another-host:1:0", [CPU.key], 60)
         time.sleep(0.6)
-        assert (found(queue, job_id).owner, found(queue, job_id).status) == ("another-host:1:0", "running")
+        assert (job_of(queue, job_id).owner, job_of(queue, job_id).status) == ("another-host:1:0", "running")
 
 
 def test_a_kernel_that_was_stored_just_before_a_kill_ends_the_job_without_a_search(
@@ -265,8 +265,8 @@ def test_a_kernel_that_was_stored_just_before_a_kill_ends_the_job_without_a_sear
     kernel = kernel_record(engine.store, JobRequest(Gemm.parse(ODD), CPU))
     job_id = submit(queue)
     with Running(queue, engine):
-        until(lambda: found(queue, job_id).status == "done")
-    assert found(queue, job_id).kernel_id == kernel.id
+        until(lambda: job_of(queue, job_id).status == "done")
+    assert job_of(queue, job_id).kernel_id == kernel.id
     assert ("tune", ODD) not in engine.calls
 
 
@@ -278,8 +278,8 @@ def test_a_kernel_that_spent_less_than_the_job_asks_for_does_not_end_it(
     small = submit(queue, trials=2)
     large = submit(queue, trials=500)
     with Running(queue, engine):
-        until(lambda: found(queue, large).status == "done")
-    assert found(queue, small).kernel_id != found(queue, large).kernel_id
+        until(lambda: job_of(queue, large).status == "done")
+    assert job_of(queue, small).kernel_id != job_of(queue, large).kernel_id
     assert engine.calls.count(("tune", ODD)) == 2
 
 
@@ -290,15 +290,15 @@ def test_the_kernel_that_a_job_is_to_improve_does_not_end_it_however_much_was_sp
     known = kernel_record(engine.store, JobRequest(Gemm.parse(ODD), CPU, trials=999))
     job_id = submit(queue, fallback_id=known.id, trials=10)
     with Running(queue, engine):
-        until(lambda: found(queue, job_id).status == "done")
+        until(lambda: job_of(queue, job_id).status == "done")
     assert engine.calls.count(("tune", ODD)) == 1
     assert ("fallback", ODD) not in engine.calls, "the known kernel is the fallback"
     # Killed now, after storing and before finishing, the job ends with what it had stored.
     again = submit(queue, fallback_id=known.id, trials=10)
     with Running(queue, engine):
-        until(lambda: found(queue, again).status == "done")
+        until(lambda: job_of(queue, again).status == "done")
     assert engine.calls.count(("tune", ODD)) == 1
-    assert found(queue, again).kernel_id == found(queue, job_id).kernel_id
+    assert job_of(queue, again).kernel_id == job_of(queue, job_id).kernel_id
 
 
 def test_a_job_whose_fallback_was_deleted_goes_on(queue: JobQueue, engine: ScriptedEngine) -> None:
@@ -306,11 +306,11 @@ def test_a_job_whose_fallback_was_deleted_goes_on(queue: JobQueue, engine: Scrip
     with Running(queue, engine):
         job_id = submit(queue)
         until(lambda: ("tune", ODD) in engine.calls)
-        assert engine.store.delete_kernel(str(found(queue, job_id).fallback_id))
-        assert found(queue, job_id).fallback_id is None
+        assert engine.store.delete_kernel(str(job_of(queue, job_id).fallback_id))
+        assert job_of(queue, job_id).fallback_id is None
         engine.gate.set()
-        until(lambda: found(queue, job_id).status == "done")
-    assert found(queue, job_id).kernel_id
+        until(lambda: job_of(queue, job_id).status == "done")
+    assert job_of(queue, job_id).kernel_id
 
 
 def test_a_job_that_kills_every_worker_is_given_up(queue: JobQueue, engine: ScriptedEngine) -> None:
@@ -320,9 +320,9 @@ def test_a_job_that_kills_every_worker_is_given_up(queue: JobQueue, engine: Scri
     for _ in range(3):
         assert queue.claim(owner_name(pid=4_194_304), [CPU.key], lease_s=0)
     with Running(queue, engine):
-        until(lambda: found(queue, harmless).status == "done")
-    assert found(queue, deadly).status == "failed"
-    assert "set aside" in str(found(queue, deadly).error)
+        until(lambda: job_of(queue, harmless).status == "done")
+    assert job_of(queue, deadly).status == "failed"
+    assert "set aside" in str(job_of(queue, deadly).error)
     assert ("tune", ODD) not in engine.calls
 
 
@@ -342,11 +342,11 @@ def test_a_failure_ends_its_job_with_the_reason_and_no_other(
     engine.fail_with = error
     with Running(queue, engine):
         bad = submit(queue)
-        until(lambda: found(queue, bad).status == "failed")
-        assert found(queue, bad).error == recorded
+        until(lambda: job_of(queue, bad).status == "failed")
+        assert job_of(queue, bad).error == recorded
         engine.fail_with = None
         good = submit(queue, "131x67x31")
-        until(lambda: found(queue, good).status == "done")
+        until(lambda: job_of(queue, good).status == "done")
 
 
 def test_a_database_that_does_not_answer_sends_the_job_back_and_it_ends_later(
@@ -359,10 +359,10 @@ def test_a_database_that_does_not_answer_sends_the_job_back_and_it_ends_later(
     job_id = submit(queue)
     with Running(queue, engine):
         until(lambda: engine.calls.count(("tune", ODD)) > 4)
-        assert found(queue, job_id).status in ("queued", "running")
-        assert found(queue, job_id).attempts <= 1, "nobody died"
+        assert job_of(queue, job_id).status in ("queued", "running")
+        assert job_of(queue, job_id).attempts <= 1, "nobody died"
         engine.fail_with = None
-        until(lambda: found(queue, job_id).status == "done")
+        until(lambda: job_of(queue, job_id).status == "done")
 
 
 def test_a_job_that_the_database_refuses_for_ever_fails(
@@ -375,18 +375,18 @@ def test_a_job_that_the_database_refuses_for_ever_fails(
     engine.fail_with = StoreError("the blob is damaged")
     job_id = submit(queue)
     with Running(queue, engine):
-        until(lambda: found(queue, job_id).status == "failed")
+        until(lambda: job_of(queue, job_id).status == "failed")
     assert engine.calls.count(("tune", ODD)) == 3
-    assert found(queue, job_id).error == "store_error: the blob is damaged"
+    assert job_of(queue, job_id).error == "store_error: the blob is damaged"
 
 
 def test_unverified_builds_are_done_by_any_worker(queue: JobQueue, engine: ScriptedEngine) -> None:
     job = queue.submit(JobRequest(Gemm.parse(ODD), named_device("sm_89"), verify=False))[0]
     verified = queue.submit(JobRequest(Gemm.parse(ODD), named_device("sm_80"), verify=True))[0]
     with Running(queue, engine):
-        until(lambda: found(queue, job.id).status == "done")
+        until(lambda: job_of(queue, job.id).status == "done")
     assert ("cross_compile", ODD) in engine.calls
-    assert found(queue, verified.id).status == "queued", "a job to be verified waits for a worker that has the device"
+    assert job_of(queue, verified.id).status == "queued", "a job to be verified waits for a worker that has the device"
 
 
 def test_the_database_failing_for_a_moment_does_not_end_the_worker(
@@ -404,7 +404,7 @@ def test_the_database_failing_for_a_moment_does_not_end_the_worker(
     engine.gate.set()
     job_id = submit(queue)
     with Running(queue, engine):
-        until(lambda: found(queue, job_id).status == "done")
+        until(lambda: job_of(queue, job_id).status == "done")
 
 
 def test_no_job_of_a_batch_is_given_more_than_the_limit_of_its_worker(

@@ -42,26 +42,26 @@ def record(trials: int, role: Any = "tuned", **search: Any) -> KernelRecord:
     ],
 )
 def test_a_stored_kernel_answers_what_its_search_has_already_done(
-    found: KernelRecord, budget: Budget, answers: bool
+    actual: KernelRecord, budget: Budget, answers: bool
 ) -> None:
-    assert covers(found, budget) is answers
+    assert covers(actual, budget) is answers
 
 
 def test_a_search_writes_down_why_it_ended() -> None:
     ends = {}
     for trials, seconds in ((4, 60.0), (MAX_TRIALS, 0.3)):
-        found = Tuning(GEMM, FakeBench(), budget=Budget(trials, seconds)).run()
-        ends[found.timings.ended] = found.timings.search.seconds
-        assert covers(found, Budget(trials, seconds))
-        assert not covers(found, Budget(MAX_TRIALS, 60.5))
+        actual = Tuning(GEMM, FakeBench(), budget=Budget(trials, seconds)).run()
+        ends[actual.timings.ended] = actual.timings.search.seconds
+        assert covers(actual, Budget(trials, seconds))
+        assert not covers(actual, Budget(MAX_TRIALS, 60.5))
     assert ends == {"trials": 60.0, "seconds": 0.3}
 
 
 def test_a_space_that_is_used_up_covers_every_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tirgemm.tuning.search.search.Search.ask", lambda _self, _count: [])
-    found = Tuning(GEMM, FakeBench(), budget=Budget(32, 60)).run()
-    assert found.timings.ended == "exhausted"
-    assert covers(found, Budget(MAX_TRIALS, 9999))
+    actual = Tuning(GEMM, FakeBench(), budget=Budget(32, 60)).run()
+    assert actual.timings.ended == "exhausted"
+    assert covers(actual, Budget(MAX_TRIALS, 9999))
 
 
 def test_more_trials_come_on_top_of_those_that_are_recorded() -> None:
@@ -70,10 +70,10 @@ def test_more_trials_come_on_top_of_those_that_are_recorded() -> None:
 
 
 def test_a_search_of_some_families_answers_only_who_asks_for_those() -> None:
-    found = record(32, ended="exhausted", seconds=60.0, families=["x86"])
-    assert covers(found, Budget(32, 60), ("x86",))
-    assert not covers(found, Budget(2, 1))
-    assert not covers(found, Budget(2, 1), ("x86", "simt"))
+    actual = record(32, ended="exhausted", seconds=60.0, families=["x86"])
+    assert covers(actual, Budget(32, 60), ("x86",))
+    assert not covers(actual, Budget(2, 1))
+    assert not covers(actual, Budget(2, 1), ("x86", "simt"))
     assert covers(record(32), Budget(32, 60), ("x86",))
 
 
@@ -84,5 +84,5 @@ def test_a_search_of_some_families_writes_down_which(monkeypatch: pytest.MonkeyP
         "tirgemm.tuning.tune.chosen_families",
         lambda *asked: (family_named("x86"), *(() if asked[2] else (other,))),
     )
-    found = Tuning(GEMM, FakeBench(), budget=Budget(1, 60), families=["x86"]).run()
-    assert found.timings.search.families == ("x86",)
+    actual = Tuning(GEMM, FakeBench(), budget=Budget(1, 60), families=["x86"]).run()
+    assert actual.timings.search.families == ("x86",)

@@ -96,10 +96,10 @@ def _machine_code(cubin: bytes) -> dict[str, bytes]:
     (table,) = struct.unpack_from("<Q", cubin, 40)
     size, count, names = struct.unpack_from("<HHH", cubin, 58)
     headers = [struct.unpack_from("<IIQQQQ", cubin, table + size * i) for i in range(count)]
-    found = {}
+    actual = {}
     for name_at, _, _, _, offset, length in headers:
         start = headers[names][4] + name_at
         name = cubin[start : cubin.index(b"\0", start)].decode()
         if name.startswith(".text"):
-            found[name] = cubin[offset : offset + length]
-    return found
+            actual[name] = cubin[offset : offset + length]
+    return actual

@@ -124,8 +124,8 @@ def measuring(folder: Path) -> Iterator[None]:
 
 def tried(line: str) -> int:
     """How many candidates a line of progress says were tried."""
-    found = re.search(r"(\d+) of 4000", line)
-    return int(found[1]) if found else 0
+    match = re.search(r"(\d+) of 4000", line)
+    return int(match[1]) if match else 0
 
 
 def test_a_search_waits_aloud_goes_on_and_ends_at_ctrl_c_with_the_best_so_far_certified_and_written(

@@ -26,8 +26,8 @@ def test_a_model_learns_where_the_estimates_are_wrong_and_ranks_problems_that_it
     assert all(0 < share <= 1 for each in ranked for share in (*each.estimate, *each.model))
     by_model, by_estimate = (np.mean([getattr(each, name)[0] for each in ranked]) for name in ("model", "estimate"))
     assert by_model > by_estimate
-    found = training.scores(ranked)
-    assert found.keys() <= {"sustained"}
+    scores = training.scores(ranked)
+    assert scores.keys() <= {"sustained"}
 
 
 def test_a_problem_is_held_out_with_every_other_of_its_n_and_k() -> None:

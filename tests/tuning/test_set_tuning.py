@@ -51,10 +51,10 @@ class Bench(FakeBench):
         evaluate, time, verify = self.fake.evaluate, self.fake.time, self.fake.verify
 
         def evaluation(package: bytes, regime: str, **options: Any) -> Any:
-            found, samples = evaluate(package, regime, **options)
+            actual, samples = evaluate(package, regime, **options)
             manifest = read(package, Trust.of(self.signer.public)).manifest
             self.evaluated.append((manifest.gemm, manifest.config))
-            return found, samples and SampleSet((self.us_at(package),) * 5)
+            return actual, samples and SampleSet((self.us_at(package),) * 5)
 
         def timing(package: bytes, options: RaceOptions, *, against: dict[str, bytes], **rest: Any) -> SampleSet:
             samples = time(package, options, against=against, **rest)
@@ -63,9 +63,9 @@ class Bench(FakeBench):
 
         def verification(package: bytes, **options: Any) -> Any:
             manifest = read(package, Trust.of(self.signer.public)).manifest
-            found = verify(package, **options)
+            actual = verify(package, **options)
             failed = (str(manifest.gemm.m), manifest.config["tile_m"]) in self.uncertified
-            return replace(found, passed=False) if failed else found
+            return replace(actual, passed=False) if failed else actual
 
         self.fake.evaluate = evaluation  # type: ignore[method-assign]
         self.fake.time = timing  # type: ignore[method-assign]

@@ -39,8 +39,8 @@ H200 = ShippedRecords().of("cuda:sm_90a:nvidia-h200:132")
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    with Database.embedded(tmp_path / "data") as found:
-        yield found
+    with Database.embedded(tmp_path / "data") as actual:
+        yield actual
 
 
 def configs(count: int) -> list[Config]:

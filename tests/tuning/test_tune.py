@@ -184,8 +184,8 @@ def test_every_candidate_is_stored_with_what_became_of_it(fate: str, status: Sta
     bench = FakeBench()
     bench.fate = lambda config: fate if int(config.digest, 16) % 2 and config != default(bench) else "right"
     record = tuning(bench, trials=16).run()
-    found = {c.status for c in candidates(bench)}
-    assert found == {Status.MEASURED, status}
+    actual = {c.status for c in candidates(bench)}
+    assert actual == {Status.MEASURED, status}
     assert all(c.message for c in candidates(bench) if c.status is status)
     assert bench.fate(record.config) == "right"
 
@@ -295,9 +295,9 @@ def test_a_config_that_took_the_process_down_twice_is_not_tried_a_third_time() -
         fresh.store.begin_attempt(key_of(victim))
     tuning(fresh).run()
     assert victim not in fresh.fake.evaluated
-    found = fresh.store.candidate(key_of(victim))
-    assert found is not None
-    assert (found.status, found.attempt) == (Status.CRASHED, 3)
+    actual = fresh.store.candidate(key_of(victim))
+    assert actual is not None
+    assert (actual.status, actual.attempt) == (Status.CRASHED, 3)
 
 
 def test_the_same_seed_and_measurements_propose_the_same() -> None:

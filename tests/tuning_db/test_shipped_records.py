@@ -38,8 +38,8 @@ def times(*numbers: int) -> list[tuple[Any, float]]:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    with Database.embedded(tmp_path / "data") as found:
-        yield found
+    with Database.embedded(tmp_path / "data") as actual:
+        yield actual
 
 
 @pytest.fixture
@@ -162,8 +162,8 @@ def test_the_script_packs_exports_on_top_of_each_other(database: Database, tmp_p
     file = ShippedRecords(tmp_path).of(DEVICE.key)
     assert file is not None
     assert file.devices == (DEVICE.with_(uuid="", index=0),)
-    found = file.candidates(DEVICE.key, str(GEMM), REGIME)
-    assert [(c.config, len(c.sample_sets), c.trace) for c in found] == [(config(1), 1, None), (config(2), 2, None)]
+    actual = file.candidates(DEVICE.key, str(GEMM), REGIME)
+    assert [(c.config, len(c.sample_sets), c.trace) for c in actual] == [(config(1), 1, None), (config(2), 2, None)]
 
 
 # -- the layer -------------------------------------------------------------------------------------
@@ -172,12 +172,12 @@ def test_the_script_packs_exports_on_top_of_each_other(database: Database, tmp_p
 def test_shipped_candidates_lie_beneath_the_databases_own(store: LayeredStore, database: Database) -> None:
     own = candidate(2, sample_sets=(samples(50.0),))
     store.add_candidate(own)
-    found = store.candidates(GEMM, DEVICE.key, REGIME)
-    assert [c.config for c in found] == [config(2), config(1), config(3)]
-    assert found[0] == store.candidate(key(2)) == own
-    assert store.candidate(key(3)) == found[2]
+    candidates = store.candidates(GEMM, DEVICE.key, REGIME)
+    assert [c.config for c in candidates] == [config(2), config(1), config(3)]
+    assert candidates[0] == store.candidate(key(2)) == own
+    assert store.candidate(key(3)) == candidates[2]
     assert store.candidate(key(4)) is None
-    assert store.history(DEVICE.key, REGIME) == found
+    assert store.history(DEVICE.key, REGIME) == candidates
     assert SqlStore(database).candidates(GEMM, DEVICE.key, REGIME) == [own], "nothing was written"
 
 

@@ -78,8 +78,8 @@ def test_smaller_problems_keep_alignment_and_edges(family: str) -> None:
 def test_a_small_problem_stays_as_it_is() -> None:
     gemm = Gemm.parse("7x40x16:f16:nt")
     case = case_of("mma")
-    assert {(found.m, found.n) for found in smaller(Case(gemm, case.config))} == {(7, 40)}
-    assert all(found.m == 7 and found.k == 16 for found in smaller(Case(gemm, case.config)))
+    assert {(actual.m, actual.n) for actual in smaller(Case(gemm, case.config))} == {(7, 40)}
+    assert all(actual.m == 7 and actual.k == 16 for actual in smaller(Case(gemm, case.config)))
 
 
 def test_a_switched_source_has_every_mutant_in_its_line() -> None:
@@ -121,8 +121,8 @@ def test_a_kernel_that_is_wrong_as_it_is_is_a_find(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(emulated, "_results", lambda *_: said)
     rows = emulated.kernel_rows(case, jobs, H200, threading.Lock(), time.monotonic() + 60)
     assert list(rows) == jobs[:1]
-    found = [{"key": job.key} | job.row | row for job, row in rows.items()]
-    assert emulated.failures(found) == [jobs[0].key]
+    actual = [{"key": job.key} | job.row | row for job, row in rows.items()]
+    assert emulated.failures(actual) == [jobs[0].key]
 
 
 def test_a_mutant_that_breaks_its_process_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:

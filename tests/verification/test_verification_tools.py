@@ -78,9 +78,9 @@ def test_a_choice_that_no_case_has_is_missed() -> None:
 
 
 def test_special_cases_have_sizes_of_one_in_every_layout() -> None:
-    found, _ = special_cases(FAMILY, H200)
+    actual, _ = special_cases(FAMILY, H200)
     for size in ("m", "n", "k"):
-        assert {case.gemm.layout for case in found if getattr(case.gemm, size) == 1} == {"nn", "nt", "tn", "tt"}
+        assert {case.gemm.layout for case in actual if getattr(case.gemm, size) == 1} == {"nn", "nt", "tn", "tt"}
 
 
 def test_named_paths_are_configs_that_the_rules_accept() -> None:
@@ -105,9 +105,9 @@ def test_few_cases_cover_what_many_cover() -> None:
 
 def test_simt_is_drawn_with_fp32_every_pipeline_and_what_only_rungs_choose() -> None:
     cases = small_cases(family_named("simt"), H200, 60, plain=True)
-    found = {feature for case in covering(cases, paths, build_cost) for feature in case.features}
-    assert {("pipeline", name) for name in PIPELINES} | {("reads", name) for name in READS} <= found
-    assert {("barriers", 1), ("barriers", 2)} <= found
+    actual = {feature for case in covering(cases, paths, build_cost) for feature in case.features}
+    assert {("pipeline", name) for name in PIPELINES} | {("reads", name) for name in READS} <= actual
+    assert {("barriers", 1), ("barriers", 2)} <= actual
     assert {case.gemm.dtype for case in cases} == {"f16", "bf16", "f32"}
     assert warps(plantable(cases)) > 1
 
@@ -132,8 +132,8 @@ def test_warps_of_a_block_are_what_the_kernel_is_launched_with(family: str, knob
 
 
 def test_sites_are_the_lines_that_synchronise() -> None:
-    found = alterations.sites(source())
-    words = " ".join(site.what for site in found)
+    sites = alterations.sites(source())
+    words = " ".join(site.what for site in sites)
     for word in (
         "mbarrier.try_wait",
         "mbarrier.arrive",
@@ -143,9 +143,9 @@ def test_sites_are_the_lines_that_synchronise() -> None:
         "wgmma.wait_group",
     ):
         assert word in words
-    assert {site.where.partition(": ")[2] for site in found} == {"start", "producer", "consumer", "epilogue"}
+    assert {site.where.partition(": ")[2] for site in sites} == {"start", "producer", "consumer", "epilogue"}
     lines = source().splitlines()
-    assert all(lines[site.line].strip() == site.text for site in found)
+    assert all(lines[site.line].strip() == site.text for site in sites)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ def test_sites_are_the_lines_that_synchronise() -> None:
 def test_sites_of_other_families_are_before_in_and_behind_their_loop(family: str, knobs: str, parts: set[str]) -> None:
     gemm = Gemm.parse("1100x1160x520:f16:nn")
     _, text = lowered(gemm, named_config(family_named(family), gemm, H200, knobs), H200)
-    found = alterations.sites(text)
-    assert {site.where.partition(": ")[2] for site in found} == parts
-    assert {"__syncthreads", "cp.async.commit_group", "cp.async.wait_group 1"} <= {site.what for site in found}
+    sites = alterations.sites(text)
+    assert {site.where.partition(": ")[2] for site in sites} == parts
+    assert {"__syncthreads", "cp.async.commit_group", "cp.async.wait_group 1"} <= {site.what for site in sites}
 
 
 def test_each_mutant_changes_its_lines_only() -> None:

@@ -89,17 +89,17 @@ def _instrumented(
         rf"\*\((?P<vector>\w+)\*\)\((?:\(\((?P<cast>\w+)\*\)(?P<a>{every})\)|(?P<b>{every})) \+ "
         rf"|\(\((?P<element>\w+)\*\)(?P<c>{every})\)\[|\b(?P<d>{every})\[(?!\])"
     )
-    while found := pattern.search(body, at):
-        name = found["a"] or found["b"] or found["c"] or found["d"]
-        opened = found.end() - 1 if found["vector"] is None else found.start() + len(f"*({found['vector']}*)")
+    while actual := pattern.search(body, at):
+        name = actual["a"] or actual["b"] or actual["c"] or actual["d"]
+        opened = actual.end() - 1 if actual["vector"] is None else actual.start() + len(f"*({actual['vector']}*)")
         end = _closed(body, opened)
-        expression = body[found.start() : end]
-        width = _WIDTHS[found["vector"]] if found["vector"] else elements.get(found["element"] or "", 0)
+        expression = body[actual.start() : end]
+        width = _WIDTHS[actual["vector"]] if actual["vector"] else elements.get(actual["element"] or "", 0)
         if not width:
             width = -1  # An element of a tensor: its size is the pointer's.
-        pointer = f"({found['vector']}*){body[opened:end]}" if found["vector"] else f"&({expression})"
+        pointer = f"({actual['vector']}*){body[opened:end]}" if actual["vector"] else f"&({expression})"
         store = re.match(r" = ", body[end:]) is not None
-        out += body[at : found.start()] + f"logged({pointer}, {len(sites)}, {name})"
+        out += body[at : actual.start()] + f"logged({pointer}, {len(sites)}, {name})"
         sites.append((names[name], store, width))
         at = end
     declared = len(re.findall(rf"\w+ {_SHARED}\[\];", body))

@@ -223,10 +223,10 @@ class FamilyContract:
         for gemm in self.parsed():
             space = self.family.space(gemm, self.device)
             for _ in range(300):
-                found = rejected(self.family, gemm, space.at(rng.randrange(space.size)), self.device)
-                if found is not None:
-                    seen.add(found[0])
-                    assert len(found[1].split()) >= 5, f"rule {found[0]} says only {found[1]!r}"
+                refusal = rejected(self.family, gemm, space.at(rng.randrange(space.size)), self.device)
+                if refusal is not None:
+                    seen.add(refusal[0])
+                    assert len(refusal[1].split()) >= 5, f"rule {refusal[0]} says only {refusal[1]!r}"
         assert seen <= set(names)
 
     def test_configs_round_trip_through_json_and_indices(self) -> None:
@@ -254,9 +254,9 @@ class FamilyContract:
             config = self.draw(gemm, rng, valid=False)
             if config is None:
                 continue
-            found = rejected(self.family, gemm, config, self.device)
-            assert found is not None
-            with pytest.raises(InvalidConfig, match=found[0]):
+            refusal = rejected(self.family, gemm, config, self.device)
+            assert refusal is not None
+            with pytest.raises(InvalidConfig, match=refusal[0]):
                 self.family.instantiate(gemm, config, self.device)
 
     def test_launch_takes_the_tensors_of_the_problem_and_round_trips(self) -> None:

@@ -42,9 +42,9 @@ class JobLeaseContract(QueueFixtures):
         assert again.id == third.id
         assert self.claimed(queue, "w4").id == second.id
         queue.set_fallback(first.id, stored.id)
-        found = queue.job(first.id)
-        assert found is not None
-        assert found.fallback_id == stored.id
+        job = queue.job(first.id)
+        assert job is not None
+        assert job.fallback_id == stored.id
 
     def test_who_builds_a_fallback_learns_that_its_job_was_cancelled(self, queue: JobQueue) -> None:
         job, _ = queue.submit(JobRequest(GEMM, DEVICE))
@@ -75,10 +75,10 @@ class JobLeaseContract(QueueFixtures):
             assert self.claimed(queue, f"w{number}").attempts == number
             clock.now += 5
         assert self.claimed(queue, "w4").id == harmless.id
-        found = queue.job(deadly.id)
-        assert found is not None
-        assert (found.status, found.attempts, found.owner) == ("failed", 3, None)
-        assert str(found.error).startswith("workers_died: 3 workers in a row died of this job, the last of them w3")
+        actual = queue.job(deadly.id)
+        assert actual is not None
+        assert (actual.status, actual.attempts, actual.owner) == ("failed", 3, None)
+        assert str(actual.error).startswith("workers_died: 3 workers in a row died of this job, the last of them w3")
         again, created = queue.submit(JobRequest(GEMM, DEVICE))
         assert (created, again.id != deadly.id) == (True, True)
 
@@ -88,8 +88,8 @@ class JobLeaseContract(QueueFixtures):
         job, _ = queue.submit(JobRequest(GEMM, DEVICE))
         store = SqlStore(database)
         for number in range(1, 7):
-            found = self.claimed(queue, f"w{number}")
-            assert (found.id, found.attempts) == (job.id, 1 if number == 1 else 2)
+            actual = self.claimed(queue, f"w{number}")
+            assert (actual.id, actual.attempts) == (job.id, 1 if number == 1 else 2)
             with store.fenced(job.id, f"w{number}"):
                 store.add_candidate(candidate(number))
             clock.now += 5
@@ -111,8 +111,8 @@ class JobLeaseContract(QueueFixtures):
             assert queue.claim_fallback(f"w{number}", KEYS, 5.0)
             assert queue.owners() == [f"w{number}"]
             assert sorted(queue.declare_dead(f"w{number}")) == sorted([running.id, deadly.id])
-        found = [queue.job(job.id) for job in (running, deadly)]
-        assert [(job.status, job.attempts) for job in found if job] == [("queued", 0), ("failed", 3)]
+        actual = [queue.job(job.id) for job in (running, deadly)]
+        assert [(job.status, job.attempts) for job in actual if job] == [("queued", 0), ("failed", 3)]
         assert queue.declare_dead("w3") == []
 
     # -- fences --------------------------------------------------------------------------------

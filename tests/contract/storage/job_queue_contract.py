@@ -189,9 +189,9 @@ class JobQueueContract(QueueFixtures):
         queue.submit(JobRequest(GEMM, OTHER_DEVICE))
         job, _ = queue.submit(JobRequest(GEMM, OTHER_DEVICE, verify=False))
         assert queue.claim("w1", KEYS, 5.0) is None
-        found = queue.claim("w1", KEYS, 5.0, unverified=True)
-        assert found is not None
-        assert found.id == job.id
+        actual = queue.claim("w1", KEYS, 5.0, unverified=True)
+        assert actual is not None
+        assert actual.id == job.id
         assert queue.claim("w1", KEYS, 5.0, unverified=True) is None
 
     def test_a_held_job_is_taken_over_once_its_lease_has_run_out(self, queue: JobQueue, clock: FakeClock) -> None:
@@ -255,10 +255,10 @@ class JobQueueContract(QueueFixtures):
         process.communicate(timeout=10)
         assert queue.claim("next", KEYS, 5.0) is None
         deadline = time.monotonic() + 10
-        while (found := queue.claim("next", KEYS, 5.0)) is None and time.monotonic() < deadline:
+        while (actual := queue.claim("next", KEYS, 5.0)) is None and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert found is not None
-        assert (found.id, found.owner, found.attempts) == (job.id, "next", 2)
+        assert actual is not None
+        assert (actual.id, actual.owner, actual.attempts) == (job.id, "next", 2)
 
     # -- ending --------------------------------------------------------------------------------
 
@@ -268,19 +268,19 @@ class JobQueueContract(QueueFixtures):
         self.claimed(queue)
         clock.now += 61.5
         assert queue.finish(job.id, "w1", "done", kernel_id=stored.id)
-        found = queue.job(job.id)
-        assert found is not None
-        assert (found.status, found.kernel_id, found.ended) == ("done", stored.id, True)
-        assert found.finished_at == "2027-01-15T08:01:01.500000Z"
+        actual = queue.job(job.id)
+        assert actual is not None
+        assert (actual.status, actual.kernel_id, actual.ended) == ("done", stored.id, True)
+        assert actual.finished_at == "2027-01-15T08:01:01.500000Z"
         assert queue.claim("w2", KEYS, 5.0) is None
 
     def test_a_failed_job_says_why(self, queue: JobQueue) -> None:
         job, _ = queue.submit(JobRequest(GEMM, DEVICE))
         self.claimed(queue)
         assert queue.finish(job.id, "w1", "failed", error="no\0 luck")
-        found = queue.job(job.id)
-        assert found is not None
-        assert (found.status, found.error) == ("failed", "no� luck")
+        actual = queue.job(job.id)
+        assert actual is not None
+        assert (actual.status, actual.error) == ("failed", "no� luck")
 
     def test_a_job_ends_once_and_only_by_its_owner(self, queue: JobQueue) -> None:
         job, _ = queue.submit(JobRequest(GEMM, DEVICE))
@@ -308,9 +308,9 @@ class JobQueueContract(QueueFixtures):
         queue.cancel(job.id)
         assert queue.heartbeat(job.id, "w1", 5.0) == "cancelled"
         assert not queue.finish(job.id, "w1", "done")
-        found = queue.job(job.id)
-        assert found is not None
-        assert found.status == "cancelled"
+        actual = queue.job(job.id)
+        assert actual is not None
+        assert actual.status == "cancelled"
 
     def test_cancelling_an_ended_job_changes_nothing(self, queue: JobQueue) -> None:
         job, _ = queue.submit(JobRequest(GEMM, DEVICE))

@@ -56,9 +56,9 @@ class StoreContract:
 
     def test_knobs_keep_their_order(self, store: Store) -> None:
         store.add_candidate(candidate(1))
-        found = store.candidate(key(1))
-        assert found is not None
-        assert [name for name, _ in found.config.knobs] == ["tile_n", "pack", "order"]
+        stored = store.candidate(key(1))
+        assert stored is not None
+        assert [name for name, _ in stored.config.knobs] == ["tile_n", "pack", "order"]
 
     def test_no_candidate_is_found_under_another_key(self, store: Store) -> None:
         store.add_candidate(candidate(1))
@@ -72,23 +72,23 @@ class StoreContract:
         for number in (5, 2, 9):
             store.add_candidate(candidate(number))
         store.add_candidate(candidate(5, status=Status.WRONG))
-        found = store.candidates(GEMM, DEVICE.key, "sustained")
-        assert [c.config for c in found] == [config(5), config(2), config(9)]
+        candidates = store.candidates(GEMM, DEVICE.key, "sustained")
+        assert [c.config for c in candidates] == [config(5), config(2), config(9)]
 
     def test_recording_again_replaces_all_but_the_sample_sets(self, store: Store) -> None:
         store.add_candidate(candidate(1))
         store.add_candidate(candidate(1, status=Status.CRASHED, message="signal 11", trace=None, sample_sets=()))
-        found = store.candidate(key(1))
-        assert found is not None
-        assert (found.status, found.message, found.trace) == (Status.CRASHED, "signal 11", None)
-        assert found.sample_sets == (samples(11.0),)
+        stored = store.candidate(key(1))
+        assert stored is not None
+        assert (stored.status, stored.message, stored.trace) == (Status.CRASHED, "signal 11", None)
+        assert stored.sample_sets == (samples(11.0),)
 
     def test_recording_what_was_read_doubles_no_sample_set(self, store: Store) -> None:
         store.add_candidate(candidate(1))
         store.add_samples(key(1), samples(9.0, "selection"))
-        found = store.candidate(key(1))
-        assert found is not None
-        store.add_candidate(found.with_(message="read and written", sample_sets=(*found.sample_sets, samples(8.0))))
+        stored = store.candidate(key(1))
+        assert stored is not None
+        store.add_candidate(stored.with_(message="read and written", sample_sets=(*stored.sample_sets, samples(8.0))))
         again = store.candidate(key(1))
         assert again is not None
         assert again.sample_sets == (samples(11.0), samples(9.0, "selection"), samples(8.0))
@@ -97,9 +97,9 @@ class StoreContract:
         store.add_candidate(candidate(1, sample_sets=()))
         for taken in (samples(3.0), samples(2.0, "noise"), samples(3.0)):
             store.add_samples(key(1), taken)
-        found = store.candidate(key(1))
-        assert found is not None
-        assert found.sample_sets == (samples(3.0), samples(2.0, "noise"), samples(3.0))
+        stored = store.candidate(key(1))
+        assert stored is not None
+        assert stored.sample_sets == (samples(3.0), samples(2.0, "noise"), samples(3.0))
 
     def test_samples_of_an_unrecorded_candidate_are_refused(self, store: Store) -> None:
         with pytest.raises(StoreError, match=r"17x33x65.*record it before"):
@@ -118,22 +118,22 @@ class StoreContract:
 
     def test_an_error_that_is_not_a_number_is_infinite(self, store: Store) -> None:
         store.add_candidate(candidate(1, status=Status.WRONG, error=math.nan))
-        found = store.candidate(key(1))
-        assert found is not None
-        assert found.error == math.inf
+        stored = store.candidate(key(1))
+        assert stored is not None
+        assert stored.error == math.inf
 
     def test_what_compilers_print_is_stored(self, store: Store) -> None:
         store.add_candidate(candidate(1, message="bad \0 byte \udcff, 'quoted' \"twice\" \\ 🔥", rule="r\0"))
-        found = store.candidate(key(1))
-        assert found is not None
-        assert found.message == "bad � byte ?, 'quoted' \"twice\" \\ 🔥"
+        stored = store.candidate(key(1))
+        assert stored is not None
+        assert stored.message == "bad � byte ?, 'quoted' \"twice\" \\ 🔥"
 
     def test_conditions_come_back_as_json(self, store: Store) -> None:
         taken = SampleSet((1.0,), conditions={"clocks": (1, 2), "power_w": math.nan, "nested": {"b": 1, "a": None}})
         store.add_candidate(candidate(1, sample_sets=(taken,)))
-        found = store.candidate(key(1))
-        assert found is not None
-        assert found.sample_sets[0].conditions == {"clocks": [1, 2], "power_w": None, "nested": {"b": 1, "a": None}}
+        stored = store.candidate(key(1))
+        assert stored is not None
+        assert stored.sample_sets[0].conditions == {"clocks": [1, 2], "power_w": None, "nested": {"b": 1, "a": None}}
 
     def test_what_is_no_json_is_refused(self, store: Store) -> None:
         with pytest.raises(StoreError, match="set"):
@@ -143,9 +143,9 @@ class StoreContract:
     def test_samples_keep_every_bit(self, store: Store) -> None:
         odd = (0.1 + 0.2, 1e-300, math.nextafter(3.0, 4.0), 123456789.123456789)
         store.add_candidate(candidate(1, sample_sets=(SampleSet(odd),), error=1 / 3))
-        found = store.candidate(key(1))
-        assert found is not None
-        assert (found.sample_sets[0].samples_us, found.error) == (odd, 1 / 3)
+        stored = store.candidate(key(1))
+        assert stored is not None
+        assert (stored.sample_sets[0].samples_us, stored.error) == (odd, 1 / 3)
 
     def test_largest_problems_are_keys(self, store: Store) -> None:
         big = Gemm(Range(1, 2**31 - 1), 2, 7, out="f32", alpha=True, act="gelu_tanh", deterministic=True, align=256)
@@ -159,10 +159,10 @@ class StoreContract:
         store.add_candidate(candidate(4, device_key=OTHER_DEVICE.key))
         store.add_candidate(candidate(5, regime="isolated"))
         store.add_candidate(candidate(6))
-        found = store.history(DEVICE.key, "sustained")
-        assert [c.config for c in found] == [config(6), config(2), config(1)]
-        assert found[1] == candidate(2, gemm=OTHER_GEMM)
-        assert store.history(DEVICE.key, "sustained", limit=2) == found[:2]
+        history = store.history(DEVICE.key, "sustained")
+        assert [c.config for c in history] == [config(6), config(2), config(1)]
+        assert history[1] == candidate(2, gemm=OTHER_GEMM)
+        assert store.history(DEVICE.key, "sustained", limit=2) == history[:2]
         assert store.history(DEVICE.key, "sustained", limit=0) == []
 
     # -- attempts ------------------------------------------------------------------------------
@@ -212,9 +212,9 @@ class StoreContract:
             thread.start()
         for thread in threads:
             thread.join()
-        found = store.candidates(GEMM, DEVICE.key, "sustained")
-        assert len(found) == 21
-        assert len(found[0].sample_sets) == 20
+        candidates = store.candidates(GEMM, DEVICE.key, "sustained")
+        assert len(candidates) == 21
+        assert len(candidates[0].sample_sets) == 20
 
     def test_nothing_is_offered_for_a_problem_that_nobody_measured(self, store: Store) -> None:
         assert store.offer(GEMM, DEVICE, "sustained") is None

@@ -16,8 +16,8 @@ from tirgemm.tuning_db.upkeep.admin import check, collect, info, vacuum
 
 @pytest.fixture(params=["sqlite_database", "postgres_database"])
 def database(request: pytest.FixtureRequest) -> Database:
-    found: Database = request.getfixturevalue(request.param)
-    return found
+    actual: Database = request.getfixturevalue(request.param)
+    return actual
 
 
 def blob_file(database: Database, sha256: str) -> Path:
@@ -36,15 +36,15 @@ def test_the_summary_counts_what_is_there(database: Database) -> None:
     store.add_candidate(candidate(1))
     store.add_candidate(candidate(2, status=Status.PRUNED, sample_sets=()))
     JobQueue(database).submit(JobRequest(stored.gemm, DEVICE))
-    found = info(database)
-    assert found.schema == "0005"
-    assert found.database_bytes > 10_000
-    assert found.candidates == {"measured": 1, "pruned": 1}
-    assert found.jobs == {"queued": 1}
-    assert found.devices == (DEVICE.key,)
-    assert (found.rows["kernels"], found.rows["sample_sets"], found.rows["events"]) == (1, 1, 0)
-    assert (found.blobs, found.blob_bytes, found.unreferenced_blobs) == (2, 16, 1)
-    assert found.to_json()["devices"] == [DEVICE.key]
+    actual = info(database)
+    assert actual.schema == "0005"
+    assert actual.database_bytes > 10_000
+    assert actual.candidates == {"measured": 1, "pruned": 1}
+    assert actual.jobs == {"queued": 1}
+    assert actual.devices == (DEVICE.key,)
+    assert (actual.rows["kernels"], actual.rows["sample_sets"], actual.rows["events"]) == (1, 1, 0)
+    assert (actual.blobs, actual.blob_bytes, actual.unreferenced_blobs) == (2, 16, 1)
+    assert actual.to_json()["devices"] == [DEVICE.key]
 
 
 def test_attempts_that_were_never_recorded_are_counted_as_lost(database: Database) -> None:

@@ -25,8 +25,8 @@ DAY = 86400.0
 
 @pytest.fixture(params=["sqlite_database", "postgres_database"])
 def database(request: pytest.FixtureRequest) -> Database:
-    found: Database = request.getfixturevalue(request.param)
-    return found
+    actual: Database = request.getfixturevalue(request.param)
+    return actual
 
 
 def put(database: Database, us: float, old: bool = True, **changes: Any) -> str:

@@ -40,10 +40,10 @@ def test_the_finals_decide_between_the_fastest_at_first_sight() -> None:
         seen.append(best)
         return first[i]
 
-    found = choose(5, screen, lambda indices: {i: later[i] for i in indices})
-    assert found.index == 1
-    assert set(found.finals_us) == set(later)
-    assert len(found.finals_us) == FINALISTS
+    chosen = choose(5, screen, lambda indices: {i: later[i] for i in indices})
+    assert chosen.index == 1
+    assert set(chosen.finals_us) == set(later)
+    assert len(chosen.finals_us) == FINALISTS
     assert seen == [float("inf"), 9.0, 3.0, 2.0, 2.0]
 
 
@@ -54,11 +54,11 @@ def test_candidates_that_refuse_are_reported_and_never_chosen() -> None:
         return 5.0
 
     candidates = [BaselineOption({"number": i}, lambda _: lambda: None) for i in range(6)]
-    found = choose(6, screen, lambda _: pytest.fail("one candidate needs no finals")).to_json(candidates)
-    assert found["chosen"] == 1
-    assert found["label"] == {"number": 1}
-    assert found["screened_us"] == [None, 5.0, None, None, None, None]
-    assert found["refused"] == {"0": "no 0", "2": "no 2", "3": "no 3"}
+    actual = choose(6, screen, lambda _: pytest.fail("one candidate needs no finals")).to_json(candidates)
+    assert actual["chosen"] == 1
+    assert actual["label"] == {"number": 1}
+    assert actual["screened_us"] == [None, 5.0, None, None, None, None]
+    assert actual["refused"] == {"0": "no 0", "2": "no 2", "3": "no 3"}
 
 
 def test_a_baseline_whose_candidates_all_refuse_is_absent_with_a_reason() -> None:
@@ -103,9 +103,9 @@ def operand_set(gemm: Gemm, seed: int = 0) -> dict[str, Operand]:
 
 def expected(gemm: Gemm, operands: dict[str, Operand]) -> Any:
     a, b = operands["a"].values, operands["b"].values
-    found = (a.swapaxes(-1, -2) if gemm.trans_a else a) @ (b.swapaxes(-1, -2) if gemm.trans_b else b)
-    found = found + (operands["c"].values if gemm.beta else 0) + (operands["bias"].values if gemm.bias else 0)
-    return np.maximum(found, 0) if gemm.act == "relu" else found
+    actual = (a.swapaxes(-1, -2) if gemm.trans_a else a) @ (b.swapaxes(-1, -2) if gemm.trans_b else b)
+    actual = actual + (operands["c"].values if gemm.beta else 0) + (operands["bias"].values if gemm.bias else 0)
+    return np.maximum(actual, 0) if gemm.act == "relu" else actual
 
 
 @pytest.mark.parametrize(

@@ -74,12 +74,12 @@ def test_templates_are_unlike_and_fit_a_block() -> None:
     ],
 )
 def test_a_template_gets_the_layouts_dtypes_and_accesses_of_the_problem(text: str, expected: str) -> None:
-    found = macros(Gemm.parse(text), TEMPLATES[0])
+    actual = macros(Gemm.parse(text), TEMPLATES[0])
     names = ("LAYOUT_A", "LAYOUT_B", "ALIGN_A", "ALIGN_B", "ALIGN_D", "ELEMENT", "OUTPUT", "SUMS")
-    assert " ".join(found[name].removeprefix("cutlass::") for name in names) == expected
-    assert (found["TILE_M"], found["STAGES"]) == ("128", "3")
+    assert " ".join(actual[name].removeprefix("cutlass::") for name in names) == expected
+    assert (actual["TILE_M"], actual["STAGES"]) == ("128", "3")
     source = cutlass_build.SOURCE.read_text()
-    assert all(name in source for name in found)
+    assert all(name in source for name in actual)
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_a_template_that_nvcc_refuses_is_refused_with_its_words(
 ) -> None:
     del package
     fake_nvcc(tmp_path / "bin", monkeypatch, 'echo "x.h(1): error: no such tile" >&2\nexit 1\n')
-    found = libraries("sm_90a", [macros(Gemm.parse("512x256x128:f16:nt"), TEMPLATES[0])], tmp_path / "kept")
-    assert isinstance(found[0], DoesNotCompile)
+    actual = libraries("sm_90a", [macros(Gemm.parse("512x256x128:f16:nt"), TEMPLATES[0])], tmp_path / "kept")
+    assert isinstance(actual[0], DoesNotCompile)
     baseline: Any = SimpleNamespace()
     with pytest.raises(Refused, match="error: no such tile"):
-        CutlassBaseline._call(baseline, found[0], {})
+        CutlassBaseline._call(baseline, actual[0], {})
     assert not list((tmp_path / "kept").iterdir())
 
 

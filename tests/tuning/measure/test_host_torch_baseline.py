@@ -108,8 +108,8 @@ def test_every_way_computes_the_problem(text: str, calls: list[str]) -> None:
         operands = Operands(gemm, index)
         (call,) = baseline.chosen({"chosen": index}, [operands.views])
         returned = call()
-        found = operands.value("d") if returned is None else returned.double().numpy()
-        assert np.allclose(found, operands.expected, rtol=4 * unit, atol=4 * unit), way.call
+        actual = operands.value("d") if returned is None else returned.double().numpy()
+        assert np.allclose(actual, operands.expected, rtol=4 * unit, atol=4 * unit), way.call
 
 
 def test_it_is_timed_on_our_threads_and_on_its_own_number_where_that_is_less(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,10 +257,10 @@ def test_the_measuring_process_imports_it_when_it_is_asked_for_and_not_before(tm
         measurer.time(package, RaceOptions("sustained", **options), baselines=("numpy_f32",))
         assert not torch_libraries(measurer)
         for regime in ("sustained", "isolated"):
-            found = measurer.time(package, RaceOptions(regime, **options), baselines=("numpy_f32", "torch.matmul"))
-            assert set(found.baselines) == {"numpy_f32", "torch.matmul"}
-            assert len(found.baselines["torch.matmul"]) >= 3
-            choice = found.conditions["torch.matmul"]
+            samples = measurer.time(package, RaceOptions(regime, **options), baselines=("numpy_f32", "torch.matmul"))
+            assert set(samples.baselines) == {"numpy_f32", "torch.matmul"}
+            assert len(samples.baselines["torch.matmul"]) >= 3
+            choice = samples.conditions["torch.matmul"]
             assert choice["label"]["threads"] <= native.host_threads()
             assert choice["label"]["call"] in (PLAIN, PADDED, "torch.nn.functional.linear(a, b)")
         assert torch_libraries(measurer)

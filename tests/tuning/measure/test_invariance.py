@@ -51,9 +51,9 @@ def test_kernels_of_every_m_and_config_give_a_row_the_same_bits(problem: str) ->
     for m in ("1", "2", "3", "7", "16", "64", "129", "1..300"):
         gemm = Gemm.parse(f"{m}x{problem}")
         config = drawn(gemm, DRAWN[m]) if m in DRAWN else X86.default(gemm, CPU, "sustained")
-        found = report(gemm, loaded(gemm, config))
-        assert found["passed"], found
-        signatures[str(config)] = found["signature"]
+        reported = report(gemm, loaded(gemm, config))
+        assert reported["passed"], reported
+        signatures[str(config)] = reported["signature"]
     assert len(signatures) >= 4, "configs differ"
     assert len(set(signatures.values())) == 1, signatures
 
@@ -106,10 +106,10 @@ def summed(order: Callable[[int, int, int], bool]) -> Function:
 )
 def test_an_order_may_depend_on_nothing_but_the_problem(order: Callable[[int, int, int], bool], passes: bool) -> None:
     gemm = Gemm.parse("2..40x5x37:f16:nn:out=f32:batch=2:invariant")
-    found = report(gemm, summed(order))
-    assert found["passed"] is passes
-    assert (found["error"] > 1) is not passes
-    assert bool(found["message"]) is not passes
+    reported = report(gemm, summed(order))
+    assert reported["passed"] is passes
+    assert (reported["error"] > 1) is not passes
+    assert bool(reported["message"]) is not passes
 
 
 def test_a_kernel_of_one_m_is_tried_at_every_place() -> None:
@@ -142,7 +142,7 @@ def test_batches_go_up_to_8192_rows_as_far_as_memory_allows() -> None:
 def test_certificates_of_invariant_problems_hold_the_test(level: str, invariant: bool) -> None:
     gemm = Gemm(4, 5, 37, layout="nn", out="f32", invariant=invariant)
     function = summed(lambda _m, _matrix, row: row == 3)
-    found = verify(HostBackend(), gemm, function, kernel_sha256="0" * 64, level=level, seed=1)
+    verification = verify(HostBackend(), gemm, function, kernel_sha256="0" * 64, level=level, seed=1)
     held = invariant and level == "certificate"
-    assert [test["name"] for test in found.tests] == ["exact", "normal", *(["invariant"] if held else [])]
-    assert found.passed is not held
+    assert [test["name"] for test in verification.tests] == ["exact", "normal", *(["invariant"] if held else [])]
+    assert verification.passed is not held

@@ -199,13 +199,13 @@ def test_a_kernel_that_waits_is_seen_to_be_slower_beside_opponents(
     measurer: Measurer, package: Packages, regime: str
 ) -> None:
     options = RaceOptions(regime, 6, 0.05, swap=True)
-    found = measurer.time(package("SLOW"), options, against={"default": package("RIGHT")}, baselines=("numpy_f32",))
-    assert found.median_us > 3000
-    assert set(found.baselines) == {"default", "numpy_f32"}
-    assert all(len(samples) >= 6 for samples in (found.samples_us, *found.baselines.values()))
-    assert statistics.median(found.baselines["default"]) < 2500
-    assert found.conditions["swapped"] is True
-    assert found.conditions["regime"] == regime
+    actual = measurer.time(package("SLOW"), options, against={"default": package("RIGHT")}, baselines=("numpy_f32",))
+    assert actual.median_us > 3000
+    assert set(actual.baselines) == {"default", "numpy_f32"}
+    assert all(len(samples) >= 6 for samples in (actual.samples_us, *actual.baselines.values()))
+    assert statistics.median(actual.baselines["default"]) < 2500
+    assert actual.conditions["swapped"] is True
+    assert actual.conditions["regime"] == regime
 
 
 @pytest.mark.timing
@@ -218,9 +218,9 @@ def test_contenders_may_share_their_operands(measurer: Measurer, package: Packag
 
 
 def test_reading_alone_has_a_bandwidth(measurer: Measurer) -> None:
-    found = measurer.stream()
-    assert len(found.samples_us) == 20
-    assert 0.1 < found.conditions["bytes"] / found.median_us / 1e3 < 10_000, "GB/s"
+    actual = measurer.stream()
+    assert len(actual.samples_us) == 20
+    assert 0.1 < actual.conditions["bytes"] / actual.median_us / 1e3 < 10_000, "GB/s"
 
 
 @pytest.mark.also_torch

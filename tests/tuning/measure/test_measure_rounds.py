@@ -110,9 +110,9 @@ def test_the_last_level_cache_is_read_from_linux_or_assumed(tmp_path: Path) -> N
 
 def test_conditions_name_the_load_and_the_mean_clock(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("processor\t: 0\ncpu MHz\t\t: 2000.5\nprocessor\t: 1\ncpu MHz\t\t: 3000.5\n")
-    found = host_conditions(tmp_path)
-    assert found["clock_mhz"] == 2500
-    assert {"at", "loadavg"} <= set(found)
+    actual = host_conditions(tmp_path)
+    assert actual["clock_mhz"] == 2500
+    assert {"at", "loadavg"} <= set(actual)
     assert "clock_mhz" not in host_conditions(tmp_path / "nowhere")
 
 
@@ -148,5 +148,5 @@ def test_the_gpus_session_imports_no_tvm_either() -> None:
         "import sys; sys.modules['torch'] = None; import tirgemm.tuning.measure.cuda_session;"
         "print([name for name in ('tvm', 'xgboost', 'sqlalchemy') if name in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"

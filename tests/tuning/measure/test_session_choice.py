@@ -118,13 +118,13 @@ def library(gpu: FakeGpu, baseline: FakeBaseline, regime: str) -> tuple[Any, dic
 def test_the_fastest_candidate_becomes_the_contender_and_all_are_reported(gpu: FakeGpu, regime: str) -> None:
     baseline = FakeBaseline(gpu, [30.0, None, 10.0, 12.0, 500.0, 11.0])
     contender, chosen = library(gpu, baseline, regime)
-    found = chosen["theirs"]
-    assert (found["chosen"], found["label"], found["candidates"]) == (2, {"number": 2}, 6)
-    assert set(found["finals_us"]) == {"2", "3", "5"}
-    assert found["screened_us"][1] is None
-    assert found["screened_us"][2] == pytest.approx(10, rel=0.02)
-    assert found["finals_us"]["5"] == pytest.approx(11, rel=0.02)
-    assert found["refused"] == {"1": "not this one"}
+    actual = chosen["theirs"]
+    assert (actual["chosen"], actual["label"], actual["candidates"]) == (2, {"number": 2}, 6)
+    assert set(actual["finals_us"]) == {"2", "3", "5"}
+    assert actual["screened_us"][1] is None
+    assert actual["screened_us"][2] == pytest.approx(10, rel=0.02)
+    assert actual["finals_us"]["5"] == pytest.approx(11, rel=0.02)
+    assert actual["refused"] == {"1": "not this one"}
     baseline.ran.clear()
     assert len(contender.calls) == SETS
     with contender.context():

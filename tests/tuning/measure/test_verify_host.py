@@ -91,13 +91,13 @@ def check(gemm: Gemm | str, mutate: Mutation | None = None, level: str = "candid
 )
 @pytest.mark.parametrize("level", ["candidate", "certificate"])
 def test_a_right_kernel_passes(gemm: str, level: str) -> None:
-    found = check(gemm, level=level)
-    assert found.passed, found.tests
-    assert 0 <= found.error < 1  # near 1 for 16-bit outputs: the last rounding may cost all that it is allowed
-    assert {t["name"] for t in found.tests} == {"exact", "normal"}
+    problems = check(gemm, level=level)
+    assert problems.passed, problems.tests
+    assert 0 <= problems.error < 1  # near 1 for 16-bit outputs: the last rounding may cost all that it is allowed
+    assert {t["name"] for t in problems.tests} == {"exact", "normal"}
     problem = Gemm.parse(gemm)
-    assert {t["m"] for t in found.tests} == set(sizes(problem, level))
-    assert all(t["checked"] == t["m"] * problem.n * problem.batch for t in found.tests)
+    assert {t["m"] for t in problems.tests} == set(sizes(problem, level))
+    assert all(t["checked"] == t["m"] * problem.n * problem.batch for t in problems.tests)
 
 
 def test_half_precision_accumulation_passes_only_where_it_is_asked_for() -> None:
@@ -150,10 +150,10 @@ MUTANTS = [
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda m: m.__name__)
 @pytest.mark.parametrize("gemm", ["67x45x129:f16:nt:alpha:beta", "33x37x4104:bf16:nn:alpha:beta:bias:act=gelu"])
 def test_every_mutant_is_caught(gemm: str, mutate: Mutation) -> None:
-    found = check(gemm, mutate)
-    assert not found.passed
-    assert found.error > 1
-    assert "wrong" in found.tests[-1]["message"]
+    problems = check(gemm, mutate)
+    assert not problems.passed
+    assert problems.error > 1
+    assert "wrong" in problems.tests[-1]["message"]
 
 
 def test_reading_a_gap_between_rows_poisons_the_result() -> None:
@@ -176,9 +176,9 @@ def test_writing_where_no_element_of_d_lies_is_caught(name: str, index: int) -> 
     def write_elsewhere(work: dict[str, Any]) -> None:
         ctypes.c_uint32.from_address(work["raw"][name].ctypes.data + 4 * index).value = 7
 
-    found = check(gemm, write_elsewhere)
-    assert not found.passed
-    assert found.tests[-1]["message"].endswith(f"into {name}")
+    problems = check(gemm, write_elsewhere)
+    assert not problems.passed
+    assert problems.tests[-1]["message"].endswith(f"into {name}")
 
 
 def test_a_second_verification_is_not_spoiled_by_inputs_that_the_first_kernel_overwrote() -> None:
@@ -236,9 +236,9 @@ LARGE = "150x130x90:f16:nt:alpha:beta:bias:batch=2"
 
 @pytest.mark.usefixtures("small_limit")
 def test_a_large_problem_is_checked_by_edges_samples_and_random_vectors() -> None:
-    found = check(LARGE)
-    assert found.passed, found.tests
-    assert {t["method"] for t in found.tests} == {"edges, sampled, freivalds"}
+    problems = check(LARGE)
+    assert problems.passed, problems.tests
+    assert {t["method"] for t in problems.tests} == {"edges, sampled, freivalds"}
     assert {t["method"] for t in check(LARGE, level="certificate").tests} == {"full"}
     assert {t["method"] for t in check(LARGE + ":act=relu").tests} == {"edges, sampled"}
 
@@ -252,10 +252,10 @@ def test_every_mutant_is_caught_without_a_full_comparison(mutate: Mutation) -> N
 @pytest.mark.usefixtures("small_limit")
 def test_random_vectors_alone_catch_one_wrong_element(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostBackend, "compare_random", lambda *_: flow_module.Found(0))
-    found = check(LARGE, one_ulp_wrong)
-    assert not found.passed
-    assert found.tests[-1]["name"] == "exact"
-    assert "row 3 of matrix" in found.tests[-1]["message"]
+    problems = check(LARGE, one_ulp_wrong)
+    assert not problems.passed
+    assert problems.tests[-1]["name"] == "exact"
+    assert "row 3 of matrix" in problems.tests[-1]["message"]
 
 
 def test_an_unknown_level_is_refused() -> None:

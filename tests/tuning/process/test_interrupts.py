@@ -107,16 +107,16 @@ def test_a_handler_of_the_application_s_own_stays() -> None:
 
 
 def test_another_thread_installs_nothing() -> None:
-    found: list[Any] = []
+    actual: list[Any] = []
 
     def work() -> None:
         with stop_on_interrupt(threading.Event(), lambda: None):
-            found.append(signal.getsignal(signal.SIGINT))
+            actual.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join(20)
-    assert found == [signal.default_int_handler]
+    assert actual == [signal.default_int_handler]
 
 
 def test_whoever_listened_to_signals_before_still_hears_them_and_again_afterwards() -> None:

@@ -29,9 +29,9 @@ def failed(config: Config, status: Status) -> Candidate:
     return Candidate(GEMM, DEVICE.key, "sustained", config, status)
 
 
-def rank_correlation(found: BoostedTrees, configs: list[Config]) -> float:
+def rank_correlation(actual: BoostedTrees, configs: list[Config]) -> float:
     """Spearman's, between the scores and the simulated speeds."""
-    ranks = [np.argsort(np.argsort(x)) for x in (found.scores(configs), [-simulated_us(GEMM, c) for c in configs])]
+    ranks = [np.argsort(np.argsort(x)) for x in (actual.scores(configs), [-simulated_us(GEMM, c) for c in configs])]
     return float(np.corrcoef(*ranks)[0, 1])
 
 
@@ -67,12 +67,12 @@ def test_records_of_the_other_regime_warm_it_without_standing_for_this_one() -> 
 
 
 def test_before_it_has_rows_enough_the_familys_estimate_ranks() -> None:
-    found = model()
-    found.learn(measured(GEMM, config) for config in sample(MIN_ROWS - 1, seed=1))
+    trained = model()
+    trained.learn(measured(GEMM, config) for config in sample(MIN_ROWS - 1, seed=1))
     configs = sample(50, seed=2)
     estimates = [TOY.predict_us(GEMM, config, DEVICE, "sustained") for config in configs]
-    assert not found.trained
-    assert list(np.argsort(-found.scores(configs), kind="stable")) == list(np.argsort(estimates, kind="stable"))
+    assert not trained.trained
+    assert list(np.argsort(-trained.scores(configs), kind="stable")) == list(np.argsort(estimates, kind="stable"))
 
 
 def test_it_is_trained_alike_in_whatever_order_the_results_came() -> None:
@@ -88,22 +88,22 @@ def test_it_is_trained_alike_in_whatever_order_the_results_came() -> None:
 @pytest.mark.parametrize("status", [Status.WRONG, Status.BUILD_FAILED, Status.CRASHED, Status.TIMED_OUT])
 def test_what_failed_is_taught_as_slow(status: Status) -> None:
     """Every config with four stages fails: the others must come out on top."""
-    found = model()
-    found.learn(
+    trained = model()
+    trained.learn(
         failed(config, status) if config["stages"] == 4 else measured(GEMM, config) for config in sample(120, seed=5)
     )
     unseen = sample(300, seed=6)
-    scores = found.scores(unseen)
+    scores = trained.scores(unseen)
     four = np.array([config["stages"] == 4 for config in unseen])
     assert scores[four].mean() < scores[~four].mean() - 0.5
     assert scores.min() > FAILED - 1.0
 
 
 def test_candidates_that_say_nothing_about_this_space_are_left_out() -> None:
-    found = model()
+    trained = model()
     for record in (measured(GEMM, config) for config in sample(40, seed=7)):
         strange = Config("toy", (*record.config.knobs[:-1], ("unroll", 7)))
-        found.learn(
+        trained.learn(
             [
                 record.with_(device_key="cuda:sm_80:other:108"),
                 record.with_(config=strange),
@@ -112,17 +112,17 @@ def test_candidates_that_say_nothing_about_this_space_are_left_out() -> None:
                 record.with_(gemm=GEMM.with_(dtype="f16", acc="f16")),
             ]
         )
-    assert not found.trained
+    assert not trained.trained
 
 
 def test_a_measurement_again_replaces_the_earlier() -> None:
-    found, expected = model(), model()
+    actual, expected = model(), model()
     records = [measured(GEMM, config) for config in sample(30, seed=8)]
-    found.learn(record.with_(status=Status.WRONG, sample_sets=()) for record in records)
-    found.learn(records)
+    actual.learn(record.with_(status=Status.WRONG, sample_sets=()) for record in records)
+    actual.learn(records)
     expected.learn(records)
     configs = sample(50, seed=9)
-    assert np.array_equal(found.scores(configs), expected.scores(configs))
+    assert np.array_equal(actual.scores(configs), expected.scores(configs))
 
 
 def test_no_configs_have_no_scores() -> None:

@@ -18,30 +18,30 @@ CONFIG = TOY.default(GEMM, DEVICE, "sustained").with_(block_m=128, block_n=64, b
 
 
 def test_a_tile_that_does_not_divide_the_problem_shows_as_waste() -> None:
-    found = features(GEMM, CONFIG, DEVICE, "sustained")
-    assert found["fill_m"] == pytest.approx(1023 / 1024)
-    assert found["fill_n"] == pytest.approx(1021 / 1024)
-    assert found["fill_k"] == pytest.approx(1027 / 1040)
+    columns = features(GEMM, CONFIG, DEVICE, "sustained")
+    assert columns["fill_m"] == pytest.approx(1023 / 1024)
+    assert columns["fill_n"] == pytest.approx(1021 / 1024)
+    assert columns["fill_k"] == pytest.approx(1027 / 1040)
 
 
 def test_the_last_wave_counts_blocks_of_the_whole_batch() -> None:
-    found = features(GEMM, CONFIG, DEVICE, "sustained")
+    columns = features(GEMM, CONFIG, DEVICE, "sustained")
     waves = 8 * 16 * 3 / 132
-    assert found["log_waves"] == pytest.approx(math.log2(waves))
-    assert found["wave_fill"] == pytest.approx(waves / 3)
+    assert columns["log_waves"] == pytest.approx(math.log2(waves))
+    assert columns["wave_fill"] == pytest.approx(waves / 3)
 
 
 def test_threads_and_shared_memory_follow_from_the_tiles() -> None:
-    found = features(GEMM, CONFIG, DEVICE, "sustained")
-    assert found["threads"] == 128 * 64 / (8 * 4)
-    assert 2 ** found["log_staged_bytes"] == pytest.approx((128 + 64) * 16 * 2 * 3)
-    assert found["blocks_by_threads"] == 2048 / 256
+    columns = features(GEMM, CONFIG, DEVICE, "sustained")
+    assert columns["threads"] == 128 * 64 / (8 * 4)
+    assert 2 ** columns["log_staged_bytes"] == pytest.approx((128 + 64) * 16 * 2 * 3)
+    assert columns["blocks_by_threads"] == 2048 / 256
 
 
 def test_knobs_enter_as_numbers_and_words_as_indicators() -> None:
-    found = features(GEMM, CONFIG, DEVICE, "sustained")
-    assert (found["toy.stages"], found["toy.unroll"], found["toy.layout=plain"]) == (3.0, 0.0, 1.0)
-    assert "toy.layout=padded" not in found
+    columns = features(GEMM, CONFIG, DEVICE, "sustained")
+    assert (columns["toy.stages"], columns["toy.unroll"], columns["toy.layout=plain"]) == (3.0, 0.0, 1.0)
+    assert "toy.layout=padded" not in columns
 
 
 @pytest.mark.parametrize(
@@ -68,26 +68,26 @@ def test_regimes_differ_to_the_model() -> None:
 
 
 def test_the_familys_estimate_is_a_feature() -> None:
-    found = features(GEMM, CONFIG, DEVICE, "sustained", TOY)
-    assert math.exp(found["log_predicted_us"]) == pytest.approx(TOY.predict_us(GEMM, CONFIG, DEVICE, "sustained"))
+    columns = features(GEMM, CONFIG, DEVICE, "sustained", TOY)
+    assert math.exp(columns["log_predicted_us"]) == pytest.approx(TOY.predict_us(GEMM, CONFIG, DEVICE, "sustained"))
 
 
 def test_knobs_with_names_of_their_own_need_no_tile() -> None:
-    found = features(GEMM, Config("odd", (("flavour", "plain"), ("depth", 0))), DEVICE, "sustained")
-    assert found["odd.depth"] == 0.0
-    assert "fill_m" not in found
-    assert "threads" not in found
+    columns = features(GEMM, Config("odd", (("flavour", "plain"), ("depth", 0))), DEVICE, "sustained")
+    assert columns["odd.depth"] == 0.0
+    assert "fill_m" not in columns
+    assert "threads" not in columns
 
 
 def test_a_block_of_zero_is_the_whole_extent() -> None:
     blocks = {"tile_m": 14, "vectors": 2, "lanes": 16, "block_m": 64, "block_n": 0, "block_k": 0}
     rest = {"pack_a": True, "pack_b": True, "unroll": 4, "order": "rows", "threads": 0}
     config = Config("x86", tuple((blocks | rest).items()))
-    found = features(GEMM, config, DEVICE, "sustained", family_named("x86"))
-    assert (found["fill_n"], found["fill_k"]) == (1.0, 1.0)
-    assert 2 ** found["log_blocks"] == pytest.approx(16 * 3)
-    assert found["accumulators"] == 14 * 32
-    assert found["micro_fill_n"] == pytest.approx(1021 / 1024)
+    columns = features(GEMM, config, DEVICE, "sustained", family_named("x86"))
+    assert (columns["fill_n"], columns["fill_k"]) == (1.0, 1.0)
+    assert 2 ** columns["log_blocks"] == pytest.approx(16 * 3)
+    assert columns["accumulators"] == 14 * 32
+    assert columns["micro_fill_n"] == pytest.approx(1021 / 1024)
 
 
 def test_every_feature_of_the_smallest_problem_is_finite() -> None:

@@ -15,18 +15,18 @@ def mutated(point: Point, times: int, seed: int = 0) -> list[Point]:
     from tvm.s_tir import Schedule
 
     mutator, trace = MutateKnob(seed), point_schedule(GEMM, SPACE, point).trace
-    found = []
+    actual = []
     for _ in range(times):
         schedule = Schedule(search_module(GEMM), seed=1)
         mutator.apply(trace).apply_to_schedule(schedule, remove_postproc=True)
-        found.append(annotated_point(schedule, {"toy": SPACE}))
-    return found
+        actual.append(annotated_point(schedule, {"toy": SPACE}))
+    return actual
 
 
 def test_exactly_one_knob_changes_and_every_other_choice_is_reached() -> None:
     start = Point("toy", (0, 1, 2))
-    found = mutated(start, 100)
-    assert set(found) == {Point("toy", (0, 0, 2)), *(Point("toy", (0, 1, i)) for i in (0, 1, 3, 4))}
+    actual = mutated(start, 100)
+    assert set(actual) == {Point("toy", (0, 0, 2)), *(Point("toy", (0, 1, i)) for i in (0, 1, 3, 4))}
 
 
 def test_the_ends_of_a_knob_mutate_inwards() -> None:

@@ -34,14 +34,14 @@ def test_choices_are_valid_unknown_and_the_same_for_the_same_seed() -> None:
     known: dict[Config, float | None] = {c: simulated_us(GEMM, c) for c in chooser().first(5)}
     known[chooser().first(6)[-1]] = None
     others = [TOY.default(GEMM, DEVICE, "sustained").with_(block_m=128, block_n=128, thread_m=8, thread_n=8)]
-    found = chooser().next(7, known, others)
-    assert found == chooser().next(7, known, others)
-    assert found != chooser(seed=1).next(7, known, others)
-    assert len(set(found)) == 7
-    assert others[0] in found
-    assert not set(found) & set(known)
-    assert all(rejected(TOY, GEMM, config, DEVICE) is None for config in found)
-    assert len({group(config) for config in found}) >= 3
+    actual = chooser().next(7, known, others)
+    assert actual == chooser().next(7, known, others)
+    assert actual != chooser(seed=1).next(7, known, others)
+    assert len(set(actual)) == 7
+    assert others[0] in actual
+    assert not set(actual) & set(known)
+    assert all(rejected(TOY, GEMM, config, DEVICE) is None for config in actual)
+    assert len({group(config) for config in actual}) >= 3
 
 
 def test_rounds_come_close_to_the_best_of_the_space() -> None:
@@ -58,9 +58,9 @@ def test_rounds_come_close_to_the_best_of_the_space() -> None:
 def test_where_everything_failed_other_tiles_are_tried() -> None:
     search = chooser()
     known: dict[Config, float | None] = dict.fromkeys(search.first(4))
-    found = search.next(4, known)
-    assert len(found) == 4
-    assert not {group(c) for c in found} & {group(c) for c in known}
+    actual = search.next(4, known)
+    assert len(actual) == 4
+    assert not {group(c) for c in actual} & {group(c) for c in known}
 
 
 def test_a_small_space_is_exhausted() -> None:
@@ -68,18 +68,18 @@ def test_a_small_space_is_exhausted() -> None:
     search = Neighbourhood(GEMM, small, DEVICE, "sustained")
     first = search.first(9)
     known: dict[Config, float | None] = dict.fromkeys(first, 10.0)
-    while found := search.next(9, known):
-        known |= dict.fromkeys(found, 10.0)
+    while actual := search.next(9, known):
+        known |= dict.fromkeys(actual, 10.0)
     assert set(known) == set(valid_configs(small, GEMM))
 
 
 def test_neighbours_differ_in_one_knob() -> None:
     space = Space("x", (Knob("tile_m", (64, 128, 256)), Knob("order", ("m", "n")), Knob("one", (1,))))
     config = space.at(0)
-    found = list(neighbours(config, space))
-    assert [c.with_(tile_m=64) for c in found[:2]] == [config, config]
-    assert [(c["tile_m"], c["order"]) for c in found] == [(128, "m"), (256, "m"), (64, "n")]
-    assert [distance(config, c) for c in found] == [2, 2, 1]
+    listed = list(neighbours(config, space))
+    assert [c.with_(tile_m=64) for c in listed[:2]] == [config, config]
+    assert [(c["tile_m"], c["order"]) for c in listed] == [(128, "m"), (256, "m"), (64, "n")]
+    assert [distance(config, c) for c in listed] == [2, 2, 1]
 
 
 def test_a_config_of_another_problem_becomes_a_point_of_this_space() -> None:
@@ -99,6 +99,6 @@ def test_real_families_are_searched_without_a_gpu(gemm: str) -> None:
         pytest.skip(f"wgmma does not write {gemm}")
     search = Neighbourhood(problem, family, device, "sustained")
     first = search.first(5)
-    found = search.next(5, {config: 2 * search.estimate(config) for config in first})
-    assert len({*first, *found}) == 10
-    assert all(rejected(family, problem, config, device) is None for config in (*first, *found))
+    actual = search.next(5, {config: 2 * search.estimate(config) for config in first})
+    assert len({*first, *actual}) == 10
+    assert all(rejected(family, problem, config, device) is None for config in (*first, *actual))

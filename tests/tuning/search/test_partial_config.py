@@ -78,9 +78,9 @@ def test_knobs_of_a_base_that_is_no_default() -> None:
 
 def shell_lines() -> list[str]:
     text = (ROOT / "docs" / "explain.md").read_text()
-    found = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
-    assert len(found) > 4
-    return [*found, "tirgemm explain --kernel ID"]
+    actual = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    assert len(actual) > 4
+    return [*actual, "tirgemm explain --kernel ID"]
 
 
 @pytest.mark.parametrize("line", shell_lines())
@@ -113,7 +113,7 @@ def test_the_config_of_a_stored_kernel_is_explained_with_other_knobs(
     assert cli.main([*begin, record.kernel_sha256[:8], "--json"]) == 0
     import json
 
-    found = json.loads(capsys.readouterr().out)
-    assert (found["kernel"], found["config"]["pad"]) == (None, 0)
+    document = json.loads(capsys.readouterr().out)
+    assert (document["kernel"], document["config"]["pad"]) == (None, 0)
     assert cli.main([*begin, record.id[:5]]) == 2, "five digits are too few"
     assert "there is no kernel" in capsys.readouterr().err

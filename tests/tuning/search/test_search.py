@@ -68,18 +68,18 @@ def configs(proposals: Sequence[Proposal]) -> list[Config]:
     return [proposal.config for proposal in proposals]
 
 
-def tuned(found: Search, batches: Sequence[int]) -> list[Config]:
+def tuned(actual: Search, batches: Sequence[int]) -> list[Config]:
     tried: list[Config] = []
     for count in batches:
-        proposals = found.ask(count)
-        found.tell(results(proposals))
+        proposals = actual.ask(count)
+        actual.tell(results(proposals))
         tried += configs(proposals)
     return tried
 
 
 def test_the_default_comes_first_and_once() -> None:
-    found = search()
-    tried = tuned(found, [3, 8, 8])
+    searched = search()
+    tried = tuned(searched, [3, 8, 8])
     assert tried[0] == DEFAULT
     assert tried.count(DEFAULT) == 1
 
@@ -90,8 +90,8 @@ def test_a_default_that_is_recorded_is_not_proposed() -> None:
 
 def test_every_familys_default_comes_first_and_every_family_is_searched() -> None:
     one, other = Ruled(name="one", knobs=TOY.knobs), Ruled(name="other", knobs=SMALL)
-    found = search(one, other, seed=3, cost_model=Uniform())
-    proposals = found.ask(20)
+    searched = search(one, other, seed=3, cost_model=Uniform())
+    proposals = searched.ask(20)
     assert [p.config.family for p in proposals[:2]] == ["one", "other"]
     assert {p.config.family for p in proposals[2:]} == {"one", "other"}
 
@@ -109,15 +109,15 @@ def test_nothing_is_proposed_twice_and_every_proposal_passes_the_rules() -> None
 
 @pytest.mark.parametrize("status", [Status.WRONG, Status.BUILD_FAILED, Status.CRASHED, Status.TIMED_OUT])
 def test_what_failed_is_never_proposed_again(status: Status) -> None:
-    found = search()
-    first = found.ask(8)
-    found.tell([Candidate(GEMM, DEVICE.key, "sustained", p.config, status) for p in first])
-    assert not set(configs(first)) & set(configs(found.ask(16)))
+    searched = search()
+    first = searched.ask(8)
+    searched.tell([Candidate(GEMM, DEVICE.key, "sustained", p.config, status) for p in first])
+    assert not set(configs(first)) & set(configs(searched.ask(16)))
 
 
 def test_what_is_in_flight_is_not_proposed_again() -> None:
-    found = search()
-    tried = [config for _ in range(2) for config in configs(found.ask(16))]
+    searched = search()
+    tried = [config for _ in range(2) for config in configs(searched.ask(16))]
     assert len(set(tried)) == 32
 
 
@@ -153,26 +153,26 @@ def test_records_of_other_shapes_make_the_first_batch_better() -> None:
         for config in random.Random(gemm.k).sample(valid_configs(TOY, gemm), 64)
     ]
     warm, cold = (
-        statistics.median(simulated_us(GEMM, config) for config in tuned(search(history=found), [9])[1:])
-        for found in (history, [])
+        statistics.median(simulated_us(GEMM, config) for config in tuned(search(history=actual), [9])[1:])
+        for actual in (history, [])
     )
     assert warm < 0.8 * cold
 
 
 def test_a_small_space_is_proposed_in_full_and_then_nothing() -> None:
     family = Ruled(knobs=SMALL)
-    found = search(family, cost_model=Uniform())
-    tried = [config for _ in range(6) for config in configs(found.ask(8))]
+    searched = search(family, cost_model=Uniform())
+    tried = [config for _ in range(6) for config in configs(searched.ask(8))]
     assert sorted(map(str, tried)) == sorted(map(str, family.space(GEMM, DEVICE)))
-    assert found.ask(8) == []
+    assert searched.ask(8) == []
 
 
 def test_a_space_that_ends_behind_the_evolution_is_proposed_in_full_and_then_nothing() -> None:
     knobs = (*SMALL, Knob("unroll", (1, 2, 4)))
-    found = search(Ruled(knobs=knobs), cost_model=Uniform())
-    tried = [config for _ in range(8) for config in configs(found.ask(20))]
+    searched = search(Ruled(knobs=knobs), cost_model=Uniform())
+    tried = [config for _ in range(8) for config in configs(searched.ask(20))]
     assert len(tried) == len(set(tried)) == 3 * 2 * 7 * 3
-    assert found.ask(1) == []
+    assert searched.ask(1) == []
 
 
 @pytest.mark.parametrize("enlarged", [False, True], ids=["enumerated", "drawn"])
@@ -186,33 +186,33 @@ def test_a_space_of_which_rules_leave_the_default_alone_ends(enlarged: bool) -> 
     rule = Rule("nothing_else", only_the_default)
     knobs = (*TOY.knobs, Knob("more", tuple(range(50)))) if enlarged else TOY.knobs
     family = Ruled(rule, knobs=knobs)
-    found = search(family, cost_model=Uniform())
+    searched = search(family, cost_model=Uniform())
     if enlarged:
         assert family.space(GEMM, DEVICE).size > 1_000_000
-    assert DEFAULT.knobs == found.ask(4)[0].config.knobs[: len(DEFAULT.knobs)]
-    left = sum(len(found.ask(8)) for _ in range(8))
+    assert DEFAULT.knobs == searched.ask(4)[0].config.knobs[: len(DEFAULT.knobs)]
+    left = sum(len(searched.ask(8)) for _ in range(8))
     assert left <= 49
-    assert found.ask(8) == []
-    assert found.pruned["nothing_else"] > 1000
+    assert searched.ask(8) == []
+    assert searched.pruned["nothing_else"] > 1000
 
 
 def test_what_rules_reject_is_counted_by_rule_with_examples() -> None:
-    found = search()
-    tuned(found, [8, 8])
-    assert set(found.pruned) <= {"threads", "shared_memory"}
-    assert set(found.pruned_examples) == set(found.pruned)
-    assert found.pruned["threads"] > 50
-    config, reason = found.pruned_examples["threads"][0]
+    searched = search()
+    tuned(searched, [8, 8])
+    assert set(searched.pruned) <= {"threads", "shared_memory"}
+    assert set(searched.pruned_examples) == set(searched.pruned)
+    assert searched.pruned["threads"] > 50
+    config, reason = searched.pruned_examples["threads"][0]
     assert "threads a block" in reason
     assert config not in valid_configs(TOY, GEMM)
 
 
 def test_known_points_are_counted_apart_from_rejected_ones() -> None:
-    found = search(Ruled(knobs=(*SMALL, Knob("unroll", (1, 2, 4)))), cost_model=Uniform())
-    found.ask(40)
-    found.ask(40)
-    assert found.pruned == {}
-    assert found.repeats > 0
+    searched = search(Ruled(knobs=(*SMALL, Knob("unroll", (1, 2, 4)))), cost_model=Uniform())
+    searched.ask(40)
+    searched.ask(40)
+    assert searched.pruned == {}
+    assert searched.repeats > 0
 
 
 def test_a_pruned_example_in_the_records_is_neither_known_nor_learnt() -> None:
@@ -227,20 +227,20 @@ def test_records_of_knobs_that_are_no_more_do_no_harm() -> None:
 
 
 def test_predictions_come_from_the_estimate_first_and_from_measurements_later() -> None:
-    found = search()
-    first = found.ask(16)
+    searched = search()
+    first = searched.ask(16)
     assert first[0].predicted_us == TOY.predict_us(GEMM, DEFAULT, DEVICE, "sustained")
-    found.tell(results(first))
-    later = found.ask(8)
+    searched.tell(results(first))
+    later = searched.ask(8)
     errors = [abs((p.predicted_us or 0.0) / simulated_us(GEMM, p.config) - 1) for p in later]
     assert sorted(errors)[4] < 0.5
 
 
 def test_every_proposals_trace_replays_to_its_config() -> None:
-    found = search()
-    proposals = found.ask(8)
-    found.tell(results(proposals))
-    proposals += found.ask(16)
+    searched = search()
+    proposals = searched.ask(8)
+    searched.tell(results(proposals))
+    proposals += searched.ask(16)
     for proposal in proposals:
         stored = json.loads(json.dumps(proposal.trace_json))
         assert replay(stored, GEMM, DEVICE, [TOY]) == proposal.config

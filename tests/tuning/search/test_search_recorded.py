@@ -40,15 +40,15 @@ def recorded(name: str) -> RecordedSpace:
 def simulated_space(gemm: Gemm, knobs: tuple[Knob, ...] | None = None) -> RecordedSpace:
     toy = Toy(knobs=knobs)
     space = toy.space(gemm, DEVICE)
-    found = RecordedSpace(
+    actual = RecordedSpace(
         gemm, DEVICE, "sustained", space, toy.default(gemm, DEVICE, "sustained"), "simulated, not measured"
     )
     for number, config in enumerate(space):
         predicted = toy.predict_us(gemm, config, DEVICE, "sustained")
         pruned = rejected(toy, gemm, config, DEVICE) is not None
         us = None if pruned else simulated_us(gemm, config)
-        found.rows[number] = Row(Status.PRUNED if pruned else Status.MEASURED, us, predicted)
-    return found
+        actual.rows[number] = Row(Status.PRUNED if pruned else Status.MEASURED, us, predicted)
+    return actual
 
 
 def best_found(space: RecordedSpace, seed: int, model: CostModel | None = None) -> float:
@@ -93,13 +93,18 @@ def test_a_recorded_space_survives_its_file(tmp_path: Path) -> None:
     space = simulated_space(Gemm(65, 127, 33), knobs)
     space.save(path)
     first = path.read_bytes()
-    found = RecordedSpace.load(path)
-    found.save(path)
+    actual = RecordedSpace.load(path)
+    actual.save(path)
     assert path.read_bytes() == first
-    assert (found.gemm, found.device, found.space, found.rows) == (space.gemm, space.device, space.space, space.rows)
-    assert found.complete
-    assert Status.PRUNED in {row.status for row in found.rows.values()}
-    assert all(found.space.at(found.number(config)) == config for config in found.space)
+    assert (actual.gemm, actual.device, actual.space, actual.rows) == (
+        space.gemm,
+        space.device,
+        space.space,
+        space.rows,
+    )
+    assert actual.complete
+    assert Status.PRUNED in {row.status for row in actual.rows.values()}
+    assert all(actual.space.at(actual.number(config)) == config for config in actual.space)
 
 
 def test_a_point_that_was_not_recorded_is_never_proposed() -> None:
