@@ -27,7 +27,7 @@ def record(trials: int, role: Any = "tuned", **search: Any) -> KernelRecord:
 
 
 @pytest.mark.parametrize(
-    ("found", "budget", "answers"),
+    ("actual", "budget", "answers"),
     [
         (record(32), Budget(32, 60), True),
         (record(32), Budget(2, 9999), True),
