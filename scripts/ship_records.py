@@ -66,7 +66,8 @@ def _compact(candidate: Candidate) -> Candidate:
     )
     error = None if candidate.error is None else _rounded(candidate.error)
     predicted = None if candidate.predicted_us is None else _rounded(candidate.predicted_us)
-    hashes = {"binary_sha256": "", "kernel_sha256": ""}  # of a build, which is another where it is built again
+    # Of a build or a version, which may be others where it is built again; and not to be compressed.
+    hashes = {"source_sha256": "", "binary_sha256": "", "kernel_sha256": ""}
     return candidate.with_(sample_sets=sets, trace=None, error=error, predicted_us=predicted, **hashes)
 
 

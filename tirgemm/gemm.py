@@ -1,5 +1,5 @@
-"""``Gemm``, the description of a matrix multiplication with epilogue, ``D = act(alpha * A B + beta * C + bias[n])``:
-sizes, dtypes, layouts, leading dimensions and epilogue as a frozen dataclass.
+"""Matrix multiplication problem (GEMM): the frozen dataclass ``Gemm`` with its sizes, dtypes, layouts, leading
+dimensions and epilogue, ``D = act(alpha * A B + beta * C + bias[n])``.
 
 The text form holds every field and round-trips: ``4096x4096x4096:f16:nt`` is all defaults,
 ``1..8192x4096x4104:bf16:tn:acc=f32:out=f32:batch=8:lda=4200:align=2:alpha:beta:bias:act=gelu:deterministic`` is not.

@@ -1,4 +1,5 @@
-"""``KernelSource``, the interface by which PyTorch operators obtain kernels, and the policies on what may be built."""
+"""Interface from which PyTorch's operators get kernels (``KernelSource``): lookup of existing ones, building of missing
+ones, and the policies that say which may be built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enumerations: candidate status, job status, kernel role."""
+"""Status enumerations: how a tuning candidate ended (``Status``), the state of a job, the role of a stored kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Dataclasses for a kernel's measured times, the baselines of the same run, and the summary of its search.
+"""Timings of a kernel as dataclasses: its measured times in each regime, those of the baselines raced beside it, and a
+summary of the search that chose it.
 
 ``to_json`` and ``from_json`` are the one place where the ``timings`` of records, manifests, events and API documents
 become values. Such a document may be of another version: members that are unknown here, or not of their type, are kept

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.sample_source import SampleSource
+from tests.torch.restored_table import restored_table
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm, Range
 
@@ -25,14 +26,8 @@ WIDE, NARROW = Gemm(Range(1, 64), 23, 19, "f32", "nt", bias=True), Gemm(Range(1,
 @pytest.fixture(autouse=True)
 def table() -> Iterator[Any]:
     """A table that is as it was once the test is over."""
-    from tirgemm.torch.kernel_table import TABLE
-
-    torch.set_num_threads(1)
-    before = copy.copy(TABLE._entries)
-    with torch.no_grad():
-        yield TABLE
-    TABLE._entries = before
-    TABLE._tell()
+    with restored_table() as kept:
+        yield kept
 
 
 def model() -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -12,6 +11,7 @@ import pytest
 
 from tests.helpers.artifact_samples import SIGNER, TRUST
 from tests.helpers.sample_source import SampleSource
+from tests.torch.restored_table import restored_table
 from tirgemm.artifact import Kernel, load, pack
 from tirgemm.detect import device
 from tirgemm.families import family_named
@@ -30,14 +30,9 @@ INVARIANT = FREE.with_(invariant=True)
 def table() -> Iterator[Any]:
     """A table that is as it was once the test is over."""
     from tirgemm.torch import linear_call
-    from tirgemm.torch.kernel_table import TABLE
 
-    torch.set_num_threads(1)
-    before = copy.copy(TABLE._entries)
-    with torch.no_grad():
-        yield TABLE
-    TABLE._entries = before
-    TABLE._tell()
+    with restored_table() as kept:
+        yield kept
     linear_call._TOLD.clear()
 
 

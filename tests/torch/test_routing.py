@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -56,7 +56,9 @@ def samples(dtype: Any) -> Iterator[tuple[str, Any, Any]]:
     """Every sample of OpInfo for OPERATORS: the operator's name, the OpInfo and the sample."""
     # Its tests' base class is all that PyTorch's module takes from this package, which need not be installed.
     if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
-        sys.modules["expecttest"] = SimpleNamespace(TestCase=unittest.TestCase)  # type: ignore[assignment]
+        stand_in = ModuleType("expecttest")
+        vars(stand_in)["TestCase"] = unittest.TestCase
+        sys.modules["expecttest"] = stand_in
     database = importlib.import_module("torch.testing._internal.common_methods_invocations").op_db
     # What importing it forbids to other tests of this process: to set flags of torch.backends.
     torch.backends.__allow_nonbracketed_mutation_flag = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.helpers.artifact_samples import TRUST, packed_set
 from tests.helpers.sample_source import SampleSource
+from tests.torch.restored_table import restored_table
 from tirgemm.artifact import Kernel, load
 from tirgemm.gemm import Gemm, Range
 
@@ -37,14 +37,8 @@ class SetSource(SampleSource):
 @pytest.fixture(autouse=True)
 def table() -> Iterator[Any]:
     """A table that is as it was once the test is over."""
-    from tirgemm.torch.kernel_table import TABLE
-
-    torch.set_num_threads(1)
-    before = copy.copy(TABLE._entries)
-    with torch.no_grad():
-        yield TABLE
-    TABLE._entries = before
-    TABLE._tell()
+    with restored_table() as kept:
+        yield kept
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,10 +29,10 @@ COVERED = Gemm.parse("768x1536x4096:f16:nt")
 WGMMA = Wgmma()
 
 
-def tuned(bench: FakeBench, effort: Effort, gemm: Gemm = GEMM, **bounds: float) -> tuple[KernelRecord, list[Event]]:
+def tuned(bench: FakeBench, effort: Effort, gemm: Gemm = GEMM, **bounds: Any) -> tuple[KernelRecord, list[Event]]:
     events: list[Event] = []
     families = ["wgmma"] if bench.device.kind == "cuda" else None
-    budget = Budget.of(effort, **bounds)  # type: ignore[arg-type]
+    budget = Budget.of(effort, **bounds)
     return Tuning(gemm, bench, "sustained", budget, families=families, control=Control(events.append)).run(), events
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations, product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,8 +23,8 @@ def losses(*sizes: Mapping[Config, float]) -> list[dict[Config, Loss]]:
     return [{config: Loss(ratio, ratio) for config, ratio in here.items()} for here in sizes]
 
 
-def cut(measured: Sequence[Mapping[Config, Loss]], most: int = 8, **options: object) -> list[tuple[int, int, Config]]:
-    segments = partition(measured, (SMALL, MIDDLE, LARGE), tolerance=0.03, most=most, **options)  # type: ignore[arg-type]
+def cut(measured: Sequence[Mapping[Config, Loss]], most: int = 8, **options: Any) -> list[tuple[int, int, Config]]:
+    segments = partition(measured, (SMALL, MIDDLE, LARGE), tolerance=0.03, most=most, **options)
     return [(segment.first, segment.last, segment.config) for segment in segments]
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from tirgemm.gemm import Gemm
+from tirgemm.launch import tensor_args
 from tirgemm.reference.numbers import activate, decode, encode
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent, numpy_baseline
 from tirgemm.tuning.measure.conditions import host_conditions, last_level_cache_bytes
@@ -124,8 +125,9 @@ def test_the_numpy_baseline_computes_the_problem(text: str) -> None:
     gemm = Gemm.parse(text)
     rng = np.random.default_rng(1)
     arrays = {}
+    shapes = {tensor.name: tensor.shape for tensor in tensor_args(gemm)}
     for name in (*gemm.inputs, "d"):
-        shape = (gemm.n,) if name == "bias" else gemm.shape(name)  # type: ignore[arg-type]
+        shape = shapes[name]
         dtype = gemm.dtype if name in "ab" else gemm.out
         arrays[name] = encode(rng.standard_normal(shape, dtype=np.float32), dtype)
     numpy_baseline(gemm)(**arrays)

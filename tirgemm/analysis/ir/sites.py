@@ -1,5 +1,5 @@
-"""Memory-access tree of a kernel's IR: its loads and stores under the loops, conditions and register assignments that
-enclose them.
+"""Tree of the memory accesses in a kernel's IR: loads and stores of shared and global memory within the loops,
+conditions and register assignments around them.
 
 A ``Site`` is one load or store of shared or global memory. The tree above it says how often and for which lanes it
 runs.
