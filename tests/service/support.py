@@ -229,3 +229,11 @@ def read_events(http: httpx.Client, job_id: str, after: int | None = None) -> li
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/event-stream")
         return list(sse(response.iter_lines()))
+
+
+@contextmanager
+def queueing(folder: Path) -> Iterator[Service]:
+    """A service without a worker process, which believes that there is one."""
+    with serving(folder, worker=False, lease_seconds=600.0) as service:
+        service.queue.register_worker("elsewhere:1:0", [CPU])
+        yield service

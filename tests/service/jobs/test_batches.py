@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.helpers.command_line import own_folders, runner
-from tests.service.support import CPU, ODD, Service, kernel_record, serving
+from tests.service.support import CPU, ODD, Service, kernel_record, queueing, serving
 from tirgemm.artifact import Trust
 from tirgemm.client import Client
 from tirgemm.gemm import Gemm
@@ -22,9 +22,7 @@ TRUSTED = "ed25519:" + "A" * 43 + "="
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service without a worker process, which believes that there is one."""
-    with serving(Path(tmp_path_factory.mktemp("batches")), worker=False, lease_seconds=600.0) as service:
-        service.queue.register_worker("elsewhere:1:0", [CPU])
+    with queueing(Path(tmp_path_factory.mktemp("batches"))) as service:
         yield service
 
 

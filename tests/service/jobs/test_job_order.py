@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.service.support import CPU, ODD, Service, serving
+from tests.service.support import CPU, ODD, Service, queueing, serving
 from tirgemm.client import Client
 from tirgemm.tuning_db.access.api_keys import ApiKey
 from tirgemm.tuning_db.access.audit import StoredEntry
@@ -16,9 +16,7 @@ from tirgemm.tuning_db.access.audit import StoredEntry
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service without a worker process, which believes that there is one."""
-    with serving(Path(tmp_path_factory.mktemp("order")), worker=False, lease_seconds=600.0) as service:
-        service.queue.register_worker("elsewhere:1:0", [CPU])
+    with queueing(Path(tmp_path_factory.mktemp("order"))) as service:
         yield service
 
 
