@@ -67,6 +67,8 @@ class Settings(BaseSettings):
     """Trials that the jobs of one key may ask for within a day."""
     key_bytes_stored: Annotated[int, Field(ge=1, lt=2**63)] = 100 * 2**30
     """Bytes of the artifacts that the jobs of one key may make."""
+    key_batch_problems_a_day: Annotated[int, Field(ge=1, lt=2**63)] = 100_000
+    """Problems that the batches of one key may name within a day, known kernels too."""
     key_priority: Annotated[int, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = 10
     """The highest priority that a key of the scope tune may give; one of the scope admin may give any."""
     max_trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)] = 4096
