@@ -22,6 +22,7 @@ from typing import Protocol
 
 from tirgemm.artifact import manifest as manifests
 from tirgemm.artifact.manifest import FORMATS, Contents, Manifest, SetContents, check_binary, sha256
+from tirgemm.artifact.regular_file import read_regular
 from tirgemm.artifact.sign import decode, encode, public_bytes
 from tirgemm.artifact.trust import Trust, trusted
 from tirgemm.errors import ArtifactError, CorruptArtifact, InvalidRequest, UntrustedArtifact
@@ -181,8 +182,7 @@ def signing_key(data: bytes) -> str:
 def read_file(path: Path) -> bytes:
     """The bytes of an artifact file, read once. Raises InvalidRequest or CorruptArtifact."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_regular(path, MAX_BYTES)
     except OSError as error:
         raise InvalidRequest(f"artifact {path} cannot be read: {error.strerror}") from error
     if len(data) > MAX_BYTES:

@@ -18,6 +18,7 @@ from sqlalchemy import select
 
 from tirgemm._user_folders import SIGNING_KEY
 from tirgemm._version import __version__
+from tirgemm.artifact.regular_file import read_regular
 from tirgemm.errors import InvalidRequest, StorageFull, StoreError, StoreUnavailable
 from tirgemm.tuning_db.blobs import BlobStore
 from tirgemm.tuning_db.database import FILE_NAME, Database, translated
@@ -26,6 +27,8 @@ from tirgemm.tuning_db.schema import HEAD, require_known
 from tirgemm.tuning_db.times import iso
 
 MANIFEST = "backup.json"
+# It lists the artifacts that were lost, of which there may be many.
+MAX_MANIFEST_BYTES = 1 << 24
 FORMAT = 1
 
 
@@ -96,7 +99,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """What a backup says that it holds. Raises InvalidRequest for a folder that is none, or whose making was broken
     off."""
     try:
-        document = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        document = json.loads(read_regular(folder / MANIFEST, MAX_MANIFEST_BYTES))
         if document["format"] != FORMAT:
             raise ValueError(f"format {document['format']!r:.40}")
         if not isinstance(document["database"], bool):
