@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
 
 
-def open_regular(path: Path) -> IO[bytes]:
+def open_regular(path: Path) -> BufferedReader:
     """The bytes of a regular file, or of one that ``path`` links to.
 
     Raises OSError, with EINVAL for what is none: opening or reading a FIFO or a device may take for ever.
