@@ -14,7 +14,7 @@ from typing import Literal
 from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, func, insert, or_, select, update
 
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, JobNotRetried
+from tirgemm.errors import InvalidRequest, JobNotRetried, PageNotFound
 from tirgemm.events import Event
 from tirgemm.gemm import Gemm
 from tirgemm.status import ENDED, LIVE, EndedStatus, JobStatus
@@ -163,7 +163,7 @@ class JobQueue:
     ) -> list[Job]:
         """Jobs newest first, from behind the id ``after``; only those of this status, problem, one of these devices.
 
-        Raises InvalidRequest where no job has the id ``after``.
+        Raises PageNotFound where no job has the id ``after``.
         """
         wanted = select_jobs().order_by(JobRow.seq.desc()).limit(max(limit, 0))
         if status is not None:
@@ -176,7 +176,7 @@ class JobQueue:
             if after:
                 seq = connection.execute(select(JobRow.seq).where(JobRow.id == after)).scalar()
                 if seq is None:
-                    raise InvalidRequest(f"after is {after!r}; it must be the `next` of a page before")
+                    raise PageNotFound(f"after is {after!r}; it must be the `next` of a page before")
                 wanted = wanted.where(JobRow.seq < seq)
             return [job_of(row) for row in connection.execute(wanted)]
 

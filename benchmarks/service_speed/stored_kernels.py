@@ -9,9 +9,8 @@ from typing import Any
 
 from sqlalchemy import insert, select
 
-from tirgemm import Config, Device, Gemm
+from tirgemm import Config, Gemm
 from tirgemm.hardware import named_device
-from tirgemm.status import Role
 from tirgemm.timings import BaselineTime, SearchSummary, Timing, Timings
 from tirgemm.tuning.records import Certificate, KernelRecord
 from tirgemm.tuning_db import Database, SqlStore
@@ -31,7 +30,7 @@ def store_kernels(folder: Path, problems: Sequence[Gemm]) -> None:
     with Database.embedded(folder) as database:
         store = SqlStore(database)
         sha256 = store.put_blob(b"artifact of a known kernel" * 1000)
-        first = store.put_kernel(kernel_of(problems[0], sha256))
+        first = store.put_kernel(_kernel(problems[0], sha256))
         with database.read() as connection:
             gemm_row = connection.execute(select(*GemmRow.__table__.columns)).one()._asdict()
             kernel_row = connection.execute(select(*KernelRow.__table__.columns)).one()._asdict()
@@ -53,9 +52,7 @@ def _rows(
         yield gemm_row | sizes | {"id": number}, kernel_row | {"id": f"{number:016x}", "gemm_id": number}
 
 
-def kernel_of(
-    gemm: Gemm, artifact_sha256: str, device: Device = DEVICE, role: Role = "tuned", nbytes: int = 26_000
-) -> KernelRecord:
+def _kernel(gemm: Gemm, artifact_sha256: str) -> KernelRecord:
     """A kernel whose document has about the members and the length of a real one."""
     tests = tuple(
         {"name": name, "m": 1, "n": 129, "k": 4097, "seed": 0, "passed": True, "error": error, "method": "full"}
@@ -68,13 +65,13 @@ def kernel_of(
     knobs = ("tile_m", 128), ("tile_n", 129), ("tile_k", 64), ("stages", 4), ("warps", 8), ("raster", "rows")
     return KernelRecord(
         gemm=gemm,
-        device=device,
+        device=DEVICE,
         regime="sustained",
-        role=role,
+        role="tuned",
         config=Config("wgmma", knobs),
         kernel_sha256="c" * 64,
         artifact_sha256=artifact_sha256,
-        artifact_bytes=nbytes,
+        artifact_bytes=26_000,
         certificate=Certificate("c" * 64, True, tests, "plain fp64 kernel", environment, "2026-11-23T00:00:00Z"),
         timings=Timings({"sustained": timing, "isolated": timing}, search=search),
         trials=64,

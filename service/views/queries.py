@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import select
 
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest
+from tirgemm.errors import PageNotFound
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.hardware import ARCHITECTURES, named_device
 from tirgemm.tuning.records import KernelRecord, Status
@@ -49,7 +49,7 @@ def kernel_ids(
         if after:
             seq = connection.execute(select(KernelRow.seq).where(KernelRow.id == after)).scalar()
             if seq is None:
-                raise InvalidRequest(f"after is {after!r}; it must be the `next` of a page before")
+                raise PageNotFound(f"after is {after!r}; it must be the `next` of a page before")
             ids = ids.where(KernelRow.seq < seq)
         return [(row.id, row.pinned_at is not None) for row in connection.execute(ids)]
 

@@ -15,7 +15,7 @@ from tirgemm._client.requested_kernel import RequestedKernel
 from tirgemm._client.server_trust import ServerTrust
 from tirgemm.artifact import Manifest
 from tirgemm.artifact.regular_file import read_regular
-from tirgemm.errors import InvalidRequest, NotCached, ServiceUnreachable, UntrustedArtifact
+from tirgemm.errors import InvalidRequest, NotCached, RevokedArtifact, ServiceUnreachable, UntrustedArtifact
 from tirgemm.events import Downloaded, EventHandler
 
 MAX_ARTIFACT_BYTES = 256 * 2**20
@@ -69,8 +69,11 @@ class ArtifactSource:
         return data
 
     def _manifest(self, data: bytes) -> Manifest:
+        self._server.learn_revocations(quick=True)
         try:
             return artifact.read(data, self._server.trust).manifest
+        except RevokedArtifact:
+            raise
         except UntrustedArtifact as error:
             # The key may have been replaced since this client compared it.
             try:

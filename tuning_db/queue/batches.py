@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, Select, func, insert, select, update
 
-from tirgemm.errors import InvalidRequest, StoreError
+from tirgemm.errors import InvalidRequest, PageNotFound, StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.status import LIVE
 from tirgemm.timings import Timings
@@ -210,13 +210,13 @@ class BatchTable:
             return None if row is None else _batch(connection, row)
 
     def batches(self, limit: int = 100, *, after: str = "") -> list[Batch]:
-        """Batches newest first, from behind the id ``after``. Raises InvalidRequest where no batch has that id."""
+        """Batches newest first, from behind the id ``after``. Raises PageNotFound where no batch has that id."""
         wanted = _select().order_by(BatchRow.seq.desc()).limit(max(limit, 0))
         with self.db.read() as connection:
             if after:
                 seq = connection.execute(select(BatchRow.seq).where(BatchRow.id == after)).scalar()
                 if seq is None:
-                    raise InvalidRequest(f"after is {after!r}; it must be the `next` of a page before")
+                    raise PageNotFound(f"after is {after!r}; it must be the `next` of a page before")
                 wanted = wanted.where(BatchRow.seq < seq)
             return [_batch(connection, row) for row in connection.execute(wanted).all()]
 

@@ -1,4 +1,4 @@
-"""The server that requests at random are sent to: stored kernels, API keys, and a worker that ends every job at once.
+"""The server that requests at random are sent to: a kernel, an API key, and a worker that ends every job at once.
 
 usage: python -m verification.service.fuzzed_server FOLDER     prints one JSON object with its port and an API key; ends
 with its stdin
@@ -14,7 +14,6 @@ from pathlib import Path
 
 import uvicorn
 
-from benchmarks.service_speed.stored_kernels import kernel_of
 from tirgemm.artifact.sign import Signer
 from tirgemm.detect import device as detect_device
 from tirgemm.errors import StoreError
@@ -60,15 +59,12 @@ def main(folder: Path) -> None:
 
 
 def _fill(state: ServiceState) -> None:
-    """A real kernel of this machine, and kernels of another device whose artifact is none."""
+    """A real kernel of this machine."""
     engine = TuningEngine(state.store, Signer.load_or_create(state.settings.signing_key), processes=1)
     try:
         engine.fallback(JobRequest(Gemm.parse("33x17x19:f32:nt"), CPU), threading.Event())
     finally:
         engine.close()
-    blob = state.store.put_blob(b"no artifact")
-    for n in (67, 129):
-        state.store.put_kernel(kernel_of(Gemm(65, n, 31), blob, GPU, nbytes=11))
 
 
 def _work(state: ServiceState, stopped: threading.Event) -> None:
@@ -86,7 +82,7 @@ def _work(state: ServiceState, stopped: threading.Event) -> None:
                 if ended % 2:
                     state.queue.finish(job.id, WORKER, "done", kernel.id)
                 else:
-                    state.queue.finish(job.id, WORKER, "failed", error="build_failed: nothing of it can be built")
+                    state.queue.finish(job.id, WORKER, "failed", error="unsupported: no family writes it")
         except StoreError as error:
             print(f"the worker: {error}", file=sys.stderr)
 
