@@ -28,7 +28,8 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-WholeNumber = Annotated[StrictInt, BeforeValidator(_whole)]
+# Last of an annotation, so that the bounds before it stand in the OpenAPI document.
+WHOLE = BeforeValidator(_whole)
 
 
 class BudgetRequest(BaseModel):
@@ -37,7 +38,7 @@ class BudgetRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    trials: Annotated[WholeNumber, Field(ge=1)] | None = Field(default=None, description="Candidates built.")
+    trials: Annotated[StrictInt, Field(ge=1), WHOLE] | None = Field(default=None, description="Candidates built.")
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = None
 
 
@@ -54,7 +55,7 @@ class QueueRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    priority: Annotated[WholeNumber, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = Field(
+    priority: Annotated[StrictInt, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY), WHOLE] = Field(
         default=0, description="Higher first, then the oldest."
     )
     window: WindowText | None = Field(
@@ -82,7 +83,7 @@ class KernelRequest(BaseModel):
     )
     budget: BudgetRequest = BudgetRequest()
     queue: QueueRequest = QueueRequest()
-    seed: Annotated[WholeNumber, Field(ge=0, lt=2**31)] = 0
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**31), WHOLE] = 0
     retune: StrictBool = Field(
         default=False, description="true goes on with the search, by budget.trials further candidates."
     )
@@ -299,7 +300,7 @@ class PriorityChange(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    priority: Annotated[WholeNumber, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
+    priority: Annotated[StrictInt, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY), WHOLE]
 
 
 class RetryRequest(BaseModel):
