@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, Select, bindparam, select
 
 from tirgemm.config import Config
 from tirgemm.device import Device
+from tirgemm.errors import StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.timings import Timings
 from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
@@ -212,8 +213,21 @@ def invariant_kernels(connection: Connection, gemm: Gemm) -> list[KernelRecord]:
     return [kernel_of(row) for row in rows]
 
 
+# What making a value of a row raises that this tirgemm has not written.
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
 def kernel_of(row: Row[Any], gemm: Gemm | None = None) -> KernelRecord:
-    """A kernel from a row of ``KERNEL_COLUMNS``, whose problem the caller may have."""
+    """A kernel from a row of ``KERNEL_COLUMNS``, whose problem the caller may have. Raises StoreError for a row that
+    makes no sense."""
+    try:
+        return _kernel(row, gemm)
+    except DAMAGE as error:
+        advice = f"delete it (tirgemm kernels delete {row.id}), or put a backup back"
+        raise StoreError(f"the row of kernel {row.id} is damaged ({error}); {advice}") from error
+
+
+def _kernel(row: Row[Any], gemm: Gemm | None) -> KernelRecord:
     certificate = None
     if row.certificate_digest is not None:
         certificate = Certificate(

@@ -58,6 +58,18 @@ def test_a_body_that_is_not_json_is_400(shared: Service, body: bytes) -> None:
         check(response, 400, "invalid_json")
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b'{"gemm": "7x5x3", "gemm": "7x5x9"}', b'{"gemm": {"m": 7, "n": 5, "k": 3, "\\u006b": 9}}'],
+    ids=["plain", "nested and escaped"],
+)
+def test_a_member_that_is_there_twice_is_400(shared: Service, body: bytes) -> None:
+    for path in ("/v1/kernels", "/v1/batches"):
+        answer = shared.http.post(path, content=body, headers={"Content-Type": "application/json"})
+        assert "twice" in check(answer, 400)["detail"]
+    assert shared.queue.jobs() == []
+
+
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", None])
 def test_json_under_another_name_is_415(shared: Service, media_type: str | None) -> None:
     headers = {} if media_type is None else {"Content-Type": media_type}

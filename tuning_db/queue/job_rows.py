@@ -128,7 +128,14 @@ def unknown_job(job_id: str) -> StoreError:
 
 
 def job_of(row: Row[Any]) -> Job:
-    """A job from a row of ``select_jobs``."""
+    """A job from a row of ``select_jobs``. Raises StoreError for a row that makes no sense."""
+    try:
+        return _job(row)
+    except rows.DAMAGE as error:
+        raise StoreError(f"the row of job {row.id} is damaged ({error}); put a backup back") from error
+
+
+def _job(row: Row[Any]) -> Job:
     request = JobRequest(
         rows.parsed_gemm(row.text),
         Device.from_json(row.device),
