@@ -30,7 +30,8 @@ from tirgemm.tuning_db.access.api_keys import Quotas
 
 CPU, GPU = detect_device("cpu"), named_device("sm_90a")
 WORKER = "elsewhere:1:0"
-PAUSE_SECONDS = 0.05
+PAUSE_SECONDS = 0.02
+JOBS_AT_ONCE = 100
 # Of a day, which are asked for within minutes.
 QUOTAS = Quotas(1e6, 10**6, 10**12, 2**62, 2**62)
 
@@ -75,7 +76,11 @@ def _work(state: ServiceState, stopped: threading.Event) -> None:
     while not stopped.wait(PAUSE_SECONDS):
         try:
             state.queue.register_worker(WORKER, [CPU, GPU])
-            while (job := state.queue.claim(WORKER, [CPU.key, GPU.key], 60.0, unverified=True)) is not None:
+            # So many until it is registered again.
+            for _ in range(JOBS_AT_ONCE):
+                job = state.queue.claim(WORKER, [CPU.key, GPU.key], 60.0, unverified=True)
+                if job is None:
+                    break
                 state.queue.add_event(job.id, SearchStarted(gemm=str(job.request.gemm)))
                 state.queue.add_event(job.id, CandidateRecorded(trials=1, status=Status.MEASURED))
                 ended += 1
