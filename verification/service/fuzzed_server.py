@@ -72,7 +72,7 @@ def _work(state: ServiceState, stopped: threading.Event) -> None:
     """Be the worker of both devices: every job is begun, told of and ended, one in two with the real kernel."""
     kernel = state.store.kernel(Gemm.parse("33x17x19:f32:nt"), CPU.key, "sustained")
     assert kernel is not None
-    ended = 0
+    data, ended = state.database.blobs.get(kernel.artifact_sha256), 0
     while not stopped.wait(PAUSE_SECONDS):
         try:
             state.queue.register_worker(WORKER, [CPU, GPU])
@@ -85,6 +85,9 @@ def _work(state: ServiceState, stopped: threading.Event) -> None:
                 state.queue.add_event(job.id, CandidateRecorded(trials=1, status=Status.MEASURED))
                 ended += 1
                 if ended % 2:
+                    if state.store.kernel_by_id(kernel.id) is None:  # a request has deleted it
+                        state.store.put_blob(data)
+                        kernel = state.store.put_kernel(kernel)
                     state.queue.finish(job.id, WORKER, "done", kernel.id)
                 else:
                     state.queue.finish(job.id, WORKER, "failed", error="unsupported: no family writes it")

@@ -1,4 +1,4 @@
-"""The seconds that jobs have spent in all their runs, when they were last asked for, indexes of the queue, and a quota on batches.
+"""Seconds of all runs of a job and when it was last asked for, indexes of the queue, and a quota on batches.
 
 Revision 0006, on top of 0005.
 """
