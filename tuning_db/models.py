@@ -247,6 +247,7 @@ class JobRow(Base):
     recorded_before: Mapped[int | None] = mapped_column(Integer)
     granted_trials: Mapped[int | None] = mapped_column(Integer)
     granted_seconds: Mapped[float | None] = mapped_column(Float(53))
+    traceparent: Mapped[str | None] = mapped_column(String(55))
 
 
 class BatchRow(Base):

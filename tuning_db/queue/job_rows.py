@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, or_, se
 from tirgemm.device import Device
 from tirgemm.errors import QueueFull, StoreError
 from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.process.spans import traceparent
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.job_values import Job, JobRequest, Window
@@ -64,6 +65,7 @@ def add_job(
         "status": "queued",
         "attempts": 0,
         "created_at": iso(now),
+        "traceparent": traceparent(),
         **columns,
     }
     statement = db.insert(JobRow).values(values).on_conflict_do_nothing(index_elements=["live_key"])
@@ -133,4 +135,5 @@ def job_of(row: Row[Any]) -> Job:
         row.retries,
         row.retry_reason,
         row.batch_id,
+        row.traceparent,
     )
