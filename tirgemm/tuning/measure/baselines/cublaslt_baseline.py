@@ -1,5 +1,5 @@
-"""The GPU's baselines ``cublaslt_best`` and ``cublaslt_unsplit``: every algorithm that cuBLASLt's heuristics offer for a
-problem, and those that do not split k."""
+"""The GPU's baselines ``cublaslt_best`` and ``cublaslt_unsplit``: every algorithm that cuBLASLt's heuristics offer for
+a problem, and those that do not split k."""
 
 from __future__ import annotations
 
