@@ -2,14 +2,14 @@
 
     python benchmarks/models/race.py --device cuda:0 --out benchmarks/results/nvidia-h200/models.json
 
-Decoders of real layer sizes with random weights, prompts of 1 to 2048 tokens. ``tirgemm`` has a kernel for each number
-of tokens, ``tirgemm_set`` for each linear one that serves all of them; both are those of shipped records, or defaults.
-``tirgemm_pdl`` has those of ``tirgemm`` with programmatic dependent launch, not certified. All of a variant are made
-first, side by side. A sample is one turn of calls divided by their number, from a synchronised start to a synchronised
-end; ours and PyTorch's turns alternate. ``error`` is the distance of our result from the one in fp32 (on a CPU in
-fp64), ``pytorch_error`` that of the worst of PyTorch's own ways of computing (cuBLAS, cuBLASLt, without sums in fp16),
-of which two may lie twice as far apart, and ours no farther; ``difference`` is that of ours from PyTorch's. A machine
-without a GPU races tiny models, eagerly.
+Hugging Face's decoders in real layer sizes with random weights, prompts of 1 to 2048 tokens. ``tirgemm`` has a kernel
+for each number of tokens, ``tirgemm_set`` for each linear one that serves all of them; both are those of shipped
+records, or defaults. ``tirgemm_pdl`` has those of ``tirgemm`` with programmatic dependent launch, not certified. All of
+a variant are made first, side by side. A sample is one turn of calls divided by their number, from a synchronised start
+to a synchronised end; ours and PyTorch's turns alternate. ``error`` is the distance of our result from the one in fp32
+(on a CPU in fp64), ``pytorch_error`` that of the worst of PyTorch's own ways of computing (cuBLAS, cuBLASLt, without
+sums in fp16), of which two may lie twice as far apart, and ours no farther; ``difference`` is that of ours from
+PyTorch's. A machine without a GPU races tiny models, eagerly.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ import tirgemm  # noqa: E402 - found by the line above
 from benchmarks import command  # noqa: E402
 from benchmarks.models import agreement  # noqa: E402
 from benchmarks.models.alternation import alternating, captured  # noqa: E402
-from benchmarks.models.decoder import MOST_TOKENS, SHAPES, TINY_SHAPES, Decoder  # noqa: E402
+from benchmarks.models.decoder import MOST_TOKENS, Decoder  # noqa: E402
 from benchmarks.models.dependent_kernels import dependent_kernels  # noqa: E402
 from benchmarks.models.document import KEY, SUITE, agrees, key_of, speedup, summary  # noqa: E402
+from benchmarks.models.hugging_face import SHAPES, TINY_SHAPES, hugging_face_decoder  # noqa: E402
 from tirgemm.artifact import Kernel  # noqa: E402
 from tirgemm.bench import results  # noqa: E402
 from tirgemm.detect import device as detect_device  # noqa: E402
@@ -218,8 +219,13 @@ class ModelRace:
         }
 
 
-def main(arguments: list[str], source: KernelSource | None = None) -> int:
-    """The command line. ``source``: where kernels come from, by default the data folder."""
+def main(
+    arguments: list[str],
+    source: KernelSource | None = None,
+    make: Callable[[str, str, torch.dtype], Decoder] = hugging_face_decoder,
+) -> int:
+    """The command line. ``source``: where kernels come from, by default the data folder. ``make`` makes the decoder
+    of a name on a device, in a dtype."""
     options = _parser().parse_args(arguments)
     device = detect_device(options.device)
     if not device.present:
@@ -232,15 +238,13 @@ def main(arguments: list[str], source: KernelSource | None = None) -> int:
         raise InvalidRequest("mode graph needs a GPU: CUDA graphs are captured there")
     if DEPENDENT in options.variants and device.kind != "cuda":
         raise InvalidRequest(f"variant {DEPENDENT} needs a GPU: a CPU has no dependent launches")
-    about = results.environment(device, ROOT, options.commit)
+    about = results.environment(device, ROOT, options.commit) | {"transformers": results.version_of("transformers")}
     document = _document(options, about)
     deadline = time.monotonic() + options.limit if options.limit is not None else None
     with torch.no_grad():
         pin(torch)
         decoders = {
-            (name, dtype): Decoder((SHAPES | TINY_SHAPES)[name], device.name, DTYPES[dtype])
-            for name in options.models
-            for dtype in options.dtypes
+            (name, dtype): make(name, device.name, DTYPES[dtype]) for name in options.models for dtype in options.dtypes
         }
         race = ModelRace(device, decoders, options, deadline)
         done = {key_of(row) for row in document["rows"]}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="the race is of PyTorch's models")
+pytest.importorskip("transformers", reason="the race is of Hugging Face's decoders")
 
 from tests.gpu.launcher_samples import GPUS, artifact, loaded  # noqa: E402 (it imports torch)
 from tirgemm.bench.results import load  # noqa: E402

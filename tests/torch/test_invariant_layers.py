@@ -70,10 +70,10 @@ def x86_kernel(gemm: Gemm) -> Kernel:
 
 
 def test_the_logits_of_a_prompt_have_the_same_bits_alone_and_within_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks.models.decoder import Decoder, DecoderShape
+    from tests.torch.small_decoder import small_decoder
     from tirgemm.torch import accelerate
 
-    decoder = Decoder(DecoderShape(32, 32, heads=4, kv_heads=4, vocabulary=32, layers=2), "cpu", torch.float32)
+    decoder = small_decoder(32, "cpu", torch.float32)
     for module in (decoder.layers, decoder.head):
         report = accelerate(module, rows=[5, Range(1, 64)], source=X86Kernels(), invariant=True)
         assert all(linear.replaced for linear in report.linears)
