@@ -12,6 +12,7 @@ import pytest
 from tests.helpers.artifact_samples import SIGNER, TRUST
 from tests.helpers.sample_source import SampleSource
 from tests.torch.restored_table import restored_table
+from tests.torch.watched_kernel import watch
 from tirgemm.artifact import Kernel, load, pack
 from tirgemm.detect import device
 from tirgemm.families import family_named
@@ -107,16 +108,15 @@ def test_a_layer_without_an_invariant_kernel_stays_pytorchs_and_is_listed(table:
     assert layer.__dict__.keys() == torch.nn.Linear(1, 1).__dict__.keys()
 
 
-def test_no_free_kernel_computes_an_invariant_call(table: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_free_kernel_computes_an_invariant_call(
+    table: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tirgemm.torch import Linear, linear
 
     source, layer = SampleSource(), Linear(19, 23, invariant=True)
     ran: list[str] = []
     for gemm in (FREE, INVARIANT):
-        kernel = source.kernel(gemm, "tuned")
-        raw = kernel.raw
-        kernel.raw = lambda *given, raw=raw, gemm=gemm: (ran.append(str(gemm)), raw(*given))[1]
-        table.add(kernel)
+        table.add(watch(source.kernel(gemm, "tuned"), lambda _, gemm=gemm: ran.append(str(gemm)), monkeypatch))
     x = torch.randn(5, 19)
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
     with caplog.at_level(logging.WARNING, "tirgemm.torch"):
