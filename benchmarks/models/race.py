@@ -34,7 +34,6 @@ sys.path.insert(0, str(ROOT))
 import tirgemm  # noqa: E402 - found by the line above
 from benchmarks import command  # noqa: E402
 from benchmarks.models import agreement  # noqa: E402
-from benchmarks.models.alternation import alternating, captured  # noqa: E402
 from benchmarks.models.decoder import MOST_TOKENS, Decoder  # noqa: E402
 from benchmarks.models.dependent_kernels import dependent_kernels  # noqa: E402
 from benchmarks.models.document import KEY, SUITE, agrees, key_of, speedup, summary  # noqa: E402
@@ -47,6 +46,7 @@ from tirgemm.errors import InvalidRequest  # noqa: E402
 from tirgemm.gemm import Gemm, Range  # noqa: E402
 from tirgemm.kernel_source import Arrived, KernelSource, Policy, Preparation  # noqa: E402
 from tirgemm.torch.acceleration import accelerate  # noqa: E402
+from tirgemm.torch.alternation import alternating, captured, ended  # noqa: E402
 from tirgemm.torch.kernel_table import TABLE, is_tuned  # noqa: E402
 from tirgemm.torch.linear_problems import linears_of  # noqa: E402
 from tirgemm.torch.problems import DTYPES  # noqa: E402
@@ -162,16 +162,20 @@ class ModelRace:
         """A twin of ``decoder`` whose linears run on the variant's kernels, and these by number of tokens; after the
         block no call has them."""
         twin, made = decoder.twin(), self.made[variant]
-        layers, head = (
-            accelerate(module, rows=rows, source=made, policy="tuned").gemms
+        measured = False if self.options.all_kernels else None
+        reports = [
+            accelerate(module, rows=rows, source=made, policy="tuned", measured=measured)
             for module, rows in ((twin.layers, self.rows_of(variant)), (twin.head, [1]))
-        )
+        ]
+        layers, head = (report.gemms for report in reports)
+        for said in dict.fromkeys(str(each) for report in reports for each in report.linears):
+            print(said, flush=True)
         of = {
-            tokens: [*(gemm for gemm in layers if gemm.m_min <= tokens <= gemm.m_max), *head]
+            tokens: [*(gemm.with_(m=tokens) for gemm in layers if gemm.m_min <= tokens <= gemm.m_max), *head]
             for tokens in self.options.tokens
         }
         try:
-            yield twin, {m: [made.kernels[g] for g in gemms if g in made.kernels] for m, gemms in of.items()}
+            yield twin, {m: [*filter(None, (TABLE.find(g, self.device) for g in gemms))] for m, gemms in of.items()}
         finally:
             for gemm in {*layers, *head} & made.kernels.keys():
                 TABLE.remove(made.kernels[gemm])
@@ -207,7 +211,7 @@ class ModelRace:
             graphs = {way: captured(call) for way, call in ways.items()}
             ways = {way: graph.replay for way, (graph, _) in graphs.items()}
             outputs = {way: output for way, (_, output) in graphs.items()}
-        synchronise = torch.cuda.synchronize if self.device.kind == "cuda" else _nothing
+        synchronise = torch.cuda.synchronize if self.device.kind == "cuda" else ended
         with DeviceLock(self.device.lock_key, self.options.lock_dir):
             samples = alternating(ways, self.options.turns, self.options.turn_seconds, synchronise)
         return {
@@ -298,10 +302,6 @@ def _document(options: argparse.Namespace, about: dict[str, Any]) -> results.Doc
     return document | {"summary": summary(document["rows"])}
 
 
-def _nothing() -> None:
-    """A CPU's calls have ended when they return."""
-
-
 def _parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--device", default="cuda:0")
@@ -311,6 +311,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--modes", nargs="+", choices=(EAGER, GRAPH), help="on a GPU both, else eager")
     made.add_argument("--variants", nargs="+", choices=(EXACT, DEPENDENT, SET), help="on a GPU all")
     made.add_argument("--policy", choices=("tuned", "shipped", "default"), default="default", help="what may be made")
+    made.add_argument("--all-kernels", action="store_true", help="use kernels too that accelerate finds slower")
     made.add_argument("--turns", type=int, default=30, help="samples of a row")
     made.add_argument("--turn-seconds", type=float, default=0.008, help="about how long a sample takes")
     made.add_argument("--limit", type=float, default=None, help="begin no row after so many seconds")

@@ -52,7 +52,7 @@ def test_models_agree_with_pytorch_eagerly_and_in_graphs(tmp_path: Path) -> None
     variants = ["tirgemm", "tirgemm_set"]
     if int(GPUS[0].arch[3:].rstrip("a")) >= 90:
         variants.insert(1, "tirgemm_pdl")
-    assert main([*options, "--variants", *variants], SimtDefaults()) == 0
+    assert main([*options, "--all-kernels", "--variants", *variants], SimtDefaults()) == 0
     rows = load(tmp_path / "models.json")["rows"]
     assert [(row["tokens"], row["mode"], row["variant"]) for row in rows] == [
         (tokens, mode, variant) for variant in variants for tokens in (1, 5) for mode in ("eager", "graph")

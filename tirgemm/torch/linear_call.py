@@ -20,6 +20,7 @@ from tirgemm.gemm import ACTIVATIONS
 from tirgemm.torch.prepared_call import (
     NO_KERNEL,
     REFUSED,
+    SLOWER,
     Choice,
     PreparedCall,
     ProductOperands,
@@ -27,7 +28,7 @@ from tirgemm.torch.prepared_call import (
     choose,
 )
 from tirgemm.torch.private_interfaces import intercepted
-from tirgemm.torch.served_calls import ServedCalls
+from tirgemm.torch.served_calls import ServedCall, ServedCalls, served_call
 
 PLAIN = tensor_calls.plain_tensors()
 
@@ -128,8 +129,9 @@ def _chosen(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant:
             out = _flat(choice, x, weight, bias)
         except REFUSED:  # PyTorch computes it, or says what is wrong
             return reference(x, weight, bias, act)
-        if choice.columns_b and not choice.columns_a:  # the kernel reads both as they are given
-            _SERVED.keep((x, weight, bias), (act, invariant), choice, generation)
+        # Where the kernel reads both as they are given.
+        if choice.columns_b and not choice.columns_a and (call := served_call(x, weight, choice)) is not None:
+            _SERVED.keep((x, weight, bias), (act, invariant), call, generation)
         return out
     if invariant:
         if choice.reason in _COPIED:
@@ -138,7 +140,14 @@ def _chosen(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant:
             if isinstance(copied, PreparedCall):
                 return _flat(copied, dense, weight, bias)
         _tell(choice, weight)
+    elif choice.reason == SLOWER:
+        _SERVED.keep((x, weight, bias), (act, invariant), _pytorch(act), generation)
     return reference(x, weight, bias, act)
+
+
+def _pytorch(act: str) -> ServedCall:
+    """PyTorch's function of x, weight and bias."""
+    return functional.linear if act == "none" else lambda x, weight, bias: reference(x, weight, bias, act)
 
 
 def _tell(choice: Unserved, weight: Tensor) -> None:

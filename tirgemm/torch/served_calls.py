@@ -17,7 +17,7 @@ from tirgemm.torch.prepared_call import PreparedCall
 from tirgemm.torch.private_interfaces import LEVEL, QUESTIONS, empty_on
 
 _Layer: TypeAlias = "tuple[int, int, str, bool]"
-# Of x, weight and bias (or None): the result, or None where the launcher does not take the call.
+# Of x, weight and bias (or None): the result, or None where the call must be looked at in full.
 ServedCall: TypeAlias = "Callable[[Tensor, Tensor, Tensor | None], Tensor | None]"
 # Shapes of x that are kept for layers of one kind.
 _MOST_SHAPES = 4096
@@ -55,20 +55,12 @@ class ServedCalls:
         self,
         tensors: tuple[Tensor, Tensor, Tensor | None],
         how: tuple[str, bool],
-        choice: PreparedCall,
+        call: ServedCall,
         generation: int,
     ) -> None:
-        """Keep what was chosen for x, weight and bias in that generation, unless the table has changed since."""
+        """Keep what computes x, weight and bias, chosen in that generation, unless the table has changed since."""
         x, weight, bias = tensors
         kind = (weight.shape, weight.stride(), weight.dtype, weight.device, bias is None, how)
-        shape, strides, rows = choice.shape, choice.strides, x.dim() != 2
-        if rows:
-            shape = (*x.shape[:-1], choice.shape[-1])
-            strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        empty, functions = empty_on(weight.device), choice.kernel.functions
-        call = tensor_calls.call_new(functions, empty, shape, strides, choice.dtype, rows=rows)
-        if call is None:
-            return
         with self._lock:
             if generation != self.generation:
                 return
@@ -92,3 +84,13 @@ class ServedCalls:
                     self.known.pop(layer, None)
 
         return forget
+
+
+def served_call(x: Tensor, weight: Tensor, choice: PreparedCall) -> ServedCall | None:
+    """The launcher's function for calls as this one; None where PyTorch offers no exchange functions."""
+    shape, strides, rows = choice.shape, choice.strides, x.dim() != 2
+    if rows:
+        shape = (*x.shape[:-1], choice.shape[-1])
+        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    empty, functions = empty_on(weight.device), choice.kernel.functions
+    return tensor_calls.call_new(functions, empty, shape, strides, choice.dtype, rows=rows)
