@@ -45,6 +45,8 @@ class RequestMetrics:
                 # Labels stay for good: what a client makes up is none.
                 metrics.requests.labels(method if method in METHODS else "other", route, message["status"]).inc()
                 metrics.seconds.labels(route).observe(time.perf_counter() - begun)
+                # Of what is answered before the routes, too.
+                spans.annotate(**{"http.route": route})
                 message["headers"] = [*message["headers"], (b"x-request-id", own_id.encode())]
             await send(message)
 

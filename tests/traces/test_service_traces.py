@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.support import ODD, Service, serving
+from tests.service.support import CPU, ODD, Service, kernel_record, serving
 from tests.traces.kept_spans import KeptSpans, kept_spans
 from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Gemm
 from tirgemm.service import traces
 from tirgemm.service.log_lines import JsonLines
 from tirgemm.service.settings import Settings
 from tirgemm.tuning.process import spans
+from tirgemm.tuning_db import JobRequest
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -53,6 +55,17 @@ def test_a_caller_s_trace_goes_on_from_the_request_to_the_job(traced: tuple[Serv
     assert worked.attributes["tirgemm.job"] == request.attributes["tirgemm.job"] == job.id
     assert request.attributes["tirgemm.request"] == answer.headers["x-request-id"]
     assert worked.attributes["tirgemm.gemm"] == ODD
+
+
+def test_an_answer_from_memory_is_a_span_with_its_route(traced: tuple[Service, KeptSpans]) -> None:
+    service, kept = traced
+    kernel_record(service.store, JobRequest(Gemm.parse(ODD), CPU), search={"effort": "standard"})
+    for _ in range(2):
+        assert service.post(device=CPU.key).status_code == 200
+    assert len(kept.named("POST /v1/kernels")) == 1
+    attributes = kept.one("POST").attributes
+    assert attributes is not None
+    assert (attributes["http.route"], attributes["http.response.status_code"]) == ("/v1/kernels", 200)
 
 
 def test_a_job_that_fails_is_marked_so(traced: tuple[Service, KeptSpans]) -> None:
