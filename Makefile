@@ -122,7 +122,7 @@ up:
 # Builds the image with buildah, runs it as it is deployed, and looks into it. Where no registry can be reached:
 # make image-test IMAGE_BASE=mmdebstrap
 image-test: $(STAMP)
-	$(BIN)/python scripts/image_test.py
+	$(BIN)/python -u scripts/image_test.py
 
 clean:
 	rm -rf $(VENV) $(TORCH_VENV) $(VENV)-lock .demo build dist *.egg-info

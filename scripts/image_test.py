@@ -50,7 +50,8 @@ _SECRET_FILES = re.compile(
     r"(^|/)(signing\.key|\.netrc|\.pypirc|pip\.conf|\.env|id_[a-z0-9]+|\.git|\.aws|\.docker)(/|$)"
 )
 _SECRETS = re.compile(
-    rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=]{40}|\btirgemm_[0-9a-f]{32,}|AKIA[0-9A-Z]{16}"
+    rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=]{40}"
+    rb"|\btirgemm_(?=[a-z_-]*[A-Z0-9])[\w-]{43}(?![\w-])|AKIA[0-9A-Z]{16}"
 )
 _SECRET_VARIABLE = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|TIRGEMM_DB")
 
@@ -191,11 +192,13 @@ def container_on(data: Path) -> Iterator[list[str]]:
     capability, the folder at /data."""
     container = told("buildah", "from", IMAGE)
     lowered = f"setpriv --reuid {USER} --regid {USER} --clear-groups --no-new-privs --inh-caps=-all --bounding-set=-all"
+    # As Docker mounts --read-only and --tmpfs /tmp.
+    mounts = "mount -o remount,bind,ro / && mount -o remount,noexec,nosuid,nodev /tmp"
     try:
         yield [
             *("buildah", "run", "--isolation", "chroot", "--user", "0", "--cap-add", "CAP_SYS_ADMIN"),
             *("--volume", f"{data}:/data", "--mount", "type=tmpfs,destination=/tmp,tmpfs-mode=1777", container, "--"),
-            *("sh", "-c", f'mount -o remount,bind,ro / && exec {lowered} "$@"', "sh"),
+            *("sh", "-c", f'{mounts} && exec {lowered} "$@"', "sh"),
         ]
     finally:
         told("buildah", "rm", container)
@@ -208,7 +211,9 @@ def check_run() -> None:
         data = Path(folder)
         os.chown(data, USER, USER)
         with container_on(data) as run:
-            confined = told(*run, "sh", "-c", "id; touch /opt/x /usr/x /etc/x 2>&1; grep Cap /proc/self/status; exit 0")
+            look = "id; touch /opt/x /usr/x /etc/x 2>&1; grep Cap /proc/self/status; grep ' /tmp ' /proc/mounts; exit 0"
+            confined = told(*run, "sh", "-c", look)
+            assert "noexec" in confined, confined
             assert f"uid={USER}" in confined, confined
             assert confined.count("Read-only file system") == 3, confined
             assert not re.search(r"Cap\w+:\s+0*[1-9a-f]", confined), confined

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import secrets
 import shlex
 import subprocess
 import sys
+import tarfile
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from tests.helpers.scripts import script
 from tests.newcomer.pages import blocks
 from tirgemm.service.jobs.process import GRACE_SECONDS
+from tirgemm.tuning_db.access.api_keys import SECRET_PREFIX
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -117,6 +121,34 @@ def test_every_target_of_make_that_the_page_names_exists() -> None:
     for target in named:
         done = run("make", "--dry-run", "--directory", str(ROOT), target)
         assert done.returncode == 0, done.stderr
+
+
+PEM = b"-----BEGIN PRIVATE KEY-----\n" + b"MC4CAQAwBQYDK2VwBCIEIA" * 3 + b"\n-----END PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "is_secret"),
+    [
+        ("opt/code.py", b"print('tirgemm_key_requests_per_second_of_a_service_of_ours')", False),
+        ("usr/lib/library.so", b"\0" + PEM, False),
+        ("data/signing.key", b"", True),
+        ("home/.netrc", b"", True),
+        ("etc/any", PEM, True),
+        ("etc/any", f"key: {SECRET_PREFIX}{secrets.token_urlsafe(32)}".encode(), True),
+    ],
+)
+def test_a_secret_in_a_layer_is_told(name: str, content: bytes, is_secret: bool, tmp_path: Path) -> None:
+    layer = tmp_path / "layer.tar"
+    with tarfile.open(layer, "w") as archive:
+        member = tarfile.TarInfo(name)
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    searched = script("scripts/image_test.py").searched
+    if is_secret:
+        with pytest.raises(AssertionError, match=name):
+            searched(layer)
+    else:
+        assert searched(layer) == 1
 
 
 STATUS = """\
