@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.service.processes import Serve, alive
 from tirgemm.service.jobs.supervisor import Supervisor
+from verification.service.processes import Serve, alive
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
