@@ -89,9 +89,9 @@ class BuildPool:
         return next(iter(list(self._waits.values())), "")
 
     def warm(self) -> None:
-        """Start all processes and their imports in the background; returns at once."""
+        """Start the first process and its imports in the background; returns at once."""
         with self._starting:
-            self._start_threads(self.processes)
+            self._start_threads(1)
 
     def submit(self, gemm: Gemm, config: Config) -> Future[Binary]:
         """Compile one config. The future raises BuildFailed with the compiler's words, or what killed the process."""
