@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from tirgemm._collection import collect_seldom
+
 # A worker that was told to stop may still be releasing its job when the next one is started.
 SUPERVISED_WAIT_SECONDS = 20.0
 # The exit code of one whose main thread hangs.
@@ -101,6 +103,7 @@ def _announce(name: str, keys: list[str], *, as_json: bool) -> None:
 def _main() -> None:
     """Run as the supervisor runs it. Everything is closed when the command returns: the native libraries that are still
     being loaded by then take seconds to tear down, if they survive it, and nothing is left for them to do."""
+    collect_seldom()
     try:
         typer.run(worker)
     except SystemExit as ended:
