@@ -1,6 +1,6 @@
 """The span that asked for a job, so that whoever works on it continues the trace.
 
-Revision 0006, on top of 0005.
+Revision 0007, on top of 0006.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0006"
-down_revision = "0005"
+revision = "0007"
+down_revision = "0006"
 branch_labels = None
 depends_on = None
 
@@ -19,5 +19,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    with op.batch_alter_table("jobs") as jobs:
-        jobs.drop_column("traceparent")
+    op.drop_column("jobs", "traceparent")
