@@ -83,7 +83,8 @@ def models(folder: Path, suites: Path) -> str:
     modes = [f"PyTorch, {mode}, ms" for mode in dict.fromkeys(mode for _, mode in columns)]
     head = ["model", "dtype", "tokens", *modes, *(f"{variant}, {mode}" for variant, mode in columns)]
     about = document["environment"]
-    return f"{about['device']}, torch {about['torch']}, {about['date'][:10]}\n\n{table(head, body, 2)}"
+    of = f"transformers {about['transformers']}" if about.get("transformers") else "decoders of our own modules"
+    return f"{about['device']}, torch {about['torch']}, {of}, {about['date'][:10]}\n\n{table(head, body, 2)}"
 
 
 def _geomean(rows: Iterable[Row], column: tuple[str, str]) -> str:
