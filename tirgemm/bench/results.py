@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tirgemm._version import __version__
+from tirgemm.artifact.regular_file import open_regular
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
@@ -283,7 +284,8 @@ class ResultsFile:
 
 def load(path: Path) -> Document:
     """The document of a results file, compressed or not. Raises OSError, ValueError."""
-    data = path.read_bytes()
+    with open_regular(path) as file:
+        data = file.read()
     document: Document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
     return document
 

@@ -52,11 +52,16 @@ class _Either:
         return self.one.is_set() or self.other.is_set()
 
 
-class BuildPool:
-    """Compiles configs for one device in ``processes`` processes (default: one a usable hardware thread).
+class _Killed(BuildFailed):
+    """The build process was killed by SIGKILL, which no config does."""
 
-    A build that takes longer than ``timeout_s`` is killed. On a CPU device a process holds the device's lock, shared,
-    while it works: nothing builds while something measures. ``builder`` names the function that compiles, as
+
+class BuildPool:
+    """Compiles configs for one device in at most ``processes`` processes (default: one a usable hardware thread).
+
+    There are as many as builds have been asked for at a time: to start one takes a processor second. A build that takes
+    longer than ``timeout_s`` is killed. On a CPU device a process holds the device's lock, shared, while it works:
+    nothing builds while something measures. ``builder`` names the function that compiles, as
     ``module:function`` called with (gemm, config, device).
     """
 
@@ -76,6 +81,7 @@ class BuildPool:
         self._arguments = (builder, lock_key, str(lock_dir or default_lock_dir()))
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._unfinished: list[Future[Binary]] = []
         self._closing = threading.Event()
         self._abandoned = threading.Event()
         self._waits: dict[int, str] = {}
@@ -87,21 +93,16 @@ class BuildPool:
         return next(iter(list(self._waits.values())), "")
 
     def warm(self) -> None:
-        """Start the processes and their imports in the background; returns at once."""
+        """Start the first process and its imports in the background; returns at once."""
         with self._starting:
-            if self._closing.is_set():
-                raise BuildFailed("the build pool is closed")
-            while len(self._threads) < self.processes:
-                number = len(self._threads)
-                thread = threading.Thread(target=self._work, name=f"tirgemm-build-{number}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            self._start_threads(1)
 
     def submit(self, gemm: Gemm, config: Config) -> Future[Binary]:
         """Compile one config. The future raises BuildFailed with the compiler's words, or what killed the process."""
-        self.warm()
         future: Future[Binary] = Future()
         with self._starting:
+            self._unfinished = [each for each in self._unfinished if not each.done()] + [future]
+            self._start_threads(min(self.processes, len(self._unfinished)))
             self._queue.put(_Item(future, gemm, config, self._abandoned))
         return future
 
@@ -131,6 +132,15 @@ class BuildPool:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
+    def _start_threads(self, count: int) -> None:
+        """Have at least so many; the caller holds ``_starting``."""
+        if self._closing.is_set():
+            raise BuildFailed("the build pool is closed")
+        while len(self._threads) < count:
+            thread = threading.Thread(target=self._work, name=f"tirgemm-build-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
     def _work(self) -> None:
         """One thread a process: it starts the process, feeds it, and replaces it when it dies."""
         child: ChildProcess | None = None
@@ -145,7 +155,13 @@ class BuildPool:
             try:
                 if child is None or not child.alive:
                     child = self._replace(child)
-                future.set_result(self._build(child, item, given_up))
+                try:
+                    binary = self._build(child, item, given_up)
+                except _Killed:
+                    # From outside, as where a machine is short of memory: that says nothing about the config.
+                    child = self._replace(child)
+                    binary = self._build(child, item, given_up)
+                future.set_result(binary)
             except TirgemmError as error:
                 future.set_exception(error)
             except Exception as error:
@@ -175,7 +191,8 @@ class BuildPool:
             answer: Binary = child.request(request, timeout_s=self.timeout_s, cancel=given_up, on_wait=on_wait)
         except ChildDied as error:
             words = f"; its last words: {error.output}" if error.output else ""
-            raise BuildFailed(f"build process died: {error.cause}{words}") from error
+            kind = _Killed if error.killed else BuildFailed
+            raise kind(f"build process died: {error.cause}{words}") from error
         except ChildTimedOut as error:
             if not error.started:
                 raise BuildFailed(f"build process did not start within {START_S:g} s") from error
