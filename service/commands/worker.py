@@ -14,6 +14,8 @@ from tirgemm._collection import collect_seldom
 
 # A worker that was told to stop may still be releasing its job when the next one is started.
 SUPERVISED_WAIT_SECONDS = 20.0
+# The exit code of one whose main thread hangs.
+HUNG = 70
 
 
 def worker(
@@ -33,7 +35,8 @@ def worker(
 ) -> None:
     """Claim jobs from the database and tune until stopped. Options not given come from TIRGEMM_* variables.
 
-    Exits with 2 where there is no such database, another worker of this machine is on it, or a setting is wrong.
+    Exits with 2 where there is no such database, another worker of this machine is on it, or a setting is wrong, and
+    with 70 when it hangs.
     """
     from tirgemm.artifact.sign import Signer
     from tirgemm.errors import TirgemmError
@@ -41,6 +44,7 @@ def worker(
     from tirgemm.service.jobs.data_lock import ProcessLock
     from tirgemm.service.jobs.engine import TuningEngine
     from tirgemm.service.jobs.process import die_with, on_termination
+    from tirgemm.service.jobs.pulse import Pulse
     from tirgemm.service.jobs.worker import Worker
     from tirgemm.service.log_lines import log_to_stderr
     from tirgemm.service.settings import Settings
@@ -75,7 +79,9 @@ def worker(
             signer = Signer.load_or_create(settings.signing_key)
             engine = TuningEngine(store, signer, settings.lock_dir, settings.processes)
             limit = Budget(settings.max_trials, settings.max_seconds)
-            runner = Worker(JobQueue(database), store, engine, lease_s=settings.lease_seconds, limit=limit)
+            pulse = Pulse(settings.hang_seconds, lambda: os._exit(HUNG))
+            queue = JobQueue(database)
+            runner = Worker(queue, store, engine, lease_s=settings.lease_seconds, limit=limit, pulse=pulse)
             on_termination(runner.stop)
             if parent is None:
                 _announce(runner.name, [device.key for device in runner.devices], as_json=as_json)

@@ -18,6 +18,7 @@ from tirgemm.events import Ended, Event, EventHandler, FallbackStored
 from tirgemm.progress import ProgressTracker
 from tirgemm.service.jobs.engine import Engine
 from tirgemm.service.jobs.lease import Lease, Reason
+from tirgemm.service.jobs.pulse import Pulse
 from tirgemm.service.log_lines import about_job
 from tirgemm.tuning.budget import Budget, covers
 from tirgemm.tuning.effort import Effort
@@ -79,7 +80,8 @@ class Worker:
     While one job searches, the fallbacks of newly queued ones are built between its batches, a slice of time each. A
     job that is interrupted by ``stop`` goes back to the queue; one whose worker was killed goes on from its records
     under the next. What is recorded is fenced by the lease of the job. ``limit`` bounds the share of a batch's budget
-    that one job is given.
+    that one job is given. Work that hangs, by ``pulse``, keeps neither its lease nor this worker's place among those
+    that are alive.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Worker:
         lease_s: float = 5.0,
         name: str = "",
         limit: Budget = LIMIT,
+        pulse: Pulse | None = None,
     ) -> None:
         self.name = name or owner_name()
         self.devices: list[Device] = engine.devices()
@@ -100,6 +103,7 @@ class Worker:
         self._engine = engine
         self._lease_s = lease_s
         self._limit = limit
+        self._pulse = pulse or Pulse()
         self._stop = threading.Event()
         self._lease: Lease | None = None
         self._hopeless: set[str] = set()
@@ -131,6 +135,7 @@ class Worker:
 
     def run(self) -> None:
         """Work until stopped."""
+        self._pulse.begin()
         self._register()
         self._take_over()
         alive = threading.Thread(target=self._stay_registered, name="registration", daemon=True)
@@ -159,10 +164,12 @@ class Worker:
 
     def run_one(self) -> bool:
         """Claim one job and bring it to its end, if there is one."""
+        self._pulse.begin()
         job = self._queue.claim(self.name, self._keys, self._lease_s, unverified=True, limit=self._limit)
         if job is None:
             return False
-        with Lease(self._queue, job.id, self.name, self._lease_s) as lease, self._store.fenced(job.id, self.name):
+        held = Lease(self._queue, job.id, self.name, self._lease_s, self._pulse)
+        with held as lease, self._store.fenced(job.id, self.name):
             self._lease = lease
             if self._stop.is_set():
                 lease.stop("released")
@@ -248,7 +255,7 @@ class Worker:
 
     def _build_waiting(self, job: Job, lease: Lease) -> None:
         with (
-            Lease(self._queue, job.id, self.name, self._lease_s, within=lease) as mine,
+            Lease(self._queue, job.id, self.name, self._lease_s, self._pulse, within=lease) as mine,
             self._store.fenced(job.id, self.name),
         ):
             try:
@@ -298,6 +305,8 @@ class Worker:
 
     def _stay_registered(self) -> None:
         while not self._stop.wait(min(self._lease_s / 2, 2.0)):
+            if not self._pulse.check():
+                continue
             try:
                 self._register()
             except StoreError as error:

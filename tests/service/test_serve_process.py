@@ -16,8 +16,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.service.processes import Serve, alive, command, descendants
 from tirgemm.service.commands.serve import serve
+from verification.service.processes import Serve, alive, command, descendants
 
 
 def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:

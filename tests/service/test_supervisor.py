@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.service.processes import Serve, alive
 from tests.service.support import AUTHORITIES
 from tirgemm.service.jobs.supervisor import Supervisor
+from verification.service.processes import Serve, alive
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 

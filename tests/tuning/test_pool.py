@@ -31,6 +31,11 @@ def build(gemm, config, device):
     if what == "segfault":
         print("about to read address 0", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGSEGV)
+    if what == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what.startswith("/") and not os.path.exists(what):
+        open(what, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
     if what == "hang":
         time.sleep(600)
     if what == "refuse":
@@ -74,6 +79,14 @@ def test_a_crashing_build_names_its_signal_and_the_next_one_works(pool: BuildPoo
     with pytest.raises(BuildFailed, match=r"build process died: signal 11 \(SIGSEGV\).*about to read address 0"):
         crash.result(20)
     assert after.result(20)[0] == "after"
+
+
+def test_a_build_whose_process_is_killed_is_built_once_more(pool: BuildPool, tmp_path: Path) -> None:
+    once, always = pool.submit(GEMM, config(str(tmp_path / "killed"))), pool.submit(GEMM, config("killed"))
+    assert once.result(20)[0] == str(tmp_path / "killed")
+    with pytest.raises(BuildFailed, match=r"build process died: signal 9 \(SIGKILL\)"):
+        always.result(20)
+    assert pool.submit(GEMM, config("after")).result(20)[0] == "after"
 
 
 def test_a_hanging_build_is_killed_at_its_time_and_the_next_one_works(pool: BuildPool) -> None:

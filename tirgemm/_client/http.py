@@ -135,15 +135,28 @@ class ServiceConnection:
 
         return self._patiently(send, min(self.patience, QUICK_PATIENCE_SECONDS) if quick else self.patience)
 
-    def download(self, path: str, limit: int, on_bytes: Callable[[int, int], None]) -> bytes:
-        """A body of at most ``limit`` bytes; ``on_bytes(so far, total or 0)`` as it comes in.
+    def download(
+        self,
+        path: str,
+        limit: int,
+        on_bytes: Callable[[int, int], None] = lambda _done, _total: None,
+        *,
+        if_none_match: str = "",
+        quick: bool = False,
+    ) -> bytes:
+        """A body of at most ``limit`` bytes; ``on_bytes(so far, total or 0)`` as it comes in. Empty where it is still
+        the one of the tag ``if_none_match``.
 
-        It may take ``timeout`` seconds, and a second more for each MiB of ``limit``.
+        It may take ``timeout`` seconds, and a second more for each MiB of ``limit``. ``quick`` is as for ``request``.
         """
+        headers = {"if-none-match": if_none_match} if if_none_match else {}
+        connect = min(self.timeout, QUICK_CONNECT_SECONDS) if quick else self.timeout
+        timeout = httpx.Timeout(self.timeout, connect=connect)
 
         def receive() -> bytes:
             data = bytearray()
-            with self._exchange("GET", path, self.timeout + limit / SLOWEST_BYTES_PER_SECOND) as (response, deadline):
+            seconds = self.timeout + limit / SLOWEST_BYTES_PER_SECOND
+            with self._exchange("GET", path, seconds, headers=headers, timeout=timeout) as (response, deadline):
                 total = whole_number(response.headers.get("content-length", "")) or 0
                 if total > limit:
                     raise CorruptArtifact(f"{self.url}{path} has {total} bytes, over {limit}; it is not downloaded")
@@ -154,7 +167,7 @@ class ServiceConnection:
                     on_bytes(len(data), total)
             return bytes(data)
 
-        return self._patiently(receive, self.patience)
+        return self._patiently(receive, min(self.patience, QUICK_PATIENCE_SECONDS) if quick else self.patience)
 
     @contextmanager
     def events(

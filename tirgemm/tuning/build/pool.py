@@ -52,6 +52,10 @@ class _Either:
         return self.one.is_set() or self.other.is_set()
 
 
+class _Killed(BuildFailed):
+    """The build process was killed by SIGKILL, which no config does."""
+
+
 class BuildPool:
     """Compiles configs for one device in at most ``processes`` processes (default: one a usable hardware thread).
 
@@ -151,7 +155,13 @@ class BuildPool:
             try:
                 if child is None or not child.alive:
                     child = self._replace(child)
-                future.set_result(self._build(child, item, given_up))
+                try:
+                    binary = self._build(child, item, given_up)
+                except _Killed:
+                    # From outside, as where a machine is short of memory: that says nothing about the config.
+                    child = self._replace(child)
+                    binary = self._build(child, item, given_up)
+                future.set_result(binary)
             except TirgemmError as error:
                 future.set_exception(error)
             except Exception as error:
@@ -181,7 +191,8 @@ class BuildPool:
             answer: Binary = child.request(request, timeout_s=self.timeout_s, cancel=given_up, on_wait=on_wait)
         except ChildDied as error:
             words = f"; its last words: {error.output}" if error.output else ""
-            raise BuildFailed(f"build process died: {error.cause}{words}") from error
+            kind = _Killed if error.killed else BuildFailed
+            raise kind(f"build process died: {error.cause}{words}") from error
         except ChildTimedOut as error:
             if not error.started:
                 raise BuildFailed(f"build process did not start within {START_S:g} s") from error
