@@ -6,7 +6,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := -m pip --disable-pip-version-check -qq
-WORKERS ?= 2
+# One more than the two cores: many tests wait for a process, a socket or a clock.
+WORKERS ?= 3
 
 # PyTorch stands in an environment of its own: its CUDA builds require an older NVRTC than ours, and tvm_ffi imports it,
 # for two seconds, in every process that has it. The demo does without.
@@ -21,10 +22,14 @@ ALONE_TESTS := $(shell grep --recursive --files-with-matches --include='test_*.p
 INSTALL := $(PIP) install --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
+# The pip that a venv is born with may be years old: to look through an index for wheels that fit takes it four times as
+# long.
+NEW_PIP := $(INSTALL) $(shell grep '^pip==' requirements.lock)
+
 # Targets beside each other; what a target prints stays together.
 TOGETHER := --no-print-directory --jobs=2 --output-sync=target
 
-.PHONY: demo test lint types unit parallel-tests torch-tests timing-tests lock results image clean tools
+.PHONY: demo test lint types unit parallel-tests torch-tests timing-tests lock results image image-test sbom up clean tools
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -66,6 +71,7 @@ tools:
 # A changed lock means a new environment: nothing is replaced in an old one, and nothing stays of it.
 $(VENV)/.locked: requirements.lock | tools
 	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python $(NEW_PIP)
 	$(BIN)/python $(INSTALL) --requirement requirements.lock
 	@touch $@
 
@@ -77,6 +83,7 @@ $(STAMP): $(VENV)/.locked pyproject.toml setup.py $(wildcard tirgemm/artifact/na
 # The largest part beside the other environment; the rest when that has built the launcher, which lies in the checkout.
 $(TORCH_VENV)/.pytorch: requirements-torch.lock | tools
 	$(PYTHON) -m venv --clear $(TORCH_VENV)
+	$(TORCH_VENV)/bin/python $(NEW_PIP)
 	$(TORCH_VENV)/bin/python $(INSTALL) --constraint requirements-torch.lock torch
 	@touch $@
 
@@ -99,14 +106,30 @@ lock: | tools
 	cp requirements.lock requirements-client.lock
 	$(VENV)-lock/bin/$(LOCK) --extra client --output-file requirements-client.lock
 	cp requirements.lock requirements-service.lock
-	$(VENV)-lock/bin/$(LOCK) --extra service --extra cuda --extra postgres --output-file requirements-service.lock
+	$(VENV)-lock/bin/$(LOCK) --extra service --extra cuda --extra postgres --extra traces --output-file requirements-service.lock
 
 # Tables in README and docs, from the results files.
 results: $(STAMP)
 	$(BIN)/python benchmarks/render.py
 
-image: 
-	docker build --tag tirgemm .
+# Docker, or what takes its commands: make image ENGINE=podman
+ENGINE ?= docker
+image:
+	$(ENGINE) build --tag tirgemm .
+
+# What the image consists of, as CycloneDX.
+sbom:
+	@mkdir -p dist
+	$(ENGINE) run --rm --entrypoint cat tirgemm /usr/share/doc/tirgemm/sbom.cdx.json > dist/sbom.cdx.json
+
+# All of compose.yaml, with the GPU where there is one.
+up:
+	docker compose --file compose.yaml $$(nvidia-smi --list-gpus >/dev/null 2>&1 && echo --file compose.gpu.yaml) up --build
+
+# Builds the image with buildah, runs it as it is deployed, and looks into it. Where no registry can be reached:
+# make image-test IMAGE_BASE=mmdebstrap
+image-test: $(STAMP)
+	$(BIN)/python -u scripts/image_test.py
 
 clean:
 	rm -rf $(VENV) $(TORCH_VENV) $(VENV)-lock .demo build dist *.egg-info

@@ -247,6 +247,7 @@ class JobRow(Base):
     recorded_before: Mapped[int | None] = mapped_column(Integer)
     granted_trials: Mapped[int | None] = mapped_column(Integer)
     granted_seconds: Mapped[float | None] = mapped_column(Float(53))
+    traceparent: Mapped[str | None] = mapped_column(String(55))
     claimed_at: Mapped[float | None] = mapped_column(Float(53))
     spent_seconds: Mapped[float] = mapped_column(Float(53), server_default="0")
     asked_at: Mapped[str] = mapped_column(String(32), server_default="")

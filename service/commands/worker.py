@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from tirgemm._collection import collect_seldom
+
 # A worker that was told to stop may still be releasing its job when the next one is started.
 SUPERVISED_WAIT_SECONDS = 20.0
 # The exit code of one whose main thread hangs.
@@ -46,6 +48,7 @@ def worker(
     from tirgemm.service.jobs.worker import Worker
     from tirgemm.service.log_lines import log_to_stderr
     from tirgemm.service.settings import Settings
+    from tirgemm.service.traces import traces_of
     from tirgemm.tuning.budget import Budget
     from tirgemm.tuning_db import JobQueue
     from tirgemm.tuning_db.data_folder import require_database
@@ -70,6 +73,7 @@ def worker(
         )
         wait_s = SUPERVISED_WAIT_SECONDS if parent is not None else 0.0
         with (
+            traces_of(settings, "tirgemm-worker"),
             ProcessLock(settings.worker_lock, "the worker's place on this machine", wait_s=wait_s),
             open_database(settings) as database,
         ):
@@ -101,6 +105,7 @@ def _announce(name: str, keys: list[str], *, as_json: bool) -> None:
 def _main() -> None:
     """Run as the supervisor runs it. Everything is closed when the command returns: the native libraries that are still
     being loaded by then take seconds to tear down, if they survive it, and nothing is left for them to do."""
+    collect_seldom()
     try:
         typer.run(worker)
     except SystemExit as ended:

@@ -123,7 +123,8 @@ def test_server_and_worker_live_and_die_together(tmp_path: Path) -> None:
         worker = server.worker_pid()
         os.kill(worker, signal.SIGKILL)
         until(lambda: server.worker_pid() not in (0, worker))
-        until(lambda: f":{server.worker_pid()}:" in str(httpx.get(f"{server.url}/v1/meta").json()["workers"]))
+        with httpx.Client(base_url=server.url) as http:
+            until(lambda: f":{server.worker_pid()}:" in str(http.get("/v1/meta").json()["workers"]))
         assert httpx.get(f"{server.url}/readyz").json()["workers"] == 1, "the dead worker is forgotten"
         children = descendants(server.process.pid)
         assert children

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.traces.kept_spans import kept_spans
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.build.pool import BuildPool
+from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.locks import DeviceLock
 
 GEMM = Gemm(37, 41, 43, "f32")
@@ -180,6 +182,19 @@ def test_processes_outlive_the_thread_that_started_the_pool(pool: BuildPool) -> 
     assert pool.submit(GEMM, config("b")).result(20)[3] == first[3]
 
 
+def test_a_process_is_started_only_for_a_build_that_finds_none_idle(locks: Path, pool: BuildPool) -> None:
+    assert pool.processes == 1  # the fixture has planted the builder
+    with BuildPool(DEVICE, 2, lock_dir=locks, timeout_s=1.0, builder="planted_builder:build") as two:
+        two.warm()
+        first = {two.submit(GEMM, config(what)).result(20)[3] for what in "abc"}
+        hanging = two.submit(GEMM, config("hang"))
+        second = two.submit(GEMM, config("d")).result(20)[3]
+        assert len(first) == 1
+        assert second not in first
+        with pytest.raises(BuildFailed):
+            hanging.result(20)
+
+
 PARENT = """
 import sys, time
 from pathlib import Path
@@ -205,3 +220,20 @@ def test_a_build_process_dies_with_its_killed_parent(pool: BuildPool) -> None:
         time.sleep(0.02)
     else:
         assert not Path(f"/proc/{child}").exists()
+
+
+def test_a_build_is_a_span_of_what_asked_for_it_and_compiling_one_of_the_child(pool: BuildPool) -> None:
+    with kept_spans() as kept, spans.span("request"):
+        pid = pool.submit(GEMM, config("first")).result(20)[3]
+        with pytest.raises(BuildFailed):
+            pool.submit(GEMM, config("refuse")).result(20)
+    built, refused = kept.named("build")
+    compiled, failed = kept.named("compile")
+    assert kept.path(built) == ["build", "request"]
+    assert kept.path(compiled) == ["compile", "build", "request"]
+    assert compiled.attributes is not None
+    assert compiled.attributes["process.pid"] == pid != os.getpid()
+    assert built.start_time <= compiled.start_time <= compiled.end_time <= built.end_time
+    for span in (refused, failed):
+        assert span.attributes is not None
+        assert span.attributes["error.type"] == "BuildFailed"

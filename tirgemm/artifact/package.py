@@ -29,7 +29,7 @@ from tirgemm.artifact.trust import Trust, trusted
 from tirgemm.errors import ArtifactError, CorruptArtifact, InvalidRequest, UntrustedArtifact
 
 MAX_BYTES = 256 << 20
-MAX_MEMBERS = 64
+MAX_MEMBERS = 128
 MAX_MANIFEST_BYTES = 16 << 20
 _MANIFEST, _SIGNATURE = "manifest.json", "signature.json"
 _LIMITS = {_MANIFEST: MAX_MANIFEST_BYTES, _SIGNATURE: 1024}

@@ -21,6 +21,7 @@ from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, Cancelled, TirgemmError
 from tirgemm.families import registered
 from tirgemm.gemm import Gemm
+from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.child_rpc import START_S, ChildDied, ChildProcess, ChildTimedOut
 from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.process.locks import default_lock_dir
@@ -33,12 +34,13 @@ BUILDER = "tirgemm.tuning.build.compile:build"
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One build that was asked for; ``abandoned`` is set when it is not wanted any more."""
+    """One build that was asked for; ``abandoned`` is set when it is not wanted any more, ``trace`` is what asked."""
 
     future: Future[Binary]
     gemm: Gemm
     config: Config
     abandoned: threading.Event
+    trace: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,11 @@ class _Killed(BuildFailed):
 
 
 class BuildPool:
-    """Compiles configs for one device in ``processes`` processes (default: one a usable hardware thread).
+    """Compiles configs for one device in at most ``processes`` processes (default: one a usable hardware thread).
 
-    A build that takes longer than ``timeout_s`` is killed. On a CPU device a process holds the device's lock, shared,
-    while it works: nothing builds while something measures. ``builder`` names the function that compiles, as
+    There are as many as builds have been asked for at a time: to start one takes a processor second. A build that takes
+    longer than ``timeout_s`` is killed. On a CPU device a process holds the device's lock, shared, while it works:
+    nothing builds while something measures. ``builder`` names the function that compiles, as
     ``module:function`` called with (gemm, config, device).
     """
 
@@ -80,6 +83,7 @@ class BuildPool:
         self._arguments = (builder, lock_key, str(lock_dir or default_lock_dir()))
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._unfinished: list[Future[Binary]] = []
         self._closing = threading.Event()
         self._abandoned = threading.Event()
         self._waits: dict[int, str] = {}
@@ -91,22 +95,17 @@ class BuildPool:
         return next(iter(list(self._waits.values())), "")
 
     def warm(self) -> None:
-        """Start the processes and their imports in the background; returns at once."""
+        """Start the first process and its imports in the background; returns at once."""
         with self._starting:
-            if self._closing.is_set():
-                raise BuildFailed("the build pool is closed")
-            while len(self._threads) < self.processes:
-                number = len(self._threads)
-                thread = threading.Thread(target=self._work, name=f"tirgemm-build-{number}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            self._start_threads(1)
 
     def submit(self, gemm: Gemm, config: Config) -> Future[Binary]:
         """Compile one config. The future raises BuildFailed with the compiler's words, or what killed the process."""
-        self.warm()
         future: Future[Binary] = Future()
         with self._starting:
-            self._queue.put(_Item(future, gemm, config, self._abandoned))
+            self._unfinished = [each for each in self._unfinished if not each.done()] + [future]
+            self._start_threads(min(self.processes, len(self._unfinished)))
+            self._queue.put(_Item(future, gemm, config, self._abandoned, spans.traceparent()))
         return future
 
     def abandon(self) -> None:
@@ -134,6 +133,15 @@ class BuildPool:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+    def _start_threads(self, count: int) -> None:
+        """Have at least so many; the caller holds ``_starting``."""
+        if self._closing.is_set():
+            raise BuildFailed("the build pool is closed")
+        while len(self._threads) < count:
+            thread = threading.Thread(target=self._work, name=f"tirgemm-build-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def _work(self) -> None:
         """One thread a process: it starts the process, feeds it, and replaces it when it dies."""
@@ -182,7 +190,8 @@ class BuildPool:
 
         try:
             request = (item.gemm, item.config, self.device, registered())
-            answer: Binary = child.request(request, timeout_s=self.timeout_s, cancel=given_up, on_wait=on_wait)
+            with spans.under(item.trace), spans.span("build", gemm=str(item.gemm), config=str(item.config)):
+                answer: Binary = child.request(request, timeout_s=self.timeout_s, cancel=given_up, on_wait=on_wait)
         except ChildDied as error:
             words = f"; its last words: {error.output}" if error.output else ""
             kind = _Killed if error.killed else BuildFailed

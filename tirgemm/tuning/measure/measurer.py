@@ -19,6 +19,7 @@ from tirgemm.tuning.measure.requests import RaceOptions, ReadBandwidth, Request,
 from tirgemm.tuning.process.child_rpc import START_S, ChildDied, ChildProcess, ChildTimedOut
 from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.process.locks import OnWait, default_lock_dir
+from tirgemm.tuning.process.spans import spanned
 from tirgemm.tuning.records import Reason, SampleSet
 from tirgemm.tuning.verify.result import Verification
 
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 
 BASELINES = {
     "cpu": ("numpy_f32", "torch.matmul"),
-    "cuda": ("torch.matmul", "cublaslt_best", "triton", "triton_invariant", "cutlass"),
+    "cuda": ("torch.matmul", "cublaslt_best", "cublaslt_unsplit", "triton", "triton_invariant", "cutlass"),
 }
 # Those that choose among candidates of their own first: a fraction of a second or more, which the tuner does not spend.
-SLOW_BASELINES = frozenset({"cublaslt_best", "triton", "triton_invariant", "cutlass"})
+SLOW_BASELINES = frozenset(BASELINES["cuda"]) - {"torch.matmul"}
 # Those whose library the measuring process of a device kind imports when they are first asked for, in seconds.
 LATE_BASELINES = {"cpu": frozenset({"torch.matmul"}), "cuda": frozenset[str]()}
 _TRITON = ("torch", "triton")
@@ -163,6 +164,7 @@ class Measurer:
                 raise InvalidRequest(f"min_samples is {time.options.min_samples}; at least one sample is taken")
         return Request(self.device, self.trust, self.lock_dir, package, verify, time)
 
+    @spanned("measure")
     def _ask(self, request: Request | ReadBandwidth, cancel: Flag | None) -> Answer:
         with self._one_at_a_time:
             if self._child is None or not self._child.alive:
