@@ -167,10 +167,10 @@ class Acceleration:
                 self._raced.add(kernel.kernel_sha256)
                 TABLE.leave(kernel, slower_rows(kernel, modules))
         for each in linears:
-            device = each.linear.device
             if each.wanted and not all_made:
                 continue
-            if device is not None and all(TABLE.leaves(gemm, device) for gemm in each.linear.gemms):
+            place = each.linear.device
+            if place is not None and all(TABLE.leaves(gemm, place) for gemm in each.linear.gemms):
                 each.reason = SLOWER
                 become_plain(each.linear.module)
                 self._replaced.remove(each.linear.module)
