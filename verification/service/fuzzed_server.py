@@ -39,7 +39,8 @@ QUOTAS = Quotas(1e6, 10**6, 10**12, 2**62, 2**62)
 def main(folder: Path) -> None:
     """Serve until stdin ends."""
     limits = {"fallback_seconds": 0.1, "max_wait_seconds": 0.5, "max_connections": 1024, "max_queued": 100_000}
-    state = ServiceState.open(Settings.load(data=folder, worker=False, **limits))
+    # Its worker is believed in on a busy machine, too.
+    state = ServiceState.open(Settings.load(data=folder, worker=False, lease_seconds=60.0, **limits))
     _fill(state)
     _, secret = state.access.table.create("fuzzing", "admin", quotas=QUOTAS)
     server = uvicorn.Server(uvicorn_config(state))
