@@ -201,7 +201,7 @@ def test_each_kernel_needs_a_certificate_of_its_own() -> None:
 
 def test_a_set_may_have_as_many_kernels_as_it_says_each_with_four_sources() -> None:
     highs = (*range(1, manifests.MAX_KERNELS), 64)
-    texts = {name: "text\n" for name in ("kernel.cu", "kernel.ptx", "module.py", "more.txt")}
+    texts = dict.fromkeys(("kernel.cu", "kernel.ptx", "module.py", "more.txt"), "text\n")
     data = packed_set(GEMM, highs, members={i: {"sources": texts} for i in range(len(highs))})
     assert len(read(data, TRUST).manifest.members) == manifests.MAX_KERNELS
 

@@ -19,6 +19,7 @@ from tirgemm.tuning.measure import MeasurementCrashed, Measurer, Verification
 from tirgemm.tuning.measure.measurer import LATE_BASELINES, SLOW_BASELINES
 from tirgemm.tuning.measure.race import RaceResult, confirmed_race, race
 from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.records import Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.search.search import Proposal
@@ -69,6 +70,7 @@ class Evaluator:
     def key(self, config: Config) -> CandidateKey:
         return CandidateKey(self.gemm, self.workbench.device.key, self.regime, config.digest)
 
+    @spans.spanned("candidate")
     def candidate(self, proposal: Proposal, build: Future[Binary]) -> Candidate:
         """Verify and time one finished build and commit its record, whatever its status.
 
@@ -77,6 +79,7 @@ class Evaluator:
         nothing of the config; then nothing is recorded and the attempt does not count: only a process that died leaves
         one.
         """
+        spans.annotate(config=str(proposal.config))
         attempt = self.workbench.store.begin_attempt(self.key(proposal.config))
         base = Candidate(
             self.gemm,
@@ -95,7 +98,9 @@ class Evaluator:
                 )
             else:
                 candidate = self._evaluate(base, build)
-            self.workbench.store.add_candidate(candidate)
+            spans.annotate(status=candidate.status)
+            with spans.span("store"):
+                self.workbench.store.add_candidate(candidate)
         except BaseException:
             with suppress(StoreError):
                 self.workbench.store.withdraw_attempt(base.key, attempt)
@@ -134,6 +139,7 @@ class Evaluator:
     def kernel_sha256(self, package: bytes) -> str:
         return read(package, Trust.of(self.workbench.signer.public)).manifest.kernel_sha256
 
+    @spans.spanned("certify")
     def certify(self, package: bytes) -> Certificate:
         """The evidence for one package, compared in full at the gemm that is served. Raises VerificationFailed."""
         verification = persistent(
@@ -151,6 +157,7 @@ class Evaluator:
             raise VerificationFailed(f"{self.gemm}: {wrong_message(verification)}")
         return certificate
 
+    @spans.spanned("race")
     def race(
         self, entries: Mapping[str, bytes], baselines: Sequence[str], options: RaceOptions, *, confirm: bool = False
     ) -> RaceResult:
@@ -166,6 +173,7 @@ class Evaluator:
                 raise Cancelled(f"tuning of {self.gemm} was cancelled")
         return build.result()
 
+    @spans.spanned("fallback")
     def certified_default(self, config: Config) -> KernelRecord:
         """Build, certify, time and store a family's default as the fallback, and record it as a candidate."""
         binary = self.built(self.workbench.build(self.gemm, config))
@@ -208,6 +216,7 @@ class Evaluator:
         )
         return self.store_package(package, config, role, certificate, timings, trials)
 
+    @spans.spanned("store")
     def store_package(
         self,
         package: bytes,

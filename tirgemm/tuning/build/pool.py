@@ -21,6 +21,7 @@ from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, Cancelled, TirgemmError
 from tirgemm.families import registered
 from tirgemm.gemm import Gemm
+from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.child_rpc import START_S, ChildDied, ChildProcess, ChildTimedOut
 from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.process.locks import default_lock_dir
@@ -33,12 +34,13 @@ BUILDER = "tirgemm.tuning.build.compile:build"
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One build that was asked for; ``abandoned`` is set when it is not wanted any more."""
+    """One build that was asked for; ``abandoned`` is set when it is not wanted any more, ``trace`` is what asked."""
 
     future: Future[Binary]
     gemm: Gemm
     config: Config
     abandoned: threading.Event
+    trace: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class BuildPool:
         with self._starting:
             self._unfinished = [each for each in self._unfinished if not each.done()] + [future]
             self._start_threads(min(self.processes, len(self._unfinished)))
-            self._queue.put(_Item(future, gemm, config, self._abandoned))
+            self._queue.put(_Item(future, gemm, config, self._abandoned, spans.traceparent()))
         return future
 
     def abandon(self) -> None:
@@ -188,7 +190,8 @@ class BuildPool:
 
         try:
             request = (item.gemm, item.config, self.device, registered())
-            answer: Binary = child.request(request, timeout_s=self.timeout_s, cancel=given_up, on_wait=on_wait)
+            with spans.under(item.trace), spans.span("build", gemm=str(item.gemm), config=str(item.config)):
+                answer: Binary = child.request(request, timeout_s=self.timeout_s, cancel=given_up, on_wait=on_wait)
         except ChildDied as error:
             words = f"; its last words: {error.output}" if error.output else ""
             kind = _Killed if error.killed else BuildFailed
