@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tirgemm._user_folders import SERVER_LOCK, SIGNING_KEY, user_data
 from tirgemm.errors import InvalidRequest
+from tirgemm.service.jobs.served_devices import ALL
 from tirgemm.service.log_lines import LogFormat
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS
 from tirgemm.tuning.process.locks import default_lock_dir
@@ -43,8 +44,10 @@ class Settings(BaseSettings):
     """Connections at once; one more is refused."""
     worker: bool = True
     """Whether ``serve`` runs a worker beside itself."""
+    devices: str = ALL
+    """The devices that the worker serves, side by side: names with commas, or all of this host."""
     processes: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Build processes a device; None is one a usable hardware thread."""
+    """Build processes, which all devices share; None is one a usable hardware thread."""
     lease_seconds: Annotated[float, Field(ge=0.5, le=600)] = 5.0
     """A job whose worker is silent for longer is taken over by another."""
     fallback_seconds: Annotated[float, Field(ge=0, le=60)] = 5.0

@@ -22,6 +22,7 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.status import Role
 from tirgemm.timings import Timings
 from tirgemm.tuning.build.pool import BuildPool
+from tirgemm.tuning.build.processes import BuildProcesses
 from tirgemm.tuning.measure import Measurer
 from tirgemm.tuning.process.locks import OnWait
 from tirgemm.tuning.records.store import Store
@@ -44,8 +45,9 @@ class SetMember:
 class Workbench:
     """The long-lived means of tuning on one device.
 
-    ``processes`` is the number of build processes (default: the usable hardware threads). ``lock_dir`` is where the
-    host-wide device locks lie. The measuring process exists only where the device is present.
+    ``processes`` is the number of build processes (default: the usable hardware threads), or those that it shares with
+    other workbenches. ``lock_dir`` is where the host-wide device locks lie. The measuring process exists only where the
+    device is present.
     """
 
     _on_wait: OnWait | None = None
@@ -58,7 +60,7 @@ class Workbench:
         signer: Signer | None = None,
         *,
         lock_dir: Path | None = None,
-        processes: int | None = None,
+        processes: int | BuildProcesses | None = None,
         timeout_s: float = 60.0,
     ) -> None:
         require("tuning", "tune")
@@ -166,7 +168,7 @@ class Workbench:
             self._on_wait(reason)
 
     def close(self) -> None:
-        """Stop the build processes and the measuring process."""
+        """Stop the measuring process and the build processes, but for those that others share."""
         self.pool.close()
         if self.measurer is not None:
             self.measurer.close()

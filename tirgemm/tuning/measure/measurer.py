@@ -65,6 +65,8 @@ class Measurer:
         self._on_wait = on_wait
         self._child: ChildProcess | None = None
         self._one_at_a_time = threading.Lock()
+        self.seconds = 0.0
+        """For how long it has measured or verified, all in all, while it held the device's lock."""
         device.lock_key  # noqa: B018 - refuses a device that is only named, now rather than at the first request
 
     def baselines(self) -> tuple[str, ...]:
@@ -169,10 +171,10 @@ class Measurer:
                 if self._child is not None:
                     self._child.kill()
                 self._child = ChildProcess("tirgemm.tuning.measure.child", [self.device.kind])
+            child = self._child
+            before = child.busy_s
             try:
-                answer: Answer = self._child.request(
-                    request, timeout_s=self.timeout_s, cancel=cancel, on_wait=self._on_wait
-                )
+                answer: Answer = child.request(request, timeout_s=self.timeout_s, cancel=cancel, on_wait=self._on_wait)
             except ChildDied as error:
                 reason = error.output.splitlines()[-1:]  # of a traceback the line that says what happened
                 words = f": {reason[0]}" if reason else ""
@@ -187,6 +189,7 @@ class Measurer:
                     f"the kernel gave no sign of life for {self.timeout_s:g} s on {self.device.name} and was stopped"
                 ) from error
             finally:
+                self.seconds += child.busy_s - before
                 if self._on_wait is not None:
                     self._on_wait("")
         return answer
