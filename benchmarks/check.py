@@ -26,6 +26,7 @@ sys.path.insert(0, str(HERE.parent))
 from benchmarks import mma_ceiling  # noqa: E402 - found by the line above
 from benchmarks.counted import document as counted  # noqa: E402
 from benchmarks.history import History  # noqa: E402
+from benchmarks.many_devices import document as many_devices  # noqa: E402
 from benchmarks.models import document as models  # noqa: E402
 from benchmarks.service_speed import document as service_speed  # noqa: E402
 from tirgemm import Config, Gemm, TirgemmError  # noqa: E402
@@ -98,6 +99,8 @@ def problems(
             return [*_environment(document), *models.problems(document), *_origins(document["rows"], history)]
         if document["suite"] == service_speed.SUITE:
             return [*_environment(document), *service_speed.problems(document), *_origins(document["rows"], history)]
+        if document["suite"] == many_devices.SUITE:
+            return [*_environment(document), *many_devices.problems(document), *_origins(document["rows"], history)]
         if document["suite"] == "counters":
             return [*counted.problems(document), *_origins(document["cases"], history)]
         if document["suite"] == "proposal_sources":

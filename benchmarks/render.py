@@ -1,10 +1,10 @@
 """Write tables of results between the markers of README and docs.
 
 ``<!-- results:NAME -->`` to ``<!-- /results:NAME -->`` holds the tables of a suite, one for each device and regime that
-has a results file. ``DEVICE/TABLE`` is one of suite_tables.py, evidence_tables.py, models/document.py or
-service_speed/document.py over a device's folder, ``DEVICE/FILE`` (``calls``, ``square.sustained``) a results file.
-``banks/TABLE`` is one of bank_tables.py, which is computed and not measured; ``ladder/``, ``tensorcore/`` and
-``counters/`` are those of their modules. What was not measured yet says so.
+has a results file. ``DEVICE/TABLE`` is one of suite_tables.py, evidence_tables.py, models/document.py,
+service_speed/document.py or many_devices/document.py over a device's folder, ``DEVICE/FILE`` (``calls``,
+``square.sustained``) a results file. ``banks/TABLE`` is one of bank_tables.py, which is computed and not measured;
+``ladder/``, ``tensorcore/`` and ``counters/`` are those of their modules. What was not measured yet says so.
 
 usage: render.py [--check] [FILE.md...]     default: README.md and docs; --check only says what would change
 """
@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import bank_tables, counter_tables, evidence_tables, ladder_tables, suite_tables, tensorcore_tables  # noqa: E402
+from benchmarks.many_devices import document as many_devices  # noqa: E402
 from benchmarks.models import document as models  # noqa: E402
 from benchmarks.service_speed import document as service_speed  # noqa: E402
 from benchmarks.tables import documents, not_yet, table  # noqa: E402
@@ -38,7 +39,7 @@ OF_ALL: Mapping[str, Mapping[str, Callable[[Path, Path], str]]] = {
     "tensorcore": tensorcore_tables.TABLES,
     "counters": counter_tables.TABLES,
 }
-OF_DEVICE = suite_tables.TABLES | evidence_tables.TABLES | models.TABLES | service_speed.TABLES
+OF_DEVICE = suite_tables.TABLES | evidence_tables.TABLES | models.TABLES | service_speed.TABLES | many_devices.TABLES
 RESULTS = ROOT / "benchmarks" / "results"
 SUITES = ROOT / "benchmarks" / "suites"
 BLOCK = re.compile(r"(<!-- results:(?P<name>[\w./-]+) -->\n).*?(<!-- /results:(?P=name) -->)", re.DOTALL)

@@ -200,7 +200,7 @@ def _serving(data: Path) -> Iterator[tuple[httpx.Client, ServiceState]]:
 def _working(state: ServiceState) -> Iterator[None]:
     """The real worker in a thread."""
     fleet = LocalFleet(
-        state.store, Signer.load_or_create(state.settings.signing_key), processes=2, served=[device("cpu")]
+        state.store, Signer.load_or_create(state.settings.signing_key), processes=2, served=[detect("cpu")]
     )
     state.queue.remove_worker(WORKER)
     worker = Worker(state.queue, state.store, fleet)

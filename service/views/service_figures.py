@@ -23,7 +23,9 @@ _LEASES = (
     .where(JobRow.status.in_(LIVE), JobRow.owner.is_not(None), JobRow.lease_until.is_not(None))
     .group_by(JobRow.owner)
 )
-_WORKERS = select(WorkerRow.name, WorkerRow.seen, WorkerRow.devices, WorkerRow.measuring).where(WorkerRow.seen >= bindparam("since"))
+_WORKERS = select(WorkerRow.name, WorkerRow.seen, WorkerRow.devices, WorkerRow.measuring).where(
+    WorkerRow.seen >= bindparam("since")
+)
 _NEWEST = select(func.max(CandidateRow.id))
 _TRIALS = (
     select(CandidateRow.status, func.count())
@@ -45,8 +47,8 @@ class DeviceOfWorker:
 class ServiceFigures:
     """One moment of a service. ``jobs``: how many live ones are in each state. ``trials``: candidates recorded since
     the reader was made, by status; ``builds`` of those by outcome. ``lease_age_s``: by worker, how long ago the oldest
-    lease that it holds was renewed; ``worker_age_s``: how long ago it was seen. ``measuring_s``: for how long each device
-    of each worker has been measured on since that worker's start."""
+    lease that it holds was renewed; ``worker_age_s``: how long ago it was seen. ``measuring_s``: for how long each
+    device of each worker has been measured on since that worker's start."""
 
     jobs: Mapping[str, int]
     trials: Mapping[str, int]
