@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tirgemm._user_folders import SERVER_LOCK, SIGNING_KEY, user_data
 from tirgemm.errors import InvalidRequest
-from tirgemm.service.jobs.served_devices import ALL
 from tirgemm.service.log_lines import LogFormat
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS
 from tirgemm.tuning.process.locks import default_lock_dir
@@ -20,8 +19,12 @@ from tirgemm.tuning_db.queue.job_rows import MAX_RETRIES
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_HEADER_BYTES = 64 * 1024
+ALL_DEVICES = "all"
 # How long the headers, the body, or a reader of an answer may take.
 REQUEST_SECONDS = 30.0
+
+
+EngineName = Literal["local", "ray"]
 
 
 class Settings(BaseSettings):
@@ -44,8 +47,12 @@ class Settings(BaseSettings):
     """Connections at once; one more is refused."""
     worker: bool = True
     """Whether ``serve`` runs a worker beside itself."""
-    devices: str = ALL
+    devices: str = ALL_DEVICES
     """The devices that the worker serves, side by side: names with commas, or all of this host."""
+    engine: EngineName = "local"
+    """Where the worker builds and measures: on this host, or on the nodes of a Ray cluster."""
+    address: str = "auto"
+    """Of the Ray cluster, ``HOST:PORT``; ``auto`` is the one that runs on this host."""
     processes: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Build processes, which all devices share; None is one a usable hardware thread."""
     lease_seconds: Annotated[float, Field(ge=0.5, le=600)] = 5.0

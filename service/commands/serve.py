@@ -20,6 +20,12 @@ def serve(
     devices: Annotated[
         str | None, typer.Option("--devices", help="Devices to serve side by side: names with commas, or all.")
     ] = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="local or ray: on this host, or on the nodes of a Ray cluster.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", help="HOST:PORT of the Ray cluster; that of this host by default.")
+    ] = None,
     processes: Annotated[int | None, typer.Option("--processes", help="Build processes of all devices.")] = None,
     lock_dir: Annotated[Path | None, typer.Option("--lock-dir", help="Folder of the host-wide device locks.")] = None,
     lease_seconds: Annotated[
@@ -39,7 +45,7 @@ def serve(
     Exits with 2 where the data folder or the port is in use, a device is not here, or a setting is wrong.
     """
     from tirgemm.errors import TirgemmError
-    from tirgemm.service.jobs.served_devices import ALL, chosen_devices
+    from tirgemm.service.jobs.fleets import require_devices
     from tirgemm.service.log_lines import log_to_stderr
     from tirgemm.service.server.process import run_server
     from tirgemm.service.settings import Settings
@@ -55,6 +61,8 @@ def serve(
             port=port,
             worker=worker,
             devices=devices,
+            engine=engine,
+            address=address,
             processes=processes,
             lock_dir=lock_dir,
             lease_seconds=lease_seconds,
@@ -62,8 +70,8 @@ def serve(
             log_format=log_format,
         )
         log_to_stderr(verbose=verbose, log_format=settings.log_format)
-        if settings.worker and settings.devices != ALL:
-            chosen_devices(settings.devices)  # refused now rather than by one worker after the other
+        if settings.worker:
+            require_devices(settings)  # refused now rather than by one worker after the other
         run_server(settings, announce)
     except TirgemmError as error:
         typer.echo(

@@ -20,6 +20,12 @@ def worker(
     devices: Annotated[
         str | None, typer.Option("--devices", help="Devices to serve side by side: names with commas, or all.")
     ] = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="local or ray: on this host, or on the nodes of a Ray cluster.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", help="HOST:PORT of the Ray cluster; that of this host by default.")
+    ] = None,
     processes: Annotated[int | None, typer.Option("--processes", help="Build processes of all devices.")] = None,
     lock_dir: Annotated[Path | None, typer.Option("--lock-dir", help="Folder of the host-wide device locks.")] = None,
     lease_seconds: Annotated[
@@ -41,9 +47,8 @@ def worker(
     from tirgemm.errors import TirgemmError
     from tirgemm.service.http.state import open_database
     from tirgemm.service.jobs.data_lock import ProcessLock
-    from tirgemm.service.jobs.local_fleet import LocalFleet
+    from tirgemm.service.jobs.fleets import open_fleet, require_devices
     from tirgemm.service.jobs.process import die_with, on_termination
-    from tirgemm.service.jobs.served_devices import chosen_devices
     from tirgemm.service.jobs.worker import Worker
     from tirgemm.service.log_lines import log_to_stderr
     from tirgemm.service.settings import Settings
@@ -59,6 +64,8 @@ def worker(
             data=data,
             db=db,
             devices=devices,
+            engine=engine,
+            address=address,
             processes=processes,
             lock_dir=lock_dir,
             lease_seconds=lease_seconds,
@@ -70,7 +77,7 @@ def worker(
             settings.db or None,
             f"a worker joins a service that is there: start that first, with `tirgemm serve --data {settings.data}`",
         )
-        served = chosen_devices(settings.devices)
+        require_devices(settings)
         wait_s = SUPERVISED_WAIT_SECONDS if parent is not None else 0.0
         with (
             ProcessLock(settings.worker_lock, "the worker's place on this machine", wait_s=wait_s),
@@ -78,7 +85,7 @@ def worker(
         ):
             store = LayeredStore(database)
             signer = Signer.load_or_create(settings.signing_key)
-            fleet = LocalFleet(store, signer, settings.lock_dir, settings.processes, served)
+            fleet = open_fleet(settings, store, signer)
             limit = Budget(settings.max_trials, settings.max_seconds)
             runner = Worker(JobQueue(database), store, fleet, lease_s=settings.lease_seconds, limit=limit)
             on_termination(runner.stop)

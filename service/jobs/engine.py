@@ -22,7 +22,7 @@ class Engine(Protocol):
     """What a job is run on: one at a time. Methods raise TirgemmError; Cancelled soon after ``cancel`` is set."""
 
     def devices(self) -> list[Device]:
-        """The devices whose jobs it runs."""
+        """The devices whose jobs it runs: the same for its life, or none any more once they are gone."""
         ...
 
     def measuring_seconds(self) -> list[float]:
@@ -53,7 +53,9 @@ class Engine(Protocol):
 class Fleet(Protocol):
     """The engines of one worker, which work side by side."""
 
-    def engines(self) -> Sequence[Engine]: ...
+    def engines(self) -> Sequence[Engine]:
+        """Those of the devices that are there now, the same objects as before for the same devices."""
+        ...
 
     def close(self) -> None:
         """End every process that was started."""

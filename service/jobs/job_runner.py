@@ -96,9 +96,9 @@ class JobRunner:
                 logger.error("job %s: not handed back, its lease runs out: %s", job_id, error)
 
     def run(self) -> None:
-        """Work until stopped."""
+        """Work until stopped, or until the engine's devices are gone."""
         self._warm()
-        while not self._stop.is_set():
+        while not self._stop.is_set() and self._engine.devices():
             try:
                 worked = self.run_one()
             except StoreError as error:
@@ -142,6 +142,10 @@ class JobRunner:
         except StoreError as error:
             self._store_failed(job, error)
         except TirgemmError as error:
+            if not self._engine.devices():
+                logger.warning("job %s: back in the queue: %s: %s", job.id, error.code, error)
+                self._queue.release(job.id, self.name)
+                return
             logger.warning("job %s: failed: %s: %s", job.id, error.code, error)
             self._queue.finish(job.id, self.name, "failed", error=f"{error.code}: {error}")
         except Exception as error:

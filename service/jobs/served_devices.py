@@ -6,8 +6,7 @@ from tirgemm.detect import device as detect_device
 from tirgemm.detect import devices
 from tirgemm.device import Device
 from tirgemm.errors import InvalidDevice
-
-ALL = "all"
+from tirgemm.service.settings import ALL_DEVICES
 
 
 def chosen_devices(names: str) -> list[Device]:
@@ -15,7 +14,7 @@ def chosen_devices(names: str) -> list[Device]:
 
     Raises InvalidDevice and DeviceUnavailable.
     """
-    if names == ALL:
+    if names == ALL_DEVICES:
         return devices()
     chosen: list[Device] = []
     for name in names.split(","):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
+from collections.abc import Callable
 
 from tirgemm.device import Device
-from tirgemm.errors import StoreError
-from tirgemm.service.jobs.engine import Fleet
+from tirgemm.errors import StoreError, TirgemmError
+from tirgemm.service.jobs.engine import Engine, Fleet
 from tirgemm.service.jobs.job_runner import JobRunner
 from tirgemm.service.jobs.worker_names import died_here, lane_name, owner_name
 from tirgemm.tuning.budget import Budget
@@ -17,10 +19,26 @@ from tirgemm.tuning_db.queue.budget_shares import LIMIT
 logger = logging.getLogger("tirgemm.worker")
 
 _EVER_SECONDS = 1e9
+# How often the fleet is asked for engines of devices that have come.
+LOOK_SECONDS = 5.0
+
+
+class _Lane:
+    """An engine, and the runner and the thread in which it works."""
+
+    def __init__(self, engine: Engine, runner: JobRunner, work: Callable[[JobRunner], None]) -> None:
+        self.engine = engine
+        self.runner = runner
+        self.thread = threading.Thread(target=work, args=(runner,), name=f"runner {runner.name}", daemon=True)
+
+    @property
+    def ended(self) -> bool:
+        return self.thread.ident is not None and not self.thread.is_alive()
 
 
 class Worker:
-    """Runs a JobRunner, in a thread, for every engine of the fleet, until ``stop`` is called.
+    """Runs a JobRunner, in a thread, for every engine of the fleet, until ``stop`` is called: of those that come later,
+    too, and no longer than a device is there.
 
     It is registered under its ``name``, each runner's leases under that and a number. ``limit`` bounds the share of a
     batch's budget that one job is given.
@@ -38,45 +56,71 @@ class Worker:
     ) -> None:
         self.name = name or owner_name()
         self._queue = queue
+        self._store = store
+        self._fleet = fleet
         self._lease_s = lease_s
-        self._engines = fleet.engines()
-        self._runners = [
-            JobRunner(queue, store, engine, lane_name(self.name, number), lease_s=lease_s, limit=limit)
-            for number, engine in enumerate(self._engines)
-        ]
+        self._limit = limit
         self._stop = threading.Event()
         self._failure: BaseException | None = None
+        self._changing = threading.Lock()
+        self._lanes: list[_Lane] = []
+        self._numbers = itertools.count()
+        self._look()
 
     @property
     def devices(self) -> list[Device]:
-        return [device for engine in self._engines for device in engine.devices()]
+        return [device for device, _ in self._measured()]
 
     def stop(self) -> None:
         """End after releasing the running jobs, as ``JobRunner.stop``."""
-        self._stop.set()
-        for runner in self._runners:
-            runner.stop()
+        with self._changing:
+            self._stop.set()
+            for lane in self._lanes:
+                lane.runner.stop()
 
     def run(self) -> None:
         """Work until stopped. What a runner did not expect ends the others in good order, and is raised."""
         self._register()
         self._take_over()
         alive = threading.Thread(target=self._stay_registered, name="registration", daemon=True)
-        runners = [
-            threading.Thread(target=self._run, args=(runner,), name=f"runner-{number}", daemon=True)
-            for number, runner in enumerate(self._runners)
-        ]
-        for thread in (alive, *runners):
-            thread.start()
+        alive.start()
         try:
-            for thread in runners:
-                thread.join()
+            self._start_lanes()
+            while not self._stop.wait(LOOK_SECONDS):
+                self._look()
+                self._start_lanes()
         finally:
             self.stop()
+            for lane in self._lanes:
+                if lane.thread.ident is not None:
+                    lane.thread.join()
             alive.join()
             self._queue.remove_worker(self.name)
         if self._failure is not None:
             raise self._failure
+
+    def _look(self) -> None:
+        """Make lanes for the engines that have none, and forget those of devices that are gone."""
+        try:
+            engines = self._fleet.engines()
+        except TirgemmError as error:
+            logger.warning("the devices cannot be listed: %s: %s", error.code, error)
+            return
+        with self._changing:
+            self._lanes = [lane for lane in self._lanes if not lane.ended]
+            known = [lane.engine for lane in self._lanes]
+            for engine in engines:
+                if engine in known or not engine.devices():
+                    continue
+                name = lane_name(self.name, next(self._numbers))
+                runner = JobRunner(self._queue, self._store, engine, name, lease_s=self._lease_s, limit=self._limit)
+                self._lanes.append(_Lane(engine, runner, self._run))
+
+    def _start_lanes(self) -> None:
+        with self._changing:
+            for lane in self._lanes:
+                if lane.thread.ident is None and not self._stop.is_set():
+                    lane.thread.start()
 
     def _run(self, runner: JobRunner) -> None:
         try:
@@ -96,10 +140,17 @@ class Worker:
                     logger.info("job %s: its worker %s is dead", job_id, owner)
 
     def _register(self) -> None:
-        self._queue.register_worker(self.name, self.devices, measuring=self._measuring())
+        measured = self._measured()
+        seconds = [seconds for _, seconds in measured]
+        self._queue.register_worker(self.name, [device for device, _ in measured], measuring=seconds)
 
-    def _measuring(self) -> list[float]:
-        return [seconds for engine in self._engines for seconds in engine.measuring_seconds()]
+    def _measured(self) -> list[tuple[Device, float]]:
+        """The devices that are there, each with the seconds for which it has been measured on."""
+        return [
+            pair
+            for lane in list(self._lanes)
+            for pair in zip(lane.engine.devices(), lane.engine.measuring_seconds(), strict=False)
+        ]
 
     def _stay_registered(self) -> None:
         while not self._stop.wait(min(self._lease_s / 2, 2.0)):

@@ -22,8 +22,9 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.status import Role
 from tirgemm.timings import Timings
 from tirgemm.tuning.build.pool import BuildPool
-from tirgemm.tuning.build.processes import BuildProcesses
+from tirgemm.tuning.build.processes import Builders
 from tirgemm.tuning.measure import Measurer
+from tirgemm.tuning.measure.measurer import StartMeasuring, measuring_child
 from tirgemm.tuning.process.locks import OnWait
 from tirgemm.tuning.records.store import Store
 
@@ -47,7 +48,7 @@ class Workbench:
 
     ``processes`` is the number of build processes (default: the usable hardware threads), or those that it shares with
     other workbenches. ``lock_dir`` is where the host-wide device locks lie. The measuring process exists only where the
-    device is present.
+    device is present; ``start_measuring`` starts it.
     """
 
     _on_wait: OnWait | None = None
@@ -60,8 +61,9 @@ class Workbench:
         signer: Signer | None = None,
         *,
         lock_dir: Path | None = None,
-        processes: int | BuildProcesses | None = None,
+        processes: int | Builders | None = None,
         timeout_s: float = 60.0,
+        start_measuring: StartMeasuring = measuring_child,
     ) -> None:
         require("tuning", "tune")
         self.device = device
@@ -71,7 +73,12 @@ class Workbench:
         self.pool = BuildPool(device, processes=processes, lock_dir=lock_dir)
         self.measurer = (
             Measurer(
-                device, Trust.of(self.signer.public), lock_dir=lock_dir, timeout_s=timeout_s, on_wait=self._tell_wait
+                device,
+                Trust.of(self.signer.public),
+                lock_dir=lock_dir,
+                timeout_s=timeout_s,
+                on_wait=self._tell_wait,
+                start=start_measuring,
             )
             if device.present
             else None

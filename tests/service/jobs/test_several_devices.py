@@ -10,17 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.service.support import CPU, ODD, ScriptedEngine
-from tirgemm.artifact import Signer
 from tirgemm.detect import devices
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, InvalidDevice
-from tirgemm.events import EventHandler
 from tirgemm.gemm import Gemm
-from tirgemm.service.jobs.local_fleet import LocalFleet
 from tirgemm.service.jobs.served_devices import chosen_devices
 from tirgemm.service.jobs.worker import Worker
-from tirgemm.tuning.effort import Effort
-from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
 
 OTHER = CPU.with_(model="another model", uuid="cpu-another")
@@ -130,49 +125,6 @@ def test_a_worker_tells_for_how_long_it_has_measured_on_each_device(database: Da
     until(lambda: [record.measuring for record in queue.live_workers(60)] == [(0.0, 4.5)])
     worker.stop()
     thread.join(10)
-
-
-class Meeting:
-    """What is told of the events of two searches: whether both had begun before either ended."""
-
-    def __init__(self) -> None:
-        self.barrier = threading.Barrier(2)
-
-    def tune(self, fleet: LocalFleet, number: int, device: Device, kernels: dict[int, KernelRecord]) -> None:
-        waited = False
-
-        def on_event(_event: object) -> None:
-            nonlocal waited
-            if not waited:
-                waited = True
-                self.barrier.wait(60)
-
-        handler: EventHandler = on_event
-        request = JobRequest(Gemm.parse(f"{31 + number}x48x16:f32:nt"), device, trials=2, effort=Effort.QUICK)
-        engine = fleet.engines()[number]
-        kernels[number] = engine.tune(request, handler, threading.Event(), lambda: None)
-
-
-def test_two_searches_run_side_by_side_on_build_processes_that_they_share(tmp_path: Path, database: Database) -> None:
-    store, meeting, kernels = SqlStore(database), Meeting(), dict[int, KernelRecord]()
-    fleet = LocalFleet(store, Signer.generate(), tmp_path / "locks", processes=1, served=[CPU, OTHER])
-    threads = [
-        threading.Thread(target=meeting.tune, args=(fleet, number, device, kernels))
-        for number, device in enumerate((CPU, OTHER))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    measured = [engine.measuring_seconds()[0] for engine in fleet.engines()]
-    fleet.close()
-    assert {number: (kernel.device.key, kernel.role) for number, kernel in kernels.items()} == {
-        0: (CPU.key, "tuned"),
-        1: (OTHER.key, "tuned"),
-    }
-    assert min(measured) > 0
-    with pytest.raises(DeviceUnavailable, match="not"):
-        fleet.engines()[0].fallback(JobRequest(Gemm.parse(ODD), OTHER), threading.Event())
 
 
 def test_a_worker_serves_the_devices_that_are_named() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.build.processes import BUILDER, Build, BuildProcesses
+from tirgemm.tuning.build.processes import BUILDER, Build, Builders, BuildProcesses
 
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
@@ -32,7 +32,7 @@ class BuildPool:
     def __init__(
         self,
         device: Device,
-        processes: int | BuildProcesses | None = None,
+        processes: int | Builders | None = None,
         *,
         lock_dir: Path | None = None,
         timeout_s: float = 120.0,
@@ -40,19 +40,21 @@ class BuildPool:
     ) -> None:
         self.device = device
         self.timeout_s = timeout_s
-        self._shared = isinstance(processes, BuildProcesses)
-        if isinstance(processes, BuildProcesses):
-            self._processes = processes
-        else:
+        self._own: BuildProcesses | None = None
+        self._builders: Builders
+        if processes is None or isinstance(processes, int):
             cpu_lock = device.lock_key if device.kind == "cpu" and device.present else ""
-            self._processes = BuildProcesses(processes, cpu_lock=cpu_lock, lock_dir=lock_dir, builder=builder)
+            self._own = BuildProcesses(processes, cpu_lock=cpu_lock, lock_dir=lock_dir, builder=builder)
+            self._builders = self._own
+        else:
+            self._builders = processes
         self._abandoned = threading.Event()
         self._changing = threading.Lock()
         self._waits: dict[int, str] = {}
 
     @property
     def processes(self) -> int:
-        return self._processes.count
+        return self._builders.count
 
     @property
     def waiting(self) -> str:
@@ -61,14 +63,14 @@ class BuildPool:
 
     def warm(self) -> None:
         """Start the processes and their imports in the background; returns at once."""
-        self._processes.warm()
+        self._builders.warm()
 
     def submit(self, gemm: Gemm, config: Config) -> Future[Binary]:
         """Compile one config. The future raises BuildFailed with the compiler's words, or what killed the process."""
         future: Future[Binary] = Future()
         with self._changing:
             build = Build(future, gemm, config, self.device, self.timeout_s, self._abandoned, self._waits)
-            self._processes.submit(self, build)
+            self._builders.submit(self, build)
         return future
 
     def abandon(self) -> None:
@@ -80,10 +82,10 @@ class BuildPool:
 
     def close(self) -> None:
         """Cancel what waits, kill what builds. The pool is of no use afterwards; processes that it shares go on."""
-        if self._shared:
+        if self._own is None:
             self.abandon()
         else:
-            self._processes.close()
+            self._own.close()
 
     def __enter__(self) -> BuildPool:
         return self

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -39,6 +39,21 @@ class Build:
     timeout_s: float
     given_up: Flag
     waits: dict[int, str]
+
+
+class Builders(Protocol):
+    """What compiles for several askers. ``count`` is how many builds it does at once."""
+
+    @property
+    def count(self) -> int: ...
+
+    def warm(self) -> None:
+        """Get ready in the background; returns at once."""
+        ...
+
+    def submit(self, asker: Hashable, build: Build) -> None:
+        """Compile, when it is the ``asker``'s turn; the build's future has what comes of it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
