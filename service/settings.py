@@ -51,8 +51,8 @@ class Settings(BaseSettings):
     """The devices that the worker serves, side by side: names with commas, or all of this host."""
     engine: EngineName = "local"
     """Where the worker builds and measures: on this host, or on the nodes of a Ray cluster."""
-    address: str = "auto"
-    """Of the Ray cluster, ``HOST:PORT``; ``auto`` is the one that runs on this host."""
+    address: str = "127.0.0.1:6379"
+    """Of the Ray cluster."""
     processes: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Build processes, which all devices share; None is one a usable hardware thread."""
     lease_seconds: Annotated[float, Field(ge=0.5, le=600)] = 5.0

@@ -24,7 +24,7 @@ def worker(
         str | None, typer.Option("--engine", help="local or ray: on this host, or on the nodes of a Ray cluster.")
     ] = None,
     address: Annotated[
-        str | None, typer.Option("--address", help="HOST:PORT of the Ray cluster; that of this host by default.")
+        str | None, typer.Option("--address", help="HOST:PORT of the Ray cluster; 127.0.0.1:6379 by default.")
     ] = None,
     processes: Annotated[int | None, typer.Option("--processes", help="Build processes of all devices.")] = None,
     lock_dir: Annotated[Path | None, typer.Option("--lock-dir", help="Folder of the host-wide device locks.")] = None,

@@ -31,7 +31,7 @@ def open_fleet(settings: Settings, store: Store, signer: Signer) -> Fleet:
     DeviceUnavailable where there is no such cluster."""
     require_devices(settings)
     if settings.engine == "ray":
-        from tirgemm.service.ray_engine.ray_fleet import RayFleet
+        from tirgemm.service.jobs.ray_fleet import RayFleet
 
         kinds = RAY_KINDS if settings.devices == ALL_DEVICES else (settings.devices,)
         return RayFleet(store, signer, settings.address, kinds=kinds, lock_dir=settings.lock_dir)

@@ -18,7 +18,7 @@ import pytest
 
 from tests.contract.engines.engine_contract import CPU, SIGNER, EngineContract, ended, request, until, working
 from tests.service.processes import command
-from tirgemm.errors import DeviceUnavailable
+from tirgemm.errors import DeviceUnavailable, InvalidRequest
 from tirgemm.tuning_db import Database, JobQueue, SqlStore
 
 pytest.importorskip("ray", reason="Ray is not installed here: `make ray-tests` runs these")
@@ -26,17 +26,22 @@ pytest.importorskip("ray", reason="Ray is not installed here: `make ray-tests` r
 from ray.cluster_utils import Cluster
 
 from tirgemm.service.jobs import worker as worker_module
-from tirgemm.service.ray_engine.ray_fleet import RayFleet
+from tirgemm.service.jobs.ray_fleet import RayFleet
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with (
-        Database.embedded(tmp_path) as database,
-        pytest.raises(DeviceUnavailable, match="no Ray cluster at auto"),
-    ):
-        RayFleet(SqlStore(database), SIGNER, "auto", kinds=("cpu",))
+@pytest.mark.parametrize(
+    ("address", "error", "words"),
+    [
+        ("127.0.0.1:1", DeviceUnavailable, "no Ray cluster at 127.0.0.1:1: Connection refused"),
+        ("auto", InvalidRequest, "'auto'; that of a Ray cluster is HOST:PORT"),
+        ("localhost:99999", InvalidRequest, "HOST:PORT"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path, address: str, error: type[Exception], words: str) -> None:
+    with Database.embedded(tmp_path) as database, pytest.raises(error, match=words):
+        RayFleet(SqlStore(database), SIGNER, address, kinds=("cpu",))
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +49,8 @@ def cluster() -> Iterator[Any]:
     """A head that builds nothing and a node of one processor; nodes import this very checkout."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        # Ray sets it where it connects, for good.
+        patch.setenv("PYTHONBREAKPOINT", "ray.util.rpdb._driver_set_trace")
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         cluster.add_node(num_cpus=1)
         yield cluster

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,17 @@ from ray.exceptions import RayError
 
 from tirgemm.artifact.sign import Signer
 from tirgemm.device import Device
-from tirgemm.errors import DeviceUnavailable
+from tirgemm.errors import DeviceUnavailable, InvalidRequest
 from tirgemm.service.jobs.engine import TunerImports, TuningEngine
-from tirgemm.service.ray_engine.ray_builds import RayBuilds
-from tirgemm.service.ray_engine.ray_measuring import NodeDevice, RemoteMeasuring
+from tirgemm.service.jobs.ray_builds import RayBuilds
+from tirgemm.service.jobs.ray_measuring import NodeDevice, RemoteMeasuring
 from tirgemm.tuning.measure.measurer import MeasuringProcess
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning.workbench import Workbench
 
 logger = logging.getLogger("tirgemm.worker")
 
+CONNECT_SECONDS = 5.0
 # How long the devices that are there at the start are awaited.
 START_SECONDS = 60.0
 # Where a device is: the node, its kind, and which of the node's of that kind.
@@ -47,7 +49,7 @@ class RayFleet:
     """Engines of the devices of ``kinds`` on all nodes of the cluster at ``address``.
 
     The searches run in this process, which is the worker: records and jobs are the database's alone. Raises
-    DeviceUnavailable where there is no such cluster.
+    InvalidRequest, and DeviceUnavailable where there is no such cluster.
     """
 
     def __init__(
@@ -57,10 +59,11 @@ class RayFleet:
         self._signer = signer
         self._kinds = kinds
         self._lock_dir = lock_dir
+        _require_listener(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, configure_logging=False)
         except (RayError, ConnectionError, ValueError, RuntimeError) as error:
-            raise DeviceUnavailable(f"there is no Ray cluster at {address}: {error}") from error
+            raise DeviceUnavailable(f"what listens at {address} is no Ray cluster: {error}") from error
         self._builds = RayBuilds(lock_dir)
         self._imports = TunerImports()
         self._engines: dict[_Place, RayEngine] = {}
@@ -111,8 +114,10 @@ class RayFleet:
 
     def close(self) -> None:
         """End the actors and leave the cluster, which goes on."""
-        for each in (*self._engines.values(), *self._starting.values()):
-            each.close()
+        for engine in self._engines.values():
+            engine.close()
+        for starting in self._starting.values():
+            starting.close()
         self._engines.clear()
         self._starting.clear()
         self._builds.close()
@@ -128,3 +133,14 @@ class RayFleet:
             counts = {"cpu": 1, "cuda": int(node["Resources"].get("GPU", 0))}
             places += [(node["NodeID"], kind, number) for kind in self._kinds for number in range(counts[kind])]
         return places
+
+
+def _require_listener(address: str) -> None:
+    """Raise DeviceUnavailable where nothing listens: Ray would ask again for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InvalidRequest(f"address is {address!r:.80}; that of a Ray cluster is HOST:PORT")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise DeviceUnavailable(f"there is no Ray cluster at {address}: {error.strerror or error}") from error
