@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,6 +15,7 @@ from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import JobRequest
 
 if TYPE_CHECKING:
+    from tirgemm.tuning.measure import Measurer
     from tirgemm.tuning.tune import Tuning
     from tirgemm.tuning.workbench import Workbench
 
@@ -86,13 +88,22 @@ class TunerImports:
 
 class TuningEngine:
     """The real one: ``tirgemm.tuning`` on one device. ``open_bench`` makes the workbench of a device, at its first job
-    or when the engine is warmed."""
+    or when the engine is warmed. A search uses those of ``siblings``, the engines of its fleet, that have a device of
+    the same key and no work of their own."""
 
-    def __init__(self, device: Device, open_bench: Callable[[Device], Workbench], imports: TunerImports) -> None:
+    def __init__(
+        self,
+        device: Device,
+        open_bench: Callable[[Device], Workbench],
+        imports: TunerImports,
+        siblings: Callable[[], Iterable[TuningEngine]] = tuple,
+    ) -> None:
         self._device = device
         self._open_bench = open_bench
         self._imports = imports
+        self._siblings = siblings
         self._opened: Workbench | None = None
+        self._working = False
 
     def devices(self) -> list[Device]:
         return [self._device]
@@ -108,12 +119,14 @@ class TuningEngine:
     def fallback(
         self, request: JobRequest, cancel: threading.Event, on_event: EventHandler | None = None
     ) -> KernelRecord:
-        return self._tuning(request, cancel, on_event).fallback()
+        with self._at_work():
+            return self._tuning(request, cancel, on_event).fallback()
 
     def tune(
         self, request: JobRequest, on_event: EventHandler, cancel: threading.Event, between_batches: Callable[[], None]
     ) -> KernelRecord:
-        return self._tuning(request, cancel, on_event, between_batches).run()
+        with self._at_work():
+            return self._tuning(request, cancel, on_event, between_batches).run()
 
     def cross_compile(self, request: JobRequest, on_event: EventHandler, cancel: threading.Event) -> KernelRecord:
         self._imports.wait(cancel)
@@ -151,8 +164,30 @@ class TuningEngine:
 
     def _bench(self) -> Workbench:
         if self._opened is None:
-            self._opened = self._open_bench(self._device)
+            bench = self._open_bench(self._device)
+            bench.helpers = self._helpers
+            self._opened = bench
         return self._opened
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """The block is work on this engine's device, which is not lent meanwhile."""
+        working, self._working = self._working, True
+        try:
+            yield
+        finally:
+            self._working = working
+
+    def _helpers(self) -> list[Measurer]:
+        """The measuring processes of idle devices of the same key."""
+        key = self._device.key
+        alike = [e for e in self._siblings() if e is not self and any(device.key == key for device in e.devices())]
+        return [measurer for engine in alike if (measurer := engine.lent()) is not None]
+
+    def lent(self) -> Measurer | None:
+        """This engine's measuring process, where it is warm and has no work; what it is asked for meanwhile waits for
+        the one request that it is lent for."""
+        return self._opened.measurer if self._opened is not None and not self._working else None
 
 
 def _import_tuner() -> None:

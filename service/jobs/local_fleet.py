@@ -36,7 +36,7 @@ class LocalFleet:
         cpu_lock = next((device.lock_key for device in chosen if device.kind == "cpu"), "")
         self._builds = BuildProcesses(processes, cpu_lock=cpu_lock, lock_dir=lock_dir)
         imports = TunerImports()
-        self._engines = [TuningEngine(device, self._open_bench, imports) for device in chosen]
+        self._engines = [TuningEngine(device, self._open_bench, imports, self.engines) for device in chosen]
 
     def engines(self) -> list[TuningEngine]:
         return self._engines

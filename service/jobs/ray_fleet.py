@@ -34,7 +34,7 @@ class RayEngine(TuningEngine):
     """A TuningEngine whose device is on a node, and may be lost with it."""
 
     def __init__(self, place: NodeDevice, fleet: RayFleet, imports: TunerImports) -> None:
-        super().__init__(place.device, lambda device: fleet.open_bench(device, place), imports)
+        super().__init__(place.device, lambda device: fleet.open_bench(device, place), imports, fleet.siblings)
         self.place = place
 
     def devices(self) -> list[Device]:
@@ -96,6 +96,10 @@ class RayFleet:
         except DeviceUnavailable as error:
             logger.warning("%s", error)
             self._starting.pop(place).close()
+
+    def siblings(self) -> list[RayEngine]:
+        """The engines that were there at the last look."""
+        return list(self._engines.values())
 
     def open_bench(self, device: Device, place: NodeDevice) -> Workbench:
         """A workbench whose builds are anywhere in the cluster, and whose measuring process is at ``place``."""

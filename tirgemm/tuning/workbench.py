@@ -6,7 +6,7 @@ Building and measuring cost seconds to start, so a worker keeps one workbench fo
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,6 +51,8 @@ class Workbench:
     device is present; ``start_measuring`` starts it.
     """
 
+    helpers: Callable[[], Sequence[Measurer]] = staticmethod(tuple)
+    """Measuring processes of idle devices of the same key, which a search may use beside its own now."""
     _on_wait: OnWait | None = None
     _wait_told = ""
 

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.fake_workbench import FakeBench
 from tests.service.support import CPU, ODD, ScriptedEngine
 from tirgemm.detect import devices
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, InvalidDevice
 from tirgemm.gemm import Gemm
+from tirgemm.service.jobs.engine import TunerImports, TuningEngine
 from tirgemm.service.jobs.served_devices import chosen_devices
 from tirgemm.service.jobs.worker import Worker
 from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
@@ -125,6 +127,37 @@ def test_a_worker_tells_for_how_long_it_has_measured_on_each_device(database: Da
     until(lambda: [record.measuring for record in queue.live_workers(60)] == [(0.0, 4.5)])
     worker.stop()
     thread.join(10)
+
+
+def test_a_search_may_use_idle_devices_of_its_kind() -> None:
+    benches: dict[str, FakeBench] = {}
+
+    def open_bench(device: Device) -> FakeBench:
+        bench = benches[device.uuid] = FakeBench()
+        bench.pool.warm = lambda: None
+        bench.device = device
+        return bench
+
+    imports = TunerImports()
+    alike, another = CPU.with_(uuid="cpu-alike"), OTHER
+    engines: list[TuningEngine] = []
+    engines += [TuningEngine(device, open_bench, imports, lambda: engines) for device in (CPU, alike, another)]
+    engines[0].warm()
+    bench = benches[CPU.uuid]
+    assert bench.helpers() == [], "nothing is started for it"
+    for engine in engines[1:]:
+        engine.warm()
+    assert bench.helpers() == [benches["cpu-alike"].measurer]
+    seen: list[object] = []
+    engines[1].tune(
+        JobRequest(Gemm.parse(ODD), CPU, trials=2),
+        lambda _event: seen.append(bench.helpers()),
+        threading.Event(),
+        lambda: None,
+    )
+    assert seen
+    assert not any(seen), "it is not lent while it works"
+    assert bench.helpers() == [benches["cpu-alike"].measurer]
 
 
 def test_a_worker_serves_the_devices_that_are_named() -> None:
