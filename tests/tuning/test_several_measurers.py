@@ -36,7 +36,7 @@ def test_candidates_are_measured_on_all_devices_and_finalists_on_one() -> None:
     assert bench.fake.timed
     recorded = candidates(bench)
     assert {(c.status, c.attempt) for c in recorded} == {(Status.MEASURED, 1)}
-    assert {c.config for c in recorded} == {*here, *there}
+    assert {*here, *there} <= {c.config for c in recorded}
     assert kernel.config == min((c.config for c in recorded), key=bench.us)
 
 
