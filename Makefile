@@ -6,7 +6,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := -m pip --disable-pip-version-check -qq
-WORKERS ?= 2
+# One more than the two cores: many tests wait for a process, a socket or a clock.
+WORKERS ?= 3
 
 # PyTorch stands in an environment of its own: its CUDA builds require an older NVRTC than ours, and tvm_ffi imports it,
 # for two seconds, in every process that has it. The demo does without.
@@ -23,6 +24,10 @@ ALONE_TESTS := $(shell grep --recursive --files-with-matches --include='test_*.p
 # Modules are compiled when they are imported first, and by one process for all: most of what is installed never is.
 INSTALL := $(PIP) install --no-compile
 unexport PYTHONDONTWRITEBYTECODE
+
+# The pip that a venv is born with may be years old: to look through an index for wheels that fit takes it four times as
+# long.
+NEW_PIP := $(INSTALL) $(shell grep '^pip==' requirements.lock)
 
 # Targets beside each other; what a target prints stays together.
 TOGETHER := --no-print-directory --jobs=2 --output-sync=target
@@ -73,6 +78,7 @@ tools:
 # A changed lock means a new environment: nothing is replaced in an old one, and nothing stays of it.
 $(VENV)/.locked: requirements.lock | tools
 	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python $(NEW_PIP)
 	$(BIN)/python $(INSTALL) --requirement requirements.lock
 	@touch $@
 
@@ -89,6 +95,7 @@ $(RAY_STAMP): requirements.lock pyproject.toml | $(STAMP)
 # The largest part beside the other environment; the rest when that has built the launcher, which lies in the checkout.
 $(TORCH_VENV)/.pytorch: requirements-torch.lock | tools
 	$(PYTHON) -m venv --clear $(TORCH_VENV)
+	$(TORCH_VENV)/bin/python $(NEW_PIP)
 	$(TORCH_VENV)/bin/python $(INSTALL) --constraint requirements-torch.lock torch
 	@touch $@
 

@@ -37,6 +37,7 @@ from tirgemm.tuning.records import Status  # noqa: E402
 from tirgemm.tuning_db import shipped  # noqa: E402
 from tirgemm.tuning_db.transfer import read_candidates  # noqa: E402
 from verification import evidence, sources  # noqa: E402
+from verification.service import proofs_file  # noqa: E402
 
 STATUSES = {"measured", "skipped", "build_failed", "wrong", "timed_out", "crashed"}
 LEAST_ISOLATED, LEAST_RACES = 50, 2
@@ -101,6 +102,8 @@ def problems(
             return [*_environment(document), *service_speed.problems(document), *_origins(document["rows"], history)]
         if document["suite"] == many_devices.SUITE:
             return [*_environment(document), *many_devices.problems(document), *_origins(document["rows"], history)]
+        if document["suite"] == proofs_file.SUITE:
+            return [*_environment(document), *proofs_file.problems(document), *_origins(document["rows"], history)]
         if document["suite"] == "counters":
             return [*counted.problems(document), *_origins(document["cases"], history)]
         if document["suite"] == "proposal_sources":

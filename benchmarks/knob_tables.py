@@ -13,6 +13,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,8 +38,16 @@ Times = dict[Config, float]
 
 def knobs(folder: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites
     """The tables of a device's folder: of the family ``wgmma`` in the records that are shipped of it."""
-    path = file_of(folder.name)
-    return tables([c for c in read_candidates(path) if c.config.family == "wgmma"] if path.is_file() else [])
+    return tables([candidate for candidate in _shipped(folder.name) if candidate.config.family == "wgmma"])
+
+
+def _shipped(device: str) -> list[Candidate]:
+    """The records that are shipped of a device, if there are any."""
+    path = file_of(device)
+    return _read(path) if path.is_file() else []
+
+
+_read = cache(read_candidates)  # once for all tables
 
 
 def tables(candidates: Sequence[Candidate]) -> str:
@@ -66,9 +75,8 @@ def times_of(candidates: Sequence[Candidate], regime: str) -> Iterable[tuple[Gem
 
 def knob_worth(folder: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites
     """What each value of each knob is worth, by family, over every recorded shape and regime: see ``worth``."""
-    path = file_of(folder.name)
     families: dict[str, list[Candidate]] = {}
-    for candidate in read_candidates(path) if path.is_file() else []:
+    for candidate in _shipped(folder.name):
         families.setdefault(candidate.config.family, []).append(candidate)
     lines = [
         _line(["family", "knob", "value: its worth on the shape that needs it most", "never in the fastest"]),

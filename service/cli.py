@@ -93,6 +93,12 @@ COMMANDS = (
         "Make, list and revoke the API keys of a service; list its audit log.",
     ),
     Command(
+        "signing",
+        "tirgemm.service.commands.signing:app",
+        ("client",),
+        "List, rotate and revoke the keys that artifacts are signed with; revoke artifacts.",
+    ),
+    Command(
         "db",
         "tirgemm.service.commands.db:app",
         ("tune",),

@@ -22,6 +22,9 @@ MAX_HEADER_BYTES = 64 * 1024
 ALL_DEVICES = "all"
 # How long the headers, the body, or a reader of an answer may take.
 REQUEST_SECONDS = 30.0
+# Well beyond the longest step of a worker without a sign of life: a proposal of the search over a large space, a
+# database that is waited for.
+HANG_SECONDS = 120.0
 
 
 EngineName = Literal["local", "ray"]
@@ -57,6 +60,8 @@ class Settings(BaseSettings):
     """Build processes, which all devices share; None is one a usable hardware thread."""
     lease_seconds: Annotated[float, Field(ge=0.5, le=600)] = 5.0
     """A job whose worker is silent for longer is taken over by another."""
+    hang_seconds: Annotated[float, Field(ge=1, le=86400)] = HANG_SECONDS
+    """A worker in which nothing goes on for longer hangs: it ends itself."""
     fallback_seconds: Annotated[float, Field(ge=0, le=60)] = 5.0
     """How long a POST waits for the fallback."""
     max_wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 120.0
@@ -77,6 +82,8 @@ class Settings(BaseSettings):
     """Trials that the jobs of one key may ask for within a day."""
     key_bytes_stored: Annotated[int, Field(ge=1, lt=2**63)] = 100 * 2**30
     """Bytes of the artifacts that the jobs of one key may make."""
+    key_batch_problems_a_day: Annotated[int, Field(ge=1, lt=2**63)] = 100_000
+    """Problems that the batches of one key may name within a day, known kernels too."""
     key_priority: Annotated[int, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = 10
     """The highest priority that a key of the scope tune may give; one of the scope admin may give any."""
     max_trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)] = 4096

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.computed_once import SHARED
+from tests.helpers.frugal_libraries import FRUGAL
 from tirgemm._collection import collect_seldom
 
 _HOME = Path(tempfile.mkdtemp(prefix="tirgemm-tests-"))
 # Set at import, before any module reads them; child processes inherit them.
 os.environ.update(
-    {f"XDG_{kind}_HOME": str(_HOME / kind.lower()) for kind in ("CONFIG", "DATA", "STATE", "CACHE")},
+    {f"XDG_{kind}_HOME": str(_HOME / kind.lower()) for kind in ("CONFIG", "DATA", "STATE", "CACHE")} | FRUGAL,
 )
 # One folder for all processes of a run, made by the first of them, for what is computed once for all.
 _BEGINS_THE_RUN = SHARED not in os.environ

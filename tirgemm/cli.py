@@ -378,7 +378,10 @@ def _file_of_keys(given: list[str]) -> Path:
 def _array(path: Path) -> Any:
     import numpy as np
 
+    from tirgemm.artifact.regular_file import open_regular
+
     try:
-        return np.load(path, allow_pickle=False)
+        with open_regular(path) as file:
+            return np.load(file, allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise InvalidRequest(f"{path} is not a .npy array: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ from tirgemm._client.watch import kernel_of, watch
 from tirgemm._terminal.progress_view import both, python_view
 from tirgemm._user_folders import user_cache
 from tirgemm.artifact import Kernel, Trust
+from tirgemm.artifact.revocations import MAX_BYTES
 from tirgemm.artifact.sign import is_public_key
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, NotCached, ServiceError, ServiceUnreachable
@@ -98,7 +100,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts):
             transport=transport,
             key=key_header(url, key),
         )
-        self._server = ServerTrust(self.url, None if trust is None else as_trust(trust), self._keys)
+        self._server = ServerTrust(self.url, None if trust is None else as_trust(trust), self._keys, self._revocations)
         self._artifacts = ArtifactSource(self._session, self._server, self.cache, self.index)
 
     @property
@@ -304,6 +306,10 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts):
     def _keys(self, *, quick: bool = False) -> tuple[str, ...]:
         shown = documents(self._session.request("GET", "/v1/keys", quick=quick).body, "keys", self.url)
         return tuple(key for entry in shown if is_public_key(key := entry.get("key")))
+
+    def _revocations(self, before: bytes | None, *, quick: bool = False) -> bytes:
+        tag = "" if before is None else f'"{hashlib.sha256(before).hexdigest()}"'
+        return self._session.download("/v1/revocations", MAX_BYTES, if_none_match=tag, quick=quick)
 
     def check_server(self) -> None:
         """Compare the service's key with those that are trusted, as every request for work does first, once a client.

@@ -51,6 +51,13 @@ class InvalidRequest(TirgemmError, ValueError):
     status = 422
 
 
+class PageNotFound(InvalidRequest):
+    """What a page of a list is to go on behind is not there: it never was, or was deleted since."""
+
+    code = "page_not_found"
+    status = 404
+
+
 class Unsupported(TirgemmError):
     """No family writes this problem for this device; the text says why for each family."""
 
@@ -228,6 +235,12 @@ class UntrustedArtifact(ArtifactError):
     """Not signed, or signed by a key that the user does not trust."""
 
     code = "untrusted_artifact"
+
+
+class RevokedArtifact(UntrustedArtifact):
+    """Revoked, or signed by a key that was revoked, by a service whose key the user trusts."""
+
+    code = "revoked_artifact"
 
 
 class MismatchedArtifact(ArtifactError):

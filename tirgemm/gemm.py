@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias, get_args
 
 from tirgemm import expr
@@ -218,6 +219,11 @@ class Gemm:
             raise InvalidGemm(
                 f"a gemm is a text of at most 512 characters such as 4096x4096x4096:f16:nt, not {text!r:.80}"
             )
+        return cls._parsed(text)
+
+    @classmethod
+    @lru_cache(maxsize=4096)  # records name the same problems again and again
+    def _parsed(cls, text: str) -> Gemm:
         head, *rest = text.strip().split(":")
         match = re.fullmatch(r"(-?\d+)(?:\.\.(-?\d+))?x(-?\d+)x(-?\d+)", head)
         if not match:

@@ -75,7 +75,8 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """Kernel parameter: a TMA descriptor, by value. Dims inner first, strides in bytes without the innermost.
+    """Kernel parameter: a TMA descriptor, by value. Dims and the box's sides inner first, in elements; strides in
+    bytes, without the innermost.
 
     The enumerations are the driver's (CUtensorMapSwizzle and so on); ``dtype`` is the short form.
     """
@@ -84,12 +85,16 @@ class TensorMap:
     dtype: str
     dims: tuple[Dim, ...]
     strides: tuple[Dim, ...]
-    box: tuple[int, ...]
+    box: tuple[Dim, ...]
     element_strides: tuple[int, ...]
     interleave: int = 0
     swizzle: int = 0
     l2_promotion: int = 0
     oob_fill: int = 0
+
+    def box_at(self, m: int) -> tuple[int, ...]:
+        """The box's sides for one m."""
+        return tuple(expr.evaluate(side, m) for side in self.box)
 
 
 Param: TypeAlias = "Pointer | Scalar | Size | TensorMap"
@@ -201,7 +206,7 @@ def _kernel(value: dict[str, Any]) -> KernelLaunch:
         if kind is Size:
             fields["value"] = expr.from_json(fields["value"])
         elif kind is TensorMap:
-            fields = _dims(fields, "dims", "strides") | {k: tuple(fields[k]) for k in ("box", "element_strides")}
+            fields = _dims(fields, "dims", "strides", "box") | {"element_strides": tuple(fields["element_strides"])}
         params.append(kind(**fields))
     grid = _dims(value, "grid")["grid"]
     attributes = tuple((str(name), int(number)) for name, number in value["attributes"])

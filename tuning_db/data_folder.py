@@ -21,6 +21,7 @@ __all__ = [
     "open_database",
     "open_store",
     "require_database",
+    "require_signing_key",
     "signer",
 ]
 
@@ -86,6 +87,16 @@ def signer(data_dir: Path | None) -> Signer:
     from tirgemm.artifact import Signer
 
     return Signer.load_or_create(_folder(data_dir) / SIGNING_KEY)
+
+
+def require_signing_key(data_dir: Path | None) -> Path:
+    """The data folder, which must have a signing key. Raises InvalidRequest."""
+    from tirgemm.errors import InvalidRequest
+
+    folder = _folder(data_dir)
+    if not (folder / SIGNING_KEY).is_file():
+        raise InvalidRequest(f"{folder} holds no signing key; give the folder of a service or a user with --data")
+    return folder
 
 
 def _folder(data_dir: Path | None) -> Path:

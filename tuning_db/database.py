@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -147,6 +148,9 @@ def translated(place: str) -> Iterator[None]:
         yield
     except (SQLAlchemyError, sqlite3.Error) as error:
         raise _translate(error, place) from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        words = "a column holds no JSON that can be read"
+        raise StoreError(f"database {place} is damaged ({words}: {error}); put a backup back") from error
 
 
 def _translate(error: Exception, place: str) -> StoreError:

@@ -14,7 +14,7 @@ from typing import Literal
 from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, func, insert, or_, select, update
 
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, JobNotRetried
+from tirgemm.errors import InvalidRequest, JobNotRetried, PageNotFound
 from tirgemm.events import Event
 from tirgemm.gemm import Gemm
 from tirgemm.status import ENDED, LIVE, EndedStatus, JobStatus
@@ -26,12 +26,13 @@ from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.job_values import Job, JobProgress, JobRequest, StoredEvent, WorkerRecord, priority_named
 from tirgemm.tuning_db.models import EventRow, GemmRow, JobRow, WorkerRow
 from tirgemm.tuning_db.queue.budget_shares import LIMIT, granted
-from tirgemm.tuning_db.queue.job_leases import declare_dead, expired_owners, held, require_held
+from tirgemm.tuning_db.queue.job_leases import cancel_live, declare_dead, expired_owners, held, require_held, run_ended
 from tirgemm.tuning_db.queue.job_rows import (
     MAX_REASON,
     MAX_RETRIES,
     QUEUE_ORDER,
-    add_job,
+    NewJob,
+    add_jobs,
     job_of,
     not_retried,
     require_job,
@@ -43,8 +44,6 @@ from tirgemm.tuning_db.queue.job_rows import (
 from tirgemm.tuning_db.times import Clock, iso
 
 Heartbeat = Literal["ok", "cancelled", "lost"]
-# Well below the fewest variables that a statement of any SQLite may have.
-IDS_AT_ONCE = 500
 _WORKERS_SINCE = (
     select(*WorkerRow.__table__.columns).where(WorkerRow.seen >= bindparam("since")).order_by(WorkerRow.name)
 )
@@ -78,10 +77,11 @@ class JobQueue:
         improved. ``asker`` is the API key that a new job counts against. Raises QueueFull where ``max_queued`` jobs
         wait already, QuotaExceeded where the key has used up what it may; a live job is joined all the same.
         """
-        columns = {"fallback_id": fallback_id, "key_id": asker.key_id if asker is not None else None}
+        new = NewJob(request, {"fallback_id": fallback_id, "key_id": asker.key_id if asker is not None else None})
         with self.db.write() as connection:
             now = self._now(connection)
-            job_id, created = add_job(self.db, connection, request, now, columns)
+            (job_id,), added = add_jobs(self.db, connection, [new], now)
+            created = job_id in added
             if created:
                 require_room(connection, max_queued)
             if created and asker is not None:
@@ -96,8 +96,7 @@ class JobQueue:
         """End a live job as cancelled, at once; its worker learns of it at its next heartbeat. Ended jobs stay as they
         are."""
         with self.db.write() as connection:
-            values = {"status": "cancelled", "live_key": None, "finished_at": iso(self._now(connection))}
-            connection.execute(update(JobRow).where(JobRow.id == job_id, JobRow.status.in_(LIVE)).values(values))
+            cancel_live(connection, JobRow.id == job_id, self._now(connection))
             return job_of(require_job(connection, job_id))
 
     def prioritise(self, job_id: str, priority: int) -> Job:
@@ -123,6 +122,7 @@ class JobQueue:
         ``submit`` does, where ``asker`` is the key that the job counts against.
         """
         with self.db.write() as connection:
+            now = self._now(connection)
             row = require_job(connection, job_id)
             job = job_of(row)
             # Of what was asked for, not of what a batch has granted.
@@ -137,14 +137,14 @@ class JobQueue:
                 "finished_at": None,
                 "attempts": 0,
                 "owner": None,
-                "lease_until": None,
+                "asked_at": iso(now),
                 "retries": JobRow.retries + 1,
                 "retry_reason": plain_text(reason)[:MAX_REASON] or None,
             }
             connection.execute(update(JobRow).where(JobRow.id == job_id).values(values))
             require_room(connection, max_queued)
             if asker is not None:
-                require_quota(connection, asker, self._now(connection))
+                require_quota(connection, asker, now)
             return job_of(require_job(connection, job_id))
 
     def job(self, job_id: str) -> Job | None:
@@ -163,7 +163,7 @@ class JobQueue:
     ) -> list[Job]:
         """Jobs newest first, from behind the id ``after``; only those of this status, problem, one of these devices.
 
-        Raises InvalidRequest where no job has the id ``after``.
+        Raises PageNotFound where no job has the id ``after``.
         """
         wanted = select_jobs().order_by(JobRow.seq.desc()).limit(max(limit, 0))
         if status is not None:
@@ -176,7 +176,7 @@ class JobQueue:
             if after:
                 seq = connection.execute(select(JobRow.seq).where(JobRow.id == after)).scalar()
                 if seq is None:
-                    raise InvalidRequest(f"after is {after!r}; it must be the `next` of a page before")
+                    raise PageNotFound(f"after is {after!r}; it must be the `next` of a page before")
                 wanted = wanted.where(JobRow.seq < seq)
             return [job_of(row) for row in connection.execute(wanted)]
 
@@ -214,6 +214,7 @@ class JobQueue:
                 "status": "running",
                 "owner": owner,
                 "lease_until": now + lease_s,
+                "claimed_at": now,
                 "attempts": JobRow.attempts + 1,
                 "started_at": row.started_at or iso(now),
             }
@@ -263,11 +264,11 @@ class JobQueue:
             "kernel_id": kernel_id,
             "error": None if error is None else plain_text(error),
             "live_key": None,
-            "lease_until": None,
         }
         running = (*held(job_id, owner), JobRow.status == "running")
         with self.db.write() as connection:
-            values["finished_at"] = iso(self._now(connection))
+            now = self._now(connection)
+            values |= {"finished_at": iso(now), **run_ended(now)}
             return bool(connection.execute(update(JobRow).where(*running).values(values)).rowcount)
 
     def release(self, job_id: str, owner: str) -> bool:
@@ -276,8 +277,9 @@ class JobQueue:
         False where it was cancelled or taken over.
         """
         begun = case((JobRow.status == "running", 1), else_=0)
-        values = {"status": "queued", "owner": None, "lease_until": None, "attempts": JobRow.attempts - begun}
+        values = {"status": "queued", "owner": None, "attempts": JobRow.attempts - begun}
         with self.db.write() as connection:
+            values |= run_ended(self._now(connection))
             return bool(connection.execute(update(JobRow).where(*held(job_id, owner)).values(values)).rowcount)
 
     def owners(self) -> list[str]:
@@ -329,8 +331,8 @@ class JobQueue:
         columns = (JobRow.id, JobRow.status, JobRow.fallback_id, JobRow.kernel_id, newest.label("newest_event"))
         progress: dict[str, JobProgress] = {}
         with self.db.read() as connection:
-            for first in range(0, len(job_ids), IDS_AT_ONCE):
-                wanted = select(*columns).where(JobRow.id.in_(job_ids[first : first + IDS_AT_ONCE]))
+            for part in rows.parts(job_ids):
+                wanted = select(*columns).where(JobRow.id.in_(part))
                 progress |= {
                     row.id: JobProgress(row.status, row.fallback_id, row.kernel_id, row.newest_event or 0)
                     for row in connection.execute(wanted)

@@ -247,6 +247,9 @@ class JobRow(Base):
     recorded_before: Mapped[int | None] = mapped_column(Integer)
     granted_trials: Mapped[int | None] = mapped_column(Integer)
     granted_seconds: Mapped[float | None] = mapped_column(Float(53))
+    claimed_at: Mapped[float | None] = mapped_column(Float(53))
+    spent_seconds: Mapped[float] = mapped_column(Float(53), server_default="0")
+    asked_at: Mapped[str] = mapped_column(String(32), server_default="")
 
 
 class BatchRow(Base):
@@ -254,7 +257,7 @@ class BatchRow(Base):
     one."""
 
     __tablename__ = "batches"
-    __table_args__ = (NEVER_REUSED,)
+    __table_args__ = (Index(None, "key_id", "created_at"), NEVER_REUSED)
 
     seq: Mapped[int] = mapped_column(Serial, primary_key=True)
     id: Mapped[str] = mapped_column(String(32), unique=True)
@@ -324,6 +327,7 @@ class ApiKeyRow(Base):
     live_jobs: Mapped[int | None] = mapped_column(BigInteger)
     trials_a_day: Mapped[int | None] = mapped_column(BigInteger)
     bytes_stored: Mapped[int | None] = mapped_column(BigInteger)
+    batch_problems_a_day: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class AuditRow(Base):

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
+from tirgemm.artifact.regular_file import open_regular
 from tirgemm.errors import InvalidRequest, StorageFull, StoreError
 from tirgemm.tuning.records.json_values import dump_json
 
@@ -44,7 +45,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
     """The header, then each record. InvalidRequest names the file and the line where it is no records file."""
     number = 0
     try:
-        with path.open("rb") as raw, _unpacked(raw, path) as lines:
+        with open_regular(path) as raw, _unpacked(raw, path) as lines:
             while line := lines.readline(MAX_LINE + 1):
                 number += 1
                 if len(line) > MAX_LINE:
@@ -63,7 +64,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 def sha256(path: Path) -> str:
     """What a file's records are known by once they are imported."""
     try:
-        with path.open("rb") as raw:
+        with open_regular(path) as raw:
             return hashlib.file_digest(raw, "sha256").hexdigest()
     except OSError as error:
         raise InvalidRequest(f"records file {path} cannot be read: {error.strerror}; check the name") from error

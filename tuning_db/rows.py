@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, Select, bindparam, select
 
 from tirgemm.config import Config
 from tirgemm.device import Device
+from tirgemm.errors import StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.timings import Timings
 from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
@@ -27,6 +28,16 @@ from tirgemm.tuning_db.models import (
 )
 from tirgemm.tuning_db.times import iso
 
+# Well below the fewest variables that a statement of any SQLite may have.
+IDS_AT_ONCE = 500
+T = TypeVar("T")
+
+
+def parts(values: Sequence[T], size: int = IDS_AT_ONCE) -> Iterator[Sequence[T]]:
+    """``values`` in runs of ``size``, each for one statement."""
+    for first in range(0, len(values), size):
+        yield values[first : first + size]
+
 
 @lru_cache(maxsize=4096)
 def parsed_gemm(text: str) -> Gemm:
@@ -41,22 +52,39 @@ def digest(value: Any) -> str:
 
 def gemm_id(db: Database, connection: Connection, gemm: Gemm) -> int:
     """The row number of a problem, which is added where it is new."""
-    wanted = select(GemmRow.id).where(GemmRow.text == str(gemm))
-    row_number = connection.execute(wanted).scalar()
-    if row_number is None:
-        values = {
-            "text": str(gemm),
-            "m_min": gemm.m_min,
-            "m_max": gemm.m_max,
-            "n": gemm.n,
-            "k": gemm.k,
-            "batch": gemm.batch,
-            "dtype": gemm.dtype,
-            "layout": gemm.layout,
-        }
-        connection.execute(db.insert(GemmRow).values(values).on_conflict_do_nothing())
-        row_number = connection.execute(wanted).scalar_one()
-    return row_number
+    return gemm_ids(db, connection, [gemm])[gemm]
+
+
+def gemm_ids(db: Database, connection: Connection, gemms: Collection[Gemm]) -> dict[Gemm, int]:
+    """The row numbers of problems; those that are new are added, in statements that do not grow in number with them."""
+    texts = {gemm: str(gemm) for gemm in gemms}
+    numbers = _numbers(connection, texts.values())
+    new = [_gemm_values(gemm, text) for gemm, text in texts.items() if text not in numbers]
+    if new:
+        connection.execute(db.insert(GemmRow).on_conflict_do_nothing(), new)
+        numbers |= _numbers(connection, [values["text"] for values in new])
+    return {gemm: numbers[text] for gemm, text in texts.items()}
+
+
+def _numbers(connection: Connection, texts: Iterable[str]) -> dict[str, int]:
+    return {
+        row.text: row.id
+        for part in parts(list(texts))
+        for row in connection.execute(select(GemmRow.text, GemmRow.id).where(GemmRow.text.in_(part)))
+    }
+
+
+def _gemm_values(gemm: Gemm, text: str) -> dict[str, Any]:
+    return {
+        "text": text,
+        "m_min": gemm.m_min,
+        "m_max": gemm.m_max,
+        "n": gemm.n,
+        "k": gemm.k,
+        "batch": gemm.batch,
+        "dtype": gemm.dtype,
+        "layout": gemm.layout,
+    }
 
 
 def put_device(db: Database, connection: Connection, device: Device, *, replace: bool = True) -> None:
@@ -185,8 +213,21 @@ def invariant_kernels(connection: Connection, gemm: Gemm) -> list[KernelRecord]:
     return [kernel_of(row) for row in rows]
 
 
+# What making a value of a row raises that this tirgemm has not written.
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
 def kernel_of(row: Row[Any], gemm: Gemm | None = None) -> KernelRecord:
-    """A kernel from a row of ``KERNEL_COLUMNS``, whose problem the caller may have."""
+    """A kernel from a row of ``KERNEL_COLUMNS``, whose problem the caller may have. Raises StoreError for a row that
+    makes no sense."""
+    try:
+        return _kernel(row, gemm)
+    except DAMAGE as error:
+        advice = f"delete it (tirgemm kernels delete {row.id}), or put a backup back"
+        raise StoreError(f"the row of kernel {row.id} is damaged ({error}); {advice}") from error
+
+
+def _kernel(row: Row[Any], gemm: Gemm | None) -> KernelRecord:
     certificate = None
     if row.certificate_digest is not None:
         certificate = Certificate(

@@ -192,7 +192,9 @@ class SqlStore:
         running ones too, go on without. Raises KernelPinned.
         """
         with self.db.write() as connection:
-            wanted = select(*KernelRow.__table__.columns)
+            # No more than is needed: a row that is damaged is deleted, too.
+            names = ("seq", "pinned_at", "certificate_digest", "artifact_sha256")
+            wanted = select(*(KernelRow.__table__.columns[name] for name in names))
             row = connection.execute(wanted.where(KernelRow.id == kernel_id).with_for_update()).first()
             if row is None:
                 return False

@@ -2,14 +2,14 @@
 
     python benchmarks/models/race.py --device cuda:0 --out benchmarks/results/nvidia-h200/models.json
 
-Decoders of real layer sizes with random weights, prompts of 1 to 2048 tokens. ``tirgemm`` has a kernel for each number
-of tokens, ``tirgemm_set`` for each linear one that serves all of them; both are those of shipped records, or defaults.
-``tirgemm_pdl`` has those of ``tirgemm`` with programmatic dependent launch, not certified. All of a variant are made
-first, side by side. A sample is one turn of calls divided by their number, from a synchronised start to a synchronised
-end; ours and PyTorch's turns alternate. ``error`` is the distance of our result from the one in fp32 (on a CPU in
-fp64), ``pytorch_error`` that of the worst of PyTorch's own ways of computing (cuBLAS, cuBLASLt, without sums in fp16),
-of which two may lie twice as far apart, and ours no farther; ``difference`` is that of ours from PyTorch's. A machine
-without a GPU races tiny models, eagerly.
+Hugging Face's decoders in real layer sizes with random weights, prompts of 1 to 2048 tokens. ``tirgemm`` has a kernel
+for each number of tokens, ``tirgemm_set`` for each linear one that serves all of them; both are those of shipped
+records, or defaults. ``tirgemm_pdl`` has those of ``tirgemm`` with programmatic dependent launch, not certified. All of
+a variant are made first, side by side. A sample is one turn of calls divided by their number, from a synchronised start
+to a synchronised end; ours and PyTorch's turns alternate. ``error`` is the distance of our result from the one in fp32
+(on a CPU in fp64), ``pytorch_error`` that of the worst of PyTorch's own ways of computing (cuBLAS, cuBLASLt, without
+sums in fp16), of which two may lie twice as far apart, and ours no farther; ``difference`` is that of ours from
+PyTorch's. A machine without a GPU races tiny models, eagerly.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ sys.path.insert(0, str(ROOT))
 import tirgemm  # noqa: E402 - found by the line above
 from benchmarks import command  # noqa: E402
 from benchmarks.models import agreement  # noqa: E402
-from benchmarks.models.alternation import alternating, captured  # noqa: E402
-from benchmarks.models.decoder import MOST_TOKENS, SHAPES, TINY_SHAPES, Decoder  # noqa: E402
+from benchmarks.models.decoder import MOST_TOKENS, Decoder  # noqa: E402
 from benchmarks.models.dependent_kernels import dependent_kernels  # noqa: E402
 from benchmarks.models.document import KEY, SUITE, agrees, key_of, speedup, summary  # noqa: E402
+from benchmarks.models.hugging_face import SHAPES, TINY_SHAPES, hugging_face_decoder  # noqa: E402
 from tirgemm.artifact import Kernel  # noqa: E402
 from tirgemm.bench import results  # noqa: E402
 from tirgemm.detect import device as detect_device  # noqa: E402
@@ -46,6 +46,7 @@ from tirgemm.errors import InvalidRequest  # noqa: E402
 from tirgemm.gemm import Gemm, Range  # noqa: E402
 from tirgemm.kernel_source import Arrived, KernelSource, Policy, Preparation  # noqa: E402
 from tirgemm.torch.acceleration import accelerate  # noqa: E402
+from tirgemm.torch.alternation import alternating, captured, ended  # noqa: E402
 from tirgemm.torch.kernel_table import TABLE, is_tuned  # noqa: E402
 from tirgemm.torch.linear_problems import linears_of  # noqa: E402
 from tirgemm.torch.problems import DTYPES  # noqa: E402
@@ -161,16 +162,20 @@ class ModelRace:
         """A twin of ``decoder`` whose linears run on the variant's kernels, and these by number of tokens; after the
         block no call has them."""
         twin, made = decoder.twin(), self.made[variant]
-        layers, head = (
-            accelerate(module, rows=rows, source=made, policy="tuned").gemms
+        measured = False if self.options.all_kernels else None
+        reports = [
+            accelerate(module, rows=rows, source=made, policy="tuned", measured=measured)
             for module, rows in ((twin.layers, self.rows_of(variant)), (twin.head, [1]))
-        )
+        ]
+        layers, head = (report.gemms for report in reports)
+        for said in dict.fromkeys(str(each) for report in reports for each in report.linears):
+            print(said, flush=True)
         of = {
-            tokens: [*(gemm for gemm in layers if gemm.m_min <= tokens <= gemm.m_max), *head]
+            tokens: [*(gemm.with_(m=tokens) for gemm in layers if gemm.m_min <= tokens <= gemm.m_max), *head]
             for tokens in self.options.tokens
         }
         try:
-            yield twin, {m: [made.kernels[g] for g in gemms if g in made.kernels] for m, gemms in of.items()}
+            yield twin, {m: [*filter(None, (TABLE.find(g, self.device) for g in gemms))] for m, gemms in of.items()}
         finally:
             for gemm in {*layers, *head} & made.kernels.keys():
                 TABLE.remove(made.kernels[gemm])
@@ -206,7 +211,7 @@ class ModelRace:
             graphs = {way: captured(call) for way, call in ways.items()}
             ways = {way: graph.replay for way, (graph, _) in graphs.items()}
             outputs = {way: output for way, (_, output) in graphs.items()}
-        synchronise = torch.cuda.synchronize if self.device.kind == "cuda" else _nothing
+        synchronise = torch.cuda.synchronize if self.device.kind == "cuda" else ended
         with DeviceLock(self.device.lock_key, self.options.lock_dir):
             samples = alternating(ways, self.options.turns, self.options.turn_seconds, synchronise)
         return {
@@ -218,8 +223,13 @@ class ModelRace:
         }
 
 
-def main(arguments: list[str], source: KernelSource | None = None) -> int:
-    """The command line. ``source``: where kernels come from, by default the data folder."""
+def main(
+    arguments: list[str],
+    source: KernelSource | None = None,
+    make: Callable[[str, str, torch.dtype], Decoder] = hugging_face_decoder,
+) -> int:
+    """The command line. ``source``: where kernels come from, by default the data folder. ``make`` makes the decoder
+    of a name on a device, in a dtype."""
     options = _parser().parse_args(arguments)
     device = detect_device(options.device)
     if not device.present:
@@ -232,15 +242,13 @@ def main(arguments: list[str], source: KernelSource | None = None) -> int:
         raise InvalidRequest("mode graph needs a GPU: CUDA graphs are captured there")
     if DEPENDENT in options.variants and device.kind != "cuda":
         raise InvalidRequest(f"variant {DEPENDENT} needs a GPU: a CPU has no dependent launches")
-    about = results.environment(device, ROOT, options.commit)
+    about = results.environment(device, ROOT, options.commit) | {"transformers": results.version_of("transformers")}
     document = _document(options, about)
     deadline = time.monotonic() + options.limit if options.limit is not None else None
     with torch.no_grad():
         pin(torch)
         decoders = {
-            (name, dtype): Decoder((SHAPES | TINY_SHAPES)[name], device.name, DTYPES[dtype])
-            for name in options.models
-            for dtype in options.dtypes
+            (name, dtype): make(name, device.name, DTYPES[dtype]) for name in options.models for dtype in options.dtypes
         }
         race = ModelRace(device, decoders, options, deadline)
         done = {key_of(row) for row in document["rows"]}
@@ -294,10 +302,6 @@ def _document(options: argparse.Namespace, about: dict[str, Any]) -> results.Doc
     return document | {"summary": summary(document["rows"])}
 
 
-def _nothing() -> None:
-    """A CPU's calls have ended when they return."""
-
-
 def _parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--device", default="cuda:0")
@@ -307,6 +311,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--modes", nargs="+", choices=(EAGER, GRAPH), help="on a GPU both, else eager")
     made.add_argument("--variants", nargs="+", choices=(EXACT, DEPENDENT, SET), help="on a GPU all")
     made.add_argument("--policy", choices=("tuned", "shipped", "default"), default="default", help="what may be made")
+    made.add_argument("--all-kernels", action="store_true", help="use kernels too that accelerate finds slower")
     made.add_argument("--turns", type=int, default=30, help="samples of a row")
     made.add_argument("--turn-seconds", type=float, default=0.008, help="about how long a sample takes")
     made.add_argument("--limit", type=float, default=None, help="begin no row after so many seconds")

@@ -45,6 +45,7 @@ class AccessControl:
             settings.key_live_jobs,
             settings.key_trials_a_day,
             settings.key_bytes_stored,
+            settings.key_batch_problems_a_day,
         )
         self._key_priority = settings.key_priority
         self._stopping = stopping
@@ -90,7 +91,8 @@ class AccessControl:
         assert quotas.live_jobs is not None
         assert quotas.trials_a_day is not None
         assert quotas.bytes_stored is not None
-        return Asker(key.id, quotas.live_jobs, quotas.trials_a_day, quotas.bytes_stored)
+        assert quotas.batch_problems_a_day is not None
+        return Asker(key.id, quotas.live_jobs, quotas.trials_a_day, quotas.bytes_stored, quotas.batch_problems_a_day)
 
     def require_priority(self, key: ApiKey | None, priority: int) -> None:
         """Raise PriorityRefused where ``key`` may not give a job this priority."""

@@ -30,6 +30,9 @@ def create(
     live_jobs: Annotated[int | None, typer.Option(help="How many queued and running jobs it may have.")] = None,
     trials_a_day: Annotated[int | None, typer.Option(help="Trials that its jobs may ask for within a day.")] = None,
     bytes_stored: Annotated[int | None, typer.Option(help="Bytes of artifacts that its jobs may make.")] = None,
+    batch_problems_a_day: Annotated[
+        int | None, typer.Option(help="Problems that its batches may name within a day.")
+    ] = None,
     data: Data = None,
     db: Url = None,
     as_json: Json = False,
@@ -37,7 +40,7 @@ def create(
     """Make a key and print it, this once: only its hash is kept. Quotas are the service's by default."""
     from tirgemm.tuning_db.access.api_keys import KeyTable, Quotas
 
-    quotas = Quotas(requests_per_second, live_jobs, trials_a_day, bytes_stored)
+    quotas = Quotas(requests_per_second, live_jobs, trials_a_day, bytes_stored, batch_problems_a_day)
     with open_database(data, db) as database:
         key, secret = KeyTable(database).create(name, scope, expires_days=expires_days, quotas=quotas)
 

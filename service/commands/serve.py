@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from tirgemm._collection import collect_seldom
+
 
 def serve(
     data: Annotated[Path | None, typer.Option("--data", help="Folder of the database, the blobs and the key.")] = None,
@@ -81,4 +83,5 @@ def serve(
 
 
 if __name__ == "__main__":
+    collect_seldom()
     typer.run(serve)

@@ -35,8 +35,8 @@ def prune(
     db: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Delete old kernels that are neither served, among the best, pinned nor locked, blobs that nothing names, and old
-    entries of the audit log. What was measured stays."""
+    """Delete old kernels that are neither served, among the best, pinned nor locked, blobs that nothing names, old
+    entries of the audit log and old batches that have ended. What was measured stays."""
     from tirgemm._client.lock_file import LockFile
     from tirgemm.tuning_db.upkeep.prune import prune as prune_database
 
@@ -46,9 +46,14 @@ def prune(
         pruned = prune_database(database, older_than_s=seconds, keep_best=keep_best, locked=hashes, dry_run=dry_run)
     verb = "would be deleted" if dry_run else "deleted"
     blobs = pruned.collected
-    counts = f"{len(pruned.kernels)} kernels, {pruned.audit_entries} audit entries and {blobs.blobs} blobs of no kernel"
-    words = f"{counts} ({blobs.blob_bytes} bytes) {verb}"
-    document = {"kernels": list(pruned.kernels), "audit_entries": pruned.audit_entries, "dry_run": dry_run}
+    counts = f"{len(pruned.kernels)} kernels, {pruned.audit_entries} audit entries, {pruned.batches} batches"
+    words = f"{counts} and {blobs.blobs} blobs of no kernel ({blobs.blob_bytes} bytes) {verb}"
+    document = {
+        "kernels": list(pruned.kernels),
+        "audit_entries": pruned.audit_entries,
+        "batches": pruned.batches,
+        "dry_run": dry_run,
+    }
     console.emit(as_json, document | asdict(blobs), lambda: console.out.print(words))
 
 

@@ -10,8 +10,12 @@ from typing import Annotated
 
 import typer
 
+from tirgemm._collection import collect_seldom
+
 # A worker that was told to stop may still be releasing its job when the next one is started.
 SUPERVISED_WAIT_SECONDS = 20.0
+# The exit code of one whose main thread hangs.
+HUNG = 70
 
 
 def worker(
@@ -41,7 +45,7 @@ def worker(
     """Claim jobs from the database and tune until stopped. Options not given come from TIRGEMM_* variables.
 
     Exits with 2 where there is no such database or device, another worker of this machine is on it, or a setting is
-    wrong.
+    wrong, and with 70 when it hangs.
     """
     from tirgemm.artifact.sign import Signer
     from tirgemm.errors import TirgemmError
@@ -49,6 +53,7 @@ def worker(
     from tirgemm.service.jobs.data_lock import ProcessLock
     from tirgemm.service.jobs.fleets import open_fleet, require_devices
     from tirgemm.service.jobs.process import die_with, on_termination
+    from tirgemm.service.jobs.pulse import Pulse
     from tirgemm.service.jobs.worker import Worker
     from tirgemm.service.log_lines import log_to_stderr
     from tirgemm.service.settings import Settings
@@ -87,7 +92,13 @@ def worker(
             signer = Signer.load_or_create(settings.signing_key)
             fleet = open_fleet(settings, store, signer)
             limit = Budget(settings.max_trials, settings.max_seconds)
-            runner = Worker(JobQueue(database), store, fleet, lease_s=settings.lease_seconds, limit=limit)
+
+            def new_pulse() -> Pulse:
+                return Pulse(settings.hang_seconds, lambda: os._exit(HUNG))
+
+            runner = Worker(
+                JobQueue(database), store, fleet, lease_s=settings.lease_seconds, limit=limit, new_pulse=new_pulse
+            )
             on_termination(runner.stop)
             if parent is None:
                 _announce(runner.name, [device.key for device in runner.devices], as_json=as_json)
@@ -109,6 +120,7 @@ def _announce(name: str, keys: list[str], *, as_json: bool) -> None:
 def _main() -> None:
     """Run as the supervisor runs it. Everything is closed when the command returns: the native libraries that are still
     being loaded by then take seconds to tear down, if they survive it, and nothing is left for them to do."""
+    collect_seldom()
     try:
         typer.run(worker)
     except SystemExit as ended:

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from tirgemm.gemm import Regime
-from tirgemm.service.http.documents import BudgetRequest, QueueRequest
+from tirgemm.service.http.documents import WHOLE, BudgetRequest, QueueRequest
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning_db.queue.batches import MAX_ITEMS, Batch, BatchItem, BatchStatus, ItemState
 
-Size = Annotated[StrictInt, Field(ge=1)]
+Size = Annotated[StrictInt, Field(ge=1), WHOLE]
 
 
 class BatchRequest(BaseModel):
@@ -39,7 +39,7 @@ class BatchRequest(BaseModel):
         default=BudgetRequest(), description="Of all searches together; what is not given is each search's own bound."
     )
     queue: QueueRequest = QueueRequest()
-    seed: Annotated[StrictInt, Field(ge=0, lt=2**31)] = 0
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**31), WHOLE] = 0
 
 
 class BatchItemBody(BaseModel):

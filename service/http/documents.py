@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt
 
 from tirgemm.device import Device
 from tirgemm.errors import public_detail
@@ -23,13 +23,22 @@ WindowText = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]-([01]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
+def _whole(value: object) -> object:
+    """A float without a fraction as the integer that JSON's one kind of number means by it."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# Last of an annotation, so that the bounds before it stand in the OpenAPI document.
+WHOLE = BeforeValidator(_whole)
+
+
 class BudgetRequest(BaseModel):
     """How much the search may spend at most; what is not given is the effort's own bound, see the limits in
     /v1/meta."""
 
     model_config = ConfigDict(extra="forbid")
 
-    trials: Annotated[StrictInt, Field(ge=1)] | None = Field(default=None, description="Candidates built.")
+    trials: Annotated[StrictInt, Field(ge=1), WHOLE] | None = Field(default=None, description="Candidates built.")
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = None
 
 
@@ -46,7 +55,7 @@ class QueueRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    priority: Annotated[StrictInt, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = Field(
+    priority: Annotated[StrictInt, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY), WHOLE] = Field(
         default=0, description="Higher first, then the oldest."
     )
     window: WindowText | None = Field(
@@ -74,7 +83,7 @@ class KernelRequest(BaseModel):
     )
     budget: BudgetRequest = BudgetRequest()
     queue: QueueRequest = QueueRequest()
-    seed: Annotated[StrictInt, Field(ge=0, lt=2**31)] = 0
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**31), WHOLE] = 0
     retune: StrictBool = Field(
         default=False, description="true goes on with the search, by budget.trials further candidates."
     )
@@ -291,7 +300,7 @@ class PriorityChange(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    priority: Annotated[StrictInt, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
+    priority: Annotated[StrictInt, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY), WHOLE]
 
 
 class RetryRequest(BaseModel):

@@ -19,9 +19,9 @@ PAGE = 500
 RETRY_MS = 500
 
 
-def last_event_id(header: str | None) -> int:
+def last_event_id(header: str) -> int:
     """The event to go on behind. Raises the 422 problem for what this service never gave out as an id."""
-    if header is None or header == "":
+    if not header:
         return 0
     if not (header.isascii() and header.isdigit() and len(header) <= 18):
         raise Problem(422, f"Last-Event-ID is {header[:80]!r}; it must be the id of an event", "invalid_request")

@@ -11,6 +11,7 @@ from tirgemm.device import Device
 from tirgemm.errors import StoreError, TirgemmError
 from tirgemm.service.jobs.engine import Engine, Fleet
 from tirgemm.service.jobs.job_runner import JobRunner
+from tirgemm.service.jobs.pulse import Pulse
 from tirgemm.service.jobs.worker_names import died_here, lane_name, owner_name
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning_db import JobQueue, SqlStore
@@ -41,7 +42,8 @@ class Worker:
     too, and no longer than a device is there.
 
     It is registered under its ``name``, each runner's leases under that and a number. ``limit`` bounds the share of a
-    batch's budget that one job is given.
+    batch's budget that one job is given. Where work hangs, by a pulse of ``new_pulse`` for each runner, it keeps
+    neither its lease nor this worker's place among those that are alive.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Worker:
         lease_s: float = 5.0,
         name: str = "",
         limit: Budget = LIMIT,
+        new_pulse: Callable[[], Pulse] = Pulse,
     ) -> None:
         self.name = name or owner_name()
         self._queue = queue
@@ -60,6 +63,7 @@ class Worker:
         self._fleet = fleet
         self._lease_s = lease_s
         self._limit = limit
+        self._new_pulse = new_pulse
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._changing = threading.Lock()
@@ -113,7 +117,15 @@ class Worker:
                 if engine in known or not engine.devices():
                     continue
                 name = lane_name(self.name, next(self._numbers))
-                runner = JobRunner(self._queue, self._store, engine, name, lease_s=self._lease_s, limit=self._limit)
+                runner = JobRunner(
+                    self._queue,
+                    self._store,
+                    engine,
+                    name,
+                    lease_s=self._lease_s,
+                    limit=self._limit,
+                    pulse=self._new_pulse(),
+                )
                 self._lanes.append(_Lane(engine, runner, self._run))
 
     def _start_lanes(self) -> None:
@@ -154,6 +166,9 @@ class Worker:
 
     def _stay_registered(self) -> None:
         while not self._stop.wait(min(self._lease_s / 2, 2.0)):
+            hanging = [lane for lane in list(self._lanes) if lane.thread.is_alive() and not lane.runner.pulse.check()]
+            if hanging:
+                continue
             try:
                 self._register()
             except StoreError as error:

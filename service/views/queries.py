@@ -9,15 +9,14 @@ from typing import Any
 from sqlalchemy import select
 
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest
+from tirgemm.errors import PageNotFound
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.hardware import ARCHITECTURES, named_device
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning_db import Database
-from tirgemm.tuning_db.jobs import IDS_AT_ONCE
 from tirgemm.tuning_db.models import DeviceRow, GemmRow, KernelRow
-from tirgemm.tuning_db.rows import kernel_of, select_kernels
+from tirgemm.tuning_db.rows import kernel_of, parts, select_kernels
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def kernel_ids(
         if after:
             seq = connection.execute(select(KernelRow.seq).where(KernelRow.id == after)).scalar()
             if seq is None:
-                raise InvalidRequest(f"after is {after!r}; it must be the `next` of a page before")
+                raise PageNotFound(f"after is {after!r}; it must be the `next` of a page before")
             ids = ids.where(KernelRow.seq < seq)
         return [(row.id, row.pinned_at is not None) for row in connection.execute(ids)]
 
@@ -59,10 +58,8 @@ def kernels_by_id(database: Database, ids: Sequence[str]) -> list[KernelRecord]:
     """The kernels of these ids that are there, in the order of the ids."""
     kernel_rows: list[Any] = []
     with database.read() as connection:
-        for first in range(0, len(ids), IDS_AT_ONCE):
-            kernel_rows += connection.execute(
-                select_kernels().where(KernelRow.id.in_(ids[first : first + IDS_AT_ONCE]))
-            )
+        for part in parts(ids):
+            kernel_rows += connection.execute(select_kernels().where(KernelRow.id.in_(part)))
     order = {kernel_id: at for at, kernel_id in enumerate(ids)}
     return sorted(map(kernel_of, kernel_rows), key=lambda record: order[record.id])
 

@@ -199,7 +199,7 @@ def test_a_box_shows_where_the_swizzle_puts_each_part_of_a_row() -> None:
 def test_a_box_says_its_rows_bytes_and_swizzle() -> None:
     tensor = TensorMap("a_map", "f16", (64, 128), (128,), (64, 32, 2), (1, 1, 1), swizzle=2)
     kernel = KernelLaunch("k", (tensor,), (1, 1, 1), (128, 1, 1), (1, 1, 1), 0)
-    (box,) = boxes_of(kernel)
+    (box,) = boxes_of(kernel, 64)
     assert str(box) == "64 rows of 64 elements, 128 bytes each, 64-byte swizzle"
     assert box.layout is None, "rows of 128 bytes are not what a 64-byte swizzle is for"
     assert box.to_json()["row_bytes"] == 128

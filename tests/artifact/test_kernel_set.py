@@ -199,11 +199,21 @@ def test_each_kernel_needs_a_certificate_of_its_own() -> None:
     assert joined.certificate == {"kernel_sha256": joined.kernel_sha256, "passed": True, "tests": TESTS * 3}
 
 
+def test_a_set_may_have_as_many_kernels_as_it_says_each_with_four_sources() -> None:
+    highs = (*range(1, manifests.MAX_KERNELS), 64)
+    texts = dict.fromkeys(("kernel.cu", "kernel.ptx", "module.py", "more.txt"), "text\n")
+    data = packed_set(GEMM, highs, members={i: {"sources": texts} for i in range(len(highs))})
+    assert len(read(data, TRUST).manifest.members) == manifests.MAX_KERNELS
+
+
 @pytest.mark.parametrize(
     ("highs", "words"),
     [
-        ((64,), "a set has 2 to 8 kernels, not 1"),
-        ((*range(1, 9), 64), "a set has 2 to 8 kernels, not 9"),
+        ((64,), f"a set has 2 to {manifests.MAX_KERNELS} kernels, not 1"),
+        (
+            (*range(1, 1 + manifests.MAX_KERNELS), 64),
+            f"a set has 2 to {manifests.MAX_KERNELS} kernels, not {1 + manifests.MAX_KERNELS}",
+        ),
         ((1, 17, 63), "the last kernel ends at m = 63, the problem at 64"),
     ],
 )

@@ -119,11 +119,11 @@ def test_cluster_and_dependent_launch_are_attributes_and_large_ones_are_asked_fo
 
 
 def test_tensor_maps_are_encoded_at_the_call_over_tensors_and_workspaces(cuda: FakeCuda) -> None:
-    over_a = TensorMap("a", "f16", (40, M), (80,), (32, 64), (1, 1), 0, 3, 2, 0)
+    over_a = TensorMap("a", "f16", (40, M), (80,), (32, minimum(64, M)), (1, 1), 0, 3, 2, 0)
     over_w = TensorMap("w", "f32", (24, M, 2), (96, M * 96), (24, 64, 1), (1, 1, 1), 0, 0, 0, 1)
     kernel = KernelLaunch("main__mpm", (over_a, Pointer("d"), over_w), (1, 1, 1), (128, 1, 1))
     launch = launch_of(kernel, workspaces=(Workspace("w", M * 192),))
-    _, events = cuda.run(code(launch, "call(57); call(58)"))
+    _, events = cuda.run(code(launch, "call(57); call(99)"))
     allocated = named(events, "cuMemAllocAsync")[0]["address"]
     first, second, third, _ = named(events, "cuTensorMapEncodeTiled")
     assert first | {"map": 0} == {
@@ -133,7 +133,7 @@ def test_tensor_maps_are_encoded_at_the_call_over_tensors_and_workspaces(cuda: F
         "address": 0x1000000,
         "dims": [40, 57],
         "strides": [80],
-        "box": [32, 64],
+        "box": [32, 57],
         "element_strides": [1, 1],
         "modes": [0, 3, 2, 0],
     }
@@ -143,7 +143,7 @@ def test_tensor_maps_are_encoded_at_the_call_over_tensors_and_workspaces(cuda: F
         [24, 57, 2],
         [96, 5472],
     )
-    assert third["dims"] == [40, 58]
+    assert (third["dims"], third["box"]) == ([40, 99], [32, 64])
     assert launches(events)[0]["params"] == [f"map {first['map']}", 0x3000000, f"map {second['map']}"]
 
 

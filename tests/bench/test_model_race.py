@@ -11,6 +11,7 @@ from benchmarks import check
 from benchmarks.history import History
 from benchmarks.models import document as models
 from tests.helpers.sample_source import SampleSource
+from tirgemm.bench import results
 from tirgemm.bench.results import load, write
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
@@ -21,11 +22,18 @@ pytestmark = pytest.mark.torch
 MODELS = ["mixtral-attention-tiny", "qwen-tiny"]
 
 
-def race(tmp_path: Path, *more: str, source: Any = None) -> int:
+def small(name: str, place: str, dtype: Any) -> Any:
+    """In place of Hugging Face's decoder of that name."""
+    from tests.torch.small_decoder import small_decoder
+
+    return small_decoder(24 if name == "qwen-tiny" else 0, place, dtype)
+
+
+def race(tmp_path: Path, *more: str, source: Any = None, make: Any = small) -> int:
     from benchmarks.models.race import main
 
     options = ["--device", "cpu", "--tokens", "1", "3", "--turns", "3", "--turn-seconds", "0.001", *more]
-    return main([*options, "--lock-dir", str(tmp_path), "--out", str(tmp_path / models.FILE)], source)
+    return main([*options, "--lock-dir", str(tmp_path), "--out", str(tmp_path / models.FILE)], source, make)
 
 
 def rows_of(path: Path) -> list[Any]:
@@ -76,7 +84,7 @@ def test_resuming_keeps_rows_and_adds_what_is_missing(raced: Path, tmp_path: Pat
 def test_linears_without_a_kernel_are_pytorchs(tmp_path: Path) -> None:
     source = SampleSource(fails=True)
     assert race(tmp_path, "--models", MODELS[1], "--tokens", "2", "--variants", "tirgemm", source=source) == 0
-    assert Gemm.parse("2x32x32:f32:nt:bias") in source.asked
+    assert Gemm.parse("2x96x32:f32:nt:bias") in source.asked
     (row,) = rows_of(tmp_path / models.FILE)
     assert (row["difference"], row["kernels"]) == (0, {})
 
@@ -118,3 +126,33 @@ def test_the_table_has_medians_and_speedups(raced: Path, tmp_path: Path) -> None
 def test_what_cannot_be_raced_is_refused(more: list[str], says: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=says):
         race(tmp_path, *more)
+
+
+def test_hugging_faces_models_race(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="transformers, which no extra brings, is not installed")
+    from benchmarks.models.hugging_face import hugging_face_decoder
+
+    source = SampleSource(fails=False)
+    options = ["--models", "llama-tiny", MODELS[0], "--tokens", "2", "--variants", "tirgemm"]
+    assert race(tmp_path, *options, source=source, make=hugging_face_decoder) == 0
+    # q and o, k and v, gate and up, down, the head of one token; q and o, k and v of attention are the same.
+    assert sorted(map(str, source.asked)) == [
+        *("1x40x32:f32:nt", "2x16x32:f32:nt", "2x32x32:f32:nt", "2x32x48:f32:nt", "2x48x32:f32:nt"),
+    ]
+    rows = rows_of(tmp_path / models.FILE)
+    assert [row["kernels"] for row in rows] == [{"default": 5}, {"default": 2}]
+    assert all(0 < row["difference"] < 1e-5 for row in rows), "not PyTorch's own kernels"
+    assert load(tmp_path / models.FILE)["environment"]["transformers"] == results.version_of("transformers")
+
+
+@pytest.mark.parametrize("installed", [None, "4.52.4"])
+def test_without_transformers_the_race_says_what_it_needs(
+    installed: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks.models.hugging_face import hugging_face_decoder
+
+    monkeypatch.setattr(results, "version_of", lambda _: installed)
+    with pytest.raises(
+        InvalidRequest, match=r"transformers 4\.53 or newer, and (none|4\.52\.4) is installed: pip install"
+    ):
+        race(tmp_path, make=hugging_face_decoder)

@@ -141,6 +141,8 @@ def test_events_that_come_a_byte_at_a_time_end_with_the_wait(tmp_path: Path, dat
             return [answer(json.dumps(fake.pending({})[1]).encode(), status="202 Accepted")]
         if path.startswith("/v1/artifacts/"):
             return [answer(fake.blobs[path.rpartition("/")[2]])]
+        if path == "/v1/revocations":
+            return [answer(b"{}", status="404 Not Found")]
         document = fake.job() if path.startswith("/v1/jobs/") else fake.kernels["fa11"]
         return [answer(json.dumps(document).encode())]
 

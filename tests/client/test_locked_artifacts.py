@@ -152,7 +152,8 @@ def test_the_locked_kernel_comes_from_the_service_then_from_the_cache(fake: Fake
     kernel = client(fake, tmp_path).locked_kernel(lock, "qkv")
     tensors, product = operands(GEMM)
     assert np.array_equal(kernel(tensors["a"], tensors["b"]), product)
-    assert {request.url.path for request in fake.requests} == {f"/v1/artifacts/{lock.kernels['qkv'].artifact_sha256}"}
+    path = f"/v1/artifacts/{lock.kernels['qkv'].artifact_sha256}"
+    assert {request.url.path for request in fake.requests} == {path, "/v1/revocations"}
     fake.requests.clear()
     client(fake, tmp_path, offline=True).locked_kernel(lock, str(GEMM))
     assert fake.requests == []

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.storage.databases import PostgresDatabases, opened
-from tests.contract.storage.postgres_server import find_programs, running
 from tirgemm.tuning_db import Database
+from verification.service.postgres_server import find_programs, running
 
 
 @pytest.fixture(scope="session")

@@ -159,12 +159,29 @@ def test_tensor_maps_say_how_each_layout_lies() -> None:
     )
     few = load_map(cut("1..9x520x264:f16:nt", tile_m=64), "a")
     assert [evaluate(d, 5) for d in few.dims] == [264, 5]
-    assert few.box == (64, 16)
+    assert (few.box_at(5), few.box_at(9)) == ((64, 8), (64, 16))
     d = store_map(cut("1000x520x264:f16:nt", tile_n=96))
     assert (d.dims, d.box, d.swizzle) == ((520, 1000), (64, 64), 3)
     swapped = cut("100x520x264:f16:nt", swap=1, tile_n=104)
     assert (load_map(swapped, "a").box, load_map(swapped, "b").box) == ((64, 104), (64, 128))
     assert store_map(swapped).box == (64, 8)
+
+
+def test_a_range_loads_no_rows_beyond_m_but_whole_boxes_where_blocks_share_them_or_m_is_never_so_small() -> None:
+    few = cut("1..64x520x264:f16:nt", tile_n=64, tile_k=64, swap=1)
+    assert [evaluate(few.loads.rows_loaded("a"), m) for m in (1, 8, 9, 33, 64)] == [8, 8, 16, 40, 64]
+    assert [evaluate(few.loads.tma_bytes, m) - 128 * evaluate(few.loads.rows_loaded("a"), m) for m in (1, 64)] == [
+        few.left.nbytes
+    ] * 2
+    assert few.loads.rows_loaded("b") == 128
+    for text, changes in (
+        ("57..64x520x264:f16:nt", {"tile_n": 64, "swap": 1}),
+        ("1..64x520x264:f16:tn", {"tile_n": 64, "swap": 1}),
+        ("1..300x520x264:f16:nt", {"tile_n": 64, "swap": 1, "cluster_m": 2}),
+    ):
+        whole = cut(text, **changes)
+        assert whole.loads.rows_loaded("a") == whole.right.rows_loaded
+        assert whole.loads.tma_bytes == whole.memory.stage_bytes
 
 
 def test_rows_of_a_that_are_not_loaded_are_inside_shared_memory() -> None:

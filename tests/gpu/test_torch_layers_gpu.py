@@ -249,7 +249,7 @@ def test_a_model_is_accelerated_and_undone(register: Any, by_pytorch: list[Any])
     x = torch.randn(5, K, device="cuda", dtype=torch.float16)
     wanted = model(x)
     by_pytorch.clear()
-    report = accelerate(model, rows=Range(1, 64), policy="tuned")
+    report = accelerate(model, rows=Range(1, 64), policy="tuned", measured=False)
     assert [linear.replaced for linear in report.linears] == [True, False]
     assert torch.allclose(model(x), wanted, atol=1e-2, rtol=1e-2)
     assert by_pytorch == [(5, N)]
@@ -257,6 +257,25 @@ def test_a_model_is_accelerated_and_undone(register: Any, by_pytorch: list[Any])
     assert model.cpu()(x.cpu().half()).device.type == "cpu"
     report.undo()
     assert torch.equal(model.cuda()(x), wanted)
+
+
+def test_kernels_are_raced_against_pytorch_as_a_model_is_accelerated(register: Any, by_pytorch: list[Any]) -> None:
+    from tirgemm.torch import accelerate
+    from tirgemm.torch.kernel_table import TABLE
+
+    kernel = loaded(artifact(f"1..64x{N}x{K}:f16:nt:bias"))
+    register(kernel)
+    model = torch.nn.Sequential(torch.nn.Linear(K, N), torch.nn.Linear(K, N)).half().cuda()
+    x = torch.randn(33, K, device="cuda", dtype=torch.float16)
+    wanted = torch.nn.functional.linear(x, model[0].weight, model[0].bias)
+    report = accelerate(model, rows=Range(1, 64), policy="tuned")
+    left = TABLE.left(kernel.gemm, kernel.device)
+    assert all(ratio > 1 for ratio in left.values())
+    served = TABLE.find(kernel.gemm.with_(m=33), kernel.device)
+    assert (served is None) == any(rows.low <= 33 <= rows.high for rows in left)
+    by_pytorch.clear()
+    assert torch.allclose(model[0](x), wanted, atol=1e-2, rtol=1e-2)
+    assert len(by_pytorch) == (served is None), str(report)
 
 
 def test_products_are_routed_and_gradients_are_pytorchs(register: Any) -> None:

@@ -16,7 +16,7 @@ _TYPES = {number: name for name, number in lt.DATA_TYPE.items()}
 _WIDTHS = {
     "MatmulDesc": {3: 4, 4: 4, 7: 4, 8: 8},
     "MatrixLayout": {5: 4, 6: 8},
-    "MatmulPreference": {1: 8, 5: 4, 6: 4, 7: 4, 8: 4},
+    "MatmulPreference": {1: 8, 3: 4, 5: 4, 6: 4, 7: 4, 8: 4},
 }
 
 

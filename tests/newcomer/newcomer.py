@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
+from tests.helpers.frugal_libraries import FRUGAL
 from tests.newcomer.pages import Block, blocks
 from tests.newcomer.sessions import COLUMNS, Interpreter, Ran, Shell
 
@@ -61,8 +62,13 @@ class Newcomer:
     installed: set[str] = field(default_factory=set)
 
     def environment(self) -> dict[str, str]:
-        """What a fresh login has: nothing of the caller's but where programs and packages come from."""
-        kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.endswith("_PROXY")}
+        """What a fresh login has: nothing of the caller's but where programs and packages come from, and, in the tests,
+        what makes libraries frugal."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith("PIP_") or name.endswith("_PROXY") or name in FRUGAL
+        }
         path = os.pathsep.join([*(str(folder) for folder in self.path), _system_path()])
         temporary = self.home / "tmp"  # where the device locks lie, which a page removes
         temporary.mkdir(exist_ok=True)

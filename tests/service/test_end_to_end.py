@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.service.processes import Serve
 from tirgemm.artifact import Trust, load
 from tirgemm.client import Client
 from tirgemm.errors import UntrustedArtifact
 from tirgemm.gemm import Gemm
+from verification.service.processes import Serve
 
 GEMM = "37x29x41:f16:nt:alpha:bias:act=relu"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.service.support import CPU, ODD, Service, kernel_record, serving
+from tests.service.support import AUTHORITIES, CPU, ODD, Service, kernel_record, serving
 from tirgemm.gemm import Gemm
 from tirgemm.service.server import limited_protocol
 from tirgemm.service.server.limited_protocol import LimitedProtocol
@@ -137,7 +137,7 @@ def test_one_connection_more_than_the_limit_is_refused_and_a_free_one_is_taken_a
             with connect(small) as one_more:
                 assert check_problem(one_more, 503, "too_many_connections")["retry-after"] == "1"
         held.pop().close()
-        with httpx.Client(base_url=small.url, timeout=20) as http:
+        with httpx.Client(base_url=small.url, timeout=20, verify=AUTHORITIES) as http:
             statuses = {http.get("/healthz").status_code for _ in range(1)}
             while statuses == {503}:
                 statuses = {http.get("/healthz").status_code}

@@ -10,7 +10,6 @@ import pytest
 
 import tirgemm
 from tests.helpers.artifact_samples import CONFIG, certified, operands
-from tests.service.processes import Serve
 from tests.service.support import CPU
 from tirgemm import Client, Gemm
 from tirgemm.artifact.known_servers import KnownServers
@@ -18,6 +17,7 @@ from tirgemm.service import cli
 from tirgemm.timings import Timing, Timings
 from tirgemm.tuning.records import Certificate, KernelRecord
 from tirgemm.tuning_db import data_folder
+from verification.service.processes import Serve
 
 SHAPE = Gemm.parse("33x17x19:f32:nt")
 

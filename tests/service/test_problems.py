@@ -14,6 +14,8 @@ import httpx
 import pytest
 
 from tests.service.support import CPU, Service, serving
+from tirgemm.artifact.revocations import RevocationList
+from tirgemm.artifact.signing_keys import LIST_FILE, SigningKeys
 from tirgemm.service.http.body_limit import BodyLimit
 from tirgemm.service.http.problems import MEDIA_TYPE
 from tirgemm.service.settings import MAX_BODY_BYTES
@@ -54,6 +56,18 @@ def test_a_body_that_is_not_json_is_400(shared: Service, body: bytes) -> None:
         check(response, 422, "invalid_request")
     else:
         check(response, 400, "invalid_json")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"gemm": "7x5x3", "gemm": "7x5x9"}', b'{"gemm": {"m": 7, "n": 5, "k": 3, "\\u006b": 9}}'],
+    ids=["plain", "nested and escaped"],
+)
+def test_a_member_that_is_there_twice_is_400(shared: Service, body: bytes) -> None:
+    for path in ("/v1/kernels", "/v1/batches"):
+        answer = shared.http.post(path, content=body, headers={"Content-Type": "application/json"})
+        assert "twice" in check(answer, 400)["detail"]
+    assert shared.queue.jobs() == []
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", None])
@@ -152,7 +166,7 @@ def test_bad_input_is_422_with_the_reason(shared: Service, body: Any, code: str,
 
 @pytest.mark.parametrize(
     "query",
-    ["limit=0", "limit=1001", "limit=x", "after=zz", "after=00ff", "regime=fast", "gemm=0x1x1", "gemm=" + "1" * 600],
+    ["limit=0", "limit=1001", "limit=x", "after=zz", "regime=fast", "gemm=0x1x1", "gemm=" + "1" * 600],
 )
 def test_bad_filters_are_422(shared: Service, query: str) -> None:
     check(shared.http.get(f"/v1/kernels?{query}"), 422)
@@ -215,6 +229,7 @@ def test_openapi_describes_every_error_as_a_problem(shared: Service) -> None:
         "/v1/jobs/{job_id}/retry",
         "/v1/artifacts/{sha256}",
         "/v1/keys",
+        "/v1/revocations",
         "/v1/meta",
         "/healthz",
         "/readyz",
@@ -284,6 +299,26 @@ def test_meta_and_keys_say_what_there_is(shared: Service) -> None:
     keys = shared.http.get("/v1/keys").json()["keys"]
     assert keys == [{"algorithm": "ed25519", "key": shared.state.public_key}]
     assert meta["signer"] == shared.state.public_key
+
+
+def test_revocations_are_served_as_signed_with_a_tag_and_keys_follow(tmp_path: Path) -> None:
+    with serving(tmp_path, worker=False) as service:
+        check(service.http.get("/v1/revocations"), 404, "no_revocations")
+        signing = SigningKeys(tmp_path)
+        signing.rotate()
+        service.state.public_key = signing.current.public
+        answer = service.http.get("/v1/revocations")
+        shown = RevocationList.read(answer.content, signing.public)
+        assert shown == signing.listed
+        assert answer.content == (tmp_path / LIST_FILE).read_bytes()
+        tag = answer.headers["etag"]
+        assert service.http.get("/v1/revocations", headers={"If-None-Match": tag}).status_code == 304
+        assert [entry["key"] for entry in service.http.get("/v1/keys").json()["keys"]] == list(signing.public)
+        former = signing.former[0].public
+        signing.revoke(former, "it leaked")
+        answer = service.http.get("/v1/revocations", headers={"If-None-Match": tag})
+        assert RevocationList.read(answer.content, signing.public).revoked == {former: "it leaked"}
+        assert [entry["key"] for entry in service.http.get("/v1/keys").json()["keys"]] == [signing.current.public]
 
 
 async def _never(_message: Any = None) -> Any:

@@ -16,8 +16,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.service.processes import Serve, alive, command, descendants
 from tirgemm.service.commands.serve import serve
+from verification.service.processes import Serve, alive, command, descendants
 
 
 def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
@@ -124,7 +124,8 @@ def test_server_and_worker_live_and_die_together(tmp_path: Path) -> None:
         worker = server.worker_pid()
         os.kill(worker, signal.SIGKILL)
         until(lambda: server.worker_pid() not in (0, worker))
-        until(lambda: f":{server.worker_pid()}:" in str(httpx.get(f"{server.url}/v1/meta").json()["workers"]))
+        with httpx.Client(base_url=server.url) as http:
+            until(lambda: f":{server.worker_pid()}:" in str(http.get("/v1/meta").json()["workers"]))
         assert httpx.get(f"{server.url}/readyz").json()["workers"] == 1, "the dead worker is forgotten"
         children = descendants(server.process.pid)
         assert children

@@ -13,8 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.service.processes import Serve, alive
+from tests.service.support import AUTHORITIES
 from tirgemm.service.jobs.supervisor import Supervisor
+from verification.service.processes import Serve, alive
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -77,8 +78,8 @@ def test_one_that_starts_is_unjudged_or_comes_back_is_left_alone(answers: list[b
 def test_a_frozen_worker_of_a_real_service_is_replaced(tmp_path: Path) -> None:
     with Serve(tmp_path, "--lease-seconds", "0.5") as server:
         first = server.worker_pid()
-        until(lambda: httpx.get(f"{server.url}/readyz").status_code == 200)
+        until(lambda: httpx.get(f"{server.url}/readyz", verify=AUTHORITIES).status_code == 200)
         os.kill(first, signal.SIGSTOP)
         until(lambda: server.worker_pid() not in (0, first), 30)
-        until(lambda: httpx.get(f"{server.url}/readyz").status_code == 200, 30)
+        until(lambda: httpx.get(f"{server.url}/readyz", verify=AUTHORITIES).status_code == 200, 30)
         assert "hangs" in server.log.read_text()

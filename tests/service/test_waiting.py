@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.service.support import CPU, ODD, Service, kernel_record, read_events, serving
+from tests.service.support import AUTHORITIES, CPU, ODD, Service, kernel_record, read_events, serving
 from tirgemm.events import BatchProposed
 from tirgemm.gemm import Gemm
 from tirgemm.tuning_db import JobRequest
@@ -63,7 +63,7 @@ def test_what_a_starting_worker_could_do_waits_for_it_without_holding_anybody_up
         answers: list[int] = []
 
         def ask(m: int) -> None:
-            with httpx.Client(base_url=service.url, timeout=30) as http:
+            with httpx.Client(base_url=service.url, timeout=30, verify=AUTHORITIES) as http:
                 answers.append(http.post("/v1/kernels", json={"gemm": f"{m}x67x31"}).status_code)
 
         threads = [threading.Thread(target=ask, args=(m,)) for m in range(200, 264)]
@@ -103,7 +103,7 @@ def test_many_listeners_cost_the_database_what_one_does(service: Service, monkey
     heard: list[list[str]] = []
 
     def listen() -> None:
-        with httpx.Client(base_url=service.url, timeout=30) as http:
+        with httpx.Client(base_url=service.url, timeout=30, verify=AUTHORITIES) as http:
             heard.append([kind for _, kind, _ in read_events(http, job_id)])
 
     threads = [threading.Thread(target=listen) for _ in range(50)]
@@ -134,7 +134,7 @@ def test_a_listener_that_comes_later_or_is_far_behind_misses_nothing(
     heard: dict[int, list[int]] = {}
 
     def listen(name: int) -> None:
-        with httpx.Client(base_url=service.url, timeout=30) as http:
+        with httpx.Client(base_url=service.url, timeout=30, verify=AUTHORITIES) as http:
             heard[name] = [data["trials"] for _, kind, data in read_events(http, job_id) if kind == "batch"]
 
     def followed_by(count: int) -> bool:
@@ -157,7 +157,7 @@ def test_a_listener_that_comes_later_or_is_far_behind_misses_nothing(
 def test_a_closed_connection_is_waited_for_no_longer(service: Service, path: str) -> None:
     with service.worker():
         job_id = service.post(headers=NO_WAIT).json()["job"]["id"]
-        with httpx.Client(base_url=service.url, timeout=30) as http:
+        with httpx.Client(base_url=service.url, timeout=30, verify=AUTHORITIES) as http:
             if path == "events":
                 with http.stream("GET", f"/v1/jobs/{job_id}/events"):
                     until(lambda: service.state.watch.followers == 1)

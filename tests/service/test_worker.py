@@ -21,6 +21,7 @@ from tirgemm.service.http.state import open_database
 from tirgemm.service.jobs.data_lock import ProcessLock
 from tirgemm.service.jobs.job_runner import JobRunner
 from tirgemm.service.jobs.lease import Lease
+from tirgemm.service.jobs.pulse import Pulse
 from tirgemm.service.jobs.worker import Worker
 from tirgemm.service.jobs.worker_names import died_here, lane_name, owner_name
 from tirgemm.service.settings import Settings
@@ -426,7 +427,7 @@ def test_no_job_of_a_batch_is_given_more_than_the_limit_of_its_worker(
 def test_a_lease_outlives_its_length_while_it_is_held_and_tells_a_cancellation(queue: JobQueue) -> None:
     job_id = submit(queue)
     assert queue.claim("me:1:0", [CPU.key], 0.5)
-    with Lease(queue, job_id, "me:1:0", 0.5) as lease:
+    with Lease(queue, job_id, "me:1:0", 0.5, Pulse()) as lease:
         time.sleep(0.8)
         assert queue.claim("other:1:0", [CPU.key], 0.5) is None
         assert not lease.cancel.is_set()

@@ -12,6 +12,7 @@ import pytest
 from tests.helpers.artifact_samples import SIGNER, TRUST
 from tests.helpers.sample_source import SampleSource
 from tests.torch.restored_table import restored_table
+from tests.torch.watched_kernel import watch
 from tirgemm.artifact import Kernel, load, pack
 from tirgemm.detect import device
 from tirgemm.families import family_named
@@ -70,10 +71,10 @@ def x86_kernel(gemm: Gemm) -> Kernel:
 
 
 def test_the_logits_of_a_prompt_have_the_same_bits_alone_and_within_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks.models.decoder import Decoder, DecoderShape
+    from tests.torch.small_decoder import small_decoder
     from tirgemm.torch import accelerate
 
-    decoder = Decoder(DecoderShape(32, 32, heads=4, kv_heads=4, vocabulary=32, layers=2), "cpu", torch.float32)
+    decoder = small_decoder(32, "cpu", torch.float32)
     for module in (decoder.layers, decoder.head):
         report = accelerate(module, rows=[5, Range(1, 64)], source=X86Kernels(), invariant=True)
         assert all(linear.replaced for linear in report.linears)
@@ -107,16 +108,15 @@ def test_a_layer_without_an_invariant_kernel_stays_pytorchs_and_is_listed(table:
     assert layer.__dict__.keys() == torch.nn.Linear(1, 1).__dict__.keys()
 
 
-def test_no_free_kernel_computes_an_invariant_call(table: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_free_kernel_computes_an_invariant_call(
+    table: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tirgemm.torch import Linear, linear
 
     source, layer = SampleSource(), Linear(19, 23, invariant=True)
     ran: list[str] = []
     for gemm in (FREE, INVARIANT):
-        kernel = source.kernel(gemm, "tuned")
-        raw = kernel.raw
-        kernel.raw = lambda *given, raw=raw, gemm=gemm: (ran.append(str(gemm)), raw(*given))[1]
-        table.add(kernel)
+        table.add(watch(source.kernel(gemm, "tuned"), lambda _, gemm=gemm: ran.append(str(gemm)), monkeypatch))
     x = torch.randn(5, 19)
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
     with caplog.at_level(logging.WARNING, "tirgemm.torch"):

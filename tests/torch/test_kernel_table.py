@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.artifact_samples import TRUST, certified, cpu, kernel
+from tests.torch.watched_kernel import watch
 from tirgemm.artifact import Kernel, load
 from tirgemm.errors import DeviceUnavailable, InvalidRequest
 from tirgemm.gemm import Gemm, Range
@@ -106,7 +107,9 @@ def registered() -> Iterator[list[Kernel]]:
         TABLE.remove(each)
 
 
-def test_calls_choose_anew_when_a_kernel_comes_or_goes(registered: list[Kernel]) -> None:
+def test_calls_choose_anew_when_a_kernel_comes_or_goes(
+    registered: list[Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tirgemm.torch import linear, matmul, register
     from tirgemm.torch.kernel_table import TABLE
 
@@ -114,9 +117,7 @@ def test_calls_choose_anew_when_a_kernel_comes_or_goes(registered: list[Kernel])
     wanted, calls = torch.nn.functional.linear(x, weight), []
 
     def counted(name: str, gemm: Gemm) -> Kernel:
-        made = kernel(gemm)
-        real = made.raw
-        made.raw = lambda *given: (calls.append(name), real(*given))[1]
+        made = watch(kernel(gemm), lambda _: calls.append(name), monkeypatch)
         registered.append(made)
         register(made)
         return made

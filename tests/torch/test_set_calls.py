@@ -10,6 +10,7 @@ import pytest
 from tests.helpers.artifact_samples import TRUST, packed_set
 from tests.helpers.sample_source import SampleSource
 from tests.torch.restored_table import restored_table
+from tests.torch.watched_kernel import watch
 from tirgemm.artifact import Kernel, load
 from tirgemm.gemm import Gemm, Range
 
@@ -98,7 +99,7 @@ def test_accelerate_takes_one_set_for_all_rows(by_pytorch: list[int]) -> None:
     assert by_pytorch == []
 
 
-def test_one_graph_serves_every_member_and_kernels_that_come_later() -> None:
+def test_one_graph_serves_every_member_and_kernels_that_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
 
     from tirgemm.torch import Linear, register
@@ -111,9 +112,7 @@ def test_one_graph_serves_every_member_and_kernels_that_come_later() -> None:
     compiled = torch.compile(lambda x: layer(x) + 1, dynamic=True, fullgraph=True, backend=counter)
     for kernel in (None, kernel_set(WIDE), kernel_set(WIDE)):
         if kernel is not None:
-            raw = kernel.raw
-            kernel.raw = lambda x, *more, raw=raw: (ran.append(len(x)), raw(x, *more))[1]
-            register(kernel)
+            register(watch(kernel, lambda x: ran.append(len(x)), monkeypatch))
         for m in SIZES:
             x = integers(m, K)
             assert torch.equal(compiled(x), x @ layer.weight.t() + layer.bias + 1)

@@ -33,6 +33,11 @@ def build(gemm, config, device):
     if what == "segfault":
         print("about to read address 0", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGSEGV)
+    if what == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what.startswith("/") and not os.path.exists(what):
+        open(what, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
     if what == "hang":
         time.sleep(600)
     if what == "refuse":
@@ -78,6 +83,14 @@ def test_a_crashing_build_names_its_signal_and_the_next_one_works(pool: BuildPoo
     with pytest.raises(BuildFailed, match=r"build process died: signal 11 \(SIGSEGV\).*about to read address 0"):
         crash.result(20)
     assert after.result(20)[0] == "after"
+
+
+def test_a_build_whose_process_is_killed_is_built_once_more(pool: BuildPool, tmp_path: Path) -> None:
+    once, always = pool.submit(GEMM, config(str(tmp_path / "killed"))), pool.submit(GEMM, config("killed"))
+    assert once.result(20)[0] == str(tmp_path / "killed")
+    with pytest.raises(BuildFailed, match=r"build process died: signal 9 \(SIGKILL\)"):
+        always.result(20)
+    assert pool.submit(GEMM, config("after")).result(20)[0] == "after"
 
 
 def test_a_hanging_build_is_killed_at_its_time_and_the_next_one_works(pool: BuildPool) -> None:
@@ -231,6 +244,19 @@ def test_processes_outlive_a_device_that_shares_them(shared: BuildProcesses) -> 
     shared.close()
     with pytest.raises(BuildFailed, match="closed"):
         staying.submit(GEMM, config("late"))
+
+
+def test_a_process_is_started_only_for_a_build_that_finds_none_idle(locks: Path, pool: BuildPool) -> None:
+    assert pool.processes == 1  # the fixture has planted the builder
+    with BuildPool(DEVICE, 2, lock_dir=locks, timeout_s=1.0, builder="planted_builder:build") as two:
+        two.warm()
+        first = {two.submit(GEMM, config(what)).result(20)[3] for what in "abc"}
+        hanging = two.submit(GEMM, config("hang"))
+        second = two.submit(GEMM, config("d")).result(20)[3]
+        assert len(first) == 1
+        assert second not in first
+        with pytest.raises(BuildFailed):
+            hanging.result(20)
 
 
 PARENT = """

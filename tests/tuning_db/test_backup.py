@@ -15,6 +15,7 @@ from tests.contract.storage.databases import candidate, config, kernel
 from tests.helpers.command_line import own_folders, runner
 from tirgemm._user_folders import SIGNING_KEY
 from tirgemm.artifact import Signer
+from tirgemm.artifact.signing_keys import SigningKeys
 from tirgemm.errors import InvalidRequest, SchemaTooNew, StoreError
 from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db.upkeep import backup as backups
@@ -76,6 +77,21 @@ def test_a_lost_artifact_is_told_and_the_rest_is_backed_up(tmp_path: Path) -> No
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert restore(tmp_path / "backup", tmp_path / "restored").signing_key
     assert (tmp_path / "restored" / SIGNING_KEY).read_bytes() == (tmp_path / "data" / SIGNING_KEY).read_bytes()
+
+
+def test_former_keys_and_what_is_revoked_go_with_the_key(tmp_path: Path) -> None:
+    filled(tmp_path / "data")
+    keys = SigningKeys(tmp_path / "data")
+    keys.rotate()
+    keys.revoke("0" * 64, "wrong")
+    with Database.embedded(tmp_path / "data") as database:
+        backup(database, tmp_path / "backup", with_key=True)
+        backup(database, tmp_path / "open")
+    restore(tmp_path / "backup", tmp_path / "restored")
+    restored = SigningKeys(tmp_path / "restored")
+    assert (restored.public, restored.listed) == (keys.public, keys.listed)
+    assert not list((tmp_path / "open").glob("signing*"))
+    assert not (tmp_path / "open" / "revocations.json").exists()
 
 
 def test_nothing_is_overwritten_unless_that_is_said(tmp_path: Path) -> None:
@@ -194,6 +210,7 @@ def test_the_commands_back_up_restore_and_prune(
         code, _, err = call("restore", "saved", "--data", "other", "--replace")
         assert (code, "in use" in err) == (1, True)
     code, out, _ = call("prune", "--older-than", "90d", "--keep-best", 3, "--dry-run")
-    assert (code, out) == (0, "0 kernels, 0 audit entries and 0 blobs of no kernel (0 bytes) would be deleted\n")
+    words = "0 kernels, 0 audit entries, 0 batches and 0 blobs of no kernel (0 bytes) would be deleted\n"
+    assert (code, out) == (0, words)
     code, _, err = call("prune", "--older-than", "a while")
     assert (code, "as 90d" in err) == (2, True)

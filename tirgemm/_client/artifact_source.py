@@ -14,7 +14,8 @@ from tirgemm._client.lock_file import LockedKernel
 from tirgemm._client.requested_kernel import RequestedKernel
 from tirgemm._client.server_trust import ServerTrust
 from tirgemm.artifact import Manifest
-from tirgemm.errors import InvalidRequest, NotCached, ServiceUnreachable, UntrustedArtifact
+from tirgemm.artifact.regular_file import read_regular
+from tirgemm.errors import InvalidRequest, NotCached, RevokedArtifact, ServiceUnreachable, UntrustedArtifact
 from tirgemm.events import Downloaded, EventHandler
 
 MAX_ARTIFACT_BYTES = 256 * 2**20
@@ -68,8 +69,11 @@ class ArtifactSource:
         return data
 
     def _manifest(self, data: bytes) -> Manifest:
+        self._server.learn_revocations(quick=True)
         try:
             return artifact.read(data, self._server.trust).manifest
+        except RevokedArtifact:
+            raise
         except UntrustedArtifact as error:
             # The key may have been replaced since this client compared it.
             try:
@@ -89,8 +93,8 @@ def artifact_in(folder: Path, sha256: str) -> bytes | None:
     named = (folder / f"{sha256}.tirgemm", folder / sha256[:2] / sha256[2:4] / sha256)
     for path in (*named, *sorted(folder.glob("*.tirgemm"))):
         try:
-            small = path.stat().st_size <= MAX_ARTIFACT_BYTES
-            if small and hashlib.sha256(data := path.read_bytes()).hexdigest() == sha256:
+            data = read_regular(path, MAX_ARTIFACT_BYTES)
+            if len(data) <= MAX_ARTIFACT_BYTES and hashlib.sha256(data).hexdigest() == sha256:
                 return data
         except OSError:
             continue

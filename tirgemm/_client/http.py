@@ -7,11 +7,13 @@ import logging
 import math
 import random
 import re
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
 from typing import Any, TypeVar
@@ -78,6 +80,7 @@ class ServiceConnection:
             base_url=self.url,
             timeout=timeout,
             transport=transport,
+            verify=_trusted_authorities(),
             headers={"user-agent": "tirgemm", "accept-encoding": "identity"},
             auth=None if key is None else key.add,
             # What a redirect says is an error: the key is sent to nobody but the service.
@@ -132,15 +135,28 @@ class ServiceConnection:
 
         return self._patiently(send, min(self.patience, QUICK_PATIENCE_SECONDS) if quick else self.patience)
 
-    def download(self, path: str, limit: int, on_bytes: Callable[[int, int], None]) -> bytes:
-        """A body of at most ``limit`` bytes; ``on_bytes(so far, total or 0)`` as it comes in.
+    def download(
+        self,
+        path: str,
+        limit: int,
+        on_bytes: Callable[[int, int], None] = lambda _done, _total: None,
+        *,
+        if_none_match: str = "",
+        quick: bool = False,
+    ) -> bytes:
+        """A body of at most ``limit`` bytes; ``on_bytes(so far, total or 0)`` as it comes in. Empty where it is still
+        the one of the tag ``if_none_match``.
 
-        It may take ``timeout`` seconds, and a second more for each MiB of ``limit``.
+        It may take ``timeout`` seconds, and a second more for each MiB of ``limit``. ``quick`` is as for ``request``.
         """
+        headers = {"if-none-match": if_none_match} if if_none_match else {}
+        connect = min(self.timeout, QUICK_CONNECT_SECONDS) if quick else self.timeout
+        timeout = httpx.Timeout(self.timeout, connect=connect)
 
         def receive() -> bytes:
             data = bytearray()
-            with self._exchange("GET", path, self.timeout + limit / SLOWEST_BYTES_PER_SECOND) as (response, deadline):
+            seconds = self.timeout + limit / SLOWEST_BYTES_PER_SECOND
+            with self._exchange("GET", path, seconds, headers=headers, timeout=timeout) as (response, deadline):
                 total = whole_number(response.headers.get("content-length", "")) or 0
                 if total > limit:
                     raise CorruptArtifact(f"{self.url}{path} has {total} bytes, over {limit}; it is not downloaded")
@@ -151,7 +167,7 @@ class ServiceConnection:
                     on_bytes(len(data), total)
             return bytes(data)
 
-        return self._patiently(receive, self.patience)
+        return self._patiently(receive, min(self.patience, QUICK_PATIENCE_SECONDS) if quick else self.patience)
 
     @contextmanager
     def events(
@@ -262,6 +278,12 @@ def unreachable(url: str, error: Exception, patience: float) -> ServiceUnreachab
 
 def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
+
+
+@cache
+def _trusted_authorities() -> ssl.SSLContext:
+    """What servers' certificates are checked against, read once a process: it takes 20 ms."""
+    return httpx.create_ssl_context()
 
 
 def _base_url(url: str) -> str:

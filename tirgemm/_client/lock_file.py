@@ -13,6 +13,7 @@ from tirgemm._client.cache import write_whole
 from tirgemm._client.model_file import problem_text
 from tirgemm._version import __version__
 from tirgemm.artifact import Manifest, Package
+from tirgemm.artifact.regular_file import read_regular
 from tirgemm.errors import InvalidRequest, MismatchedArtifact, TirgemmError, UnverifiedArtifact
 from tirgemm.gemm import Gemm, regime_named
 
@@ -61,10 +62,11 @@ class LockFile:
     @classmethod
     def read(cls, path: Path) -> LockFile:
         """Read ``path``. Raises InvalidRequest for what is no lock file, or one of a newer version, and OSError."""
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InvalidRequest(f"{path} has {path.stat().st_size} bytes; a lock file has at most {MAX_FILE_BYTES}")
+        data = read_regular(path, MAX_FILE_BYTES)
+        if len(data) > MAX_FILE_BYTES:
+            raise InvalidRequest(f"{path} is larger than a lock file may be, which is {MAX_FILE_BYTES} bytes")
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = json.loads(data.decode())
             if document["format"] != FORMAT:
                 raise ValueError(f"its format is {document['format']!r:.40}; this tirgemm reads {FORMAT}")
             return cls({name: _locked(value) for name, value in document["kernels"].items()})

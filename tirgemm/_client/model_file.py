@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tirgemm.artifact.regular_file import read_regular
 from tirgemm.errors import InvalidGemm, InvalidRequest, TirgemmError
 from tirgemm.gemm import Gemm, Regime, regime_named
 
@@ -28,10 +29,11 @@ class ModelFile:
     @classmethod
     def read(cls, path: Path) -> ModelFile:
         """Read ``path``. Raises InvalidRequest with the member that cannot be, and OSError."""
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InvalidRequest(f"{path} has {path.stat().st_size} bytes; a model file has at most {MAX_FILE_BYTES}")
+        data = read_regular(path, MAX_FILE_BYTES)
+        if len(data) > MAX_FILE_BYTES:
+            raise InvalidRequest(f"{path} is larger than a model file may be, which is {MAX_FILE_BYTES} bytes")
         try:
-            document = tomllib.loads(path.read_text(encoding="utf-8"))
+            document = tomllib.loads(data.decode())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest(f"{path} is not TOML: {error}") from error
         unknown = document.keys() - set(_MEMBERS)

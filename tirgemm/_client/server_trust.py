@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from tirgemm._client.own_service import own_service_keys
 from tirgemm.artifact import Trust
 from tirgemm.artifact.known_servers import KnownServers, address
-from tirgemm.errors import UntrustedArtifact
+from tirgemm.artifact.revocations import KnownRevocations, signers
+from tirgemm.errors import ServiceError, UntrustedArtifact
 
 LOG = logging.getLogger("tirgemm.client")
+# How long a client goes on with a list that it has just asked for.
+REVOCATION_SECONDS = 60.0
 
 
 class Shown(Protocol):
     """Asks a service what it signs with; ``quick`` gives a service that is away up at once."""
 
     def __call__(self, *, quick: bool = False) -> Sequence[str]: ...
+
+
+class ListShown(Protocol):
+    """Asks a service for its list of revocations; empty where it has none, or still the one given."""
+
+    def __call__(self, before: bytes | None, *, quick: bool = False) -> bytes: ...
 
 
 class ServerTrust:
@@ -27,8 +38,10 @@ class ServerTrust:
     for this address, and trust on first use.
     """
 
-    def __init__(self, url: str, given: Trust | None, shown: Shown) -> None:
+    def __init__(self, url: str, given: Trust | None, shown: Shown, list_shown: ListShown) -> None:
         self.url = url
+        self._list_shown = list_shown
+        self._asked_at = -math.inf
         self.trust = given or _trust_in(url)
         self._first_use = given is None
         self._checked = False
@@ -55,6 +68,37 @@ class ServerTrust:
             LOG.warning("trusting the key of your own service at %s: %s%s", address(self.url), _listed(own), instead)
             self.trust = _trust_in(self.url)
         self._checked = True
+        self.learn_revocations(quick=quick, again=again)
+
+    def learn_revocations(self, *, quick: bool = False, again: bool = False) -> None:
+        """Ask the service, once in REVOCATION_SECONDS or ``again``, for its list of revocations, and believe one that a
+        trusted key has signed; of an accepted service its new keys are accepted, told from the log.
+
+        Where there is no answer the known list holds. Raises UntrustedArtifact for a list that is not to be believed;
+        where a caller's Trust is without the service's keys it is passed over.
+        """
+        if time.monotonic() - self._asked_at < REVOCATION_SECONDS and not again:
+            return
+        self._asked_at = time.monotonic()
+        lists = KnownRevocations.default()
+        try:
+            data = self._list_shown(lists.known(self.url), quick=quick)
+        except ServiceError as error:
+            LOG.debug("no list of revocations: %s", error)
+            return
+        if not data:
+            return
+        if not self._first_use and not self.trust.keys & signers(data):
+            LOG.warning("%s revokes keys or artifacts, by a list that no key you gave has signed", address(self.url))
+            return
+        fresh = lists.keep(self.url, data, self.trust.keys)
+        accepted = KnownServers.default().keys(self.url)
+        new = set(fresh.keys) - self.trust.keys
+        if self._first_use and accepted and new:
+            KnownServers.default().accept(self.url, accepted | new)
+            vouched = "for which a key that you accepted vouches"
+            LOG.warning("%s signs with a new key, %s, %s", address(self.url), _listed(new), vouched)
+            self.trust = _trust_in(self.url)
 
     def accept(self, keys: Sequence[str], *, replace: bool = False) -> tuple[str, ...]:
         """Trust ``keys`` of the service, by default all that it shows, from now on, and return them.
@@ -83,7 +127,7 @@ def _trust_in(url: str) -> Trust:
     return Trust(trust.keys | KnownServers.default().keys(url), trust.path)
 
 
-def _listed(keys: Sequence[str] | frozenset[str]) -> str:
+def _listed(keys: Collection[str]) -> str:
     return ", ".join(sorted(keys))
 
 

@@ -259,7 +259,7 @@ def _kernel(
         kernel.block,
         kernel.cluster,
         kernel.shared_bytes,
-        boxes_of(kernel),
+        boxes_of(kernel, m),
         memory,
         resources,
         occupancy,
@@ -323,7 +323,7 @@ def _l2_bytes(made: Explanation, launch: Launch) -> float | None:
                 tensor = maps.get(access.operand)
                 if tensor is None:
                     return None
-                total += access.requests * prod(tensor.box) * DTYPE_BYTES[tensor.dtype]
+                total += access.requests * prod(tensor.box_at(made.m)) * DTYPE_BYTES[tensor.dtype]
     return total or None
 
 

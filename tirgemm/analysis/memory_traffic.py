@@ -336,7 +336,7 @@ def _detail(site: Site, tiles: Mapping[str, TensorMap]) -> str:
     tile = tile or (tiles.get(site.operand) if site.op == "bulk" else None)
     if tile is None:
         return site.detail
-    return f"{site.detail}, boxes of {' x '.join(map(str, tile.box))}, {core_matrix.described(tile.swizzle)}"
+    return f"{site.detail}, boxes of {' x '.join(map(expr.text, tile.box))}, {core_matrix.described(tile.swizzle)}"
 
 
 def _loop_name(loop: Any) -> str:

@@ -35,9 +35,9 @@ class Box:
     swizzle: int
 
     @classmethod
-    def of(cls, tensor: TensorMap) -> Box:
-        """The box of a tensor map."""
-        inner, *outer = tensor.box
+    def of(cls, tensor: TensorMap, m: int) -> Box:
+        """The box of a tensor map for one m."""
+        inner, *outer = tensor.box_at(m)
         name = tensor.name.removesuffix("_map")
         return cls(name, prod(outer), inner, DTYPE_BYTES[tensor.dtype], tensor.swizzle)
 
@@ -70,9 +70,9 @@ class Box:
         }
 
 
-def boxes_of(kernel: KernelLaunch) -> tuple[Box, ...]:
-    """The boxes of a kernel's tensor maps, in the order of its parameters."""
-    return tuple(Box.of(param) for param in kernel.params if isinstance(param, TensorMap))
+def boxes_of(kernel: KernelLaunch, m: int) -> tuple[Box, ...]:
+    """The boxes of a kernel's tensor maps for one m, in the order of its parameters."""
+    return tuple(Box.of(param, m) for param in kernel.params if isinstance(param, TensorMap))
 
 
 def box_picture(box: Box, title: str = "", most_rows: int = 16) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from tirgemm import expr
-from tirgemm.artifact import arrays
+from tirgemm.artifact import arrays, tensor_calls
 from tirgemm.artifact.manifest import Manifest
 from tirgemm.artifact.native import LoadedFunctions
 from tirgemm.artifact.package import Package
@@ -39,6 +40,9 @@ class Kernel:
         self.raw: Any = functions.call
         self.functions = functions
         self._data = package.data
+        # Set at the first call with tensors of PyTorch.
+        self._plain: frozenset[type] = frozenset()
+        self._into: Callable[..., bool] | None = None
         self._shape, self._strides = self.gemm.shape("d"), self.gemm.strides("d")
         # Where a call's m is read: the axis of a, counted from the end.
         self._m_axis = -1 if self.gemm.trans_a else -2
@@ -117,6 +121,16 @@ class Kernel:
         Raises CallError and CallTypeError, which name the argument, what it is and what it must be. On a GPU the result
         is queued on the library's current stream.
         """
+        plain = self._plain
+        if (
+            type(a) in plain
+            and type(b) in plain
+            and type(out) in plain
+            and c is bias is alpha is beta is None
+            and self._into is not None
+            and self._into(a, b, out)
+        ):
+            return out
         gemm = self.gemm
         library = arrays.library_of(a)
         if library is None:
@@ -135,6 +149,8 @@ class Kernel:
             raise
         except (BufferError, RuntimeError, TypeError, ValueError) as error:  # a sparse or a meta tensor, say
             raise CallTypeError(f"an argument cannot be passed by DLPack: {error}") from error
+        if not plain and library.name == "PyTorch":
+            self._plain, self._into = tensor_calls.plain_tensors(), tensor_calls.call_into(self.functions)
         return out
 
     def _take(self, library: arrays.Arrays, name: str, array: Any, writes: bool) -> Any:

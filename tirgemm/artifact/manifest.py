@@ -29,7 +29,7 @@ from tirgemm.status import ROLES, Role
 from tirgemm.timings import Timings
 
 FORMAT, KERNEL_FORMAT = 3, 2
-MAX_KERNELS = 8
+MAX_KERNELS = 24
 """The most kernels of a set."""
 _MEMBER = {"kernel", "kernel_sha256", "certificate", "timings"}
 _FIELDS_OF = {

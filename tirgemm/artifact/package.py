@@ -22,12 +22,14 @@ from typing import Protocol
 
 from tirgemm.artifact import manifest as manifests
 from tirgemm.artifact.manifest import FORMATS, Contents, Manifest, SetContents, check_binary, sha256
+from tirgemm.artifact.regular_file import read_regular
+from tirgemm.artifact.revocations import KnownRevocations
 from tirgemm.artifact.sign import decode, encode, public_bytes
 from tirgemm.artifact.trust import Trust, trusted
 from tirgemm.errors import ArtifactError, CorruptArtifact, InvalidRequest, UntrustedArtifact
 
 MAX_BYTES = 256 << 20
-MAX_MEMBERS = 64
+MAX_MEMBERS = 128
 MAX_MANIFEST_BYTES = 16 << 20
 _MANIFEST, _SIGNATURE = "manifest.json", "signature.json"
 _LIMITS = {_MANIFEST: MAX_MANIFEST_BYTES, _SIGNATURE: 1024}
@@ -111,8 +113,9 @@ def pack(contents: Contents | SetContents, signer: Signs) -> bytes:
 def read(data: bytes | Path | str, trust: Trust | None = None) -> Package:
     """The verified contents of an artifact, given as bytes or as a path; ``trust`` is the user's trust file by default.
 
-    Raises UntrustedArtifact for a key that is not trusted, CorruptArtifact for everything that ``pack`` did not write,
-    IncompatibleArtifact for a format that only a newer tirgemm reads.
+    Raises UntrustedArtifact for a key that is not trusted, RevokedArtifact for what a known list revokes,
+    CorruptArtifact for everything that ``pack`` did not write, IncompatibleArtifact for a format that only a newer
+    tirgemm reads.
     """
     if isinstance(data, bytes):
         return _read(data, trust)
@@ -123,12 +126,13 @@ def read(data: bytes | Path | str, trust: Trust | None = None) -> Package:
 
 
 def _read(data: bytes, trust: Trust | None) -> Package:
-    archive = _Archive(data)
+    archive, digest = _Archive(data), sha256(data)
     document = _trusted_manifest(archive, trusted(trust))
+    KnownRevocations.default().refuse("the artifact", digest)
     manifest = manifests.read(document)
     prefixes = _prefixes(len(manifest.kernels))
     binary_names = [prefix + FORMATS[manifest.binary_format] for prefix in prefixes]
-    digests = {}
+    digests: dict[str, str] = {}
     for prefix, binary_name, kernel in zip(prefixes, binary_names, manifest.kernels, strict=True):
         digests[binary_name] = kernel.binary_sha256
         digests |= {prefix + name: kernel.sources[name] for name in sorted(kernel.sources)}
@@ -139,8 +143,8 @@ def _read(data: bytes, trust: Trust | None) -> Package:
         if name not in expected:
             raise CorruptArtifact(f"the artifact holds {name}, which its manifest does not name")
     members = {name: archive.read(name) for name in expected}
-    for name, digest in digests.items():
-        if sha256(members[name]) != digest:
+    for name, named in digests.items():
+        if sha256(members[name]) != named:
             raise CorruptArtifact(f"{name} of the artifact is not the one that its manifest names: it was changed")
     if _write(members) != data:
         raise CorruptArtifact("the artifact's ZIP headers are not those that tirgemm writes: the file was changed")
@@ -153,7 +157,7 @@ def _read(data: bytes, trust: Trust | None) -> Package:
         raise CorruptArtifact(str(error)) from error
     sources = {name: texts[prefixes[-1] + name] for name in manifest.sources}
     key, _ = _read_signature(members[_SIGNATURE])
-    return Package(manifest, document, binaries, sources, key, sha256(data), data)
+    return Package(manifest, document, binaries, sources, key, digest, data)
 
 
 def _prefixes(kernels: int) -> tuple[str, ...]:
@@ -181,8 +185,7 @@ def signing_key(data: bytes) -> str:
 def read_file(path: Path) -> bytes:
     """The bytes of an artifact file, read once. Raises InvalidRequest or CorruptArtifact."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_regular(path, MAX_BYTES)
     except OSError as error:
         raise InvalidRequest(f"artifact {path} cannot be read: {error.strerror}") from error
     if len(data) > MAX_BYTES:

@@ -8,6 +8,8 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from tirgemm.artifact.regular_file import open_regular
+
 MAX_BYTES = 1 << 20
 
 
@@ -17,10 +19,8 @@ def read(path: Path, what: str, forbidden: int, refuse: Callable[[str], Exceptio
     ``what`` names the file in what is raised, which ``refuse`` makes of its text.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise refuse(f"{what} {path} is not a regular file")
             if status.st_mode & forbidden:
                 want = "600" if forbidden & 0o044 else "644"
                 raise refuse(

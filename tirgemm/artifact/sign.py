@@ -75,6 +75,14 @@ class Signer:
     def generate(cls) -> Signer:
         return cls(_ed25519().generate())
 
+    @staticmethod
+    def generated_pem() -> bytes:
+        """A new private key in PEM (PKCS 8), unencrypted."""
+        maker = _ed25519()
+        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+        return maker.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
     @classmethod
     def load(cls, path: Path | str) -> Signer:
         """The key of a PEM file (PKCS 8) that only its owner may read. Raises InvalidRequest."""
@@ -95,13 +103,10 @@ class Signer:
     @classmethod
     def load_or_create(cls, path: Path | str) -> Signer:
         """The key of that file, made first (mode 0600) where there is none; two processes at once get the same one."""
-        maker, path = _ed25519(), Path(path)
+        path = Path(path)
         if not path.exists():
-            from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-            pem = maker.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
             try:
-                private_file.create(path, pem)
+                private_file.create(path, cls.generated_pem())
             except OSError as error:
                 raise InvalidRequest(
                     f"private key {path} cannot be made: {error.strerror}; name a data folder that you can write "

@@ -15,6 +15,7 @@ from pathlib import Path
 from tirgemm._user_folders import SIGNING_KEY, user_config, user_data
 from tirgemm.artifact import private_file
 from tirgemm.artifact.known_servers import KnownServers
+from tirgemm.artifact.revocations import KnownRevocations
 from tirgemm.artifact.sign import Signer, public_bytes, public_key
 from tirgemm.errors import CorruptArtifact, InvalidRequest, UntrustedArtifact
 
@@ -79,7 +80,8 @@ class Trust:
         return True
 
     def check_key(self, key: str) -> None:
-        """Raise UntrustedArtifact unless ``key`` is trusted."""
+        """Raise UntrustedArtifact unless ``key`` is trusted, RevokedArtifact where a known list has revoked it."""
+        KnownRevocations.default().refuse("the key", key)
         if key not in self.keys:
             raise UntrustedArtifact(f"the artifact is signed by {key}, which {self._advice(key)}")
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tirgemm._version import __version__
+from tirgemm.artifact.regular_file import open_regular
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
@@ -170,9 +171,9 @@ def environment(device: Device, repository: Path | None, commit: str | None = No
     return dict(device.environment) | {
         "device": device.model,
         "device_key": device.key,
-        "torch": _version("torch"),
-        "torch_settings": PINNED if _version("torch") else None,
-        "numpy": _version("numpy"),
+        "torch": version_of("torch"),
+        "torch_settings": PINNED if version_of("torch") else None,
+        "numpy": version_of("numpy"),
         "tirgemm": __version__,
         "commit": commit or _commit(repository),
         "date": now(),
@@ -283,7 +284,8 @@ class ResultsFile:
 
 def load(path: Path) -> Document:
     """The document of a results file, compressed or not. Raises OSError, ValueError."""
-    data = path.read_bytes()
+    with open_regular(path) as file:
+        data = file.read()
     document: Document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
     return document
 
@@ -334,7 +336,8 @@ def rounded(samples: Sequence[float]) -> list[float]:
     return [min(round(x, DECIMALS), float(f"{x:.{DIGITS}g}"), key=lambda value: len(str(value))) for x in chosen]
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None where it is not there."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -6,8 +6,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from tirgemm.artifact.regular_file import read_regular
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
+
+MAX_FILE_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class Suite:
     def read(cls, path: Path) -> Suite:
         """The suite of a JSON file. Raises InvalidRequest, and InvalidGemm for a shape that cannot be."""
         try:
-            value = json.loads(path.read_text())
+            value = json.loads(read_regular(path, MAX_FILE_BYTES))
             name, source, gemms = str(value["name"]), str(value["source"]), list(value["gemms"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidRequest(f"{path} is not a suite (an object with name, source and gemms): {error}") from error

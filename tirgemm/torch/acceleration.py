@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+import torch
 from torch import nn
 
 import tirgemm
@@ -17,6 +18,8 @@ from tirgemm.kernel_source import KernelSource, Policy, Preparation, policy_name
 from tirgemm.torch.kernel_table import TABLE, is_tuned
 from tirgemm.torch.linear_module import Linear, become, become_plain
 from tirgemm.torch.linear_problems import LinearProblems, linears_of
+from tirgemm.torch.linear_race import slower_rows
+from tirgemm.torch.prepared_call import SLOWER
 from tirgemm.torch.service_kernels import ServiceKernels
 
 if TYPE_CHECKING:
@@ -69,9 +72,16 @@ class _Kernels:
         return LinearReport(self.linear.names, problems, not self.reason, self.reason)
 
     def _now(self, gemm: Gemm, failures: Mapping[Gemm, str]) -> str:
-        kernel = TABLE.find(gemm, self.linear.device) if self.linear.device is not None else None
+        device = self.linear.device
+        kernel = TABLE.find(gemm, device) if device is not None else None
+        left = TABLE.left(gemm, device) if device is not None else {}
+        told = ", ".join(
+            f"{ratio:.2f} times for {rows if rows.low < rows.high else rows.low} rows" for rows, ratio in left.items()
+        )
         if kernel is not None:
-            return _words(kernel)
+            return f"{_words(kernel)}; PyTorch is faster, {told}" if left else _words(kernel)
+        if left:
+            return f"PyTorch is faster, {told}"
         return f"no kernel: {failures[gemm]}" if gemm in failures else self._said[gemm]
 
     def _looked_up(self, gemm: Gemm, source: KernelSource | None, policy: Policy) -> str:
@@ -105,6 +115,8 @@ class Acceleration:
     _kernels: tuple[_Kernels, ...] = field(repr=False)
     preparations: tuple[Preparation, ...] = ()
     _replaced: list[nn.Linear] = field(default_factory=list, repr=False)
+    _measured: bool | None = False
+    _raced: set[str] = field(default_factory=set, repr=False)
 
     @property
     def linears(self) -> tuple[LinearReport, ...]:
@@ -127,10 +139,45 @@ class Acceleration:
         return {gemm: why for preparation in self.preparations for gemm, why in preparation.failures.items()}
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until no kernel is being made any more, at most so long for each device; whether that is so."""
+        """Wait until no kernel is being made any more, at most so long for each device; whether that is so. Then those
+        that have come since are raced, where ``accelerate`` was to."""
         for preparation in self.preparations:
             preparation.wait(seconds)
-        return all(preparation.finished.is_set() for preparation in self.preparations)
+        done = all(preparation.finished.is_set() for preparation in self.preparations)
+        if done:
+            with _one_at_a_time:
+                self._race()
+        return done
+
+    def _race(self) -> None:
+        """Race the kernels that are there and were not raced yet, and give back linears that PyTorch computes faster
+        throughout, unless their kernels may become better."""
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            return
+        ours = {id(module) for module in self._replaced}
+        groups: dict[tuple[Gemm, Device], list[nn.Linear]] = {}
+        linears = [each for each in self._kernels if id(each.linear.module) in ours]
+        for each in linears:
+            for gemm in each.linear.gemms:
+                if each.linear.device is not None and self._races(gemm, each.linear.device):
+                    groups.setdefault((gemm, each.linear.device), []).append(each.linear.module)
+        for (gemm, device), modules in groups.items():
+            kernel = TABLE.find(gemm, device)
+            if kernel is not None and kernel.kernel_sha256 not in self._raced:
+                self._raced.add(kernel.kernel_sha256)
+                TABLE.leave(kernel, slower_rows(kernel, modules))
+        if not all(preparation.finished.is_set() for preparation in self.preparations):
+            return
+        for each in linears:
+            device = each.linear.device
+            if device is not None and all(TABLE.leaves(gemm, device) for gemm in each.linear.gemms):
+                each.reason = SLOWER
+                become_plain(each.linear.module)
+                self._replaced.remove(each.linear.module)
+
+    def _races(self, gemm: Gemm, device: Device) -> bool:
+        measured = device.kind == "cuda" if self._measured is None else self._measured
+        return measured and not gemm.invariant
 
     def undo(self) -> None:
         """Give the model back as it was, and make no more kernels. Does nothing the second time."""
@@ -159,6 +206,7 @@ def accelerate(
     wait: bool | float = False,
     prepack: bool = False,
     invariant: bool = False,
+    measured: bool | None = None,
 ) -> Acceleration:
     """Have kernels compute the linears of ``model``, which is changed in place, and report what became of each.
 
@@ -174,7 +222,11 @@ def accelerate(
     Subclasses of ``torch.nn.Linear`` are left alone, and, where gradients are recorded as ``accelerate`` is called, a
     linear whose parameters require grad. With ``dry_run`` nothing is changed, made or asked of a service to be made.
     ``prepack`` keeps weights on a CPU packed, as ``Linear`` says. ``invariant`` asks for and uses only kernels that
-    give a row the same bits whatever the other rows are. Raises InvalidRequest.
+    give a row the same bits whatever the other rows are.
+
+    ``measured``, by default on GPUs, races kernels that are there when this or the report's ``wait`` returns against
+    PyTorch on the model's weights, for some milliseconds each, and leaves PyTorch the rows for which it is faster, of
+    invariant ones none. Raises InvalidRequest.
     """
     policy_named(policy)
     numbers = row_counts(rows)
@@ -186,12 +238,13 @@ def accelerate(
         for each in kernels:
             if each.wanted and each.linear.device is not None:
                 wanted.setdefault(each.linear.device, []).extend(each.wanted)
-        done = Acceleration(dry_run, kernels)
+        done = Acceleration(dry_run, kernels, _measured=measured)
         if not dry_run:
             for each in kernels:
                 if not each.reason:
                     become(each.linear.module, prepack=prepack, invariant=invariant)
                     done._replaced.append(each.linear.module)
+            done._race()
             if chosen is not None:
                 groups = {device: tuple(dict.fromkeys(gemms)) for device, gemms in wanted.items()}
                 done.preparations = tuple(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
@@ -43,6 +43,8 @@ class KernelTable:
         self._lock = threading.Lock()
         self._entries: dict[_Key, _Entry] = {}
         self._by_name: dict[str, Kernel] = {}
+        # By kernel_sha256 how many times as fast PyTorch is, where it is left the calls.
+        self._left: dict[str, dict[Range, float]] = {}
         self._listeners: list[Callable[[], None]] = []
 
     def name(self, kernel: Kernel) -> str:
@@ -55,6 +57,7 @@ class KernelTable:
         gemm = kernel.gemm
         self.name(kernel)
         with self._lock:
+            self._left.pop(kernel.kernel_sha256, None)
             entry = self._entries.setdefault(_key(gemm, kernel.device.key), _Entry())
             known = entry.ranges.get(gemm.m) if isinstance(gemm.m, Range) else entry.exact.get(gemm.m)
             if known is not None and is_tuned(known) and not is_tuned(kernel):
@@ -77,9 +80,32 @@ class KernelTable:
                 del entry.exact[gemm.m]
         self._tell()
 
+    def leave(self, kernel: Kernel, rows: Mapping[Range, float]) -> None:
+        """Leave PyTorch the calls with these rows that ``kernel`` would serve, as it is so many times as fast there,
+        until the kernel is added again."""
+        with self._lock:
+            self._left[kernel.kernel_sha256] = dict(rows)
+        self._tell()
+
     def find(self, gemm: Gemm, device: Device, *, tuned: bool = False) -> Kernel | None:
         """The kernel of this very problem, else that of the narrowest range of m around it, else one for addresses that
-        are aligned to less; only ``tuned`` ones, where that is asked for."""
+        are aligned to less; only ``tuned`` ones, where that is asked for. None where PyTorch is left all of its m."""
+        kernel = self._offered(gemm, device, tuned=tuned)
+        if kernel is None or _covered(gemm, self._left.get(kernel.kernel_sha256, {})):
+            return None
+        return kernel
+
+    def left(self, gemm: Gemm, device: Device) -> dict[Range, float]:
+        """The rows that the problem's kernel leaves to PyTorch, with how many times as fast that is."""
+        kernel = self._offered(gemm, device, tuned=False)
+        left = {} if kernel is None else self._left.get(kernel.kernel_sha256, {})
+        return {rows: ratio for rows, ratio in left.items() if gemm.m_min <= rows.high and rows.low <= gemm.m_max}
+
+    def leaves(self, gemm: Gemm, device: Device) -> bool:
+        """Whether PyTorch is left all m of the problem."""
+        return _covered(gemm, self.left(gemm, device))
+
+    def _offered(self, gemm: Gemm, device: Device, *, tuned: bool) -> Kernel | None:
         aligns = [gemm.align >> bits for bits in range(gemm.align.bit_length()) if gemm.align >> bits >= _LEAST_ALIGN]
         with self._lock:
             entries = [self._entries.get(_key(gemm, device.key, align)) for align in aligns]
@@ -108,6 +134,15 @@ class KernelTable:
 def is_tuned(kernel: Kernel) -> bool:
     """Whether a search selected it; a kernel that does not say what it was selected for is taken for one."""
     return kernel.manifest.role in ("tuned", None)
+
+
+def _covered(gemm: Gemm, left: Mapping[Range, float]) -> bool:
+    """Whether every m of the problem is in one of these ranges."""
+    m = gemm.m_min
+    for rows in sorted(left, key=lambda r: r.low):
+        if rows.low <= m <= rows.high:
+            m = rows.high + 1
+    return m > gemm.m_max
 
 
 def _serving(entry: _Entry, gemm: Gemm) -> list[Kernel]:

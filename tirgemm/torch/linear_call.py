@@ -12,31 +12,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter, functional
+from torch.nn import functional
 
+from tirgemm.artifact import tensor_calls
 from tirgemm.errors import CallError, InvalidRequest
 from tirgemm.gemm import ACTIVATIONS
 from tirgemm.torch.prepared_call import (
     NO_KERNEL,
     REFUSED,
+    SLOWER,
     Choice,
     PreparedCall,
     ProductOperands,
     Unserved,
     choose,
 )
-from tirgemm.torch.private_interfaces import (
-    FORWARD_AD,
-    any_autocast,
-    deterministic,
-    dispatch_modes,
-    intercepted,
-    tracing,
-)
-from tirgemm.torch.served_calls import ServedCalls
+from tirgemm.torch.private_interfaces import intercepted
+from tirgemm.torch.served_calls import ServedCall, ServedCalls, served_call
 
-PLAIN = frozenset({Tensor, Parameter})
-"""The tensors that kernels take; subclasses have ideas of their own."""
+PLAIN = tensor_calls.plain_tensors()
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda y: y,
@@ -55,7 +49,6 @@ _TOLD: set[tuple[str, str]] = set()
 _MOST_TOLD = 4096
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _is_compiling = torch.compiler.is_compiling
-_is_grad_enabled = torch.is_grad_enabled
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "none", invariant: bool = False) -> Tensor:
@@ -70,28 +63,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "no
     if _is_dynamo_compiling():
         return _traced(x, weight, bias, act, invariant)
     calls = _served.get((id(weight), id(bias), act, invariant))
-    # What neither the key nor the launcher knows, asked in place: each question costs less than a call in Python would.
     if (
         calls is not None
-        and (call := calls.get(x.shape)) is not None
         and type(x) is Tensor
-        and not (deterministic() or tracing() or dispatch_modes() or any_autocast() or FORWARD_AD._current_level >= 0)
-        and not x.is_neg()
-        and not (
-            _is_grad_enabled()
-            and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
-        )
+        and (call := calls.get(x.shape)) is not None
+        and (out := call(x, weight, bias)) is not None
     ):
-        raw, empty, shape, strides, dtype = call
-        try:
-            out = empty(shape, strides, dtype)
-            if bias is None:
-                raw(x, weight, out)
-            else:
-                raw(x, weight, bias, out)
-            return out
-        except REFUSED:  # of that shape, but of another dtype, lying otherwise, or elsewhere
-            pass
+        return out
     if _is_compiling():  # torch.export without dynamo
         return _traced(x, weight, bias, act, invariant)
     return _chosen(x, weight, bias, act, invariant)
@@ -151,8 +129,9 @@ def _chosen(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant:
             out = _flat(choice, x, weight, bias)
         except REFUSED:  # PyTorch computes it, or says what is wrong
             return reference(x, weight, bias, act)
-        if choice.columns_b and not choice.columns_a:  # the kernel reads both as they are given
-            _SERVED.keep((x, weight, bias), (act, invariant), choice, generation)
+        # Where the kernel reads both as they are given.
+        if choice.columns_b and not choice.columns_a and (call := served_call(x, weight, choice)) is not None:
+            _SERVED.keep((x, weight, bias), (act, invariant), call, generation)
         return out
     if invariant:
         if choice.reason in _COPIED:
@@ -161,7 +140,14 @@ def _chosen(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant:
             if isinstance(copied, PreparedCall):
                 return _flat(copied, dense, weight, bias)
         _tell(choice, weight)
+    elif choice.reason == SLOWER:
+        _SERVED.keep((x, weight, bias), (act, invariant), _pytorch(act), generation)
     return reference(x, weight, bias, act)
+
+
+def _pytorch(act: str) -> ServedCall:
+    """PyTorch's function of x, weight and bias."""
+    return functional.linear if act == "none" else lambda x, weight, bias: reference(x, weight, bias, act)
 
 
 def _tell(choice: Unserved, weight: Tensor) -> None:

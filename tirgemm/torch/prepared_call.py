@@ -32,6 +32,7 @@ from tirgemm.torch.problems import (
 V = TypeVar("V")
 
 NO_KERNEL = "no kernel"
+SLOWER = "PyTorch is faster"
 # What the launcher and DLPack raise before anything runs: PyTorch computes such a call, or raises its own error.
 REFUSED = (ValueError, TypeError, RuntimeError, BufferError)
 
@@ -164,7 +165,7 @@ def _chosen(operands: ProductOperands, tuned: bool) -> Choice:
         return Unserved(f"device {operands.a.device.type}")
     kernel = TABLE.find(gemm, device, tuned=tuned)
     if kernel is None:
-        return Unserved(NO_KERNEL, gemm, device)
+        return Unserved(SLOWER) if TABLE.left(gemm, device) else Unserved(NO_KERNEL, gemm, device)
     m = gemm.m_max
     return PreparedCall(
         kernel,

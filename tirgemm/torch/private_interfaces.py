@@ -55,19 +55,20 @@ def empty_on(place: torch.device) -> Empty:
     return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=place)
 
 
-# Its ``_current_level`` is 0 and more within a level of forward-mode differentiation, whose tensors need not require
-# grad. There is no public way to ask; it is read in place, as a call would cost more.
-FORWARD_AD: Any = forward_ad if hasattr(forward_ad, "_current_level") else SimpleNamespace(_current_level=-1)
+# 0 and more within a level of forward-mode differentiation, whose tensors need not require grad. There is no public way
+# to ask.
+LEVEL: tuple[Any, str] = (
+    forward_ad if hasattr(forward_ad, "_current_level") else SimpleNamespace(_current_level=-1),
+    "_current_level",
+)
+
+QUESTIONS = deterministic, tracing, dispatch_modes, any_autocast
+"""What is answered by something true where more is asked for than the result of a call: deterministic algorithms, a
+tracer or a mode that wants to see it, autocast that casts its operands. A transform of torch.func has tensors of
+another type."""
 
 
 def intercepted() -> bool:
-    """Whether something asks for more than the result of a call: a mode, a transform or a tracer that wants to see it,
-    forward-mode differentiation, autocast that casts its operands, deterministic algorithms."""
-    return bool(
-        dispatch_modes()
-        or any_autocast()
-        or deterministic()
-        or tracing()
-        or FORWARD_AD._current_level >= 0
-        or transform() is not None
-    )
+    """Whether something asks for more than the result of a call: one of ``QUESTIONS``, forward-mode differentiation, a
+    transform."""
+    return any(question() for question in QUESTIONS) or getattr(*LEVEL) >= 0 or transform() is not None

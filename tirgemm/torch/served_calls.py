@@ -5,29 +5,22 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from tirgemm.artifact import tensor_calls
 from tirgemm.torch.kernel_table import TABLE
 from tirgemm.torch.prepared_call import PreparedCall
-from tirgemm.torch.private_interfaces import Empty, empty_on
+from tirgemm.torch.private_interfaces import LEVEL, QUESTIONS, empty_on
 
 _Layer: TypeAlias = "tuple[int, int, str, bool]"
+# Of x, weight and bias (or None): the result, or None where the call must be looked at in full.
+ServedCall: TypeAlias = "Callable[[Tensor, Tensor, Tensor | None], Tensor | None]"
 # Shapes of x that are kept for layers of one kind.
 _MOST_SHAPES = 4096
-
-
-class ServedCall(NamedTuple):
-    """The launcher's function of a kernel for x of that rank, and how a result of it is allocated: by ``empty``, with
-    ``shape``, ``strides`` and ``dtype``."""
-
-    raw: Any
-    empty: Empty
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
 
 
 class ServedCalls:
@@ -35,8 +28,9 @@ class ServedCalls:
 
     ``known`` has for the ids of a weight and a bias, the activation and whether the call is invariant the calls by the
     shape of x; it may be read without a lock. Layers of one kind share them. Entries go with their weight and their
-    bias, before another tensor can have the id. What else a call must be, the launcher checks; only that the ``data``
-    of a weight was set to a lazily negated view, which takes a private function of PyTorch, nobody sees.
+    bias, before another tensor can have the id. What else a call must be, the launcher checks; x must be a plain
+    Tensor, and dynamo must not be tracing. Only that the ``data`` of a weight was set to a lazily negated view, which
+    takes a private function of PyTorch, nobody sees.
     """
 
     def __init__(self) -> None:
@@ -47,6 +41,7 @@ class ServedCalls:
         # Entered again where memory is collected while it is held.
         self._lock = threading.RLock()
         TABLE.on_change(self.clear)
+        tensor_calls.set_questions(QUESTIONS, LEVEL)
 
     def clear(self) -> None:
         """Forget all."""
@@ -60,18 +55,12 @@ class ServedCalls:
         self,
         tensors: tuple[Tensor, Tensor, Tensor | None],
         how: tuple[str, bool],
-        choice: PreparedCall,
+        call: ServedCall,
         generation: int,
     ) -> None:
-        """Keep what was chosen for x, weight and bias in that generation, unless the table has changed since."""
+        """Keep what computes x, weight and bias, chosen in that generation, unless the table has changed since."""
         x, weight, bias = tensors
         kind = (weight.shape, weight.stride(), weight.dtype, weight.device, bias is None, how)
-        raw, shape, strides = choice.raw, choice.shape, choice.strides
-        if x.dim() != 2:
-            raw = choice.kernel.functions.call_rows
-            shape = (*x.shape[:-1], choice.shape[-1])
-            strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        call = ServedCall(raw, empty_on(weight.device), shape, strides, choice.dtype)
         with self._lock:
             if generation != self.generation:
                 return
@@ -95,3 +84,13 @@ class ServedCalls:
                     self.known.pop(layer, None)
 
         return forget
+
+
+def served_call(x: Tensor, weight: Tensor, choice: PreparedCall) -> ServedCall | None:
+    """The launcher's function for calls as this one; None where PyTorch offers no exchange functions."""
+    shape, strides, rows = choice.shape, choice.strides, x.dim() != 2
+    if rows:
+        shape = (*x.shape[:-1], choice.shape[-1])
+        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    empty, functions = empty_on(weight.device), choice.kernel.functions
+    return tensor_calls.call_new(functions, empty, shape, strides, choice.dtype, rows=rows)

@@ -17,7 +17,7 @@ from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.gemm import Gemm, Range, Regime
 from tirgemm.tuning.finish import Finalist
 from tirgemm.tuning.kernel_set.partition import Loss, partition
-from tirgemm.tuning.kernel_set.sizes import searched_sizes
+from tirgemm.tuning.kernel_set.sizes import compared_sizes
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.set_members import Member, set_record
 from tirgemm.tuning.tune import Tuning
@@ -42,7 +42,7 @@ def default_parts(gemm: Gemm, device: Device, regime: Regime) -> list[DefaultPar
     """
     assert isinstance(gemm.m, Range)
     sizes, problems, defaults = [], [], dict[Config, Family]()
-    for size in searched_sizes(gemm.m):
+    for size in compared_sizes(gemm.m):
         problem = gemm.with_(m=Range(gemm.m.low, size))
         try:
             families = chosen_families(problem, device, None)
@@ -94,16 +94,22 @@ def default_set(whole: Tuning, parts: Sequence[DefaultPart]) -> KernelRecord:
     whole.raise_if_cancelled()
     if len(parts) == 1:
         return whole.evaluator.certified_default(parts[0].config)
-    members = []
     for part in parts:
-        whole.raise_if_cancelled()
-        tuning = Tuning(
-            part.gemm, whole.workbench, whole.regime, seed=whole.seed, control=Control(cancel=whole.end.cancel)
-        )
-        record = tuning.evaluator.certified_default(part.config)
-        binary = tuning.evaluator.build_of(part.config)
-        assert binary is not None
-        assert record.certificate is not None
-        finalist = Finalist(part.config, binary, whole.store.get_blob(record.artifact_sha256))
-        members.append(Member(part.gemm, finalist, record.certificate, record.timings))
-    return set_record(whole, members, trials=0, role="fallback")
+        whole.workbench.build_ahead(part.gemm, part.config)
+    try:
+        return set_record(whole, [_member(whole, part) for part in parts], trials=0, role="fallback")
+    finally:
+        for part in parts:
+            whole.workbench.forget_ahead(part.gemm)
+
+
+def _member(whole: Tuning, part: DefaultPart) -> Member:
+    """The certified kernel of one part. Raises what ends it."""
+    whole.raise_if_cancelled()
+    tuning = Tuning(part.gemm, whole.workbench, whole.regime, seed=whole.seed, control=Control(cancel=whole.end.cancel))
+    record = tuning.evaluator.certified_default(part.config)
+    binary = tuning.evaluator.build_of(part.config)
+    assert binary is not None
+    assert record.certificate is not None
+    finalist = Finalist(part.config, binary, whole.store.get_blob(record.artifact_sha256))
+    return Member(part.gemm, finalist, record.certificate, record.timings)

@@ -23,7 +23,7 @@ from tirgemm.timings import SearchEnd, SearchSummary
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.finish import QUICK, FinishPlan, Selection, mark_failed
 from tirgemm.tuning.kernel_set.partition import Loss, Segment, partition
-from tirgemm.tuning.kernel_set.sizes import coarse_first, searched_sizes
+from tirgemm.tuning.kernel_set.sizes import coarse_first, compared_sizes, searched_sizes
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning.selection import ratio_low
 from tirgemm.tuning.set_members import TOLERANCE, Member, built_member, set_record
@@ -79,15 +79,17 @@ class SetTuning(Tuning):
     def improved(self, known: KernelRecord) -> KernelRecord:
         """Search the sizes, cut the range, certify each part's kernel, store them as the answer."""
         self.enter(Phase.STARTING, f"the search of {len(searched_sizes(self.m))} sizes of m")
-        tunings = self._size_tunings()
+        tunings = self._size_tunings(searched_sizes(self.m))
         summary = self._searched(tunings)
         self.raise_if_cancelled()
         if self._stopped():
             return super().improved(known)
         count = OFFERED if self.effort.searches else OFFERED_QUICK
         offered = {tuning.gemm.m_max: _fastest(tuning)[:count] for tuning in tunings}
-        tunings = [tuning for tuning in tunings if offered[tuning.gemm.m_max]]
+        offered = {size: configs for size, configs in offered.items() if configs}
+        tunings = self._size_tunings(compared_sizes(self.m))
         self._measure(tunings, {tuning.gemm: self._visitors(tuning, offered) for tuning in tunings})
+        tunings = [tuning for tuning in tunings if _measured(tuning)]
         self.enter(Phase.CHOOSING, f"at {len(tunings)} sizes of m")
         losses = [self._losses(tuning) for tuning in tunings if not self._stopped()]
         if self._stopped():
@@ -105,9 +107,8 @@ class SetTuning(Tuning):
 
     # -- sizes ---------------------------------------------------------------------------------
 
-    def _size_tunings(self) -> list[Tuning]:
-        """A tuning of each size that a family writes, ascending: of the range up to it, at its high end."""
-        sizes = searched_sizes(self.m)
+    def _size_tunings(self, sizes: Iterable[int]) -> list[Tuning]:
+        """A tuning of each size that a family writes, in their order: of the range up to it, at its high end."""
         tunings = [self._part(self.m.low, size) for size in sizes]
         return [tuning for tuning in tunings if tuning is not None]
 
@@ -157,16 +158,18 @@ class SetTuning(Tuning):
 
     def _visitors(self, tuning: Tuning, offered: Mapping[int, Sequence[Config]]) -> list[Config]:
         """What is fast at other sizes and worth timing at this one, the nearest sizes' first."""
-        here, sizes = tuning.gemm.m_max, sorted(offered)
-        own, place = offered[here], sizes.index(here)
+        here = tuning.gemm.m_max
+        own, sizes = offered.get(here, ()), sorted({*offered, here})
+        place = sizes.index(here)
         visitors: dict[Config, None] = {}
         most = VISITORS if self.effort.searches else VISITORS_QUICK
-        for size in sorted(sizes, key=lambda size: abs(sizes.index(size) - place)):
+        for size in sorted(offered, key=lambda size: abs(sizes.index(size) - place)):
             for config in offered[size]:
                 if config in own or len(visitors) == most or not self._is_valid(tuning.gemm, config):
                     continue
+                best = next(iter((*own, *visitors)), config)
                 near = abs(sizes.index(size) - place) <= 1
-                if near or self._expect(tuning.gemm, config) <= PROMISING * self._expect(tuning.gemm, own[0]):
+                if near or self._expect(tuning.gemm, config) <= PROMISING * self._expect(tuning.gemm, best):
                     visitors[config] = None
         return list(visitors)
 

@@ -88,7 +88,7 @@ class Workbench:
         store.put_device(device)
 
     def warm(self) -> None:
-        """Start the build processes' imports in the background, so that the first request finds them ready."""
+        """Start a build process's imports in the background, so that the first build finds it ready."""
         self.pool.warm()
 
     def build(self, gemm: Gemm, config: Config) -> Future[Binary]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from sqlalchemy import Row, or_, select, update
@@ -36,6 +36,7 @@ class Quotas:
     live_jobs: int | None = None
     trials_a_day: int | None = None
     bytes_stored: int | None = None
+    batch_problems_a_day: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -162,5 +163,5 @@ def _key(row: Row[Any]) -> ApiKey:
         row.expires_at,
         row.revoked_at,
         row.last_used_at,
-        Quotas(row.requests_per_second, row.live_jobs, row.trials_a_day, row.bytes_stored),
+        Quotas(**{field.name: getattr(row, field.name) for field in fields(Quotas)}),
     )

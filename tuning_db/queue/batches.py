@@ -9,23 +9,24 @@ from __future__ import annotations
 import math
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, Select, func, insert, select, update
 
-from tirgemm.errors import InvalidRequest, StoreError
+from tirgemm.errors import InvalidRequest, PageNotFound, StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.status import LIVE
 from tirgemm.timings import Timings
 from tirgemm.tuning_db import rows
-from tirgemm.tuning_db.access.quotas import Asker, require_quota
+from tirgemm.tuning_db.access.quotas import Asker, require_batch_quota, require_quota
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.job_values import JobRequest
 from tirgemm.tuning_db.models import BatchItemRow, BatchRow, GemmRow, JobRow, KernelRow
-from tirgemm.tuning_db.queue.budget_shares import Spending, spending, trials_of
-from tirgemm.tuning_db.queue.job_rows import add_job, require_room
+from tirgemm.tuning_db.queue.budget_shares import Spending, spending, trials_recorded
+from tirgemm.tuning_db.queue.job_leases import cancel_live
+from tirgemm.tuning_db.queue.job_rows import NewJob, add_jobs, require_room
 from tirgemm.tuning_db.times import Clock, iso
 
 BatchStatus = Literal["queued", "running", "done", "cancelled"]
@@ -142,54 +143,66 @@ class BatchTable:
         if not 1 <= len(wanted) <= MAX_ITEMS:
             raise InvalidRequest(f"a batch of {len(wanted)} problems; it must have 1 to {MAX_ITEMS}")
         spend = budget or BatchBudget()
+        key_id = asker.key_id if asker is not None else None
         batch_id = secrets.token_hex(8)
+        # The oldest of equal priority is first in the queue: their order is that of the expected gain.
+        ordered = sorted(wanted, key=lambda one: -one.expected_gain)
+        new = {number: _new_job(one, key_id, batch_id) for number, one in enumerate(ordered) if one.kernel_id is None}
         with self.db.write() as connection:
             now = self._now(connection)
             values = {
                 "id": batch_id,
-                "key_id": asker.key_id if asker is not None else None,
+                "key_id": key_id,
                 "trials": spend.trials,
                 "seconds": spend.seconds,
                 "asked": asked,
                 "created_at": iso(now),
             }
             connection.execute(insert(BatchRow).values(values))
-            items, added = [], 0
-            # The oldest of equal priority is first in the queue: their order is that of the expected gain.
-            for number, one in enumerate(sorted(wanted, key=lambda one: -one.expected_gain)):
-                item = {
+            gemms = rows.gemm_ids(self.db, connection, {one.request.gemm for one in ordered})
+            items = [
+                {
                     "batch_id": batch_id,
                     "number": number,
-                    "gemm_id": rows.gemm_id(self.db, connection, one.request.gemm),
+                    "gemm_id": gemms[one.request.gemm],
                     "device_key": one.request.device.key,
                     "regime": one.request.regime,
                     "expected_gain": one.expected_gain,
                     "job_id": None,
                     "kernel_id": one.kernel_id,
                 }
-                if one.kernel_id is None:
-                    columns = {"key_id": values["key_id"], "batch_id": batch_id, "fallback_id": one.fallback_id}
-                    columns |= {"expected_gain": one.expected_gain}
-                    columns |= {"recorded_before": _recorded(connection, item)}
-                    item["job_id"], new = self._job(connection, one.request, now, columns)
-                    added += new
-                items.append(item)
+                for number, one in enumerate(ordered)
+            ]
+            recorded = trials_recorded(connection, set(gemms.values()))
+            for number, job in new.items():
+                request = ordered[number].request
+                job.values["recorded_before"] = recorded[gemms[request.gemm], request.device.key, request.regime]
+            jobs, added = self._jobs(connection, new, now)
+            for number, job_id in jobs.items():
+                items[number]["job_id"] = job_id
             connection.execute(insert(BatchItemRow), items)
             if added:
                 require_room(connection, max_queued)
-            if asker is not None and added:
-                require_quota(connection, asker, now, added)
+            if asker is not None:
+                require_batch_quota(connection, asker, now)
+                if added:
+                    require_quota(connection, asker, now, added)
+        with self.db.read() as connection:
             return _batch(connection, _require(connection, batch_id))
 
-    def _job(
-        self, connection: Connection, request: JobRequest, now: float, columns: dict[str, Any]
-    ) -> tuple[str, bool]:
-        # On PostgreSQL the live job can have ended between the two statements; then a new one is queued.
+    def _jobs(self, connection: Connection, new: Mapping[int, NewJob], now: float) -> tuple[dict[int, str], int]:
+        """The jobs of the numbered problems, and how many of them were added."""
+        jobs: dict[int, str] = {}
+        count = 0
+        # On PostgreSQL a live job can have ended between the two statements; then a new one is queued.
         for _ in range(_TRIES):
-            job_id, new = add_job(self.db, connection, request, now, columns)
-            if job_id:
-                return job_id, new
-        raise StoreError(f"the job for {request.gemm} ended {_TRIES} times while it was joined; ask again")
+            missing = {number: job for number, job in new.items() if number not in jobs}
+            if not missing:
+                return jobs, count
+            ids, added = add_jobs(self.db, connection, list(missing.values()), now)
+            jobs |= {number: job_id for number, job_id in zip(missing, ids, strict=True) if job_id}
+            count += len(added)
+        raise StoreError(f"jobs ended {_TRIES} times while they were joined; ask again")
 
     def batch(self, batch_id: str) -> Batch | None:
         with self.db.read() as connection:
@@ -197,13 +210,13 @@ class BatchTable:
             return None if row is None else _batch(connection, row)
 
     def batches(self, limit: int = 100, *, after: str = "") -> list[Batch]:
-        """Batches newest first, from behind the id ``after``. Raises InvalidRequest where no batch has that id."""
+        """Batches newest first, from behind the id ``after``. Raises PageNotFound where no batch has that id."""
         wanted = _select().order_by(BatchRow.seq.desc()).limit(max(limit, 0))
         with self.db.read() as connection:
             if after:
                 seq = connection.execute(select(BatchRow.seq).where(BatchRow.id == after)).scalar()
                 if seq is None:
-                    raise InvalidRequest(f"after is {after!r}; it must be the `next` of a page before")
+                    raise PageNotFound(f"after is {after!r}; it must be the `next` of a page before")
                 wanted = wanted.where(BatchRow.seq < seq)
             return [_batch(connection, row) for row in connection.execute(wanted).all()]
 
@@ -214,13 +227,11 @@ class BatchTable:
             batch = _batch(connection, _require(connection, batch_id))
             if batch.status == "done":
                 return batch
-            at = iso(self._now(connection))
-            mine = (JobRow.batch_id == batch_id, JobRow.status.in_(LIVE))
-            ended = {"status": "cancelled", "live_key": None, "finished_at": at}
+            now = self._now(connection)
             # Jobs before the batch, as a worker that claims one locks them.
-            connection.execute(update(JobRow).where(*mine).values(ended))
+            cancel_live(connection, JobRow.batch_id == batch_id, now)
             first = (BatchRow.id == batch_id, BatchRow.cancelled_at.is_(None))
-            connection.execute(update(BatchRow).where(*first).values(cancelled_at=at))
+            connection.execute(update(BatchRow).where(*first).values(cancelled_at=iso(now)))
             return _batch(connection, _require(connection, batch_id))
 
     def states(self, batch_ids: Sequence[str]) -> dict[str, BatchStates]:
@@ -241,10 +252,9 @@ class BatchTable:
         }
 
 
-def _recorded(connection: Connection, item: dict[str, Any]) -> int:
-    """The trials of an item's problem so far."""
-    problem = (item["gemm_id"], item["device_key"], item["regime"])
-    return int(connection.execute(select(trials_of(*problem))).scalar_one())
+def _new_job(one: WantedProblem, key_id: str | None, batch_id: str) -> NewJob:
+    columns = {"key_id": key_id, "batch_id": batch_id, "fallback_id": one.fallback_id}
+    return NewJob(one.request, columns | {"expected_gain": one.expected_gain})
 
 
 def _select() -> Select[Any]:

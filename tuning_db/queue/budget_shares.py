@@ -6,21 +6,22 @@ what runs counts by what it was given.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, select
 
-from tirgemm.status import ENDED, Status
+from tirgemm.status import Status
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS, Budget
+from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.models import BatchRow, CandidateRow, JobRow
 
 # Of a gain that is not expected at all something may still be had.
 LEAST_WEIGHT = 0.01
 LEAST_SECONDS = 1.0
+_TRIED = CandidateRow.status != str(Status.PRUNED)
 # What one search may be given where nobody sets a limit.
 LIMIT = Budget(MAX_TRIALS, MAX_SECONDS)
 
@@ -75,25 +76,31 @@ def spending(connection: Connection, batch_id: str) -> Spending:
     return _spending(_jobs(connection, batch_id))
 
 
-def trials_of(gemm_id: Any, device_key: Any, regime: Any) -> Any:
-    """How many candidates of a problem were tried, as a scalar subquery."""
-    same = (CandidateRow.gemm_id == gemm_id, CandidateRow.device_key == device_key, CandidateRow.regime == regime)
-    tried = CandidateRow.status != str(Status.PRUNED)
-    return select(func.count(CandidateRow.id)).where(*same, tried).scalar_subquery()
+def trials_recorded(connection: Connection, gemm_ids: Collection[int]) -> Counter[tuple[int, str, str]]:
+    """How many candidates were tried of these problems, by problem, device class and regime."""
+    problem = (CandidateRow.gemm_id, CandidateRow.device_key, CandidateRow.regime)
+    counted = select(*problem, func.count(CandidateRow.id).label("tried")).where(_TRIED).group_by(*problem)
+    return Counter(
+        {
+            (row.gemm_id, row.device_key, row.regime): row.tried
+            for part in rows.parts(sorted(gemm_ids))
+            for row in connection.execute(counted.where(CandidateRow.gemm_id.in_(part)))
+        }
+    )
 
 
 def _jobs(connection: Connection, batch_id: str) -> Sequence[Row[Any]]:
     """The jobs with a share of a batch's budget, and the trials of their problems before it was asked for and since."""
     before = func.coalesce(JobRow.recorded_before, 0)
-    recorded = trials_of(JobRow.gemm_id, JobRow.device_key, JobRow.regime)
+    same = (getattr(CandidateRow, name) == getattr(JobRow, name) for name in ("gemm_id", "device_key", "regime"))
+    recorded = select(func.count(CandidateRow.id)).where(*same, _TRIED).scalar_subquery()
     columns = (
         JobRow.id,
         JobRow.status,
         JobRow.expected_gain,
         JobRow.granted_trials,
         JobRow.granted_seconds,
-        JobRow.started_at,
-        JobRow.finished_at,
+        JobRow.spent_seconds,
         before.label("before"),
         (recorded - before).label("since"),
     )
@@ -107,11 +114,7 @@ def _spending(jobs: Sequence[Row[Any]]) -> Spending:
         if job.status == "running":
             reserved_trials += max((job.granted_trials or 0) - job.before, job.since)
             reserved_seconds += job.granted_seconds or 0.0
-            continue
-        trials += job.since
-        if job.status in ENDED and job.started_at and job.finished_at:
-            took = datetime.fromisoformat(job.finished_at) - datetime.fromisoformat(job.started_at)
-            # Building the default and certifying come on top of what was granted.
-            most = math.inf if job.granted_seconds is None else job.granted_seconds
-            seconds += min(max(0.0, took.total_seconds()), most)
+        else:
+            trials += job.since
+        seconds += job.spent_seconds
     return Spending(trials, seconds, reserved_trials, reserved_seconds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import ColumnElement, Connection, case, select, update
 
 from tirgemm.errors import LeaseLost, WorkersDied
@@ -31,6 +33,21 @@ def require_held(connection: Connection, job_id: str, owner: str) -> None:
         )
 
 
+def run_ended(until: float) -> dict[str, Any]:
+    """The columns of a job that runs no longer, or never ran: the seconds of this run, which went on to ``until``, are
+    added to those that the job has spent, as far as it was given them."""
+    took = case((JobRow.claimed_at < until, until - JobRow.claimed_at), else_=0.0)
+    # Building the default and certifying come on top of what was granted.
+    counted = case((took > JobRow.granted_seconds, JobRow.granted_seconds), else_=took)
+    return {"spent_seconds": JobRow.spent_seconds + counted, "claimed_at": None, "lease_until": None}
+
+
+def cancel_live(connection: Connection, condition: ColumnElement[bool], now: float) -> None:
+    """End the live jobs of ``condition`` as cancelled."""
+    ended = {"status": "cancelled", "live_key": None, "finished_at": iso(now)} | run_ended(now)
+    connection.execute(update(JobRow).where(condition, JobRow.status.in_(LIVE)).values(ended))
+
+
 def note_progress(connection: Connection, job_id: str) -> None:
     """Forget the deaths of earlier workers of a job that got on: what kills at random must not set it aside."""
     own = case((JobRow.status == "running", 1), else_=0)
@@ -50,14 +67,16 @@ def declare_dead(connection: Connection, owner: str, now: float) -> list[str]:
     one that it ran. A job at its MAX_DEATHS-th is failed, with the reason.
     """
     mine = (JobRow.owner == owner, JobRow.status.in_(LIVE))
-    columns = (JobRow.id, JobRow.status, JobRow.attempts)
+    columns = (JobRow.id, JobRow.status, JobRow.attempts, JobRow.lease_until)
     jobs = connection.execute(select(*columns).where(*mine).with_for_update(skip_locked=True)).all()
     building = {job.id for job in jobs if job.status == "queued"}
     for job in jobs:
         # A running one counted this attempt when it was claimed.
         change = int(job.id in building) if job.status == "queued" else -int(bool(building))
         attempts = job.attempts + change
-        values = {"status": "queued", "owner": None, "lease_until": None, "attempts": attempts}
+        values = {"status": "queued", "owner": None, "attempts": attempts}
+        # A worker that was killed lived no longer than its lease.
+        values |= run_ended(min(now, job.lease_until or now))
         if attempts >= MAX_DEATHS:
             words = f"{attempts} workers in a row died of this job, the last of them {owner}; it is set aside"
             values |= {

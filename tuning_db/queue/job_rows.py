@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, or_, select, update
@@ -40,42 +42,64 @@ def not_retried(connection: Connection, job: Job, live_key: str, limit: int) -> 
     return f"job {same} works on the request of job {job.id} already" if same is not None else ""
 
 
-def add_job(
-    db: Database, connection: Connection, request: JobRequest, now: float, columns: dict[str, Any]
-) -> tuple[str, bool]:
-    """Add a job, with these columns besides, or join the live one of the same request: its id (empty where that ended
-    at this moment), and whether it was added."""
-    window = request.window
-    values = {
-        "id": secrets.token_hex(8),
-        "live_key": request.live_key,
-        "gemm_id": rows.gemm_id(db, connection, request.gemm),
-        "device_key": request.device.key,
-        "device": request.device.to_json(),
-        "regime": request.regime,
-        "trials": request.trials,
-        "seconds": request.seconds,
-        "effort": request.effort.value,
-        "seed": request.seed,
-        "verify": request.verify,
-        "priority": request.priority,
-        "window_start": window.start if window else None,
-        "window_end": window.end if window else None,
-        "status": "queued",
-        "attempts": 0,
-        "created_at": iso(now),
-        **columns,
-    }
-    statement = db.insert(JobRow).values(values).on_conflict_do_nothing(index_elements=["live_key"])
-    if connection.execute(statement.returning(JobRow.id)).scalar() is not None:
-        return str(values["id"]), True
-    same = JobRow.live_key == request.live_key
-    raised = case((JobRow.priority < request.priority, request.priority), else_=JobRow.priority)
-    changes: dict[str, Any] = {"priority": raised}
-    if window is None:
-        changes |= {"window_start": None, "window_end": None}
-    joined = update(JobRow).where(same).values(changes).returning(JobRow.id)
-    return connection.execute(joined).scalar() or "", False
+class NewJob:
+    """A request, and the row of its job but for what the transaction knows. To be made before that begins."""
+
+    def __init__(self, request: JobRequest, columns: dict[str, Any]) -> None:
+        window = request.window
+        self.request = request
+        self.values: dict[str, Any] = {
+            "id": secrets.token_hex(8),
+            "live_key": request.live_key,
+            "device_key": request.device.key,
+            "device": request.device.to_json(),
+            "regime": request.regime,
+            "trials": request.trials,
+            "seconds": request.seconds,
+            "effort": request.effort.value,
+            "seed": request.seed,
+            "verify": request.verify,
+            "priority": request.priority,
+            "window_start": window.start if window else None,
+            "window_end": window.end if window else None,
+            "status": "queued",
+            "attempts": 0,
+            **columns,
+        }
+
+    @property
+    def live_key(self) -> str:
+        key: str = self.values["live_key"]
+        return key
+
+
+def add_jobs(
+    db: Database, connection: Connection, wanted: Sequence[NewJob], now: float
+) -> tuple[list[str], frozenset[str]]:
+    """Add a job for each of ``wanted``, in this order, or join the live one of the same request: their ids (empty where
+    that one ended at this moment), and which of them were added.
+
+    The number of statements does not grow with that of the jobs: the transaction holds SQLite's only lock.
+    """
+    gemms = rows.gemm_ids(db, connection, {new.request.gemm for new in wanted})
+    at = {"created_at": iso(now), "asked_at": iso(now)}
+    values = [new.values | {"gemm_id": gemms[new.request.gemm]} | at for new in wanted]
+    statement = db.insert(JobRow).on_conflict_do_nothing(index_elements=["live_key"])
+    added = connection.execute(statement.returning(JobRow.live_key, JobRow.id), values).all()
+    ids = {row.live_key: row.id for row in added}
+    joined: dict[tuple[int, bool], list[str]] = defaultdict(list)
+    for new in wanted:
+        if new.live_key not in ids:
+            joined[new.request.priority, new.request.window is None].append(new.live_key)
+    for (priority, any_time), keys in joined.items():
+        raised = case((JobRow.priority < priority, priority), else_=JobRow.priority)
+        changes: dict[str, Any] = {"priority": raised}
+        if any_time:
+            changes |= {"window_start": None, "window_end": None}
+        for part in rows.parts(keys):
+            same = update(JobRow).where(JobRow.live_key.in_(part)).values(changes)
+            ids |= {row.live_key: row.id for row in connection.execute(same.returning(JobRow.live_key, JobRow.id))}
+    return [ids.get(new.live_key, "") for new in wanted], frozenset(row.id for row in added)
 
 
 def require_room(connection: Connection, max_queued: int | None) -> None:
@@ -104,7 +128,14 @@ def unknown_job(job_id: str) -> StoreError:
 
 
 def job_of(row: Row[Any]) -> Job:
-    """A job from a row of ``select_jobs``."""
+    """A job from a row of ``select_jobs``. Raises StoreError for a row that makes no sense."""
+    try:
+        return _job(row)
+    except rows.DAMAGE as error:
+        raise StoreError(f"the row of job {row.id} is damaged ({error}); put a backup back") from error
+
+
+def _job(row: Row[Any]) -> Job:
     request = JobRequest(
         rows.parsed_gemm(row.text),
         Device.from_json(row.device),

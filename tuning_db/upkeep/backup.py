@@ -18,6 +18,8 @@ from sqlalchemy import select
 
 from tirgemm._user_folders import SIGNING_KEY
 from tirgemm._version import __version__
+from tirgemm.artifact.regular_file import read_regular
+from tirgemm.artifact.signing_keys import key_files
 from tirgemm.errors import InvalidRequest, StorageFull, StoreError, StoreUnavailable
 from tirgemm.tuning_db.blobs import BlobStore
 from tirgemm.tuning_db.database import FILE_NAME, Database, translated
@@ -26,6 +28,8 @@ from tirgemm.tuning_db.schema import HEAD, require_known
 from tirgemm.tuning_db.times import iso
 
 MANIFEST = "backup.json"
+# It lists the artifacts that were lost, of which there may be many.
+MAX_MANIFEST_BYTES = 1 << 24
 FORMAT = 1
 
 
@@ -85,7 +89,7 @@ def backup(db: Database, folder: Path, *, blobs_only: bool = False, with_key: bo
         blobs.put(data)
         size += len(data)
     if with_key:
-        _copy_key(key, folder / SIGNING_KEY)
+        _copy_keys(db.data_dir, folder)
     made = BackedUp(not blobs_only, len(named) - len(missing), size, tuple(missing), with_key, at)
     document = {"format": FORMAT, "tirgemm": __version__, "schema": HEAD} | made.to_json()
     (folder / MANIFEST).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -96,7 +100,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """What a backup says that it holds. Raises InvalidRequest for a folder that is none, or whose making was broken
     off."""
     try:
-        document = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        document = json.loads(read_regular(folder / MANIFEST, MAX_MANIFEST_BYTES))
         if document["format"] != FORMAT:
             raise ValueError(f"format {document['format']!r:.40}")
         if not isinstance(document["database"], bool):
@@ -127,7 +131,7 @@ def restore(folder: Path, data_dir: Path, *, replace: bool = False) -> Restored:
     key = folder / SIGNING_KEY
     own_key = key.is_file() and not (data_dir / SIGNING_KEY).exists()
     if own_key:
-        _copy_key(key, data_dir / SIGNING_KEY)
+        _copy_keys(folder, data_dir)
     if manifest["database"]:
         _replace_sqlite(source, target)
         Database.embedded(data_dir).close()  # brought to the current schema
@@ -186,8 +190,8 @@ def _named(file: Path) -> list[str]:
         return [row[0] for row in connection.execute("SELECT sha256 FROM artifacts ORDER BY sha256")]
 
 
-def _copy_key(source: Path, target: Path) -> None:
-    """Copy a private key, readable by this user alone."""
-    data = source.read_bytes()
-    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
+def _copy_keys(source: Path, target: Path) -> None:
+    """Copy the private keys, readable by this user alone, and what was revoked."""
+    for path in key_files(source):
+        with os.fdopen(os.open(target / path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(path.read_bytes())

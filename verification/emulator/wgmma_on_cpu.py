@@ -258,10 +258,11 @@ def _argument(param: object, case: KernelCall, memory: dict[str, GuardedMemory])
 def _tensor_map(spec: TensorMap, m: int, base: int) -> Any:
     """The model's own form of a TMA descriptor: base, rank, sizes, strides, box, swizzle, bytes of an element."""
     assert (spec.interleave, spec.oob_fill, set(spec.element_strides)) == (0, 0, {1})
-    assert set(spec.box[2:]) <= {1}
+    box = spec.box_at(m)
+    assert set(box[2:]) <= {1}
     sizes = [evaluate(dim, m) for dim in spec.dims]
     strides = [evaluate(stride, m) for stride in spec.strides]
-    words = [base, len(sizes), *(*sizes, 1)[:3], *(*strides, 0)[:2], *(*spec.box, 1)[:3]]
+    words = [base, len(sizes), *(*sizes, 1)[:3], *(*strides, 0)[:2], *(*box, 1)[:3]]
     # Aligned as the type is: of the room the first address that is.
     room = (ctypes.c_ulonglong * 32)()
     at = -ctypes.addressof(room) % 64 // 8

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+from typing import Annotated
 
 from anyio import fail_after, to_thread
-from fastapi import APIRouter
+from fastapi import APIRouter, Header, Response
 
 from tirgemm._version import __version__
+from tirgemm.artifact import private_file
+from tirgemm.artifact.revocations import RevocationList
+from tirgemm.artifact.signing_keys import LIST_FILE
 from tirgemm.errors import StoreError
 from tirgemm.families import families
 from tirgemm.gemm import ACTIVATIONS, DTYPE_BYTES, LAYOUTS, MAX_OPERAND_BYTES, MAX_SIZE, REGIMES
 from tirgemm.hardware import ARCHITECTURES
 from tirgemm.service.http.documents import DeviceBody, Health, KeyBody, KeyList, Meta, Readiness, WorkerBody
 from tirgemm.service.http.problems import Problem
+from tirgemm.service.http.routes.parameters import etag_matches
 from tirgemm.service.http.state import ServiceState, State
 from tirgemm.service.settings import MAX_BODY_BYTES, MAX_HEADER_BYTES, REQUEST_SECONDS
 from tirgemm.tuning_db.job_values import MAX_PRIORITY
@@ -69,9 +75,38 @@ def _look(state: ServiceState) -> tuple[int, str]:
 
 
 @router.get("/v1/keys")
-async def keys(state: State) -> KeyList:
-    """The keys that artifacts are signed with. Compare them with whoever runs the service before you trust them."""
-    return KeyList(keys=[KeyBody(algorithm="ed25519", key=state.public_key)])
+def keys(state: State) -> KeyList:
+    """The keys that artifacts are signed with, the current one first. Compare them with whoever runs the service before
+    you trust them."""
+    data = _revocations(state)
+    listed = () if data is None else RevocationList.read(data, [state.public_key]).keys
+    valid = [state.public_key, *(key for key in listed if key != state.public_key)]
+    return KeyList(keys=[KeyBody(algorithm="ed25519", key=key) for key in valid])
+
+
+@router.get(
+    "/v1/revocations",
+    response_class=Response,
+    responses={
+        200: {"content": {"application/json": {"schema": {"type": "object"}}}, "description": "The signed list."},
+        304: {"description": "The client has it."},
+    },
+)
+def revocations(state: State, if_none_match: Annotated[str | None, Header()] = None) -> Response:
+    """The signed list of the valid keys, and of the keys and artifacts that are revoked; 404 before there is one."""
+    data = _revocations(state)
+    if data is None:
+        raise Problem(404, "no key was rotated here and nothing was revoked", "no_revocations")
+    etag = f'"{hashlib.sha256(data).hexdigest()}"'
+    headers = {"ETag": etag, "Cache-Control": "no-cache"}
+    if if_none_match is not None and etag_matches(if_none_match, etag):
+        return Response(status_code=304, headers=headers)
+    return Response(data, 200, headers, "application/json")
+
+
+def _revocations(state: ServiceState) -> bytes | None:
+    """The signed list as its file is now; None where there is none."""
+    return private_file.read(state.settings.data / LIST_FILE, "list of revocations", 0o022, StoreError)
 
 
 @router.get("/v1/meta")

@@ -28,7 +28,9 @@ def _job(job_id: str, state: State) -> Job:
     return job
 
 
-async def _after(last_event: Annotated[str | None, Header(alias="Last-Event-ID")] = None) -> int:
+async def _after(
+    last_event: Annotated[str, Header(alias="Last-Event-ID", json_schema_extra={"pattern": "^[0-9]{0,18}$"})] = "",
+) -> int:
     return last_event_id(last_event)
 
 

@@ -30,6 +30,7 @@ from tirgemm.tuning_db.upkeep.pins import set_pinned
 router = APIRouter(prefix="/v1/kernels", tags=["kernels"])
 
 RETRY_SECONDS = 1
+_KERNEL_ID = re.compile("[0-9a-f]{1,32}")
 
 
 @router.post(
@@ -148,8 +149,8 @@ def delete_kernel(kernel_id: str, state: State) -> None:
     The next request for its problem is answered by the tuned kernel before it, or makes it again from the records. A
     job that works on the problem goes on.
     """
-    record = kernel_record(state, kernel_id)
-    if not state.store.delete_kernel(record.id):
+    # Not looked at first: a damaged row is deleted, too.
+    if not (_KERNEL_ID.fullmatch(kernel_id) and state.store.delete_kernel(kernel_id)):
         raise _no_kernel(kernel_id)
 
 
@@ -163,7 +164,7 @@ def _pinned(state: ServiceState, kernel_id: str, *, pinned: bool) -> KernelDocum
 
 def kernel_record(state: ServiceState, kernel_id: str) -> KernelRecord:
     """The kernel of an id that a client sent. Raises Problem."""
-    record = state.store.kernel_by_id(kernel_id) if re.fullmatch(r"[0-9a-f]{1,32}", kernel_id) else None
+    record = state.store.kernel_by_id(kernel_id) if _KERNEL_ID.fullmatch(kernel_id) else None
     if record is None:
         raise _no_kernel(kernel_id)
     return record

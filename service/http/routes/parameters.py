@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from contextlib import suppress
+from typing import Annotated, Any
 
 from fastapi import Depends, Header, Query, Request
 from fastapi.routing import APIRoute
@@ -16,11 +18,25 @@ DeviceFilter = Annotated[
 GemmFilter = Annotated[str | None, Query(max_length=512, description="Only this problem, in its text form.")]
 
 
-async def _require_json(content_type: Annotated[str, Header(include_in_schema=False)] = "") -> None:
-    """Refuse what a page of another site can make a browser send without asking: forms and plain text."""
+async def _require_json(request: Request, content_type: Annotated[str, Header(include_in_schema=False)] = "") -> None:
+    """Refuse what a page of another site can make a browser send without asking, forms and plain text, and an object
+    with a member twice, of which a proxy may have looked at the other one."""
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise Problem(415, f"Content-Type is {media_type or 'missing'}; it must be application/json")
+    # What is no JSON at all is told by whoever parses it for the route.
+    with suppress(ValueError, RecursionError):
+        json.loads(await request.body(), object_pairs_hook=_once)
+
+
+def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of these members. Raises the 400 problem for a name that is there twice."""
+    made: dict[str, Any] = {}
+    for name, value in members:
+        if name in made:
+            raise Problem(400, f"the body is not JSON that can be read in one way: {name[:80]!r} is twice in an object")
+        made[name] = value
+    return made
 
 
 async def _only_known(request: Request) -> None:

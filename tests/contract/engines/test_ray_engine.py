@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.contract.engines.engine_contract import CPU, SIGNER, EngineContract, ended, request, until, working
-from tests.service.processes import command
+from verification.service.processes import command
 from tirgemm.errors import DeviceUnavailable, InvalidRequest
 from tirgemm.tuning_db import Database, JobQueue, SqlStore
 

@@ -66,6 +66,8 @@ _CASES: dict[str, dict[str, Value]] = {
     "75x45x100:f16:tt:batch=2": {"load": "copy", "epilogue": "staged"},
     "100x40x1100:bf16:nn:ldb=40:lda=1104": {"split": 4, "epilogue": "direct", "tile_m": 128},
     "1..70x48x1096:f16:nt": {"split": 3},
+    "1..120x40x456:f16:nt": {"tile_m": 128, "tile_n": 24},
+    "1..64x72x520:bf16:nt:batch=2": {"tile_n": 64, "swap": 1, "schedule": "pingpong"},
     "70x44x1096:f16:nt:bias": {"split": 5, "reduction": "kernel", "epilogue": "direct"},
 }
 # Without which the same is still said: either of two fences makes the barriers known, the last arrivals nobody waits

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from tests.contract.storage.databases import DEVICE, GEMM, candidate, config, kernel
 from tests.contract.storage.job_queue_contract import KEYS, FakeClock, QueueFixtures
@@ -20,6 +23,20 @@ from tirgemm.tuning_db.queue.batches import BatchBudget, BatchTable, WantedProbl
 def wanted(m: int, gain: float = 0.1, **options: Any) -> WantedProblem:
     request = {name: options.pop(name) for name in ("trials", "seconds", "priority") if name in options}
     return WantedProblem(JobRequest(GEMM.with_(m=m), DEVICE, **request), gain, **options)
+
+
+@contextmanager
+def counted(database: Database, statements: list[str]) -> Iterator[None]:
+    """Add what is executed to ``statements``; many rows in one call are one."""
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        statements.append(statement)
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    try:
+        yield
+    finally:
+        event.remove(database.engine, "before_cursor_execute", note)
 
 
 class BatchContract(QueueFixtures):
@@ -95,7 +112,7 @@ class BatchContract(QueueFixtures):
         assert without.gain is None
 
     def test_all_or_nothing(self, queue: JobQueue, batches: BatchTable) -> None:
-        asker = Asker("key", live_jobs=2, trials_a_day=100, bytes_stored=1000)
+        asker = Asker("key", live_jobs=2, trials_a_day=100, bytes_stored=1000, batch_problems_a_day=1000)
         three = [wanted(m, trials=33) for m in (3, 5, 7)]
         with pytest.raises(QueueFull):
             batches.submit(three, asked=3, max_queued=2)
@@ -109,6 +126,38 @@ class BatchContract(QueueFixtures):
                 batches.submit([wanted(3)] * number, asked=number)
         assert (queue.jobs(), batches.batches()) == ([], [])
         assert batches.submit(three, asked=3, asker=more).key_id == "key"
+
+    def test_the_statements_of_a_batch_do_not_grow_in_number_with_its_problems(
+        self, database: Database, batches: BatchTable
+    ) -> None:
+        counts = []
+        known = SqlStore(database).put_kernel(kernel())
+        for problems in (range(1, 13), range(1, 1001)):
+            statements = list[str]()
+            # Of the problems of the second batch some are joined, some are hits and most are new.
+            few = [wanted(m, kernel_id=known.id if m % 7 == 0 else None) for m in problems]
+            with counted(database, statements):
+                batch = batches.submit(few, asked=len(few))
+            assert sum(batch.states.values()) == len(few)
+            counts.append(len(statements))
+        assert counts[1] <= counts[0] + 8, "a second part of an IN list each, and none for each problem"
+
+    def test_known_problems_count_against_a_quota_of_a_day(
+        self, database: Database, batches: BatchTable, clock: FakeClock
+    ) -> None:
+        known = SqlStore(database).put_kernel(kernel())
+        asker = Asker("key", live_jobs=1, trials_a_day=1, bytes_stored=1, batch_problems_a_day=5)
+        hit = [WantedProblem(JobRequest(GEMM, DEVICE), kernel_id=known.id)]
+        batches.submit(hit, asked=3, asker=asker)
+        clock.now += 3600
+        batches.submit(hit, asked=2, asker=asker)
+        with pytest.raises(QuotaExceeded, match=r"batch_problems_a_day: .* 6 problems .* may name 5") as refused:
+            batches.submit(hit, asked=1, asker=asker)
+        assert refused.value.retry_after == 23 * 3600
+        assert len(batches.batches()) == 2
+        assert batches.submit(hit, asked=1000, asker=replace(asker, key_id="another", batch_problems_a_day=1000))
+        clock.now += 23 * 3600
+        assert batches.submit(hit, asked=3, asker=asker).states == {"hit": 1}
 
     def test_batches_are_listed_newest_first_by_keyset(self, batches: BatchTable) -> None:
         ids = [batches.submit([wanted(m)], asked=1).id for m in (3, 5, 7)]
@@ -191,6 +240,37 @@ class BatchContract(QueueFixtures):
         assert queue.release(first.id, "w1")
         assert self.claimed(queue).request.trials == 21
         assert batch.budget == BatchBudget(20, None)
+
+    def test_the_seconds_of_runs_that_ended_early_are_spent(
+        self, queue: JobQueue, batches: BatchTable, clock: FakeClock
+    ) -> None:
+        batch = batches.submit([wanted(3)], asked=1, budget=BatchBudget(seconds=100.0))
+
+        def spent() -> float:
+            now = batches.batch(batch.id)
+            assert now is not None
+            return now.spent.seconds
+
+        first = self.claimed(queue, lease_s=60.0)
+        assert first.request.seconds == 100.0
+        clock.now += 20
+        assert queue.release(first.id, "w1")
+        clock.now += 1000
+        assert spent() == 20, "what it waited for is not spent"
+        assert self.claimed(queue, "w2", lease_s=30.0).request.seconds == 80.0
+        clock.now += 1000
+        assert self.claimed(queue, "w3", lease_s=60.0).request.seconds == 50.0, (
+            "a worker lives no longer than its lease"
+        )
+        clock.now += 7
+        queue.cancel(first.id)
+        assert spent() == 57
+        queue.retry(first.id)
+        assert spent() == 57, "it is spent whatever becomes of the job"
+        assert self.claimed(queue, lease_s=60.0).request.seconds == 43.0
+        clock.now += 59
+        assert queue.finish(first.id, "w1", "done")
+        assert spent() == 100, "certifying comes on top of what was granted"
 
     def test_without_a_budget_each_job_has_its_own(self, queue: JobQueue, batches: BatchTable) -> None:
         batches.submit([wanted(3, trials=33)], asked=1)

@@ -112,7 +112,7 @@ class JobOrderContract(QueueFixtures):
             queue.retry(gone)
 
     def test_a_job_that_is_put_back_needs_room_and_counts_against_its_key(self, queue: JobQueue) -> None:
-        asker = Asker("key", live_jobs=1, trials_a_day=1000, bytes_stored=1000)
+        asker = Asker("key", live_jobs=1, trials_a_day=1000, bytes_stored=1000, batch_problems_a_day=1000)
         job = queue.submit(JobRequest(GEMM, DEVICE), asker=asker)[0].id
         queue.cancel(job)
         other = queue.submit(JobRequest(GEMM.with_(m=3), DEVICE), asker=asker)[0].id

@@ -44,7 +44,8 @@ def clock() -> SettableClock:
 
 def asker(database: Database, **quotas: int) -> Asker:
     key, _ = KeyTable(database).create("team", "tune")
-    return Asker(key.id, **{"live_jobs": 9, "trials_a_day": 999, "bytes_stored": 999} | quotas)
+    usual = {"live_jobs": 9, "trials_a_day": 999, "bytes_stored": 999, "batch_problems_a_day": 999}
+    return Asker(key.id, **usual | quotas)
 
 
 def test_only_the_hash_of_a_secret_is_stored(database: Database) -> None:
@@ -154,6 +155,20 @@ def test_trials_are_limited_within_a_day(database: Database, clock: SettableCloc
     assert refused.value.retry_after == DAY / 2
     clock.now += DAY / 2
     assert queue.submit(third, asker=limited)[1]
+
+
+def test_a_job_that_is_put_back_asks_for_its_trials_again_on_that_day(database: Database, clock: SettableClock) -> None:
+    queue, limited = JobQueue(database, clock), asker(database, trials_a_day=15)
+    first, _ = queue.submit(REQUEST, asker=limited)
+    queue.cancel(first.id)
+    assert queue.retry(first.id, asker=limited).status == "queued", "once within a day"
+    queue.cancel(first.id)
+    clock.now += DAY + 1
+    queue.submit(OTHER, asker=limited)
+    with pytest.raises(QuotaExceeded, match=r"trials_a_day: .* 20 trials .* 15") as refused:
+        queue.retry(first.id, asker=limited)
+    assert refused.value.retry_after == DAY
+    assert [job.status for job in queue.jobs()] == ["queued", "cancelled"]
 
 
 def test_bytes_are_those_that_the_jobs_of_the_key_made(database: Database) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.contract.storage.databases import DEVICE, PostgresDatabases
-from tests.contract.storage.postgres_server import find_programs, running
-from tests.service.processes import alive, children
 from tests.service.support import CPU, serving
 from tirgemm.errors import StoreUnavailable
 from tirgemm.tuning_db import Database, JobQueue, schema
+from verification.service.postgres_server import find_programs, running
+from verification.service.processes import alive, children
 
 LIMIT_S = 0.5
 

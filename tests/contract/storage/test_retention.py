@@ -16,9 +16,10 @@ from tirgemm.timings import Timing, Timings
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 from tirgemm.tuning_db.access.audit import AuditEntry, AuditLog
 from tirgemm.tuning_db.models import KernelRow
+from tirgemm.tuning_db.queue.batches import BatchTable, WantedProblem
 from tirgemm.tuning_db.upkeep.backup import backup, restore
 from tirgemm.tuning_db.upkeep.pins import set_pinned
-from tirgemm.tuning_db.upkeep.prune import prune
+from tirgemm.tuning_db.upkeep.prune import BATCHES_AT_ONCE, prune
 
 DAY = 86400.0
 
@@ -94,6 +95,27 @@ def test_the_audit_log_is_pruned_by_age(database: Database) -> None:
     assert len(AuditLog(database).entries()) == 3
     assert prune(database, older_than_s=DAY).audit_entries == 2
     assert [stored.entry.object for stored in AuditLog(database).entries()] == ["/v1/kernels/2"]
+
+
+def test_batches_that_have_ended_are_pruned_with_their_items(database: Database) -> None:
+    known = SqlStore(database).put_kernel(kernel())
+    queue, batches = JobQueue(database), BatchTable(database, clock=lambda: 1_600_000_000.0)
+    hit = WantedProblem(JobRequest(GEMM, DEVICE), kernel_id=known.id)
+    over = [batches.submit([hit], asked=1).id for _ in range(BATCHES_AT_ONCE + 1)]
+    batch = batches.submit([hit, WantedProblem(JobRequest(OTHER_GEMM, DEVICE))], asked=2)
+    joins = batches.submit([WantedProblem(JobRequest(OTHER_GEMM, DEVICE))], asked=1)
+    young = BatchTable(database).submit([hit], asked=1)
+    assert prune(database, older_than_s=DAY, dry_run=True).batches == len(over)
+    assert prune(database, older_than_s=DAY).batches == len(over)
+    assert [left.id for left in batches.batches()] == [young.id, joins.id, batch.id], "those with a live job stay"
+    (job,) = queue.jobs()
+    queue.cancel(job.id)
+    assert prune(database, older_than_s=DAY).batches == 2
+    kept = queue.job(job.id)
+    assert kept is not None
+    assert (kept.status, kept.batch_id) == ("cancelled", None)
+    with database.read() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM batch_items").scalar_one() == 1
 
 
 @pytest.mark.parametrize(("age", "best"), [(-1.0, 1), (float("nan"), 1), (1.0, -1)])

@@ -34,6 +34,8 @@ def asked(service: Service, gemm: str = ODD, **queue: object) -> httpx.Response:
 def test_a_request_says_how_its_job_waits(service: Service) -> None:
     job = asked(service, priority=7, window="22:00-06:00").json()["job"]
     assert (job["priority"], job["window"], job["retries"], job["batch"]) == (7, "22:00-06:00", 0, None)
+    assert asked(service, "7x5x3", priority=2.0).json()["job"]["priority"] == 2, "JSON has one kind of number"
+    assert asked(service, "7x5x3", priority=2.5).status_code == 422
     joined = asked(service, priority=-3).json()["job"]
     assert (joined["id"], joined["priority"], joined["window"]) == (job["id"], 7, None)
 

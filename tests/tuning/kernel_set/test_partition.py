@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, product
 from typing import Any
 
@@ -14,7 +14,7 @@ from tirgemm import Config
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Range
 from tirgemm.tuning.kernel_set.partition import UNKNOWN, Loss, Segment, partition
-from tirgemm.tuning.kernel_set.sizes import coarse_first, searched_sizes
+from tirgemm.tuning.kernel_set.sizes import coarse_first, compared_sizes, searched_sizes
 
 SMALL, MIDDLE, LARGE = (Config("made_up", (("tile", tile),)) for tile in (1, 8, 64))
 
@@ -42,6 +42,12 @@ def test_the_sizes_are_both_ends_and_what_is_even_on_a_log_scale(m: Range, sizes
     assert searched_sizes(m) == sizes
 
 
+def test_sizes_half_way_are_compared_too_where_tiles_are_many() -> None:
+    assert compared_sizes(Range(1, 8)) == searched_sizes(Range(1, 8))
+    more = set(compared_sizes(Range(1, 300))) - set(searched_sizes(Range(1, 300)))
+    assert more == {80, 112, 160, 224}
+
+
 def test_the_ends_and_powers_of_two_are_searched_first() -> None:
     assert coarse_first(searched_sizes(Range(1, 33))) == [1, 33, 2, 4, 8, 16, 32, 3, 6, 12, 24]
 
@@ -67,11 +73,17 @@ def test_a_size_where_it_was_not_timed_counts_as_a_loss_and_the_last_must_be_tim
         cut([{SMALL: Loss(1.0, 1.0)}, {Config("other", ()): Loss(1.0, 1.0)}])
 
 
-def test_where_so_few_kernels_cannot_hold_the_tolerance_the_worst_size_loses_least() -> None:
+def test_where_so_few_kernels_cannot_hold_the_tolerance_the_squares_beyond_it_are_least() -> None:
     measured = losses({SMALL: 1.0, MIDDLE: 1.4}, {MIDDLE: 1.0, LARGE: 1.1, SMALL: 1.3}, {LARGE: 1.0, MIDDLE: 1.2})
     assert cut(measured) == [(0, 0, SMALL), (1, 1, MIDDLE), (2, 2, LARGE)]
     assert cut(measured, most=2) == [(0, 0, SMALL), (1, 2, LARGE)]
     assert cut(measured, most=1) == [(0, 2, MIDDLE)]
+
+
+def test_a_size_that_nothing_serves_well_excuses_no_other() -> None:
+    bad = {MIDDLE: 1.5, LARGE: 1.5}
+    measured = losses({MIDDLE: 1.0, LARGE: 1.3}, bad, {LARGE: 1.0, MIDDLE: 1.3})
+    assert len(cut(measured)) == 2
 
 
 def test_a_segment_that_failed_is_cut_otherwise() -> None:
@@ -93,15 +105,21 @@ def test_a_segment_that_failed_is_cut_otherwise() -> None:
 )
 def test_no_other_cut_is_better(table: list[dict[Config, int]], most: int) -> None:
     measured = losses(*({config: 1 + loss / 100 for config, loss in here.items()} for here in table))
-    count, worst = _best(measured, most)
+    count, excess = _best(measured, most)
     segments = partition(measured, (SMALL, MIDDLE, LARGE), tolerance=0.03, most=most)
     assert [segment.first for segment in segments] == [0, *(segment.last + 1 for segment in segments[:-1])]
     assert segments[-1].last == len(measured) - 1
-    assert (len(segments), max(1.03, *(segment.loss for segment in segments))) == (count, pytest.approx(worst))
+    assert (len(segments), _excess(measured, segments)) == (count, pytest.approx(excess))
+
+
+def _excess(measured: list[dict[Config, Loss]], segments: Iterable[Segment]) -> float:
+    """Sum of the squares by which the losses are beyond the tolerance."""
+    spans = [(i, segment.config) for segment in segments for i in range(segment.first, segment.last + 1)]
+    return sum(max(0.0, measured[i].get(config, UNKNOWN).shown - 1.03) ** 2 for i, config in spans)
 
 
 def _best(measured: list[dict[Config, Loss]], most: int) -> tuple[int, float]:
-    """Fewest segments of the least worst loss, by trying all."""
+    """Fewest segments that are least beyond the tolerance, by trying all."""
     cuts: list[tuple[float, int]] = []
     last = len(measured) - 1
     for count in range(1, min(most, len(measured)) + 1):
@@ -110,8 +128,7 @@ def _best(measured: list[dict[Config, Loss]], most: int) -> tuple[int, float]:
             for configs in product((SMALL, MIDDLE, LARGE), repeat=count):
                 if all(config in measured[end] for config, end in zip(configs, ends, strict=True)):
                     starts = [0, *(end + 1 for end in ends[:-1])]
-                    spans = zip(configs, starts, ends, strict=True)
-                    ratios = [measured[i].get(c, UNKNOWN).ratio for c, a, b in spans for i in range(a, b + 1)]
-                    cuts.append((max(1.03, *ratios), count))
-    worst, count = min(cuts)
-    return count, worst
+                    segments = [Segment(*span, 1.0) for span in zip(starts, ends, configs, strict=True)]
+                    cuts.append((round(_excess(measured, segments), 9), count))
+    excess, count = min(cuts)
+    return count, excess

@@ -21,7 +21,7 @@ from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.evaluate import Evaluator
 from tirgemm.tuning.measure.baselines import cublaslt, cublaslt_baseline, triton_baseline
 from tirgemm.tuning.measure.baselines.cublaslt import CublasLt, CublasLtError, Descriptor
-from tirgemm.tuning.measure.baselines.cublaslt_baseline import CublasLtBaseline, alignment
+from tirgemm.tuning.measure.baselines.cublaslt_baseline import CublasLtBaseline, CublasLtUnsplitBaseline, alignment
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
 from tirgemm.tuning.measure.baselines.triton_baseline import by_tma, configs
 from tirgemm.tuning.measure.baselines.tuned_baseline import FINALISTS, BaselineOption, Refused, choose
@@ -149,6 +149,21 @@ def test_the_heuristics_are_told_the_true_alignment_and_the_workspace(library: F
     assert [library.preference[i] for i in (1, 5, 6, 7, 8)] == [32 << 20, 32, 256, 8, 2]
 
 
+@pytest.mark.parametrize(("kind", "schemes"), [(CublasLtBaseline, None), (CublasLtUnsplitBaseline, 0)])
+def test_only_the_unsplit_baseline_forbids_reductions(
+    library: FakeCublasLt, kind: type[CublasLtBaseline], schemes: int | None
+) -> None:
+    gemm = Gemm.parse("16x16x16:f16:nn:invariant")
+    kind(gemm, 0, 5).candidates([{n: o.view for n, o in operand_set(gemm).items()}])
+    assert library.preference.get(3) == schemes
+
+
+def test_an_unsplit_cublaslt_is_beside_invariant_problems_alone(library: FakeCublasLt) -> None:
+    with pytest.raises(Absent, match="this problem is not invariant"):
+        CublasLtUnsplitBaseline(Gemm.parse("16x16x16:f16:nn"), 0, 5)
+    assert not library.objects
+
+
 def test_alignment_is_the_worst_of_all_sets_and_at_most_256() -> None:
     assert alignment([4096, 8192]) == 256
     assert alignment([4096, 8192 + 48]) == 16
@@ -215,7 +230,7 @@ def test_the_installed_library_knows_every_attribute() -> None:
     problem = cublaslt_baseline.CublasProblem.of(library, gemm)
     problem.description.set(cublaslt.BIAS_POINTER, 256)
     preference = Descriptor(library, "MatmulPreference")
-    for attribute in (cublaslt.MAX_WORKSPACE_BYTES, *cublaslt.MIN_ALIGNMENT_BYTES.values()):
+    for attribute in (cublaslt.MAX_WORKSPACE_BYTES, cublaslt.REDUCTION_SCHEMES, *cublaslt.MIN_ALIGNMENT_BYTES.values()):
         preference.set(attribute, 64)
     assert set(library.config(cublaslt.Algo())) == set(cublaslt.ALGO_CONFIG)
     with pytest.raises(CublasLtError, match="SetAttribute answers CUBLAS_STATUS_INVALID_VALUE"):
@@ -318,14 +333,14 @@ def test_a_gpu_offers_the_baselines_whose_packages_are_installed(monkeypatch: py
     installed: set[str] = set()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in installed else None)
     measurer: Any = SimpleNamespace(device=named_device("sm_90a"))
-    assert Measurer.baselines(measurer) == ("cublaslt_best",)
+    assert Measurer.baselines(measurer) == ("cublaslt_best", "cublaslt_unsplit")
     installed.add("torch")
-    assert Measurer.baselines(measurer) == ("torch.matmul", "cublaslt_best")
+    assert Measurer.baselines(measurer) == ("torch.matmul", "cublaslt_best", "cublaslt_unsplit")
     installed.add("triton")
-    assert Measurer.baselines(measurer) == ("torch.matmul", "cublaslt_best", "triton", "triton_invariant")
+    with_triton = ("torch.matmul", "cublaslt_best", "cublaslt_unsplit", "triton", "triton_invariant")
+    assert Measurer.baselines(measurer) == with_triton
     installed.add("cutlass_library")
-    every = ("torch.matmul", "cublaslt_best", "triton", "triton_invariant", "cutlass")
-    assert Measurer.baselines(measurer) == BASELINES["cuda"] == every
+    assert Measurer.baselines(measurer) == BASELINES["cuda"] == (*with_triton, "cutlass")
 
 
 def test_a_cpu_offers_pytorch_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,24 @@ def test_every_familys_default_comes_first_and_every_family_is_searched() -> Non
     assert {p.config.family for p in proposals[2:]} == {"one", "other"}
 
 
+def test_what_is_fast_in_problems_of_the_same_sizes_comes_behind_the_default() -> None:
+    twin, other = GEMM.with_(invariant=True), Gemm(1023, 1021, 1024)
+    slow, second, fast = (DEFAULT.with_(stages=stages, unroll=True) for stages in (2, 3, 4))
+    history = [measured(twin, config, us) for config, us in ((slow, 9.0), (second, 8.0), (fast, 7.0))]
+    history.append(measured(other, DEFAULT.with_(stages=4), 1.0))
+    assert configs(search(history=history, cost_model=Uniform()).ask(3)) == [DEFAULT, fast, second]
+
+
+def test_a_config_of_the_same_sizes_is_fitted_to_the_space_and_refused_by_rules() -> None:
+    refused = Rule("no 64", lambda _gemm, config, _device: "64" if config["block_n"] == 64 else None)
+    twin = GEMM.with_(dtype="bf16")
+    knobs = (("block_m", 64), ("block_n", 64), ("stages", 9))
+    times = {Config("toy", knobs): 1.0, Config("toy", knobs).with_(block_n=16): 2.0}
+    history = [measured(twin, config, us) for config, us in times.items()]
+    searched = search(Ruled(refused, knobs=SMALL), history=history, cost_model=Uniform())
+    assert configs(searched.ask(2))[1] == Config("toy", (("block_m", 64), ("block_n", 16), ("only", 1), ("stages", 7)))
+
+
 def test_one_at_a_time_works() -> None:
     tried = tuned(search(), [1] * 4)
     assert len(set(tried)) == 4

@@ -32,7 +32,7 @@ class LoadedFunctions(NamedTuple):
     ``member`` is the index of the kernel that runs for an m, -1 for none. ``packed_bytes`` is how large B is once
     packed for the kernel of an index, 0 where it packs nothing from B alone; ``pack`` fills that many bytes (b, bytes,
     index), and ``call_packed`` takes them behind the arguments of ``call``, and packs no B: they must be those of the
-    kernel that runs for the call's m.
+    kernel that runs for the call's m. ``handle`` is the kernel's address, for as long as these functions live.
     """
 
     call: Callable[..., None]
@@ -42,6 +42,7 @@ class LoadedFunctions(NamedTuple):
     call_packed: Callable[..., None]
     member: Callable[[int], int]
     call_rows: Callable[..., None]
+    handle: Callable[[], int]
 
 
 @cache

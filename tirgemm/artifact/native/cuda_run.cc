@@ -20,9 +20,11 @@ bool BadImage(cu::Result result) {
 
 void Encode(const cu::Driver& api, const MapSpec& map, uint64_t address, int64_t m, cu::TensorMap* out) {
   uint64_t dims[kMaxMapRank], strides[kMaxMapRank];
+  uint32_t box[kMaxMapRank];
   for (uint32_t i = 0; i < map.rank; ++i) dims[i] = static_cast<uint64_t>(map.dims[i].At(m));
+  for (uint32_t i = 0; i < map.rank; ++i) box[i] = static_cast<uint32_t>(map.box[i].At(m));
   for (uint32_t i = 0; i + 1 < map.rank; ++i) strides[i] = static_cast<uint64_t>(map.strides[i].At(m));
-  cu::Check(api.TensorMapEncodeTiled(out, map.dtype, map.rank, reinterpret_cast<void*>(address), dims, strides, map.box, map.element_strides,
+  cu::Check(api.TensorMapEncodeTiled(out, map.dtype, map.rank, reinterpret_cast<void*>(address), dims, strides, box, map.element_strides,
                                      map.interleave, map.swizzle, map.l2_promotion, map.oob_fill),
             "cuTensorMapEncodeTiled");
 }

@@ -16,7 +16,7 @@ namespace {
 namespace ffi = tvm::ffi;
 
 // load(binaries, the manifest's `kernel` parts as JSON) -> [call(tensors..., scalars...), close(), packed_bytes(member),
-// pack(b, bytes, member), call_packed(tensors..., scalars..., bytes), member(m), call_rows(tensors..., scalars...)].
+// pack(b, bytes, member), call_packed(tensors..., scalars..., bytes), member(m), call_rows(tensors..., scalars...), handle()].
 ffi::Array<ffi::Function> Load(ffi::Array<ffi::Bytes> binaries, ffi::Array<ffi::String> kernels) {
   UsePackageErrorKinds();
   std::vector<ffi::json::Object> objects;
@@ -37,7 +37,9 @@ ffi::Array<ffi::Function> Load(ffi::Array<ffi::Bytes> binaries, ffi::Array<ffi::
           }),
           ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) { loaded->CallPacked(args); }),
           ffi::Function::FromTyped([loaded](int64_t m) { return static_cast<int64_t>(loaded->Member(m)); }),
-          ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) { loaded->CallRows(args); })};
+          ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) { loaded->CallRows(args); }),
+          // Of the kernel, for as long as this function lives: what tensor_calls.cc takes.
+          ffi::Function::FromTyped([loaded]() { return reinterpret_cast<int64_t>(&loaded); })};
 }
 
 // The same memory under another dtype of the same size: how NumPy's bfloat16, which DLPack cannot carry, comes in.

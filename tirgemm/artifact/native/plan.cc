@@ -124,7 +124,7 @@ MapSpec ParseMap(const Object& object) {
   out.rank = static_cast<uint32_t>(Dims(object, "dims", out.dims, kMaxMapRank));
   if (out.rank < 1) TIRGEMM_FAIL(kCorrupt) << "a tensor map has no dimension";
   if (Dims(object, "strides", out.strides, kMaxMapRank - 1) != static_cast<int>(out.rank) - 1) TIRGEMM_FAIL(kCorrupt) << "a tensor map of rank " << out.rank << " needs one stride fewer";
-  Unsigneds(object, "box", out.box, static_cast<int>(out.rank));
+  if (Dims(object, "box", out.box, kMaxMapRank) != static_cast<int>(out.rank)) TIRGEMM_FAIL(kCorrupt) << "a tensor map of rank " << out.rank << " needs a box of as many sides";
   Unsigneds(object, "element_strides", out.element_strides, static_cast<int>(out.rank));
   out.interleave = static_cast<int>(Integer(object, "interleave", 0, 64));
   out.swizzle = static_cast<int>(Integer(object, "swizzle", 0, 64));

@@ -43,8 +43,8 @@ struct WorkspaceSpec {
 struct MapSpec {
   int dtype = 0;
   uint32_t rank = 0;
-  Dim dims[kMaxMapRank], strides[kMaxMapRank - 1];
-  uint32_t box[kMaxMapRank], element_strides[kMaxMapRank];
+  Dim dims[kMaxMapRank], strides[kMaxMapRank - 1], box[kMaxMapRank];
+  uint32_t element_strides[kMaxMapRank];
   int interleave = 0, swizzle = 0, l2_promotion = 0, oob_fill = 0;
 };
 

@@ -62,7 +62,7 @@ class BuildPool:
         return next(iter(list(self._waits.values())), "")
 
     def warm(self) -> None:
-        """Start the processes and their imports in the background; returns at once."""
+        """Start the first process and its imports in the background; returns at once."""
         self._builders.warm()
 
     def submit(self, gemm: Gemm, config: Config) -> Future[Binary]:

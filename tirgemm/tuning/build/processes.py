@@ -67,10 +67,15 @@ class _Either:
         return self.one.is_set() or self.other.is_set()
 
 
-class BuildProcesses:
-    """``count`` processes (default: one a usable hardware thread) that every asker's builds share, in turns: none waits
-    for all that another has asked for.
+class _Killed(BuildFailed):
+    """The build process was killed by SIGKILL, which no config does."""
 
+
+class BuildProcesses:
+    """At most ``count`` processes (default: one a usable hardware thread) that every asker's builds share, in turns:
+    none waits for all that another has asked for.
+
+    There are as many as builds have been asked for at a time: to start one takes a processor second.
     ``cpu_lock`` is the key of the lock that a process holds, shared, while it works: where this host measures on its
     CPU, nothing builds meanwhile. ``builder`` names the function that compiles, as ``module:function`` called with
     (gemm, config, device).
@@ -83,24 +88,20 @@ class BuildProcesses:
         self._arguments = (builder, cpu_lock, str(lock_dir or default_lock_dir()))
         self._queue = _TurnQueue()
         self._threads: list[threading.Thread] = []
+        self._unfinished: list[Future[Binary]] = []
         self._closing = threading.Event()
-        self._starting = threading.RLock()
+        self._starting = threading.Lock()
 
     def warm(self) -> None:
-        """Start the processes and their imports in the background; returns at once."""
+        """Start the first process and its imports in the background; returns at once."""
         with self._starting:
-            if self._closing.is_set():
-                raise BuildFailed("the build pool is closed")
-            while len(self._threads) < self.count:
-                number = len(self._threads)
-                thread = threading.Thread(target=self._work, name=f"tirgemm-build-{number}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            self._start_threads(1)
 
     def submit(self, asker: Hashable, build: Build) -> None:
         """Compile when it is the ``asker``'s turn; the build's future has what comes of it."""
         with self._starting:
-            self.warm()
+            self._unfinished = [each for each in self._unfinished if not each.done()] + [build.future]
+            self._start_threads(min(self.count, len(self._unfinished)))
             self._queue.put(asker, build)
 
     def close(self) -> None:
@@ -112,6 +113,15 @@ class BuildProcesses:
             build.future.cancel()
         for thread in self._threads:
             thread.join()
+
+    def _start_threads(self, count: int) -> None:
+        """Have at least so many; the caller holds ``_starting``."""
+        if self._closing.is_set():
+            raise BuildFailed("the build pool is closed")
+        while len(self._threads) < count:
+            thread = threading.Thread(target=self._work, name=f"tirgemm-build-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def _work(self) -> None:
         """One thread a process: it starts the process, feeds it, and replaces it when it dies."""
@@ -127,7 +137,13 @@ class BuildProcesses:
             try:
                 if child is None or not child.alive:
                     child = self._replace(child)
-                future.set_result(self._answer(child, build, given_up))
+                try:
+                    binary = self._answer(child, build, given_up)
+                except _Killed:
+                    # From outside, as where a machine is short of memory: that says nothing about the config.
+                    child = self._replace(child)
+                    binary = self._answer(child, build, given_up)
+                future.set_result(binary)
             except TirgemmError as error:
                 future.set_exception(error)
             except Exception as error:
@@ -157,7 +173,8 @@ class BuildProcesses:
             answer: Binary = child.request(request, timeout_s=build.timeout_s, cancel=given_up, on_wait=on_wait)
         except ChildDied as error:
             words = f"; its last words: {error.output}" if error.output else ""
-            raise BuildFailed(f"build process died: {error.cause}{words}") from error
+            kind = _Killed if error.killed else BuildFailed
+            raise kind(f"build process died: {error.cause}{words}") from error
         except ChildTimedOut as error:
             if not error.started:
                 raise BuildFailed(f"build process did not start within {START_S:g} s") from error

@@ -23,6 +23,10 @@ class Loss:
 UNKNOWN = Loss(2.0, 2.0)
 
 
+# Sums of squares that differ by less are the same.
+_SAME = 1e-9
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """The sizes from index ``first`` to ``last``, served by ``config``; ``loss`` is the largest of its ratios there."""
@@ -35,15 +39,16 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Segments that serve the sizes so far. Plans compare by the worst loss shown, then by the losses' product."""
+    """Segments that serve the sizes so far. Plans compare by what they lose beyond the tolerance, squared and summed
+    over the sizes, so that one bad size excuses no other; then by the losses' product."""
 
-    worst: float
+    excess: float
     total: float
     segments: tuple[Segment, ...]
 
     @property
     def order(self) -> tuple[float, float]:
-        return self.worst, self.total
+        return self.excess, self.total
 
 
 def partition(
@@ -59,24 +64,25 @@ def partition(
 
     ``losses`` has, size by size, those of what was timed there. One of ``configs`` may serve a segment where it was
     timed at the largest of its sizes, which shows that it can be built for that; ``refused`` are segments that it may
-    not serve all the same. Where ``most`` segments do not keep within the tolerance, those that lose least at the worst
-    size. Raises InvalidRequest where none of the configs serves the last size.
+    not serve all the same. Where ``most`` segments do not keep within the tolerance, those that are least beyond it, by
+    the sum of squares. Raises InvalidRequest where none of the configs serves the last size.
     """
-    plans: list[dict[int, _Plan]] = [{0: _Plan(1.0 + tolerance, 0.0, ())}]
+    plans: list[dict[int, _Plan]] = [{0: _Plan(0.0, 0.0, ())}]
     for last in range(len(losses)):
         ended: dict[int, _Plan] = {}
         for config in configs:
             if config not in losses[last]:
                 continue
-            shown, ratio, total = 1.0, 1.0, 0.0
+            excess, ratio, total = 0.0, 1.0, 0.0
             for first in range(last, -1, -1):
                 loss = losses[first].get(config, UNKNOWN)
-                shown, ratio, total = max(shown, loss.shown), max(ratio, loss.ratio), total + math.log(loss.ratio)
+                excess += max(0.0, loss.shown - 1.0 - tolerance) ** 2
+                ratio, total = max(ratio, loss.ratio), total + math.log(loss.ratio)
                 if (first, last, config) in refused:
                     continue
                 segment = Segment(first, last, config, ratio)
                 for count, before in plans[first].items():
-                    plan = _Plan(max(before.worst, shown), before.total + total, (*before.segments, segment))
+                    plan = _Plan(before.excess + excess, before.total + total, (*before.segments, segment))
                     known = ended.get(count + 1)
                     if count < most and (known is None or plan.order < known.order):
                         ended[count + 1] = plan
@@ -84,5 +90,5 @@ def partition(
     offered = plans[-1]
     if not offered:
         raise InvalidRequest(f"none of {len(configs)} configs serves the last of {len(losses)} sizes")
-    least = min(plan.worst for plan in offered.values())
-    return list(offered[min(count for count, plan in offered.items() if plan.worst <= least)].segments)
+    least = min(plan.excess for plan in offered.values())
+    return list(offered[min(count for count, plan in offered.items() if plan.excess <= least + _SAME)].segments)

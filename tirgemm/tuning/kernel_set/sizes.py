@@ -12,6 +12,14 @@ def searched_sizes(m: Range) -> tuple[int, ...]:
     return tuple(sorted({m.low, m.high, *(size for size in between if m.low < size < m.high)}))
 
 
+def compared_sizes(m: Range) -> tuple[int, ...]:
+    """The searched sizes and, from 64 on, those half way between them, where the last wave of tiles is another one:
+    ascending."""
+    powers = [1 << exponent for exponent in range(6, m.high.bit_length())]
+    between = {power * quarters // 4 for power in powers for quarters in (5, 7)}
+    return tuple(sorted({*searched_sizes(m), *(size for size in between if m.low < size < m.high)}))
+
+
 def coarse_first(sizes: tuple[int, ...]) -> list[int]:
     """The same, the ends and the powers of two before those between them: what is searched where time is short."""
     ends = {sizes[0], sizes[-1]}

@@ -25,7 +25,7 @@ from tirgemm.device import Device
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.driver.cuda import Gpu, Memory, Module, call
 from tirgemm.tuning.driver.nvml import Probe
-from tirgemm.tuning.measure.baselines.cublaslt_baseline import CublasLtBaseline
+from tirgemm.tuning.measure.baselines.cublaslt_baseline import CublasLtBaseline, CublasLtUnsplitBaseline
 from tirgemm.tuning.measure.baselines.cutlass_baseline import CutlassBaseline
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
 from tirgemm.tuning.measure.baselines.torch_baseline import TorchBaseline
@@ -63,6 +63,7 @@ Context = Callable[[], AbstractContextManager[Any]]
 _BASELINES: dict[str, Callable[[Gemm, int, int], Baseline]] = {
     "torch.matmul": TorchBaseline,
     "cublaslt_best": CublasLtBaseline,
+    "cublaslt_unsplit": CublasLtUnsplitBaseline,
     "triton": TritonBaseline,
     "triton_invariant": TritonInvariantBaseline,
     "cutlass": CutlassBaseline,

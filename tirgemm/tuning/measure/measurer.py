@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 BASELINES = {
     "cpu": ("numpy_f32", "torch.matmul"),
-    "cuda": ("torch.matmul", "cublaslt_best", "triton", "triton_invariant", "cutlass"),
+    "cuda": ("torch.matmul", "cublaslt_best", "cublaslt_unsplit", "triton", "triton_invariant", "cutlass"),
 }
 # Those that choose among candidates of their own first: a fraction of a second or more, which the tuner does not spend.
-SLOW_BASELINES = frozenset({"cublaslt_best", "triton", "triton_invariant", "cutlass"})
+SLOW_BASELINES = frozenset(BASELINES["cuda"]) - {"torch.matmul"}
 # Those whose library the measuring process of a device kind imports when they are first asked for, in seconds.
 LATE_BASELINES = {"cpu": frozenset({"torch.matmul"}), "cuda": frozenset[str]()}
 _TRITON = ("torch", "triton")

@@ -60,6 +60,11 @@ class ChildDied(Exception):
         self.cause = cause
         self.output = output
 
+    @property
+    def killed(self) -> bool:
+        """Whether it was ended from outside."""
+        return self.cause == _cause(-signal.SIGKILL)
+
 
 class ChildTimedOut(Exception):
     """The child gave no sign of life for the allowed time and has been killed; ``started`` says whether it ever had."""

@@ -26,14 +26,17 @@ from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning.search.cost_model import MAX_HISTORY, BoostedTrees, CostModel, Scores
 from tirgemm.tuning.search.evolution import Evolution
 from tirgemm.tuning.search.expected_gain import expected_gain
-from tirgemm.tuning.search.neighbourhood import Neighbourhood
+from tirgemm.tuning.search.neighbourhood import Neighbourhood, adapted
 from tirgemm.tuning.search.proposal_filter import Gate
 from tirgemm.tuning.search.ranked_model import RankedModel
-from tirgemm.tuning.search.similar_problems import nearest, of_nearest
+from tirgemm.tuning.search.similar_problems import nearest, of_nearest, of_same_sizes
 from tirgemm.tuning.search.space_trace import Point, point_json, point_of
 
 # Problems whose fast configs are tried here, and how many of each.
 SIMILAR, OF_EACH = 4, 2
+# So many configs that are fast where only types, layout, epilogue or promises differ are tried before those that the
+# model expects.
+SAME_SIZES = 3
 # In spaces of more points than this a random population of the evolution has few good ones.
 LARGE = 1_000_000
 # The share of proposals that come from the neighbourhood of what is fast, while fewer than NEAR_FIRST were measured and
@@ -201,14 +204,32 @@ class Search:
 
     def first(self) -> list[Point]:
         """What is tried before anything is searched for and is not known yet: the best default, the offered configs
-        that are valid here, and what is expected to be the best."""
+        that are valid here, what is fast in problems of the same sizes, and what is expected to be the best."""
         best, *others = [point_of(self.gate.spaces[config.family], config) for config in self._opening]
-        offered = [point for point in map(self._point, self.offered) if point is not None and self.gate.valid(point)]
-        return [point for point in dict.fromkeys([best, *offered, *others]) if point not in self.gate.known]
+        points = dict.fromkeys([best, *self._valid(self.offered), *self._proven, *others])
+        return [point for point in points if point not in self.gate.known]
+
+    def _valid(self, configs: Iterable[Config]) -> list[Point]:
+        """The points of those configs that today's spaces have and the rules accept."""
+        return [point for point in map(self._point, configs) if point is not None and self.gate.valid(point)]
+
+    def _of_same_sizes(self) -> list[Config]:
+        """The fastest configs of problems that have the gemm's sizes, fitted to this one: every problem's best, then
+        the second ones."""
+        elsewhere = [self._elsewhere[gemm] for gemm in of_same_sizes(self.gemm, self._elsewhere)]
+        fastest = [sorted(times, key=lambda config: times[config])[:OF_EACH] for times in elsewhere]
+        configs = [config for row in itertools.zip_longest(*fastest) for config in row if config is not None]
+        spaces = self.gate.spaces
+        return [adapted(config, spaces[config.family]) for config in configs if config.family in spaces]
 
     @cached_property
     def _opening(self) -> list[Config]:
         return opening(self.families, self.gemm, self.device, self.regime, self.first_count)
+
+    @cached_property
+    def _proven(self) -> list[Point]:
+        """What is fast in problems of the same sizes, where more is tried than was offered."""
+        return list(dict.fromkeys(self._valid(self._of_same_sizes())))[:SAME_SIZES] if self.first_count else []
 
     def _openers(self, count: int) -> list[Point]:
         return self.first()[:count]

@@ -1,4 +1,5 @@
-"""Problems like another one: of the same types and layout, nearest by the logarithms of their sizes."""
+"""Problems like another one: of the same sizes, then of the same types and layout, nearest by the logarithms of their
+sizes."""
 
 from __future__ import annotations
 
@@ -10,9 +11,22 @@ from tirgemm.tuning.records import Candidate
 
 
 def nearest(gemm: Gemm, problems: Iterable[Gemm]) -> list[Gemm]:
-    """``problems`` of the gemm's types and layout but itself, nearest first; then those of others, likewise."""
+    """``problems`` but the gemm itself: those of its sizes, then those of its types and layout, nearest first, then
+    those of others, likewise."""
     others = [problem for problem in dict.fromkeys(problems) if problem != gemm]
-    return sorted(others, key=lambda problem: (_kind(problem) != _kind(gemm), math.dist(_sizes(gemm), _sizes(problem))))
+    kind, sizes = _kind(gemm), _sizes(gemm)
+
+    def distance(problem: Gemm) -> tuple[bool, bool, float]:
+        theirs = _sizes(problem)
+        return theirs != sizes, _kind(problem) != kind, math.dist(sizes, theirs)
+
+    return sorted(others, key=distance)
+
+
+def of_same_sizes(gemm: Gemm, problems: Iterable[Gemm]) -> list[Gemm]:
+    """``problems`` that differ from the gemm in types, layout, epilogue or promises alone, the nearest first. A range
+    of m counts as its largest."""
+    return [problem for problem in nearest(gemm, problems) if _sizes(problem) == _sizes(gemm)]
 
 
 def of_nearest(gemm: Gemm, candidates: Sequence[Candidate], most: int) -> list[Candidate]:

@@ -187,7 +187,7 @@ def produce_by_copies(plan, args, shared, tiles, rank, thread):
             right.begin(tiles.first_k(), tiles.column0, tiles.matrix)
         for step in T.serial(tiles.steps(), unroll=False):
             shared.ring.empty.wait(at.stage, at.phase)
-            if plan.loads.tma_bytes > 0:
+            if plan.loads.uses_tma:
                 if thread == 0:
                     shared.ring.full.arrive(at.stage, plan.loads.tma_bytes)
                     k = T.meta_var(tiles.first_k() + step * plan.tile_k)

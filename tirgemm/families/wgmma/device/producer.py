@@ -55,7 +55,7 @@ def produce(plan, args, shared, tiles, rank):
     while tiles.valid():
         for step in T.serial(tiles.steps(), unroll=False):
             shared.ring.empty.wait(at.stage, at.phase)
-            shared.ring.full.arrive(at.stage, plan.memory.stage_bytes)
+            shared.ring.full.arrive(at.stage, args.dim(plan.loads.tma_bytes))
             k = T.meta_var(tiles.first_k() + step * plan.tile_k)
             load(plan, left, at.stage, k, tiles.row0, tiles.matrix, rank)
             load(plan, right, at.stage, k, tiles.column0, tiles.matrix, rank)

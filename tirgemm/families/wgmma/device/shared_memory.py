@@ -40,7 +40,7 @@ class Shared:
         # In ping-pong one consumer reads a stage, else all; a stage may hold data for both blocks of the cluster.
         readers = (1 if plan.warpgroups.pingpong else plan.warpgroups.consumers) * plan.cluster.shared_by
         # By TMA one thread fills it, by copies every thread of the producer.
-        fillers = int(plan.loads.tma_bytes > 0) + (COPYING_THREADS if plan.loads.copies else 0)
+        fillers = int(plan.loads.uses_tma) + (COPYING_THREADS if plan.loads.copies else 0)
         self.ring = Pipeline(pool, plan.stages, full="tma", empty="mbar", init_full=fillers, init_empty=readers)
         self.turn = None
         if plan.warpgroups.pingpong:

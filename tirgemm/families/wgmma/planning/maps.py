@@ -6,15 +6,14 @@ from tirgemm import expr
 from tirgemm.expr import Dim
 from tirgemm.families.wgmma.planning.plan import Plan
 from tirgemm.families.wgmma.planning.repacking import repacked
-from tirgemm.families.wgmma.planning.tile import Tile
 from tirgemm.gemm import DTYPE_BYTES, Operand
 from tirgemm.launch import TensorMap
 
 
 def load_map(plan: Plan, operand: Operand) -> TensorMap:
     """The descriptor by which a block loads its part of a slab of A or B. What lies outside reads as zero."""
-    tile: Tile = plan.left if operand == plan.orientation.left_operand else plan.right
-    return _map(plan, operand, (tile.width, tile.rows_loaded), tile.swizzle, plan.l2_promotion)
+    tile = plan.loads.tile(operand)
+    return _map(plan, operand, (tile.width, plan.loads.rows_loaded(operand)), tile.swizzle, plan.l2_promotion)
 
 
 def store_map(plan: Plan) -> TensorMap:
@@ -23,7 +22,7 @@ def store_map(plan: Plan) -> TensorMap:
     return _map(plan, "d", (columns, rows), plan.staging.swizzle, 0)
 
 
-def _map(plan: Plan, operand: Operand, box: tuple[int, int], swizzle: int, l2_promotion: int) -> TensorMap:
+def _map(plan: Plan, operand: Operand, box: tuple[int, Dim], swizzle: int, l2_promotion: int) -> TensorMap:
     gemm = plan.gemm
     dtype = gemm.operand_dtype(operand)
     size = DTYPE_BYTES[dtype]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tirgemm import expr
+from tirgemm.expr import Dim
 from tirgemm.families.wgmma.planning import names
 from tirgemm.families.wgmma.planning.alignment import copy_bytes, loaded_by_tma
 from tirgemm.families.wgmma.planning.orientation import Orientation
-from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES, Tile
+from tirgemm.families.wgmma.planning.tile import CORE_ROWS, ELEMENT_BYTES, Tile
 from tirgemm.gemm import Operand
 
 _OPERANDS: tuple[Operand, ...] = ("a", "b")
@@ -42,12 +44,38 @@ class OperandLoads:
     def copies(self) -> bool:
         return any(self.copied.values())
 
+    def tile(self, operand: Operand) -> Tile:
+        """The tile of A or B."""
+        return self.left if operand == self.orientation.left_operand else self.right
+
+    def rows_loaded(self, operand: Operand) -> Dim:
+        """Rows of a slab that one block loads by TMA.
+
+        Of A's rows, where m is a range, no more than there are, in whole core matrices: what lies outside a tensor
+        takes longer to load than what lies inside once all SMs load it. A wgmma reads old data in their place, whose
+        rows of D nobody stores.
+        """
+        gemm, tile = self.orientation.gemm, self.tile(operand)
+        several = gemm.m_min > tile.rows_loaded - CORE_ROWS
+        if operand == "b" or several or not tile.k_major or tile.peers > 1 or self.copies:
+            return tile.rows_loaded
+        if isinstance(gemm.m, int):
+            return tile.rows_loaded
+        return expr.minimum(tile.rows_loaded, expr.make("mul", expr.ceildiv(expr.M, CORE_ROWS), CORE_ROWS))
+
     @property
-    def tma_bytes(self) -> int:
-        """Bytes of a stage that come by TMA."""
-        copied = self.copied
-        left, right = copied[self.orientation.left_operand], copied[self.orientation.right_operand]
-        return (0 if left else self.left.nbytes) + (0 if right else self.right.nbytes)
+    def uses_tma(self) -> bool:
+        return not all(self.copied.values())
+
+    @property
+    def tma_bytes(self) -> Dim:
+        """Bytes of a stage that come by TMA, from all blocks that load for this one."""
+        total: Dim = 0
+        for operand, copied in self.copied.items():
+            tile = self.tile(operand)
+            row = tile.peers * tile.slabs * tile.width * ELEMENT_BYTES
+            total = total if copied else expr.make("add", total, expr.make("mul", self.rows_loaded(operand), row))
+        return total
 
     def policy(self, operand: Operand) -> str:
         """Eviction policy of an operand's lines in L2: the larger operand is read through, the smaller one again and

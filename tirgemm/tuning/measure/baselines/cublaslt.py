@@ -30,7 +30,7 @@ TRANSA, TRANSB, EPILOGUE_MODE, BIAS_POINTER = (3, c_int32), (4, c_int32), (7, c_
 # cublasLtMatrixLayoutAttribute_t.
 BATCH_COUNT, STRIDED_BATCH_OFFSET = (5, c_int32), (6, c_int64)
 # cublasLtMatmulPreferenceAttributes_t.
-MAX_WORKSPACE_BYTES = (1, c_uint64)
+MAX_WORKSPACE_BYTES, REDUCTION_SCHEMES = (1, c_uint64), (3, c_uint32)
 MIN_ALIGNMENT_BYTES = {"a": (5, c_uint32), "b": (6, c_uint32), "c": (7, c_uint32), "d": (8, c_uint32)}
 # cublasLtMatmulAlgoConfigAttributes_t.
 ALGO_CONFIG = {

@@ -1,4 +1,5 @@
-"""The GPU's baseline ``cublaslt_best``: every algorithm that cuBLASLt's heuristics offer for a problem."""
+"""The GPU's baselines ``cublaslt_best`` and ``cublaslt_unsplit``: every algorithm that cuBLASLt's heuristics offer for
+a problem, and those that do not split k."""
 
 from __future__ import annotations
 
@@ -104,6 +105,7 @@ class CublasLtBaseline:
             preference.set(lt.MIN_ALIGNMENT_BYTES[theirs], alignment(one[ours].address for one in sets))
         if self._gemm.bias:  # the heuristics go by its alignment
             self._problem.description.set(lt.BIAS_POINTER, sets[0]["bias"].address)
+        self._restrict(preference)
         p = self._problem
         try:
             heuristics = self._lt.heuristics(p.description, p.a, p.b, p.c, p.d, preference, MOST_HEURISTICS)
@@ -119,6 +121,9 @@ class CublasLtBaseline:
             )
             for x in heuristics
         ]
+
+    def _restrict(self, preference: Descriptor) -> None:
+        """Nothing but the workspace and the alignment bounds what is offered."""
 
     def _call_of_set(self, algo: Algo, sets: list[dict[str, View]], number: int) -> Call:
         return self._call(algo, sets[number])
@@ -155,6 +160,21 @@ class CublasLtBaseline:
                 raise Refused(str(error)) from error
 
         return run
+
+
+class CublasLtUnsplitBaseline(CublasLtBaseline):
+    """The algorithms that add all of k in one block, beside invariant problems. Raises Absent, also for others.
+
+    How tiles of other sizes add is not told, so that a row may still have other bits at another m.
+    """
+
+    def __init__(self, gemm: Gemm, ordinal: int, stream: int) -> None:
+        if not gemm.invariant:
+            raise Absent("cuBLASLt held to no split of k is beside invariant kernels; this problem is not invariant")
+        super().__init__(gemm, ordinal, stream)
+
+    def _restrict(self, preference: Descriptor) -> None:
+        preference.set(lt.REDUCTION_SCHEMES, 0)
 
 
 def alignment(addresses: Iterable[int]) -> int:

@@ -21,6 +21,7 @@ from tirgemm.tuning.verify.plan import OperandPlacement, layout_of
 
 _OPERANDS = ("a", "b", "d")
 _TMA_BYTES = 16
+_INT32_MAX = 2**31 - 1
 _TMA_SINCE = 9
 _WARP_SPECIALIZE_SINCE = 10
 # How far from PyTorch's a result may be, as a share of its norm, by accumulator: rounding stays below. What is not
@@ -170,6 +171,7 @@ class TritonBaseline:
         ]
         arguments = (*matrices, m, n, k, *(at.ld for at in self._layouts.values()), programs)
         options: dict[str, Any] = {
+            "WIDE": any(at.rows * at.ld > _INT32_MAX for at in self._layouts.values()),
             "TRANS_A": gemm.trans_a,
             "TRANS_B": gemm.trans_b,
             "A_BY_TMA": tma["a"],

@@ -2,7 +2,8 @@
 
 The loop over tiles and the loop over k are flattened into one, so that the loads of the next tile overlap the end of
 this one. Operands come through tensor descriptors (TMA) where their rows lie 16 bytes apart, else through pointers.
-Sizes are run-time values: one compilation serves every shape. Importing this file needs Triton.
+Sizes are run-time values: a compilation for each of what 16 divides serves every shape. Importing this file needs
+Triton.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -21,25 +22,39 @@ def _place(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
 
 
 @triton.jit
-def _block(pointer, row, col, rows, cols, ld, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """Addresses and mask of a block of a row-major matrix of rows x cols."""
-    i = row + tl.arange(0, HEIGHT)
-    j = col + tl.arange(0, WIDTH)
-    return pointer + i[:, None].to(tl.int64) * ld + j[None, :], (i[:, None] < rows) & (j[None, :] < cols)
-
-
-@triton.jit
-def _loaded(matrix, row, col, rows, cols, ld, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, BY_TMA: tl.constexpr):
-    """A block of a row-major matrix, 0 outside of it."""
+def _loaded(
+    matrix,
+    row,
+    col,
+    rows,
+    cols,
+    ld,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BY_TMA: tl.constexpr,
+    K_MAJOR: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """A block of a row-major matrix, 0 where k ends. With pointers, rows that there are not read row 0, whose sums
+    nobody stores."""
     if BY_TMA:
         block = matrix.load([row, col])
     else:
-        addresses, mask = _block(matrix, row, col, rows, cols, ld, HEIGHT, WIDTH)
-        block = tl.load(addresses, mask=mask, other=0.0)
+        i = row + tl.arange(0, HEIGHT)
+        j = col + tl.arange(0, WIDTH)
+        if K_MAJOR:
+            mask = (j < cols)[None, :]
+            i = tl.where(i < rows, i, 0)
+        else:
+            mask = (i < rows)[:, None] & (j < cols)[None, :]
+        if WIDE:
+            i = i.to(tl.int64)
+        block = tl.load(matrix + i[:, None] * ld + j[None, :], mask=mask, other=0.0)
     return block
 
 
-@triton.jit(do_not_specialize=["m", "n", "k", "lda", "ldb", "ldd", "programs"])
+# Sizes and strides are specialised: those that 16 divides let the compiler copy 16 bytes at once.
+@triton.jit(do_not_specialize=["m", "programs"])
 def matmul(
     a,
     b,
@@ -62,9 +77,10 @@ def matmul(
     TILE_K: tl.constexpr,
     GROUP: tl.constexpr,
     WARP_SPECIALIZE: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     """D = A B. ``a``, ``b`` and ``d`` are descriptors (D's of half a tile's columns) or pointers; ``SUMS`` is a
-    dtype."""
+    dtype; ``WIDE``: offsets need 64 bits."""
     tiles_m = tl.cdiv(m, TILE_M)
     tiles_n = tl.cdiv(n, TILE_N)
     steps = tl.cdiv(k, TILE_K)
@@ -78,13 +94,13 @@ def matmul(
         for step in range(steps):
             at = step * TILE_K
             if TRANS_A:
-                left = _loaded(a, at, row, k, m, lda, TILE_K, TILE_M, A_BY_TMA).T
+                left = _loaded(a, at, row, k, m, lda, TILE_K, TILE_M, A_BY_TMA, False, WIDE).T
             else:
-                left = _loaded(a, row, at, m, k, lda, TILE_M, TILE_K, A_BY_TMA)
+                left = _loaded(a, row, at, m, k, lda, TILE_M, TILE_K, A_BY_TMA, True, WIDE)
             if TRANS_B:
-                right = _loaded(b, col, at, n, k, ldb, TILE_N, TILE_K, B_BY_TMA).T
+                right = _loaded(b, col, at, n, k, ldb, TILE_N, TILE_K, B_BY_TMA, True, WIDE).T
             else:
-                right = _loaded(b, at, col, k, n, ldb, TILE_K, TILE_N, B_BY_TMA)
+                right = _loaded(b, at, col, k, n, ldb, TILE_K, TILE_N, B_BY_TMA, False, WIDE)
             sums = tl.dot(left, right, sums, out_dtype=SUMS)
         stored += programs
         tile_m, tile_n = _place(stored, tiles_m, tiles_n, GROUP)
@@ -97,5 +113,7 @@ def matmul(
             d.store([row, col], lower.to(d.dtype))
             d.store([row, col + TILE_N // 2], upper.to(d.dtype))
         else:
-            addresses, mask = _block(d, row, col, m, n, ldd, TILE_M, TILE_N)
-            tl.store(addresses, sums.to(d.dtype.element_ty), mask=mask)
+            i = row + tl.arange(0, TILE_M)
+            j = col + tl.arange(0, TILE_N)
+            mask = (i < m)[:, None] & (j < n)[None, :]
+            tl.store(d + i[:, None].to(tl.int64) * ldd + j[None, :], sums.to(d.dtype.element_ty), mask=mask)

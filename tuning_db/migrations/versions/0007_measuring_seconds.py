@@ -1,6 +1,6 @@
 """For how many seconds each device of a worker has been measured on.
 
-Revision 0006, on top of 0005.
+Revision 0007, on top of 0006.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0006"
-down_revision = "0005"
+revision = "0007"
+down_revision = "0006"
 branch_labels = None
 depends_on = None
 

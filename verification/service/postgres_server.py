@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def find_programs() -> Path | None:
 
 
 @contextmanager
-def running(programs: Path) -> Iterator[str]:
+def running(programs: Path, settings: Sequence[str] = DURABILITY_OFF) -> Iterator[str]:
     """Start a server on a Unix socket of its own; yields the URL of it, without a database's name."""
     folder = Path(tempfile.mkdtemp(prefix="tirgemm-pg-"))
     options: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": (folder / "log").open("w"), "cwd": "/"}
@@ -47,9 +47,9 @@ def running(programs: Path) -> Iterator[str]:
     data = folder / "data"
     initdb = [programs / "initdb", "-D", data, "-U", "tirgemm", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
     subprocess.run([str(word) for word in initdb], check=True, timeout=60, **options)
-    settings = [word for setting in DURABILITY_OFF for word in ("-c", setting)]
+    set_words = [word for setting in settings for word in ("-c", setting)]
     server = subprocess.Popen(
-        [str(programs / "postgres"), "-D", str(data), "-k", str(folder), "-c", "listen_addresses=", *settings],
+        [str(programs / "postgres"), "-D", str(data), "-k", str(folder), "-c", "listen_addresses=", *set_words],
         preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT),  # noqa: PLW1509
         **options,
     )

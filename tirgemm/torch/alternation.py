@@ -35,10 +35,14 @@ def captured(call: Callable[[], Any]) -> tuple[Any, Any]:
             call()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # what other threads do is no part of it
         output = call()
     graph.replay()
     return graph, output
+
+
+def ended() -> None:
+    """A CPU's calls have ended when they return."""
 
 
 def _warmed(call: Callable[[], Any]) -> int:

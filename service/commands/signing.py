@@ -1,0 +1,80 @@
+"""``tirgemm signing``: the keys that artifacts of a data folder are signed with: list, rotate, revoke."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tirgemm._terminal import console
+from tirgemm._terminal.console import Json
+from tirgemm.service.commands.tune import Data
+
+if TYPE_CHECKING:
+    from tirgemm.artifact.signing_keys import SigningKeys
+
+app = typer.Typer(
+    help="List, rotate and revoke the keys that artifacts are signed with; revoke artifacts.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command("list")
+def list_keys(data: Data = None, as_json: Json = False) -> None:
+    """The valid keys, the current one first, and what is revoked."""
+    _tell(_keys(data), as_json)
+
+
+@app.command()
+def rotate(data: Data = None, as_json: Json = False) -> None:
+    """Make a new key to sign with; artifacts of the old one stay valid, and it vouches for the new one.
+
+    The service and its workers must be stopped: they sign with the key that they started with.
+    """
+    from tirgemm._user_folders import SERVER_LOCK
+    from tirgemm.service.jobs.data_lock import ProcessLock
+
+    keys = _keys(data)
+    with ProcessLock(keys.folder / SERVER_LOCK, f"data folder {keys.folder}"):
+        keys.rotate()
+    _tell(keys, as_json)
+
+
+@app.command()
+def revoke(
+    what: Annotated[str, typer.Argument(metavar="KEY|SHA256", help="A former key (ed25519:...), or an artifact.")],
+    reason: Annotated[str, typer.Option(help="Told to whoever asks for it.")] = "",
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Revoke a former key or an artifact for good: clients refuse it from their next request on."""
+    keys = _keys(data)
+    keys.revoke(what, reason)
+    _tell(keys, as_json)
+
+
+def _keys(data: Path | None) -> SigningKeys:
+    from tirgemm.artifact.signing_keys import SigningKeys
+    from tirgemm.tuning_db.data_folder import require_signing_key
+
+    return SigningKeys(require_signing_key(data))
+
+
+def _tell(keys: SigningKeys, as_json: bool) -> None:
+    revoked = {} if keys.listed is None else keys.listed.revoked
+    document = {
+        "keys": list(keys.public),
+        "revoked": revoked,
+        "number": 0 if keys.listed is None else keys.listed.number,
+    }
+
+    def show() -> None:
+        for key in keys.public:
+            console.out.print(f"{key} {'signs' if key == keys.current.public else 'is valid'}", soft_wrap=True)
+        for name, reason in revoked.items():
+            console.out.print(f"{name} is revoked{f': {reason}' if reason else ''}", markup=False, soft_wrap=True)
+
+    console.emit(as_json, document, show)

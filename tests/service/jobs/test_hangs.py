@@ -1,0 +1,126 @@
+"""A worker whose main thread hangs: it loses its job and its place, says where it stands, and ends itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.service.support import CPU, ODD, ScriptedEngine
+from tirgemm.errors import LeaseLost
+from tirgemm.events import EventHandler
+from tirgemm.gemm import Gemm
+from tirgemm.service.commands.worker import HUNG
+from tirgemm.service.jobs.pulse import CancelEvent, Pulse
+from tirgemm.service.jobs.worker import Worker
+from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
+
+LEASE_SECONDS = 0.5
+
+
+@dataclass
+class HangingEngine(ScriptedEngine):
+    """Its first search looks at nothing until ``woken``, then goes on as if nothing had been."""
+
+    woken: threading.Event = field(default_factory=threading.Event)
+    errors: list[Exception] = field(default_factory=list)
+
+    def tune(
+        self, request: JobRequest, on_event: EventHandler, cancel: threading.Event, between_batches: Callable[[], None]
+    ) -> KernelRecord:
+        self.woken.wait(60)
+        try:
+            return super().tune(request, on_event, cancel, between_batches)
+        except LeaseLost as error:
+            self.errors.append(error)
+            raise
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database.embedded(tmp_path) as actual:
+        yield actual
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 15
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def test_a_worker_that_hangs_loses_its_job_to_another_and_writes_nothing_more(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, store, hangs = JobQueue(database), SqlStore(database), threading.Event()
+    stuck, sound = HangingEngine(store), ScriptedEngine(store)
+    for engine in (stuck, sound):
+        engine.gate.set()
+        engine.fallback_gate.set()
+    job, _ = queue.submit(JobRequest(Gemm.parse(ODD), CPU))
+    hung = Worker(queue, store, stuck, lease_s=LEASE_SECONDS, name="hung:1:0", new_pulse=lambda: Pulse(0.3, hangs.set))
+    other = Worker(queue, store, sound, lease_s=LEASE_SECONDS, name="other:1:0")
+    threads = [threading.Thread(target=worker.run, daemon=True) for worker in (hung, other)]
+    with caplog.at_level(logging.ERROR, logger="tirgemm.worker"):
+        threads[0].start()
+        assert hangs.wait(15)
+        assert "woken.wait" in caplog.text, "the log says where it stands"
+        until(lambda: not queue.live_workers(1.0))
+        threads[1].start()
+        until(lambda: getattr(queue.job(job.id), "status", "") == "done")
+    stuck.woken.set()
+    until(lambda: bool(stuck.errors))
+    until(lambda: any(worker.name == "hung:1:0" for worker in queue.live_workers(1.0)))
+    for worker in (hung, other):
+        worker.stop()
+    for thread in threads:
+        thread.join(10)
+    assert [call for call in sound.calls if call[0] == "tune"] == [("tune", ODD)]
+
+
+def test_a_pulse_is_that_of_the_thread_which_works() -> None:
+    hangs: list[float] = []
+    pulse = Pulse(0.05, lambda: hangs.append(time.monotonic()))
+    cancel = CancelEvent(pulse)
+    beats = threading.Thread(target=lambda: [(time.sleep(0.02), cancel.is_set()) for _ in range(10)])
+    beats.start()
+    beats.join()
+    assert not pulse.check(), "another thread's looks are no sign of life"
+    assert not pulse.check()
+    assert len(hangs) == 1, "a hang is told once"
+    assert not cancel.wait(0)
+    assert pulse.check()
+    time.sleep(0.1)
+    assert not pulse.check()
+    assert len(hangs) == 2
+    assert not cancel.is_set()
+    assert pulse.check()
+
+
+# A worker process whose engine never comes back from its first step.
+STUCK = """
+import time
+from tirgemm.service.commands import worker
+from tirgemm.service.jobs.engine import TuningEngine
+TuningEngine.warm = lambda self: time.sleep(600)
+worker._main()
+"""
+
+
+def test_a_worker_process_that_hangs_ends_with_an_exit_code_of_its_own(tmp_path: Path) -> None:
+    Database.embedded(tmp_path).close()
+    settings = {"TIRGEMM_HANG_SECONDS": "1", "TIRGEMM_LEASE_SECONDS": "0.5", "TIRGEMM_LOCK_DIR": str(tmp_path / "l")}
+    command = [sys.executable, "-c", STUCK, "--data", str(tmp_path)]
+    ended = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == HUNG
+    assert "this worker hangs" in ended.stderr
+    assert 'File "<string>"' in ended.stderr, "where it stands"

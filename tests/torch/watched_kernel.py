@@ -1,0 +1,26 @@
+"""``watch``: a note of each call of a kernel, on whichever way a call of ``tirgemm.torch`` reaches the launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tirgemm.artifact import Kernel, tensor_calls
+
+
+def watch(kernel: Kernel, note: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    """``kernel``, of whose calls ``note`` is told the first tensor."""
+    real, new = kernel.raw, tensor_calls.call_new
+
+    def noted(call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given: (note(given[0]), call(*given))[1]
+
+    def call_new(functions: Any, *how: Any, **more: Any) -> Any:
+        made = new(functions, *how, **more)
+        return noted(made) if made is not None and functions is kernel.functions else made
+
+    kernel.raw = noted(real)
+    monkeypatch.setattr(tensor_calls, "call_new", call_new)
+    return kernel

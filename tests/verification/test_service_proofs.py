@@ -1,0 +1,67 @@
+"""The results file of the service's proofs, its check and its table, and what is read of a schemathesis report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tirgemm.bench.results import load
+from verification.service import proofs_file
+from verification.service.proofs_file import FILE, MAX_FAILURES, ProofsFile
+from verification.service.random_requests import told
+
+
+def test_runs_add_up_over_programs_and_days(tmp_path: Path) -> None:
+    file = tmp_path / "machine" / FILE
+    first = ProofsFile(file, commit="c1")
+    first.count("kill -9, sqlite: worker", [], 3.0)
+    first.count("kill -9, sqlite: worker", ["a candidate is lost", "another is, too"], 4.0)
+    again = ProofsFile(file, commit="c2", resume=True)
+    again.count("random requests", [], 9.0, runs=1000)
+    again.count("kill -9, sqlite: worker", ["x"] * 99, 1.0)
+    document = load(file)
+    assert list(proofs_file.problems(document)) == []
+    kills, requests = document["rows"]
+    assert (kills["runs"], kills["failed"], kills["status"], kills["seconds"]) == (3, 2, "failed", 8.0)
+    assert (kills["failures"][:2], len(kills["failures"])) == (["a candidate is lost", "another is, too"], MAX_FAILURES)
+    assert (requests["runs"], requests["status"], requests["commit"]) == (1000, "held", "c2")
+    assert again.failures == 2
+    assert "| random requests | 1,000 | 0 |" in " ".join(proofs_file.proofs(file.parent, tmp_path).split("  "))
+    assert "verification.service.kills" in proofs_file.proofs(tmp_path / "another", tmp_path)
+    assert ProofsFile(file, commit="c3").failures == 0, "without resume it begins anew"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"runs": 0}, "has 0 runs"),
+        ({"failed": 2, "failures": ["x"], "status": "failed"}, "of which 2 failed"),
+        ({"status": "failed"}, "is failed with 0 failed runs"),
+        ({"failed": 1, "status": "failed"}, "0 failures"),
+    ],
+)
+def test_a_row_that_contradicts_itself_is_told(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    proofs = ProofsFile(tmp_path / FILE, commit="c1")
+    proofs.count("p", [], 1.0)
+    document = json.loads((tmp_path / FILE).read_text())
+    document["rows"][0] |= change
+    assert any(words in sentence for sentence in proofs_file.problems(document))
+    assert "p is there twice" in list(proofs_file.problems({"rows": document["rows"] * 2}))
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    cases = {"generated": 12, "errored": 0}
+    return {"complete": True, "stop_reason": "completed", "test_cases": cases, "failures": [], "errors": []} | changes
+
+
+def test_every_failure_of_a_report_is_told() -> None:
+    assert told(report(), 0) == (12, [])
+    failure = {"code": "ST101", "title": "Server error", "count": 2, "operations": ["POST /v1/kernels"]}
+    assert told(report(failures=[failure]), 1) == (12, ["ST101 Server error: 2 at POST /v1/kernels"])
+    assert told(report(errors=[{"why": "x"}]), 1)[1] == ['an error of the run itself: {"why": "x"}']
+    for broken, code in ((report(), 1), (report(complete=False, stop_reason="interrupted"), 0)):
+        (sentence,) = told(broken, code)[1]
+        assert f"exit code {code}" in sentence

@@ -1,0 +1,44 @@
+#include "python_api.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <type_traits>
+
+namespace tirgemm::py {
+namespace {
+
+Api Find() {
+  Api out{};
+  const auto bind = [](auto& member, const char* name) {
+    void* address = dlsym(RTLD_DEFAULT, name);
+    if (!address) std::abort();  // no CPython from 3.11 on lacks one
+    member = reinterpret_cast<std::decay_t<decltype(member)>>(address);
+  };
+  bind(out.IncRef, "Py_IncRef");
+  bind(out.DecRef, "Py_DecRef");
+  bind(out.CallNoArgs, "PyObject_CallNoArgs");
+  bind(out.Vectorcall, "PyObject_Vectorcall");
+  bind(out.IsTrue, "PyObject_IsTrue");
+  bind(out.GetAttr, "PyObject_GetAttr");
+  bind(out.AsLong, "PyLong_AsLong");
+  bind(out.ErrClear, "PyErr_Clear");
+  bind(out.SaveThread, "PyEval_SaveThread");
+  bind(out.RestoreThread, "PyEval_RestoreThread");
+  bind(out.CapsuleNew, "PyCapsule_New");
+  bind(out.CapsuleGetPointer, "PyCapsule_GetPointer");
+  bind(out.FunctionNew, "PyCFunction_NewEx");
+  bind(out.none, "_Py_NoneStruct");
+  bind(out.yes, "_Py_TrueStruct");
+  bind(out.no, "_Py_FalseStruct");
+  return out;
+}
+
+}  // namespace
+
+const Api& api() {
+  static const Api found = Find();
+  return found;
+}
+
+}  // namespace tirgemm::py

@@ -1,0 +1,31 @@
+"""Regular files that somebody named: opened without waiting, whatever lies at that path, and read up to a limit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """The bytes of a regular file, or of one that ``path`` links to.
+
+    Raises OSError, with EINVAL for what is none: opening or reading a FIFO or a device may take for ever.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        number, reason = (
+            (errno.EISDIR, os.strerror(errno.EISDIR)) if stat.S_ISDIR(mode) else (errno.EINVAL, "not a regular file")
+        )
+        raise OSError(number, reason, str(path))
+    return os.fdopen(handle, "rb")
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """The bytes of a regular file, one more than ``limit`` where it is longer. Raises what ``open_regular`` does."""
+    with open_regular(path) as file:
+        return file.read(limit + 1)

@@ -1,0 +1,96 @@
+"""Calls of a kernel on PyTorch's tensors that the launcher takes apart itself, by PyTorch's DLPack exchange functions.
+
+They cost less than calls through tvm_ffi, answer with a result or with none, and raise nothing: where they do not take
+the tensors nothing has run, and who asks tries the launcher's other functions, which say why.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from tirgemm.artifact import native
+from tirgemm.artifact.native import LoadedFunctions
+
+# Where a class of tensors has PyTorch's C functions, and what the capsule around them is called (DLPack 1.2).
+_EXCHANGE, _CAPSULE = "__dlpack_c_exchange_api__", b"dlpack_exchange_api"
+
+
+@cache
+def _library() -> ctypes.PyDLL | None:
+    """The launcher's functions of Python objects, which know PyTorch's; None where it offers no exchange functions."""
+    torch = sys.modules["torch"]
+    native.library()  # loads libtvm_ffi, which adds the exchange functions to versions of PyTorch without them
+    capsule = getattr(torch.Tensor, _EXCHANGE, None)
+    if capsule is None:
+        return None
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    library, anything = ctypes.PyDLL(str(native.LIBRARY)), ctypes.py_object
+    library.tirgemm_set_torch.restype = library.tirgemm_set_questions.restype = None
+    library.tirgemm_set_torch.argtypes = [ctypes.c_void_p, *(anything,) * 3]
+    library.tirgemm_set_questions.argtypes = [ctypes.POINTER(anything), ctypes.c_int, anything, anything]
+    library.tirgemm_call_into.restype = library.tirgemm_call_new.restype = anything
+    library.tirgemm_call_into.argtypes = [ctypes.c_void_p]
+    library.tirgemm_call_new.argtypes = [ctypes.c_void_p, ctypes.c_int, *(anything,) * 4]
+    asked = torch.Tensor.is_neg, torch.is_grad_enabled, sys.intern("requires_grad")
+    library.tirgemm_set_torch(pointer(capsule, _CAPSULE), *asked)
+    return library
+
+
+@cache
+def plain_tensors() -> frozenset[type]:
+    """The tensors that kernels take; subclasses have ideas of their own. PyTorch must be imported."""
+    torch = sys.modules["torch"]
+    return frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def call_into(functions: LoadedFunctions) -> Callable[..., bool] | None:
+    """A function of the kernel's tensors, the output last, that says whether the kernel took them.
+
+    It takes none that are lazily negated, or whose gradients are recorded. They must be ``plain_tensors``.
+    None where PyTorch offers no exchange functions.
+    """
+    library = _library()
+    if library is None:
+        return None
+    made: Callable[..., bool] = library.tirgemm_call_into(functions.handle())
+    return made
+
+
+def set_questions(questions: Sequence[Callable[[], Any]], level: tuple[Any, str]) -> None:
+    """What functions of ``call_new`` ask PyTorch first: all ``questions`` must be answered by something false, and the
+    attribute ``level`` (its owner and name) be below 0."""
+    library = _library()
+    if library is not None:
+        asked: ctypes.Array[Any] = (ctypes.py_object * len(questions))()
+        for index, question in enumerate(questions):
+            asked[index] = question
+        library.tirgemm_set_questions(asked, len(questions), *level)
+
+
+def call_new(
+    functions: LoadedFunctions,
+    empty: Callable[[tuple[int, ...], tuple[int, ...], Any], Any],
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: Any,
+    *,
+    rows: bool,
+) -> Callable[[Any, Any, Any], Any] | None:
+    """A function of x, weight and bias (or None) that returns ``empty(shape, strides, dtype)`` with the kernel's
+    result, or None where it did not run: the tensors do not fit, or PyTorch wants more than a result.
+
+    ``rows``: x and the result are of any rank, and their dimensions before the last are taken as one. x must be a
+    torch.Tensor. None where PyTorch offers no exchange functions.
+    """
+    library = _library()
+    if library is None:
+        return None
+    made: Callable[[Any, Any, Any], Any] = library.tirgemm_call_new(
+        functions.handle(), rows, empty, shape, strides, dtype
+    )
+    return made

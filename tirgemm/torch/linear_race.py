@@ -1,0 +1,80 @@
+"""Race of a layer's kernel against PyTorch's own product, on the device and the weights of a model: for which rows
+PyTorch is faster.
+
+On a GPU each side is a CUDA graph. It runs all layers of one kind in turn, as a model does, so that no weight waits in
+a cache that it would not wait in there.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tirgemm.artifact import Kernel
+from tirgemm.gemm import Range
+from tirgemm.torch.alternation import alternating, captured, ended
+
+TURNS, TURN_S = 7, 0.002
+# Weights of so many bytes are in no cache.
+ENOUGH_BYTES = 1 << 28
+# Below, a kernel's range is raced at its ends alone.
+FIRST_STEP = 16
+LOG = logging.getLogger("tirgemm.torch")
+
+
+def raced_rows(kernel: Kernel) -> list[Range]:
+    """The rows that ``kernel`` serves in ranges, each raced at its largest: the members of a set, cut at powers of two,
+    and the smallest number alone."""
+    low, high = kernel.gemm.m_min, kernel.gemm.m_max
+    powers = [1 << bit for bit in range(FIRST_STEP.bit_length() - 1, high.bit_length())]
+    ends = {low, high, *(member.gemm.m_max for member in kernel.manifest.kernels), *powers}
+    ranges = []
+    for end in sorted(end for end in ends if low <= end <= high):
+        ranges.append(Range(low, end))
+        low = end + 1
+    return ranges
+
+
+def slower_rows(kernel: Kernel, modules: Sequence[nn.Linear]) -> dict[Range, float]:
+    """The rows for which PyTorch is faster than ``kernel``, which computes these modules of one problem, and how many
+    times as fast. A race that cannot be run, for want of memory, say, is logged, and tells of none."""
+    enough = modules[: max(1, ENOUGH_BYTES // modules[0].weight.nbytes)]
+    try:
+        with torch.no_grad():
+            ratios = {rows: _ratio(rows.high, enough) for rows in raced_rows(kernel)}
+    except RuntimeError as error:
+        LOG.warning("%s was not raced against PyTorch: %s", kernel.gemm, error)
+        return {}
+    return {rows: ratio for rows, ratio in ratios.items() if ratio > 1}
+
+
+def _ratio(rows: int, modules: Sequence[nn.Linear]) -> float:
+    """Our time over PyTorch's."""
+    weight = modules[0].weight
+    generator = torch.Generator(weight.device).manual_seed(0)
+    x = torch.randn(rows, weight.shape[1], device=weight.device, dtype=torch.float32, generator=generator)
+    x = x.to(weight.dtype)
+
+    def ours() -> None:
+        for module in modules:
+            module.forward(x)
+
+    def pytorch() -> None:
+        for module in modules:
+            functional.linear(x, module.weight, module.bias)
+
+    ways: Mapping[str, Callable[[], Any]] = {"ours": ours, "pytorch": pytorch}
+    if weight.is_cuda:
+        with torch.cuda.device(weight.device):
+            graphs = {way: captured(call)[0] for way, call in ways.items()}
+            ways = {way: graph.replay for way, graph in graphs.items()}
+            samples = alternating(ways, TURNS, TURN_S, torch.cuda.synchronize)
+    else:
+        samples = alternating(ways, TURNS, TURN_S, ended)
+    return statistics.median(samples["ours"]) / statistics.median(samples["pytorch"])

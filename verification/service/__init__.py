@@ -1,0 +1,1 @@
+"""Proofs of the service: processes killed at random moments, disks that fill, databases that stop, random requests."""

@@ -1,0 +1,92 @@
+"""The server that requests at random are sent to: a kernel, an API key, and a worker that ends every job at once.
+
+usage: python -m verification.service.fuzzed_server FOLDER     prints one JSON object with its port and an API key; ends
+with its stdin
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import uvicorn
+
+from tirgemm.artifact.sign import Signer
+from tirgemm.detect import device as detect_device
+from tirgemm.errors import StoreError
+from tirgemm.events import CandidateRecorded, SearchStarted
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.service.http.state import ServiceState
+from tirgemm.service.jobs.local_fleet import LocalFleet
+from tirgemm.service.server.process import uvicorn_config
+from tirgemm.service.settings import Settings
+from tirgemm.status import Status
+from tirgemm.tuning_db import JobRequest
+from tirgemm.tuning_db.access.api_keys import Quotas
+
+CPU, GPU = detect_device("cpu"), named_device("sm_90a")
+WORKER = "elsewhere:1:0"
+PAUSE_SECONDS = 0.05
+# Of a day, which are asked for within minutes.
+QUOTAS = Quotas(1e6, 10**6, 10**12, 2**62, 2**62)
+
+
+def main(folder: Path) -> None:
+    """Serve until stdin ends."""
+    limits = {"fallback_seconds": 0.1, "max_wait_seconds": 0.5, "max_connections": 1024, "max_queued": 100_000}
+    state = ServiceState.open(Settings.load(data=folder, worker=False, **limits))
+    _fill(state)
+    _, secret = state.access.table.create("fuzzing", "admin", quotas=QUOTAS)
+    server = uvicorn.Server(uvicorn_config(state))
+    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+    stopped = threading.Event()
+
+    def end() -> None:
+        sys.stdin.read()
+        stopped.set()
+        server.should_exit = True
+
+    for work in (end, lambda: _work(state, stopped)):
+        threading.Thread(target=work, daemon=True).start()
+    print(json.dumps({"port": listener.getsockname()[1], "key": secret}), flush=True)
+    server.run(sockets=[listener])
+    state.explainer.close()
+    state.database.close()
+
+
+def _fill(state: ServiceState) -> None:
+    """A real kernel of this machine."""
+    signer = Signer.load_or_create(state.settings.signing_key)
+    fleet = LocalFleet(state.store, signer, processes=1, served=[CPU])
+    try:
+        fleet.engines()[0].fallback(JobRequest(Gemm.parse("33x17x19:f32:nt"), CPU), threading.Event())
+    finally:
+        fleet.close()
+
+
+def _work(state: ServiceState, stopped: threading.Event) -> None:
+    """Be the worker of both devices: every job is begun, told of and ended, one in two with the real kernel."""
+    kernel = state.store.kernel(Gemm.parse("33x17x19:f32:nt"), CPU.key, "sustained")
+    assert kernel is not None
+    ended = 0
+    while not stopped.wait(PAUSE_SECONDS):
+        try:
+            state.queue.register_worker(WORKER, [CPU, GPU])
+            while (job := state.queue.claim(WORKER, [CPU.key, GPU.key], 60.0, unverified=True)) is not None:
+                state.queue.add_event(job.id, SearchStarted(gemm=str(job.request.gemm)))
+                state.queue.add_event(job.id, CandidateRecorded(trials=1, status=Status.MEASURED))
+                ended += 1
+                if ended % 2:
+                    state.queue.finish(job.id, WORKER, "done", kernel.id)
+                else:
+                    state.queue.finish(job.id, WORKER, "failed", error="unsupported: no family writes it")
+        except StoreError as error:
+            print(f"the worker: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

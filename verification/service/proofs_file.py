@@ -1,0 +1,82 @@
+"""``proofs.json``: how often each proof of the service was run and what went wrong, by the commit and time of the last
+run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.tables import not_yet, table
+from tirgemm.bench.results import Document, dump, environment, load, measured_at
+from tirgemm.detect import device as detect_device
+
+ROOT = Path(__file__).resolve().parents[2]
+SUITE, FILE = "proofs", "proofs.json"
+# Sentences that are kept of one proof; their number is exact.
+MAX_FAILURES = 20
+
+
+class ProofsFile:
+    """A results file of proofs, written after each run, so that it is whole at any time. ``resume``: go on with the
+    rows that it has."""
+
+    def __init__(self, path: Path, *, commit: str | None = None, resume: bool = False) -> None:
+        self.path = path
+        self._about = environment(detect_device("cpu"), ROOT, commit)
+        self.rows: dict[str, dict[str, Any]] = {}
+        if resume and path.exists():
+            self.rows = {row["proof"]: row for row in load(path)["rows"]}
+
+    @property
+    def failures(self) -> int:
+        """How many runs of all proofs went wrong."""
+        return sum(row["failed"] for row in self.rows.values())
+
+    def count(self, proof: str, wrong: Sequence[str], seconds: float, runs: int = 1, **about: Any) -> None:
+        """Note ``runs`` more of a proof, and what went wrong in them; ``about`` is kept with it."""
+        row = self.rows.get(proof, {"runs": 0, "failed": 0, "failures": [], "seconds": 0.0})
+        failures = [*row["failures"], *wrong][:MAX_FAILURES]
+        failed = row["failed"] + (min(runs, len(wrong)) if wrong else 0)
+        self.rows[proof] = {
+            "proof": proof,
+            "status": "failed" if failed else "held",
+            "runs": row["runs"] + runs,
+            "failed": failed,
+            "failures": failures,
+            "seconds": round(row["seconds"] + seconds, 1),
+            **about,
+            **measured_at(self._about, None),
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [self.rows[name] for name in sorted(self.rows)]
+        document = {"format": 1, "suite": SUITE, "regime": SUITE, "environment": self._about, "rows": rows}
+        self.path.write_text(dump(document))
+
+
+def problems(document: Document) -> Iterator[str]:
+    """What is wrong: proofs that are there twice or were never run, statuses that the failures do not give."""
+    seen = set()
+    for row in document["rows"]:
+        proof = row["proof"]
+        if proof in seen:
+            yield f"{proof} is there twice"
+        seen.add(proof)
+        if row["runs"] < 1 or not 0 <= row["failed"] <= row["runs"]:
+            yield f"{proof} has {row['runs']} runs of which {row['failed']} failed"
+        if (row["status"] == "failed") != bool(row["failed"]) or bool(row["failed"]) != bool(row["failures"]):
+            yield f"{proof} is {row['status']} with {row['failed']} failed runs and {len(row['failures'])} failures"
+
+
+def proofs(folder: Path, suites: Path) -> str:
+    """The table of a machine's file."""
+    del suites
+    if not (folder / FILE).is_file():
+        return not_yet(f"python -m verification.service.kills --out benchmarks/results/{folder.name}/{FILE}")
+    document = load(folder / FILE)
+    lines = [[row["proof"], f"{row['runs']:,}", f"{row['failed']:,}", row["at"][:10]] for row in document["rows"]]
+    about = document["environment"]
+    return f"{about['device']}\n\n{table(['proof', 'runs', 'failed', 'last run'], lines, 1)}"
+
+
+TABLES: dict[str, Callable[[Path, Path], str]] = {SUITE: proofs}

@@ -1,0 +1,105 @@
+"""Random requests over the whole OpenAPI document: schemathesis with all checks against a service with API keys.
+
+schemathesis is no dependency of this project: install it into an environment of its own and name its command.
+
+usage: python -m verification.service.random_requests --schemathesis FOLDER/bin/schemathesis --cases 10000 --out FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.command import run
+from tirgemm.errors import InvalidRequest
+from verification.service.proofs_file import ROOT, ProofsFile
+
+CONFIG = Path(__file__).with_name("schemathesis.toml")
+PHASES = ("examples", "coverage", "fuzzing", "stateful")
+# Longer than the server lets anybody wait.
+REQUEST_SECONDS = 20
+
+
+@contextmanager
+def server(folder: Path) -> Iterator[tuple[str, str]]:
+    """A server process on a data folder: its address and an API key of the scope admin."""
+    command = [sys.executable, "-m", "verification.service.fuzzed_server", str(folder)]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        told = json.loads(process.stdout.readline())
+        yield f"http://127.0.0.1:{told['port']}", told["key"]
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def requested(program: Path, url: str, key: str, examples: int, seed: int) -> tuple[int, list[str]]:
+    """How many cases schemathesis sent, with about ``examples`` of each operation, and what it reports."""
+    with tempfile.TemporaryDirectory(prefix="tirgemm-schemathesis-") as folder:
+        report = Path(folder) / "report.json"
+        options = ["--checks", "all", "--phases", ",".join(PHASES), "--max-examples", str(examples)]
+        options += ["--seed", str(seed), "--request-timeout", str(REQUEST_SECONDS), "--continue-on-failure"]
+        options += ["--header", f"Authorization: Bearer {key}", "--report-json-path", str(report), "--no-color"]
+        command = [str(program), "--config-file", str(CONFIG), "run", f"{url}/openapi.json", *options]
+        try:
+            ended = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
+        except OSError as error:
+            raise InvalidRequest(f"{program} is no command of schemathesis: {error.strerror}") from error
+        print(ended.stdout, flush=True)
+        if not report.is_file():
+            raise InvalidRequest(f"{program} wrote no report; it ended with exit code {ended.returncode}")
+        return told(json.loads(report.read_text()), ended.returncode)
+
+
+def told(report: dict[str, Any], code: int) -> tuple[int, list[str]]:
+    """The number of cases of a report and a sentence for each failure; another where it failed or ended without any."""
+    cases = report["test_cases"]
+    failures = [
+        f"{one['code']} {one['title']}: {one['count']} at {', '.join(one['operations'])}" for one in report["failures"]
+    ]
+    failures += [f"an error of the run itself: {json.dumps(one)[:300]}" for one in report["errors"]]
+    if not failures and (code or not report["complete"] or cases["errored"]):
+        failures.append(
+            f"it ended with exit code {code}: {report['stop_reason']}, {cases['errored']} cases with errors"
+        )
+    return int(cases["generated"]), failures
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--schemathesis", type=Path, required=True, help="its command")
+    parser.add_argument("--cases", type=int, default=10_000, help="to be sent in all, in as many rounds as it takes")
+    parser.add_argument("--examples", type=int, default=50, help="of each operation in a round")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6, help="of the first round")
+    parser.add_argument("--out", type=Path, required=True, help="the results file")
+    parser.add_argument("--commit", help="the program's, where its history is not here")
+    options = parser.parse_args(arguments)
+    proofs = ProofsFile(options.out, commit=options.commit, resume=True)
+    sent, failures, began = 0, list[str](), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="tirgemm-fuzzed-") as folder, server(Path(folder)) as (url, key):
+        for seed in range(options.seed, options.seed + options.cases):
+            cases, wrong = requested(options.schemathesis, url, key, options.examples, seed)
+            sent, failures = sent + cases, [*failures, *wrong]
+            if sent >= options.cases or failures:
+                break
+    proofs.count("random requests, schemathesis", failures, time.monotonic() - began, runs=sent)
+    print(f"{sent} cases: {'; '.join(failures) or 'no failure'}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
