@@ -32,7 +32,7 @@ NEW_PIP := $(INSTALL) $(shell grep '^pip==' requirements.lock)
 # Targets beside each other; what a target prints stays together.
 TOGETHER := --no-print-directory --jobs=2 --output-sync=target
 
-.PHONY: demo test lint types unit parallel-tests torch-tests timing-tests ray-tests lock results image clean tools
+.PHONY: demo test lint types unit parallel-tests torch-tests timing-tests ray-tests lock results image image-test sbom up clean tools
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -118,14 +118,30 @@ lock: | tools
 	cp requirements.lock requirements-client.lock
 	$(VENV)-lock/bin/$(LOCK) --extra client --output-file requirements-client.lock
 	cp requirements.lock requirements-service.lock
-	$(VENV)-lock/bin/$(LOCK) --extra service --extra cuda --extra postgres --output-file requirements-service.lock
+	$(VENV)-lock/bin/$(LOCK) --extra service --extra cuda --extra postgres --extra traces --output-file requirements-service.lock
 
 # Tables in README and docs, from the results files.
 results: $(STAMP)
 	$(BIN)/python benchmarks/render.py
 
-image: 
-	docker build --tag tirgemm .
+# Docker, or what takes its commands: make image ENGINE=podman
+ENGINE ?= docker
+image:
+	$(ENGINE) build --tag tirgemm .
+
+# What the image consists of, as CycloneDX.
+sbom:
+	@mkdir -p dist
+	$(ENGINE) run --rm --entrypoint cat tirgemm /usr/share/doc/tirgemm/sbom.cdx.json > dist/sbom.cdx.json
+
+# All of compose.yaml, with the GPU where there is one.
+up:
+	docker compose --file compose.yaml $$(nvidia-smi --list-gpus >/dev/null 2>&1 && echo --file compose.gpu.yaml) up --build
+
+# Builds the image with buildah, runs it as it is deployed, and looks into it. Where no registry can be reached:
+# make image-test IMAGE_BASE=mmdebstrap
+image-test: $(STAMP)
+	$(BIN)/python -u scripts/image_test.py
 
 clean:
 	rm -rf $(VENV) $(TORCH_VENV) $(RAY_VENV) $(VENV)-lock .demo build dist *.egg-info

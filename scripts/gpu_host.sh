@@ -37,7 +37,7 @@ for step in "${steps[@]}"; do
       run timeout 570 $cli bench x86 --device cpu --data "$out/data" --trials 48 --seconds 40 --limit 460 --resume \
         --out "$out/x86.sustained.json" "${commit[@]}" ;;
     calls) run timeout 120 python3 benchmarks/call_overhead.py --out "$out/calls.json" "${commit[@]}" ;;
-    models)  # whole models beside PyTorch; goes on from its file
+    models)  # whole models beside PyTorch; goes on from its file, if of the same transformers and choice of kernels (else BEFORE=none)
       kept models.json
       run timeout 570 python3 benchmarks/models/race.py --device "${DEVICE:-cuda:0}" --data "$out/data" \
         --limit "${SECONDS_MODELS:-480}" --resume --out "$out/models.json" ${MODELS:-} "${commit[@]}"

@@ -1,4 +1,4 @@
-"""Log records as JSON lines, with the ids of the request, the job and the API key that they are about."""
+"""Log records as JSON lines, with the ids of the request, the job, the API key and the trace that they are about."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Literal
+
+from tirgemm.tuning.process.spans import traceparent
 
 LogFormat = Literal["text", "json"]
 
@@ -33,11 +35,11 @@ def about_job(job_id: str) -> Iterator[None]:
 
 class JsonLines(logging.Formatter):
     """One JSON object a record: ``time`` (ISO 8601 in UTC), ``level``, ``logger``, ``message``; the ids ``request``,
-    ``job`` and ``key`` where the record is about one; ``traceback`` where there is one."""
+    ``job``, ``key`` and ``trace`` where the record is about one; ``traceback`` where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
-        named = _NAMED_JOB.match(message)
+        named, parent = _NAMED_JOB.match(message), traceparent()
         members = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -46,6 +48,7 @@ class JsonLines(logging.Formatter):
             "request": request_id.get(),
             "job": named[1] if named else _job_id.get(),
             "key": key_id.get(),
+            "trace": parent.split("-")[1] if parent else None,
             "traceback": self.formatException(record.exc_info) if record.exc_info else None,
         }
         return json.dumps({name: value for name, value in members.items() if value is not None})

@@ -72,6 +72,8 @@ class Settings(BaseSettings):
     """How often a job that failed or was cancelled may be put back into the queue."""
     log_format: LogFormat = "text"
     """Whether stderr has what is logged as lines of text or of JSON."""
+    traces_endpoint: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = ""
+    """Base URL of the collector that takes OpenTelemetry traces over OTLP, HTTP; empty: none are made."""
     insecure: bool = False
     """Whether to listen on other addresses than loopback although there is no API key."""
     key_requests_per_second: Annotated[float, Field(gt=0, le=1e6)] = 200.0

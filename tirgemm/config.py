@@ -95,21 +95,23 @@ class Space:
 
     def indices(self, config: Config) -> dict[str, int]:
         """The inverse of ``config``. Raises InvalidConfig with the knob, the value and the choices."""
-        self.check(config)
-        return {k.name: _position(k, config[k.name]) for k in self.knobs}
+        if config.family != self.family:
+            raise InvalidConfig(f"config of family {config.family!r} given to the space of {self.family!r}")
+        values = dict(config.knobs)
+        if len(config.knobs) != len(self.knobs) or any(knob.name not in values for knob in self.knobs):
+            names, given = [knob.name for knob in self.knobs], [name for name, _ in config.knobs]
+            raise InvalidConfig(f"{self.family} has the knobs {', '.join(names)}; the config has {', '.join(given)}")
+        places = {knob.name: _position(knob, values[knob.name]) for knob in self.knobs}
+        for knob in self.knobs:
+            if places[knob.name] < 0:
+                raise InvalidConfig(
+                    f"{self.family} knob {knob.name} is {values[knob.name]!r}; choices are {knob.choices}"
+                )
+        return places
 
     def check(self, config: Config) -> None:
         """Raise InvalidConfig unless ``config`` is a point of this space."""
-        if config.family != self.family:
-            raise InvalidConfig(f"config of family {config.family!r} given to the space of {self.family!r}")
-        names, given = [k.name for k in self.knobs], [name for name, _ in config.knobs]
-        if sorted(names) != sorted(given):
-            raise InvalidConfig(f"{self.family} has the knobs {', '.join(names)}; the config has {', '.join(given)}")
-        for knob in self.knobs:
-            if _position(knob, config[knob.name]) < 0:
-                raise InvalidConfig(
-                    f"{self.family} knob {knob.name} is {config[knob.name]!r}; choices are {knob.choices}"
-                )
+        self.indices(config)
 
     def __iter__(self) -> Iterator[Config]:
         return (self.at(index) for index in range(self.size))

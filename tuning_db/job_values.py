@@ -94,8 +94,8 @@ class Job:
 
     ``attempts`` is how often a worker began it since it last had a new measurement, without those that gave it back in
     good order: each but the last ended with the death of its worker. ``key_id`` is the API key that asked for it first,
-    ``retries`` how often it was put back after its end, the last time for ``retry_reason``, and ``batch_id`` the batch
-    that made it.
+    ``retries`` how often it was put back after its end, the last time for ``retry_reason``, ``batch_id`` the batch
+    that made it, and ``traceparent`` the span that asked for it first, where that is traced.
     """
 
     id: str
@@ -113,6 +113,7 @@ class Job:
     retries: int = 0
     retry_reason: str | None = None
     batch_id: str | None = None
+    traceparent: str | None = None
 
     @property
     def ended(self) -> bool:

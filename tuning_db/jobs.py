@@ -19,6 +19,7 @@ from tirgemm.events import Event
 from tirgemm.gemm import Gemm
 from tirgemm.status import ENDED, LIVE, EndedStatus, JobStatus
 from tirgemm.tuning.budget import Budget
+from tirgemm.tuning.process.spans import spanned
 from tirgemm.tuning.records.json_values import plain_json, plain_text
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.access.quotas import Asker, require_quota
@@ -62,6 +63,7 @@ class JobQueue:
 
     # -- requests ------------------------------------------------------------------------------
 
+    @spanned("submit")
     def submit(
         self,
         request: JobRequest,

@@ -29,6 +29,7 @@ from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range, Regime
 from tirgemm.kernel_source import Arrived, Policy, Preparation, run_in_background
 from tirgemm.tuning.default_set import DefaultPart, default_parts, default_set
+from tirgemm.tuning.kernel_set.sizes import searched_sizes
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning.shipped_kernel import offered_configs
@@ -81,8 +82,8 @@ class LocalKernels:
         except (Unsupported, DoesNotFit) as error:
             return str(error)
         if policy == "shipped":
-            offer = shipped_offer(self._shipped, gemm, device, self.regime)
-            if offer is None or not offer.same:
+            offers = (shipped_offer(self._shipped, each, device, self.regime) for each in _recorded_as(gemm))
+            if not any(offer is not None and offer.same for offer in offers):
                 return "no record of it was shipped for this device, driver and TVM"
         return device.only_named if not device.present else None
 
@@ -123,6 +124,12 @@ class LocalKernels:
 
     def _loaded(self, store: Store, artifact_sha256: str, signer: Signer) -> Kernel:
         return load(store.get_blob(artifact_sha256), trust=Trust.of(signer.public))
+
+
+def _recorded_as(gemm: Gemm) -> list[Gemm]:
+    """The problems whose shipped records speak for this one: it, and for a range of m its sizes."""
+    sizes = [gemm.with_(m=size) for size in searched_sizes(gemm.m)] if isinstance(gemm.m, Range) else []
+    return [gemm, *sizes]
 
 
 def _answer(tuning: Tuning, parts: Sequence[DefaultPart]) -> KernelRecord:

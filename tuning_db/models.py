@@ -233,7 +233,7 @@ class JobRow(Base):
     attempts: Mapped[int] = mapped_column(Integer)
     key_id: Mapped[str | None] = mapped_column(String(16), index=True)
     owner: Mapped[str | None] = mapped_column(String(255))
-    lease_until: Mapped[float | None] = mapped_column(Float(53))
+    lease_until: Mapped[float | None] = mapped_column(Float(53), index=True)
     created_at: Mapped[str] = mapped_column(String(32))
     started_at: Mapped[str | None] = mapped_column(String(32))
     finished_at: Mapped[str | None] = mapped_column(String(32))
@@ -247,9 +247,14 @@ class JobRow(Base):
     recorded_before: Mapped[int | None] = mapped_column(Integer)
     granted_trials: Mapped[int | None] = mapped_column(Integer)
     granted_seconds: Mapped[float | None] = mapped_column(Float(53))
+    traceparent: Mapped[str | None] = mapped_column(String(55))
     claimed_at: Mapped[float | None] = mapped_column(Float(53))
     spent_seconds: Mapped[float] = mapped_column(Float(53), server_default="0")
     asked_at: Mapped[str] = mapped_column(String(32), server_default="")
+
+
+# The order in which queued jobs are claimed.
+Index("ix_jobs_queue_order", JobRow.status, JobRow.priority.desc(), JobRow.seq)
 
 
 class BatchRow(Base):

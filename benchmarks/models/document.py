@@ -12,6 +12,8 @@ from tirgemm.bench.results import Document, Row, load
 
 SUITE = "models"
 FILE = "models.json"
+# Which kernels a model ran on: all that were made, or those that ``accelerate`` found no slower than PyTorch.
+ALL_KERNELS, RACED_KERNELS = "all kernels", "raced kernels"
 KEY = ("model", "dtype", "tokens", "mode", "variant")
 
 
@@ -83,7 +85,8 @@ def models(folder: Path, suites: Path) -> str:
     modes = [f"PyTorch, {mode}, ms" for mode in dict.fromkeys(mode for _, mode in columns)]
     head = ["model", "dtype", "tokens", *modes, *(f"{variant}, {mode}" for variant, mode in columns)]
     about = document["environment"]
-    return f"{about['device']}, torch {about['torch']}, {about['date'][:10]}\n\n{table(head, body, 2)}"
+    which = f"transformers {about['transformers']}, {about.get('kernels', ALL_KERNELS)}"
+    return f"{about['device']}, torch {about['torch']}, {which}, {about['date'][:10]}\n\n{table(head, body, 2)}"
 
 
 def _geomean(rows: Iterable[Row], column: tuple[str, str]) -> str:

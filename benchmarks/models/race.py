@@ -36,7 +36,16 @@ from benchmarks import command  # noqa: E402
 from benchmarks.models import agreement  # noqa: E402
 from benchmarks.models.decoder import MOST_TOKENS, Decoder  # noqa: E402
 from benchmarks.models.dependent_kernels import dependent_kernels  # noqa: E402
-from benchmarks.models.document import KEY, SUITE, agrees, key_of, speedup, summary  # noqa: E402
+from benchmarks.models.document import (  # noqa: E402
+    ALL_KERNELS,
+    KEY,
+    RACED_KERNELS,
+    SUITE,
+    agrees,
+    key_of,
+    speedup,
+    summary,
+)
 from benchmarks.models.hugging_face import SHAPES, TINY_SHAPES, hugging_face_decoder  # noqa: E402
 from tirgemm.artifact import Kernel  # noqa: E402
 from tirgemm.bench import results  # noqa: E402
@@ -242,7 +251,10 @@ def main(
         raise InvalidRequest("mode graph needs a GPU: CUDA graphs are captured there")
     if DEPENDENT in options.variants and device.kind != "cuda":
         raise InvalidRequest(f"variant {DEPENDENT} needs a GPU: a CPU has no dependent launches")
-    about = results.environment(device, ROOT, options.commit) | {"transformers": results.version_of("transformers")}
+    about = results.environment(device, ROOT, options.commit) | {
+        "transformers": results.version_of("transformers"),
+        "kernels": ALL_KERNELS if options.all_kernels or device.kind != "cuda" else RACED_KERNELS,
+    }
     document = _document(options, about)
     deadline = time.monotonic() + options.limit if options.limit is not None else None
     with torch.no_grad():

@@ -57,6 +57,7 @@ def worker(
     from tirgemm.service.jobs.worker import Worker
     from tirgemm.service.log_lines import log_to_stderr
     from tirgemm.service.settings import Settings
+    from tirgemm.service.traces import traces_of
     from tirgemm.tuning.budget import Budget
     from tirgemm.tuning_db import JobQueue
     from tirgemm.tuning_db.data_folder import require_database
@@ -85,6 +86,7 @@ def worker(
         require_devices(settings)
         wait_s = SUPERVISED_WAIT_SECONDS if parent is not None else 0.0
         with (
+            traces_of(settings, "tirgemm-worker"),
             ProcessLock(settings.worker_lock, "the worker's place on this machine", wait_s=wait_s),
             open_database(settings) as database,
         ):

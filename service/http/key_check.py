@@ -104,16 +104,19 @@ class _CheckedRequest:
             await self.access.record(AuditEntry(key_id, method, changed or path, status, address))
 
 
+def holds_key(query: bytes) -> bool:
+    """Whether the query of an address has what is, or may be, an API key."""
+    return bool(query) and any(
+        name.lower() in _KEY_PARAMETERS or value.startswith(SECRET_PREFIX)
+        for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=None)
+    )
+
+
 def _refuse_key_in_url(query: bytes) -> None:
     """Addresses are logged, cached and passed on: a key in one is not taken, valid or not."""
-    if not query:
-        return
-    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=None):
-        if name.lower() in _KEY_PARAMETERS or value.startswith(SECRET_PREFIX):
-            detail = (
-                "a key does not belong into an address; send it as `Authorization: Bearer KEY`, and revoke this one"
-            )
-            raise Problem(400, detail, "key_in_url")
+    if holds_key(query):
+        detail = "a key does not belong into an address; send it as `Authorization: Bearer KEY`, and revoke this one"
+        raise Problem(400, detail, "key_in_url")
 
 
 def _bearer(headers: list[tuple[bytes, bytes]]) -> str:

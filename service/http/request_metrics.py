@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.log_lines import request_id
+from tirgemm.tuning.process import spans
 
 # What the requests of a path that no route has are counted under.
 UNMATCHED = "unmatched"
@@ -36,6 +37,7 @@ class RequestMetrics:
         # In the context of this request's task, which its threads get too.
         own_id = secrets.token_hex(8)
         request_id.set(own_id)
+        spans.annotate(request=own_id)
 
         async def send_counted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -43,6 +45,8 @@ class RequestMetrics:
                 # Labels stay for good: what a client makes up is none.
                 metrics.requests.labels(method if method in METHODS else "other", route, message["status"]).inc()
                 metrics.seconds.labels(route).observe(time.perf_counter() - begun)
+                # Of what is answered before the routes, too.
+                spans.annotate(**{"http.route": route})
                 message["headers"] = [*message["headers"], (b"x-request-id", own_id.encode())]
             await send(message)
 

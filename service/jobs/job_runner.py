@@ -17,6 +17,7 @@ from tirgemm.service.jobs.pulse import Pulse
 from tirgemm.service.log_lines import about_job
 from tirgemm.tuning.budget import Budget, covers
 from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.process import spans
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job, JobQueue, SqlStore
 from tirgemm.tuning_db.queue.budget_shares import LIMIT
@@ -142,7 +143,8 @@ class JobRunner:
         logger.info("job %s: tuning %s on %s%s", job.id, job.request.gemm, job.request.device.key, again)
         view = LineView(ProgressTracker(), lambda line: logger.info("job %s: %s", job.id, line), interval=LOG_SECONDS)
         try:
-            kernel = self._answer(job, lease, view)
+            with spans.under(job.traceparent), spans.span("job", job=job.id, gemm=str(job.request.gemm)):
+                kernel = self._answer(job, lease, view)
         except Cancelled:
             self._interrupted(job, lease)
         except StoreError as error:
@@ -220,7 +222,8 @@ class JobRunner:
             self._store.fenced(job.id, self.name),
         ):
             try:
-                self._build_fallback(job, mine.cancel)
+                with spans.under(job.traceparent), spans.span("waiting job", job=job.id, gemm=str(job.request.gemm)):
+                    self._build_fallback(job, mine.cancel)
             except Cancelled:
                 logger.info("job %s, which waits: its default kernel was interrupted", job.id)
             except StoreError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -12,12 +13,13 @@ from tirgemm.service.http.answer_from_memory import AnswerFromMemory
 from tirgemm.service.http.body_limit import BodyLimit
 from tirgemm.service.http.head_requests import HeadRequests
 from tirgemm.service.http.host_check import HostCheck, own_names
-from tirgemm.service.http.key_check import KeyCheck
+from tirgemm.service.http.key_check import KeyCheck, holds_key
 from tirgemm.service.http.request_metrics import RequestMetrics
 from tirgemm.service.http.routes import artifacts, batches, explain, info, jobs, kernels, metrics
 from tirgemm.service.http.security_scheme import describe_security
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.settings import MAX_BODY_BYTES, MAX_HEADER_BYTES
+from tirgemm.service.traces import of_requests
 
 DESCRIPTION = """\
 POST a matrix-multiply problem, get the fastest verified kernel for it, its timings, and a signed file to load.
@@ -34,6 +36,11 @@ class App(FastAPI):
         return self.openapi_schema
 
 
+def _is_untraced(scope: MutableMapping[str, Any]) -> bool:
+    """Of probes and scrapes there are no spans, nor of an address that holds a key, which would be sent along."""
+    return not scope["path"].startswith("/v1/") or holds_key(scope["query_string"])
+
+
 def create_app(state: ServiceState) -> FastAPI:
     """The application on an open service state."""
     app = App(
@@ -45,6 +52,7 @@ def create_app(state: ServiceState) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        telemetry=of_requests(_is_untraced),
     )
     app.state.service = state
     # The last one added is asked first.

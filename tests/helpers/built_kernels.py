@@ -1,4 +1,4 @@
-"""``BuiltKernels``: a source of default kernels of the real families for the CPU, built side by side, not certified."""
+"""``BuiltKernels``: a source of default kernels of the real families, built side by side, not certified."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class BuiltKernels:
 
     tunes = False
 
-    def __init__(self, processes: int = 2) -> None:
-        self.pool = BuildPool(detect_device("cpu"), processes)
+    def __init__(self, processes: int = 2, place: str = "cpu") -> None:
+        self.device = detect_device(place)
+        self.pool = BuildPool(self.device, processes)
         self.kernels: list[Kernel] = []
 
     def __enter__(self) -> Self:

@@ -72,6 +72,13 @@ def test_python_is_told_the_extra(statement: str, packages: tuple[str, ...], ext
     assert "\n" not in words
 
 
+def test_traces_that_are_asked_for_name_their_extra() -> None:
+    setting = "Settings(traces_endpoint='http://127.0.0.1:4318')"
+    imports = "from tirgemm.service.traces import traces_of; from tirgemm.service.settings import Settings"
+    words = said(f"{imports}; traces_of({setting}, 'server').__enter__()", "opentelemetry")
+    assert words.startswith("TIRGEMM_TRACES_ENDPOINT needs the extra traces (opentelemetry is absent): pip install")
+
+
 def test_pytorch_is_named_where_it_is_what_is_missing() -> None:
     assert "PyTorch" in said("import tirgemm.torch", "torch")
 

@@ -58,7 +58,7 @@ def context() -> Iterator[str]:
 
 def copied_by_the_dockerfile(into: Path) -> Path:
     """The build stage's folder: every COPY of the context, links as links."""
-    stage = (ROOT / "Dockerfile").read_text().split("AS runtime")[0]
+    (stage,) = re.findall(r"AS build$(.*?)^FROM ", (ROOT / "Dockerfile").read_text(), re.MULTILINE | re.DOTALL)
     sent = list(context())
     for line in re.findall(r"^COPY (.*)$", stage, re.MULTILINE):
         *sources, target = line.split()

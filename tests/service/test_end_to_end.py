@@ -1,4 +1,5 @@
-"""The whole flow on the CPU, through processes: POST a shape, follow its job, load the artifact, call it."""
+"""The whole flow on the CPU, through processes: POST a shape, follow its job and its trace, load the artifact, call
+it."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.traces.trace_collector import SentSpan, collecting
 from tirgemm.artifact import Trust, load
 from tirgemm.client import Client
 from tirgemm.errors import UntrustedArtifact
@@ -19,7 +21,11 @@ GEMM = "37x29x41:f16:nt:alpha:bias:act=relu"
 
 @pytest.mark.slow
 def test_a_posted_shape_comes_back_tuned_verified_signed_and_right(tmp_path: Path) -> None:
-    with Serve(tmp_path / "data") as server, Client(server.url, cache_dir=tmp_path / "cache") as client:
+    with (
+        collecting() as collector,
+        Serve(tmp_path / "data", environment={"TIRGEMM_TRACES_ENDPOINT": collector.url}) as server,
+        Client(server.url, cache_dir=tmp_path / "cache") as client,
+    ):
         key = str(client.meta()["signer"])
         answer = client.submit(GEMM, budget={"trials": 3, "seconds": 30}, seed=5)
         kinds = [event.kind for event in client.events(answer.job_id)]
@@ -33,6 +39,8 @@ def test_a_posted_shape_comes_back_tuned_verified_signed_and_right(tmp_path: Pat
         assert client.submit(GEMM).kernel == document
         assert time.monotonic() - began < 1, "the second answer comes from the database"
         packages = [client.package(kernel, Gemm.parse(GEMM)) for kernel in (document, fallback)]
+        worker = server.worker_pid()
+    check_trace(collector.spans, server.process.pid, worker)
     with pytest.raises(UntrustedArtifact):
         load(packages[0], trust=Trust.of("ed25519:" + "A" * 43 + "="))
     rng = np.random.default_rng(3)
@@ -44,3 +52,35 @@ def test_a_posted_shape_comes_back_tuned_verified_signed_and_right(tmp_path: Pat
         served = kernel(a, b, bias=bias, alpha=1.5)
         assert served.dtype == np.float16
         np.testing.assert_allclose(served.astype(np.float64), wanted, rtol=2e-3, atol=2e-2)
+
+
+def check_trace(spans: list[SentSpan], *parents: int) -> None:
+    """One trace goes from the request, over server, worker, build and measuring processes, to the stored kernel."""
+    first = next(span for span in spans if span.name == "POST /v1/kernels")
+    trace = {span.span: span for span in spans if span.trace == first.trace}
+
+    def path(span: SentSpan) -> list[str]:
+        return [span.name, *(path(trace[span.parent]) if span.parent in trace else ())]
+
+    paths = {" < ".join(path(span)) for span in trace.values()}
+    job = "job < submit < POST /v1/kernels"
+    assert {
+        job,
+        f"store < fallback < {job}",
+        f"propose < search < {job}",
+        f"compile < build < batch < search < {job}",
+        f"verify < measure < candidate < search < {job}",
+        f"time < measure < candidate < search < {job}",
+        f"store < candidate < search < {job}",
+        f"time < measure < race < {job}",
+        f"verify < measure < certify < {job}",
+        f"store < {job}",
+    } <= paths
+    services = {span.name: span.service for span in trace.values()}
+    assert (services["POST /v1/kernels"], services["submit"]) == ("tirgemm-server", "tirgemm-server")
+    assert {services[name] for name in ("job", "build", "compile", "measure", "verify")} == {"tirgemm-worker"}
+    built, measured = ({span.pid for span in trace.values() if span.name == name} for name in ("compile", "verify"))
+    assert built
+    assert measured
+    assert not built & measured
+    assert not (built | measured) & {0, *parents}

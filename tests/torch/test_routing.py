@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
-import unittest
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,131 +11,17 @@ import pytest
 from tests.helpers.artifact_samples import kernel
 from tests.helpers.built_kernels import BuiltKernels
 from tests.helpers.sample_source import SampleSource
+from tests.torch.operator_samples import REASONS, check_samples, prepare_missing, samples
 from tirgemm.errors import InvalidRequest
-from tirgemm.gemm import Gemm, Range
+from tirgemm.gemm import Gemm
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.torch
-
-OPERATORS = (
-    "mm",
-    "addmm",
-    "bmm",
-    "baddbmm",
-    "matmul",
-    "nn.functional.linear",
-    "einsum",
-    "tensordot",
-    "linalg.multi_dot",
-)
-# What may be told of a call that no kernel computed; anything else would be a fault of ours.
-REASONS = {
-    "empty operand",
-    "in place",
-    "shapes",
-    "strides",
-    "batch stride",
-    "refused by the launcher",
-    "dtypes or devices that differ",
-}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def single_thread() -> None:
     torch.set_num_threads(1)
-
-
-def samples(dtype: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Every sample of OpInfo for OPERATORS: the operator's name, the OpInfo and the sample."""
-    # Its tests' base class is all that PyTorch's module takes from this package, which need not be installed.
-    if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
-        stand_in = ModuleType("expecttest")
-        vars(stand_in)["TestCase"] = unittest.TestCase
-        sys.modules["expecttest"] = stand_in
-    database = importlib.import_module("torch.testing._internal.common_methods_invocations").op_db
-    # What importing it forbids to other tests of this process: to set flags of torch.backends.
-    torch.backends.__allow_nonbracketed_mutation_flag = True
-    for op in database:
-        # The samples of its Triton kernel are outer products of large matrices, six kernels more.
-        if op.name in OPERATORS and op.variant_test_name != "triton_optimized":
-            for sample in op.sample_inputs("cpu", dtype, requires_grad=False):
-                # Whole numbers: sums of them are exact in any order.
-                yield op.name, op, sample.transform(lambda x: x.round() if isinstance(x, torch.Tensor) else x)
-
-
-def lying_otherwise(tensor: Any) -> Iterator[Any]:
-    """The same elements by columns, within a wider matrix, with gaps; and one row, and one matrix, for all."""
-    if not isinstance(tensor, torch.Tensor) or tensor.dim() < 2 or tensor.numel() == 0:
-        return
-    yield tensor.mT.contiguous().mT
-    yield torch.nn.functional.pad(tensor, (4, 4))[..., 4:-4]
-    yield tensor.repeat_interleave(2, -1)[..., ::2]
-    yield tensor[..., :1, :].expand(tensor.shape)
-    if tensor.dim() == 3:
-        yield tensor[:1].expand(tensor.shape)
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of an operator; ``written``: whether it is tried with ``out=`` too."""
-
-    op: Any
-    given: tuple[Any, ...]
-    more: dict[str, Any]
-    written: bool = False
-
-    def __call__(self, **more: Any) -> Any:
-        return self.op(*self.given, **self.more, **more)
-
-    def attempt(self, out: Any) -> Any:
-        """``out``, once it is written; of a call that PyTorch refuses, its words."""
-        try:
-            assert self(out=out) is out
-        except RuntimeError as error:
-            return str(error)
-        return out
-
-    def outputs(self, result: Any) -> Iterator[Any]:
-        """Where the result may be written: in its shape, by columns, within a wider tensor, where it does not fit."""
-        if not self.written:
-            return
-        yield torch.full_like(result, float("nan"))
-        if result.dim() >= 2 and result.numel():
-            yield torch.full_like(result.mT.contiguous(), float("nan")).mT
-            yield torch.full((*result.shape[:-1], result.shape[-1] + 4), float("nan"))[..., 4:]
-        yield torch.empty(0)
-
-    def in_double(self) -> Any:
-        """What PyTorch computes of the same values in fp64."""
-        return self.op(*map(widened, self.given), **self.more)
-
-
-def widened(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.double()
-    return type(value)(map(widened, value)) if isinstance(value, (list, tuple)) else value
-
-
-def calls() -> Iterator[Call]:
-    """Every sample in fp32 as a call; those of the four operators lying otherwise in memory too."""
-    for name, op, sample in samples(torch.float32):
-        tensors = (sample.input, *sample.args)
-        yield Call(op, tensors, sample.kwargs, op.supports_out)
-        if name in OPERATORS[:4]:
-            for position, tensor in enumerate(tensors):
-                for other in lying_otherwise(tensor):
-                    yield Call(op, (*tensors[:position], other, *tensors[position + 1 :]), sample.kwargs)
-
-
-def with_a_range_of_m(gemms: list[Gemm]) -> list[Gemm]:
-    """The same problems, those that differ in m alone as one of a range."""
-    groups: dict[str, list[Gemm]] = {}
-    for gemm in gemms:
-        groups.setdefault(str(gemm).partition("x")[2], []).append(gemm)
-    return [
-        group[0] if len(group) == 1 else group[0].with_(m=Range(1, max(gemm.m_max for gemm in group)))
-        for group in groups.values()
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -158,21 +37,8 @@ def source() -> Iterator[BuiltKernels]:
 @pytest.fixture(scope="module")
 def kernels(source: BuiltKernels) -> BuiltKernels:
     """A kernel for every problem among the samples in fp32, prepared as one group."""
-    from tirgemm.detect import device
-    from tirgemm.torch import routed
-    from tirgemm.torch.kernel_table import TABLE
-
-    with routed("default") as missing:
-        for call in calls():
-            for out in call.outputs(call()):
-                call.attempt(out)
-    cpu = device("cpu")
-    if source.refusal(next(iter(missing.missing)), cpu, "default") is not None:
+    if prepare_missing(source, torch.float32) is not None:
         pytest.skip("no family writes for this CPU")
-    group = with_a_range_of_m(list(missing.missing))
-    prepared = source.prepare(group, cpu, "default", TABLE.add)
-    assert prepared.wait(240)
-    assert not prepared.failures
     return source
 
 
@@ -180,33 +46,9 @@ def kernels(source: BuiltKernels) -> BuiltKernels:
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 def test_every_sample_of_pytorch_is_right_and_what_no_kernel_computes_is_counted_by_reason() -> None:
-    from tirgemm.torch import routed
-
-    total: Counter[str] = Counter()
-    reasons: Counter[str] = Counter()
-    for call in calls():
-        wanted, theirs = call.in_double(), call()
-        with routed("default") as counted:
-            result = call()
-            written = [call.attempt(out) for out in call.outputs(result)]
-        exact = not {"alpha", "beta"} & call.more.keys()
-        for ours, plain in zip([result, *written], [theirs, *map(call.attempt, call.outputs(theirs))], strict=True):
-            if isinstance(plain, str):
-                assert ours == plain
-                continue
-            assert (ours.dtype, ours.shape, ours.stride()) == (plain.dtype, plain.shape, plain.stride())
-            torch.testing.assert_close(
-                ours.double(),
-                wanted,
-                rtol=0 if exact else 1.3e-6,
-                atol=0 if exact else 2e-5,
-                msg=f"{call}: {{}}".format,
-            )
-        total.update(samples=1, served=counted.served, all=counted.total)
-        reasons += counted.reasons
-    assert not reasons.keys() - REASONS
+    total = check_samples(torch.float32, "cpu", rtol=1.3e-6, atol=2e-5)
     assert total["samples"] > 100
-    assert total["served"] > 300, (total, reasons)
+    assert total["served"] > 300, total
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.traces.kept_spans import kept_spans
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.build.pool import BuildPool
 from tirgemm.tuning.build.processes import BuildProcesses
+from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.child_rpc import ChildProcess
 from tirgemm.tuning.process.locks import DeviceLock
 
@@ -284,3 +286,20 @@ def test_a_build_process_dies_with_its_killed_parent(pool: BuildPool) -> None:
         time.sleep(0.02)
     else:
         assert not Path(f"/proc/{child}").exists()
+
+
+def test_a_build_is_a_span_of_what_asked_for_it_and_compiling_one_of_the_child(pool: BuildPool) -> None:
+    with kept_spans() as kept, spans.span("request"):
+        pid = pool.submit(GEMM, config("first")).result(20)[3]
+        with pytest.raises(BuildFailed):
+            pool.submit(GEMM, config("refuse")).result(20)
+    built, refused = kept.named("build")
+    compiled, failed = kept.named("compile")
+    assert kept.path(built) == ["build", "request"]
+    assert kept.path(compiled) == ["compile", "build", "request"]
+    assert compiled.attributes is not None
+    assert compiled.attributes["process.pid"] == pid != os.getpid()
+    assert built.start_time <= compiled.start_time <= compiled.end_time <= built.end_time
+    for span in (refused, failed):
+        assert span.attributes is not None
+        assert span.attributes["error.type"] == "BuildFailed"

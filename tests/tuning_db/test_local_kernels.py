@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.loadable_bench import LoadableBench
+from tests.helpers.shipped_files import measured_on, ship
 from tirgemm.artifact import Kernel
 from tirgemm.detect import device as detect_device
 from tirgemm.errors import BuildFailed, InvalidRequest
@@ -16,7 +17,7 @@ from tirgemm.families import family_named
 from tirgemm.gemm import Gemm, Range
 from tirgemm.kernel_source import KernelSource, policy_named
 from tirgemm.tuning.default_set import DefaultPart
-from tirgemm.tuning_db import local_kernels
+from tirgemm.tuning_db import local_kernels, shipped
 from tirgemm.tuning_db.local_kernels import BegunBuilds, LocalKernels
 
 CPU = detect_device("cpu")
@@ -97,6 +98,20 @@ def test_a_range_of_m_gets_a_kernel_set(source: LocalKernels, prepare: Any, monk
     monkeypatch.setattr(local_kernels, "default_set", refused)
     (kernel,), failures = prepare(other)
     assert (kernel.gemm, kernel.manifest.members, failures) == (other, (), {}), "one kernel in place of the set"
+
+
+def test_a_range_of_m_is_made_where_one_of_its_sizes_was_shipped(
+    source: LocalKernels, prepare: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    recorded = OTHER.with_(m=48)
+    config = family_named("x86").default(recorded, CPU, "sustained")
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
+    ship(tmp_path / "shipped", CPU, measured_on(CPU, recorded, [(config, 1.0)]))
+    other = OTHER.with_(k=72)
+    (kernel,), failures = prepare(OTHER, other, policy="shipped")
+    assert kernel.gemm == OTHER
+    assert failures == {other: "no record of it was shipped for this device, driver and TVM"}
+    assert source.refusal(OTHER.with_(m=Range(1, 47)), CPU, "shipped") is not None
 
 
 def refused(*_given: Any) -> None:

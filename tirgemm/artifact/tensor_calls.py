@@ -31,12 +31,16 @@ def _library() -> ctypes.PyDLL | None:
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     library, anything = ctypes.PyDLL(str(native.LIBRARY)), ctypes.py_object
     library.tirgemm_set_torch.restype = library.tirgemm_set_questions.restype = None
-    library.tirgemm_set_torch.argtypes = [ctypes.c_void_p, *(anything,) * 3]
+    library.tirgemm_keep.restype = library.tirgemm_forget.restype = library.tirgemm_forget_all.restype = None
+    library.tirgemm_keep.argtypes = [ctypes.c_int64, *(anything,) * 6]
+    library.tirgemm_forget.argtypes = [ctypes.c_void_p]
+    library.tirgemm_kept_layers.restype, library.tirgemm_kept_call.restype = ctypes.c_int64, anything
+    library.tirgemm_set_torch.argtypes = [ctypes.c_void_p, *(anything,) * 4]
     library.tirgemm_set_questions.argtypes = [ctypes.POINTER(anything), ctypes.c_int, anything, anything]
     library.tirgemm_call_into.restype = library.tirgemm_call_new.restype = anything
     library.tirgemm_call_into.argtypes = [ctypes.c_void_p]
     library.tirgemm_call_new.argtypes = [ctypes.c_void_p, ctypes.c_int, *(anything,) * 4]
-    asked = torch.Tensor.is_neg, torch.is_grad_enabled, sys.intern("requires_grad")
+    asked = torch.Tensor, torch.Tensor.is_neg, torch.is_grad_enabled, sys.intern("requires_grad")
     library.tirgemm_set_torch(pointer(capsule, _CAPSULE), *asked)
     return library
 
@@ -94,3 +98,41 @@ def call_new(
         functions.handle(), rows, empty, shape, strides, dtype
     )
     return made
+
+
+def kept_call() -> Callable[[Any, Any, Any, str, bool], Any]:
+    """A function of x, weight, bias (or None), an interned activation and ``invariant``: what ``keep`` has for them, or
+    None where it has nothing, or where that does not take them."""
+    library = _library()
+    if library is None:
+        return lambda *_: None
+    made: Callable[[Any, Any, Any, str, bool], Any] = library.tirgemm_kept_call()
+    return made
+
+
+def keep(kind: int, tensors: tuple[Any, Any, Any], how: tuple[str, bool], call: Callable[[Any, Any, Any], Any]) -> None:
+    """Keep ``call`` for calls with this weight and bias of ``tensors`` (x, weight, bias or None), and for those of all
+    layers of the ``kind``, where x is of this shape. Neither is held: call ``forget`` before they are gone."""
+    library, (x, weight, bias), (act, invariant) = _library(), tensors, how
+    if library is not None:
+        library.tirgemm_keep(kind, weight, bias, sys.intern(act), invariant, x, call)
+
+
+def forget(address: int) -> None:
+    """Forget a weight or a bias by its id."""
+    library = _library()
+    if library is not None:
+        library.tirgemm_forget(address)
+
+
+def forget_all() -> None:
+    """Forget all that was kept."""
+    library = _library()
+    if library is not None:
+        library.tirgemm_forget_all()
+
+
+def kept_layers() -> int:
+    """How many layers calls are kept of."""
+    library = _library()
+    return 0 if library is None else int(library.tirgemm_kept_layers())

@@ -169,8 +169,8 @@ class Acceleration:
         if not all(preparation.finished.is_set() for preparation in self.preparations):
             return
         for each in linears:
-            device = each.linear.device
-            if device is not None and all(TABLE.leaves(gemm, device) for gemm in each.linear.gemms):
+            place = each.linear.device
+            if place is not None and all(TABLE.leaves(gemm, place) for gemm in each.linear.gemms):
                 each.reason = SLOWER
                 become_plain(each.linear.module)
                 self._replaced.remove(each.linear.module)

@@ -40,7 +40,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
 }
 _SERVED = ServedCalls()
-_served = _SERVED.known
+_kept = tensor_calls.kept_call()
 # Reasons for which a dense copy of x is tried where PyTorch's bits will not do: it begins at another address.
 _COPIED = (NO_KERNEL, "strides", "alignment")
 LOG = logging.getLogger("tirgemm.torch")
@@ -62,14 +62,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "no
     """
     if _is_dynamo_compiling():
         return _traced(x, weight, bias, act, invariant)
-    calls = _served.get((id(weight), id(bias), act, invariant))
-    if (
-        calls is not None
-        and type(x) is Tensor
-        and (call := calls.get(x.shape)) is not None
-        and (out := call(x, weight, bias)) is not None
-    ):
-        return out
+    if (out := _kept(x, weight, bias, act, invariant)) is not None:
+        result: Tensor = out
+        return result
     if _is_compiling():  # torch.export without dynamo
         return _traced(x, weight, bias, act, invariant)
     return _chosen(x, weight, bias, act, invariant)

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config
@@ -20,6 +20,7 @@ from tirgemm.tuning.measure import MeasurementCrashed, Measurer, Verification
 from tirgemm.tuning.measure.measurer import LATE_BASELINES, SLOW_BASELINES
 from tirgemm.tuning.measure.race import RaceResult, confirmed_race, race
 from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.records import Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.search.search import Proposal
@@ -97,7 +98,8 @@ class Evaluator:
             outcomes = self._side_by_side(begun, [build for _, build in finished], measurers)
             for outcome in outcomes:
                 if isinstance(outcome, Candidate):
-                    self.workbench.store.add_candidate(outcome)
+                    with spans.span("store"):
+                        self.workbench.store.add_candidate(outcome)
             recorded = [outcome for outcome in outcomes if isinstance(outcome, Candidate)]
             for outcome in outcomes:
                 if not isinstance(outcome, Candidate):
@@ -128,22 +130,31 @@ class Evaluator:
         """What became of each, the first in this thread, the others beside it."""
         own, *others = zip(begun, builds, measurers, strict=True)
         with ThreadPoolExecutor(max(1, len(others)), thread_name_prefix="tirgemm-measure") as threads:
-            futures = [threads.submit(self._outcome, *work) for work in others]
+            asked = spans.traceparent()
+            futures = [threads.submit(self._traced_outcome, asked, *work) for work in others]
             outcomes = [self._outcome(*own), *(future.result() for future in futures)]
         for number, (base, build, _) in enumerate(others, 1):
             if isinstance(outcomes[number], DeviceUnavailable):
                 outcomes[number] = self._outcome(base, build, measurers[0])
         return outcomes
 
+    def _traced_outcome(self, trace: str | None, *work: Any) -> Candidate | BaseException:
+        with spans.under(trace):
+            return self._outcome(*work)
+
+    @spans.spanned("candidate")
     def _outcome(self, base: Candidate, build: Future[Binary], measurer: Measurer) -> Candidate | BaseException:
+        spans.annotate(config=str(base.config))
         if base.attempt > MAX_ATTEMPTS:
             return base.with_(
                 message=f"the process died during each of the {base.attempt - 1} attempts before this one"
             )
         try:
-            return self._evaluate(base, build, measurer)
+            candidate = self._evaluate(base, build, measurer)
         except BaseException as error:
             return error
+        spans.annotate(status=candidate.status)
+        return candidate
 
     def _evaluate(self, candidate: Candidate, build: Future[Binary], measurer: Measurer) -> Candidate:
         try:
@@ -177,6 +188,7 @@ class Evaluator:
     def kernel_sha256(self, package: bytes) -> str:
         return read(package, Trust.of(self.workbench.signer.public)).manifest.kernel_sha256
 
+    @spans.spanned("certify")
     def certify(self, package: bytes) -> Certificate:
         """The evidence for one package, compared in full at the gemm that is served. Raises VerificationFailed."""
         verification = persistent(
@@ -194,6 +206,7 @@ class Evaluator:
             raise VerificationFailed(f"{self.gemm}: {wrong_message(verification)}")
         return certificate
 
+    @spans.spanned("race")
     def race(
         self, entries: Mapping[str, bytes], baselines: Sequence[str], options: RaceOptions, *, confirm: bool = False
     ) -> RaceResult:
@@ -209,6 +222,7 @@ class Evaluator:
                 raise Cancelled(f"tuning of {self.gemm} was cancelled")
         return build.result()
 
+    @spans.spanned("fallback")
     def certified_default(self, config: Config) -> KernelRecord:
         """Build, certify, time and store a family's default as the fallback, and record it as a candidate."""
         binary = self.built(self.workbench.build(self.gemm, config))
@@ -251,6 +265,7 @@ class Evaluator:
         )
         return self.store_package(package, config, role, certificate, timings, trials)
 
+    @spans.spanned("store")
     def store_package(
         self,
         package: bytes,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tirgemm.errors import Cancelled
 from tirgemm.events import BatchProposed, CandidateRecorded, Phase
 from tirgemm.timings import SearchEnd
+from tirgemm.tuning.process import spans
 from tirgemm.tuning.search.search import LEAST_TRIED, Proposal, Search
 
 # Candidates of a batch, and at most twice as many in flight before the next one is asked for.
@@ -61,6 +62,7 @@ class SearchLoop:
     def late(self) -> bool:
         return time.monotonic() > self.deadline
 
+    @spans.spanned("search")
     def run(self) -> SearchEnd:
         """Search to the end, and why it ended. Raises Cancelled."""
         try:
@@ -134,7 +136,8 @@ class SearchLoop:
             self._pause()
             if not self.measured or not self.overlap:
                 self.tuning.enter(Phase.BUILDING)
-            self.held = self.search.ask(self.batch)
+            with spans.span("propose"):
+                self.held = self.search.ask(self.batch)
         self._judged_after = self._results
         in_flight = bool(self.building or self.built)
         if in_flight and not self.search.model.learns and self.search.tried < LEAST_TRIED:
@@ -148,8 +151,9 @@ class SearchLoop:
         self.trials += len(proposals)
         if self.tuning.end.stopping:
             return
-        for proposal in proposals:
-            self.building[self.tuning.workbench.build(self.tuning.gemm, proposal.config)] = proposal
+        with spans.span("batch", proposed=len(proposals)):
+            for proposal in proposals:
+                self.building[self.tuning.workbench.build(self.tuning.gemm, proposal.config)] = proposal
         self.tuning.emit(
             BatchProposed(
                 proposed=len(proposals),

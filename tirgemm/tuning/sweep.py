@@ -17,6 +17,7 @@ from tirgemm.errors import Cancelled, TirgemmError
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.finish import finish
+from tirgemm.tuning.process.spans import spanned
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.search.similar_problems import nearest
 from tirgemm.tuning.search_loop import SearchLoop
@@ -92,6 +93,7 @@ class Sweep:
             for gemm in nearest(problem.tuning.gemm, of)[:SIMILAR]:
                 of[gemm].alike.append(problem)
 
+    @spanned("search")
     def run(self) -> list[Outcome]:
         """Search to the end, finish every problem. Raises Cancelled."""
         waiting = list(self.problems)

@@ -19,6 +19,7 @@ from tirgemm.errors import InvalidRequest, PageNotFound, StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.status import LIVE
 from tirgemm.timings import Timings
+from tirgemm.tuning.process.spans import spanned
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.access.quotas import Asker, require_batch_quota, require_quota
 from tirgemm.tuning_db.database import Database
@@ -127,6 +128,7 @@ class BatchTable:
     def _now(self, connection: Connection) -> float:
         return self.db.now(connection) if self._clock is None else self._clock()
 
+    @spanned("submit")
     def submit(
         self,
         wanted: Sequence[WantedProblem],

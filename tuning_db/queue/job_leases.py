@@ -55,8 +55,8 @@ def note_progress(connection: Connection, job_id: str) -> None:
 
 
 def expired_owners(connection: Connection, now: float) -> list[str]:
-    """The owners of live jobs whose lease has run out."""
-    lost = (JobRow.status.in_(LIVE), JobRow.lease_until <= now, JobRow.owner.is_not(None))
+    """The owners of live jobs whose lease has run out; whatever ends a job ends its lease."""
+    lost = (JobRow.lease_until <= now, JobRow.owner.is_not(None))
     return [owner for owner in connection.execute(select(JobRow.owner).where(*lost).distinct()).scalars() if owner]
 
 

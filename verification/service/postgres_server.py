@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psycopg
 
@@ -34,33 +34,56 @@ def find_programs() -> Path | None:
     return next((place for place in places if (place / "initdb").exists() and (place / "postgres").exists()), None)
 
 
+class PostgresServer:
+    """A server on a Unix socket of its own, in a folder of its own; ``url`` has DATABASE for a database's name."""
+
+    def __init__(self, programs: Path, settings: Sequence[str] = DURABILITY_OFF) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="tirgemm-pg-"))
+        self.url = f"postgresql+psycopg://tirgemm@/DATABASE?host={self.folder}"
+        self._options: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": self._log(), "cwd": "/"}
+        if os.geteuid() == 0:
+            # PostgreSQL refuses to run as root.
+            user = next(name for name in ("postgres", "nobody") if _exists(name))
+            shutil.chown(self.folder, user)
+            self._options["user"] = user
+        data = str(self.folder / "data")
+        initdb = [str(programs / "initdb"), "-D", data, "-U", "tirgemm", "-A", "trust", "-E", "UTF8", "--locale=C"]
+        subprocess.run([*initdb, "--no-sync"], check=True, timeout=60, **self._options)
+        set_words = [word for setting in settings for word in ("-c", setting)]
+        socket = ["-k", str(self.folder), "-c", "listen_addresses="]
+        self._command = [str(programs / "postgres"), "-D", data, *socket, *set_words]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, again where it was stopped, and wait until it answers."""
+        self._process = subprocess.Popen(
+            self._command,
+            preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT),  # noqa: PLW1509
+            **self._options,
+        )
+        _wait(self._process, self.folder)
+
+    def stop(self) -> None:
+        """End it at once, without what an orderly end would write."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(20)
+            self._process = None
+
+    def _log(self) -> IO[str]:
+        return (self.folder / "log").open("w")
+
+
 @contextmanager
-def running(programs: Path, settings: Sequence[str] = DURABILITY_OFF) -> Iterator[str]:
-    """Start a server on a Unix socket of its own; yields the URL of it, without a database's name."""
-    folder = Path(tempfile.mkdtemp(prefix="tirgemm-pg-"))
-    options: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": (folder / "log").open("w"), "cwd": "/"}
-    if os.geteuid() == 0:
-        # PostgreSQL refuses to run as root.
-        user = next(name for name in ("postgres", "nobody") if _exists(name))
-        shutil.chown(folder, user)
-        options["user"] = user
-    data = folder / "data"
-    initdb = [programs / "initdb", "-D", data, "-U", "tirgemm", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
-    subprocess.run([str(word) for word in initdb], check=True, timeout=60, **options)
-    set_words = [word for setting in settings for word in ("-c", setting)]
-    server = subprocess.Popen(
-        [str(programs / "postgres"), "-D", str(data), "-k", str(folder), "-c", "listen_addresses=", *set_words],
-        preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT),  # noqa: PLW1509
-        **options,
-    )
+def running(programs: Path, settings: Sequence[str] = DURABILITY_OFF) -> Iterator[PostgresServer]:
+    """A started server, which is deleted at the end."""
+    server = PostgresServer(programs, settings)
     try:
-        _wait(server, folder)
-        yield f"postgresql+psycopg://tirgemm@/DATABASE?host={folder}"
+        server.start()
+        yield server
     finally:
-        # At once: nobody needs what an orderly end would write.
-        server.send_signal(signal.SIGQUIT)
-        server.wait(20)
-        shutil.rmtree(folder, ignore_errors=True)
+        server.stop()
+        shutil.rmtree(server.folder, ignore_errors=True)
 
 
 def _exists(user: str) -> bool:

@@ -11,6 +11,9 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+# On a machine that other programs keep busy.
+START_SECONDS = 180.0
+
 
 def command(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", f"tirgemm.service.commands.{name}", *arguments]
@@ -33,7 +36,7 @@ class Serve:
 
     def _wait(self) -> str:
         info = self.data / "server.json"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + START_SECONDS
         while not info.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.kill_all()

@@ -89,14 +89,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--commit", help="the program's, where its history is not here")
     options = parser.parse_args(arguments)
     proofs = ProofsFile(options.out, commit=options.commit, resume=True)
-    sent, failures, began = 0, list[str](), time.monotonic()
+    sent, failures = 0, list[str]()
     with tempfile.TemporaryDirectory(prefix="tirgemm-fuzzed-") as folder, server(Path(folder)) as (url, key):
         for seed in range(options.seed, options.seed + options.cases):
-            cases, wrong = requested(options.schemathesis, url, key, options.examples, seed)
-            sent, failures = sent + cases, [*failures, *wrong]
+            began = time.monotonic()
+            cases, failures = requested(options.schemathesis, url, key, options.examples, seed)
+            proofs.count("random requests, schemathesis", failures, time.monotonic() - began, runs=cases)
+            sent += cases
             if sent >= options.cases or failures:
                 break
-    proofs.count("random requests, schemathesis", failures, time.monotonic() - began, runs=sent)
     print(f"{sent} cases: {'; '.join(failures) or 'no failure'}")
     return 1 if failures else 0
 

@@ -24,6 +24,7 @@ from tirgemm.service.http.routes.jobs import job_document
 from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, DeviceFilter, GemmFilter, etag_matches
 from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.queries import KernelFilter, device_keys
+from tirgemm.tuning.process import spans
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db.upkeep.pins import set_pinned
 
@@ -81,6 +82,7 @@ async def request_kernel(
     state.metrics.answers.labels("database" if answered.job is None else "job").inc()
     if answered.job is not None:
         request.state.changed = f"/v1/jobs/{answered.job.id}"
+        spans.annotate(job=answered.job.id)
     if answered.kernel is None:
         answered = await _waited(request, state, answered, wait)
     if answered.kernel is not None:

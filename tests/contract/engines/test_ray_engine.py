@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from tests.contract.engines.engine_contract import CPU, SIGNER, EngineContract, ended, request, until, working
-from verification.service.processes import command
 from tirgemm.errors import DeviceUnavailable, InvalidRequest
 from tirgemm.tuning_db import Database, JobQueue, SqlStore
+from verification.service.processes import command
 
 pytest.importorskip("ray", reason="Ray is not installed here: `make ray-tests` runs these")
 

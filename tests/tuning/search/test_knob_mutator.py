@@ -5,7 +5,7 @@ from __future__ import annotations
 from tirgemm.config import Knob, Space
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.search.metaschedule_hooks import MutateKnob
-from tirgemm.tuning.search.space_trace import Point, annotated_point, point_schedule, search_module
+from tirgemm.tuning.search.space_trace import Point, annotated_point, annotation_names, point_schedule, search_module
 
 GEMM = Gemm(33, 17, 5)
 SPACE = Space("toy", (Knob("one", (1,)), Knob("pair", (False, True)), Knob("five", (5, 6, 7, 8, 9))))
@@ -19,7 +19,7 @@ def mutated(point: Point, times: int, seed: int = 0) -> list[Point]:
     for _ in range(times):
         schedule = Schedule(search_module(GEMM), seed=1)
         mutator.apply(trace).apply_to_schedule(schedule, remove_postproc=True)
-        actual.append(annotated_point(schedule, {"toy": SPACE}))
+        actual.append(annotated_point(schedule, annotation_names([SPACE])))
     return actual
 
 

@@ -27,7 +27,10 @@ Api Find() {
   bind(out.RestoreThread, "PyEval_RestoreThread");
   bind(out.CapsuleNew, "PyCapsule_New");
   bind(out.CapsuleGetPointer, "PyCapsule_GetPointer");
+  bind(out.CapsuleIsValid, "PyCapsule_IsValid");
   bind(out.FunctionNew, "PyCFunction_NewEx");
+  bind(out.FunctionGetSelf, "PyCFunction_GetSelf");
+  bind(out.Type, "PyObject_Type");
   bind(out.none, "_Py_NoneStruct");
   bind(out.yes, "_Py_TrueStruct");
   bind(out.no, "_Py_FalseStruct");

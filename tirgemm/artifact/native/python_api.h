@@ -33,7 +33,10 @@ struct Api {
   void (*RestoreThread)(Thread*);
   Object* (*CapsuleNew)(void*, const char* name, void (*destructor)(Object*));
   void* (*CapsuleGetPointer)(Object*, const char* name);
+  int (*CapsuleIsValid)(Object*, const char* name);
   Object* (*FunctionNew)(MethodDef*, Object* self, Object* module);
+  Object* (*FunctionGetSelf)(Object*);
+  Object* (*Type)(Object*);
   Object *none, *yes, *no;
 };
 

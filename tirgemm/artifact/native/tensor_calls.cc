@@ -4,7 +4,10 @@
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/function.h>
 
+#include <cstring>
 #include <memory>
+#include <unordered_map>
+#include <vector>
 
 #include "kernel_set.h"
 #include "python_api.h"
@@ -19,7 +22,7 @@ constexpr int kMaxQuestions = 8;
 // Python's objects that are asked, set once.
 struct TensorLibrary {
   const DLPackExchangeAPI* dlpack = nullptr;
-  py::Object *is_neg = nullptr, *records = nullptr, *requires_grad = nullptr;
+  py::Object *tensor = nullptr, *is_neg = nullptr, *records = nullptr, *requires_grad = nullptr;
   // What must be answered by something false, and an attribute that must be below 0, or PyTorch wants more than a result.
   py::Object* questions[kMaxQuestions] = {};
   int count = 0;
@@ -152,32 +155,117 @@ py::Object* Into(py::Object* self, py::Object* const* args, ptrdiff_t given) {
   return out;
 }
 
-// (x, weight, bias or None) -> the result; None where PyTorch may want more than a result, or the kernel does not take
-// the tensors.
-py::Object* New(py::Object* self, py::Object* const* args, ptrdiff_t given) {
-  const py::Api& api = py::api();
-  const auto& call = *static_cast<TensorCall*>(api.CapsuleGetPointer(self, kName));
-  py::Object* out = nullptr;
-  if (given == 3) {
-    py::Object* tensors[4] = {args[0], args[1], args[2], nullptr};
-    const int inputs = args[2] == api.none ? 2 : 3;
-    if (!Intercepted(api) && !Negated(api, args[0]) && !Differentiated(api, args, inputs)) {
-      py::Object* how[] = {call.shape, call.strides, call.dtype};
-      out = api.Vectorcall(call.empty, how, 3, nullptr);
-      if (!out) api.ErrClear();
-    }
-    tensors[inputs] = out;
-    if (out && !Ran(api, call, tensors, inputs + 1)) {
-      api.DecRef(out);
-      out = nullptr;
-    }
+// The result for x, weight and bias (or None); null where PyTorch may want more than a result, or the kernel does not
+// take the tensors.
+py::Object* Result(const py::Api& api, const TensorCall& call, py::Object* const* args) {
+  const int inputs = args[2] == api.none ? 2 : 3;
+  if (Intercepted(api) || Negated(api, args[0]) || Differentiated(api, args, inputs)) return nullptr;
+  py::Object* how[] = {call.shape, call.strides, call.dtype};
+  py::Object* out = api.Vectorcall(call.empty, how, 3, nullptr);
+  if (!out) {
+    api.ErrClear();
+    return nullptr;
   }
-  if (out) return out;
+  py::Object* tensors[4] = {args[0], args[1], args[2], nullptr};
+  tensors[inputs] = out;
+  if (Ran(api, call, tensors, inputs + 1)) return out;
+  api.DecRef(out);
+  return nullptr;
+}
+
+py::Object* OrNone(const py::Api& api, py::Object* result) {
+  if (result) return result;
   api.IncRef(api.none);
   return api.none;
 }
 
+// (x, weight, bias or None) -> the result or None.
+py::Object* New(py::Object* self, py::Object* const* args, ptrdiff_t given) {
+  const py::Api& api = py::api();
+  const auto& call = *static_cast<TensorCall*>(api.CapsuleGetPointer(self, kName));
+  return OrNone(api, given == 3 ? Result(api, call, args) : nullptr);
+}
+
+// What was chosen for calls, by the layer and the shape of x. Read and written with Python's lock held.
+struct Shape {
+  static constexpr int kMost = 6;
+  int ndim = 0;
+  int64_t size[kMost] = {};
+
+  static bool Of(py::Object* tensor, Shape* out) {
+    DLTensor view;
+    if (torch.dlpack->dltensor_from_py_object_no_sync(tensor, &view) != 0) {
+      py::api().ErrClear();
+      return false;
+    }
+    out->ndim = view.ndim;
+    if (view.ndim > kMost) return false;
+    std::memcpy(out->size, view.shape, sizeof(int64_t) * static_cast<size_t>(view.ndim));
+    return true;
+  }
+  bool operator==(const Shape& other) const { return ndim == other.ndim && std::memcmp(size, other.size, sizeof(size)) == 0; }
+};
+
+// A weight, a bias or None, an activation's interned name, and whether the call is invariant: by identity.
+struct Layer {
+  py::Object *weight, *bias, *act, *invariant;
+  bool operator==(const Layer& other) const { return std::memcmp(this, &other, sizeof(Layer)) == 0; }
+};
+
+struct Hash {
+  size_t operator()(const Layer& layer) const {
+    return (reinterpret_cast<size_t>(layer.weight) >> 4) * 31 + (reinterpret_cast<size_t>(layer.bias) >> 4) + reinterpret_cast<size_t>(layer.act) +
+           reinterpret_cast<size_t>(layer.invariant);
+  }
+  size_t operator()(const Shape& shape) const {
+    size_t out = static_cast<size_t>(shape.ndim);
+    for (int i = 0; i < shape.ndim; ++i) out = out * 1000003 + static_cast<size_t>(shape.size[i]);
+    return out;
+  }
+};
+
+// A function that is held; `call` where it is one of ours, which then need not be called through Python.
+struct Chosen {
+  py::Object* function = nullptr;
+  const TensorCall* call = nullptr;
+};
+
+// Shapes of x that are kept for layers of one kind.
+constexpr size_t kMostShapes = 4096;
+
+using ByShape = std::unordered_map<Shape, Chosen, Hash>;
+std::unordered_map<int64_t, std::shared_ptr<ByShape>> kinds;
+std::unordered_map<Layer, std::shared_ptr<ByShape>, Hash> layers;
+
+// What is let go may come back here: it is out of the table by then.
+void Drop(ByShape* kind) {
+  const ByShape dropped = std::move(*kind);
+  kind->clear();
+  for (const auto& entry : dropped) py::api().DecRef(entry.second.function);
+}
+
+// (x, weight, bias or None, act, invariant) -> the result; None where nothing was kept of such a call, or it is not taken.
+py::Object* Kept(py::Object*, py::Object* const* args, ptrdiff_t given) {
+  const py::Api& api = py::api();
+  if (given != 5) return OrNone(api, nullptr);
+  const auto layer = layers.find({args[1], args[2], args[3], args[4]});
+  if (layer == layers.end()) return OrNone(api, nullptr);
+  py::Object* type = api.Type(args[0]);
+  api.DecRef(type);
+  Shape shape;
+  if (type != torch.tensor || !Shape::Of(args[0], &shape)) return OrNone(api, nullptr);
+  const auto entry = layer->second->find(shape);
+  if (entry == layer->second->end()) return OrNone(api, nullptr);
+  // Another thread may forget it meanwhile.
+  const Chosen chosen = entry->second;
+  api.IncRef(chosen.function);
+  py::Object* out = chosen.call ? OrNone(api, Result(api, *chosen.call, args)) : api.Vectorcall(chosen.function, args, 3, nullptr);
+  api.DecRef(chosen.function);
+  return out;
+}
+
 py::MethodDef into_method{"call_into", reinterpret_cast<void*>(&Into), py::kFastCall, nullptr};
+py::MethodDef kept_method{"kept_call", reinterpret_cast<void*>(&Kept), py::kFastCall, nullptr};
 py::MethodDef new_method{"call_new", reinterpret_cast<void*>(&New), py::kFastCall, nullptr};
 
 py::Object* Function(TensorCall* call, py::MethodDef* method) {
@@ -198,10 +286,11 @@ py::Object* Function(TensorCall* call, py::MethodDef* method) {
 #define TIRGEMM_EXPORT extern "C" __attribute__((visibility("default")))
 
 // Python calls these with its lock held (ctypes.PyDLL). `kernel` is what `handle` of the loaded functions returns.
-TIRGEMM_EXPORT void tirgemm_set_torch(const DLPackExchangeAPI* dlpack, tirgemm::py::Object* is_neg, tirgemm::py::Object* records,
+TIRGEMM_EXPORT void tirgemm_set_torch(const DLPackExchangeAPI* dlpack, tirgemm::py::Object* tensor, tirgemm::py::Object* is_neg, tirgemm::py::Object* records,
                                       tirgemm::py::Object* requires_grad) {
-  for (tirgemm::py::Object* object : {is_neg, records, requires_grad}) tirgemm::py::api().IncRef(object);
+  for (tirgemm::py::Object* object : {tensor, is_neg, records, requires_grad}) tirgemm::py::api().IncRef(object);
   tirgemm::torch.dlpack = dlpack;
+  tirgemm::torch.tensor = tensor;
   tirgemm::torch.is_neg = is_neg;
   tirgemm::torch.records = records;
   tirgemm::torch.requires_grad = requires_grad;
@@ -228,3 +317,43 @@ TIRGEMM_EXPORT tirgemm::py::Object* tirgemm_call_new(const std::shared_ptr<tirge
   for (tirgemm::py::Object* object : {empty, shape, strides, dtype}) tirgemm::py::api().IncRef(object);
   return tirgemm::Function(new tirgemm::TensorCall{*kernel, rows != 0, empty, shape, strides, dtype}, &tirgemm::new_method);
 }
+
+// What was kept of calls: a function of x, weight and bias for all layers of one kind, by the shape of x.
+TIRGEMM_EXPORT void tirgemm_keep(int64_t kind, tirgemm::py::Object* weight, tirgemm::py::Object* bias, tirgemm::py::Object* act,
+                                 tirgemm::py::Object* invariant, tirgemm::py::Object* x, tirgemm::py::Object* function) {
+  using namespace tirgemm;
+  const py::Api& api = py::api();
+  Shape shape;
+  if (!Shape::Of(x, &shape)) return;
+  py::Object* self = api.FunctionGetSelf(function);
+  if (!self) api.ErrClear();
+  const bool ours = self && api.CapsuleIsValid(self, kName);
+  std::shared_ptr<ByShape> shapes = kinds[kind];
+  if (!shapes) kinds[kind] = shapes = std::make_shared<ByShape>();
+  if (shapes->size() >= kMostShapes) Drop(shapes.get());
+  layers[{weight, bias, act, invariant}] = shapes;
+  Chosen& chosen = (*shapes)[shape];
+  py::Object* before = chosen.function;
+  api.IncRef(function);
+  chosen = {function, ours ? static_cast<const TensorCall*>(api.CapsuleGetPointer(self, kName)) : nullptr};
+  if (before) api.DecRef(before);
+}
+
+// Forgets a weight or a bias by its address, before another object can have it.
+TIRGEMM_EXPORT void tirgemm_forget(const void* tensor) {
+  for (auto entry = tirgemm::layers.begin(); entry != tirgemm::layers.end();) {
+    const bool its = entry->first.weight == tensor || entry->first.bias == tensor;
+    entry = its ? tirgemm::layers.erase(entry) : std::next(entry);
+  }
+}
+
+TIRGEMM_EXPORT void tirgemm_forget_all() {
+  tirgemm::layers.clear();
+  const auto dropped = std::move(tirgemm::kinds);
+  tirgemm::kinds.clear();
+  for (const auto& entry : dropped) tirgemm::Drop(entry.second.get());
+}
+
+TIRGEMM_EXPORT int64_t tirgemm_kept_layers() { return static_cast<int64_t>(tirgemm::layers.size()); }
+
+TIRGEMM_EXPORT tirgemm::py::Object* tirgemm_kept_call() { return tirgemm::py::api().FunctionNew(&tirgemm::kept_method, nullptr, nullptr); }

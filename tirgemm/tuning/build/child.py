@@ -15,6 +15,7 @@ from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, TirgemmError
 from tirgemm.families import Registration, register_registered
 from tirgemm.gemm import Gemm
+from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.child_rpc import Channel, serve, without_torch
 from tirgemm.tuning.process.locks import DeviceLock
 
@@ -43,7 +44,8 @@ def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Request], Any]
             *task, registrations = request
             try:
                 register_registered(registrations)
-                return build(*task)
+                with spans.span("compile"):
+                    return build(*task)
             except TirgemmError as error:
                 raise error if isinstance(error, BuildFailed) else BuildFailed(str(error)) from error
             except Exception as error:

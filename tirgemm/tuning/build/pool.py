@@ -16,6 +16,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.build.processes import BUILDER, Build, Builders, BuildProcesses
+from tirgemm.tuning.process import spans
 
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
@@ -69,7 +70,16 @@ class BuildPool:
         """Compile one config. The future raises BuildFailed with the compiler's words, or what killed the process."""
         future: Future[Binary] = Future()
         with self._changing:
-            build = Build(future, gemm, config, self.device, self.timeout_s, self._abandoned, self._waits)
+            build = Build(
+                future,
+                gemm,
+                config,
+                self.device,
+                self.timeout_s,
+                self._abandoned,
+                self._waits,
+                spans.traceparent(),
+            )
             self._builders.submit(self, build)
         return future
 

@@ -17,6 +17,7 @@ from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, Cancelled, TirgemmError
 from tirgemm.families import registered
 from tirgemm.gemm import Gemm
+from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.child_rpc import START_S, ChildDied, ChildProcess, ChildTimedOut
 from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.process.locks import default_lock_dir
@@ -30,7 +31,8 @@ BUILDER = "tirgemm.tuning.build.compile:build"
 @dataclass(frozen=True, slots=True)
 class Build:
     """One build that was asked for: what to compile, how long that may take, and ``given_up``, set when it is not
-    wanted any more. ``waits`` has, by thread, what a build of the same asker waits for."""
+    wanted any more. ``waits`` has, by thread, what a build of the same asker waits for, ``trace`` is the span that
+    asked."""
 
     future: Future[Binary]
     gemm: Gemm
@@ -39,6 +41,7 @@ class Build:
     timeout_s: float
     given_up: Flag
     waits: dict[int, str]
+    trace: str | None = None
 
 
 class Builders(Protocol):
@@ -170,7 +173,8 @@ class BuildProcesses:
 
         try:
             request = (build.gemm, build.config, build.device, registered())
-            answer: Binary = child.request(request, timeout_s=build.timeout_s, cancel=given_up, on_wait=on_wait)
+            with spans.under(build.trace), spans.span("build", gemm=str(build.gemm), config=str(build.config)):
+                answer: Binary = child.request(request, timeout_s=build.timeout_s, cancel=given_up, on_wait=on_wait)
         except ChildDied as error:
             words = f"; its last words: {error.output}" if error.output else ""
             kind = _Killed if error.killed else BuildFailed

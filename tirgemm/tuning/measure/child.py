@@ -15,6 +15,7 @@ from tirgemm.errors import ArtifactError, CallError, InvalidRequest, LaunchFaile
 from tirgemm.tuning.measure.errors import MeasurementCrashed
 from tirgemm.tuning.measure.requests import ReadBandwidth, Request
 from tirgemm.tuning.measure.session import Session
+from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.child_rpc import Channel, serve, without_torch
 from tirgemm.tuning.process.locks import DeviceLock
 from tirgemm.tuning.records import SampleSet
@@ -64,19 +65,21 @@ class _Process:
     ) -> tuple[Verification | None, SampleSet | None]:
         verification = None
         if request.verify is not None:
-            verification = verify(
-                session.backend,
-                kernel.gemm,
-                kernel.raw,
-                kernel_sha256=kernel.kernel_sha256,
-                level=request.verify.level,
-                seed=request.verify.seed,
-            )
+            with spans.span("verify", level=request.verify.level):
+                verification = verify(
+                    session.backend,
+                    kernel.gemm,
+                    kernel.raw,
+                    kernel_sha256=kernel.kernel_sha256,
+                    level=request.verify.level,
+                    seed=request.verify.seed,
+                )
             if not verification.passed:
                 return verification, None
         if request.time is None:
             return verification, None
-        return verification, session.time(kernel, against, request.time)
+        with spans.span("time", reason=request.time.options.reason):
+            return verification, session.time(kernel, against, request.time)
 
     def _open(self, device: Device) -> Session:
         """The session of the one device of this process, made at the first request."""

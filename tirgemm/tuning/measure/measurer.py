@@ -19,6 +19,7 @@ from tirgemm.tuning.measure.requests import RaceOptions, ReadBandwidth, Request,
 from tirgemm.tuning.process.child_rpc import START_S, ChildDied, ChildProcess, ChildTimedOut
 from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.process.locks import OnWait, default_lock_dir
+from tirgemm.tuning.process.spans import spanned
 from tirgemm.tuning.records import Reason, SampleSet
 from tirgemm.tuning.verify.result import Verification
 
@@ -192,6 +193,7 @@ class Measurer:
                 raise InvalidRequest(f"min_samples is {time.options.min_samples}; at least one sample is taken")
         return Request(self.device, self.trust, self.lock_dir, package, verify, time)
 
+    @spanned("measure")
     def _ask(self, request: Request | ReadBandwidth, cancel: Flag | None) -> Answer:
         with self._one_at_a_time:
             if self._child is None or not self._child.alive:

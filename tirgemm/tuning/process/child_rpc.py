@@ -25,11 +25,12 @@ from typing import Any
 
 from tirgemm._collection import collect_seldom
 from tirgemm.errors import Cancelled, TirgemmError
+from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.process.locks import OnWait
 
 _HEADER = struct.Struct("<Q")
-_ALIVE, _WAITING, _ANSWER, _ERROR = "alive", "waiting", "answer", "error"
+_ALIVE, _WAITING, _SPANS, _ANSWER, _ERROR = "alive", "waiting", "spans", "answer", "error"
 _PR_SET_PDEATHSIG = 1
 _POLL_MS = 50
 _TELL_S = 0.2
@@ -128,9 +129,10 @@ class ChildProcess:
 
         ``timeout_s`` is the longest silence after the child's first sign of life, ``start_s`` the longest before
         (its imports, its wait for a lock). ``on_wait`` is told what the child waits for, then "" when it goes on.
-        Raises ChildDied, ChildTimedOut, Cancelled; the child is dead then.
+        Where there is a trace the child's spans become part of it. Raises ChildDied, ChildTimedOut, Cancelled; the
+        child is dead then.
         """
-        outgoing = memoryview(_frame(message))
+        outgoing = memoryview(_frame((message, spans.traceparent() is not None)))
         deadline = time.monotonic() + start_s
         began: float | None = None
         poll = select.poll()
@@ -163,6 +165,9 @@ class ChildProcess:
                     return value
                 if kind == _ERROR:
                     raise value
+                if kind == _SPANS:
+                    spans.adopt(value)
+                    continue
                 if kind == _WAITING:
                     if on_wait is not None:
                         on_wait(value)
@@ -238,11 +243,13 @@ class Channel:
         for fd in (receive_fd, send_fd):
             os.set_inheritable(fd, False)
 
-    def receive(self) -> Any:
-        """The next request; EOFError when the parent is gone or has closed the pipe."""
+    def receive(self) -> tuple[Any, bool]:
+        """The next request, and whether its spans are wanted; EOFError when the parent is gone or has closed the
+        pipe."""
         (size,) = _HEADER.unpack(self._exactly(_HEADER.size))
         self._told = 0.0
-        return pickle.loads(self._exactly(size))
+        message, traced = pickle.loads(self._exactly(size))
+        return message, traced
 
     def alive(self) -> None:
         """Tell the parent that work goes on: its timeout starts again.
@@ -256,6 +263,10 @@ class Channel:
     def waiting(self, reason: str) -> None:
         """Tell the parent what this process waits for; "" when it goes on."""
         self._send((_WAITING, reason))
+
+    def tell_spans(self, recorded: list[spans.ChildSpan]) -> None:
+        """Tell the parent how long the parts of the work took; before the answer."""
+        self._send((_SPANS, recorded))
 
     def answer(self, value: Any) -> None:
         self._send((_ANSWER, value))
@@ -291,13 +302,18 @@ def serve(prepare: Callable[[Channel, list[str]], Callable[[Any], Any]]) -> None
     handle = prepare(channel, sys.argv[4:])
     while True:
         try:
-            request = channel.receive()
+            request, traced = channel.receive()
         except EOFError:
             return
         _forget_old_output()
-        try:
-            value = handle(request)
-        except TirgemmError as error:
+        with spans.listed() if traced else contextlib.nullcontext() as recorded:
+            try:
+                value, error = handle(request), None
+            except TirgemmError as raised:
+                value, error = None, raised
+        if recorded:
+            channel.tell_spans(recorded)
+        if error is not None:
             channel.fail(error)
         else:
             channel.answer(value)

@@ -106,7 +106,7 @@ class Evolution:
 
         schedule = Schedule(self.module, seed=1)
         record.trace.apply_to_schedule(schedule, remove_postproc=False)
-        return annotated_point(schedule, self.gate.spaces)
+        return annotated_point(schedule, self.gate.annotation_names)
 
     def _generator(self, seed: int) -> SpaceGenerator:
         """The union of the families' spaces, each a schedule function with a trace of its own."""
@@ -126,7 +126,7 @@ class Evolution:
         random: list[Point] = []
         taken: set[Point] = set()
         for position, schedule in enumerate(schedules):
-            point = annotated_point(schedule, self.gate.spaces)
+            point = annotated_point(schedule, self.gate.annotation_names)
             if point is None or point in self.gate.known or point in taken:
                 continue
             taken.add(point)

@@ -90,7 +90,7 @@ class ApplyRules(PyPostproc):  # type: ignore[misc]
         pass
 
     def apply(self, sch: Schedule) -> bool:
-        return self.gate.admits(annotated_point(sch, self.gate.spaces))
+        return self.gate.admits(annotated_point(sch, self.gate.annotation_names))
 
     def clone(self) -> Any:
         return ApplyRules(self.gate)
@@ -107,7 +107,7 @@ class Scored(PyCostModel):  # type: ignore[misc]
 
     def predict(self, context: Any, candidates: Any) -> Any:  # noqa: ARG002
         """Speeds relative to the best: the weights by which evolution draws parents."""
-        points = [annotated_point(candidate.sch, self.gate.spaces) for candidate in candidates]
+        points = [annotated_point(candidate.sch, self.gate.annotation_names) for candidate in candidates]
         return np.exp(self.scorer([point for point in points if point is not None]))
 
     def update(self, context: Any, candidates: Any, results: Any) -> None:

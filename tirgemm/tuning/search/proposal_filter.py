@@ -10,7 +10,7 @@ from tirgemm.device import Device
 from tirgemm.errors import Cancelled
 from tirgemm.families.base import Family, rejected
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.search.space_trace import Point, config_at
+from tirgemm.tuning.search.space_trace import Point, annotation_names, config_at
 
 EXAMPLES = 5
 # Configs kept for points that come by again, before all are dropped: a search of days meets millions.
@@ -32,6 +32,7 @@ class Gate:
         self.device = device
         self.families: dict[str, Family] = {family.name: family for family in families}
         self.spaces: dict[str, Space] = {name: f.space(gemm, device) for name, f in self.families.items()}
+        self.annotation_names = annotation_names(self.spaces.values())
         self.known: set[Point] = set()
         self.pruned: Counter[str] = Counter()
         self.examples: dict[str, list[tuple[Config, str]]] = {}

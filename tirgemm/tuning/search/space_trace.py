@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tirgemm.config import Config, Space
 from tirgemm.device import Device
@@ -82,13 +82,23 @@ def sample_knobs(schedule: Schedule, space: Space) -> None:
         schedule.annotate(block, _KNOB + knob.name, index)
 
 
-def annotated_point(schedule: Schedule, spaces: Mapping[str, Space]) -> Point | None:
+# By the digest of each space its family and the names of its knobs' annotations.
+AnnotationNames: TypeAlias = "Mapping[str, tuple[str, tuple[str, ...]]]"
+
+
+def annotation_names(spaces: Iterable[Space]) -> AnnotationNames:
+    """Where points of ``spaces`` stand in the annotations of a root block."""
+    return {space_digest(s): (s.family, tuple(_KNOB + knob.name for knob in s.knobs)) for s in spaces}
+
+
+def annotated_point(schedule: Schedule, names: AnnotationNames) -> Point | None:
     """The point that the root block's annotations name, or None where they belong to a space that is no more."""
     annotations = _annotations(schedule)
-    space = spaces.get(str(annotations.get(FAMILY, "")))
-    if space is None or str(annotations.get(SPACE, "")) != _digest_cached(space):
+    known = names.get(str(annotations.get(SPACE, "")))
+    if known is None:
         return None
-    return Point(space.family, tuple(int(annotations[_KNOB + knob.name]) for knob in space.knobs))
+    family, knobs = known
+    return Point(family, tuple(int(annotations[knob]) for knob in knobs))
 
 
 def _annotations(schedule: Schedule) -> Mapping[str, Any]:
@@ -152,7 +162,7 @@ def replay(trace: Any, gemm: Gemm, device: Device, families: Iterable[Family] | 
         words = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise InvalidRequest(f"{str(trace)[:120]!r} is not the trace of a tirgemm search: {words[:200]}") from error
     space = _family(name, families).space(gemm, device)
-    point = annotated_point(schedule, {name: space})
+    point = annotated_point(schedule, annotation_names([space]))
     if point is None:
         raise InvalidConfig(f"the trace was recorded for other knobs of {name} than those of today; tune {gemm} again")
     return config_at(space, point)

@@ -1,4 +1,4 @@
-"""The seconds that jobs have spent in all their runs, when they were last asked for, and a quota on batches.
+"""Seconds of all runs of a job and when it was last asked for, indexes of the queue, and a quota on batches.
 
 Revision 0006, on top of 0005.
 """
@@ -21,8 +21,11 @@ def upgrade() -> None:
     op.add_column("jobs", sa.Column("spent_seconds", sa.Float(53), nullable=False, server_default="0"))
     op.add_column("jobs", sa.Column("asked_at", sa.String(32), nullable=False, server_default=""))
     op.create_index("ix_batches_key_id_created_at", "batches", ["key_id", "created_at"])
+    op.create_index("ix_jobs_lease_until", "jobs", ["lease_until"])
+    op.create_index("ix_jobs_queue_order", "jobs", ["status", sa.text("priority DESC"), "seq"])
     op.add_column("api_keys", sa.Column("batch_problems_a_day", sa.BigInteger(), nullable=True))
     op.execute("UPDATE jobs SET asked_at = created_at")
+    op.execute("UPDATE jobs SET lease_until = NULL WHERE status NOT IN ('queued', 'running')")
     _count_ended()
 
 
@@ -42,5 +45,7 @@ def _count_ended() -> None:
 def downgrade() -> None:
     op.drop_column("api_keys", "batch_problems_a_day")
     op.drop_index("ix_batches_key_id_created_at", "batches")
+    op.drop_index("ix_jobs_queue_order", "jobs")
+    op.drop_index("ix_jobs_lease_until", "jobs")
     for name in ("asked_at", "spent_seconds", "claimed_at"):
         op.drop_column("jobs", name)

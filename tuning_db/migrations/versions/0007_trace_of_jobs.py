@@ -1,4 +1,4 @@
-"""For how many seconds each device of a worker has been measured on.
+"""The span that asked for a job, so that whoever works on it continues the trace.
 
 Revision 0007, on top of 0006.
 """
@@ -15,8 +15,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("workers", sa.Column("measuring", sa.JSON(), nullable=False, server_default="[]"))
+    op.add_column("jobs", sa.Column("traceparent", sa.String(55), nullable=True))
 
 
 def downgrade() -> None:
-    op.drop_column("workers", "measuring")
+    op.drop_column("jobs", "traceparent")
