@@ -96,14 +96,9 @@ def problems(
             return [*_evidence_head(path, document), *evidence.problems(document), *_evidence(document, history, every)]
         if document["suite"] == "calls":
             return [*_calls(document), *_origins(document["rows"], history)]
-        if document["suite"] == models.SUITE:
-            return [*_environment(document), *models.problems(document), *_origins(document["rows"], history)]
-        if document["suite"] == service_speed.SUITE:
-            return [*_environment(document), *service_speed.problems(document), *_origins(document["rows"], history)]
-        if document["suite"] == many_devices.SUITE:
-            return [*_environment(document), *many_devices.problems(document), *_origins(document["rows"], history)]
-        if document["suite"] == proofs_file.SUITE:
-            return [*_environment(document), *proofs_file.problems(document), *_origins(document["rows"], history)]
+        for kind in (models, service_speed, many_devices, proofs_file):
+            if document["suite"] == kind.SUITE:
+                return [*_environment(document), *kind.problems(document), *_origins(document["rows"], history)]
         if document["suite"] == "counters":
             return [*counted.problems(document), *_origins(document["cases"], history)]
         if document["suite"] == "proposal_sources":
