@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import pytest
 
-from tests.helpers import handmade
+from tests.analysis import handmade
 from tirgemm.analysis.match.loops import kind_of
 from tirgemm.analysis.memory_traffic import KernelAnalysis, analyse
 from tirgemm.analysis.sass.program import disassemble

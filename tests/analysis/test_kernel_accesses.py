@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import handmade
+from tests.analysis import handmade
 from tirgemm.analysis.memory_traffic import AccessReport, KernelAnalysis, analyse
 from tirgemm.errors import AnalysisFailed, InvalidRequest, Unsupported
 from tirgemm.families import FAMILIES

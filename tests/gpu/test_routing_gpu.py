@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the samples are PyTorch's")
 
 from tests.gpu.launcher_samples import GPUS  # noqa: E402 (it imports torch)
-from tests.helpers.built_kernels import BuiltKernels  # noqa: E402
+from tests.torch.built_kernels import BuiltKernels  # noqa: E402
 from tests.torch.operator_samples import check_samples, prepare_missing  # noqa: E402
 
 pytestmark = [

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tests.helpers.built_kernels import BuiltKernels
+from tests.torch.built_kernels import BuiltKernels
 from tirgemm.gemm import Gemm, Range
 
 OPERATORS = (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.helpers.artifact_samples import kernel
-from tests.helpers.built_kernels import BuiltKernels
 from tests.helpers.sample_source import SampleSource
+from tests.torch.built_kernels import BuiltKernels
 from tests.torch.operator_samples import REASONS, check_samples, prepare_missing, samples
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm

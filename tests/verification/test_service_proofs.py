@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from tirgemm.bench.results import load
 from verification.service import proofs_file
-from verification.service.proofs_file import FILE, MAX_FAILURES, ProofsFile
+from verification.service.outages import long_queue
+from verification.service.proofs_file import FILE, MAX_FAILURES, ROOT, ProofsFile
 from verification.service.random_requests import told
 
 
@@ -65,3 +67,16 @@ def test_every_failure_of_a_report_is_told() -> None:
     for broken, code in ((report(), 1), (report(complete=False, stop_reason="interrupted"), 0)):
         (sentence,) = told(broken, code)[1]
         assert f"exit code {code}" in sentence
+
+
+def test_the_page_names_tests_that_are_there() -> None:
+    named = re.findall(r"`(tests/[\w/.]+\.py)(?:::(\w+))?`", (ROOT / "docs" / "proofs.md").read_text())
+    assert len(named) > 20
+    for file, name in named:
+        assert f"def {name}" in (ROOT / file).read_text(), f"{file} has no {name}"
+
+
+@pytest.mark.slow
+def test_a_short_queue_ends_as_a_long_one_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert long_queue(2, 5) == []
+    assert "10 jobs wait" in capsys.readouterr().out

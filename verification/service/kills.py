@@ -49,8 +49,8 @@ VICTIMS = {
         "database process",
     ),
 }
-LEASE_SECONDS = 2.0
-JOB_SECONDS = 180.0
+LEASE_SECONDS = 5.0
+JOB_SECONDS = 600.0
 MOMENT_SECONDS = 6.0
 CHILDREN = {"measuring child": b"tirgemm.tuning.measure", "build child": b"tirgemm.tuning.build"}
 

@@ -171,6 +171,26 @@ class JobLeaseContract(QueueFixtures):
         assert [worker.name for worker in queue.live_workers(5.0)] == ["wrong"]
         assert queue.claim("next", KEYS, 5.0) is None, "the beat of a host in the past did not shorten the lease"
 
+    @pytest.mark.parametrize("hour", [3600.0, -3600.0])
+    def test_a_clock_of_the_database_that_jumps_loses_no_job_and_no_record(
+        self, database: Database, queue: JobQueue, clock: FakeClock, hour: float
+    ) -> None:
+        store = SqlStore(database)
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        self.claimed(queue)
+        with store.fenced(job.id, "w1"):
+            store.add_candidate(candidate(1))
+        clock.now += hour
+        assert queue.heartbeat(job.id, "w1", 5.0) == "ok", "whoever works goes on where nobody has taken it"
+        assert queue.claim("w2", KEYS, 5.0) is None
+        clock.now += 6
+        again = self.claimed(queue, "w2")
+        assert again.id == job.id, "a lease is as long as ever after the next beat"
+        with store.fenced(job.id, "w1"), pytest.raises(LeaseLost):
+            store.add_candidate(candidate(2))
+        assert len(store.candidates(GEMM, DEVICE.key, "sustained")) == 1
+        assert queue.finish(job.id, "w2", "done")
+
     # -- the bound -----------------------------------------------------------------------------
 
     def test_a_full_queue_refuses_new_jobs_and_joins_live_ones(self, queue: JobQueue) -> None:
