@@ -68,7 +68,7 @@ def test_a_worker_that_hangs_loses_its_job_to_another_and_writes_nothing_more(
         engine.gate.set()
         engine.fallback_gate.set()
     job, _ = queue.submit(JobRequest(Gemm.parse(ODD), CPU))
-    hung = Worker(queue, store, stuck, lease_s=LEASE_SECONDS, name="hung:1:0", pulse=Pulse(0.3, hangs.set))
+    hung = Worker(queue, store, stuck, lease_s=LEASE_SECONDS, name="hung:1:0", new_pulse=lambda: Pulse(0.3, hangs.set))
     other = Worker(queue, store, sound, lease_s=LEASE_SECONDS, name="other:1:0")
     threads = [threading.Thread(target=worker.run, daemon=True) for worker in (hung, other)]
     with caplog.at_level(logging.ERROR, logger="tirgemm.worker"):
