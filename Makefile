@@ -13,6 +13,9 @@ WORKERS ?= 3
 # for two seconds, in every process that has it. The demo does without.
 TORCH_VENV  := .venv-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
+# Ray, too, for who asks for it.
+RAY_VENV  := .venv-ray
+RAY_STAMP := $(RAY_VENV)/.installed
 TORCH_TESTS := $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.\(also_\)\?torch' tests)
 
 # Those that run alone, and what inherits some of them: to collect all of the others takes as long as they do.
@@ -29,7 +32,7 @@ NEW_PIP := $(INSTALL) $(shell grep '^pip==' requirements.lock)
 # Targets beside each other; what a target prints stays together.
 TOGETHER := --no-print-directory --jobs=2 --output-sync=target
 
-.PHONY: demo test lint types unit parallel-tests torch-tests timing-tests lock results image image-test sbom up clean tools
+.PHONY: demo test lint types unit parallel-tests torch-tests timing-tests ray-tests lock results image image-test sbom up clean tools
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -61,6 +64,10 @@ timing-tests: $(STAMP)
 torch-tests: $(TORCH_STAMP)
 	$(TORCH_VENV)/bin/python -m pytest $(TORCH_TESTS) -m 'torch or also_torch'
 
+# Not part of `test`: Ray's wheel has 70 MB, and its clusters take minutes.
+ray-tests: $(RAY_STAMP)
+	$(RAY_VENV)/bin/python -m pytest tests/contract/engines
+
 # Missing tools stop here, each with the package that brings it.
 tools:
 	@command -v $(PYTHON) >/dev/null || { echo "python3 is missing: apt-get install python3"; exit 2; }
@@ -78,6 +85,11 @@ $(VENV)/.locked: requirements.lock | tools
 $(STAMP): $(VENV)/.locked pyproject.toml setup.py $(wildcard tirgemm/artifact/native/*.cc tirgemm/artifact/native/*.h)
 	$(BIN)/python $(INSTALL) --no-deps --no-build-isolation --editable .
 	$(BIN)/python $(PIP) check
+	@touch $@
+
+$(RAY_STAMP): requirements.lock pyproject.toml | $(STAMP)
+	$(PYTHON) -m venv --clear $(RAY_VENV)
+	$(RAY_VENV)/bin/python $(INSTALL) --constraint requirements.lock --editable '.[dev,ray]'
 	@touch $@
 
 # The largest part beside the other environment; the rest when that has built the launcher, which lies in the checkout.
@@ -132,4 +144,4 @@ image-test: $(STAMP)
 	$(BIN)/python -u scripts/image_test.py
 
 clean:
-	rm -rf $(VENV) $(TORCH_VENV) $(VENV)-lock .demo build dist *.egg-info
+	rm -rf $(VENV) $(TORCH_VENV) $(RAY_VENV) $(VENV)-lock .demo build dist *.egg-info

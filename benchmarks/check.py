@@ -26,6 +26,7 @@ sys.path.insert(0, str(HERE.parent))
 from benchmarks import mma_ceiling  # noqa: E402 - found by the line above
 from benchmarks.counted import document as counted  # noqa: E402
 from benchmarks.history import History  # noqa: E402
+from benchmarks.many_devices import document as many_devices  # noqa: E402
 from benchmarks.models import document as models  # noqa: E402
 from benchmarks.service_speed import document as service_speed  # noqa: E402
 from tirgemm import Config, Gemm, TirgemmError  # noqa: E402
@@ -95,12 +96,9 @@ def problems(
             return [*_evidence_head(path, document), *evidence.problems(document), *_evidence(document, history, every)]
         if document["suite"] == "calls":
             return [*_calls(document), *_origins(document["rows"], history)]
-        if document["suite"] == models.SUITE:
-            return [*_environment(document), *models.problems(document), *_origins(document["rows"], history)]
-        if document["suite"] == service_speed.SUITE:
-            return [*_environment(document), *service_speed.problems(document), *_origins(document["rows"], history)]
-        if document["suite"] == proofs_file.SUITE:
-            return [*_environment(document), *proofs_file.problems(document), *_origins(document["rows"], history)]
+        for kind in (models, service_speed, many_devices, proofs_file):
+            if document["suite"] == kind.SUITE:
+                return [*_environment(document), *kind.problems(document), *_origins(document["rows"], history)]
         if document["suite"] == "counters":
             return [*counted.problems(document), *_origins(document["cases"], history)]
         if document["suite"] == "proposal_sources":

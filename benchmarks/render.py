@@ -2,7 +2,8 @@
 
 ``<!-- results:NAME -->`` to ``<!-- /results:NAME -->`` holds the tables of a suite, one for each device and regime that
 has a results file. ``DEVICE/TABLE`` is one of suite_tables.py, evidence_tables.py, models/document.py,
-service_speed/document.py or verification/service/proofs_file.py over a device's folder, ``DEVICE/FILE`` (``calls``,
+service_speed/document.py, many_devices/document.py or verification/service/proofs_file.py over a device's folder,
+``DEVICE/FILE`` (``calls``,
 ``square.sustained``) a results file. ``banks/TABLE`` is one of bank_tables.py, which is computed and not measured;
 ``ladder/``, ``tensorcore/`` and ``counters/`` are those of their modules. What was not measured yet says so.
 
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import bank_tables, counter_tables, evidence_tables, ladder_tables, suite_tables, tensorcore_tables  # noqa: E402
+from benchmarks.many_devices import document as many_devices  # noqa: E402
 from benchmarks.models import document as models  # noqa: E402
 from benchmarks.service_speed import document as service_speed  # noqa: E402
 from benchmarks.tables import documents, not_yet, table  # noqa: E402
@@ -39,7 +41,14 @@ OF_ALL: Mapping[str, Mapping[str, Callable[[Path, Path], str]]] = {
     "tensorcore": tensorcore_tables.TABLES,
     "counters": counter_tables.TABLES,
 }
-OF_DEVICE = suite_tables.TABLES | evidence_tables.TABLES | models.TABLES | service_speed.TABLES | proofs_file.TABLES
+OF_DEVICE = (
+    suite_tables.TABLES
+    | evidence_tables.TABLES
+    | models.TABLES
+    | service_speed.TABLES
+    | many_devices.TABLES
+    | proofs_file.TABLES
+)
 RESULTS = ROOT / "benchmarks" / "results"
 SUITES = ROOT / "benchmarks" / "suites"
 BLOCK = re.compile(r"(<!-- results:(?P<name>[\w./-]+) -->\n).*?(<!-- /results:(?P=name) -->)", re.DOTALL)

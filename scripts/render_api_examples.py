@@ -31,7 +31,7 @@ import uvicorn
 from tirgemm.artifact import Signer, Trust, read
 from tirgemm.detect import device as detect
 from tirgemm.service.http.state import ServiceState
-from tirgemm.service.jobs.engine import TuningEngine
+from tirgemm.service.jobs.local_fleet import LocalFleet
 from tirgemm.service.jobs.worker import Worker
 from tirgemm.service.server.process import uvicorn_config
 from tirgemm.service.settings import Settings
@@ -199,9 +199,11 @@ def _serving(data: Path) -> Iterator[tuple[httpx.Client, ServiceState]]:
 @contextmanager
 def _working(state: ServiceState) -> Iterator[None]:
     """The real worker in a thread."""
-    engine = TuningEngine(state.store, Signer.load_or_create(state.settings.signing_key), processes=2)
+    fleet = LocalFleet(
+        state.store, Signer.load_or_create(state.settings.signing_key), processes=2, served=[detect("cpu")]
+    )
     state.queue.remove_worker(WORKER)
-    worker = Worker(state.queue, state.store, engine)
+    worker = Worker(state.queue, state.store, fleet)
     thread = threading.Thread(target=worker.run, daemon=True)
     thread.start()
     try:
@@ -209,7 +211,7 @@ def _working(state: ServiceState) -> Iterator[None]:
     finally:
         worker.stop()
         thread.join(30)
-        engine.close()
+        fleet.close()
 
 
 def _elided(document: Any, paths: tuple[str, ...]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -19,11 +19,15 @@ from tirgemm.tuning_db.queue.job_rows import MAX_RETRIES
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_HEADER_BYTES = 64 * 1024
+ALL_DEVICES = "all"
 # How long the headers, the body, or a reader of an answer may take.
 REQUEST_SECONDS = 30.0
 # Well beyond the longest step of a worker without a sign of life: a proposal of the search over a large space, a
 # database that is waited for.
 HANG_SECONDS = 120.0
+
+
+EngineName = Literal["local", "ray"]
 
 
 class Settings(BaseSettings):
@@ -46,8 +50,14 @@ class Settings(BaseSettings):
     """Connections at once; one more is refused."""
     worker: bool = True
     """Whether ``serve`` runs a worker beside itself."""
+    devices: str = ALL_DEVICES
+    """The devices that the worker serves, side by side: names with commas, or all of this host."""
+    engine: EngineName = "local"
+    """Where the worker builds and measures: on this host, or on the nodes of a Ray cluster."""
+    address: str = "127.0.0.1:6379"
+    """Of the Ray cluster."""
     processes: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Build processes a device; None is one a usable hardware thread."""
+    """Build processes, which all devices share; None is one a usable hardware thread."""
     lease_seconds: Annotated[float, Field(ge=0.5, le=600)] = 5.0
     """A job whose worker is silent for longer is taken over by another."""
     hang_seconds: Annotated[float, Field(ge=1, le=86400)] = HANG_SECONDS

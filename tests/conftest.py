@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import importlib.util
 import os
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.computed_once import SHARED
+from tests.computed_once import SHARED, computed_once
 from tests.helpers.frugal_libraries import FRUGAL
 from tirgemm._collection import collect_seldom
 
@@ -68,6 +70,25 @@ def _migrated_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schema, "_run", run)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _emulators_compiled_once() -> Iterator[None]:
+    """What emulated kernels share is compiled by one process of a run: six processor seconds."""
+    from verification.emulator import precompiled
+
+    @cache
+    def made(command: tuple[str, ...], name: str) -> Path:
+        digest = hashlib.sha256(repr((command, name)).encode()).hexdigest()[:16]
+
+        def compute() -> Path:
+            return precompiled.make(command, Path(tempfile.mkdtemp(dir=os.environ[SHARED])) / name)
+
+        return computed_once(f"made-{digest}", compute)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(precompiled, "made", made)
         yield
 
 

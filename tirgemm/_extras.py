@@ -15,6 +15,7 @@ PACKAGES = {
     "tune": ("tvm", "xgboost", "psutil", "cloudpickle", "sqlalchemy", "alembic", "obstore", "jinja2"),
     "service": ("fastapi", "uvicorn", "pydantic", "pydantic_settings"),
     "cuda": ("cuda", "pynvml"),
+    "ray": ("ray",),
 }
 _EXTRAS = {package: extra for extra, packages in PACKAGES.items() for package in packages} | {"starlette": "service"}
 

@@ -96,6 +96,7 @@ def _describe(driver: Any, nvml: _Nvml, index: int, environment: tuple[tuple[str
         uuid=uuid,
         index=index,
         environment=environment,
+        power_limit_w=nvml.power_limit_w(uuid),
     )
 
 
@@ -139,3 +140,15 @@ class _Nvml:
         except self._nvml.NVMLError:
             return 0, 0
         return sm, memory
+
+    def power_limit_w(self, uuid: str) -> int:
+        """The power limit that is set, in watts, where it is not that of the model; 0 where it is, or nobody says."""
+        if self._nvml is None:
+            return 0
+        try:
+            handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+            limit = int(self._nvml.nvmlDeviceGetPowerManagementLimit(handle))
+            usual = int(self._nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle))
+        except self._nvml.NVMLError:
+            return 0
+        return 0 if limit == usual else round(limit / 1000)

@@ -40,7 +40,8 @@ class Device:
     ``units`` counts SMs, or the hardware threads that this process may use; ``memory_bytes`` is what problems must
     fit; clocks in MHz; ``peak_tflops`` and ``peak_gbps`` are nominal; ``features`` the CPU features (sorted) that
     generated code may use; ``uuid`` of the one physical device, empty where the device is only named; ``environment``
-    is the fingerprint: driver, CUDA, TVM and so on.
+    is the fingerprint: driver, CUDA, TVM and so on; ``power_limit_w`` is set where somebody has given the device
+    another power limit than its model has, which makes it another class.
     """
 
     kind: Kind
@@ -57,6 +58,7 @@ class Device:
     uuid: str = ""
     index: int = 0
     environment: tuple[tuple[str, str], ...] = ()
+    power_limit_w: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in ("cpu", "cuda"):
@@ -73,11 +75,12 @@ class Device:
 
     @property
     def key(self) -> str:
-        """``cuda:sm_90a:nvidia-h200:132`` or ``cpu:x86-64-v4:amd-epyc-9575f:2:1f0c9a3b`` (threads, digest of the
-        features)."""
+        """``cuda:sm_90a:nvidia-h200:132``, with ``:450w`` behind where its power is limited to that, or
+        ``cpu:x86-64-v4:amd-epyc-9575f:2:1f0c9a3b`` (threads, digest of the features)."""
         model = re.sub(r"[^a-z0-9]+", "-", self.model.lower()).strip("-")
         if self.kind == "cuda":
-            return f"cuda:{self.arch}:{model}:{self.units}"
+            limited = f":{self.power_limit_w}w" if self.power_limit_w else ""
+            return f"cuda:{self.arch}:{model}:{self.units}{limited}"
         digest = hashlib.sha256(",".join(self.features).encode()).hexdigest()[:8]
         return f"cpu:{self.arch}:{model}:{self.units}:{digest}"
 
@@ -118,8 +121,11 @@ class Device:
         return replace(self, **changes)
 
     def to_json(self) -> dict[str, Any]:
-        """Every field, and ``key`` and ``name`` beside them."""
+        """Every field, and ``key`` and ``name`` beside them; the power limit only where there is one, as older versions
+        do not know it."""
         out = asdict(self) | {"key": self.key, "name": self.name}
+        if not self.power_limit_w:
+            del out["power_limit_w"]
         return out | {
             "peak_tflops": dict(self.peak_tflops),
             "environment": dict(self.environment),

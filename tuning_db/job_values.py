@@ -143,8 +143,10 @@ class StoredEvent:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """A worker process, its devices, and when it was last seen."""
+    """A worker process, its devices, when it was last seen, and for how many seconds each of its devices has been
+    measured on."""
 
     name: str
     devices: tuple[Device, ...]
     seen_at: str
+    measuring: tuple[float, ...] = ()

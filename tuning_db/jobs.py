@@ -343,16 +343,20 @@ class JobQueue:
 
     # -- the registry of workers ---------------------------------------------------------------
 
-    def register_worker(self, name: str, devices: Sequence[Device], seen: float | None = None) -> None:
-        """Say that a worker is alive (by default now) and what it serves; the devices are described in passing."""
+    def register_worker(
+        self, name: str, devices: Sequence[Device], seen: float | None = None, *, measuring: Sequence[float] = ()
+    ) -> None:
+        """Say that a worker is alive (by default now), what it serves, and for how many seconds each of the devices has
+        been measured on; the devices are described in passing."""
         with self.db.write() as connection:
             values = {
                 "name": name,
                 "devices": [device.to_json() for device in devices],
+                "measuring": list(measuring) or [0.0] * len(devices),
                 "seen": self._now(connection) if seen is None else seen,
             }
             statement = self.db.insert(WorkerRow).values(values)
-            changes = {column: statement.excluded[column] for column in ("devices", "seen")}
+            changes = {column: statement.excluded[column] for column in ("devices", "measuring", "seen")}
             connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changes))
             for device in devices:
                 rows.put_device(self.db, connection, device)
@@ -370,4 +374,7 @@ class JobQueue:
     def workers_seen(self, connection: Connection, max_age_s: float) -> list[WorkerRecord]:
         """``live_workers`` within a transaction."""
         worker_rows = connection.execute(_WORKERS_SINCE, {"since": self._now(connection) - max_age_s}).all()
-        return [WorkerRecord(row.name, tuple(map(Device.from_json, row.devices)), iso(row.seen)) for row in worker_rows]
+        return [
+            WorkerRecord(row.name, tuple(map(Device.from_json, row.devices)), iso(row.seen), tuple(row.measuring))
+            for row in worker_rows
+        ]

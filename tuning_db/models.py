@@ -303,12 +303,13 @@ class EventRow(Base):
 
 
 class WorkerRow(Base):
-    """A worker process and the devices that it serves."""
+    """A worker process and the devices that it serves, with the seconds for which each has been measured on."""
 
     __tablename__ = "workers"
 
     name: Mapped[str] = mapped_column(String(255), primary_key=True)
     devices: Mapped[Any] = mapped_column(Json)
+    measuring: Mapped[Any] = mapped_column(Json, server_default="[]")
     seen: Mapped[float] = mapped_column(Float(53))
 
 

@@ -56,8 +56,11 @@ def gemm_id(db: Database, connection: Connection, gemm: Gemm) -> int:
 
 
 def gemm_ids(db: Database, connection: Connection, gemms: Collection[Gemm]) -> dict[Gemm, int]:
-    """The row numbers of problems; those that are new are added, in statements that do not grow in number with them."""
-    texts = {gemm: str(gemm) for gemm in gemms}
+    """The row numbers of problems; those that are new are added, in statements that do not grow in number with them.
+
+    They are added in the order of their texts, so that on PostgreSQL two transactions do not wait for each other.
+    """
+    texts = {gemm: str(gemm) for gemm in sorted(gemms, key=str)}
     numbers = _numbers(connection, texts.values())
     new = [_gemm_values(gemm, text) for gemm, text in texts.items() if text not in numbers]
     if new:

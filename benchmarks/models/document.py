@@ -85,7 +85,7 @@ def models(folder: Path, suites: Path) -> str:
     modes = [f"PyTorch, {mode}, ms" for mode in dict.fromkeys(mode for _, mode in columns)]
     head = ["model", "dtype", "tokens", *modes, *(f"{variant}, {mode}" for variant, mode in columns)]
     about = document["environment"]
-    which = f"transformers {about['transformers']}, {about.get('kernels', ALL_KERNELS)}"
+    which = f"transformers {about['transformers']}, {about.get('kernels', RACED_KERNELS)}"
     return f"{about['device']}, torch {about['torch']}, {which}, {about['date'][:10]}\n\n{table(head, body, 2)}"
 
 

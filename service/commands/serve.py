@@ -19,7 +19,16 @@ def serve(
     worker: Annotated[
         bool | None, typer.Option("--worker/--no-worker", help="Whether to run a worker beside the server.")
     ] = None,
-    processes: Annotated[int | None, typer.Option("--processes", help="Build processes a device.")] = None,
+    devices: Annotated[
+        str | None, typer.Option("--devices", help="Devices to serve side by side: names with commas, or all.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="local or ray: on this host, or on the nodes of a Ray cluster.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", help="HOST:PORT of the Ray cluster; 127.0.0.1:6379 by default.")
+    ] = None,
+    processes: Annotated[int | None, typer.Option("--processes", help="Build processes of all devices.")] = None,
     lock_dir: Annotated[Path | None, typer.Option("--lock-dir", help="Folder of the host-wide device locks.")] = None,
     lease_seconds: Annotated[
         float | None, typer.Option("--lease-seconds", help="Silence after which a worker's job is taken over.")
@@ -35,9 +44,10 @@ def serve(
 ) -> None:
     """Serve kernels over HTTP until stopped. Options not given come from TIRGEMM_* variables.
 
-    Exits with 2 where the data folder or the port is in use, or a setting is wrong.
+    Exits with 2 where the data folder or the port is in use, a device is not here, or a setting is wrong.
     """
     from tirgemm.errors import TirgemmError
+    from tirgemm.service.jobs.fleets import require_devices
     from tirgemm.service.log_lines import log_to_stderr
     from tirgemm.service.server.process import run_server
     from tirgemm.service.settings import Settings
@@ -52,6 +62,9 @@ def serve(
             host=host,
             port=port,
             worker=worker,
+            devices=devices,
+            engine=engine,
+            address=address,
             processes=processes,
             lock_dir=lock_dir,
             lease_seconds=lease_seconds,
@@ -59,6 +72,8 @@ def serve(
             log_format=log_format,
         )
         log_to_stderr(verbose=verbose, log_format=settings.log_format)
+        if settings.worker:
+            require_devices(settings)  # refused now rather than by one worker after the other
         run_server(settings, announce)
     except TirgemmError as error:
         typer.echo(

@@ -1,4 +1,4 @@
-"""``tirgemm worker``: the process that tunes, one a machine, for a service on this or another machine."""
+"""``tirgemm worker``: the process that tunes on the devices of a machine, for a service on this or another machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,16 @@ HUNG = 70
 def worker(
     data: Annotated[Path | None, typer.Option("--data", help="Folder of the database, the blobs and the key.")] = None,
     db: Annotated[str | None, typer.Option("--db", help="Database URL; SQLite in the data folder by default.")] = None,
-    processes: Annotated[int | None, typer.Option("--processes", help="Build processes a device.")] = None,
+    devices: Annotated[
+        str | None, typer.Option("--devices", help="Devices to serve side by side: names with commas, or all.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="local or ray: on this host, or on the nodes of a Ray cluster.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", help="HOST:PORT of the Ray cluster; 127.0.0.1:6379 by default.")
+    ] = None,
+    processes: Annotated[int | None, typer.Option("--processes", help="Build processes of all devices.")] = None,
     lock_dir: Annotated[Path | None, typer.Option("--lock-dir", help="Folder of the host-wide device locks.")] = None,
     lease_seconds: Annotated[
         float | None, typer.Option("--lease-seconds", help="Silence after which a worker's job is taken over.")
@@ -35,14 +44,14 @@ def worker(
 ) -> None:
     """Claim jobs from the database and tune until stopped. Options not given come from TIRGEMM_* variables.
 
-    Exits with 2 where there is no such database, another worker of this machine is on it, or a setting is wrong, and
-    with 70 when it hangs.
+    Exits with 2 where there is no such database or device, another worker of this machine is on it, or a setting is
+    wrong, and with 70 when it hangs.
     """
     from tirgemm.artifact.sign import Signer
     from tirgemm.errors import TirgemmError
     from tirgemm.service.http.state import open_database
     from tirgemm.service.jobs.data_lock import ProcessLock
-    from tirgemm.service.jobs.engine import TuningEngine
+    from tirgemm.service.jobs.fleets import open_fleet, require_devices
     from tirgemm.service.jobs.process import die_with, on_termination
     from tirgemm.service.jobs.pulse import Pulse
     from tirgemm.service.jobs.worker import Worker
@@ -60,6 +69,9 @@ def worker(
         settings = Settings.load(
             data=data,
             db=db,
+            devices=devices,
+            engine=engine,
+            address=address,
             processes=processes,
             lock_dir=lock_dir,
             lease_seconds=lease_seconds,
@@ -71,6 +83,7 @@ def worker(
             settings.db or None,
             f"a worker joins a service that is there: start that first, with `tirgemm serve --data {settings.data}`",
         )
+        require_devices(settings)
         wait_s = SUPERVISED_WAIT_SECONDS if parent is not None else 0.0
         with (
             traces_of(settings, "tirgemm-worker"),
@@ -79,18 +92,22 @@ def worker(
         ):
             store = LayeredStore(database)
             signer = Signer.load_or_create(settings.signing_key)
-            engine = TuningEngine(store, signer, settings.lock_dir, settings.processes)
+            fleet = open_fleet(settings, store, signer)
             limit = Budget(settings.max_trials, settings.max_seconds)
-            pulse = Pulse(settings.hang_seconds, lambda: os._exit(HUNG))
-            queue = JobQueue(database)
-            runner = Worker(queue, store, engine, lease_s=settings.lease_seconds, limit=limit, pulse=pulse)
+
+            def new_pulse() -> Pulse:
+                return Pulse(settings.hang_seconds, lambda: os._exit(HUNG))
+
+            runner = Worker(
+                JobQueue(database), store, fleet, lease_s=settings.lease_seconds, limit=limit, new_pulse=new_pulse
+            )
             on_termination(runner.stop)
             if parent is None:
                 _announce(runner.name, [device.key for device in runner.devices], as_json=as_json)
             try:
                 runner.run()
             finally:
-                engine.close()
+                fleet.close()
     except TirgemmError as error:
         typer.echo(
             json.dumps({"error": error.code, "detail": str(error)}) if as_json else f"tirgemm worker: {error}", err=True

@@ -89,6 +89,14 @@ class _FigureCollector(Collector):
             for value, number in values.items():
                 gauge.add_metric([value], number)
             yield gauge
+        measuring = CounterMetricFamily(
+            "tirgemm_measuring_seconds",
+            "For how long a device of a worker has been measured on since the worker's start.",
+            labels=["worker", "device", "uuid"],
+        )
+        for place, seconds in figures.measuring_s.items():
+            measuring.add_metric([place.worker, place.device, place.uuid], seconds)
+        yield measuring
         counts = (
             ("tirgemm_trials", "Candidates recorded since this server started, by status.", "status", figures.trials),
             ("tirgemm_builds", "Candidates built since this server started, by outcome.", "outcome", figures.builds),

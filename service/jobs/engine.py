@@ -1,31 +1,34 @@
-"""``TuningEngine``: builds the fallback of a job, tunes it or cross-compiles it, with one warm workbench a device."""
+"""``TuningEngine``: builds the fallback of a job, tunes it or cross-compiles it, on one device's warm workbench."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tirgemm.artifact.sign import Signer
-from tirgemm.detect import devices
 from tirgemm.device import Device
 from tirgemm.errors import Cancelled, DeviceUnavailable
 from tirgemm.events import EventHandler
 from tirgemm.tuning.records import KernelRecord
-from tirgemm.tuning.records.store import Store
 from tirgemm.tuning_db import JobRequest
 
 if TYPE_CHECKING:
+    from tirgemm.tuning.measure import Measurer
+    from tirgemm.tuning.tune import Tuning
     from tirgemm.tuning.workbench import Workbench
 
 
 class Engine(Protocol):
-    """The working part of a worker. Methods raise TirgemmError; Cancelled soon after ``cancel`` is set."""
+    """What a job is run on: one at a time. Methods raise TirgemmError; Cancelled soon after ``cancel`` is set."""
 
     def devices(self) -> list[Device]:
-        """What this machine has."""
+        """The devices whose jobs it runs: the same for its life, or none any more once they are gone."""
+        ...
+
+    def measuring_seconds(self) -> list[float]:
+        """For how long each of them has been measured on since the start."""
         ...
 
     def warm(self) -> None:
@@ -48,107 +51,143 @@ class Engine(Protocol):
         """A build for a device that is not here, stored as ``unverified``."""
         ...
 
+
+class Fleet(Protocol):
+    """The engines of one worker, which work side by side."""
+
+    def engines(self) -> Sequence[Engine]:
+        """Those of the devices that are there now, the same objects as before for the same devices."""
+        ...
+
     def close(self) -> None:
         """End every process that was started."""
         ...
 
 
+class TunerImports:
+    """Seconds of imports that every job needs, begun while there is none."""
+
+    def __init__(self) -> None:
+        self._thread = threading.Thread(target=_import_tuner, name="imports", daemon=True)
+        self._starting = threading.Lock()
+
+    def start(self) -> None:
+        """Begin them in the background, if nobody has."""
+        with self._starting:
+            if self._thread.ident is None:
+                self._thread.start()
+
+    def wait(self, cancel: threading.Event) -> None:
+        """Let them end first: two threads in one circle of imports see half-made modules. Raises Cancelled."""
+        self.start()
+        while self._thread.is_alive():
+            if cancel.is_set():
+                raise Cancelled("stopped before the tuner was loaded")
+            self._thread.join(0.05)
+
+
 class TuningEngine:
-    """The real one: ``tirgemm.tuning`` with a store."""
+    """The real one: ``tirgemm.tuning`` on one device. ``open_bench`` makes the workbench of a device, at its first job
+    or when the engine is warmed. A search uses those of ``siblings``, the engines of its fleet, that have a device of
+    the same key and no work of their own."""
 
     def __init__(
-        self, store: Store, signer: Signer, lock_dir: Path | None = None, processes: int | None = None
+        self,
+        device: Device,
+        open_bench: Callable[[Device], Workbench],
+        imports: TunerImports,
+        siblings: Callable[[], Iterable[TuningEngine]] = tuple,
     ) -> None:
-        self._store = store
-        self._signer = signer
-        self._lock_dir = lock_dir
-        self._processes = processes
-        self._devices = {device.key: device for device in devices()}
-        self._benches: dict[str, Workbench] = {}
-        # Seconds of imports that every job needs, begun while there is none.
-        self._imports = threading.Thread(target=_import_tuner, name="imports", daemon=True)
+        self._device = device
+        self._open_bench = open_bench
+        self._imports = imports
+        self._siblings = siblings
+        self._opened: Workbench | None = None
+        self._working = False
 
     def devices(self) -> list[Device]:
-        return list(self._devices.values())
+        return [self._device]
+
+    def measuring_seconds(self) -> list[float]:
+        measurer = self._opened.measurer if self._opened is not None else None
+        return [measurer.seconds if measurer is not None else 0.0]
 
     def warm(self) -> None:
-        """The device that requests mean where they name none; the others' processes start with their first job."""
-        best = max(self._devices.values(), key=lambda d: (d.kind == "cuda", d.units))
-        self._bench(best).warm()
+        self._bench().warm()
         self._imports.start()
 
     def fallback(
         self, request: JobRequest, cancel: threading.Event, on_event: EventHandler | None = None
     ) -> KernelRecord:
-        self._await_imports(cancel)
-        from tirgemm.tuning.set_tuning import tuning_of
-        from tirgemm.tuning.tuning_task import Control
-
-        bench = self._bench(self._present(request.device))
-        return tuning_of(
-            request.gemm, bench, request.regime, request.budget, seed=request.seed, control=Control(on_event, cancel)
-        ).fallback()
+        with self._at_work():
+            return self._tuning(request, cancel, on_event).fallback()
 
     def tune(
         self, request: JobRequest, on_event: EventHandler, cancel: threading.Event, between_batches: Callable[[], None]
     ) -> KernelRecord:
-        self._await_imports(cancel)
-        from tirgemm.tuning.set_tuning import tuning_of
-        from tirgemm.tuning.tuning_task import Control
-
-        tuning = tuning_of(
-            request.gemm,
-            self._bench(self._present(request.device)),
-            request.regime,
-            request.budget,
-            seed=request.seed,
-            control=Control(on_event, cancel, between_batches=between_batches),
-        )
-        return tuning.run()
+        with self._at_work():
+            return self._tuning(request, cancel, on_event, between_batches).run()
 
     def cross_compile(self, request: JobRequest, on_event: EventHandler, cancel: threading.Event) -> KernelRecord:
-        self._await_imports(cancel)
+        self._imports.wait(cancel)
         from tirgemm.tuning.tune import Tuning
         from tirgemm.tuning.tuning_task import Control
-        from tirgemm.tuning.workbench import Workbench
 
-        # Such jobs are rare and of many architectures: their build processes are not kept.
-        named = request.device.with_(uuid="", index=0)
-        with Workbench(named, self._store, self._signer, lock_dir=self._lock_dir, processes=1) as bench:
+        control = Control(on_event, cancel)
+        with self._open_bench(request.device.with_(uuid="", index=0)) as bench:
             return Tuning(
-                request.gemm,
-                bench,
-                request.regime,
-                request.budget,
-                seed=request.seed,
-                control=Control(on_event, cancel),
+                request.gemm, bench, request.regime, request.budget, seed=request.seed, control=control
             ).cross_compile()
 
     def close(self) -> None:
-        benches, self._benches = self._benches, {}
-        for bench in benches.values():
+        """End the processes that it does not share."""
+        bench, self._opened = self._opened, None
+        if bench is not None:
             bench.close()
 
-    def _await_imports(self, cancel: threading.Event) -> None:
-        """Let the imports end first: two threads in one circle of imports see half-made modules."""
-        while self._imports.is_alive():
-            if cancel.is_set():
-                raise Cancelled("stopped before the tuner was loaded")
-            self._imports.join(0.05)
+    def _tuning(
+        self,
+        request: JobRequest,
+        cancel: threading.Event,
+        on_event: EventHandler | None,
+        between_batches: Callable[[], None] | None = None,
+    ) -> Tuning:
+        self._imports.wait(cancel)
+        from tirgemm.tuning.set_tuning import tuning_of
+        from tirgemm.tuning.tuning_task import Control
 
-    def _present(self, device: Device) -> Device:
-        if device.key not in self._devices:
-            raise DeviceUnavailable(f"this worker has no {device.key}; it has {', '.join(self._devices)}")
-        return self._devices[device.key]
+        if request.device.key != self._device.key:
+            raise DeviceUnavailable(f"this engine has {self._device.key}, not {request.device.key}")
+        control = Control(on_event, cancel, between_batches=between_batches)
+        bench = self._bench()
+        return tuning_of(request.gemm, bench, request.regime, request.budget, seed=request.seed, control=control)
 
-    def _bench(self, device: Device) -> Workbench:
-        from tirgemm.tuning.workbench import Workbench
+    def _bench(self) -> Workbench:
+        if self._opened is None:
+            bench = self._open_bench(self._device)
+            bench.helpers = self._helpers
+            self._opened = bench
+        return self._opened
 
-        if device.key not in self._benches:
-            self._benches[device.key] = Workbench(
-                device, self._store, self._signer, lock_dir=self._lock_dir, processes=self._processes
-            )
-        return self._benches[device.key]
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """The block is work on this engine's device, which is not lent meanwhile."""
+        working, self._working = self._working, True
+        try:
+            yield
+        finally:
+            self._working = working
+
+    def _helpers(self) -> list[Measurer]:
+        """The measuring processes of idle devices of the same key."""
+        key = self._device.key
+        alike = [e for e in self._siblings() if e is not self and any(device.key == key for device in e.devices())]
+        return [measurer for engine in alike if (measurer := engine.lent()) is not None]
+
+    def lent(self) -> Measurer | None:
+        """This engine's measuring process, where it is warm and has no work; what it is asked for meanwhile waits for
+        the one request that it is lent for."""
+        return self._opened.measurer if self._opened is not None and not self._working else None
 
 
 def _import_tuner() -> None:

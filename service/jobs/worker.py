@@ -1,297 +1,145 @@
-"""The worker: one process a machine that claims jobs, runs them, and answers for what becomes of them."""
+"""The worker: one process a machine, all of whose devices work side by side, each on a job of its own."""
 
 from __future__ import annotations
 
+import itertools
 import logging
-import os
-import secrets
-import socket
 import threading
-import time
-from collections import Counter
-from pathlib import Path
+from collections.abc import Callable
 
-from tirgemm._terminal.progress_view import LOG_SECONDS, LineView
 from tirgemm.device import Device
-from tirgemm.errors import Cancelled, StorageFull, StoreError, TirgemmError
-from tirgemm.events import Ended, Event, EventHandler, FallbackStored
-from tirgemm.progress import ProgressTracker
-from tirgemm.service.jobs.engine import Engine
-from tirgemm.service.jobs.lease import Lease, Reason
+from tirgemm.errors import StoreError, TirgemmError
+from tirgemm.service.jobs.engine import Engine, Fleet
+from tirgemm.service.jobs.job_runner import JobRunner
 from tirgemm.service.jobs.pulse import Pulse
-from tirgemm.service.log_lines import about_job
-from tirgemm.tuning.budget import Budget, covers
-from tirgemm.tuning.effort import Effort
-from tirgemm.tuning.process import spans
-from tirgemm.tuning.records import KernelRecord
-from tirgemm.tuning_db import Job, JobQueue, SqlStore
+from tirgemm.service.jobs.worker_names import died_here, lane_name, owner_name
+from tirgemm.tuning.budget import Budget
+from tirgemm.tuning_db import JobQueue, SqlStore
 from tirgemm.tuning_db.queue.budget_shares import LIMIT
 
 logger = logging.getLogger("tirgemm.worker")
 
-POLL_SECONDS = 0.1
-STORE_PAUSE_SECONDS = 1.0
-# Of a job, one after the other: then it is failed.
-MAX_STORE_FAILURES = 50
-# Between two batches of a search no further fallback of a job that waits is begun after so long.
-FALLBACK_SLICE_SECONDS = 2.0
-# Well before the process is ended by force (``process.GRACE_SECONDS``).
-HAND_BACK_SECONDS = 7.0
 _EVER_SECONDS = 1e9
-_INTERRUPTIONS: dict[Reason, str] = {
-    "": "its lease ran out before its worker heard of it",
-    "cancelled": "cancelled",
-    "lost": "another worker has taken it over",
-    "released": "back in the queue, as this worker stops",
-}
+# How often the fleet is asked for engines of devices that have come.
+LOOK_SECONDS = 5.0
 
 
-def owner_name(host: str | None = None, pid: int | None = None) -> str:
-    """``host:pid:nonce``, the name under which a worker process holds jobs."""
-    return f"{host or _machine()}:{pid or os.getpid()}:{secrets.token_hex(4)}"
+class _Lane:
+    """An engine, and the runner and the thread in which it works."""
 
+    def __init__(self, engine: Engine, runner: JobRunner, work: Callable[[JobRunner], None]) -> None:
+        self.engine = engine
+        self.runner = runner
+        self.thread = threading.Thread(target=work, args=(runner,), name=f"runner {runner.name}", daemon=True)
 
-def _machine() -> str:
-    """The host and its namespace of process numbers: containers of one host may share the name, and each have a pid
-    1."""
-    return f"{socket.gethostname()}/{Path('/proc/self/ns/pid').stat().st_ino}"
-
-
-def died_here(owner: str, me: str) -> bool:
-    """Whether ``owner`` names a process of this machine that is gone. A reused pid counts as alive unless it is
-    ours."""
-    host, _, rest = owner.rpartition(":")[0].rpartition(":")
-    my_host, _, my_pid = me.rpartition(":")[0].rpartition(":")
-    if host != my_host or owner == me or not rest.isdigit():
-        return False
-    if rest == my_pid:
-        return True
-    try:
-        os.kill(int(rest), 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, OverflowError):
-        return False
-    return False
+    @property
+    def ended(self) -> bool:
+        return self.thread.ident is not None and not self.thread.is_alive()
 
 
 class Worker:
-    """Claims jobs for the engine's devices, one at a time, until ``stop`` is called.
+    """Runs a JobRunner, in a thread, for every engine of the fleet, until ``stop`` is called: of those that come later,
+    too, and no longer than a device is there.
 
-    While one job searches, the fallbacks of newly queued ones are built between its batches, a slice of time each. A
-    job that is interrupted by ``stop`` goes back to the queue; one whose worker was killed goes on from its records
-    under the next. What is recorded is fenced by the lease of the job. ``limit`` bounds the share of a batch's budget
-    that one job is given. Work that hangs, by ``pulse``, keeps neither its lease nor this worker's place among those
-    that are alive.
+    It is registered under its ``name``, each runner's leases under that and a number. ``limit`` bounds the share of a
+    batch's budget that one job is given. Where work hangs, by a pulse of ``new_pulse`` for each runner, it keeps
+    neither its lease nor this worker's place among those that are alive.
     """
 
     def __init__(
         self,
         queue: JobQueue,
         store: SqlStore,
-        engine: Engine,
+        fleet: Fleet,
         *,
         lease_s: float = 5.0,
         name: str = "",
         limit: Budget = LIMIT,
-        pulse: Pulse | None = None,
+        new_pulse: Callable[[], Pulse] = Pulse,
     ) -> None:
         self.name = name or owner_name()
-        self.devices: list[Device] = engine.devices()
-        self._keys = [device.key for device in self.devices]
         self._queue = queue
         self._store = store
-        self._engine = engine
+        self._fleet = fleet
         self._lease_s = lease_s
         self._limit = limit
-        self._pulse = pulse or Pulse()
+        self._new_pulse = new_pulse
         self._stop = threading.Event()
-        self._lease: Lease | None = None
-        self._hopeless: set[str] = set()
-        self._store_failures: Counter[str] = Counter()
+        self._failure: BaseException | None = None
+        self._changing = threading.Lock()
+        self._lanes: list[_Lane] = []
+        self._numbers = itertools.count()
+        self._look()
+
+    @property
+    def devices(self) -> list[Device]:
+        return [device for device, _ in self._measured()]
 
     def stop(self) -> None:
-        """End after releasing the running job; safe in a signal handler.
-
-        An engine that does not hear it for HAND_BACK_SECONDS is not waited for: its job goes back to the queue, and
-        what it still writes is refused.
-        """
-        self._stop.set()
-        lease = self._lease
-        if lease is not None:
-            lease.stop("released")
-            late = threading.Timer(HAND_BACK_SECONDS, self._hand_back, (lease,))
-            late.daemon = True
-            late.start()
-
-    def _hand_back(self, lease: Lease) -> None:
-        if self._lease is not lease:
-            return
-        for job_id in lease.job_ids:
-            logger.warning("job %s: back in the queue, though its work does not end", job_id)
-            try:
-                self._queue.release(job_id, self.name)
-            except StoreError as error:
-                logger.error("job %s: not handed back, its lease runs out: %s", job_id, error)
+        """End after releasing the running jobs, as ``JobRunner.stop``."""
+        with self._changing:
+            self._stop.set()
+            for lane in self._lanes:
+                lane.runner.stop()
 
     def run(self) -> None:
-        """Work until stopped."""
-        self._pulse.begin()
+        """Work until stopped. What a runner did not expect ends the others in good order, and is raised."""
         self._register()
         self._take_over()
         alive = threading.Thread(target=self._stay_registered, name="registration", daemon=True)
         alive.start()
         try:
-            self._warm()
-            while not self._stop.is_set():
-                try:
-                    worked = self.run_one()
-                except StoreError as error:
-                    logger.error("the database failed: %s", error)
-                    worked = False
-                    self._stop.wait(1.0)
-                if not worked:
-                    self._stop.wait(POLL_SECONDS)
+            self._start_lanes()
+            while not self._stop.wait(LOOK_SECONDS):
+                self._look()
+                self._start_lanes()
         finally:
+            self.stop()
+            for lane in self._lanes:
+                if lane.thread.ident is not None:
+                    lane.thread.join()
             alive.join()
             self._queue.remove_worker(self.name)
+        if self._failure is not None:
+            raise self._failure
 
-    def _warm(self) -> None:
+    def _look(self) -> None:
+        """Make lanes for the engines that have none, and forget those of devices that are gone."""
         try:
-            self._engine.warm()
+            engines = self._fleet.engines()
         except TirgemmError as error:
-            # The first job says the same, to the one who asked for it.
-            logger.warning("warming up: %s: %s", error.code, error)
-
-    def run_one(self) -> bool:
-        """Claim one job and bring it to its end, if there is one."""
-        self._pulse.begin()
-        job = self._queue.claim(self.name, self._keys, self._lease_s, unverified=True, limit=self._limit)
-        if job is None:
-            return False
-        held = Lease(self._queue, job.id, self.name, self._lease_s, self._pulse)
-        with held as lease, self._store.fenced(job.id, self.name):
-            self._lease = lease
-            if self._stop.is_set():
-                lease.stop("released")
-            try:
-                with about_job(job.id):
-                    self._work(job, lease)
-            finally:
-                self._lease = None
-        return True
-
-    def _work(self, job: Job, lease: Lease) -> None:
-        again = f", attempt {job.attempts}" if job.attempts > 1 else ""
-        logger.info("job %s: tuning %s on %s%s", job.id, job.request.gemm, job.request.device.key, again)
-        view = LineView(ProgressTracker(), lambda line: logger.info("job %s: %s", job.id, line), interval=LOG_SECONDS)
-        try:
-            with spans.under(job.traceparent), spans.span("job", job=job.id, gemm=str(job.request.gemm)):
-                kernel = self._answer(job, lease, view)
-        except Cancelled:
-            self._interrupted(job, lease)
-        except StoreError as error:
-            self._store_failed(job, error)
-        except TirgemmError as error:
-            logger.warning("job %s: failed: %s: %s", job.id, error.code, error)
-            self._queue.finish(job.id, self.name, "failed", error=f"{error.code}: {error}")
-        except Exception as error:
-            logger.exception("job %s: failed", job.id)
-            self._queue.finish(job.id, self.name, "failed", error=f"internal_error: {type(error).__name__}: {error}")
-        else:
-            standing = view.tracker.progress.standing
-            logger.info("job %s: done, kernel %s%s", job.id, kernel, f", {standing}" if standing else "")
-            self._queue.finish(job.id, self.name, "done", kernel_id=kernel)
-
-    def _store_failed(self, job: Job, error: StoreError) -> None:
-        """A database that does not answer may answer again: the job waits for it. A full disk does not empty itself."""
-        self._store_failures[job.id] += 1
-        if isinstance(error, StorageFull) or self._store_failures[job.id] > MAX_STORE_FAILURES:
-            logger.warning("job %s: failed: %s: %s", job.id, error.code, error)
-            self._queue.finish(job.id, self.name, "failed", error=f"{error.code}: {error}")
+            logger.warning("the devices cannot be listed: %s: %s", error.code, error)
             return
-        logger.warning("job %s: back in the queue: %s: %s", job.id, error.code, error)
-        self._stop.wait(STORE_PAUSE_SECONDS)
-        self._queue.release(job.id, self.name)
+        with self._changing:
+            self._lanes = [lane for lane in self._lanes if not lane.ended]
+            known = [lane.engine for lane in self._lanes]
+            for engine in engines:
+                if engine in known or not engine.devices():
+                    continue
+                name = lane_name(self.name, next(self._numbers))
+                runner = JobRunner(
+                    self._queue,
+                    self._store,
+                    engine,
+                    name,
+                    lease_s=self._lease_s,
+                    limit=self._limit,
+                    pulse=self._new_pulse(),
+                )
+                self._lanes.append(_Lane(engine, runner, self._run))
 
-    def _interrupted(self, job: Job, lease: Lease) -> None:
-        logger.info("job %s: %s", job.id, _INTERRUPTIONS[lease.reason])
-        if lease.reason == "cancelled":
-            self._queue.finish(job.id, self.name, "cancelled")
-        elif lease.reason == "released":
-            self._queue.release(job.id, self.name)
+    def _start_lanes(self) -> None:
+        with self._changing:
+            for lane in self._lanes:
+                if lane.thread.ident is None and not self._stop.is_set():
+                    lane.thread.start()
 
-    def _answer(self, job: Job, lease: Lease, view: LineView) -> str:
-        """The id of the kernel that the job ends with; ``view`` tells the log how far it is."""
-        request = job.request
-        on_event = self._publisher(job.id, view)
-        if request.device.key not in self._keys:
-            return self._engine.cross_compile(request, on_event, lease.cancel).id
-        known = self._store.kernel(request.gemm, request.device.key, request.regime)
-        # What the job is to improve is its fallback. Any other kernel that covers it was stored since: by a worker that
-        # was killed before it could finish the job, or for another request; or it is of shipped records, which were
-        # looked into while the job waited.
-        stored = known is not None and self._store.has_blob(known.artifact_sha256)
-        improves = known is not None and (known.shipped or known.id != job.fallback_id)
-        if known is not None and stored and improves and covers(known, request.budget):
-            return known.id
-        if not job.fallback_id:
-            fallback = self._build_fallback(job, lease.cancel, on_event)
-            if (fallback.shipped or request.effort is Effort.NONE) and covers(fallback, request.budget):
-                return fallback.id
-        return self._engine.tune(request, on_event, lease.cancel, lambda: self._build_pending(lease)).id
-
-    def _build_pending(self, lease: Lease) -> None:
-        """Fallbacks of jobs that wait, between two batches of the one that runs under ``lease``: a slice of time."""
-        deadline = time.monotonic() + FALLBACK_SLICE_SECONDS
+    def _run(self, runner: JobRunner) -> None:
         try:
-            while not lease.cancel.is_set():
-                job = self._queue.claim_fallback(self.name, self._keys, self._lease_s, self._hopeless)
-                if job is None:
-                    return
-                self._build_waiting(job, lease)
-                if time.monotonic() >= deadline:
-                    return
-        except StoreError as error:
-            logger.warning("the jobs that wait: %s: %s", error.code, error)
-
-    def _build_waiting(self, job: Job, lease: Lease) -> None:
-        with (
-            Lease(self._queue, job.id, self.name, self._lease_s, self._pulse, within=lease) as mine,
-            self._store.fenced(job.id, self.name),
-        ):
-            try:
-                with spans.under(job.traceparent), spans.span("waiting job", job=job.id, gemm=str(job.request.gemm)):
-                    self._build_fallback(job, mine.cancel)
-            except Cancelled:
-                logger.info("job %s, which waits: its default kernel was interrupted", job.id)
-            except StoreError:
-                raise
-            except TirgemmError as error:
-                # The job itself will fail with this when its turn comes; until then it is not tried at every batch.
-                self._hopeless.add(job.id)
-                logger.warning("job %s, which waits: its default kernel failed: %s: %s", job.id, error.code, error)
-            finally:
-                self._queue.release(job.id, self.name)
-
-    def _build_fallback(self, job: Job, cancel: threading.Event, on_event: EventHandler | None = None) -> KernelRecord:
-        kernel = self._engine.fallback(job.request, cancel, on_event)
-        self._queue.set_fallback(job.id, kernel.id)
-        stored = FallbackStored(kernel=kernel.id, role=kernel.role, config=str(kernel.config), timings=kernel.timings)
-        self._queue.add_event(job.id, stored)
-        return kernel
-
-    def _publisher(self, job_id: str, view: LineView) -> EventHandler:
-        def publish(event: Event) -> None:
-            if isinstance(event, Ended):  # the job's own row says how it ended: that is told from there
-                return
-            view(event)
-            if not isinstance(event, FallbackStored):
-                self._queue.add_event(job_id, event, self.name)
-
-        return publish
-
-    # -- at start and while alive ------------------------------------------------------------------
+            runner.run()
+        except BaseException as error:
+            self._failure = error
+            self.stop()
 
     def _take_over(self) -> None:
         """Forget workers that died on this machine, and put their jobs back: nobody keeps those leases any more."""
@@ -304,11 +152,22 @@ class Worker:
                     logger.info("job %s: its worker %s is dead", job_id, owner)
 
     def _register(self) -> None:
-        self._queue.register_worker(self.name, self.devices)
+        measured = self._measured()
+        seconds = [seconds for _, seconds in measured]
+        self._queue.register_worker(self.name, [device for device, _ in measured], measuring=seconds)
+
+    def _measured(self) -> list[tuple[Device, float]]:
+        """The devices that are there, each with the seconds for which it has been measured on."""
+        return [
+            pair
+            for lane in list(self._lanes)
+            for pair in zip(lane.engine.devices(), lane.engine.measuring_seconds(), strict=False)
+        ]
 
     def _stay_registered(self) -> None:
         while not self._stop.wait(min(self._lease_s / 2, 2.0)):
-            if not self._pulse.check():
+            hanging = [lane for lane in list(self._lanes) if lane.thread.is_alive() and not lane.runner.pulse.check()]
+            if hanging:
                 continue
             try:
                 self._register()

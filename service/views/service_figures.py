@@ -23,7 +23,9 @@ _LEASES = (
     .where(JobRow.status.in_(LIVE), JobRow.owner.is_not(None), JobRow.lease_until.is_not(None))
     .group_by(JobRow.owner)
 )
-_WORKERS = select(WorkerRow.name, WorkerRow.seen).where(WorkerRow.seen >= bindparam("since"))
+_WORKERS = select(WorkerRow.name, WorkerRow.seen, WorkerRow.devices, WorkerRow.measuring).where(
+    WorkerRow.seen >= bindparam("since")
+)
 _NEWEST = select(func.max(CandidateRow.id))
 _TRIALS = (
     select(CandidateRow.status, func.count())
@@ -33,16 +35,27 @@ _TRIALS = (
 
 
 @dataclass(frozen=True)
+class DeviceOfWorker:
+    """A device by the name that its worker has for it, and its UUID."""
+
+    worker: str
+    device: str
+    uuid: str
+
+
+@dataclass(frozen=True)
 class ServiceFigures:
     """One moment of a service. ``jobs``: how many live ones are in each state. ``trials``: candidates recorded since
     the reader was made, by status; ``builds`` of those by outcome. ``lease_age_s``: by worker, how long ago the oldest
-    lease that it holds was renewed; ``worker_age_s``: how long ago it was seen."""
+    lease that it holds was renewed; ``worker_age_s``: how long ago it was seen. ``measuring_s``: for how long each
+    device of each worker has been measured on since that worker's start."""
 
     jobs: Mapping[str, int]
     trials: Mapping[str, int]
     builds: Mapping[str, int]
     lease_age_s: Mapping[str, float]
     worker_age_s: Mapping[str, float]
+    measuring_s: Mapping[DeviceOfWorker, float]
 
 
 class FigureReader:
@@ -66,13 +79,19 @@ class FigureReader:
                 if owner is not None and until is not None
             }
             since = {"since": now - FORGOTTEN_SECONDS}
-            workers = {name: now - seen for name, seen in connection.execute(_WORKERS, since)}
+            worker_rows = connection.execute(_WORKERS, since).all()
             last = connection.execute(_NEWEST).scalar() or 0
             for status, count in connection.execute(_TRIALS, {"after": self._last, "last": last}):
                 self._trials[status] += count
         self._last = last
+        workers = {row.name: now - row.seen for row in worker_rows}
+        measuring = {
+            DeviceOfWorker(row.name, device["name"], device["uuid"]): seconds
+            for row in worker_rows
+            for device, seconds in zip(row.devices, row.measuring, strict=False)
+        }
         trials = {str(status): self._trials[status] for status in Status}
-        return ServiceFigures(dict(jobs), trials, _builds(trials), leases, workers)
+        return ServiceFigures(dict(jobs), trials, _builds(trials), leases, workers, measuring)
 
 
 def _builds(trials: Mapping[str, int]) -> dict[str, int]:

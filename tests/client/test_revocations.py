@@ -224,6 +224,26 @@ def test_a_list_that_is_not_to_be_believed_is_refused_and_the_known_one_holds(
         fresh.kernel(SHAPE)
 
 
+def test_whoever_stole_a_revoked_key_signs_no_list_with_it(fake: RotatingService, client: Client) -> None:
+    stolen, mine = fake.keys.current, Signer.generate()
+    assert client.kernel(SHAPE)
+    fake.keys.rotate()
+    fake.sign_again()
+    with new_client(fake) as fresh:
+        assert fresh.kernel(SHAPE), "the new key is accepted"
+    fake.keys.revoke(stolen.public, "it leaked")
+    with new_client(fake) as fresh:
+        assert fresh.kernel(SHAPE)
+    believed = KnownRevocations.default().known(URL)
+    fake.list_data = RevocationList(2**40, "now", (stolen.public, mine.public)).signed([stolen, mine])
+    with new_client(fake) as fresh:
+        for _ in range(2):
+            with pytest.raises(UntrustedArtifact, match="by no key that you trust"):
+                fresh.kernel(SHAPE)
+    assert KnownRevocations.default().known(URL) == believed
+    assert mine.public not in KnownServers.default().keys(URL)
+
+
 def test_a_callers_own_trust_takes_no_new_key_and_heeds_the_list_of_a_key_that_it_has(
     fake: RotatingService, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -117,6 +117,36 @@ def test_detected_gpu_shares_the_named_ones_key_and_has_its_own_uuid() -> None:
     assert detect.device() == detect.device("cuda") == detect.device("cuda:0") == first
 
 
+class _NvmlError(Exception):
+    """As pynvml.NVMLError."""
+
+
+@pytest.mark.parametrize(("limit", "told"), [(700_000, 0), (450_000, 450), (None, 0)])
+@pytest.mark.usefixtures("h200s")
+def test_a_gpu_whose_power_is_limited_says_so(monkeypatch: pytest.MonkeyPatch, limit: int | None, told: int) -> None:
+    def set_limit(_handle: str) -> int:
+        if limit is None:
+            raise _NvmlError
+        return limit
+
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlSystemGetDriverVersion=lambda: "580.65",
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetMaxClockInfo=lambda _handle, _kind: 1980,
+        nvmlDeviceGetPowerManagementLimit=set_limit,
+        nvmlDeviceGetPowerManagementDefaultLimit=lambda _handle: 700_000,
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        NVMLError=_NvmlError,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    gpu = detect.device("cuda:0")
+    assert gpu.power_limit_w == told
+    assert gpu.key == "cuda:sm_90a:nvidia-h200:132" + (f":{told}w" if told else "")
+
+
 @pytest.mark.usefixtures("h200s")
 def test_a_gpu_is_found_by_its_uuid() -> None:
     second = detect.device("cuda:1")

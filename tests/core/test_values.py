@@ -154,6 +154,18 @@ def test_device_round_trips_and_its_key_leaves_the_environment_out() -> None:
     assert other.fingerprint != H200.fingerprint
 
 
+def test_a_device_with_another_power_limit_is_another_device() -> None:
+    limited = H200.with_(power_limit_w=450)
+    assert limited.key == "cuda:sm_90a:nvidia-h200:132:450w"
+    assert Device.from_json(json.loads(json.dumps(limited.to_json()))) == limited
+    assert "power_limit_w" not in H200.to_json(), "kernels and documents of others stay what they are"
+
+
+def test_forms_of_one_chip_are_different_devices_by_their_models() -> None:
+    names = ("H200", "H200 NVL", "H100 80GB HBM3", "H100 PCIe", "H100 NVL", "H20", "H20-3e", "A100-SXM4-40GB")
+    assert len({H200.with_(model=f"NVIDIA {name}").key for name in names}) == len(names)
+
+
 def test_a_named_device_has_no_lock() -> None:
     with pytest.raises(InvalidDevice, match="only named"):
         _ = H200.with_(uuid="").lock_key

@@ -134,7 +134,7 @@ PEM = b"-----BEGIN PRIVATE KEY-----\n" + b"MC4CAQAwBQYDK2VwBCIEIA" * 3 + b"\n---
         ("data/signing.key", b"", True),
         ("home/.netrc", b"", True),
         ("etc/any", PEM, True),
-        ("etc/any", f"key: {SECRET_PREFIX}{secrets.token_urlsafe(32)}".encode(), True),
+        pytest.param("etc/any", f"key: {SECRET_PREFIX}{secrets.token_urlsafe(32)}".encode(), True, id="key"),
     ],
 )
 def test_a_secret_in_a_layer_is_told(name: str, content: bytes, is_secret: bool, tmp_path: Path) -> None:

@@ -83,8 +83,15 @@ class ScriptedEngine:
     calls: list[tuple[str, str]] = field(default_factory=list)
     fail_with: Exception | None = None
 
+    def engines(self) -> list[ScriptedEngine]:
+        """Also a fleet: of this one."""
+        return [self]
+
     def devices(self) -> list[Device]:
         return self.devices_here
+
+    def measuring_seconds(self) -> list[float]:
+        return [0.0 for _ in self.devices_here]
 
     def warm(self) -> None:
         self.calls.append(("warm", ""))

@@ -103,6 +103,7 @@ def test_a_worker_joins_a_service_that_is_there_and_makes_none(tmp_path: Path) -
         (["--port", "70000"], "TIRGEMM_PORT"),
         (["--db", "oracle://x"], "database URL"),
         (["--lease-seconds", "0"], "TIRGEMM_LEASE_SECONDS"),
+        (["--worker", "--devices", "cpu,cpu"], "has cpu twice"),
     ],
 )
 def test_a_wrong_setting_is_one_sentence(tmp_path: Path, options: list[str], words: str) -> None:

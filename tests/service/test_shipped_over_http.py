@@ -19,7 +19,7 @@ from tirgemm.device import Device
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import rejected
 from tirgemm.gemm import Gemm
-from tirgemm.service.jobs.engine import TuningEngine
+from tirgemm.service.jobs.local_fleet import LocalFleet
 from tirgemm.service.jobs.worker import Worker
 from tirgemm.tuning_db import SqlStore, shipped
 
@@ -50,8 +50,8 @@ def tuning_service(folder: Path, measured: Device, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(shipped, "FOLDER", folder / "shipped")
     with serving(folder / "data", max_wait_seconds=200) as service:
         signer = Signer.load_or_create(service.state.settings.signing_key)
-        engine = TuningEngine(service.store, signer, service.state.settings.lock_dir, processes=1)
-        worker = Worker(service.queue, service.store, engine)
+        fleet = LocalFleet(service.store, signer, service.state.settings.lock_dir, processes=1, served=[CPU])
+        worker = Worker(service.queue, service.store, fleet)
         thread = threading.Thread(target=worker.run, daemon=True)
         thread.start()
         try:
@@ -59,7 +59,7 @@ def tuning_service(folder: Path, measured: Device, monkeypatch: pytest.MonkeyPat
         finally:
             worker.stop()
             thread.join(20)
-            engine.close()
+            fleet.close()
             assert not thread.is_alive()
 
 

@@ -19,9 +19,11 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.http.state import open_database
 from tirgemm.service.jobs.data_lock import ProcessLock
+from tirgemm.service.jobs.job_runner import JobRunner
 from tirgemm.service.jobs.lease import Lease
 from tirgemm.service.jobs.pulse import Pulse
-from tirgemm.service.jobs.worker import Worker, died_here, owner_name
+from tirgemm.service.jobs.worker import Worker
+from tirgemm.service.jobs.worker_names import died_here, lane_name, owner_name
 from tirgemm.service.settings import Settings
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.records import KernelRecord
@@ -147,7 +149,7 @@ def test_a_fallback_that_cannot_be_built_is_tried_once_and_stops_nobody_else(
 def test_a_burst_of_requests_takes_a_slice_of_each_batch_and_no_more(
     queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tirgemm.service.jobs.worker.FALLBACK_SLICE_SECONDS", 0.0)
+    monkeypatch.setattr("tirgemm.service.jobs.job_runner.FALLBACK_SLICE_SECONDS", 0.0)
     engine.fallback_gate.set()
     batches: list[int] = []
 
@@ -239,7 +241,9 @@ def test_a_job_whose_worker_died_here_is_taken_over_without_waiting_for_its_leas
 def test_only_dead_processes_of_this_machine_are_dead() -> None:
     me = owner_name()
     assert not died_here(me, me)
+    assert not died_here(lane_name(me, 1), me), "another device of this process holds it"
     assert died_here(owner_name(), me), "our own pid under another nonce is a process before us"
+    assert died_here(lane_name(owner_name(), 1), me)
     assert not died_here(owner_name(pid=1), me)
     assert not died_here("another-host:999999999:0", me)
     assert died_here(owner_name(pid=4_194_304), me), "a pid above the kernel's limit"
@@ -353,7 +357,7 @@ def test_a_failure_ends_its_job_with_the_reason_and_no_other(
 def test_a_database_that_does_not_answer_sends_the_job_back_and_it_ends_later(
     queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tirgemm.service.jobs.worker.STORE_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("tirgemm.service.jobs.job_runner.STORE_PAUSE_SECONDS", 0.05)
     engine.fallback_gate.set()
     engine.gate.set()
     engine.fail_with = StoreError("the database is locked")
@@ -369,8 +373,8 @@ def test_a_database_that_does_not_answer_sends_the_job_back_and_it_ends_later(
 def test_a_job_that_the_database_refuses_for_ever_fails(
     queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tirgemm.service.jobs.worker.STORE_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr("tirgemm.service.jobs.worker.MAX_STORE_FAILURES", 2)
+    monkeypatch.setattr("tirgemm.service.jobs.job_runner.STORE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("tirgemm.service.jobs.job_runner.MAX_STORE_FAILURES", 2)
     engine.fallback_gate.set()
     engine.gate.set()
     engine.fail_with = StoreError("the blob is damaged")
@@ -415,7 +419,7 @@ def test_no_job_of_a_batch_is_given_more_than_the_limit_of_its_worker(
     BatchTable(database).submit([WantedProblem(request)], asked=1, budget=BatchBudget(4096, 14400.0))
     engine.fallback_gate.set()
     engine.gate.set()
-    assert Worker(queue, engine.store, engine, limit=Budget(7, 9.0)).run_one()
+    assert JobRunner(queue, engine.store, engine, "one", limit=Budget(7, 9.0)).run_one()
     done = queue.jobs()[0]
     assert (done.status, done.request.trials, done.request.seconds) == ("done", 7, 9.0)
 

@@ -102,6 +102,22 @@ def test_kernels_that_come_later_are_raced_once_they_are_waited_for(ratios: dict
     assert {linear.reason for linear in report.linears} == {"PyTorch is faster"}
 
 
+def test_a_linear_whose_default_is_slower_waits_for_the_tuned_kernel(ratios: dict[int, float], table: Any) -> None:
+    from tirgemm.torch import Linear
+
+    source, made = SampleSource(tuned_later=True), model()
+    table.add(source.kernel(FIVE, "fallback"))
+    ratios[5] = 1.5
+    report = accelerated(made, source, rows=5, policy="default", measured=True)
+    assert source.asked, "a tuned one is made"
+    assert {type(layer) for layer in made} == {Linear, torch.nn.ReLU}
+    ratios[5] = 0.5
+    source.release.set()
+    assert report.wait(60)
+    assert f"{FIVE}: tuned" in str(report)
+    assert {type(layer) for layer in made} == {Linear, torch.nn.ReLU}
+
+
 @pytest.mark.parametrize("how", [{}, {"measured": False}, {"measured": True, "invariant": True}])
 def test_nothing_is_raced_on_a_cpu_unless_asked_and_invariant_kernels_never(
     how: dict[str, Any], ratios: dict[int, float]

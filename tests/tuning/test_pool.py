@@ -19,7 +19,9 @@ from tirgemm.device import Device
 from tirgemm.errors import BuildFailed
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.build.pool import BuildPool
+from tirgemm.tuning.build.processes import BuildProcesses
 from tirgemm.tuning.process import spans
+from tirgemm.tuning.process.child_rpc import ChildProcess
 from tirgemm.tuning.process.locks import DeviceLock
 
 GEMM = Gemm(37, 41, 43, "f32")
@@ -46,6 +48,8 @@ def build(gemm, config, device):
         raise InvalidConfig("knob bm is 3")
     if what == "bug":
         raise ZeroDivisionError("in the builder")
+    if what == "nap":
+        time.sleep(0.3)
     if what == "noise":
         os.write(1, b"x" * 100_000)
     return (what, str(gemm), device.model, os.getpid())
@@ -165,6 +169,27 @@ def test_a_build_that_waits_for_the_device_says_so(pool: BuildPool, locks: Path)
     assert pool.waiting == ""
 
 
+def test_a_child_is_busy_while_it_works_and_not_while_it_waits(pool: BuildPool, locks: Path) -> None:
+    assert pool.processes == 1  # the fixture has planted the builder
+    child = ChildProcess("tirgemm.tuning.build.child", ["planted_builder:build", "cpu", str(locks)])
+    request = (GEMM, config("nap"), DEVICE, ())
+    try:
+        child.request(request, timeout_s=20.0)
+        alone = child.busy_s
+        lock = DeviceLock("cpu", locks)
+        lock.acquire()
+        release = threading.Timer(0.7, lock.release)
+        release.start()
+        started = time.monotonic()
+        child.request(request, timeout_s=20.0)
+        elapsed = time.monotonic() - started
+        release.join()
+    finally:
+        child.kill()
+    assert alone >= 0.3
+    assert 0.3 <= child.busy_s - alone <= elapsed - 0.6
+
+
 def test_a_builder_that_cannot_be_imported_fails_the_build(locks: Path) -> None:
     with (
         BuildPool(DEVICE, 1, lock_dir=locks, builder="no_such_module:build") as pool,
@@ -180,6 +205,47 @@ def test_processes_outlive_the_thread_that_started_the_pool(pool: BuildPool) -> 
     first = pool.submit(GEMM, config("a")).result(20)
     time.sleep(0.2)
     assert pool.submit(GEMM, config("b")).result(20)[3] == first[3]
+
+
+@pytest.fixture
+def shared(tmp_path: Path, pool: BuildPool) -> Iterator[BuildProcesses]:
+    assert pool.processes == 1  # the fixture has planted the builder
+    processes = BuildProcesses(1, lock_dir=tmp_path / "locks", builder="planted_builder:build")
+    yield processes
+    processes.close()
+
+
+def test_devices_that_share_processes_take_turns(shared: BuildProcesses) -> None:
+    other = DEVICE.with_(model="other")
+    ended: list[str] = []
+    with BuildPool(DEVICE, shared) as many, BuildPool(other, shared) as few:
+        first = many.submit(GEMM, config("nap"))
+        later = [many.submit(GEMM, config(f"many {number}")) for number in range(4)]
+        one = few.submit(GEMM, config("few"))
+        for future in (first, *later, one):
+            future.add_done_callback(lambda done: ended.append(done.result()[0]))
+        answers = [future.result(20) for future in (first, *later, one)]
+    assert len({answer[3] for answer in answers}) == 1, "one process"
+    assert {answer[2] for answer in answers[:-1]} == {"planted"}
+    assert answers[-1][2] == "other", "each build is for its own device"
+    assert ended.index("few") <= 2, "one asker does not wait for all that another has asked for"
+
+
+def test_processes_outlive_a_device_that_shares_them(shared: BuildProcesses) -> None:
+    staying = BuildPool(DEVICE, shared)
+    with BuildPool(DEVICE, shared, timeout_s=60.0) as leaving:
+        building, waiting = leaving.submit(GEMM, config("hang")), leaving.submit(GEMM, config("never"))
+        theirs = staying.submit(GEMM, config("theirs"))
+        while not building.running():
+            time.sleep(0.01)
+    assert theirs.result(20)[0] == "theirs"
+    with pytest.raises(BuildFailed, match="given up"):
+        building.result(20)
+    assert staying.submit(GEMM, config("next")).result(20)[0] == "next"
+    assert waiting.cancelled()
+    shared.close()
+    with pytest.raises(BuildFailed, match="closed"):
+        staying.submit(GEMM, config("late"))
 
 
 def test_a_process_is_started_only_for_a_build_that_finds_none_idle(locks: Path, pool: BuildPool) -> None:

@@ -13,10 +13,11 @@ import pytest
 from tests.helpers.fake_workbench import FakeBench
 from tirgemm import Budget, Config, Gemm
 from tirgemm.artifact import Package, Trust, read
-from tirgemm.errors import Cancelled
+from tirgemm.errors import Cancelled, VerificationFailed
 from tirgemm.events import CandidateRecorded, Event, KernelSelected, PhaseEntered
 from tirgemm.families import FAMILIES
 from tirgemm.gemm import Range, Regime
+from tirgemm.tuning.default_set import DefaultPart, default_set
 from tirgemm.tuning.kernel_set.sizes import searched_sizes
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet, Status
@@ -229,3 +230,12 @@ def test_a_set_that_was_tuned_runs_every_m(tmp_path: Path) -> None:
         a, b = rng.integers(-3, 4, (m, 16)).astype(np.float32), rng.integers(-3, 4, (48, 16)).astype(np.float32)
         np.testing.assert_array_equal(kernel(a, b), a @ b.T)
         assert kernel.member(m).gemm.m_min <= m <= kernel.member(m).gemm.m_max
+
+
+def test_where_nothing_runs_at_any_size_the_search_says_so_and_the_fallback_stays() -> None:
+    halves = [DefaultPart(GEMM.with_(m=m), config_of(FakeBench(), 4)) for m in (Range(4, 31), Range(32, 64))]
+    bench = FakeBench(lambda _: "crashes")
+    fallback = default_set(tuning_of(GEMM, bench, REGIME), halves)
+    with pytest.raises(VerificationFailed, match=r"none of the fastest kernels of 4\.\.64x96x64"):
+        tuned(bench)
+    assert bench.store.kernel(GEMM, bench.device.key, REGIME) == fallback

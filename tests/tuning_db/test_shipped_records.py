@@ -218,6 +218,9 @@ def test_another_tvm_or_driver_is_another_environment_and_so_is_an_unknown_one(n
     unknown = gpu.with_(environment=tuple((dict(gpu.environment) | {name: "unknown"}).items()))
     assert not same_environment(unknown, unknown)
     assert not same_environment(gpu, gpu.with_(units=114))
+    assert not same_environment(gpu, gpu.with_(power_limit_w=450))
+    assert same_environment(gpu, gpu.with_(memory_bytes=gpu.memory_bytes * 99 // 100)), "a driver may reserve some"
+    assert not same_environment(gpu, gpu.with_(memory_bytes=gpu.memory_bytes // 2)), "a model of two sizes of memory"
 
 
 def test_samples_that_do_not_say_their_environment_are_of_another(database: Database, tmp_path: Path) -> None:

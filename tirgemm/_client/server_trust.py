@@ -79,19 +79,22 @@ class ServerTrust:
         """
         if time.monotonic() - self._asked_at < REVOCATION_SECONDS and not again:
             return
-        self._asked_at = time.monotonic()
-        lists = KnownRevocations.default()
         try:
-            data = self._list_shown(lists.known(self.url), quick=quick)
+            data = self._list_shown(KnownRevocations.default().known(self.url), quick=quick)
         except ServiceError as error:
             LOG.debug("no list of revocations: %s", error)
-            return
-        if not data:
-            return
+            data = b""
+        if data:
+            self._believe(data)
+        # Only now: a list that is not to be believed is refused at the next request, too.
+        self._asked_at = time.monotonic()
+
+    def _believe(self, data: bytes) -> None:
+        """Keep a list, and the new keys of an accepted service. Raises UntrustedArtifact."""
         if not self._first_use and not self.trust.keys & signers(data):
             LOG.warning("%s revokes keys or artifacts, by a list that no key you gave has signed", address(self.url))
             return
-        fresh = lists.keep(self.url, data, self.trust.keys)
+        fresh = KnownRevocations.default().keep(self.url, data, self.trust.keys)
         accepted = KnownServers.default().keys(self.url)
         new = set(fresh.keys) - self.trust.keys
         if self._first_use and accepted and new:

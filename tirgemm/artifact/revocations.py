@@ -85,9 +85,12 @@ class KnownRevocations:
     def keep(self, url: str, data: bytes, trusted: Collection[str]) -> RevocationList:
         """Believe a list of the service from now on.
 
-        Raises UntrustedArtifact for one that no key of ``trusted`` signed, or that is older than the known one.
+        Raises UntrustedArtifact for one that no key of ``trusted`` signed which is not revoked, or that is older than
+        the known one.
         """
-        fresh, before = RevocationList.read(data, trusted), self.known(url)
+        # Whoever stole a key that was revoked since signs with it, too.
+        valid = [key for key in trusted if self._revoked(key) is None]
+        fresh, before = RevocationList.read(data, valid), self.known(url)
         if before is not None and before != data:
             known = _parsed(_document(before)["list"])
             if fresh.number <= known.number:
@@ -102,13 +105,19 @@ class KnownRevocations:
     def refuse(self, what: str, name: str) -> None:
         """Raise RevokedArtifact where a known list revokes ``name``, a key or the SHA-256 of an artifact; ``what`` is
         said of it."""
-        if not self.folder.is_dir():
-            return
-        for path in sorted(self.folder.glob("*.json")):
-            status = path.stat()
-            reason = _revoked(path, status.st_mtime_ns, status.st_size).get(name)
-            if reason is not None:
-                raise RevokedArtifact(f"{what} {name} was revoked: {reason or 'no reason is given'} (list {path})")
+        if (revoked := self._revoked(name)) is not None:
+            reason, path = revoked
+            raise RevokedArtifact(f"{what} {name} was revoked: {reason or 'no reason is given'} (list {path})")
+
+    def _revoked(self, name: str) -> tuple[str, Path] | None:
+        """Why ``name`` is revoked and the list that says so; None where it is not."""
+        if self.folder.is_dir():
+            for path in sorted(self.folder.glob("*.json")):
+                status = path.stat()
+                reason = _revoked(path, status.st_mtime_ns, status.st_size).get(name)
+                if reason is not None:
+                    return reason, path
+        return None
 
 
 def signers(data: bytes) -> frozenset[str]:

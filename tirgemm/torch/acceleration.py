@@ -146,12 +146,12 @@ class Acceleration:
         done = all(preparation.finished.is_set() for preparation in self.preparations)
         if done:
             with _one_at_a_time:
-                self._race()
+                self._race(all_made=True)
         return done
 
-    def _race(self) -> None:
+    def _race(self, *, all_made: bool) -> None:
         """Race the kernels that are there and were not raced yet, and give back linears that PyTorch computes faster
-        throughout, unless their kernels may become better."""
+        throughout, but before ``all_made`` none for which a better kernel may come."""
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return
         ours = {id(module) for module in self._replaced}
@@ -166,9 +166,9 @@ class Acceleration:
             if kernel is not None and kernel.kernel_sha256 not in self._raced:
                 self._raced.add(kernel.kernel_sha256)
                 TABLE.leave(kernel, slower_rows(kernel, modules))
-        if not all(preparation.finished.is_set() for preparation in self.preparations):
-            return
         for each in linears:
+            if each.wanted and not all_made:
+                continue
             place = each.linear.device
             if place is not None and all(TABLE.leaves(gemm, place) for gemm in each.linear.gemms):
                 each.reason = SLOWER
@@ -244,7 +244,7 @@ def accelerate(
                 if not each.reason:
                     become(each.linear.module, prepack=prepack, invariant=invariant)
                     done._replaced.append(each.linear.module)
-            done._race()
+            done._race(all_made=False)
             if chosen is not None:
                 groups = {device: tuple(dict.fromkeys(gemms)) for device, gemms in wanted.items()}
                 done.preparations = tuple(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config
@@ -49,12 +50,18 @@ class Evaluator:
         self.cancel = cancel
         self._default: tuple[Config, Binary] | None = None
         self._fastest: list[tuple[float, Config, Binary]] = []
+        self._keeping = threading.Lock()
 
     @property
     def measurer(self) -> Measurer:
         if self.workbench.measurer is None:
             raise DeviceUnavailable(self.workbench.device.only_named)
         return self.workbench.measurer
+
+    @property
+    def measurers(self) -> list[Measurer]:
+        """The workbench's own, and those of other devices of the kind that it may use at this moment."""
+        return [self.measurer, *self.workbench.helpers()]
 
     @property
     def baselines(self) -> tuple[str, ...]:
@@ -70,56 +77,98 @@ class Evaluator:
     def key(self, config: Config) -> CandidateKey:
         return CandidateKey(self.gemm, self.workbench.device.key, self.regime, config.digest)
 
-    @spans.spanned("candidate")
     def candidate(self, proposal: Proposal, build: Future[Binary]) -> Candidate:
-        """Verify and time one finished build and commit its record, whatever its status.
+        """``candidates`` of one, on the workbench's own device."""
+        return self.candidates([(proposal, build)], [self.measurer])[0]
+
+    def candidates(
+        self, finished: Sequence[tuple[Proposal, Future[Binary]]], measurers: Sequence[Measurer]
+    ) -> list[Candidate]:
+        """Verify and time finished builds side by side, each in one of ``measurers``, and commit the record of each,
+        whatever its status. The first of them is the workbench's own, which takes over from one whose device is lost.
 
         The attempt is counted before anything runs; a config whose attempts were lost ``MAX_ATTEMPTS`` times, each
         time with the whole process, is recorded as crashed without running. Raises Cancelled, and whatever else says
-        nothing of the config; then nothing is recorded and the attempt does not count: only a process that died leaves
-        one.
+        nothing of a config; then nothing of that one is recorded and its attempt does not count: only a process that
+        died leaves one.
         """
-        spans.annotate(config=str(proposal.config))
-        attempt = self.workbench.store.begin_attempt(self.key(proposal.config))
-        base = Candidate(
+        begun: list[Candidate] = []
+        try:
+            begun.extend(map(self._begun, (proposal for proposal, _ in finished)))
+            outcomes = self._side_by_side(begun, [build for _, build in finished], measurers)
+            for outcome in outcomes:
+                if isinstance(outcome, Candidate):
+                    with spans.span("store"):
+                        self.workbench.store.add_candidate(outcome)
+            recorded = [outcome for outcome in outcomes if isinstance(outcome, Candidate)]
+            for outcome in outcomes:
+                if not isinstance(outcome, Candidate):
+                    raise outcome
+        except BaseException:
+            for base in begun:  # of those that were recorded nothing is withdrawn
+                with suppress(StoreError):
+                    self.workbench.store.withdraw_attempt(base.key, base.attempt)
+            raise
+        return recorded
+
+    def _begun(self, proposal: Proposal) -> Candidate:
+        """The candidate of a proposal whose attempt has begun: crashed, for as long as nothing else is known of it."""
+        return Candidate(
             self.gemm,
             self.workbench.device.key,
             self.regime,
             proposal.config,
             Status.CRASHED,
             trace=proposal.trace_json,
-            attempt=attempt,
+            attempt=self.workbench.store.begin_attempt(self.key(proposal.config)),
             predicted_us=proposal.predicted_us,
         )
+
+    def _side_by_side(
+        self, begun: Sequence[Candidate], builds: Sequence[Future[Binary]], measurers: Sequence[Measurer]
+    ) -> list[Candidate | BaseException]:
+        """What became of each, the first in this thread, the others beside it."""
+        own, *others = zip(begun, builds, measurers, strict=True)
+        with ThreadPoolExecutor(max(1, len(others)), thread_name_prefix="tirgemm-measure") as threads:
+            asked = spans.traceparent()
+            futures = [threads.submit(self._traced_outcome, asked, *work) for work in others]
+            outcomes = [self._outcome(*own), *(future.result() for future in futures)]
+        for number, (base, build, _) in enumerate(others, 1):
+            if isinstance(outcomes[number], DeviceUnavailable):
+                outcomes[number] = self._outcome(base, build, measurers[0])
+        return outcomes
+
+    def _traced_outcome(self, trace: str | None, *work: Any) -> Candidate | BaseException:
+        with spans.under(trace):
+            return self._outcome(*work)
+
+    @spans.spanned("candidate")
+    def _outcome(self, base: Candidate, build: Future[Binary], measurer: Measurer) -> Candidate | BaseException:
+        spans.annotate(config=str(base.config))
+        if base.attempt > MAX_ATTEMPTS:
+            return base.with_(
+                message=f"the process died during each of the {base.attempt - 1} attempts before this one"
+            )
         try:
-            if attempt > MAX_ATTEMPTS:
-                candidate = base.with_(
-                    message=f"the process died during each of the {attempt - 1} attempts before this one"
-                )
-            else:
-                candidate = self._evaluate(base, build)
-            spans.annotate(status=candidate.status)
-            with spans.span("store"):
-                self.workbench.store.add_candidate(candidate)
-        except BaseException:
-            with suppress(StoreError):
-                self.workbench.store.withdraw_attempt(base.key, attempt)
-            raise
+            candidate = self._evaluate(base, build, measurer)
+        except BaseException as error:
+            return error
+        spans.annotate(status=candidate.status)
         return candidate
 
-    def _evaluate(self, candidate: Candidate, build: Future[Binary]) -> Candidate:
+    def _evaluate(self, candidate: Candidate, build: Future[Binary], measurer: Measurer) -> Candidate:
         try:
             binary = build.result()
             package = self.workbench.package(self.gemm, candidate.config, binary)
             candidate = self._hashed(candidate, binary, package)
-            verification, samples = self.measurer.evaluate(package, self.regime, seed=self.seed, cancel=self.cancel)
+            verification, samples = measurer.evaluate(package, self.regime, seed=self.seed, cancel=self.cancel)
         except TirgemmError as error:
             return failed(candidate, error)
         if not verification.passed or samples is None:
             return candidate.with_(status=Status.WRONG, error=verification.error, message=wrong_message(verification))
-        self._fastest = sorted([*self._fastest, (samples.median_us, candidate.config, binary)], key=itemgetter(0))[
-            :KEPT_BUILDS
-        ]
+        with self._keeping:
+            fastest = sorted([*self._fastest, (samples.median_us, candidate.config, binary)], key=itemgetter(0))
+            self._fastest = fastest[:KEPT_BUILDS]
         return candidate.with_(status=Status.MEASURED, error=verification.error, sample_sets=(samples,))
 
     def _hashed(self, base: Candidate, binary: Binary, package: bytes) -> Candidate:

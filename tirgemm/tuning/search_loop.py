@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ BATCH = 8
 
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
+    from tirgemm.tuning.measure import Measurer
     from tirgemm.tuning.records import Candidate
     from tirgemm.tuning.tuning_task import TuningTask
 
@@ -97,7 +98,7 @@ class SearchLoop:
             at_once = self.overlap and self.built
             self.collect(self.tuning.workbench.ended(self.building, *((0.0,) if at_once else ())))
         if self.built and (self.overlap or not self.building):
-            self.measure_one()
+            self.measure(self.tuning.evaluator.measurers)
         if self.late:
             self.drop_what_is_late()
         return self.active
@@ -185,13 +186,23 @@ class SearchLoop:
 
     def measure_one(self) -> Candidate:
         """Verify and time the oldest finished build, record what became of it and tell the search."""
-        proposal, future = self.built.popleft()
+        return self.measure([self.tuning.evaluator.measurer])[0]
+
+    def measure(self, measurers: Sequence[Measurer]) -> list[Candidate]:
+        """Verify and time the oldest finished builds side by side, one in each measuring process; record what became of
+        each and tell the search."""
+        finished = [self.built.popleft() for _ in range(min(len(measurers), len(self.built)))]
         self.tuning.enter(Phase.MEASURING)
         self.measured = True
-        candidate = self.tuning.evaluator.candidate(proposal, future)
-        self.search.tell([candidate])
-        self.awaited -= 1
-        self._results += 1
+        candidates = self.tuning.evaluator.candidates(finished, measurers[: len(finished)])
+        self.search.tell(candidates)
+        self.awaited -= len(candidates)
+        self._results += len(candidates)
+        for candidate in candidates:
+            self._tell(candidate)
+        return candidates
+
+    def _tell(self, candidate: Candidate) -> None:
         self.tuning.emit(
             CandidateRecorded(
                 config=str(candidate.config),
@@ -206,7 +217,6 @@ class SearchLoop:
                 standing=self.tuning.standing(),
             )
         )
-        return candidate
 
     def drop_what_is_late(self) -> None:
         """Take back what has not begun when the time is over."""

@@ -6,7 +6,7 @@ Building and measuring cost seconds to start, so a worker keeps one workbench fo
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +22,9 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.status import Role
 from tirgemm.timings import Timings
 from tirgemm.tuning.build.pool import BuildPool
+from tirgemm.tuning.build.processes import Builders
 from tirgemm.tuning.measure import Measurer
+from tirgemm.tuning.measure.measurer import StartMeasuring, measuring_child
 from tirgemm.tuning.process.locks import OnWait
 from tirgemm.tuning.records.store import Store
 
@@ -44,10 +46,13 @@ class SetMember:
 class Workbench:
     """The long-lived means of tuning on one device.
 
-    ``processes`` is the number of build processes (default: the usable hardware threads). ``lock_dir`` is where the
-    host-wide device locks lie. The measuring process exists only where the device is present.
+    ``processes`` is the number of build processes (default: the usable hardware threads), or those that it shares with
+    other workbenches. ``lock_dir`` is where the host-wide device locks lie. The measuring process exists only where the
+    device is present; ``start_measuring`` starts it.
     """
 
+    helpers: Callable[[], Sequence[Measurer]] = staticmethod(tuple)
+    """Measuring processes of idle devices of the same key, which a search may use beside its own now."""
     _on_wait: OnWait | None = None
     _wait_told = ""
 
@@ -58,8 +63,9 @@ class Workbench:
         signer: Signer | None = None,
         *,
         lock_dir: Path | None = None,
-        processes: int | None = None,
+        processes: int | Builders | None = None,
         timeout_s: float = 60.0,
+        start_measuring: StartMeasuring = measuring_child,
     ) -> None:
         require("tuning", "tune")
         self.device = device
@@ -69,7 +75,12 @@ class Workbench:
         self.pool = BuildPool(device, processes=processes, lock_dir=lock_dir)
         self.measurer = (
             Measurer(
-                device, Trust.of(self.signer.public), lock_dir=lock_dir, timeout_s=timeout_s, on_wait=self._tell_wait
+                device,
+                Trust.of(self.signer.public),
+                lock_dir=lock_dir,
+                timeout_s=timeout_s,
+                on_wait=self._tell_wait,
+                start=start_measuring,
             )
             if device.present
             else None
@@ -166,7 +177,7 @@ class Workbench:
             self._on_wait(reason)
 
     def close(self) -> None:
-        """Stop the build processes and the measuring process."""
+        """Stop the measuring process and the build processes, but for those that others share."""
         self.pool.close()
         if self.measurer is not None:
             self.measurer.close()

@@ -10,27 +10,29 @@ from functools import cache
 from pathlib import Path
 
 
-@cache
 def folder_of(header: Path, compiler: tuple[str, ...]) -> Path:
     """A folder with ``header`` precompiled by ``compiler``, to be searched first; it lives as long as this process.
 
     g++ takes it where a source is compiled by the same options, and reads the header itself anywhere else.
     """
-    folder = _temporary(header)
-    at = str(folder / f"{header.name}.gch")
-    subprocess.run([*compiler, f"-I{header.parent}", "-x", "c++-header", str(header), "-o", at], check=True)
-    return folder
+    options = (f"-I{header.parent}", "-x", "c++-header")
+    return made((*compiler, *options, str(header)), f"{header.name}.gch").parent
+
+
+def object_of(source: Path, compiler: tuple[str, ...]) -> Path:
+    """``source`` compiled by ``compiler``, to be linked with kernels; it lives as long as this process."""
+    return made((*compiler, "-c", str(source)), f"{source.stem}.o")
 
 
 @cache
-def object_of(source: Path, compiler: tuple[str, ...]) -> Path:
-    """``source`` compiled by ``compiler``, to be linked with kernels; it lives as long as this process."""
-    made = _temporary(source) / f"{source.stem}.o"
-    subprocess.run([*compiler, "-c", str(source), "-o", str(made)], check=True)
-    return made
-
-
-def _temporary(file: Path) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix=f"{file.stem}-"))
+def made(command: tuple[str, ...], name: str) -> Path:
+    """The file ``name`` that ``command`` makes, in a folder of its own that goes with this process."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    return make(command, folder / name)
+
+
+def make(command: tuple[str, ...], file: Path) -> Path:
+    """Run a compiler, which writes ``file``. Raises CalledProcessError."""
+    subprocess.run([*command, "-o", str(file)], check=True)
+    return file

@@ -12,7 +12,6 @@ import ctypes
 import re
 import subprocess
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,7 +23,7 @@ from tirgemm.gemm import DTYPE_BYTES
 from tirgemm.launch import Launch, Pointer, Scalar, Size, TensorMap
 from verification.emulator.memory import GuardedMemory, place
 from verification.emulator.operands import KernelCall, decode, encode
-from verification.emulator.precompiled import folder_of
+from verification.emulator.precompiled import folder_of, object_of
 
 HEADERS = Path(__file__).parent
 # As many ways to schedule as the model knows.
@@ -120,8 +119,9 @@ class Kernels:
             f"  static const hopper::Kernel kernels[] = {{{table}}};\n"
             f"  return hopper::run(launches, kernels, {len(launch.kernels)}, seed, message);\n}}\n"
         )
+        model = object_of(_HEADER.with_suffix(".cc"), (*_COMPILER, "-O3"))
         includes = (f"-I{folder_of(_HEADER, _KERNEL_COMPILER)}", f"-I{HEADERS}")
-        _run([*_KERNEL_COMPILER, *includes, "-shared", "-o", "kernel.so", "kernel.cc", str(_model())], folder)
+        _run([*_KERNEL_COMPILER, *includes, "-shared", "-o", "kernel.so", "kernel.cc", str(model)], folder)
         self._library = ctypes.CDLL(str(folder / "kernel.so"))
 
     def __enter__(self) -> Kernels:
@@ -269,19 +269,6 @@ def _tensor_map(spec: TensorMap, m: int, base: int) -> Any:
     view = (ctypes.c_ulonglong * 16).from_buffer(room, at * 8)
     view[:12] = [*words, spec.swizzle, DTYPE_BYTES[spec.dtype]]
     return view
-
-
-@cache
-def _model() -> Path:
-    """The model compiled, once a process; its folder goes with the process."""
-    import atexit
-    import tempfile
-
-    folder = tempfile.TemporaryDirectory()
-    atexit.register(folder.cleanup)
-    made = Path(folder.name) / "hopper.o"
-    _run([*_COMPILER, "-O3", "-c", "-o", str(made), str(HEADERS / "hopper_on_cpu.cc")], HEADERS)
-    return made
 
 
 def _run(command: list[str], folder: Path) -> None:

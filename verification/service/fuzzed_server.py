@@ -21,7 +21,7 @@ from tirgemm.events import CandidateRecorded, SearchStarted
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.http.state import ServiceState
-from tirgemm.service.jobs.engine import TuningEngine
+from tirgemm.service.jobs.local_fleet import LocalFleet
 from tirgemm.service.server.process import uvicorn_config
 from tirgemm.service.settings import Settings
 from tirgemm.status import Status
@@ -62,11 +62,12 @@ def main(folder: Path) -> None:
 
 def _fill(state: ServiceState) -> None:
     """A real kernel of this machine."""
-    engine = TuningEngine(state.store, Signer.load_or_create(state.settings.signing_key), processes=1)
+    signer = Signer.load_or_create(state.settings.signing_key)
+    fleet = LocalFleet(state.store, signer, processes=1, served=[CPU])
     try:
-        engine.fallback(JobRequest(Gemm.parse("33x17x19:f32:nt"), CPU), threading.Event())
+        fleet.engines()[0].fallback(JobRequest(Gemm.parse("33x17x19:f32:nt"), CPU), threading.Event())
     finally:
-        engine.close()
+        fleet.close()
 
 
 def _work(state: ServiceState, stopped: threading.Event) -> None:

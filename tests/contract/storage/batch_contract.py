@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, select
 
 from tests.contract.storage.databases import DEVICE, GEMM, candidate, config, kernel
 from tests.contract.storage.job_queue_contract import KEYS, FakeClock, QueueFixtures
@@ -17,6 +17,7 @@ from tirgemm.status import Status
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS, Budget
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 from tirgemm.tuning_db.access.quotas import Asker
+from tirgemm.tuning_db.models import GemmRow
 from tirgemm.tuning_db.queue.batches import BatchBudget, BatchTable, WantedProblem
 
 
@@ -141,6 +142,15 @@ class BatchContract(QueueFixtures):
             assert sum(batch.states.values()) == len(few)
             counts.append(len(statements))
         assert counts[1] <= counts[0] + 8, "a second part of an IN list each, and none for each problem"
+
+    def test_new_problems_are_added_in_one_order_whatever_the_batch_expects_of_them(
+        self, database: Database, batches: BatchTable
+    ) -> None:
+        batches.submit([wanted(m, m * 7 % 11) for m in range(1, 40)], asked=39)
+        with database.read() as connection:
+            texts = list(connection.execute(select(GemmRow.text).order_by(GemmRow.id)).scalars())
+        assert len(texts) == 39
+        assert texts == sorted(texts), "in another one two batches would wait for each other's problems"
 
     def test_known_problems_count_against_a_quota_of_a_day(
         self, database: Database, batches: BatchTable, clock: FakeClock

@@ -404,7 +404,9 @@ class JobQueueContract(QueueFixtures):
         alive = queue.live_workers(10)
         assert [(worker.name, worker.devices) for worker in alive] == [("b", (DEVICE, OTHER_DEVICE))]
         assert alive[0].seen_at == "2027-01-15T08:00:00.000000Z"
-        queue.register_worker("a", [OTHER_DEVICE])
+        assert alive[0].measuring == (0.0, 0.0)
+        queue.register_worker("a", [OTHER_DEVICE], measuring=[2.5])
         assert queue.live_workers(10)[0].devices == (OTHER_DEVICE,)
+        assert queue.live_workers(10)[0].measuring == (2.5,)
         queue.remove_worker("a")
         assert [worker.name for worker in queue.live_workers(10)] == ["b"]

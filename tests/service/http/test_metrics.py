@@ -12,6 +12,7 @@ from tests.contract.storage.databases import candidate
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
 from tirgemm.errors import StoreUnavailable
 from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
 from tirgemm.service.http import metrics
 from tirgemm.service.views.service_figures import FigureReader
 from tirgemm.status import Status
@@ -57,7 +58,8 @@ def test_requests_are_counted_by_the_template_of_their_route(service: Service) -
 
 def test_the_queue_the_workers_and_the_trials_are_told(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "FIGURES_SECONDS", -1.0)
-    service.queue.register_worker("worker:1:0", [CPU])
+    gpu = named_device("sm_90a").with_(uuid="GPU-1", index=1)
+    service.queue.register_worker("worker:1:0", [CPU, gpu], measuring=[0.5, 7.25])
     service.queue.submit(JobRequest(Gemm.parse("131x67x31"), CPU))
     assert service.post(headers={"Prefer": "wait=0"}).status_code == 202
     told = figures(service)
@@ -74,6 +76,8 @@ def test_the_queue_the_workers_and_the_trials_are_told(service: Service, monkeyp
     assert told["tirgemm_builds_total", "built"] == told["tirgemm_builds_total", "failed"] == 1
     assert 0 <= told["tirgemm_lease_age_seconds", "worker:1:0"] < 60
     assert 0 <= told["tirgemm_worker_age_seconds", "worker:1:0"] < 60
+    assert told["tirgemm_measuring_seconds_total", "cpu", CPU.uuid, "worker:1:0"] == 0.5
+    assert told["tirgemm_measuring_seconds_total", "cuda:1", "GPU-1", "worker:1:0"] == 7.25
     assert figures(service)["tirgemm_trials_total", "measured"] == 1, "each is counted once"
 
 

@@ -17,6 +17,7 @@ from tests.service.support import CPU, ODD, ScriptedEngine, kernel_record
 from tirgemm.errors import LeaseLost
 from tirgemm.events import EventHandler
 from tirgemm.gemm import Gemm
+from tirgemm.service.jobs.job_runner import JobRunner
 from tirgemm.service.jobs.worker import Worker
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
@@ -27,9 +28,9 @@ DEAF = """
 import sys, time
 from pathlib import Path
 from tests.service.support import ScriptedEngine
-from tirgemm.service.jobs import process, worker
+from tirgemm.service.jobs import job_runner, process, worker
 from tirgemm.tuning_db import Database, JobQueue, SqlStore
-process.GRACE_SECONDS, worker.HAND_BACK_SECONDS = 2.0, 0.2
+process.GRACE_SECONDS, job_runner.HAND_BACK_SECONDS = 2.0, 0.2
 
 class Deaf(ScriptedEngine):
     def tune(self, request, on_event, cancel, between_batches):
@@ -90,7 +91,7 @@ class DeafEngine(ScriptedEngine):
 def test_what_is_handed_back_is_resumed_at_once_and_its_late_writes_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tirgemm.service.jobs.worker.HAND_BACK_SECONDS", 0.05)
+    monkeypatch.setattr("tirgemm.service.jobs.job_runner.HAND_BACK_SECONDS", 0.05)
     with Database.embedded(tmp_path) as database:
         queue, store = JobQueue(database), SqlStore(database)
         job_id = queue.submit(JobRequest(Gemm.parse(ODD), CPU))[0].id
@@ -103,7 +104,7 @@ def test_what_is_handed_back_is_resumed_at_once_and_its_late_writes_are_refused(
         _until(lambda: ("tune", ODD) in deaf.calls)
         stuck.stop()
         other.gate.set()
-        free = Worker(queue, other.store, other, lease_s=600, name="free")
+        free = JobRunner(queue, other.store, other, "free", lease_s=600)
         _until(free.run_one)
         deaf.gate.set()
         thread.join(10)

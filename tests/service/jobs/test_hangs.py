@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,7 +68,7 @@ def test_a_worker_that_hangs_loses_its_job_to_another_and_writes_nothing_more(
         engine.gate.set()
         engine.fallback_gate.set()
     job, _ = queue.submit(JobRequest(Gemm.parse(ODD), CPU))
-    hung = Worker(queue, store, stuck, lease_s=LEASE_SECONDS, name="hung:1:0", pulse=Pulse(0.3, hangs.set))
+    hung = Worker(queue, store, stuck, lease_s=LEASE_SECONDS, name="hung:1:0", new_pulse=lambda: Pulse(0.3, hangs.set))
     other = Worker(queue, store, sound, lease_s=LEASE_SECONDS, name="other:1:0")
     threads = [threading.Thread(target=worker.run, daemon=True) for worker in (hung, other)]
     with caplog.at_level(logging.ERROR, logger="tirgemm.worker"):
@@ -87,21 +88,25 @@ def test_a_worker_that_hangs_loses_its_job_to_another_and_writes_nothing_more(
     assert [call for call in sound.calls if call[0] == "tune"] == [("tune", ODD)]
 
 
-def test_a_pulse_is_that_of_the_thread_which_works() -> None:
-    hangs: list[float] = []
-    pulse = Pulse(0.05, lambda: hangs.append(time.monotonic()))
+def test_a_pulse_is_that_of_the_thread_which_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, hangs = [0.0], list[float]()
+    monkeypatch.setattr("tirgemm.service.jobs.pulse.time", SimpleNamespace(monotonic=lambda: now[0]))
+    pulse = Pulse(5.0, lambda: hangs.append(now[0]))
     cancel = CancelEvent(pulse)
-    beats = threading.Thread(target=lambda: [(time.sleep(0.02), cancel.is_set()) for _ in range(10)])
-    beats.start()
-    beats.join()
+    now[0] = 5.0
+    assert pulse.check()
+    other = threading.Thread(target=cancel.is_set)
+    other.start()
+    other.join()
+    now[0] = 6.0
     assert not pulse.check(), "another thread's looks are no sign of life"
     assert not pulse.check()
-    assert len(hangs) == 1, "a hang is told once"
+    assert hangs == [6.0], "a hang is told once"
     assert not cancel.wait(0)
     assert pulse.check()
-    time.sleep(0.1)
+    now[0] = 12.0
     assert not pulse.check()
-    assert len(hangs) == 2
+    assert hangs == [6.0, 12.0]
     assert not cancel.is_set()
     assert pulse.check()
 

@@ -12,7 +12,7 @@ from tirgemm.events import Event, PhaseEntered
 from tirgemm.gemm import Gemm
 from tirgemm.service.commands.tune import describe
 from tirgemm.service.http.documents import KernelDocument
-from tirgemm.service.jobs.engine import TuningEngine
+from tirgemm.service.jobs.local_fleet import LocalFleet
 from tirgemm.service.views.kernel_members import kernel_members
 from tirgemm.timings import MemberTiming, SearchSummary, Timings
 from tirgemm.tuning.budget import covers
@@ -29,13 +29,14 @@ MEMBERS = (
 
 def test_a_job_with_a_range_of_m_is_searched_at_sizes_of_m_after_one_kernel_for_all_of_it(tmp_path: Path) -> None:
     store, signer, events = MemoryStore(), Signer.generate(), list[Event]()
-    engine = TuningEngine(store, signer, tmp_path, processes=1)
+    fleet = LocalFleet(store, signer, tmp_path, processes=1, served=[CPU])
+    (engine,) = fleet.engines()
     try:
         engine.warm()
         fallback = engine.fallback(RANGED, threading.Event())
         tuned = engine.tune(RANGED, events.append, threading.Event(), lambda: None)
     finally:
-        engine.close()
+        fleet.close()
     assert (fallback.role, fallback.gemm) == ("fallback", RANGED.gemm)
     assert any(isinstance(event, PhaseEntered) and event.detail == "the search of 2 sizes of m" for event in events)
     assert tuned.timings.search is not None

@@ -69,6 +69,8 @@ def test_what_the_noise_does_not_show_costs_no_kernel() -> None:
 def test_a_size_where_it_was_not_timed_counts_as_a_loss_and_the_last_must_be_timed() -> None:
     assert cut(losses({SMALL: 1.0}, {LARGE: 1.0})) == [(0, 0, SMALL), (1, 1, LARGE)]
     assert cut(losses({SMALL: 1.0}, {LARGE: 1.0}), most=1) == [(0, 1, LARGE)]  # SMALL cannot be built for the second
+    with pytest.raises(InvalidRequest, match="nothing was timed at any size"):
+        partition([], (SMALL,), tolerance=0.03, most=8)
     with pytest.raises(InvalidRequest, match="none of 3 configs serves the last of 2 sizes"):
         cut([{SMALL: Loss(1.0, 1.0)}, {Config("other", ()): Loss(1.0, 1.0)}])
 

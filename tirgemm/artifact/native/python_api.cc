@@ -8,7 +8,7 @@
 namespace tirgemm::py {
 namespace {
 
-Api Find() {
+Api Bind() {
   Api out{};
   const auto bind = [](auto& member, const char* name) {
     void* address = dlsym(RTLD_DEFAULT, name);
@@ -40,8 +40,8 @@ Api Find() {
 }  // namespace
 
 const Api& api() {
-  static const Api found = Find();
-  return found;
+  static const Api bound = Bind();
+  return bound;
 }
 
 }  // namespace tirgemm::py

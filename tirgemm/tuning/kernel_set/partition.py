@@ -65,8 +65,10 @@ def partition(
     ``losses`` has, size by size, those of what was timed there. One of ``configs`` may serve a segment where it was
     timed at the largest of its sizes, which shows that it can be built for that; ``refused`` are segments that it may
     not serve all the same. Where ``most`` segments do not keep within the tolerance, those that are least beyond it, by
-    the sum of squares. Raises InvalidRequest where none of the configs serves the last size.
+    the sum of squares. Raises InvalidRequest where there are no sizes, or none of the configs serves the last one.
     """
+    if not losses:
+        raise InvalidRequest("nothing was timed at any size")
     plans: list[dict[int, _Plan]] = [{0: _Plan(0.0, 0.0, ())}]
     for last in range(len(losses)):
         ended: dict[int, _Plan] = {}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tirgemm.artifact import Trust
 from tirgemm.device import Device
@@ -40,6 +40,31 @@ SEARCH_SAMPLES = 5
 SEARCH_SECONDS = 0.1
 
 
+class MeasuringProcess(Protocol):
+    """A measuring process, as who asks it sees it: ``ChildProcess``, or one of another host."""
+
+    busy_s: float
+
+    @property
+    def alive(self) -> bool: ...
+
+    def request(
+        self, message: Any, *, timeout_s: float, cancel: Flag | None = None, on_wait: OnWait | None = None
+    ) -> Any:
+        """As ``ChildProcess.request``."""
+        ...
+
+    def kill(self) -> None: ...
+
+
+StartMeasuring = Callable[[Device], MeasuringProcess]
+
+
+def measuring_child(device: Device) -> MeasuringProcess:
+    """The measuring process of a device of this host, as a child of this process."""
+    return ChildProcess("tirgemm.tuning.measure.child", [device.kind])
+
+
 class Measurer:
     """The one measuring process of a device. Packages are loaded there as users load them, trusting ``trust``.
 
@@ -47,7 +72,7 @@ class Measurer:
     process. One that crashes, or gives no sign of life for ``timeout_s``, is replaced at the next request. Methods may
     be called from any thread; requests are served one after the other. Where ``cancel`` is set during a call the
     process is killed and Cancelled is raised, within a tenth of a second. ``on_wait`` is told what a call waits for
-    (the device's lock), and "" when it goes on and at its end.
+    (the device's lock), and "" when it goes on and at its end. ``start`` starts the process.
     """
 
     def __init__(
@@ -58,14 +83,18 @@ class Measurer:
         lock_dir: Path | None = None,
         timeout_s: float = 60.0,
         on_wait: OnWait | None = None,
+        start: StartMeasuring = measuring_child,
     ) -> None:
         self.device = device
         self.trust = Trust.of(trust) if isinstance(trust, str) else trust
         self.lock_dir = lock_dir or default_lock_dir()
         self.timeout_s = timeout_s
         self._on_wait = on_wait
-        self._child: ChildProcess | None = None
+        self._start = start
+        self._child: MeasuringProcess | None = None
         self._one_at_a_time = threading.Lock()
+        self.seconds = 0.0
+        """For how long it has measured or verified, all in all, while it held the device's lock."""
         device.lock_key  # noqa: B018 - refuses a device that is only named, now rather than at the first request
 
     def baselines(self) -> tuple[str, ...]:
@@ -170,11 +199,11 @@ class Measurer:
             if self._child is None or not self._child.alive:
                 if self._child is not None:
                     self._child.kill()
-                self._child = ChildProcess("tirgemm.tuning.measure.child", [self.device.kind])
+                self._child = self._start(self.device)
+            child = self._child
+            before = child.busy_s
             try:
-                answer: Answer = self._child.request(
-                    request, timeout_s=self.timeout_s, cancel=cancel, on_wait=self._on_wait
-                )
+                answer: Answer = child.request(request, timeout_s=self.timeout_s, cancel=cancel, on_wait=self._on_wait)
             except ChildDied as error:
                 reason = error.output.splitlines()[-1:]  # of a traceback the line that says what happened
                 words = f": {reason[0]}" if reason else ""
@@ -189,6 +218,7 @@ class Measurer:
                     f"the kernel gave no sign of life for {self.timeout_s:g} s on {self.device.name} and was stopped"
                 ) from error
             finally:
+                self.seconds += child.busy_s - before
                 if self._on_wait is not None:
                     self._on_wait("")
         return answer

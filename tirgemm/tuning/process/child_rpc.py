@@ -105,6 +105,8 @@ class ChildProcess:
             os.close(from_child)
         self._received = bytearray()
         self._closed = False
+        self.busy_s = 0.0
+        """Seconds for which it has worked on requests: from the first sign of life, behind its waits, to the end."""
 
     @property
     def pid(self) -> int:
@@ -132,17 +134,18 @@ class ChildProcess:
         """
         outgoing = memoryview(_frame((message, spans.traceparent() is not None)))
         deadline = time.monotonic() + start_s
-        started = False
+        began: float | None = None
         poll = select.poll()
         poll.register(self._receive_fd, select.POLLIN | select.POLLHUP)
         poll.register(self._send_fd, select.POLLOUT)
         while True:
+            began = self._count_busy(began)
             if cancel is not None and cancel.is_set():
                 self.kill()
                 raise Cancelled("cancelled while a child process was working; the process was stopped")
             if time.monotonic() > deadline:
                 self.kill()
-                raise ChildTimedOut(started)
+                raise ChildTimedOut(began is not None)
             for fd, events in poll.poll(_POLL_MS):
                 if fd == self._send_fd:
                     try:
@@ -157,6 +160,7 @@ class ChildProcess:
                     raise self._died()
             while (answer := self._next_message()) is not None:
                 kind, value = answer
+                began = self._count_busy(began)
                 if kind == _ANSWER:
                     return value
                 if kind == _ERROR:
@@ -168,7 +172,8 @@ class ChildProcess:
                     if on_wait is not None:
                         on_wait(value)
                     continue
-                deadline, started = time.monotonic() + timeout_s, True
+                began = time.monotonic()
+                deadline = began + timeout_s
 
     def kill(self) -> None:
         """Kill the child and everything in its process group; harmless when it is dead."""
@@ -182,6 +187,14 @@ class ChildProcess:
         os.close(self._send_fd)
         os.close(self._receive_fd)
         self._output.close()
+
+    def _count_busy(self, since: float | None) -> float | None:
+        """Count the time ``since`` then as work; now, from where to count next, or None where no work has begun."""
+        if since is None:
+            return None
+        now = time.monotonic()
+        self.busy_s += now - since
+        return now
 
     def _read(self) -> bool:
         piece = os.read(self._receive_fd, _PIECE)

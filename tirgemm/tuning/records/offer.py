@@ -12,6 +12,7 @@ from tirgemm.tuning.records import Candidate
 # What a measurement depends on beside the device class. A CPU has no driver.
 ENVIRONMENT = {"cuda": ("driver", "tvm"), "cpu": ("tvm",)}
 UNKNOWN = ("", "unknown")
+_RESERVED = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,16 @@ class Offer:
 
 
 def same_environment(one: Device, other: Device) -> bool:
-    """Whether both are of one device class with one driver and TVM; False where either does not say."""
+    """Whether both are of one device class, with one driver and TVM and as much memory; False where either does not
+    say."""
     ours, theirs = dict(one.environment), dict(other.environment)
     names = ENVIRONMENT[one.kind]
-    return one.key == other.key and all(
-        ours.get(name, "") not in UNKNOWN and ours.get(name) == theirs.get(name) for name in names
+    # Some models are sold with more than one size of memory; drivers reserve a little of it.
+    alike = abs(one.memory_bytes - other.memory_bytes) <= _RESERVED * max(one.memory_bytes, other.memory_bytes)
+    return (
+        (one.kind == "cpu" or alike)
+        and one.key == other.key
+        and all(ours.get(name, "") not in UNKNOWN and ours.get(name) == theirs.get(name) for name in names)
     )
 
 

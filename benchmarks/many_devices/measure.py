@@ -1,0 +1,184 @@
+"""Measure how long a worker takes for a queue of jobs on one device of this host, and on several side by side.
+
+Real worker processes, each run on a fresh SQLite database in a temporary folder, so that none knows what another has
+measured; the clock starts when every device of the worker has had a job of its own. Runs on one device and on several
+alternate.
+
+usage: python -m benchmarks.many_devices.measure [--jobs 40] [--out FILE]     from the root of the repository
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.command import run
+from benchmarks.many_devices import document
+from benchmarks.many_devices.document import QueueRun
+from tirgemm import Gemm
+from tirgemm.bench.results import dump, environment, measured_at
+from tirgemm.detect import devices
+from tirgemm.device import Device
+from tirgemm.errors import DeviceUnavailable, ServiceError
+from tirgemm.status import LIVE
+from tirgemm.tuning.budget import Budget
+from tirgemm.tuning_db import Database, JobQueue, JobRequest
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 120.0
+POLL_SECONDS = 0.05
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    served = same_devices(options.kind)
+    counts = sorted({count for count in options.devices or (len(served),) if count > 1})
+    if max(counts, default=1) > len(served):
+        raise DeviceUnavailable(f"{max(counts)} devices were asked for; this host has {len(served)} of a kind")
+    runs: dict[int, list[QueueRun]] = {count: [] for count in (1, *counts)}
+    for turn in range(options.turns):
+        for count, of_count in runs.items():
+            of_count.append(run_queue(served[:count], options))
+            print(f"turn {turn + 1}: {options.jobs} jobs on {count} devices: {of_count[-1]}", flush=True)
+    about = environment(served[0], ROOT, options.commit)
+    same = {
+        "jobs": options.jobs,
+        "effort": options.effort,
+        "trials": options.trials,
+        "processes": options.processes,
+        "first_gemm": str(problems(options)[0]),
+    }
+    rows = [
+        document.row_of({**same, "devices": count}, of_count, runs[1]) | measured_at(about, None)
+        for count, of_count in runs.items()
+    ]
+    for row in rows:
+        print(f"{row['figure']}: {row['seconds']:.1f} s, {row['speedup']:.2f} times as fast as on one")
+    written = {"format": 1, "suite": document.SUITE, "regime": document.SUITE, "environment": about, "rows": rows}
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(dump(written))
+    return 0
+
+
+def same_devices(kind: str) -> list[Device]:
+    """The devices of this host of the first one's key, of this kind."""
+    of_kind = [device for device in devices() if device.kind == kind]
+    if not of_kind:
+        raise DeviceUnavailable(f"this host has no {kind} device")
+    return [device for device in of_kind if device.key == of_kind[0].key]
+
+
+def problems(options: argparse.Namespace) -> list[Gemm]:
+    """As many as there are jobs, all of about one size, and none that records ship for."""
+    m, n, k = options.size
+    return [Gemm(m + 8 * number, n, k) for number in range(options.jobs)]
+
+
+def run_queue(served: Sequence[Device], options: argparse.Namespace) -> QueueRun:
+    """Tune the problems on a worker of its own. Raises ServiceError where a job fails."""
+    with tempfile.TemporaryDirectory(prefix="tirgemm-jobs-") as folder, Database.embedded(Path(folder)) as database:
+        queue = JobQueue(database)
+        with worker(Path(folder), served, options):
+            _warm(queue, served, options)
+            _await_report(queue)
+            before = _measuring(queue)
+            begun = time.perf_counter()
+            _await_end(queue, [_submit(queue, gemm, served[0], options) for gemm in problems(options)])
+            seconds = time.perf_counter() - begun
+            _await_report(queue)
+            after = _measuring(queue)
+    spent = zip(before, after, strict=True)
+    return QueueRun(round(seconds, 2), tuple(round(end - start, 2) for start, end in spent))
+
+
+@contextmanager
+def worker(folder: Path, served: Sequence[Device], options: argparse.Namespace) -> Iterator[None]:
+    """A worker process that serves these devices."""
+    names = ",".join(device.name for device in served)
+    command = [sys.executable, "-m", "tirgemm.service.commands.worker", "--data", str(folder), "--devices", names]
+    command += ["--processes", str(options.processes), "--parent", str(os.getpid())]
+    if options.lock_dir is not None:
+        command += ["--lock-dir", str(options.lock_dir)]
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _warm(queue: JobQueue, served: Sequence[Device], options: argparse.Namespace) -> None:
+    """Give every device of the worker jobs until each has measured."""
+    m, n, k = options.size
+    deadline = time.monotonic() + START_SECONDS
+    number = 0
+    while not (measuring := _measuring(queue)) or not all(measuring):
+        if time.monotonic() > deadline:
+            raise ServiceError(f"the worker did not measure on every device within {START_SECONDS:.0f} s")
+        gemms = [Gemm(m + 8 * (options.jobs + number + i), n, k) for i in range(len(served))]
+        number += len(served)
+        _await_end(queue, [_submit(queue, gemm, served[0], options) for gemm in gemms])
+        _await_report(queue)
+
+
+def _submit(queue: JobQueue, gemm: Gemm, device: Device, options: argparse.Namespace) -> str:
+    budget = Budget.of(options.effort, options.trials)
+    request = JobRequest(gemm, device, trials=budget.trials, seconds=budget.seconds, effort=budget.effort)
+    return queue.submit(request)[0].id
+
+
+def _await_end(queue: JobQueue, job_ids: Sequence[str]) -> None:
+    while any(progress.status in LIVE for progress in queue.progress(job_ids).values()):
+        time.sleep(POLL_SECONDS)
+    for job_id in job_ids:
+        job = queue.job(job_id)
+        if job is None or job.status != "done":
+            raise ServiceError(f"job {job_id} did not end as done: {job and (job.status, job.error)}")
+
+
+def _await_report(queue: JobQueue) -> None:
+    """Until the worker has said anew for how long it has measured."""
+    before = _seen(queue)
+    deadline = time.monotonic() + START_SECONDS
+    while _seen(queue) == before:
+        if time.monotonic() > deadline:
+            raise ServiceError(f"the worker gave no sign of life for {START_SECONDS:.0f} s")
+        time.sleep(POLL_SECONDS)
+
+
+def _seen(queue: JobQueue) -> list[str]:
+    return [record.seen_at for record in queue.live_workers(START_SECONDS)]
+
+
+def _measuring(queue: JobQueue) -> list[float]:
+    """For how long each device of the worker has been measured on."""
+    return [seconds for record in queue.live_workers(START_SECONDS) for seconds in record.measuring]
+
+
+def _options(arguments: Sequence[str] | None) -> Any:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=40)
+    parser.add_argument("--devices", type=int, action="append", help="how many besides one; default: all of the host")
+    parser.add_argument("--kind", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--effort", default="quick")
+    parser.add_argument("--trials", type=int, help="candidates of each job; default: the effort's")
+    parser.add_argument("--size", type=int, nargs=3, default=(1000, 4104, 4104), help="m of the first problem, n, k")
+    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="build processes")
+    parser.add_argument("--lock-dir", type=Path)
+    parser.add_argument("--commit", help="the program's, where its history is not here")
+    parser.add_argument("--out", type=Path, help="the results file to write")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

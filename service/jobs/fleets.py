@@ -1,0 +1,40 @@
+"""The fleet of the engine that the settings name."""
+
+from __future__ import annotations
+
+from tirgemm._extras import require
+from tirgemm.artifact.sign import Signer
+from tirgemm.errors import InvalidDevice
+from tirgemm.service.jobs.engine import Fleet
+from tirgemm.service.jobs.served_devices import chosen_devices
+from tirgemm.service.settings import ALL_DEVICES, Settings
+from tirgemm.tuning.records.store import Store
+
+RAY_KINDS = ("cpu", "cuda")
+
+
+def require_devices(settings: Settings) -> None:
+    """Raise InvalidDevice, DeviceUnavailable or MissingExtra where a worker could not serve what it is told to."""
+    if settings.engine == "ray":
+        require("the engine ray", "ray")
+        if settings.devices not in (ALL_DEVICES, *RAY_KINDS):
+            raise InvalidDevice(
+                f"devices is {settings.devices!r:.80}; on a Ray cluster it must be {ALL_DEVICES} or one of the kinds "
+                f"{', '.join(RAY_KINDS)}"
+            )
+    elif settings.devices != ALL_DEVICES:
+        chosen_devices(settings.devices)
+
+
+def open_fleet(settings: Settings, store: Store, signer: Signer) -> Fleet:
+    """The engines of this host's devices, or of those of a Ray cluster. Raises as ``require_devices``, and
+    DeviceUnavailable where there is no such cluster."""
+    require_devices(settings)
+    if settings.engine == "ray":
+        from tirgemm.service.jobs.ray_fleet import RayFleet
+
+        kinds = RAY_KINDS if settings.devices == ALL_DEVICES else (settings.devices,)
+        return RayFleet(store, signer, settings.address, kinds=kinds, lock_dir=settings.lock_dir)
+    from tirgemm.service.jobs.local_fleet import LocalFleet
+
+    return LocalFleet(store, signer, settings.lock_dir, settings.processes, chosen_devices(settings.devices))

@@ -1,0 +1,253 @@
+"""``JobRunner``: claims the jobs of one engine's devices, one at a time, and answers for what becomes of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+
+from tirgemm._terminal.progress_view import LOG_SECONDS, LineView
+from tirgemm.errors import Cancelled, StorageFull, StoreError, TirgemmError
+from tirgemm.events import Ended, Event, EventHandler, FallbackStored
+from tirgemm.progress import ProgressTracker
+from tirgemm.service.jobs.engine import Engine
+from tirgemm.service.jobs.lease import Lease, Reason
+from tirgemm.service.jobs.pulse import Pulse
+from tirgemm.service.log_lines import about_job
+from tirgemm.tuning.budget import Budget, covers
+from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.process import spans
+from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning_db import Job, JobQueue, SqlStore
+from tirgemm.tuning_db.queue.budget_shares import LIMIT
+
+logger = logging.getLogger("tirgemm.worker")
+
+POLL_SECONDS = 0.1
+STORE_PAUSE_SECONDS = 1.0
+# Of a job, one after the other: then it is failed.
+MAX_STORE_FAILURES = 50
+# Between two batches of a search no further fallback of a job that waits is begun after so long.
+FALLBACK_SLICE_SECONDS = 2.0
+# Well before the process is ended by force (``process.GRACE_SECONDS``).
+HAND_BACK_SECONDS = 7.0
+_INTERRUPTIONS: dict[Reason, str] = {
+    "": "its lease ran out before its worker heard of it",
+    "cancelled": "cancelled",
+    "lost": "another worker has taken it over",
+    "released": "back in the queue, as this worker stops",
+}
+
+
+class JobRunner:
+    """Claims jobs for the engine's devices, one at a time, until ``stop`` is called.
+
+    While one job searches, the fallbacks of newly queued ones are built between its batches, a slice of time each. A
+    job that is interrupted by ``stop`` goes back to the queue; one whose worker was killed goes on from its records
+    under the next. What is recorded is fenced by the lease of the job. ``name`` is what holds the leases, ``limit``
+    bounds the share of a batch's budget that one job is given. The lease of work that hangs, by ``pulse``, runs out.
+    """
+
+    def __init__(
+        self,
+        queue: JobQueue,
+        store: SqlStore,
+        engine: Engine,
+        name: str,
+        *,
+        lease_s: float = 5.0,
+        limit: Budget = LIMIT,
+        pulse: Pulse | None = None,
+    ) -> None:
+        self.name = name
+        self._keys = [device.key for device in engine.devices()]
+        self._queue = queue
+        self._store = store
+        self._engine = engine
+        self._lease_s = lease_s
+        self._limit = limit
+        self.pulse = pulse or Pulse()
+        self._stop = threading.Event()
+        self._lease: Lease | None = None
+        self._hopeless: set[str] = set()
+        self._store_failures: Counter[str] = Counter()
+
+    def stop(self) -> None:
+        """End after releasing the running job.
+
+        An engine that does not hear it for HAND_BACK_SECONDS is not waited for: its job goes back to the queue, and
+        what it still writes is refused.
+        """
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        lease = self._lease
+        if lease is not None:
+            lease.stop("released")
+            late = threading.Timer(HAND_BACK_SECONDS, self._hand_back, (lease,))
+            late.daemon = True
+            late.start()
+
+    def _hand_back(self, lease: Lease) -> None:
+        if self._lease is not lease:
+            return
+        for job_id in lease.job_ids:
+            logger.warning("job %s: back in the queue, though its work does not end", job_id)
+            try:
+                self._queue.release(job_id, self.name)
+            except StoreError as error:
+                logger.error("job %s: not handed back, its lease runs out: %s", job_id, error)
+
+    def run(self) -> None:
+        """Work until stopped, or until the engine's devices are gone."""
+        self.pulse.begin()
+        self._warm()
+        while not self._stop.is_set() and self._engine.devices():
+            try:
+                worked = self.run_one()
+            except StoreError as error:
+                logger.error("the database failed: %s", error)
+                worked = False
+                self._stop.wait(1.0)
+            if not worked:
+                self._stop.wait(POLL_SECONDS)
+
+    def _warm(self) -> None:
+        try:
+            self._engine.warm()
+        except TirgemmError as error:
+            # The first job says the same, to the one who asked for it.
+            logger.warning("warming up: %s: %s", error.code, error)
+
+    def run_one(self) -> bool:
+        """Claim one job and bring it to its end, if there is one."""
+        self.pulse.begin()
+        job = self._queue.claim(self.name, self._keys, self._lease_s, unverified=True, limit=self._limit)
+        if job is None:
+            return False
+        held = Lease(self._queue, job.id, self.name, self._lease_s, self.pulse)
+        with held as lease, self._store.fenced(job.id, self.name):
+            self._lease = lease
+            if self._stop.is_set():
+                lease.stop("released")
+            try:
+                with about_job(job.id):
+                    self._work(job, lease)
+            finally:
+                self._lease = None
+        return True
+
+    def _work(self, job: Job, lease: Lease) -> None:
+        again = f", attempt {job.attempts}" if job.attempts > 1 else ""
+        logger.info("job %s: tuning %s on %s%s", job.id, job.request.gemm, job.request.device.key, again)
+        view = LineView(ProgressTracker(), lambda line: logger.info("job %s: %s", job.id, line), interval=LOG_SECONDS)
+        try:
+            with spans.under(job.traceparent), spans.span("job", job=job.id, gemm=str(job.request.gemm)):
+                kernel = self._answer(job, lease, view)
+        except Cancelled:
+            self._interrupted(job, lease)
+        except StoreError as error:
+            self._store_failed(job, error)
+        except TirgemmError as error:
+            if not self._engine.devices():
+                logger.warning("job %s: back in the queue: %s: %s", job.id, error.code, error)
+                self._queue.release(job.id, self.name)
+                return
+            logger.warning("job %s: failed: %s: %s", job.id, error.code, error)
+            self._queue.finish(job.id, self.name, "failed", error=f"{error.code}: {error}")
+        except Exception as error:
+            logger.exception("job %s: failed", job.id)
+            self._queue.finish(job.id, self.name, "failed", error=f"internal_error: {type(error).__name__}: {error}")
+        else:
+            standing = view.tracker.progress.standing
+            logger.info("job %s: done, kernel %s%s", job.id, kernel, f", {standing}" if standing else "")
+            self._queue.finish(job.id, self.name, "done", kernel_id=kernel)
+
+    def _store_failed(self, job: Job, error: StoreError) -> None:
+        """A database that does not answer may answer again: the job waits for it. A full disk does not empty itself."""
+        self._store_failures[job.id] += 1
+        if isinstance(error, StorageFull) or self._store_failures[job.id] > MAX_STORE_FAILURES:
+            logger.warning("job %s: failed: %s: %s", job.id, error.code, error)
+            self._queue.finish(job.id, self.name, "failed", error=f"{error.code}: {error}")
+            return
+        logger.warning("job %s: back in the queue: %s: %s", job.id, error.code, error)
+        self._stop.wait(STORE_PAUSE_SECONDS)
+        self._queue.release(job.id, self.name)
+
+    def _interrupted(self, job: Job, lease: Lease) -> None:
+        logger.info("job %s: %s", job.id, _INTERRUPTIONS[lease.reason])
+        if lease.reason == "cancelled":
+            self._queue.finish(job.id, self.name, "cancelled")
+        elif lease.reason == "released":
+            self._queue.release(job.id, self.name)
+
+    def _answer(self, job: Job, lease: Lease, view: LineView) -> str:
+        """The id of the kernel that the job ends with; ``view`` tells the log how far it is."""
+        request = job.request
+        on_event = self._publisher(job.id, view)
+        if request.device.key not in self._keys:
+            return self._engine.cross_compile(request, on_event, lease.cancel).id
+        known = self._store.kernel(request.gemm, request.device.key, request.regime)
+        # What the job is to improve is its fallback. Any other kernel that covers it was stored since: by a worker that
+        # was killed before it could finish the job, or for another request; or it is of shipped records, which were
+        # looked into while the job waited.
+        stored = known is not None and self._store.has_blob(known.artifact_sha256)
+        improves = known is not None and (known.shipped or known.id != job.fallback_id)
+        if known is not None and stored and improves and covers(known, request.budget):
+            return known.id
+        if not job.fallback_id:
+            fallback = self._build_fallback(job, lease.cancel, on_event)
+            if (fallback.shipped or request.effort is Effort.NONE) and covers(fallback, request.budget):
+                return fallback.id
+        return self._engine.tune(request, on_event, lease.cancel, lambda: self._build_pending(lease)).id
+
+    def _build_pending(self, lease: Lease) -> None:
+        """Fallbacks of jobs that wait, between two batches of the one that runs under ``lease``: a slice of time."""
+        deadline = time.monotonic() + FALLBACK_SLICE_SECONDS
+        try:
+            while not lease.cancel.is_set():
+                job = self._queue.claim_fallback(self.name, self._keys, self._lease_s, self._hopeless)
+                if job is None:
+                    return
+                self._build_waiting(job, lease)
+                if time.monotonic() >= deadline:
+                    return
+        except StoreError as error:
+            logger.warning("the jobs that wait: %s: %s", error.code, error)
+
+    def _build_waiting(self, job: Job, lease: Lease) -> None:
+        with (
+            Lease(self._queue, job.id, self.name, self._lease_s, self.pulse, within=lease) as mine,
+            self._store.fenced(job.id, self.name),
+        ):
+            try:
+                with spans.under(job.traceparent), spans.span("waiting job", job=job.id, gemm=str(job.request.gemm)):
+                    self._build_fallback(job, mine.cancel)
+            except Cancelled:
+                logger.info("job %s, which waits: its default kernel was interrupted", job.id)
+            except StoreError:
+                raise
+            except TirgemmError as error:
+                # The job itself will fail with this when its turn comes; until then it is not tried at every batch.
+                self._hopeless.add(job.id)
+                logger.warning("job %s, which waits: its default kernel failed: %s: %s", job.id, error.code, error)
+            finally:
+                self._queue.release(job.id, self.name)
+
+    def _build_fallback(self, job: Job, cancel: threading.Event, on_event: EventHandler | None = None) -> KernelRecord:
+        kernel = self._engine.fallback(job.request, cancel, on_event)
+        self._queue.set_fallback(job.id, kernel.id)
+        stored = FallbackStored(kernel=kernel.id, role=kernel.role, config=str(kernel.config), timings=kernel.timings)
+        self._queue.add_event(job.id, stored)
+        return kernel
+
+    def _publisher(self, job_id: str, view: LineView) -> EventHandler:
+        def publish(event: Event) -> None:
+            if isinstance(event, Ended):  # the job's own row says how it ended: that is told from there
+                return
+            view(event)
+            if not isinstance(event, FallbackStored):
+                self._queue.add_event(job_id, event, self.name)
+
+        return publish

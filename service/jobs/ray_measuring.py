@@ -1,0 +1,173 @@
+"""Measuring processes on the nodes of a Ray cluster: actors that own a GPU, or measure on their node's CPU."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tirgemm.detect import devices
+from tirgemm.device import Device
+from tirgemm.errors import Cancelled, DeviceUnavailable, TirgemmError
+from tirgemm.tuning.process.child_rpc import ChildDied, ChildProcess, ChildTimedOut
+from tirgemm.tuning.process.interrupts import Flag
+from tirgemm.tuning.process.locks import OnWait
+
+_LOOK_SECONDS = 0.05
+# How long a node is given to stop what it measures.
+_CANCEL_SECONDS = 10.0
+
+
+class DeviceActor:
+    """One device of a node, and its measuring process, which dies with this actor."""
+
+    def __init__(self, kind: str) -> None:
+        # Ray's own, of the processors that an actor was given; a baseline is to use what the device has.
+        os.environ.pop("OMP_NUM_THREADS", None)
+        self._kind = kind
+        self._child: ChildProcess | None = None
+        self._cancel = threading.Event()
+
+    def device(self) -> Device | None:
+        """The device that this actor owns: the one GPU that it may see, or the CPU."""
+        return next((device for device in devices() if device.kind == self._kind), None)
+
+    def request(self, message: Any, timeout_s: float) -> tuple[Any, float]:
+        """The measuring process's answer, or the error that it ended with, and the seconds for which it has worked."""
+        self._cancel.clear()
+        if self._child is None or not self._child.alive:
+            if self._child is not None:
+                self._child.kill()
+            self._child = ChildProcess("tirgemm.tuning.measure.child", [self._kind])
+        before = self._child.busy_s
+        outcome: Any
+        try:
+            outcome = self._child.request(message, timeout_s=timeout_s, cancel=self._cancel)
+        except TirgemmError as error:
+            outcome = error
+        except ChildDied as error:
+            outcome = _Death(error.cause, error.output)
+        except ChildTimedOut as error:
+            outcome = _Silence(error.started)
+        return outcome, self._child.busy_s - before
+
+    def cancel(self) -> None:
+        """Stop the request that is under way; called beside it."""
+        self._cancel.set()
+
+
+_REMOTE: Any = ray.remote(DeviceActor)
+
+
+class _Death:
+    """What ChildDied says, in a form that can be pickled."""
+
+    def __init__(self, cause: str, output: str) -> None:
+        self.cause = cause
+        self.output = output
+
+
+class _Silence:
+    """What ChildTimedOut says, in a form that can be pickled."""
+
+    def __init__(self, started: bool) -> None:
+        self.started = started
+
+
+class NodeDevice:
+    """The actor of a device of that kind on a node; it is started at once, and has its ``device`` once it is ready."""
+
+    def __init__(self, node_id: str, kind: str) -> None:
+        self.node_id = node_id
+        self.kind = kind
+        self.lost = False
+        self._device: Device | None = None
+        self._actor = _REMOTE.options(
+            num_cpus=0,
+            num_gpus=int(kind == "cuda"),
+            max_restarts=0,
+            max_concurrency=2,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+        ).remote(kind)
+        self._told = self._actor.device.remote()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait at most so long for it to be ready."""
+        ray.wait([self._told], timeout=timeout_s)
+
+    def ready(self) -> bool:
+        """Whether it has its device. Raises DeviceUnavailable where the node has none."""
+        if self._device is None and ray.wait([self._told], timeout=0)[0]:
+            try:
+                self._device = ray.get(self._told)
+            except RayError as error:
+                raise self._unavailable(error) from error
+            if self._device is None:
+                raise DeviceUnavailable(f"node {self.node_id} of the Ray cluster shows no {self.kind} device")
+        return self._device is not None
+
+    @property
+    def device(self) -> Device:
+        """The device, once ``ready``."""
+        assert self._device is not None
+        return self._device
+
+    def ask(self, message: Any, timeout_s: float, cancel: Flag | None) -> tuple[Any, float]:
+        """What ``DeviceActor.request`` answers. Raises Cancelled, the measuring process killed then, and
+        DeviceUnavailable once the node is lost."""
+        try:
+            reference = self._actor.request.remote(message, timeout_s)
+            while not ray.wait([reference], timeout=_LOOK_SECONDS)[0]:
+                if cancel is not None and cancel.is_set():
+                    self._actor.cancel.remote()
+                    ray.wait([reference], timeout=_CANCEL_SECONDS)
+                    raise Cancelled("cancelled while a node was measuring; its measuring process was stopped")
+            answer: tuple[Any, float] = ray.get(reference)
+        except RayError as error:
+            self.lost = True
+            raise self._unavailable(error) from error
+        return answer
+
+    def close(self) -> None:
+        """End the actor and its measuring process."""
+        self.lost = True
+        ray.kill(self._actor)
+
+    def _unavailable(self, error: RayError) -> DeviceUnavailable:
+        return DeviceUnavailable(
+            f"node {self.node_id} of the Ray cluster has lost its {self.kind} device: {error!r:.200}"
+        )
+
+
+class RemoteMeasuring:
+    """The measuring process of a node's device, as ``Measurer`` sees it."""
+
+    def __init__(self, place: NodeDevice) -> None:
+        self._place = place
+        self.busy_s = 0.0
+
+    @property
+    def alive(self) -> bool:
+        return not self._place.lost
+
+    def request(
+        self, message: Any, *, timeout_s: float, cancel: Flag | None = None, on_wait: OnWait | None = None
+    ) -> Any:
+        """As ``ChildProcess.request``; what it waits for on its node is not told. Raises DeviceUnavailable too."""
+        del on_wait
+        outcome, busy_s = self._place.ask(message, timeout_s, cancel)
+        self.busy_s += busy_s
+        if isinstance(outcome, _Death):
+            raise ChildDied(outcome.cause, outcome.output)
+        if isinstance(outcome, _Silence):
+            raise ChildTimedOut(outcome.started)
+        if isinstance(outcome, TirgemmError):
+            raise outcome
+        return outcome
+
+    def kill(self) -> None:
+        """Nothing: the actor lives as long as its engine, and replaces a process that died."""

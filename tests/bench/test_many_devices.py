@@ -1,0 +1,153 @@
+"""The measurement of jobs on several devices, on workers that a test drives, and the check and table of its file."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.many_devices import document as many_devices
+from benchmarks.many_devices import measure
+from benchmarks.many_devices.document import QueueRun
+from tests.service.support import CPU, ScriptedEngine
+from tirgemm.bench.results import load
+from tirgemm.device import Device
+from tirgemm.errors import DeviceUnavailable, ServiceError
+from tirgemm.events import EventHandler
+from tirgemm.service.jobs.worker import Worker
+from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
+
+
+class TimedEngine(ScriptedEngine):
+    """An engine that has measured for 0.05 s a job."""
+
+    measured_s = 0.0
+
+    def measuring_seconds(self) -> list[float]:
+        return [self.measured_s]
+
+    def tune(
+        self,
+        request: JobRequest,
+        on_event: EventHandler,
+        cancel: threading.Event,
+        between_batches: Callable[[], None],
+    ) -> KernelRecord:
+        time.sleep(0.12)  # longer than an idle engine takes to look for a job
+        self.measured_s += 0.05
+        return super().tune(request, on_event, cancel, between_batches)
+
+
+class Fleet:
+    """So many engines, whose jobs end at once."""
+
+    def __init__(self, store: SqlStore, count: int, fail: bool) -> None:
+        self._engines = [TimedEngine(store) for _ in range(count)]
+        for engine in self._engines:
+            engine.fallback_gate.set()
+            engine.gate.set()
+            engine.fail_with = ServiceError("this engine fails") if fail else None
+
+    def engines(self) -> list[TimedEngine]:
+        return self._engines
+
+    def close(self) -> None:
+        for engine in self._engines:
+            engine.close()
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
+    """Workers of the measurement are threads, on two devices of a kind; they fail where ``fail`` is set."""
+    told = {"fail": False}
+
+    @contextmanager
+    def worker(folder: Path, served: Sequence[Device], options: argparse.Namespace) -> Iterator[None]:
+        assert options.processes == 3
+        with Database.embedded(folder) as database:
+            store = SqlStore(database)
+            worker = Worker(JobQueue(database), store, Fleet(store, len(served), told["fail"]), lease_s=0.5)
+            thread = threading.Thread(target=worker.run)
+            thread.start()
+            try:
+                yield
+            finally:
+                worker.stop()
+                thread.join(20)
+
+    monkeypatch.setattr(measure, "worker", worker)
+    monkeypatch.setattr(measure, "devices", lambda: [CPU, CPU])
+    # Only the times tell two signs of life apart, and those are of whole seconds in a record.
+    monkeypatch.setattr(measure, "_await_report", lambda _queue: threading.Event().wait(0.6))
+    return told
+
+
+OPTIONS = ("--kind", "cpu", "--jobs", "3", "--processes", "3", "--turns", "2", "--commit", "abc")
+
+
+def test_the_same_jobs_are_run_on_one_device_and_on_all_of_the_host(tmp_path: Path, scripted: dict[str, bool]) -> None:
+    file = tmp_path / "machine" / many_devices.FILE
+    assert not scripted["fail"]
+    assert measure.main([*OPTIONS, "--out", str(file)]) == 0
+    document = load(file)
+    assert list(many_devices.problems(document)) == []
+    assert [row["figure"] for row in document["rows"]] == ["3 jobs on 1 device", "3 jobs on 2 devices"]
+    for row, devices in zip(document["rows"], (1, 2), strict=True):
+        assert (row["devices"], row["jobs"], row["commit"], len(row["samples"])) == (devices, 3, "abc", 2)
+        assert all(sum(run["measuring_s"]) == pytest.approx(0.15) for run in row["samples"])
+    assert "| 3 jobs on 2 devices | " in many_devices.jobs(file.parent, tmp_path)
+
+
+def test_a_job_that_fails_ends_the_measurement(scripted: dict[str, bool]) -> None:
+    scripted["fail"] = True
+    with pytest.raises(ServiceError, match=r"did not end as done.*this engine fails"):
+        measure.main(OPTIONS)
+
+
+def test_devices_that_are_not_here_are_refused(scripted: dict[str, bool]) -> None:
+    del scripted
+    with pytest.raises(DeviceUnavailable, match="3 devices were asked for; this host has 2"):
+        measure.main([*OPTIONS, "--devices", "3"])
+    with pytest.raises(DeviceUnavailable, match="no cuda device"):
+        measure.main(["--kind", "cuda"])
+
+
+def some_rows() -> dict[str, Any]:
+    runs, alone = [QueueRun(10.0, (6.0, 5.0)), QueueRun(12.0, (7.0, 7.0))], [QueueRun(22.0, (11.0,))]
+    return {"rows": [many_devices.row_of({"jobs": 4, "devices": 2}, runs, alone)]}
+
+
+def test_the_speedup_is_that_of_the_medians() -> None:
+    (row,) = some_rows()["rows"]
+    assert (row["seconds"], row["speedup"]) == (11.0, 2.0)
+    assert row["measuring_share"] == pytest.approx((0.55 + 7 / 12) / 2)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda rows: rows[0].update(speedup=2.5), "4 jobs on 2 devices: speedup is 2.5; the samples give 2.0"),
+        (lambda rows: rows[0]["alone"].clear(), "4 jobs on 2 devices has no runs, or none on one device beside them"),
+        (
+            lambda rows: rows[0]["samples"][0].update(measuring_s=[6.0]),
+            "4 jobs on 2 devices has a run of 10.0 s that measured for [6.0] s",
+        ),
+        (lambda rows: rows.append(rows[0]), "4 jobs on 2 devices is there twice"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told(damage: Callable[[Any], None], sentence: str) -> None:
+    document = some_rows()
+    assert list(many_devices.problems(document)) == []
+    damage(document["rows"])
+    assert sentence in list(many_devices.problems(document))
+
+
+def test_where_nothing_was_measured_the_table_says_how_to(tmp_path: Path) -> None:
+    assert "python -m benchmarks.many_devices.measure" in many_devices.jobs(tmp_path, tmp_path)

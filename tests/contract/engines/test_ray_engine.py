@@ -1,0 +1,126 @@
+"""The engine on a Ray cluster held to the contract, and nodes that come and go: real clusters of several nodes on this
+machine.
+
+Ray is in no lock and in no environment of ``make test``: `make ray-tests` makes one that has it and runs these there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.engines.engine_contract import CPU, SIGNER, EngineContract, ended, request, until, working
+from tirgemm.errors import DeviceUnavailable, InvalidRequest
+from tirgemm.tuning_db import Database, JobQueue, SqlStore
+from verification.service.processes import command
+
+pytest.importorskip("ray", reason="Ray is not installed here: `make ray-tests` runs these")
+
+from ray.cluster_utils import Cluster
+
+from tirgemm.service.jobs import worker as worker_module
+from tirgemm.service.jobs.ray_fleet import RayFleet
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "words"),
+    [
+        ("127.0.0.1:1", DeviceUnavailable, "no Ray cluster at 127.0.0.1:1: Connection refused"),
+        ("auto", InvalidRequest, "'auto'; that of a Ray cluster is HOST:PORT"),
+        ("localhost:99999", InvalidRequest, "HOST:PORT"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path, address: str, error: type[Exception], words: str) -> None:
+    with Database.embedded(tmp_path) as database, pytest.raises(error, match=words):
+        RayFleet(SqlStore(database), SIGNER, address, kinds=("cpu",))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head that builds nothing and a node of one processor; nodes import this very checkout."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        # Ray sets it where it connects, for good.
+        patch.setenv("PYTHONBREAKPOINT", "ray.util.rpdb._driver_set_trace")
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        cluster.add_node(num_cpus=1)
+        yield cluster
+        cluster.shutdown()
+
+
+class TestRayEngine(EngineContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def fleet(cls, cluster: Any, store: SqlStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayFleet]:
+        fleet = RayFleet(store, SIGNER, cluster.address, kinds=("cpu",), lock_dir=tmp_path_factory.mktemp("locks"))
+        yield fleet
+        fleet.close()
+
+
+def test_jobs_survive_the_loss_of_a_node_and_a_node_that_comes_is_used(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "tirgemm.worker")
+    monkeypatch.setattr(worker_module, "LOOK_SECONDS", 0.2)
+    lost = cluster.add_node(num_cpus=1)
+    with Database.embedded(tmp_path / "data") as database:
+        store, queue = SqlStore(database), JobQueue(database)
+        fleet = RayFleet(store, SIGNER, cluster.address, kinds=("cpu",), lock_dir=tmp_path / "locks")
+        asked = [request(f"{m}x48x16:f32:nt", trials=6) for m in (41, 43, 45)]
+
+        def recorded() -> list[int]:
+            return [len(store.candidates(one.gemm, CPU.key, one.regime)) for one in asked]
+
+        with working(queue, store, fleet) as worker:
+            assert len(worker.devices) == 3
+            job_ids = [queue.submit(one)[0].id for one in asked]
+            until(lambda: min(recorded()) > 0)
+            assert all(progress.status == "running" for progress in queue.progress(job_ids).values())
+            cluster.remove_node(lost, allow_graceful=False)
+            until(lambda: len(worker.devices) == 2)
+            jobs = ended(queue, job_ids)
+            cluster.add_node(num_cpus=1)
+            until(lambda: len(worker.devices) == 3)
+        fleet.close()
+        assert [(job.status, job.error, job.attempts) for job in jobs] == [("done", None, 1)] * 3
+        assert "back in the queue: device_unavailable" in caplog.text, "the job of the node that was lost"
+        for one in asked:
+            candidates = store.candidates(one.gemm, CPU.key, one.regime)
+            assert {candidate.attempt for candidate in candidates} == {1}, "none was tried twice"
+
+
+def test_a_gpu_that_the_driver_of_its_node_does_not_show_is_no_device(
+    cluster: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    claimed = cluster.add_node(num_cpus=0, num_gpus=1)
+    with Database.embedded(tmp_path / "data") as database:
+        fleet = RayFleet(SqlStore(database), SIGNER, cluster.address, kinds=("cuda",))
+        assert fleet.engines() == []
+        fleet.close()
+    cluster.remove_node(claimed)
+    assert "shows no cuda device" in caplog.text
+
+
+def test_the_worker_command_joins_a_cluster_and_leaves_it_in_good_order(cluster: Any, tmp_path: Path) -> None:
+    options = ("--data", str(tmp_path), "--lock-dir", str(tmp_path / "locks"), "--engine", "ray", "--devices", "cpu")
+    with Database.embedded(tmp_path) as database:
+        queue = JobQueue(database)
+        process = subprocess.Popen(command("worker", *options, "--address", cluster.address))
+        try:
+            (job,) = ended(queue, [queue.submit(request("47x48x16:f32:nt"))[0].id])
+            assert (job.status, job.error) == ("done", None)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+            process.wait()
+        assert queue.live_workers(60) == []

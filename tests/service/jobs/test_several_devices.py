@@ -1,0 +1,181 @@
+"""A worker of several devices: each works on a job of its own, at the same time as the others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.fake_workbench import FakeBench
+from tests.service.support import CPU, ODD, ScriptedEngine
+from tirgemm.detect import devices
+from tirgemm.device import Device
+from tirgemm.errors import DeviceUnavailable, InvalidDevice
+from tirgemm.gemm import Gemm
+from tirgemm.service.jobs.engine import TunerImports, TuningEngine
+from tirgemm.service.jobs.served_devices import chosen_devices
+from tirgemm.service.jobs.worker import Worker
+from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
+
+OTHER = CPU.with_(model="another model", uuid="cpu-another")
+
+
+class ScriptedFleet:
+    """Engines that the test drives, each of one device."""
+
+    def __init__(self, *engines: ScriptedEngine) -> None:
+        self._engines = engines
+
+    def engines(self) -> tuple[ScriptedEngine, ...]:
+        return self._engines
+
+    def close(self) -> None:
+        for engine in self._engines:
+            engine.close()
+
+
+class Broken(ScriptedEngine):
+    """An engine that fails where nobody expects it."""
+
+    def warm(self) -> None:
+        raise ZeroDivisionError("the engine is broken")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database.embedded(tmp_path / "data") as actual:
+        yield actual
+
+
+@pytest.fixture
+def queue(database: Database) -> JobQueue:
+    return JobQueue(database)
+
+
+def engine_of(database: Database, device: Device) -> ScriptedEngine:
+    engine = ScriptedEngine(SqlStore(database), [device])
+    engine.fallback_gate.set()
+    return engine
+
+
+def submit(queue: JobQueue, gemm: str, device: Device = CPU) -> str:
+    return queue.submit(JobRequest(Gemm.parse(gemm), device))[0].id
+
+
+def job_of(queue: JobQueue, job_id: str) -> Job:
+    job = queue.job(job_id)
+    assert job is not None
+    return job
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def test_every_device_works_on_a_job_of_its_own(database: Database, queue: JobQueue) -> None:
+    engines = [engine_of(database, device) for device in (CPU, CPU, OTHER)]
+    worker = Worker(queue, SqlStore(database), ScriptedFleet(*engines), lease_s=1.0)
+    thread = threading.Thread(target=worker.run)
+    alike = [submit(queue, f"{m}x67x31") for m in (129, 131, 133)]
+    other = submit(queue, ODD, OTHER)
+    thread.start()
+    until(lambda: all("tune" in dict(engine.calls) for engine in engines))
+    begun = [job_id for job_id in (*alike, other) if job_of(queue, job_id).status == "running"]
+    (waiting,) = set(alike) - set(begun)  # for a device of its kind
+    assert other in begun
+    owners = {job_of(queue, job_id).owner for job_id in begun}
+    assert len(owners) == 3
+    assert all(str(owner).startswith(worker.name) for owner in owners)
+    assert [call for call in engines[2].calls if call[0] == "tune"] == [("tune", ODD)]
+    assert [record.devices for record in queue.live_workers(60)] == [(CPU, CPU, OTHER)], "it is one worker"
+    until(lambda: job_of(queue, waiting).fallback_id is not None)
+    worker.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert {job_of(queue, job_id).status for job_id in (*alike, other)} == {"queued"}, "all of them are handed back"
+    assert {job_of(queue, job_id).attempts for job_id in (*alike, other)} == {0}
+
+
+def test_what_no_engine_may_do_ends_the_worker_with_all_jobs_handed_back(database: Database, queue: JobQueue) -> None:
+    good = engine_of(database, CPU)
+    broken = Broken(good.store, [OTHER])
+    worker = Worker(queue, good.store, ScriptedFleet(good, broken), lease_s=1.0)
+    job_id = submit(queue, ODD)
+    with pytest.raises(ZeroDivisionError, match="broken"):
+        worker.run()
+    assert job_of(queue, job_id).status == "queued"
+    assert queue.live_workers(60) == []
+
+
+class Measuring(ScriptedEngine):
+    """An engine that has measured for some seconds."""
+
+    def measuring_seconds(self) -> list[float]:
+        return [4.5]
+
+
+def test_a_worker_tells_for_how_long_it_has_measured_on_each_device(database: Database, queue: JobQueue) -> None:
+    engines = [engine_of(database, CPU), Measuring(SqlStore(database), [OTHER])]
+    worker = Worker(queue, SqlStore(database), ScriptedFleet(*engines), lease_s=1.0)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    until(lambda: [record.measuring for record in queue.live_workers(60)] == [(0.0, 4.5)])
+    worker.stop()
+    thread.join(10)
+
+
+def test_a_search_may_use_idle_devices_of_its_kind() -> None:
+    benches: dict[str, FakeBench] = {}
+
+    def open_bench(device: Device) -> FakeBench:
+        bench = benches[device.uuid] = FakeBench()
+        bench.pool.warm = lambda: None
+        bench.device = device
+        return bench
+
+    imports = TunerImports()
+    alike, another = CPU.with_(uuid="cpu-alike"), OTHER
+    engines: list[TuningEngine] = []
+    engines += [TuningEngine(device, open_bench, imports, lambda: engines) for device in (CPU, alike, another)]
+    engines[0].warm()
+    bench = benches[CPU.uuid]
+    assert bench.helpers() == [], "nothing is started for it"
+    for engine in engines[1:]:
+        engine.warm()
+    assert bench.helpers() == [benches["cpu-alike"].measurer]
+    seen: list[object] = []
+    engines[1].tune(
+        JobRequest(Gemm.parse(ODD), CPU, trials=2),
+        lambda _event: seen.append(bench.helpers()),
+        threading.Event(),
+        lambda: None,
+    )
+    assert seen
+    assert not any(seen), "it is not lent while it works"
+    assert bench.helpers() == [benches["cpu-alike"].measurer]
+
+
+def test_a_worker_serves_the_devices_that_are_named() -> None:
+    assert chosen_devices("all") == devices()
+    assert chosen_devices("cpu") == [CPU]
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "words"),
+    [
+        ("cpu, cpu", InvalidDevice, "'cpu, cpu' has cpu twice"),
+        ("cpu,sm_80", InvalidDevice, "only named"),
+        ("cuda:99", DeviceUnavailable, "cuda:99 is not on this machine"),
+        ("", InvalidDevice, "unknown"),
+        ("cpu,,", InvalidDevice, "unknown"),
+    ],
+)
+def test_a_device_that_cannot_be_served_is_refused(names: str, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        chosen_devices(names)
