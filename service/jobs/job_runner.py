@@ -150,19 +150,26 @@ class JobRunner:
         except StoreError as error:
             self._store_failed(job, error)
         except TirgemmError as error:
-            if not self._engine.devices():
-                logger.warning("job %s: back in the queue: %s: %s", job.id, error.code, error)
-                self._queue.release(job.id, self.name)
-                return
-            logger.warning("job %s: failed: %s: %s", job.id, error.code, error)
-            self._queue.finish(job.id, self.name, "failed", error=f"{error.code}: {error}")
+            if not self._lost(job, error):
+                logger.warning("job %s: failed: %s: %s", job.id, error.code, error)
+                self._queue.finish(job.id, self.name, "failed", error=f"{error.code}: {error}")
         except Exception as error:
-            logger.exception("job %s: failed", job.id)
-            self._queue.finish(job.id, self.name, "failed", error=f"internal_error: {type(error).__name__}: {error}")
+            if not self._lost(job, error):
+                logger.exception("job %s: failed", job.id)
+                words = f"internal_error: {type(error).__name__}: {error}"
+                self._queue.finish(job.id, self.name, "failed", error=words)
         else:
             standing = view.tracker.progress.standing
             logger.info("job %s: done, kernel %s%s", job.id, kernel, f", {standing}" if standing else "")
             self._queue.finish(job.id, self.name, "done", kernel_id=kernel)
+
+    def _lost(self, job: Job, error: Exception) -> bool:
+        """Whether the engine's devices are gone, which says nothing of the job: it is back in the queue then."""
+        if self._engine.devices():
+            return False
+        logger.warning("job %s: back in the queue, its device is lost: %s: %s", job.id, type(error).__name__, error)
+        self._queue.release(job.id, self.name)
+        return True
 
     def _store_failed(self, job: Job, error: StoreError) -> None:
         """A database that does not answer may answer again: the job waits for it. A full disk does not empty itself."""

@@ -92,7 +92,7 @@ def test_jobs_survive_the_loss_of_a_node_and_a_node_that_comes_is_used(
             until(lambda: len(worker.devices) == 3)
         fleet.close()
         assert [(job.status, job.error, job.attempts) for job in jobs] == [("done", None, 1)] * 3
-        assert "back in the queue: device_unavailable" in caplog.text, "the job of the node that was lost"
+        assert "back in the queue, its device is lost" in caplog.text, "the job of the node that was lost"
         for one in asked:
             candidates = store.candidates(one.gemm, CPU.key, one.regime)
             assert {candidate.attempt for candidate in candidates} == {1}, "none was tried twice"

@@ -16,6 +16,7 @@ from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, InvalidDevice
 from tirgemm.gemm import Gemm
 from tirgemm.service.jobs.engine import TunerImports, TuningEngine
+from tirgemm.service.jobs.job_runner import JobRunner
 from tirgemm.service.jobs.served_devices import chosen_devices
 from tirgemm.service.jobs.worker import Worker
 from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
@@ -111,6 +112,20 @@ def test_what_no_engine_may_do_ends_the_worker_with_all_jobs_handed_back(databas
         worker.run()
     assert job_of(queue, job_id).status == "queued"
     assert queue.live_workers(60) == []
+
+
+@pytest.mark.parametrize("error", [DeviceUnavailable("the node is lost"), RuntimeError("a build was cancelled")])
+def test_a_job_whose_device_is_lost_goes_back_to_the_queue(
+    database: Database, queue: JobQueue, error: Exception
+) -> None:
+    engine = engine_of(database, CPU)
+    engine.gate.set()
+    engine.fail_with = error
+    job_id = submit(queue, ODD)
+    runner = JobRunner(queue, engine.store, engine, "one")
+    engine.devices_here = []
+    assert runner.run_one()
+    assert (job_of(queue, job_id).status, job_of(queue, job_id).attempts) == ("queued", 0)
 
 
 class Measuring(ScriptedEngine):
