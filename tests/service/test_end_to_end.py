@@ -71,7 +71,7 @@ def check_trace(spans: list[SentSpan], *parents: int) -> None:
         f"compile < build < batch < search < {job}",
         f"verify < measure < candidate < search < {job}",
         f"time < measure < candidate < search < {job}",
-        f"store < candidate < search < {job}",
+        f"store < search < {job}",
         f"time < measure < race < {job}",
         f"verify < measure < certify < {job}",
         f"store < {job}",

@@ -11,11 +11,12 @@ import pytest
 from tests.helpers.artifact_samples import kernel
 from tests.helpers.sample_source import SampleSource
 from tests.torch.built_kernels import BuiltKernels
-from tests.torch.operator_samples import REASONS, check_samples, prepare_missing, samples
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
+from tests.torch.operator_samples import REASONS, check_samples, prepare_missing, samples  # noqa: E402 - has PyTorch
+
 pytestmark = pytest.mark.torch
 
 

@@ -250,15 +250,13 @@ def test_processes_outlive_a_device_that_shares_them(shared: BuildProcesses) -> 
 
 def test_a_process_is_started_only_for_a_build_that_finds_none_idle(locks: Path, pool: BuildPool) -> None:
     assert pool.processes == 1  # the fixture has planted the builder
-    with BuildPool(DEVICE, 2, lock_dir=locks, timeout_s=1.0, builder="planted_builder:build") as two:
+    with BuildPool(DEVICE, 2, lock_dir=locks, timeout_s=60.0, builder="planted_builder:build") as two:
         two.warm()
         first = {two.submit(GEMM, config(what)).result(20)[3] for what in "abc"}
-        hanging = two.submit(GEMM, config("hang"))
-        second = two.submit(GEMM, config("d")).result(20)[3]
         assert len(first) == 1
-        assert second not in first
-        with pytest.raises(BuildFailed):
-            hanging.result(20)
+        hanging = two.submit(GEMM, config("hang"))
+        two.submit(GEMM, config("d")).result(20)
+        assert not hanging.done(), "the other one was built beside it"
 
 
 PARENT = """

@@ -143,8 +143,9 @@ def test_a_search_learns_from_the_similar_problems_of_its_sweep(monkeypatch: pyt
     assert Counter(learnt) == {(STALE, GAINING): 4, (GAINING, STALE): 4}
 
 
-def test_the_nearest_problems_are_of_the_same_types_and_layout_first() -> None:
-    far, near, other = (Gemm.parse(text) for text in ("4096x65x127:f16:nt", "60x65x127:f16:nt", "63x65x127:f16:nn"))
-    assert nearest(GAINING, [other, far, GAINING, near]) == [near, far, other]
+def test_the_nearest_problems_are_of_the_same_sizes_then_of_the_same_types_and_layout() -> None:
+    texts = ("4096x65x127:f16:nt", "60x65x127:f16:nt", "63x65x127:f16:nn", "62x65x127:f16:nn")
+    far, near, same, other = (Gemm.parse(text) for text in texts)
+    assert nearest(GAINING, [other, far, GAINING, near, same]) == [same, near, far, other]
     candidates = [Candidate(g, "d", REGIME, None, Status.MEASURED) for g in (far, near, far, GAINING)]  # type: ignore[arg-type]
     assert [c.gemm for c in of_nearest(GAINING, candidates, 3)] == [GAINING, near, far]
