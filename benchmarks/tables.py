@@ -1,10 +1,12 @@
-"""Markdown tables, and the files and heads that tables of results have in common."""
+"""Markdown tables, and what results files and their tables have in common."""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tirgemm.bench.results import FORMAT, Document, Row, load
 
@@ -45,6 +47,27 @@ def place(document: Document) -> str:
     about = document["environment"]
     versions = [f"{key} {about[key]}" for key in ("driver", "cuda", "tvm", "torch") if about.get(key)]
     return ", ".join([about["device"], document["regime"], *versions, about["date"][:10]])
+
+
+def figures_document(suite: str, environment: Mapping[str, Any], rows: Sequence[Row]) -> Document:
+    """The document of figures that are of no shape: their rows as they are, with no summary."""
+    return {"format": 1, "suite": suite, "regime": suite, "environment": dict(environment), "rows": list(rows)}
+
+
+def repeated(rows: Iterable[Row], name: str) -> Iterator[str]:
+    """A sentence for each row whose ``name`` another one before it has."""
+    seen = set()
+    for row in rows:
+        if row[name] in seen:
+            yield f"{row[name]} is there twice"
+        seen.add(row[name])
+
+
+def differing(row: Row, medians: Mapping[str, float]) -> Iterator[str]:
+    """A sentence for each figure of a row that is not what its samples give."""
+    for name, median in medians.items():
+        if not math.isclose(row[name], median, rel_tol=1e-9):
+            yield f"{name} is {row[name]}; the samples give {median}"
 
 
 def not_yet(command: str) -> str:

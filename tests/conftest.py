@@ -105,6 +105,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     has_torch = importlib.util.find_spec("torch") is not None
     items.sort(key=lambda item: (_NEWCOMERS in item.path.parents) is has_torch)
     if not has_torch:
+        # Each runs in the environment that has PyTorch: `make test` fails where that was not installed.
         reason = "PyTorch is not installed here: `make test` runs these in .venv-torch, `make unit` both environments"
         for item in items:
             if item.get_closest_marker("torch"):

@@ -1,8 +1,9 @@
-"""Matrix multiplication problem (GEMM): the frozen dataclass ``Gemm`` with its sizes, dtypes, layouts, leading
-dimensions and epilogue, ``D = act(alpha * A B + beta * C + bias[n])``.
+"""``Gemm``, the dataclass of a matrix-multiply problem ``D = act(alpha * A B + beta * C + bias[n])``: sizes, dtypes,
+layouts, leading dimensions and epilogue; and ``Range``, an interval of m.
 
-The text form holds every field and round-trips: ``4096x4096x4096:f16:nt`` is all defaults,
-``1..8192x4096x4104:bf16:tn:acc=f32:out=f32:batch=8:lda=4200:align=2:alpha:beta:bias:act=gelu:deterministic`` is not.
+``str`` of a Gemm and ``Gemm.parse`` convert to and from the text form. ``4096x4096x4096:f16:nt`` has the default value
+in every optional field; a text with many of them set is
+``1..8192x4096x4104:bf16:tn:acc=f32:out=f32:batch=8:lda=4200:align=2:alpha:beta:bias:act=gelu:deterministic``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Interface from which PyTorch's operators get kernels (``KernelSource``): lookup of existing ones, building of missing
-ones, and the policies that say which may be built."""
+"""``KernelSource``, the interface through which ``tirgemm.torch`` looks up compiled kernels and has missing ones built,
+and ``Policy``, which kernels it accepts."""
 
 from __future__ import annotations
 

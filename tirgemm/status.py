@@ -1,4 +1,4 @@
-"""Status enumerations: how a tuning candidate ended (``Status``), the state of a job, the role of a stored kernel."""
+"""Enumerations of a tuning candidate's status (``Status``), a job's state and a stored kernel's role."""
 
 from __future__ import annotations
 

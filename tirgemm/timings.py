@@ -1,9 +1,8 @@
-"""Timings of a kernel as dataclasses: its measured times in each regime, those of the baselines raced beside it, and a
+"""Dataclasses of a kernel's timings: times measured in each regime, times of the baselines raced beside it, and a
 summary of the search that chose it.
 
-``to_json`` and ``from_json`` are the one place where the ``timings`` of records, manifests, events and API documents
-become values. Such a document may be of another version: members that are unknown here, or not of their type, are kept
-as they came (``other``) and written again.
+``to_json`` and ``from_json`` convert the ``timings`` of records, manifests, events and API documents. A document that
+another version wrote loses nothing: fields that are unknown here, or have another type, are kept in ``other``.
 """
 
 from __future__ import annotations

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import not_yet, table
+from benchmarks.tables import differing, not_yet, repeated, table
 from tirgemm.bench.results import Document, load
 
 SUITE = "many_devices"
@@ -40,21 +39,16 @@ def figure_of(about: Mapping[str, Any]) -> str:
 
 def problems(document: Document) -> Iterator[str]:
     """What is wrong: figures that are there twice, runs without their devices, medians that are not those of runs."""
-    seen = set()
+    yield from repeated(document["rows"], "figure")
     for row in document["rows"]:
         figure = row["figure"]
-        if figure in seen:
-            yield f"{figure} is there twice"
-        seen.add(figure)
         if not row["samples"] or not row["alone"]:
             yield f"{figure} has no runs, or none on one device beside them"
             continue
         for run, devices in [*((run, row["devices"]) for run in row["samples"]), *((run, 1) for run in row["alone"])]:
             if len(run["measuring_s"]) != devices or not 0 < max(run["measuring_s"]) <= run["seconds"]:
                 yield f"{figure} has a run of {run['seconds']} s that measured for {run['measuring_s']} s"
-        for name, median in _medians(row).items():
-            if not math.isclose(row[name], median, rel_tol=1e-9):
-                yield f"{figure}: {name} is {row[name]}; the samples give {median}"
+        yield from (f"{figure}: {words}" for words in differing(row, _medians(row)))
 
 
 def jobs(folder: Path, suites: Path) -> str:

@@ -23,8 +23,9 @@ from typing import Any
 from benchmarks.command import run
 from benchmarks.many_devices import document
 from benchmarks.many_devices.document import QueueRun
+from benchmarks.tables import figures_document
 from tirgemm import Gemm
-from tirgemm.bench.results import dump, environment, measured_at
+from tirgemm.bench.results import environment, measured_at, write
 from tirgemm.detect import devices
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, ServiceError
@@ -62,10 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     for row in rows:
         print(f"{row['figure']}: {row['seconds']:.1f} s, {row['speedup']:.2f} times as fast as on one")
-    written = {"format": 1, "suite": document.SUITE, "regime": document.SUITE, "environment": about, "rows": rows}
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(dump(written))
+        write(options.out, figures_document(document.SUITE, about, rows))
     return 0
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.service_speed.load import Turn
-from benchmarks.tables import not_yet, table
+from benchmarks.tables import differing, not_yet, repeated, table
 from tirgemm.bench.results import Document, load
 
 SUITE = "service"
@@ -26,20 +25,15 @@ def row_of(figure: str, about: Mapping[str, Any], ours: Sequence[Turn], bare: Se
 
 def problems(document: Document) -> Iterator[str]:
     """What is wrong: figures that are there twice, turns without a bare one, medians that are not those of turns."""
-    seen = set()
+    yield from repeated(document["rows"], "figure")
     for row in document["rows"]:
         figure = row["figure"]
-        if figure in seen:
-            yield f"{figure} is there twice"
-        seen.add(figure)
         if not row["samples"] or len(row["samples"]) != len(row["bare"]):
             yield f"{figure} has {len(row['samples'])} turns beside {len(row['bare'])} of the bare route"
         elif min(turn[name] for turn in (*row["samples"], *row["bare"]) for name in SAMPLES) <= 0:
             yield f"{figure} has samples that are not above 0"
         else:
-            for name, median in _medians(row).items():
-                if not math.isclose(row[name], median, rel_tol=1e-9):
-                    yield f"{figure}: {name} is {row[name]}; the samples give {median}"
+            yield from (f"{figure}: {words}" for words in differing(row, _medians(row)))
 
 
 def service(folder: Path, suites: Path) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -25,8 +24,10 @@ from benchmarks.service_speed import document
 from benchmarks.service_speed.load import Turn, drive, request
 from benchmarks.service_speed.server import BARE
 from benchmarks.service_speed.stored_kernels import DEVICE, gemms, store_kernels
-from tirgemm.bench.results import dump, environment, measured_at
+from benchmarks.tables import figures_document
+from tirgemm.bench.results import environment, measured_at, write
 from tirgemm.detect import device as detect_device
+from verification.service.processes import told_by
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 60.0
@@ -58,10 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 ours, bare = alternate(port, asked, options)
                 rows.append(document.row_of(figure, same, ours, bare) | measured_at(about, None))
                 print(f"{figure}: {rows[-1]['per_second']:.0f} a second, {rows[-1]['share']:.2f} of the bare route")
-    written = {"format": 1, "suite": document.SUITE, "regime": document.SUITE, "environment": about, "rows": rows}
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(dump(written))
+        write(options.out, figures_document(document.SUITE, about, rows))
     return 0
 
 
@@ -78,20 +77,8 @@ def alternate(port: int, asked: Sequence[bytes], options: argparse.Namespace) ->
 @contextmanager
 def server(folder: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """A server process on a data folder: its port, and the headers that it takes."""
-    command = [sys.executable, "-m", "benchmarks.service_speed.server", str(folder)]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        told = json.loads(process.stdout.readline())
+    with told_by("benchmarks.service_speed.server", folder) as told:
         yield told["port"], {"Authorization": f"Bearer {told['key']}", "Content-Type": "application/json"}
-    finally:
-        process.stdin.close()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def _document_bytes(port: int, headers: dict[str, str], gemm: str) -> int:

@@ -3,44 +3,45 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tirgemm._collection import collect_seldom
+from tirgemm.service.commands.service_options import (
+    BuildProcesses,
+    DatabaseUrl,
+    DataFolder,
+    Devices,
+    EngineName,
+    LeaseSeconds,
+    LockFolder,
+    LogFormat,
+    RayAddress,
+    Verbose,
+)
 
 
 def serve(
-    data: Annotated[Path | None, typer.Option("--data", help="Folder of the database, the blobs and the key.")] = None,
-    db: Annotated[str | None, typer.Option("--db", help="Database URL; SQLite in the data folder by default.")] = None,
+    data: DataFolder = None,
+    db: DatabaseUrl = None,
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on; 127.0.0.1 by default.")] = None,
     port: Annotated[int | None, typer.Option("--port", help="Port to listen on; 0 is any free one.")] = None,
     worker: Annotated[
         bool | None, typer.Option("--worker/--no-worker", help="Whether to run a worker beside the server.")
     ] = None,
-    devices: Annotated[
-        str | None, typer.Option("--devices", help="Devices to serve side by side: names with commas, or all.")
-    ] = None,
-    engine: Annotated[
-        str | None, typer.Option("--engine", help="local or ray: on this host, or on the nodes of a Ray cluster.")
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option("--address", help="HOST:PORT of the Ray cluster; 127.0.0.1:6379 by default.")
-    ] = None,
-    processes: Annotated[int | None, typer.Option("--processes", help="Build processes of all devices.")] = None,
-    lock_dir: Annotated[Path | None, typer.Option("--lock-dir", help="Folder of the host-wide device locks.")] = None,
-    lease_seconds: Annotated[
-        float | None, typer.Option("--lease-seconds", help="Silence after which a worker's job is taken over.")
-    ] = None,
+    devices: Devices = None,
+    engine: EngineName = None,
+    address: RayAddress = None,
+    processes: BuildProcesses = None,
+    lock_dir: LockFolder = None,
+    lease_seconds: LeaseSeconds = None,
     insecure: Annotated[
         bool | None, typer.Option("--insecure", help="Listen elsewhere than on loopback without any API key.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as one JSON object.")] = False,
-    log_format: Annotated[
-        str | None, typer.Option("--log-format", help="text or json: how stderr has what is logged.")
-    ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what libraries say, too.")] = False,
+    log_format: LogFormat = None,
+    verbose: Verbose = False,
 ) -> None:
     """Serve kernels over HTTP until stopped. Options not given come from TIRGEMM_* variables.
 

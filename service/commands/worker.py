@@ -5,12 +5,23 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tirgemm._collection import collect_seldom
+from tirgemm.service.commands.service_options import (
+    BuildProcesses,
+    DatabaseUrl,
+    DataFolder,
+    Devices,
+    EngineName,
+    LeaseSeconds,
+    LockFolder,
+    LogFormat,
+    RayAddress,
+    Verbose,
+)
 
 # A worker that was told to stop may still be releasing its job when the next one is started.
 SUPERVISED_WAIT_SECONDS = 20.0
@@ -19,28 +30,18 @@ HUNG = 70
 
 
 def worker(
-    data: Annotated[Path | None, typer.Option("--data", help="Folder of the database, the blobs and the key.")] = None,
-    db: Annotated[str | None, typer.Option("--db", help="Database URL; SQLite in the data folder by default.")] = None,
-    devices: Annotated[
-        str | None, typer.Option("--devices", help="Devices to serve side by side: names with commas, or all.")
-    ] = None,
-    engine: Annotated[
-        str | None, typer.Option("--engine", help="local or ray: on this host, or on the nodes of a Ray cluster.")
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option("--address", help="HOST:PORT of the Ray cluster; 127.0.0.1:6379 by default.")
-    ] = None,
-    processes: Annotated[int | None, typer.Option("--processes", help="Build processes of all devices.")] = None,
-    lock_dir: Annotated[Path | None, typer.Option("--lock-dir", help="Folder of the host-wide device locks.")] = None,
-    lease_seconds: Annotated[
-        float | None, typer.Option("--lease-seconds", help="Silence after which a worker's job is taken over.")
-    ] = None,
+    data: DataFolder = None,
+    db: DatabaseUrl = None,
+    devices: Devices = None,
+    engine: EngineName = None,
+    address: RayAddress = None,
+    processes: BuildProcesses = None,
+    lock_dir: LockFolder = None,
+    lease_seconds: LeaseSeconds = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True, help="End with this process.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print name and devices as one JSON object.")] = False,
-    log_format: Annotated[
-        str | None, typer.Option("--log-format", help="text or json: how stderr has what is logged.")
-    ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what libraries say, too.")] = False,
+    log_format: LogFormat = None,
+    verbose: Verbose = False,
 ) -> None:
     """Claim jobs from the database and tune until stopped. Options not given come from TIRGEMM_* variables.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
 from fastapi.concurrency import run_in_threadpool
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -66,6 +67,9 @@ class Metrics:
         self._read_at = time.monotonic()
 
 
+MetricFamily = TypeVar("MetricFamily", GaugeMetricFamily, CounterMetricFamily)
+
+
 class _FigureCollector(Collector):
     """The figures of the database as metrics."""
 
@@ -85,10 +89,7 @@ class _FigureCollector(Collector):
             ("tirgemm_worker_age_seconds", "Since a worker was last seen.", "worker", figures.worker_age_s),
         )
         for name, words, label, values in gauges:
-            gauge = GaugeMetricFamily(name, words, labels=[label])
-            for value, number in values.items():
-                gauge.add_metric([value], number)
-            yield gauge
+            yield _by_label(GaugeMetricFamily(name, words, labels=[label]), values)
         measuring = CounterMetricFamily(
             "tirgemm_measuring_seconds",
             "For how long a device of a worker has been measured on since the worker's start.",
@@ -102,7 +103,11 @@ class _FigureCollector(Collector):
             ("tirgemm_builds", "Candidates built since this server started, by outcome.", "outcome", figures.builds),
         )
         for name, words, label, numbers in counts:
-            counter = CounterMetricFamily(name, words, labels=[label])
-            for value, number in numbers.items():
-                counter.add_metric([value], number)
-            yield counter
+            yield _by_label(CounterMetricFamily(name, words, labels=[label]), numbers)
+
+
+def _by_label(family: MetricFamily, values: Mapping[str, float]) -> MetricFamily:
+    """A metric of one label with its values by that label's."""
+    for value, number in values.items():
+        family.add_metric([value], number)
+    return family

@@ -1,4 +1,4 @@
-"""Names of workers: of the process that is registered, and of what holds its jobs, one for each of its devices."""
+"""Names of worker processes (``owner_name``) and of the owners of job leases, one for each device of a worker."""
 
 from __future__ import annotations
 

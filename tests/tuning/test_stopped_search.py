@@ -10,10 +10,11 @@ import pytest
 
 from tests.helpers.fake_workbench import FakeBench, hashed_us
 from tests.tuning.test_tune import GEMM, REGIME, candidates, default, tuning
-from tirgemm import Config
+from tirgemm import Config, Gemm
 from tirgemm.errors import Cancelled, Interrupted
 from tirgemm.events import Event, FallbackStored
 from tirgemm.timings import NotTimed
+from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.records import Status
 
 pytestmark = pytest.mark.usefixtures("all_scored")
@@ -89,9 +90,17 @@ def test_a_search_that_is_stopped_before_it_begins_ends_with_the_certified_defau
 
 
 def test_a_search_that_is_stopped_before_its_default_is_certified_has_nothing_to_end_with() -> None:
-    bench, stop = FakeBench(), threading.Event()
-    unending: Future[Any] = Future()
-    bench.build = lambda *_: stop.set() or unending  # type: ignore[assignment, func-returns-value, misc]
+    stop, unending = threading.Event(), Future[Any]()
+
+    class Endless(FakeBench):
+        """Begins a build that does not end, and is told to stop."""
+
+        def build(self, gemm: Gemm, config: Config) -> Future[Binary]:
+            del gemm, config
+            stop.set()
+            return unending
+
+    bench = Endless()
     events: list[str] = []
     with pytest.raises(Interrupted, match="stopped before its first kernel was certified"):
         tuning(bench, stop=stop, on_event=lambda event: events.append(event.kind)).run()

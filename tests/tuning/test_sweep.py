@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench
-from tirgemm import Budget, Gemm
+from tirgemm import Budget, Config, Gemm
 from tirgemm.artifact import Trust, read
 from tirgemm.events import CandidateRecorded, Event
 from tirgemm.gemm import Regime
@@ -48,7 +48,8 @@ class Bench(FakeBench):
                 samples = SampleSet((us,) * 5)
             return verification, samples
 
-        self.fake.evaluate = noted  # type: ignore[method-assign]
+        measurer: Any = self.fake
+        measurer.evaluate = noted
 
 
 def swept(bench: FakeBench, *gemms: Gemm, trials: int = 8, seconds: float = 60.0, **options: Any) -> list[Outcome]:
@@ -147,5 +148,6 @@ def test_the_nearest_problems_are_of_the_same_sizes_then_of_the_same_types_and_l
     texts = ("4096x65x127:f16:nt", "60x65x127:f16:nt", "63x65x127:f16:nn", "62x65x127:f16:nn")
     far, near, same, other = (Gemm.parse(text) for text in texts)
     assert nearest(GAINING, [other, far, GAINING, near, same]) == [same, near, far, other]
-    candidates = [Candidate(g, "d", REGIME, None, Status.MEASURED) for g in (far, near, far, GAINING)]  # type: ignore[arg-type]
+    config = Config("x86", ())
+    candidates = [Candidate(g, "d", REGIME, config, Status.MEASURED) for g in (far, near, far, GAINING)]
     assert [c.gemm for c in of_nearest(GAINING, candidates, 3)] == [GAINING, near, far]

@@ -13,7 +13,7 @@ from tirgemm.torch.packed_weight import PackedWeight
 _OWN = ("_act", "_packed", "_invariant")
 
 
-class Linear(nn.Linear):  # type: ignore[misc]
+class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorch is not installed
     """A drop-in for ``torch.nn.Linear``: ``act(x @ weight.T + bias)`` for x of any leading dimensions.
 
     Its parameters, their names and its state_dict are those of ``torch.nn.Linear``. ``act`` is an activation of a Gemm.

@@ -1,7 +1,7 @@
-"""Private interfaces of PyTorch that ``tirgemm.torch`` uses, in one place. They were tried with PyTorch 2.13.
+"""Private functions of PyTorch that ``tirgemm.torch`` calls, tested with PyTorch 2.13.
 
-Each has a public counterpart that is slower, or none, which is said at it; of one that a version of PyTorch does not
-have, the public counterpart stands in its place.
+No other module uses private ones. Where the installed PyTorch lacks one, its slower public counterpart, named beside
+it, is called instead.
 """
 
 from __future__ import annotations

@@ -8,15 +8,38 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 # On a machine that other programs keep busy.
-START_SECONDS = 180.0
+START_SECONDS, END_SECONDS = 180.0, 20.0
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def command(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", f"tirgemm.service.commands.{name}", *arguments]
+
+
+@contextmanager
+def told_by(module: str, folder: Path) -> Iterator[dict[str, Any]]:
+    """A server process on a data folder, run as ``python -m module folder``: what it tells as a line of JSON once it is
+    ready. It ends when its stdin is closed."""
+    arguments = [sys.executable, "-m", module, str(folder)]
+    process = subprocess.Popen(arguments, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield json.loads(process.stdout.readline())
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 class Serve:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import not_yet, table
-from tirgemm.bench.results import Document, dump, environment, load, measured_at
+from benchmarks.tables import figures_document, not_yet, repeated, table
+from tirgemm.bench.results import Document, environment, load, measured_at, write
 from tirgemm.detect import device as detect_device
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,20 +48,14 @@ class ProofsFile:
             **about,
             **measured_at(self._about, None),
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [self.rows[name] for name in sorted(self.rows)]
-        document = {"format": 1, "suite": SUITE, "regime": SUITE, "environment": self._about, "rows": rows}
-        self.path.write_text(dump(document))
+        write(self.path, figures_document(SUITE, self._about, [self.rows[name] for name in sorted(self.rows)]))
 
 
 def problems(document: Document) -> Iterator[str]:
     """What is wrong: proofs that are there twice or were never run, statuses that the failures do not give."""
-    seen = set()
+    yield from repeated(document["rows"], "proof")
     for row in document["rows"]:
         proof = row["proof"]
-        if proof in seen:
-            yield f"{proof} is there twice"
-        seen.add(proof)
         if row["runs"] < 1 or not 0 <= row["failed"] <= row["runs"]:
             yield f"{proof} has {row['runs']} runs of which {row['failed']} failed"
         if (row["status"] == "failed") != bool(row["failed"]) or bool(row["failed"]) != bool(row["failures"]):

@@ -20,7 +20,8 @@ from typing import Any
 
 from benchmarks.command import run
 from tirgemm.errors import InvalidRequest
-from verification.service.proofs_file import ROOT, ProofsFile
+from verification.service.processes import told_by
+from verification.service.proofs_file import ProofsFile
 
 CONFIG = Path(__file__).with_name("schemathesis.toml")
 # Jobs and batches are cancelled by DELETE and there to be looked at afterwards, and the check cannot be left out for
@@ -34,20 +35,8 @@ REQUEST_SECONDS = 20
 @contextmanager
 def server(folder: Path) -> Iterator[tuple[str, str]]:
     """A server process on a data folder: its address and an API key of the scope admin."""
-    command = [sys.executable, "-m", "verification.service.fuzzed_server", str(folder)]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        told = json.loads(process.stdout.readline())
+    with told_by("verification.service.fuzzed_server", folder) as told:
         yield f"http://127.0.0.1:{told['port']}", told["key"]
-    finally:
-        process.stdin.close()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def requested(program: Path, url: str, key: str, examples: int, seed: int) -> tuple[int, list[str]]:

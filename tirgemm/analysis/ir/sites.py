@@ -1,8 +1,7 @@
-"""Tree of the memory accesses in a kernel's IR: loads and stores of shared and global memory within the loops,
-conditions and register assignments around them.
+"""Memory-access tree of a kernel's TensorIR: its loads and stores of shared and global memory (``Site``), inside the
+loops, conditions and register assignments that enclose them.
 
-A ``Site`` is one load or store of shared or global memory. The tree above it says how often and for which lanes it
-runs.
+How often an access runs, and in which lanes of a warp, follows from the nodes above it.
 """
 
 from __future__ import annotations

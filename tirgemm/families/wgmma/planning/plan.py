@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 from tirgemm.config import Config
 from tirgemm.errors import InvalidConfig
@@ -124,6 +125,7 @@ def plan(gemm: Gemm, config: Config, units: int) -> Plan:
     last = _last
     if last is not None and last[0] is gemm and last[1] is config and last[2].units == units:
         return last[2]
-    planned = Plan(gemm, units, **dict(config.knobs))  # type: ignore[arg-type]
+    knobs: dict[str, Any] = dict(config.knobs)
+    planned = Plan(gemm, units, **knobs)
     _last = (gemm, config, planned)
     return planned

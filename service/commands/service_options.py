@@ -1,0 +1,33 @@
+"""Options that ``tirgemm serve`` and ``tirgemm worker`` have in common; what is not given comes from TIRGEMM_*."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+DataFolder: TypeAlias = Annotated[
+    Path | None, typer.Option("--data", help="Folder of the database, the blobs and the key.")
+]
+DatabaseUrl: TypeAlias = Annotated[
+    str | None, typer.Option("--db", help="Database URL; SQLite in the data folder by default.")
+]
+Devices: TypeAlias = Annotated[
+    str | None, typer.Option("--devices", help="Devices to serve side by side: names with commas, or all.")
+]
+EngineName: TypeAlias = Annotated[
+    str | None, typer.Option("--engine", help="local or ray: on this host, or on the nodes of a Ray cluster.")
+]
+RayAddress: TypeAlias = Annotated[
+    str | None, typer.Option("--address", help="HOST:PORT of the Ray cluster; 127.0.0.1:6379 by default.")
+]
+BuildProcesses: TypeAlias = Annotated[int | None, typer.Option("--processes", help="Build processes of all devices.")]
+LockFolder: TypeAlias = Annotated[Path | None, typer.Option("--lock-dir", help="Folder of the host-wide device locks.")]
+LeaseSeconds: TypeAlias = Annotated[
+    float | None, typer.Option("--lease-seconds", help="Silence after which a worker's job is taken over.")
+]
+LogFormat: TypeAlias = Annotated[
+    str | None, typer.Option("--log-format", help="text or json: how stderr has what is logged.")
+]
+Verbose: TypeAlias = Annotated[bool, typer.Option("--verbose", "-v", help="Log what libraries say, too.")]
