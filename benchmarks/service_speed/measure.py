@@ -27,7 +27,7 @@ from benchmarks.service_speed.stored_kernels import DEVICE, gemms, store_kernels
 from benchmarks.tables import figures_document
 from tirgemm.bench.results import environment, measured_at, write
 from tirgemm.detect import device as detect_device
-from verification.service.processes import told_by
+from verification.service.processes import server_process
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 60.0
@@ -77,7 +77,7 @@ def alternate(port: int, asked: Sequence[bytes], options: argparse.Namespace) ->
 @contextmanager
 def server(folder: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """A server process on a data folder: its port, and the headers that it takes."""
-    with told_by("benchmarks.service_speed.server", folder) as told:
+    with server_process("benchmarks.service_speed.server", folder) as told:
         yield told["port"], {"Authorization": f"Bearer {told['key']}", "Content-Type": "application/json"}
 
 

@@ -53,8 +53,8 @@ def worker(
     from tirgemm.service.http.state import open_database
     from tirgemm.service.jobs.data_lock import ProcessLock
     from tirgemm.service.jobs.fleets import open_fleet, require_devices
+    from tirgemm.service.jobs.heartbeat import Heartbeat
     from tirgemm.service.jobs.process import die_with, on_termination
-    from tirgemm.service.jobs.pulse import Pulse
     from tirgemm.service.jobs.worker import Worker
     from tirgemm.service.log_lines import log_to_stderr
     from tirgemm.service.settings import Settings
@@ -96,11 +96,16 @@ def worker(
             fleet = open_fleet(settings, store, signer)
             limit = Budget(settings.max_trials, settings.max_seconds)
 
-            def new_pulse() -> Pulse:
-                return Pulse(settings.hang_seconds, lambda: os._exit(HUNG))
+            def new_heartbeat() -> Heartbeat:
+                return Heartbeat(settings.hang_seconds, lambda: os._exit(HUNG))
 
             runner = Worker(
-                JobQueue(database), store, fleet, lease_s=settings.lease_seconds, limit=limit, new_pulse=new_pulse
+                JobQueue(database),
+                store,
+                fleet,
+                lease_s=settings.lease_seconds,
+                limit=limit,
+                new_heartbeat=new_heartbeat,
             )
             on_termination(runner.stop)
             if parent is None:

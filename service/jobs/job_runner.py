@@ -12,8 +12,8 @@ from tirgemm.errors import Cancelled, StorageFull, StoreError, TirgemmError
 from tirgemm.events import Ended, Event, EventHandler, FallbackStored
 from tirgemm.progress import ProgressTracker
 from tirgemm.service.jobs.engine import Engine
+from tirgemm.service.jobs.heartbeat import Heartbeat
 from tirgemm.service.jobs.lease import Lease, Reason
-from tirgemm.service.jobs.pulse import Pulse
 from tirgemm.service.log_lines import about_job
 from tirgemm.tuning.budget import Budget, covers
 from tirgemm.tuning.effort import Effort
@@ -46,7 +46,8 @@ class JobRunner:
     While one job searches, the fallbacks of newly queued ones are built between its batches, a slice of time each. A
     job that is interrupted by ``stop`` goes back to the queue; one whose worker was killed goes on from its records
     under the next. What is recorded is fenced by the lease of the job. ``name`` is what holds the leases, ``limit``
-    bounds the share of a batch's budget that one job is given. The lease of work that hangs, by ``pulse``, runs out.
+    bounds the share of a batch's budget that one job is given. The lease of work that hangs, by ``heartbeat``, runs
+    out.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class JobRunner:
         *,
         lease_s: float = 5.0,
         limit: Budget = LIMIT,
-        pulse: Pulse | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self.name = name
         self._keys = [device.key for device in engine.devices()]
@@ -67,7 +68,7 @@ class JobRunner:
         self._engine = engine
         self._lease_s = lease_s
         self._limit = limit
-        self.pulse = pulse or Pulse()
+        self.heartbeat = heartbeat or Heartbeat()
         self._stop = threading.Event()
         self._lease: Lease | None = None
         self._hopeless: set[str] = set()
@@ -101,7 +102,7 @@ class JobRunner:
 
     def run(self) -> None:
         """Work until stopped, or until the engine's devices are gone."""
-        self.pulse.begin()
+        self.heartbeat.begin()
         self._warm()
         while not self._stop.is_set() and self._engine.devices():
             try:
@@ -122,11 +123,11 @@ class JobRunner:
 
     def run_one(self) -> bool:
         """Claim one job and bring it to its end, if there is one."""
-        self.pulse.begin()
+        self.heartbeat.begin()
         job = self._queue.claim(self.name, self._keys, self._lease_s, unverified=True, limit=self._limit)
         if job is None:
             return False
-        held = Lease(self._queue, job.id, self.name, self._lease_s, self.pulse)
+        held = Lease(self._queue, job.id, self.name, self._lease_s, self.heartbeat)
         with held as lease, self._store.fenced(job.id, self.name):
             self._lease = lease
             if self._stop.is_set():
@@ -225,7 +226,7 @@ class JobRunner:
 
     def _build_waiting(self, job: Job, lease: Lease) -> None:
         with (
-            Lease(self._queue, job.id, self.name, self._lease_s, self.pulse, within=lease) as mine,
+            Lease(self._queue, job.id, self.name, self._lease_s, self.heartbeat, within=lease) as mine,
             self._store.fenced(job.id, self.name),
         ):
             try:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Literal
 
 from tirgemm.errors import StoreError
-from tirgemm.service.jobs.pulse import CancelEvent, Pulse
+from tirgemm.service.jobs.heartbeat import CancelEvent, Heartbeat
 from tirgemm.tuning_db import JobQueue
 
 logger = logging.getLogger("tirgemm.worker")
@@ -20,14 +20,21 @@ class Lease:
     """Renews the lease of one job from a thread. ``cancel`` is set, with a ``reason``, when the work must stop.
 
     The work of a lease ``within`` another one's is released when that one stops. The lease of work that hangs, by
-    ``pulse``, is not renewed.
+    ``heartbeat``, is not renewed.
     """
 
     def __init__(
-        self, queue: JobQueue, job_id: str, owner: str, seconds: float, pulse: Pulse, *, within: Lease | None = None
+        self,
+        queue: JobQueue,
+        job_id: str,
+        owner: str,
+        seconds: float,
+        heartbeat: Heartbeat,
+        *,
+        within: Lease | None = None,
     ) -> None:
-        self.cancel: threading.Event = CancelEvent(pulse)
-        self._pulse = pulse
+        self.cancel: threading.Event = CancelEvent(heartbeat)
+        self._heartbeat = heartbeat
         self.reason: Reason = ""
         self._queue = queue
         self._job_id = job_id
@@ -74,7 +81,7 @@ class Lease:
     def _beat(self) -> None:
         # Also how soon a cancellation is seen, so no slower than twice a second.
         while not self._closed.wait(min(self._seconds / 5, 0.5)):
-            if not self._pulse.check():
+            if not self._heartbeat.check():
                 continue
             try:
                 state = self._queue.heartbeat(self._job_id, self._owner, self._seconds)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from tirgemm.device import Device
 from tirgemm.errors import StoreError, TirgemmError
 from tirgemm.service.jobs.engine import Engine, Fleet
+from tirgemm.service.jobs.heartbeat import Heartbeat
 from tirgemm.service.jobs.job_runner import JobRunner
-from tirgemm.service.jobs.pulse import Pulse
-from tirgemm.service.jobs.worker_names import died_here, lane_name, owner_name
+from tirgemm.service.jobs.worker_names import died_here, owner_name, slot_name
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning_db import JobQueue, SqlStore
 from tirgemm.tuning_db.queue.budget_shares import LIMIT
@@ -24,7 +24,7 @@ _EVER_SECONDS = 1e9
 LOOK_SECONDS = 5.0
 
 
-class _Lane:
+class _Slot:
     """An engine, and the runner and the thread in which it works."""
 
     def __init__(self, engine: Engine, runner: JobRunner, work: Callable[[JobRunner], None]) -> None:
@@ -42,8 +42,8 @@ class Worker:
     too, and no longer than a device is there.
 
     It is registered under its ``name``, each runner's leases under that and a number. ``limit`` bounds the share of a
-    batch's budget that one job is given. Where work hangs, by a pulse of ``new_pulse`` for each runner, it keeps
-    neither its lease nor this worker's place among those that are alive.
+    batch's budget that one job is given. Where work hangs, by a heartbeat of ``new_heartbeat`` for each runner, it
+    keeps neither its lease nor this worker's place among those that are alive.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Worker:
         lease_s: float = 5.0,
         name: str = "",
         limit: Budget = LIMIT,
-        new_pulse: Callable[[], Pulse] = Pulse,
+        new_heartbeat: Callable[[], Heartbeat] = Heartbeat,
     ) -> None:
         self.name = name or owner_name()
         self._queue = queue
@@ -63,11 +63,11 @@ class Worker:
         self._fleet = fleet
         self._lease_s = lease_s
         self._limit = limit
-        self._new_pulse = new_pulse
+        self._new_heartbeat = new_heartbeat
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._changing = threading.Lock()
-        self._lanes: list[_Lane] = []
+        self._slots: list[_Slot] = []
         self._numbers = itertools.count()
         self._look()
 
@@ -79,8 +79,8 @@ class Worker:
         """End after releasing the running jobs, as ``JobRunner.stop``."""
         with self._changing:
             self._stop.set()
-            for lane in self._lanes:
-                lane.runner.stop()
+            for slot in self._slots:
+                slot.runner.stop()
 
     def run(self) -> None:
         """Work until stopped. What a runner did not expect ends the others in good order, and is raised."""
@@ -89,34 +89,34 @@ class Worker:
         alive = threading.Thread(target=self._stay_registered, name="registration", daemon=True)
         alive.start()
         try:
-            self._start_lanes()
+            self._start_slots()
             while not self._stop.wait(LOOK_SECONDS):
                 self._look()
-                self._start_lanes()
+                self._start_slots()
         finally:
             self.stop()
-            for lane in self._lanes:
-                if lane.thread.ident is not None:
-                    lane.thread.join()
+            for slot in self._slots:
+                if slot.thread.ident is not None:
+                    slot.thread.join()
             alive.join()
             self._queue.remove_worker(self.name)
         if self._failure is not None:
             raise self._failure
 
     def _look(self) -> None:
-        """Make lanes for the engines that have none, and forget those of devices that are gone."""
+        """Make slots for the engines that have none, and forget those of devices that are gone."""
         try:
             engines = self._fleet.engines()
         except TirgemmError as error:
             logger.warning("the devices cannot be listed: %s: %s", error.code, error)
             return
         with self._changing:
-            self._lanes = [lane for lane in self._lanes if not lane.ended]
-            known = [lane.engine for lane in self._lanes]
+            self._slots = [slot for slot in self._slots if not slot.ended]
+            known = [slot.engine for slot in self._slots]
             for engine in engines:
                 if engine in known or not engine.devices():
                     continue
-                name = lane_name(self.name, next(self._numbers))
+                name = slot_name(self.name, next(self._numbers))
                 runner = JobRunner(
                     self._queue,
                     self._store,
@@ -124,15 +124,15 @@ class Worker:
                     name,
                     lease_s=self._lease_s,
                     limit=self._limit,
-                    pulse=self._new_pulse(),
+                    heartbeat=self._new_heartbeat(),
                 )
-                self._lanes.append(_Lane(engine, runner, self._run))
+                self._slots.append(_Slot(engine, runner, self._run))
 
-    def _start_lanes(self) -> None:
+    def _start_slots(self) -> None:
         with self._changing:
-            for lane in self._lanes:
-                if lane.thread.ident is None and not self._stop.is_set():
-                    lane.thread.start()
+            for slot in self._slots:
+                if slot.thread.ident is None and not self._stop.is_set():
+                    slot.thread.start()
 
     def _run(self, runner: JobRunner) -> None:
         try:
@@ -160,13 +160,15 @@ class Worker:
         """The devices that are there, each with the seconds for which it has been measured on."""
         return [
             pair
-            for lane in list(self._lanes)
-            for pair in zip(lane.engine.devices(), lane.engine.measuring_seconds(), strict=False)
+            for slot in list(self._slots)
+            for pair in zip(slot.engine.devices(), slot.engine.measuring_seconds(), strict=False)
         ]
 
     def _stay_registered(self) -> None:
         while not self._stop.wait(min(self._lease_s / 2, 2.0)):
-            hanging = [lane for lane in list(self._lanes) if lane.thread.is_alive() and not lane.runner.pulse.check()]
+            hanging = [
+                slot for slot in list(self._slots) if slot.thread.is_alive() and not slot.runner.heartbeat.check()
+            ]
             if hanging:
                 continue
             try:

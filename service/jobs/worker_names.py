@@ -13,7 +13,7 @@ def owner_name(host: str | None = None, pid: int | None = None) -> str:
     return f"{host or _machine()}:{pid or os.getpid()}:{secrets.token_hex(4)}"
 
 
-def lane_name(worker: str, number: int) -> str:
+def slot_name(worker: str, number: int) -> str:
     """The name under which a worker process holds the job of its device of that number."""
     return f"{worker}.{number}"
 

@@ -19,11 +19,11 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.http.state import open_database
 from tirgemm.service.jobs.data_lock import ProcessLock
+from tirgemm.service.jobs.heartbeat import Heartbeat
 from tirgemm.service.jobs.job_runner import JobRunner
 from tirgemm.service.jobs.lease import Lease
-from tirgemm.service.jobs.pulse import Pulse
 from tirgemm.service.jobs.worker import Worker
-from tirgemm.service.jobs.worker_names import died_here, lane_name, owner_name
+from tirgemm.service.jobs.worker_names import died_here, owner_name, slot_name
 from tirgemm.service.settings import Settings
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.records import KernelRecord
@@ -241,9 +241,9 @@ def test_a_job_whose_worker_died_here_is_taken_over_without_waiting_for_its_leas
 def test_only_dead_processes_of_this_machine_are_dead() -> None:
     me = owner_name()
     assert not died_here(me, me)
-    assert not died_here(lane_name(me, 1), me), "another device of this process holds it"
+    assert not died_here(slot_name(me, 1), me), "another device of this process holds it"
     assert died_here(owner_name(), me), "our own pid under another nonce is a process before us"
-    assert died_here(lane_name(owner_name(), 1), me)
+    assert died_here(slot_name(owner_name(), 1), me)
     assert not died_here(owner_name(pid=1), me)
     assert not died_here("another-host:999999999:0", me)
     assert died_here(owner_name(pid=4_194_304), me), "a pid above the kernel's limit"
@@ -427,7 +427,7 @@ def test_no_job_of_a_batch_is_given_more_than_the_limit_of_its_worker(
 def test_a_lease_outlives_its_length_while_it_is_held_and_tells_a_cancellation(queue: JobQueue) -> None:
     job_id = submit(queue)
     assert queue.claim("me:1:0", [CPU.key], 0.5)
-    with Lease(queue, job_id, "me:1:0", 0.5, Pulse()) as lease:
+    with Lease(queue, job_id, "me:1:0", 0.5, Heartbeat()) as lease:
         time.sleep(0.8)
         assert queue.claim("other:1:0", [CPU.key], 0.5) is None
         assert not lease.cancel.is_set()

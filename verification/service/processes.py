@@ -24,7 +24,7 @@ def command(name: str, *arguments: str) -> list[str]:
 
 
 @contextmanager
-def told_by(module: str, folder: Path) -> Iterator[dict[str, Any]]:
+def server_process(module: str, folder: Path) -> Iterator[dict[str, Any]]:
     """A server process on a data folder, run as ``python -m module folder``: what it tells as a line of JSON once it is
     ready. It ends when its stdin is closed."""
     arguments = [sys.executable, "-m", module, str(folder)]

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.command import run
 from tirgemm.errors import InvalidRequest
-from verification.service.processes import told_by
+from verification.service.processes import server_process
 from verification.service.proofs_file import ProofsFile
 
 CONFIG = Path(__file__).with_name("schemathesis.toml")
@@ -35,7 +35,7 @@ REQUEST_SECONDS = 20
 @contextmanager
 def server(folder: Path) -> Iterator[tuple[str, str]]:
     """A server process on a data folder: its address and an API key of the scope admin."""
-    with told_by("verification.service.fuzzed_server", folder) as told:
+    with server_process("verification.service.fuzzed_server", folder) as told:
         yield f"http://127.0.0.1:{told['port']}", told["key"]
 
 

@@ -20,7 +20,7 @@ from tirgemm.errors import LeaseLost
 from tirgemm.events import EventHandler
 from tirgemm.gemm import Gemm
 from tirgemm.service.commands.worker import HUNG
-from tirgemm.service.jobs.pulse import CancelEvent, Pulse
+from tirgemm.service.jobs.heartbeat import CancelEvent, Heartbeat
 from tirgemm.service.jobs.worker import Worker
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
@@ -68,7 +68,9 @@ def test_a_worker_that_hangs_loses_its_job_to_another_and_writes_nothing_more(
         engine.gate.set()
         engine.fallback_gate.set()
     job, _ = queue.submit(JobRequest(Gemm.parse(ODD), CPU))
-    hung = Worker(queue, store, stuck, lease_s=LEASE_SECONDS, name="hung:1:0", new_pulse=lambda: Pulse(0.3, hangs.set))
+    hung = Worker(
+        queue, store, stuck, lease_s=LEASE_SECONDS, name="hung:1:0", new_heartbeat=lambda: Heartbeat(0.3, hangs.set)
+    )
     other = Worker(queue, store, sound, lease_s=LEASE_SECONDS, name="other:1:0")
     threads = [threading.Thread(target=worker.run, daemon=True) for worker in (hung, other)]
     with caplog.at_level(logging.ERROR, logger="tirgemm.worker"):
@@ -88,27 +90,27 @@ def test_a_worker_that_hangs_loses_its_job_to_another_and_writes_nothing_more(
     assert [call for call in sound.calls if call[0] == "tune"] == [("tune", ODD)]
 
 
-def test_a_pulse_is_that_of_the_thread_which_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_is_that_of_the_thread_which_works(monkeypatch: pytest.MonkeyPatch) -> None:
     now, hangs = [0.0], list[float]()
-    monkeypatch.setattr("tirgemm.service.jobs.pulse.time", SimpleNamespace(monotonic=lambda: now[0]))
-    pulse = Pulse(5.0, lambda: hangs.append(now[0]))
-    cancel = CancelEvent(pulse)
+    monkeypatch.setattr("tirgemm.service.jobs.heartbeat.time", SimpleNamespace(monotonic=lambda: now[0]))
+    heartbeat = Heartbeat(5.0, lambda: hangs.append(now[0]))
+    cancel = CancelEvent(heartbeat)
     now[0] = 5.0
-    assert pulse.check()
+    assert heartbeat.check()
     other = threading.Thread(target=cancel.is_set)
     other.start()
     other.join()
     now[0] = 6.0
-    assert not pulse.check(), "another thread's looks are no sign of life"
-    assert not pulse.check()
+    assert not heartbeat.check(), "another thread's looks are no sign of life"
+    assert not heartbeat.check()
     assert hangs == [6.0], "a hang is told once"
     assert not cancel.wait(0)
-    assert pulse.check()
+    assert heartbeat.check()
     now[0] = 12.0
-    assert not pulse.check()
+    assert not heartbeat.check()
     assert hangs == [6.0, 12.0]
     assert not cancel.is_set()
-    assert pulse.check()
+    assert heartbeat.check()
 
 
 # A worker process whose engine never comes back from its first step.

@@ -206,7 +206,7 @@ class Search:
         """What is tried before anything is searched for and is not known yet: the best default, the offered configs
         that are valid here, what is fast in problems of the same sizes, and what is expected to be the best."""
         best, *others = [point_of(self.gate.spaces[config.family], config) for config in self._opening]
-        points = dict.fromkeys([best, *self._valid(self.offered), *self._proven, *others])
+        points = dict.fromkeys([best, *self._valid(self.offered), *self._fast_of_same_sizes, *others])
         return [point for point in points if point not in self.gate.known]
 
     def _valid(self, configs: Iterable[Config]) -> list[Point]:
@@ -227,7 +227,7 @@ class Search:
         return opening(self.families, self.gemm, self.device, self.regime, self.first_count)
 
     @cached_property
-    def _proven(self) -> list[Point]:
+    def _fast_of_same_sizes(self) -> list[Point]:
         """What is fast in problems of the same sizes, where more is tried than was offered."""
         return list(dict.fromkeys(self._valid(self._of_same_sizes())))[:SAME_SIZES] if self.first_count else []
 

@@ -11,7 +11,7 @@ from tirgemm.launch import TensorMap
 
 
 def load_map(plan: Plan, operand: Operand) -> TensorMap:
-    """The descriptor by which a block loads its part of a slab of A or B. What lies outside reads as zero."""
+    """The descriptor by which a block loads its part of a slab of A or B. What of it lies outside reads as zero."""
     tile = plan.loads.tile(operand)
     return _map(plan, operand, (tile.width, plan.loads.rows_loaded(operand)), tile.swizzle, plan.l2_promotion)
 

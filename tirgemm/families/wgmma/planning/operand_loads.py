@@ -56,10 +56,8 @@ class OperandLoads:
         rows of D nobody stores.
         """
         gemm, tile = self.orientation.gemm, self.tile(operand)
-        several = gemm.m_min > tile.rows_loaded - CORE_ROWS
-        if operand == "b" or several or not tile.k_major or tile.peers > 1 or self.copies:
-            return tile.rows_loaded
-        if isinstance(gemm.m, int):
+        always_full = isinstance(gemm.m, int) or gemm.m_min > tile.rows_loaded - CORE_ROWS
+        if operand == "b" or always_full or not tile.k_major or tile.peers > 1 or self.copies:
             return tile.rows_loaded
         return expr.minimum(tile.rows_loaded, expr.make("mul", expr.ceildiv(expr.M, CORE_ROWS), CORE_ROWS))
 

@@ -1,4 +1,4 @@
-"""The heartbeat of the thread that works: every look at whether to stop is a beat, and a long silence a hang."""
+"""``Heartbeat`` of a worker's thread, which detects a hang, and ``CancelEvent``, whose every check is a beat of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tirgemm.service.settings import HANG_SECONDS
 logger = logging.getLogger("tirgemm.worker")
 
 
-class Pulse:
+class Heartbeat:
     """When the working thread last got on. After ``limit_s`` seconds without a beat it hangs: ``check`` then logs where
     it stands and calls ``on_hang``, once a hang."""
 
@@ -50,16 +50,16 @@ class Pulse:
 
 
 class CancelEvent(threading.Event):
-    """An event that work looks at now and then to hear that it must stop: each look is a beat of ``pulse``."""
+    """An event that work looks at now and then to hear that it must stop: each look is a beat of ``heartbeat``."""
 
-    def __init__(self, pulse: Pulse) -> None:
+    def __init__(self, heartbeat: Heartbeat) -> None:
         super().__init__()
-        self._pulse = pulse
+        self._heartbeat = heartbeat
 
     def is_set(self) -> bool:
-        self._pulse.beat()
+        self._heartbeat.beat()
         return super().is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        self._pulse.beat()
+        self._heartbeat.beat()
         return super().wait(timeout)
