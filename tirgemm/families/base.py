@@ -141,6 +141,14 @@ class WithDerivedKnobs(Protocol):
 
 
 @runtime_checkable
+class WithKnobMeanings(Protocol):
+    """A family that says what its knobs are."""
+
+    knob_meanings: Mapping[str, str]
+    """By the name of a knob, in words for people: what it does, and what its values mean where those are words."""
+
+
+@runtime_checkable
 class WithTileWork(Protocol):
     """A family that says what its blocks do and how long that takes, of many configs at once."""
 

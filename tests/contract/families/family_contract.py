@@ -18,7 +18,15 @@ from tests.helpers.pace import REFERENCE_S, reference_work
 from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig
-from tirgemm.families.base import Family, Program, WithDerivedKnobs, WithOutputTile, WithSharedTile, rejected
+from tirgemm.families.base import (
+    Family,
+    Program,
+    WithDerivedKnobs,
+    WithKnobMeanings,
+    WithOutputTile,
+    WithSharedTile,
+    rejected,
+)
 from tirgemm.gemm import REGIMES, Gemm
 from tirgemm.launch import Launch, Pointer, Scalar, Size, TensorMap, scalar_args, tensor_args
 from tirgemm.tuning.build.binary import Binary
@@ -157,6 +165,12 @@ class FamilyContract:
                 assert rejected(self.family, gemm, config, self.device) is None, f"{gemm}: {config}"
 
     @pytest.mark.timing
+    def test_every_knob_has_a_meaning_and_every_meaning_a_knob(self) -> None:
+        if not isinstance(self.family, WithKnobMeanings):
+            pytest.skip("the family says nothing of its knobs")
+        knobs = {knob.name for text in self.gemms for knob in self.family.space(Gemm.parse(text), self.device).knobs}
+        assert knobs == set(self.family.knob_meanings)
+
     def test_default_is_pure_and_takes_little_time(self) -> None:
         for gemm in self.parsed():
             configs, taken, work, took = set(), [], [], math.inf

@@ -12,7 +12,7 @@ from tirgemm.device import Device
 from tirgemm.families.base import Program, Rule, SharedTile, require_valid
 from tirgemm.families.mma import heuristic
 from tirgemm.families.mma.rules import RULES
-from tirgemm.families.mma.space import space, tiling
+from tirgemm.families.mma.space import MEANINGS, space, tiling
 from tirgemm.families.summation import refused_rows
 from tirgemm.families.tensorcore.tiling import unsupported
 from tirgemm.gemm import Gemm
@@ -24,6 +24,7 @@ class Mma:
     """Implements the family protocol; see ``tirgemm.families.base``."""
 
     name = "mma"
+    knob_meanings = MEANINGS
 
     @property
     def rules(self) -> tuple[Rule, ...]:

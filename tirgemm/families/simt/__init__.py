@@ -14,7 +14,7 @@ from tirgemm.expr import evaluate
 from tirgemm.families.base import Program, Rule, SharedTile, require_rules
 from tirgemm.families.simt import heuristic
 from tirgemm.families.simt.rules import RULES
-from tirgemm.families.simt.space import ladder_space, space
+from tirgemm.families.simt.space import MEANINGS, ladder_space, space
 from tirgemm.families.simt.tiling import PIPELINES, blocks, tiling, transposes
 from tirgemm.families.summation import refused_rows
 from tirgemm.gemm import Gemm, Range
@@ -30,6 +30,7 @@ class Simt:
     """Implements the family protocol; see ``tirgemm.families.base``."""
 
     name = "simt"
+    knob_meanings = MEANINGS
 
     @property
     def rules(self) -> tuple[Rule, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tirgemm.config import Knob, Space, Value
 from tirgemm.families.common.alignment import access_width
+from tirgemm.families.common.knob_meanings import COMMON
 from tirgemm.families.common.parameters import tiles_reach
 from tirgemm.families.simt.tiling import GRIDS, LANE_ORDERS, PIPELINES, READS, transposes
 from tirgemm.gemm import Gemm, Range
@@ -13,18 +14,29 @@ _BLOCKS = (8, 16, 32, 64, 128, 256)
 _DEPTHS = (8, 16, 32)
 _THREAD_TILES = (1, 2, 4, 8, 16)
 
+MEANINGS: dict[str, str] = {
+    **{f"block_{axis}": COMMON[f"tile_{axis}"] for axis in "mnk"},
+    "thread_m": "rows of D that a thread computes",
+    "thread_n": "columns of D that a thread computes",
+    "lanes_n": "threads of a warp along n",
+    "piece": "the most neighbouring outputs of a thread along an axis; a larger thread tile is pieces strided over the "
+    "block",
+    "vector": "elements that one load of global memory takes",
+    "pad": "elements after each row of a tile that is turned on its way to shared memory, against bank conflicts",
+    "unroll": "steps of k that are written out",
+    "pipeline": "how copies overlap computation: not at all, through registers, by a second tile, or by cp.async with "
+    "so many tiles",
+    "raster": COMMON["raster"],
+    "resident": f"{COMMON['resident']}; 0 leaves them to the compiler",
+    "reads": "how a thread gets what it multiplies: from fragments in registers, else element by element",
+    "lane_order": "how the lanes of a warp lie over its outputs: in rows along n, or in Z order",
+    "grid": "blocks in one line, or as a plane with rows of `raster` columns",
+    "barriers": "barriers in a step of k where shared memory holds two tiles or more",
+}
+
 
 def space(gemm: Gemm) -> Space:
-    """Every knob with its choices, simplest first.
-
-    block_m, block_n, block_k: outputs of a block and its step in k. thread_m, thread_n: outputs of a thread.
-    lanes_n: threads of a warp along n. piece: the most neighbouring outputs of a thread along an axis; a larger thread
-    tile is pieces strided over the block (virtual threads). vector: elements of
-    one global load. pad: elements after each row of a tile that is turned on its way to shared memory. unroll: steps
-    of k written out. pipeline: how copies overlap computation. raster: blocks along n that are neighbours in time.
-    resident: blocks that an SM should hold, which bounds a thread's registers unless ptxas would spill for it; 0 leaves
-    them to the compiler. reads,
-    lane_order, grid: see ``tiling``. barriers: of a step of k where shared memory holds two tiles or more.
+    """Every knob with its choices, simplest first; MEANINGS says what each is.
 
     A config from before reads, lane_order, grid and barriers is the one with the first choice of each. Choices that
     only a rung of the ladder makes are not among these but in ``ladder_space``: no search need try them.

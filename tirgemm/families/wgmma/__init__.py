@@ -23,7 +23,7 @@ from tirgemm.families.wgmma.planning.copies import COPYING_THREADS, copies_of
 from tirgemm.families.wgmma.planning.plan import plan
 from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
 from tirgemm.families.wgmma.rules import RULES
-from tirgemm.families.wgmma.space import space
+from tirgemm.families.wgmma.space import MEANINGS, space
 from tirgemm.families.wgmma.work import estimates_us, tile_work
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 from tirgemm.layouts import Layout, TiledCopy
@@ -40,6 +40,7 @@ class Wgmma:
     """Implements the family protocol; see ``tirgemm.families.base``."""
 
     name = "wgmma"
+    knob_meanings = MEANINGS
 
     @property
     def rules(self) -> tuple[Rule, ...]:

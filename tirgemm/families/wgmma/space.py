@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tirgemm.config import Knob, Space, Value, up_to
 from tirgemm.device import Device
+from tirgemm.families.common.knob_meanings import COMMON
 from tirgemm.families.wgmma.planning.alignment import copy_bytes, loaded_by_tma, stored_by_tma
 from tirgemm.families.wgmma.planning.names import (
     CLUSTER,
@@ -34,20 +35,26 @@ GROUPS = (1, 4, 8, 16)
 # A part of a split with fewer steps of k than this is mostly prologue and epilogue.
 LEAST_STEPS = 4
 
+MEANINGS: dict[str, str] = {
+    **{name: COMMON[name] for name in ("tile_m", "tile_n", "tile_k", "stages", "split")},
+    "schedule": "the warpgroups that multiply share a tile (cooperative), or alternate on tiles of their own (pingpong)",
+    "resident": "blocks that share an SM",
+    "cluster_m": "thread blocks of a cluster along the rows, which share tiles of the right operand by multicast",
+    "cluster_n": "thread blocks of a cluster along the columns, which share tiles of the left operand by multicast",
+    "swap": "1: D is computed transposed, so that a tile's rows run along n and its columns along m",
+    "reduction": "who adds the parts of a split: a cluster in its shared memory, or a second kernel",
+    "load": "operands go to shared memory by TMA, after a pass that aligns their rows (repack), or by threads (copy)",
+    "epilogue": "D leaves by TMA, through shared memory by rows (staged), or from the registers (direct)",
+    "order": "tiles that are neighbours along the tiles' rows (m) or columns (n) run together",
+    "group": "how many tiles along that order run before the next ones across",
+    "l2_promotion": "bytes that an L2 miss of A or B fetches, as the driver counts them: 0 as asked, 2 128, 3 256",
+    "eviction": "L2 drops the larger operand's lines first (first), keeps the smaller one's longest (last), or both",
+}
+
 
 def space(gemm: Gemm, device: Device) -> Space:
-    """Every knob with its choices, simplest first; none that no config of this problem could use.
-
-    tile_m, tile_n, tile_k: outputs of a thread block and its step in k. stages: tiles of both operands in flight.
-    schedule: the consumer warpgroups share a tile (cooperative), or alternate on tiles of their own (pingpong).
-    resident: blocks that share an SM. cluster_m, cluster_n: thread blocks that share tiles of the right operand, of the
-    left one, by multicast. swap: tile rows run along n, columns along m. split: parts of k. reduction: the parts are
-    added in a cluster's shared memory, or by a second kernel. load: operands go to shared memory by TMA, after a pass
-    that aligns their rows (repack), or by threads (copy). epilogue: D leaves by TMA, through shared memory by rows
-    (staged), or from the registers. order, group: tiles that are neighbours along the tile's rows (m) or columns (n)
-    run together. l2_promotion: bytes that an L2 miss of A or B fetches (the driver's enumeration: 0 none, 2 128, 3
-    256). eviction: the larger operand's lines leave L2 first, the smaller one's last.
-    """
+    """Every knob with its choices, simplest first; none that no config of this problem could use. MEANINGS says what
+    each is."""
     wide, high = max(gemm.n, gemm.m_max), min(gemm.n, gemm.m_max)
     tiles_m, tiles_n = -(-gemm.m_max // TILES_M[0]), -(-gemm.n // TILES_M[0])
     most = gemm.batch * max(

@@ -14,7 +14,7 @@ from tirgemm.families.summation import refused_rows
 from tirgemm.families.tensorcore.tiling import unsupported
 from tirgemm.families.wmma import heuristic
 from tirgemm.families.wmma.rules import RULES
-from tirgemm.families.wmma.space import space, tiling
+from tirgemm.families.wmma.space import MEANINGS, space, tiling
 from tirgemm.gemm import Gemm
 
 __all__ = ["Wmma"]
@@ -24,6 +24,7 @@ class Wmma:
     """Implements the family protocol; see ``tirgemm.families.base``."""
 
     name = "wmma"
+    knob_meanings = MEANINGS
 
     @property
     def rules(self) -> tuple[Rule, ...]:

@@ -15,6 +15,20 @@ BLOCK_K = (256, 512, 1024)
 # Below this many floating-point operations waking a second thread may cost more than it saves.
 _SMALL_FLOPS = 2**28
 
+MEANINGS: dict[str, str] = {
+    "tile_m": "rows of a register tile",
+    "vectors": "vectors of a register tile's row",
+    "lanes": "fp32 elements of a vector",
+    "pack_a": "whether A is first copied into fp32 panels",
+    "pack_b": "whether B is first copied into fp32 panels",
+    "unroll": "steps of k that are written out",
+    "block_m": "rows of D of a task",
+    "block_n": "columns of D of a task",
+    "block_k": "how much of k a task takes at a time; 0 is all of it",
+    "order": "a panel of B is kept while the rows of A pass (rows), or the reverse (columns)",
+    "threads": "the most threads that work on a call; 0 is every thread of the launcher",
+}
+
 
 def has_avx512(device: Device) -> bool:
     return {"avx512f", "avx512vl"} <= set(device.features)
@@ -26,12 +40,7 @@ def registers(device: Device) -> int:
 
 
 def space(gemm: Gemm, device: Device) -> Space:
-    """``tile_m`` rows by ``vectors`` of ``lanes`` columns are one register tile; ``unroll`` steps of k are written out.
-
-    ``pack_a``, ``pack_b``: whether the operand is first copied into fp32 panels. A task takes ``block_m`` by
-    ``block_n`` elements of D, ``block_k`` of k at a time (0: all), with the ``order`` of panels within it: ``rows``
-    keeps a panel of B while the rows of A pass, ``columns`` the reverse. ``threads`` caps the launcher's (0: all).
-    """
+    """Every knob with its choices, simplest first; MEANINGS says what each is."""
     return Space(
         "x86",
         (
