@@ -12,6 +12,7 @@ from tirgemm.config import Config
 from tirgemm.errors import PageNotFound
 from tirgemm.gemm import Regime
 from tirgemm.service.views.distributions import RatioSpread, ratio_spread
+from tirgemm.service.views.kernel_timings import SAME_MEDIAN
 from tirgemm.service.views.queries import kernels_by_id
 from tirgemm.service.views.shape_filter import ShapeFilter
 from tirgemm.status import Role
@@ -21,8 +22,6 @@ from tirgemm.tuning_db.models import CandidateRow, KernelFigureRow, KernelRow, S
 
 # By what rows are sorted; with a minus in front the other way round, the largest or newest first.
 Order = Literal["stored", "us", "tflops", "default_ratio", "baseline_ratio", "work"]
-# By how much a median and the same one in a kernel's document may differ: digits.
-_SAME_MEDIAN = 1e-3
 SORTS: tuple[str, ...] = tuple(sign + order for order in get_args(Order) for sign in ("-", ""))
 
 
@@ -153,7 +152,7 @@ def _listed(record: KernelRecord, row: Row[Any], samples: Mapping[_Key, Row[Any]
     taken = samples.get((row.gemm_id, row.device_key, row.regime, record.config.digest))
 
     # Another kernel of the same config may have reported since.
-    if taken is None or row.us is None or abs(taken.median_us / row.us - 1) > _SAME_MEDIAN:
+    if taken is None or row.us is None or abs(taken.median_us / row.us - 1) > SAME_MEDIAN:
         ours, baselines = (), {}
     else:
         ours, baselines = taken.samples_us, taken.baselines
