@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tirgemm.artifact import Package, Trust, read
 from tirgemm.artifact.package import read_file, signing_key
 from tirgemm.errors import ArtifactError, InvalidRequest, StoreError
+from tirgemm.timings import Timings
 from tirgemm.tuning_db.data_folder import database_file, open_store
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ class Opened:
     where: str
     record: KernelRecord | None = None
     samples: tuple[SampleSet, ...] = ()
+
+    @property
+    def timings(self) -> Timings:
+        return self.package.manifest.timings
 
     @property
     def signature(self) -> str:
