@@ -51,7 +51,13 @@ def _rows(
     for number, gemm in enumerate(problems[1:], 2):
         sizes = {"m_min": gemm.m_min, "m_max": gemm.m_max, "n": gemm.n, "k": gemm.k}
         us = figure_row["us"] * (1 + number * 7919 % 9973 / 9973)
-        figures = {"seq": number, "gemm_id": number, "work": float(gemm.flops), "us": us, "tflops": gemm.flops / us / 1e6}
+        figures = {
+            "seq": number,
+            "gemm_id": number,
+            "work": float(gemm.flops),
+            "us": us,
+            "tflops": gemm.flops / us / 1e6,
+        }
         yield (
             gemm_row | sizes | {"text": str(gemm), "id": number},
             kernel_row | {"seq": number, "id": f"{number:016x}", "gemm_id": number},

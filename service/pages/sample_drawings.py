@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 from tirgemm.analysis.figures.svg import circle, number, path, rect, room, text
 
 # A ratio's bar: its middle is 1, each end a factor of 4.
-_HALF, _HIGH, _FACTOR = 60.0, 16.0, 4.0
+_HALF, _HIGH, _FACTOR = 40.0, 16.0, 4.0
 _WIDTH, _ROW, _MARGIN = 760.0, 26.0, 8.0
 _MOST_DOTS = 80
 

@@ -97,7 +97,7 @@ def verdict(timing: PairedTimes, a: str, b: str) -> Iterator[str]:
         return
     ratio, interval = timing.ratio, timing.ratio_interval
     if ratio is None:
-        yield "There are not two times to compare: `tirgemm compare --measure` takes them, where the device is."
+        yield "There are not two times to compare: tirgemm compare --measure takes them, where the device is."
         return
     spread = f" (95 %: {interval.low:.3f} to {interval.high:.3f})" if interval else ""
     words = f"{b} takes {ratio:.3f} times as long as {a}{spread}"
@@ -110,7 +110,7 @@ def verdict(timing: PairedTimes, a: str, b: str) -> Iterator[str]:
     if not timing.same_run:
         yield (
             "They are of different runs, at which the machine may have been in different states: "
-            "`tirgemm compare --measure` races both in one."
+            "tirgemm compare --measure races both in one."
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, select, tuple_
@@ -29,7 +29,7 @@ SORTS: tuple[str, ...] = tuple(sign + order for order in get_args(Order) for sig
 class TableFilter:
     """Which kernels are listed: those that have each of these that is given."""
 
-    shape: ShapeFilter = ShapeFilter()
+    shape: ShapeFilter = field(default_factory=ShapeFilter)
     dtype: str | None = None
     family: str | None = None
     device_keys: Sequence[str] | None = None

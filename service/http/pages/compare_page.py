@@ -113,9 +113,7 @@ class CompareCodeBody(BaseModel):
 
 
 @router.get("/compare", response_model=CompareBody, responses=HTML, dependencies=[ONLY_KNOWN])
-async def compare_page(
-    site: OwnSite, state: State, kernel: Chosen = None, regime: Regime | None = None
-) -> Response:
+async def compare_page(site: OwnSite, state: State, kernel: Chosen = None, regime: Regime | None = None) -> Response:
     """Kernels side by side: times, knobs, machine code."""
     document = await run_in_threadpool(_comparison, state, kernel or [], regime)
     return site.answer("compare.html", "Compare kernels", document)
@@ -172,9 +170,7 @@ def _records(state: ServiceState, ids: list[str]) -> list[KernelRecord]:
 
 def _comparison(state: ServiceState, ids: list[str], regime: Regime | None) -> CompareBody:
     if not ids:
-        return CompareBody(
-            regime=regime or "sustained", kernels=[], same_kernel=False, knobs=[], code=None, regimes={}
-        )
+        return CompareBody(regime=regime or "sustained", kernels=[], same_kernel=False, knobs=[], code=None, regimes={})
     records = _records(state, ids)
     asked = regime or records[0].regime
     kernels = compared(state.store, records)

@@ -12,7 +12,7 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.families import family_named
 from tirgemm.families.base import WithKnobMeanings
 from tirgemm.progress import role_name, role_words
-from tirgemm.service.http.documents import DeviceBody, KernelDocument
+from tirgemm.service.http.documents import DeviceBody, ExplanationDocument, KernelDocument
 from tirgemm.service.http.pages.kernel_table_page import RatioBody
 from tirgemm.service.views.code_lines import CodeText
 from tirgemm.service.views.get_snippets import Snippet
@@ -154,6 +154,14 @@ class KernelPageBody(BaseModel):
     elsewhere: list[OtherKernelBody]
     default_id: str | None
     may_change: bool
+
+
+class ExplanationPageBody(BaseModel):
+    """Why a kernel is as fast as it is; ``html`` is what the page shows of it."""
+
+    id: str
+    explanation: ExplanationDocument
+    html: str
 
 
 class CodeLineBody(BaseModel):

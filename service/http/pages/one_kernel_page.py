@@ -11,6 +11,7 @@ from tirgemm.progress import role_name
 from tirgemm.service.http.documents import KernelDocument
 from tirgemm.service.http.pages.forms import FormFields
 from tirgemm.service.http.pages.kernel_page_documents import (
+    ExplanationPageBody,
     KernelCodeBody,
     KernelPageBody,
     OtherKernelBody,
@@ -20,6 +21,7 @@ from tirgemm.service.http.pages.kernel_page_documents import (
     role_phrase,
 )
 from tirgemm.service.http.pages.site import HTML, OwnSite
+from tirgemm.service.http.routes.explain import stored_kernel
 from tirgemm.service.http.routes.kernels import delete_kernel, kernel_record, pin_kernel, unpin_kernel
 from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.artifact_file import Opened, open_kernel
@@ -71,6 +73,20 @@ def _document(state: ServiceState, kernel_id: str, url: str, may_change: bool) -
         default_id=next((each.id for each in defaults if each.device.key == record.device.key), None),
         may_change=may_change,
     )
+
+
+@router.get("/{kernel_id}/explain", response_model=ExplanationPageBody, responses=HTML)
+async def explanation_page(kernel_id: str, site: OwnSite, state: State) -> Response:
+    """Why a kernel is as fast as it is, as a page among the others."""
+    stored = await run_in_threadpool(stored_kernel, state, kernel_id)
+    explanation, page = await state.explainer.answer(stored)
+    document = ExplanationPageBody(id=kernel_id, explanation=explanation, html=_content(page))
+    return site.answer("kernel_explanation.html", f"Why the kernel of {stored.record.gemm} is so fast", document)
+
+
+def _content(page: str) -> str:
+    """What a page of the explanation shows beneath its heading."""
+    return page.partition("</h1>")[2].rpartition("</body>")[0]
 
 
 @router.get("/{kernel_id}/code", response_model=KernelCodeBody, responses=HTML)

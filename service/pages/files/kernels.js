@@ -15,7 +15,7 @@ function mark(chosen) {
     const lines = text.querySelectorAll(`[data-line="${chosen.dataset.line}"]`);
     for (const line of lines) line.classList.add("on");
     if (lines.length > 0 && !text.contains(chosen)) {
-      text.scrollTop = lines[0].offsetTop - text.offsetTop - text.clientHeight / 3;
+      text.scrollTop = lines[0].offsetTop - text.clientHeight / 3;
     }
   }
 }
@@ -28,10 +28,28 @@ document.querySelector(".code")?.addEventListener("click", (event) => {
 });
 
 // Whatever is wider than the window can be scrolled by keyboard too.
-document.body.addEventListener("htmx:afterSwap", (event) => {
-  for (const wide of event.target.querySelectorAll(".wide:not([tabindex])")) {
+function reachable() {
+  for (const wide of document.querySelectorAll("#report .wide:not([tabindex])")) {
     wide.tabIndex = 0;
     wide.setAttribute("role", "region");
     wide.setAttribute("aria-label", "table or picture");
   }
+}
+reachable();
+document.body.addEventListener("htmx:afterSwap", () => {
+  reachable();
+  tell("");
+});
+
+// What is wrong with a filter, or why a part of a page cannot be made.
+function tell(words, target = null) {
+  const place = document.getElementById("fault") ?? target;
+  if (place !== null) place.textContent = words;
+}
+document.body.addEventListener("htmx:responseError", (event) => {
+  const page = new DOMParser().parseFromString(event.detail.xhr.responseText, "text/html");
+  tell(page.querySelector("main p")?.textContent ?? "The service gave no answer.", event.detail.target);
+});
+document.body.addEventListener("htmx:sendError", (event) => {
+  tell("The service cannot be reached.", event.detail.target);
 });

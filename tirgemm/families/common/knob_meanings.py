@@ -7,7 +7,7 @@ COMMON: dict[str, str] = {
     "tile_n": "columns of D that a thread block computes at a time",
     "tile_k": "how much of k a thread block takes in one step",
     "stages": "tiles of both operands that shared memory holds at a time: the others are on their way meanwhile",
-    "resident": "blocks that an SM should hold, which bounds a thread's registers unless the compiler would spill for it",
+    "resident": "blocks that an SM should hold, which bounds a thread's registers unless it would spill for that",
     "split": "parts that k is cut into; they are computed side by side and added afterwards",
     "raster": "blocks along n that are neighbours in time, so that they share rows of A in L2",
 }

@@ -37,7 +37,7 @@ LEAST_STEPS = 4
 
 MEANINGS: dict[str, str] = {
     **{name: COMMON[name] for name in ("tile_m", "tile_n", "tile_k", "stages", "split")},
-    "schedule": "the warpgroups that multiply share a tile (cooperative), or alternate on tiles of their own (pingpong)",
+    "schedule": "warpgroups that multiply share a tile (cooperative), or alternate on tiles of their own (pingpong)",
     "resident": "blocks that share an SM",
     "cluster_m": "thread blocks of a cluster along the rows, which share tiles of the right operand by multicast",
     "cluster_n": "thread blocks of a cluster along the columns, which share tiles of the left operand by multicast",

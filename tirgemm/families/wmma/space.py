@@ -21,7 +21,11 @@ TILES_N = (16, 32, 64, 128, 256)
 TILES_K = (16, 32, 64)
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
-MEANINGS: dict[str, str] = {**COMMON, **WARPS, "pad": "elements after each row of a shared tile, against bank conflicts"}
+MEANINGS: dict[str, str] = {
+    **COMMON,
+    **WARPS,
+    "pad": "elements after each row of a shared tile, against bank conflicts",
+}
 
 
 def space(gemm: Gemm) -> Space:

@@ -44,9 +44,7 @@ def upgrade() -> None:
         sa.Column("default_ratio", Float(53), nullable=True),
         sa.Column("baseline", sa.String(64), nullable=True),
         sa.Column("baseline_ratio", Float(53), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["seq"], ["kernels.seq"], name="fk_kernel_figures_seq_kernels", ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["seq"], ["kernels.seq"], name="fk_kernel_figures_seq_kernels", ondelete="CASCADE"),
         sa.ForeignKeyConstraint(["gemm_id"], ["gemms.id"], name="fk_kernel_figures_gemm_id_gemms"),
     )
     rows = _rows(op.get_bind())
