@@ -140,7 +140,7 @@ async def compare_code_page(site: OwnSite, state: State, kernel: Ids) -> Respons
         letters=list(LETTERS[: len(records)]),
         figures=_rows([{"bytes of code and data": each.nbytes} | dict(each.figures) for each in figures]),
         units=_rows([{"all": each.instructions} | dict(each.units) if each.units else {} for each in figures]),
-        loop=_rows([dict(each.loop) for each in figures]),
+        loop=_rows([{**dict(each.loop)} for each in figures]),
         missing=missing,
         roofline=common_roofline(explanations),
     )

@@ -8,7 +8,7 @@ from fastapi.responses import PlainTextResponse, RedirectResponse
 
 from tirgemm.artifact import Trust
 from tirgemm.progress import role_name
-from tirgemm.service.http.documents import KernelDocument
+from tirgemm.service.http.documents import ExplanationDocument, KernelDocument
 from tirgemm.service.http.pages.forms import FormFields
 from tirgemm.service.http.pages.kernel_page_documents import (
     ExplanationPageBody,
@@ -80,7 +80,8 @@ async def explanation_page(kernel_id: str, site: OwnSite, state: State) -> Respo
     """Why a kernel is as fast as it is, as a page among the others."""
     stored = await run_in_threadpool(stored_kernel, state, kernel_id)
     explanation, page = await state.explainer.answer(stored)
-    document = ExplanationPageBody(id=kernel_id, explanation=explanation, html=_content(page))
+    read = ExplanationDocument.model_validate(explanation)
+    document = ExplanationPageBody(id=kernel_id, explanation=read, html=_content(page))
     return site.answer("kernel_explanation.html", f"Why the kernel of {stored.record.gemm} is so fast", document)
 
 
