@@ -215,6 +215,11 @@ class FamilyContract:
                         del missing[knob_name, choice]
         assert not missing, f"never valid: {sorted(missing, key=repr)}"
 
+    def test_every_knob_says_what_it_sets(self) -> None:
+        for gemm in self.parsed():
+            meanings = {knob.name: knob.meaning for knob in self.family.space(gemm, self.device).knobs}
+            assert all(meanings.values()), f"without a meaning: {[name for name, said in meanings.items() if not said]}"
+
     def test_rules_have_names_of_their_own_and_give_sentences(self) -> None:
         names = [rule.name for rule in self.family.rules]
         assert len(set(names)) == len(names)
