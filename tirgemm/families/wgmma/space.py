@@ -45,7 +45,7 @@ _MEANINGS = {
     "swap": "1: D is computed transposed, rows of a tile along n and its columns along m",
     "split": "parts of k",
     "reduction": "the parts of k are added in a cluster's shared memory (cluster), or by a second kernel (kernel)",
-    "load": "operands reach shared memory by TMA (tma), so after a pass that aligns their rows (repack), or by threads (copy)",
+    "load": "operands come by TMA (tma), by TMA after a pass that aligns their rows (repack), or by threads (copy)",
     "epilogue": "D leaves by TMA (tma), through shared memory by rows (staged), or from the registers (direct)",
     "order": "tiles that are neighbours along the tile's rows (m) or columns (n) run together",
     "group": "tiles along that order before the next ones across",
