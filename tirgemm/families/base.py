@@ -108,6 +108,18 @@ class SharedTile:
     period: int
 
 
+@dataclass(frozen=True, slots=True)
+class LoadWaits:
+    """What a block waits for, by the constants of its family's estimate: ``launch_us``, of all kernels of a call; and
+    ``load_us`` from a load of A and B to its bytes, of which ``ahead`` steps are under way at once, in ``steps`` of
+    k."""
+
+    launch_us: float
+    load_us: float
+    ahead: int
+    steps: int
+
+
 # What a family may say beside the contract. Who asks goes by the names of its knobs, or does without, where it says
 # nothing.
 
@@ -132,20 +144,21 @@ class WithSharedTile(Protocol):
 
 
 @runtime_checkable
+class WithLoadWaits(Protocol):
+    """A family whose estimate knows what a launch and a load take, for problems too small to fill a GPU."""
+
+    def load_waits(self, gemm: Gemm, config: Config, device: Device, regime: str) -> LoadWaits:
+        """What a block of ``config`` waits for in ``regime``."""
+        ...
+
+
+@runtime_checkable
 class WithDerivedKnobs(Protocol):
     """A family whose config says by other knobs what most say by ``thread_m``, ``thread_n`` or ``stages``."""
 
     def derived_knobs(self, config: Config) -> Mapping[str, Value]:
         """Knobs of the usual names for the cost model, in addition to the config's."""
         ...
-
-
-@runtime_checkable
-class WithKnobMeanings(Protocol):
-    """A family that says what its knobs are."""
-
-    knob_meanings: Mapping[str, str]
-    """By the name of a knob, in words for people: what it does, and what its values mean where those are words."""
 
 
 @runtime_checkable

@@ -7,10 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tirgemm.config import Config, Value
 from tirgemm.errors import InvalidRequest
 from tirgemm.families import family_named
-from tirgemm.families.base import WithKnobMeanings
 from tirgemm.progress import role_name, role_words
 from tirgemm.service.http.documents import DeviceBody, ExplanationDocument, KernelDocument
 from tirgemm.service.http.pages.kernel_table_page import RatioBody
@@ -217,15 +215,14 @@ class KernelCodeBody(BaseModel):
         return cls(id=record.id, gemm=str(record.gemm), texts=bodies)
 
 
-def knobs_of(config: Config) -> list[KnobBody]:
-    """Every knob of a config, with what its family says of it."""
+def knobs_of(record: KernelRecord) -> list[KnobBody]:
+    """Every knob of a kernel's config, with what its family says of it."""
     try:
-        family = family_named(config.family)
+        space = family_named(record.config.family).space(record.gemm, record.device)
+        meanings = {knob.name: knob.meaning for knob in space.knobs}
     except InvalidRequest:
-        family = None
-    meanings: Mapping[str, str] = family.knob_meanings if isinstance(family, WithKnobMeanings) else {}
-    knobs: tuple[tuple[str, Value], ...] = config.knobs
-    return [KnobBody(name=name, value=value, meaning=meanings.get(name)) for name, value in knobs]
+        meanings = {}
+    return [KnobBody(name=name, value=value, meaning=meanings.get(name) or None) for name, value in record.config.knobs]
 
 
 def role_phrase(record: KernelRecord) -> str:

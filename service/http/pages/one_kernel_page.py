@@ -63,7 +63,7 @@ def _document(state: ServiceState, kernel_id: str, url: str, may_change: bool) -
         answers=answer is not None and answer.id == record.id,
         flops=flops,
         times=[RegimeTimesBody.of(times, flops) for times in regime_times(record, samples)],
-        knobs=knobs_of(record.config),
+        knobs=knobs_of(record),
         environment=environment_of(record),
         snippets=[SnippetBody.of(each) for each in snippets(record, url, state.public_key)],
         signer=state.public_key,

@@ -19,7 +19,6 @@ from tests.service.support import CPU, Service
 from tirgemm.artifact import Signer
 from tirgemm.config import Config
 from tirgemm.families import family_named
-from tirgemm.families.base import WithKnobMeanings
 from tirgemm.gemm import Gemm
 from tirgemm.timings import MemberTiming
 from tirgemm.tuning_db.access.api_keys import KeyTable
@@ -82,10 +81,9 @@ def test_a_later_kernel_of_the_same_config_lends_no_samples(service: Service) ->
 def test_knobs_have_the_familys_meanings(service: Service) -> None:
     kernel = searched_kernel(service.store)
     knobs = {knob["name"]: knob for knob in document(service, f"/kernels/{kernel.id}")["knobs"]}
-    family = family_named("wgmma")
-    assert isinstance(family, WithKnobMeanings)
+    meanings = {knob.name: knob.meaning for knob in family_named("wgmma").space(kernel.gemm, kernel.device).knobs}
     told = (knobs["schedule"]["value"], knobs["schedule"]["meaning"])
-    assert told == ("pingpong", family.knob_meanings["schedule"])
+    assert told == ("pingpong", meanings["schedule"])
     assert knobs["unheard_of"]["meaning"] is None
     foreign = searched_kernel(service.store, config=Config("elsewhere", (("x", 1),)))
     assert "The family says nothing of it." in page(service, f"/kernels/{foreign.id}")

@@ -6,8 +6,7 @@ from functools import lru_cache
 
 from tirgemm.config import Config, Knob, Space, Value, up_to
 from tirgemm.families.common.alignment import store_width
-from tirgemm.families.common.knob_meanings import COMMON, WARPS
-from tirgemm.families.tensorcore.names import DIRECT, HALF, LINE, NONE, PADDED, PERMUTED, STAGED
+from tirgemm.families.tensorcore.names import DIRECT, HALF, LINE, MEANINGS, NONE, PADDED, PERMUTED, STAGED
 from tirgemm.families.tensorcore.rules import LEAST_STEPS
 from tirgemm.families.tensorcore.tiling import MMA_K, Tiling, loads, side
 from tirgemm.gemm import Gemm
@@ -17,18 +16,15 @@ TILES_M = (16, 32, 64, 128, 256)
 TILES_N = (16, 32, 64, 128, 256)
 TILES_K = (16, 32, 64)
 _SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
-
-MEANINGS: dict[str, str] = {
-    **COMMON,
-    **WARPS,
-    "shared": "rows of a shared tile one after the other (none), padded by 16 bytes, or with their runs permuted",
-    "copy": "neighbouring threads copy whole lines of 128 bytes of global memory (line), or halves of them (half)",
+_MEANINGS = MEANINGS | {
+    "shared": "rows of a shared tile follow one another (none), 16 bytes apart (padded), or with their runs permuted",
+    "copy": "neighbouring threads copy whole lines of 128 bytes (line), or halves of them (half)",
     "epilogue": "D leaves from the registers (direct), or through shared memory by rows (staged)",
 }
 
 
 def space(gemm: Gemm) -> Space:
-    """Every knob with its choices, simplest first; MEANINGS says what each is."""
+    """Every knob with its choices, simplest first."""
     steps = -(-gemm.k // MMA_K)
     tiles_n = up_to(gemm.n, TILES_N)
     splits = tuple(s for s in _SPLITS if s == 1 or (steps // s >= LEAST_STEPS and not gemm.invariant))
@@ -49,7 +45,7 @@ def space(gemm: Gemm) -> Space:
         ("split", splits),
         ("raster", tuple(r for r in (1, 2, 3, 4, 8, 16) if any(count % r == 0 for count in columns))),
     )
-    return Space("mma", tuple(Knob(name, choices) for name, choices in knobs))
+    return Space("mma", tuple(Knob(name, choices, _MEANINGS[name]) for name, choices in knobs))
 
 
 @lru_cache(maxsize=1024)

@@ -11,10 +11,10 @@ from tirgemm.config import Config, Space, Value
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig
 from tirgemm.expr import evaluate
-from tirgemm.families.base import Program, Rule, SharedTile, require_rules
+from tirgemm.families.base import LoadWaits, Program, Rule, SharedTile, require_rules
 from tirgemm.families.simt import heuristic
 from tirgemm.families.simt.rules import RULES
-from tirgemm.families.simt.space import MEANINGS, ladder_space, space
+from tirgemm.families.simt.space import ladder_space, space
 from tirgemm.families.simt.tiling import PIPELINES, blocks, tiling, transposes
 from tirgemm.families.summation import refused_rows
 from tirgemm.gemm import Gemm, Range
@@ -30,7 +30,6 @@ class Simt:
     """Implements the family protocol; see ``tirgemm.families.base``."""
 
     name = "simt"
-    knob_meanings = MEANINGS
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -61,6 +60,9 @@ class Simt:
 
     def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
         return heuristic.predict_us(gemm, config, device, regime)
+
+    def load_waits(self, gemm: Gemm, config: Config, device: Device, regime: str) -> LoadWaits:
+        return heuristic.load_waits(gemm, config, device, regime)
 
     def derived_knobs(self, config: Config) -> dict[str, Value]:
         return {"stages": PIPELINES[config["pipeline"]]}

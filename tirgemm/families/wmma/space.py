@@ -7,8 +7,7 @@ from functools import lru_cache
 
 from tirgemm.config import Config, Knob, Space, Value, up_to
 from tirgemm.families.common.alignment import store_width
-from tirgemm.families.common.knob_meanings import COMMON, WARPS
-from tirgemm.families.tensorcore.names import LINE, NONE, STAGED
+from tirgemm.families.tensorcore.names import LINE, MEANINGS, NONE, STAGED
 from tirgemm.families.tensorcore.rules import LEAST_STEPS
 from tirgemm.families.tensorcore.tiling import RUN, RUN_BYTES, Side, loads, side
 from tirgemm.families.wmma.tile import FRAGMENT, WmmaTiling
@@ -20,16 +19,11 @@ TILES_M = (16, 32, 64, 128, 256)
 TILES_N = (16, 32, 64, 128, 256)
 TILES_K = (16, 32, 64)
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-
-MEANINGS: dict[str, str] = {
-    **COMMON,
-    **WARPS,
-    "pad": "elements after each row of a shared tile, against bank conflicts",
-}
+_MEANINGS = MEANINGS | {"pad": "elements after each row of a shared tile"}
 
 
 def space(gemm: Gemm) -> Space:
-    """Every knob with its choices, simplest first; MEANINGS says what each is."""
+    """Every knob with its choices, simplest first."""
     steps, columns = -(-gemm.k // FRAGMENT), -(-gemm.n // TILES_N[0])
     knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
         ("tile_m", up_to(gemm.m_max, TILES_M)),
@@ -45,7 +39,7 @@ def space(gemm: Gemm) -> Space:
         ("split", tuple(s for s in _SPLITS if s == 1 or steps // s >= LEAST_STEPS)),
         ("raster", tuple(r for r in (1, 2, 4, 8, 16) if r <= columns)),
     )
-    return Space("wmma", tuple(Knob(name, choices) for name, choices in knobs))
+    return Space("wmma", tuple(Knob(name, choices, _MEANINGS[name]) for name, choices in knobs))
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,7 @@ from tirgemm.families.base import Program, Rule, require_valid
 from tirgemm.families.summation import refused_rows
 from tirgemm.families.x86 import heuristic
 from tirgemm.families.x86.rules import RULES
-from tirgemm.families.x86.space import MEANINGS, space
+from tirgemm.families.x86.space import space
 from tirgemm.gemm import MAX_SIZE, Gemm
 from tirgemm.workload import index_dtype
 
@@ -26,7 +26,6 @@ class X86:
     """fp16, bf16 or fp32 inputs, fp32 accumulation, on CPUs with AVX2, FMA and F16C."""
 
     name = "x86"
-    knob_meanings = MEANINGS
 
     def supports(self, gemm: Gemm, device: Device) -> str | None:
         if device.kind != "cpu":
