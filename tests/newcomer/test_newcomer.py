@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.computed_once import SHARED, computed_once
 from tests.newcomer.newcomer import FIRST_PAGES, Newcomer, clone
 from tests.newcomer.pages import blocks
 
@@ -119,7 +121,8 @@ def test_every_line_of_the_page_on_pytorch(tmp_path: Path) -> None:
 def read_page(page: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    checkout = clone(tmp_path / "checkout")
+    # For all pages: what they leave lies in their folders and homes.
+    checkout = computed_once("clone", lambda: clone(Path(os.environ[SHARED]) / "clone"))
     with (tmp_path / "transcript").open("w") as transcript:
         newcomer = Newcomer(False, checkout, home, transcript, path=(Path(sys.executable).parent,))
         newcomer.read(checkout / page, home)
