@@ -26,8 +26,8 @@ from tirgemm.tuning_db.queue.budget_shares import LIMIT
 logger = logging.getLogger("tirgemm.worker")
 
 POLL_SECONDS = 0.1
-# After so long without a job the engine is warmed for the first: a worker that soon ends needs nothing, and one that soon
-# has a job no more than that.
+# After so long without a job the engine is warmed for the first: a worker that soon ends needs none of it, and a job
+# that comes soon brings it with it.
 WARM_SECONDS = 15.0
 STORE_PAUSE_SECONDS = 1.0
 # Of a job, one after the other: then it is failed.
