@@ -112,9 +112,9 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # The longest first, and one after the other: of two workers, each of which begins with a half of all tests and then
-    # takes from the end of what the other has left, the second never meets a newcomer to wait for. In the environment
-    # with PyTorch, whose tests run beside these, last: by then the newcomer of this one has gone.
+    # The longest first, and one after the other: of the workers, each of which begins with a part of all tests and then
+    # takes from the end of what another has left, only the first meets newcomers, which wait for each other. In the
+    # environment with PyTorch, whose tests run beside these, last: by then those of this one have gone.
     has_torch = importlib.util.find_spec("torch") is not None
     items.sort(key=lambda item: (_NEWCOMERS in item.path.parents) is has_torch)
     if not has_torch:
