@@ -64,11 +64,11 @@ class Newcomer:
 
     def environment(self) -> dict[str, str]:
         """What a fresh login has: nothing of the caller's but where programs and packages come from, and, in the tests,
-        what makes libraries frugal."""
+        what makes libraries and compilers frugal."""
         kept = {
             name: value
             for name, value in os.environ.items()
-            if name.startswith("PIP_") or name.endswith("_PROXY") or name in FRUGAL
+            if name.startswith("PIP_") or name.endswith("_PROXY") or name in (*FRUGAL, "CXXFLAGS")
         }
         path = os.pathsep.join([*(str(folder) for folder in self.path), _system_path()])
         temporary = self.home / "tmp"  # where the device locks lie, which a page removes
