@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from tirgemm.families.base import Program
 from tirgemm.families.common.aligned_copy import AlignedCopy
+from tirgemm.families.common.ring_buffer import RingBuffer
 from tirgemm.families.common.tracing import quick_tracing
 from tirgemm.families.wgmma.device.arguments import Arguments
 from tirgemm.families.wgmma.planning.launch import REDUCE_SYMBOL, SYMBOL, launch
@@ -24,14 +26,14 @@ if TYPE_CHECKING:
 _PASS_CONFIG: tuple[tuple[str, object], ...] = (("tirx.disable_cse_tir", True),)
 
 
-def program(plan: Plan) -> Program:
-    """The module of ``plan`` and the launch that runs it."""
+def program(plan: Plan, ring: RingBuffer | None = None) -> Program:
+    """The module of ``plan`` and the launch that runs it; with a ``ring``, what multiplies records time stamps there."""
     from tvm import IRModule
 
     from tirgemm.families.wgmma.device.kernel import gemm_kernel
     from tirgemm.families.wgmma.device.reduce import reduce_kernel
 
-    gemm, params = traced(partial(gemm_kernel, plan), partial(_declared, plan, Arguments.declare_gemm))
+    gemm, params = traced(partial(gemm_kernel, plan), partial(_declared, plan, Arguments.declare_gemm, ring))
     functions = {SYMBOL: gemm}
     reduce_params: tuple[Param, ...] = ()
     if plan.cluster.writes_partials:
@@ -42,6 +44,8 @@ def program(plan: Plan) -> Program:
     if items:
         functions[REPACK_SYMBOL], repack_params = copying(plan.gemm, items, plan.units)
     made = launch(plan, params, reduce_params, repack_params)
+    if ring is not None:
+        made = replace(made, tensors=(*made.tensors, ring.tensor))
     return Program(IRModule(functions), made, "tirx", _PASS_CONFIG)
 
 
@@ -67,7 +71,7 @@ def traced(
     return function, tuple(declared[-1].params)
 
 
-def _declared(plan: Plan, declare: Callable[[Arguments], None]) -> Arguments:
-    arguments = Arguments(plan)
+def _declared(plan: Plan, declare: Callable[[Arguments], None], ring: RingBuffer | None = None) -> Arguments:
+    arguments = Arguments(plan, ring)
     declare(arguments)
     return arguments
