@@ -11,9 +11,11 @@ from tirgemm.analysis.banks.conflict_proof import find_swizzle, smallest_pad, un
 from tirgemm.analysis.explanation import Explanation
 from tirgemm.analysis.figures.charts import roofline_picture, waves_picture
 from tirgemm.analysis.figures.shared_memory import bank_picture, copy_picture, tile_picture
+from tirgemm.analysis.figures.timeline import timeline_svg
 from tirgemm.analysis.memory_traffic import AccessReport
 from tirgemm.analysis.shared_tile import requests, shared_tile
 from tirgemm.analysis.simulate.counting import Kind
+from tirgemm.analysis.timeline.recording import Recording
 from tirgemm.analysis.tma_box import box_picture
 from tirgemm.errors import InvalidRequest
 from tirgemm.layouts import Layout
@@ -37,6 +39,15 @@ class Drawing:
 def drawings(explanation: Explanation) -> tuple[Drawing, ...]:
     """Roofline, waves, banks, the shared tile and its copy, as far as the kernel has them."""
     return (*_roofline(explanation), *_waves(explanation), *_banks(explanation), *_tile(explanation))
+
+
+def timeline_drawing(recording: Recording) -> Drawing:
+    """The timeline of a kernel, as it was recorded."""
+    words = (
+        "What each warpgroup of some blocks does when; below, one tile. A span of multiplying lasts from the issue of "
+        "a step's wgmmas until those of the step before are done; a load by TMA is its issue alone."
+    )
+    return Drawing("Timeline", words, timeline_svg(recording, styled=True))
 
 
 def _roofline(explanation: Explanation) -> Iterator[Drawing]:

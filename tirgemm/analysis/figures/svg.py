@@ -20,7 +20,7 @@ _DARK = (
     "--tg-ink:#e6edf3;--tg-soft:#9aa4af;--tg-line:#3d444d;"
     "--tg-bad:#ff7b72;--tg-good:#58a6ff;--tg-fill:30%;--tg-edge:62%"
 )
-_STYLE = (
+STYLE = (
     f".tg{{{_LIGHT}}}@media(prefers-color-scheme:dark){{.tg{{{_DARK}}}}}"
     ".tg text{font:11px system-ui,sans-serif;fill:var(--tg-ink)}.tg .s{fill:var(--tg-soft)}.tg "
     ".t{font-weight:600;font-size:13px}"
@@ -72,11 +72,13 @@ def circle(x: float, y: float, radius: float, kind: str, tip: str = "") -> str:
     )
 
 
-def picture(width: float, height: float, title: str, shapes: Iterable[str]) -> str:
-    """The SVG of some shapes; ``title`` is its heading and what a screen reader says."""
+def picture(width: float, height: float, title: str, shapes: Iterable[str], *, styled: bool = True) -> str:
+    """The SVG of some shapes; ``title`` is its heading and what a screen reader says. Without ``styled`` the page has
+    the rules of ``STYLE`` in a style sheet of its own."""
     size = f'viewBox="0 0 {number(width)} {number(height)}" width="{number(width)}" height="{number(height)}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" class="tg" role="img" aria-label={quoteattr(title)} {size}>'
-    return f"{head}<style>{_STYLE}</style>{text(8, 18, title, 't')}{''.join(shapes)}</svg>"
+    style = f"<style>{STYLE}</style>" if styled else ""
+    return f"{head}{style}{text(8, 18, title, 't')}{''.join(shapes)}</svg>"
 
 
 def room(words: Iterable[str]) -> float:

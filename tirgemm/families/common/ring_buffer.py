@@ -17,8 +17,8 @@ TIMELINE = "timeline"
 """The name of the tensor, the last of the launch's, that holds the tracks."""
 TILE = "tile"
 SPAN_WORDS = 4
-# Words of a header: how many spans were recorded, and the SM's number; then, as the warpgroup begins and as it ends, the
-# SM's clock and the GPU's global timer in ns, two words each, the low one first.
+# Words of a header: how many spans were recorded, and the SM's number; then, as the warpgroup begins and as it ends,
+# the SM's clock and the GPU's global timer in ns, two words each, the low one first.
 RECORDED, SM, BEGUN, ENDED = 0, 1, 2, 6
 HEADER_WORDS = 12
 _MOST_WORDS = 2**29

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tirgemm.families.base import Program
+from tirgemm.families.base import Program, TimedProgram
 from tirgemm.families.common.aligned_copy import AlignedCopy
 from tirgemm.families.common.ring_buffer import RingBuffer
 from tirgemm.families.common.tracing import quick_tracing
@@ -16,6 +16,7 @@ from tirgemm.families.wgmma.planning.launch import REDUCE_SYMBOL, SYMBOL, launch
 from tirgemm.families.wgmma.planning.names import REPACK
 from tirgemm.families.wgmma.planning.plan import Plan
 from tirgemm.families.wgmma.planning.repacking import REPACK_SYMBOL, copies
+from tirgemm.families.wgmma.planning.timeline import ring_buffer
 from tirgemm.gemm import Gemm
 from tirgemm.launch import Param
 
@@ -27,7 +28,7 @@ _PASS_CONFIG: tuple[tuple[str, object], ...] = (("tirx.disable_cse_tir", True),)
 
 
 def program(plan: Plan, ring: RingBuffer | None = None) -> Program:
-    """The module of ``plan`` and the launch that runs it; with a ``ring``, what multiplies records time stamps there."""
+    """The module of ``plan`` and the launch that runs it; with a ``ring``, what multiplies records its times there."""
     from tvm import IRModule
 
     from tirgemm.families.wgmma.device.kernel import gemm_kernel
@@ -47,6 +48,12 @@ def program(plan: Plan, ring: RingBuffer | None = None) -> Program:
     if ring is not None:
         made = replace(made, tensors=(*made.tensors, ring.tensor))
     return Program(IRModule(functions), made, "tirx", _PASS_CONFIG)
+
+
+def timed_program(plan: Plan, slots: int) -> TimedProgram:
+    """The program of ``plan`` whose warpgroups record time stamps, the last ``slots`` spans each."""
+    ring = ring_buffer(plan, slots)
+    return TimedProgram(program(plan, ring), SYMBOL, ring, plan.grid.blocks)
 
 
 def copying(gemm: Gemm, items: tuple[AlignedCopy, ...], units: int) -> tuple[PrimFunc, tuple[Param, ...]]:

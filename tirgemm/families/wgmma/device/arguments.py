@@ -21,8 +21,8 @@ _FACTORS: tuple[Operand, ...] = ("a", "b")
 
 
 class Arguments:
-    """Declares parameters in the PrimFunc that is open. ``memory`` and ``maps`` hold them by name; with a ``ring``, what
-    multiplies also takes the ring buffers of its time stamps."""
+    """Declares parameters in the PrimFunc that is open. ``memory`` and ``maps`` hold them by name; with a ``ring``,
+    what multiplies also takes the ring buffers of its time stamps."""
 
     def __init__(self, plan: Plan, ring: RingBuffer | None = None) -> None:
         from tvm.tirx.script import builder

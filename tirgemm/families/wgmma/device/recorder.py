@@ -1,10 +1,11 @@
 # mypy: ignore-errors
+# ruff: noqa: N812
 # The methods write TIR where they are called.
 """Recorder of time stamps: what a warpgroup does, as spans in its ring buffer; without a ring buffer, no code at all.
 
 A span begins where the one before it ended. One thread of the warpgroup reads the clock and writes. Nothing is recorded
-between a stage's first wgmma and the wait behind its last, where ptxas would run the wgmmas one by one. Source: PTX ISA,
-"Special Registers".
+between a stage's first wgmma and the wait behind its last: there ptxas would run the wgmmas one by one. Source: PTX
+ISA, "Special Registers".
 """
 
 from __future__ import annotations

@@ -6,19 +6,11 @@ from tirgemm.expr import evaluate
 from tirgemm.families.common.ring_buffer import TILE, RingBuffer
 from tirgemm.families.wgmma.planning.plan import Plan
 
-# A tile; waits for a stage, and in ping-pong for the turn to multiply; the load of a stage; the wgmmas of a stage, until
-# those of the stage before are done; the end of the last ones; of a split in a cluster the exchange of sums, and their
+# Waits for a stage, and in ping-pong for the turn to multiply; the load of a stage; the wgmmas of a stage, until those
+# of the stage before are done; the end of the last ones; of a split in a cluster the exchange of sums, and their
 # addition; the epilogue.
-WAIT, TURN, LOAD, MULTIPLY, DRAIN, EXCHANGE, ADD, STORE = (
-    "wait",
-    "turn",
-    "load",
-    "multiply",
-    "drain",
-    "exchange",
-    "add",
-    "store",
-)
+WAIT, TURN, LOAD, MULTIPLY = "wait", "turn", "load", "multiply"
+DRAIN, EXCHANGE, ADD, STORE = "drain", "exchange", "add", "store"
 KINDS = (TILE, WAIT, TURN, LOAD, MULTIPLY, DRAIN, EXCHANGE, ADD, STORE)
 
 

@@ -1,0 +1,90 @@
+"""Tracks out of ring buffers of time stamps, and what the stamps of all of them say about the clocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tirgemm.analysis.timeline.recording import RecordedSpan, TimeStamp, Track
+from tirgemm.errors import InvalidRequest
+from tirgemm.families.common.ring_buffer import BEGUN, ENDED, HEADER_WORDS, RECORDED, SM, SPAN_WORDS, RingBuffer
+
+UNWRITTEN = 0xFFFFFFFF
+"""What every word must be when the kernel starts: a track that still has it as its count was never ended."""
+_CLOCK_PERIOD = 2**32
+
+
+def tracks_of(words: Any, ring: RingBuffer, blocks: int) -> tuple[Track, ...]:
+    """The tracks of the first ``blocks`` blocks in ``words``, uint32 of the ring buffer's tensor.
+
+    Raises InvalidRequest where a warpgroup has not ended its track, or took so long that the low words of its clock say
+    nothing.
+    """
+    by_track = np.asarray(words, np.uint32)[: blocks * len(ring.roles) * ring.track_words]
+    by_track = by_track.reshape(blocks * len(ring.roles), ring.track_words)
+    return tuple(_track(row, ring, *divmod(number, len(ring.roles))) for number, row in enumerate(by_track))
+
+
+def _track(row: Any, ring: RingBuffer, block: int, warpgroup: int) -> Track:
+    role, recorded = ring.roles[warpgroup], int(row[RECORDED])
+    if recorded == UNWRITTEN:
+        raise InvalidRequest(f"{role} of block {block} did not end its timeline: the kernel did not run to its end")
+    begun, ended = _stamp(row, BEGUN), _stamp(row, ENDED)
+    if not 0 <= ended.cycles - begun.cycles < _CLOCK_PERIOD:
+        raise InvalidRequest(
+            f"{role} of block {block} ran {ended.cycles - begun.cycles} cycles; time stamps tell apart "
+            f"{_CLOCK_PERIOD}: record a smaller problem"
+        )
+    kept = min(recorded, ring.slots)
+    # The oldest that is kept lies where the next one would go.
+    order = (np.arange(recorded - kept, recorded) % ring.slots).astype(np.intp)
+    spans = row[HEADER_WORDS:].reshape(ring.slots, SPAN_WORDS)[order].astype(np.int64)
+    times = (spans[:, :2] - begun.cycles) % _CLOCK_PERIOD
+    return Track(
+        block,
+        warpgroup,
+        role,
+        int(row[SM]),
+        recorded,
+        begun,
+        ended,
+        tuple(
+            RecordedSpan(_kind(ring, int(kind)), int(number), int(start), int(end))
+            for (start, end), (kind, number) in zip(times.tolist(), spans[:, 2:].tolist(), strict=True)
+        ),
+    )
+
+
+def _kind(ring: RingBuffer, number: int) -> str:
+    if number >= len(ring.kinds):
+        raise InvalidRequest(f"a span is of kind {number}; the kernel has {len(ring.kinds)} kinds")
+    return ring.kinds[number]
+
+
+def _stamp(row: Any, at: int) -> TimeStamp:
+    cycles, ns = (int(row[at + i]) | int(row[at + i + 1]) << 32 for i in (0, 2))
+    return TimeStamp(cycles, ns)
+
+
+def cycles_per_us(tracks: Sequence[Track]) -> float:
+    """The SMs' clock over the time that ``tracks`` took, by the global timer; 0 where that did not move.
+
+    The timer moves in steps, which are long beside a short kernel: over all tracks their errors cancel.
+    """
+    ns = sum(track.ended.ns - track.begun.ns for track in tracks)
+    cycles = sum(track.ended.cycles - track.begun.cycles for track in tracks)
+    return 1e3 * cycles / ns if ns > 0 else 0.0
+
+
+def timer_step_ns(tracks: Sequence[Track]) -> int:
+    """The step of the global timer as far as the stamps show it: what divides every distance between them."""
+    stamps = sorted({stamp.ns for track in tracks for stamp in (track.begun, track.ended)})
+    return math.gcd(*(stamp - stamps[0] for stamp in stamps))
+
+
+def spread(blocks: int, count: int) -> tuple[int, ...]:
+    """The numbers of at most ``count`` of ``blocks`` blocks, evenly spread, the first among them."""
+    return tuple(sorted({number * blocks // min(count, blocks) for number in range(min(count, blocks))}))
