@@ -34,7 +34,8 @@ SLOTS = 4096
 """Spans that a warpgroup keeps; a tile of k = 4096 takes some 130."""
 BLOCKS = 8
 """Blocks that a recording keeps, of all that are launched."""
-_WARM_CALLS = 3
+# Before the one that is recorded, and the one whose clocks it is compared with: of each the last counts.
+_CALLS = 4
 _SEED = 1
 _WORD_BYTES = 4
 
@@ -65,16 +66,25 @@ def timed_kernel(gemm: Gemm, config: Config, device: Device, slots: int = SLOTS)
 
 
 def recorded(
-    kernel: TimedKernel, m: int, words: Any, source: Source, environment: Mapping[str, Any], blocks: int = BLOCKS
+    kernel: TimedKernel,
+    m: int,
+    words: Any,
+    source: Source,
+    environment: Mapping[str, Any],
+    *,
+    blocks: int = BLOCKS,
+    earlier: Any = None,
 ) -> Recording:
     """The recording of one call at ``m``, after which ``words`` (uint32) are in the ring buffers.
 
-    ``environment`` as results files have it; ``blocks``: how many are kept, evenly spread. Raises MeasurementFailed
+    ``environment`` as results files have it; ``blocks``: how many are kept, evenly spread; ``earlier``: of a device the
+    words of a call some time before, from which on its clocks are compared. Raises MeasurementFailed
     where the words are nothing that a kernel can have recorded, InvalidRequest where it did not end or ran too long.
     """
     ring, measured = kernel.timed.ring, source == "device"
     launched = evaluate(kernel.timed.blocks, m)
     tracks = tracks_of(words, ring, launched)
+    rate = cycles_per_us(tracks_of(earlier, ring, launched), tracks) if measured else 0.0
     kept = spread(launched, blocks)
     recording = Recording(
         source=source,
@@ -89,7 +99,7 @@ def recorded(
         kinds=ring.kinds,
         slots=ring.slots,
         launched=launched,
-        cycles_per_us=cycles_per_us(tracks) if measured else 0.0,
+        cycles_per_us=rate,
         timer_step_ns=timer_step_ns(tracks) if measured else 0,
         tracks=tuple(track for track in tracks if track.block in kept),
     )
@@ -99,10 +109,11 @@ def recorded(
     return recording
 
 
-def loaded(kernel: TimedKernel, device: Device) -> Callable[..., None]:
-    """The call of the kernel: tensors in the launch's order, the ring buffers as float32 behind d, then the scalars."""
-    described = {"gemm": kernel.gemm.to_json(), "device": device.to_json(), "launch": kernel.binary.launch.to_json()}
-    return native.load([kernel.binary.data], [json.dumps(described)]).call
+def loaded(gemm: Gemm, binary: Binary, device: Device) -> Callable[..., None]:
+    """The call of a kernel with time stamps: tensors in the launch's order, the ring buffers as float32 behind d, then
+    the scalars."""
+    described = {"gemm": gemm.to_json(), "device": device.to_json(), "launch": binary.launch.to_json()}
+    return native.load([binary.data], [json.dumps(described)]).call
 
 
 def record(
@@ -133,7 +144,7 @@ def record(
 
     with DeviceLock(device.lock_key, lock_dir):
         gpu = Gpu(device)
-        backend, function = CudaBackend(gpu), loaded(kernel, device)
+        backend, function = CudaBackend(gpu), loaded(kernel.gemm, kernel.binary, device)
         ring = Memory(_WORD_BYTES * kernel.timed.ring.words)
         view = View(ring.address, "f32", (kernel.timed.ring.words,), (1,), CUDA, gpu.ordinal)
         tensors = len(kernel.binary.launch.tensors) - 1
@@ -148,10 +159,10 @@ def record(
             raise MeasurementFailed(f"{kernel.config} for {kernel.gemm} is wrong with time stamps: {report.tests}")
         m = m or kernel.gemm.m_max
         case = backend.prepare(GemmTest(kernel.gemm, m, "normal", _SEED))
-        for _ in range(_WARM_CALLS):
-            backend.run(case, call)
-        words = np.full(kernel.timed.ring.words, UNWRITTEN, np.uint32)
-        gpu.to_device(ring.address, words)
-        backend.run(case, call)
-        gpu.to_host(ring.address, words)
-    return recorded(kernel, m, words, "device", environment, blocks)
+        words = np.full((2, kernel.timed.ring.words), UNWRITTEN, np.uint32)
+        for taken in words:
+            gpu.to_device(ring.address, taken)
+            for _ in range(_CALLS):
+                backend.run(case, call)
+            gpu.to_host(ring.address, taken)
+    return recorded(kernel, m, words[1], "device", environment, blocks=blocks, earlier=words[0])

@@ -46,5 +46,5 @@ def emulated_timelines(
             outputs = run.outputs(call, seed)
             d = decode(outputs["d"], plan.gemm.out)
             words = outputs[TIMELINE].view(np.uint32)
-            recording = recorded(kernel, call.m, words, "emulator", _ENVIRONMENT, blocks)
+            recording = recorded(kernel, call.m, words, "emulator", _ENVIRONMENT, blocks=blocks)
             yield (d if d.ndim == 3 else d[None]), recording

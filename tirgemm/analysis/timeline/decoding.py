@@ -69,13 +69,15 @@ def _stamp(row: Any, at: int) -> TimeStamp:
     return TimeStamp(cycles, ns)
 
 
-def cycles_per_us(tracks: Sequence[Track]) -> float:
-    """The SMs' clock over the time that ``tracks`` took, by the global timer; 0 where that did not move.
+def cycles_per_us(earlier: Sequence[Track], later: Sequence[Track]) -> float:
+    """The SMs' clock by the global timer, from one call to another: over SMs that ran blocks of both; 0 where none did.
 
-    The timer moves in steps, which are long beside a short kernel: over all tracks their errors cancel.
+    Within one short call a step of the timer would be an error of some per cent.
     """
-    ns = sum(track.ended.ns - track.begun.ns for track in tracks)
-    cycles = sum(track.ended.cycles - track.begun.cycles for track in tracks)
+    first, last = ({track.sm: track.begun for track in tracks} for tracks in (earlier, later))
+    both = [(first[sm], last[sm]) for sm in first.keys() & last.keys()]
+    ns = sum(after.ns - before.ns for before, after in both)
+    cycles = sum(after.cycles - before.cycles for before, after in both)
     return 1e3 * cycles / ns if ns > 0 else 0.0
 
 

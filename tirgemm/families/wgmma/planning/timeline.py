@@ -5,6 +5,7 @@ from __future__ import annotations
 from tirgemm.expr import evaluate
 from tirgemm.families.common.ring_buffer import TILE, RingBuffer
 from tirgemm.families.wgmma.planning.plan import Plan
+from tirgemm.gemm import Range
 
 # Waits for a stage, and in ping-pong for the turn to multiply; the load of a stage; the wgmmas of a stage, until those
 # of the stage before are done; the end of the last ones; of a split in a cluster the exchange of sums, and their
@@ -17,7 +18,9 @@ KINDS = (TILE, WAIT, TURN, LOAD, MULTIPLY, DRAIN, EXCHANGE, ADD, STORE)
 def ring_buffer(plan: Plan, slots: int) -> RingBuffer:
     """The ring buffers of every warpgroup of ``plan``, for the most blocks that any m launches. Raises
     InvalidRequest."""
-    # Where m is a range, fewer rows can make more blocks of a wave, never more than find a place at once.
-    blocks = max(evaluate(plan.grid.blocks, plan.gemm.m_max), plan.grid.slots)
+    blocks = evaluate(plan.grid.blocks, plan.gemm.m_max)
+    if isinstance(plan.gemm.m, Range):
+        # Fewer rows can make a wave of more blocks, never of more than find a place at once.
+        blocks = max(blocks, plan.grid.slots)
     roles = ("producer", *(f"consumer {number}" for number in range(plan.warpgroups.consumers)))
     return RingBuffer(blocks, roles, KINDS, slots)
