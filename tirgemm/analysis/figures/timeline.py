@@ -38,7 +38,7 @@ def timeline_svg(recording: Recording, *, styled: bool = False) -> str:
     shown = recording.blocks[:_MOST_BLOCKS]
     words = f"{recording.launched} blocks, of which {len(shown)} are shown"
     if recording.measured:
-        shapes = [text(_MARGIN, _TOP + 6, f"{words}; {recording.length:,.1f} us in all", "s")]
+        shapes = [text(_MARGIN, _TOP + 6, f"{words}; {recording.length:,.2f} us in all", "s")]
     else:
         warning = "emulated on a CPU: lengths are steps of the emulator, and say nothing of the speed of any GPU"
         shapes = [text(_MARGIN, _TOP + 6, f"{words}; {warning}", "r")]
