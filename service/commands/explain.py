@@ -61,7 +61,7 @@ def explain(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Record on the GPU what every warpgroup does when, into FILE (NAME.json.gz); draw it (NAME.svg) and "
+            help="Record on the GPU what every warpgroup does when, into FILE (NAME.json.gz); draw it (NAME.html) and "
             "export it for Perfetto (NAME.trace.json). Without GEMM and --kernel: draw and export what FILE has.",
         ),
     ] = None,
@@ -191,7 +191,7 @@ def _show_timeline(files: TimelineFiles, *, as_json: bool) -> None:
 def _tell_timeline(files: TimelineFiles, recording: Recording) -> None:
     taken = "measured" if recording.measured else "emulated, nothing was measured"
     console.out.print(
-        f"timeline of {recording.gemm} ({taken}): {files.recording}, drawn: {files.drawing}, for Perfetto: "
+        f"timeline of {recording.gemm} ({taken}): {files.recording}, drawn: {files.page}, for Perfetto: "
         f"{files.trace}",
         soft_wrap=True,
         markup=False,
@@ -231,6 +231,7 @@ def _config(wanted: Wanted, family: str | None, knobs: str, places: Places, base
     from tirgemm.analysis.roofline import Measurements
     from tirgemm.service.explain.gather import Report, recorded_time
     from tirgemm.service.explain.rates import of_results, of_store
+    from tirgemm.tuning.conflict_fixes import conflict_fixes
     from tirgemm.tuning.explain import chosen, explain
 
     gemm, device, regime = wanted.gemm, wanted.device, wanted.regime
@@ -245,7 +246,8 @@ def _config(wanted: Wanted, family: str | None, knobs: str, places: Places, base
     if places.measured is not None:
         rates |= of_results(places.measured, device, regime)
     measured = Measurements(time, rates)
-    return Report(explain(gemm, config, device, compiled=wanted.compiled, m=wanted.m, regime=regime, measured=measured))
+    explanation = explain(gemm, config, device, compiled=wanted.compiled, m=wanted.m, regime=regime, measured=measured)
+    return Report(explanation, fixes=conflict_fixes(explanation, regime))
 
 
 def _tell_followers(base: Config, config: Config, knobs: str) -> None:

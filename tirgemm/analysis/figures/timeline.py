@@ -26,13 +26,10 @@ _MOST_SPANS = 600
 _TICKS = 8
 
 
-def timeline_svg(recording: Recording, *, styled: bool = False) -> str:
-    """The picture of a recording; safe to be put into a page as it is, whose style sheet has ``svg.STYLE``.
-
-    ``styled``: with the style in it, for a file of its own. Of an emulator's recording the heading says that nothing
-    was measured. Raises InvalidRequest for more kinds of spans than there are colours.
-    """
-    colours = _colours(recording)
+def timeline_svg(recording: Recording) -> str:
+    """The picture of a recording; safe to be put into a page as it is. Of an emulator's the heading says that nothing
+    was measured. Raises InvalidRequest for more kinds of spans than there are colours."""
+    colours = colours_of(recording)
     what = "Timeline" if recording.measured else "Emulated timeline (nothing was measured)"
     title = f"{what} of {recording.gemm}, {recording.family} on {recording.environment.get('device')}"
     shown = recording.blocks[:_MOST_BLOCKS]
@@ -56,10 +53,10 @@ def timeline_svg(recording: Recording, *, styled: bool = False) -> str:
         shapes.append(text(_MARGIN, y + 14, f"Tile {span.number} of block {track.block}, {track.role}"))
         closer = _Window(recording, start, end if end > start else start + 1.0, colours)
         y = closer.draw_axis(closer.draw_block(track.block, y + 24, shapes, closely=True), shapes)
-    return picture(_WIDTH, y + 4, title, shapes, styled=styled)
+    return picture(_WIDTH, y + 4, title, shapes)
 
 
-def _colours(recording: Recording) -> dict[str, str]:
+def colours_of(recording: Recording) -> dict[str, str]:
     """The class of each kind of span inside tiles that occurs."""
     occur = {span.kind for track in recording.tracks for span in track.steps}
     kinds = [kind for kind in recording.kinds if kind in occur]

@@ -61,7 +61,7 @@ def _track(row: Any, ring: RingBuffer, block: int, warpgroup: int) -> Track:
 def _kind(ring: RingBuffer, number: int) -> str:
     if number >= len(ring.kinds):
         raise InvalidRequest(f"a span is of kind {number}; the kernel has {len(ring.kinds)} kinds")
-    return ring.kinds[number]
+    return list(ring.kinds)[number]
 
 
 def _stamp(row: Any, at: int) -> TimeStamp:

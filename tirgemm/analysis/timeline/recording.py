@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -110,7 +110,7 @@ class Recording:
     ``environment`` is that of results files: device, driver, versions, the program's commit, the time. ``resources``
     are the compiler's for the kernel with time stamps (registers, spill_bytes, serialised); ``source_sha256`` is the
     source hash of that kernel. ``cycles_per_us`` and ``timer_step_ns`` follow from the stamps of all launched blocks;
-    0 of an emulator. ``kinds``: what a span can be.
+    0 of an emulator. ``kinds``: what a span can be, and what that means.
     """
 
     source: Source
@@ -122,7 +122,7 @@ class Recording:
     kernel: str
     resources: Mapping[str, int]
     source_sha256: str
-    kinds: tuple[str, ...]
+    kinds: Mapping[str, str]
     slots: int
     launched: int
     cycles_per_us: float
@@ -183,8 +183,8 @@ class Recording:
 
     def to_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "tracks"}
-        head = {"suite": SUITE, "format": FORMAT} | plain
-        return head | {"kinds": list(self.kinds), "tracks": [_track_json(track, self.kinds) for track in self.tracks]}
+        tracks = [_track_json(track, list(self.kinds)) for track in self.tracks]
+        return {"suite": SUITE, "format": FORMAT} | plain | {"tracks": tracks}
 
     @classmethod
     def from_json(cls, document: Any) -> Recording:
@@ -196,7 +196,7 @@ class Recording:
                     f"{SUITE}"
                 )
             members = {name: document[name] for name in cls.__dataclass_fields__}
-            kinds = members["kinds"] = tuple(map(str, document["kinds"]))
+            kinds = [str(kind) for kind in dict(document["kinds"])]
             members["tracks"] = tuple(_track(entry, kinds) for entry in document["tracks"])
             recording = cls(**members)
             if recording.source not in get_args(Source):
@@ -231,7 +231,7 @@ class Recording:
             raise InvalidRequest(f"{path}: {error}") from error
 
 
-def _track_json(track: Track, kinds: tuple[str, ...]) -> dict[str, Any]:
+def _track_json(track: Track, kinds: Sequence[str]) -> dict[str, Any]:
     """The members of a track; its spans as columns, each start as the distance from the one before."""
     starts = [0, *(span.start for span in track.spans)]
     columns = (
@@ -252,7 +252,7 @@ def _track_json(track: Track, kinds: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def _track(entry: Mapping[str, Any], kinds: tuple[str, ...]) -> Track:
+def _track(entry: Mapping[str, Any], kinds: Sequence[str]) -> Track:
     numbers, of, distances, lengths = (list(map(int, entry["spans"][name])) for name in _COLUMNS)
     if len(numbers) > _MOST_SPANS:
         raise InvalidRequest(f"a track has {len(numbers)} spans; the limit is {_MOST_SPANS}")

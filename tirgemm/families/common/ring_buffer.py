@@ -8,6 +8,7 @@ names; what is kept of a tile is never without it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tirgemm.errors import InvalidRequest
@@ -28,13 +29,14 @@ _MOST_WORDS = 2**29
 class RingBuffer:
     """Layout of the tracks of at most ``blocks`` blocks.
 
-    ``roles``: what each warpgroup of a block is, in order; ``kinds``: what a span can be, ``tile`` first. Raises
+    ``roles``: what each warpgroup of a block is, in order; ``kinds``: what a span can be, ``tile`` first, and what that
+    means. Raises
     InvalidRequest for slots that are no power of two, and for more than 2 GiB.
     """
 
     blocks: int
     roles: tuple[str, ...]
-    kinds: tuple[str, ...]
+    kinds: Mapping[str, str]
     slots: int
 
     def __post_init__(self) -> None:

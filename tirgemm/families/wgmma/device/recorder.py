@@ -3,9 +3,8 @@
 # The methods write TIR where they are called.
 """Recorder of time stamps: what a warpgroup does, as spans in its ring buffer; without a ring buffer, no code at all.
 
-A span begins where the one before it ended. One thread of the warpgroup reads the clock and writes. Nothing is recorded
-between a stage's first wgmma and the wait behind its last: there ptxas would run the wgmmas one by one. Source: PTX
-ISA, "Special Registers".
+A span begins where the one before it ended. One thread of the warpgroup reads the clock and writes; nothing is recorded
+among the wgmmas of a stage. Source: PTX ISA, "Special Registers".
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ class Recorder:
     def store_span(self, start, end, kind, number):
         slot = T.bitwise_and(self.count, self.ring.slots - 1)
         to = self.address(HEADER_WORDS + slot * SPAN_WORDS)
-        words = start, end, T.uint32(self.ring.kinds.index(kind)), T.Cast("uint32", number)
+        words = start, end, T.uint32(list(self.ring.kinds).index(kind)), T.Cast("uint32", number)
         T.evaluate(T.cuda.func_call("tirgemm_store_span", to, *words, source_code=_STORE_SPAN))
         T.buffer_store(self.count.source, self.count + 1, [0])
 

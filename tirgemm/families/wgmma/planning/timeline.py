@@ -7,12 +7,19 @@ from tirgemm.families.common.ring_buffer import TILE, RingBuffer
 from tirgemm.families.wgmma.planning.plan import Plan
 from tirgemm.gemm import Range
 
-# Waits for a stage, and in ping-pong for the turn to multiply; the load of a stage; the wgmmas of a stage, until those
-# of the stage before are done; the end of the last ones; of a split in a cluster the exchange of sums, and their
-# addition; the epilogue.
 WAIT, TURN, LOAD, MULTIPLY = "wait", "turn", "load", "multiply"
 DRAIN, EXCHANGE, ADD, STORE = "drain", "exchange", "add", "store"
-KINDS = (TILE, WAIT, TURN, LOAD, MULTIPLY, DRAIN, EXCHANGE, ADD, STORE)
+KINDS = {
+    TILE: "all that a warpgroup does for one tile of D, or for one part of k of it",
+    WAIT: "waits for a stage: the producer until it is free, a consumer until its data are there",
+    TURN: "in ping-pong, waits until the other consumer has issued its tile's last wgmma",
+    LOAD: "issues a stage's TMA loads, whose data come later, or copies the stage itself",
+    MULTIPLY: "from the issue of a stage's wgmmas until those of the stage before are done",
+    DRAIN: "waits for the tile's last wgmmas",
+    EXCHANGE: "shows its sums to the cluster, and waits for those of the others",
+    ADD: "adds the cluster's sums",
+    STORE: "the epilogue; TMA stores may still be under way when it ends",
+}
 
 
 def ring_buffer(plan: Plan, slots: int) -> RingBuffer:
