@@ -191,8 +191,7 @@ def _show_timeline(files: TimelineFiles, *, as_json: bool) -> None:
 def _tell_timeline(files: TimelineFiles, recording: Recording) -> None:
     taken = "measured" if recording.measured else "emulated, nothing was measured"
     console.out.print(
-        f"timeline of {recording.gemm} ({taken}): {files.recording}, drawn: {files.page}, for Perfetto: "
-        f"{files.trace}",
+        f"timeline of {recording.gemm} ({taken}): {files.recording}, drawn: {files.page}, for Perfetto: {files.trace}",
         soft_wrap=True,
         markup=False,
     )

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from tests.helpers.scripts import script
-from tirgemm.analysis.figures import svg
 from tirgemm.analysis.figures.timeline import timeline_svg
 from tirgemm.analysis.timeline.decoding import UNWRITTEN, cycles_per_us, spread, timer_step_ns, tracks_of
 from tirgemm.analysis.timeline.perfetto import perfetto
@@ -22,9 +21,12 @@ from tirgemm.analysis.timeline.recording import RecordedSpan, Recording, TimeSta
 from tirgemm.errors import InvalidRequest
 from tirgemm.families.common.ring_buffer import BEGUN, ENDED, HEADER_WORDS, RECORDED, SM, RingBuffer
 from tirgemm.service import cli
+from tirgemm.service.explain.page import timeline_page
+from tirgemm.service.explain.timeline_text import timeline_section
 
 check: Any = script("benchmarks/check.py")
-_RING = RingBuffer(3, ("producer", "consumer 0"), ("tile", "wait", "load", "multiply", "store"), 4)
+_KINDS = {kind: f"what {kind} & others are" for kind in ("tile", "wait", "load", "multiply", "store")}
+_RING = RingBuffer(3, ("producer", "consumer 0"), _KINDS, 4)
 # In the middle of a period of the clock's low word, so that it begins anew within the track.
 _BEGUN = 2**33 + 2**32 - 50
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -70,7 +72,7 @@ def _recording() -> Recording:
         kernel="wgmma_gemm",
         resources={"registers": 168, "spill_bytes": 0},
         source_sha256="5" * 64,
-        kinds=_RING.kinds,
+        kinds=_KINDS,
         slots=64,
         launched=5,
         cycles_per_us=2000.0,
@@ -267,7 +269,6 @@ def test_the_drawing_has_a_line_for_each_warpgroup_and_takes_its_colours_from_th
     # Kinds that do not occur are not in the legend.
     assert "multiply" in words
     assert "store" not in words
-    assert f"<style>{svg.STYLE}</style>" in timeline_svg(_recording(), styled=True)
 
 
 def test_the_overview_colours_as_much_as_was_done() -> None:
@@ -315,7 +316,42 @@ def test_more_kinds_than_colours_are_refused() -> None:
     spans = [*((kind, 0, at, at + 1) for at, kind in enumerate(kinds)), ("tile", 0, 0, 9)]
     track = _track(0, 0, spans, TimeStamp(0, 0))
     with pytest.raises(InvalidRequest, match="spans of 9 kinds"):
-        timeline_svg(replace(_recording(), kinds=("tile", *kinds), tracks=(track,)))
+        timeline_svg(replace(_recording(), kinds=dict.fromkeys(("tile", *kinds), ""), tracks=(track,)))
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def test_the_page_has_the_picture_with_its_key_and_loads_nothing() -> None:
+    page = timeline_page(_recording())
+    assert timeline_svg(_recording()) in page
+    assert "multiply: what multiply &amp; others are" in page
+    assert "tile: what tile &amp; others are" in page
+    assert not re.search(r"<script|https?://(?!www\.w3\.org/2000/svg)|style=", page)
+    assert "NVIDIA H200, driver 580.1, 2026-11-23" in page
+    assert "nothing was measured" not in page
+    assert "nothing was measured" in timeline_page(_emulated())
+
+
+def test_the_text_shares_out_the_time_of_each_role() -> None:
+    section = timeline_section(_recording())
+    assert section.heads == ("share of tiles' time", ">wait", ">load", ">multiply")
+    assert [tuple(cell.text for cell in cells) for cells in section.rows] == [
+        ("producer", "33 %", "67 %", ""),
+        ("consumer 0", "33 %", "", "67 %"),
+    ]
+    assert "clocks: 2,000 cycles a us; the SMs' are laid side by side to 1,000 ns" in section.lines
+    assert "took: 1.95 us, on warm caches" in section.lines
+    assert section.notes == ()
+
+
+def test_spans_that_were_lost_and_registers_that_spilled_are_told() -> None:
+    recording = _recording()
+    tracks = tuple(replace(track, recorded=track.recorded + 3) for track in recording.tracks)
+    section = timeline_section(replace(recording, tracks=tracks, resources={"spill_bytes": 16}))
+    assert section.notes[0].startswith("The first 12 spans were overwritten: a warpgroup keeps its last 64")
+    assert "registers: with time stamps 16 bytes a thread are spilled" in section.lines
+    assert "its first 6 spans were overwritten" in timeline_svg(replace(recording, tracks=tracks))
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -335,12 +371,12 @@ def test_the_command_draws_and_exports_what_was_recorded_elsewhere(
     code, out, err = _run(capsys, "--timeline", str(file))
     assert (code, err) == (0, "")
     assert "emulated, nothing was measured" in out
-    assert f"<style>{svg.STYLE}</style>" in (tmp_path / "kernel.svg").read_text()
+    assert (tmp_path / "kernel.html").read_text() == timeline_page(_emulated())
     assert json.loads((tmp_path / "kernel.trace.json").read_text()) == json.loads(json.dumps(perfetto(_emulated())))
     code, out, _ = _run(capsys, "--timeline", str(file), "--json")
     document = json.loads(out)["timeline"]
     assert (code, document["source"], document["unit"]) == (0, "emulator", "steps of the emulator")
-    assert document["drawing"] == str(tmp_path / "kernel.svg")
+    assert document["page"] == str(tmp_path / "kernel.html")
 
 
 @pytest.mark.parametrize(

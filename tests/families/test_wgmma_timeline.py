@@ -70,9 +70,9 @@ def test_a_range_of_m_has_room_for_the_most_blocks_of_any() -> None:
 @pytest.mark.parametrize("slots", [0, 1, 3, 100])
 def test_slots_are_a_power_of_two(slots: int) -> None:
     with pytest.raises(InvalidRequest, match=f"at least 2, not {slots}"):
-        RingBuffer(1, ("producer",), ("tile",), slots)
+        RingBuffer(1, ("producer",), {"tile": ""}, slots)
 
 
 def test_ring_buffers_have_a_limit() -> None:
     with pytest.raises(InvalidRequest, match="the limit is 2147483648"):
-        RingBuffer(1000, ("producer",), ("tile",), 2**18)
+        RingBuffer(1000, ("producer",), {"tile": ""}, 2**18)

@@ -35,7 +35,7 @@ def _words(kernel: TimedKernel, cycles: int = 1000, ns: int = 7000) -> np.ndarra
     """Ring buffers in which each warpgroup waited and loaded for 100 cycles from ``cycles`` and ``ns`` on."""
     ring = kernel.timed.ring
     words = np.full((ring.blocks * len(ring.roles), ring.track_words), UNWRITTEN, np.uint32)
-    kinds = [ring.kinds.index(kind) for kind in ("wait", "load", "tile")]
+    kinds = [list(ring.kinds).index(kind) for kind in ("wait", "load", "tile")]
     spans = [(0, 60, kinds[0], 0), (60, 100, kinds[1], 0), (0, 100, kinds[2], 3)]
     for row in words:
         row[RECORDED : RECORDED + 2] = len(spans), 5
