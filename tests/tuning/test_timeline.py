@@ -12,6 +12,7 @@ import pytest
 from tests.helpers.fake_cuda import FakeCuda
 from tests.helpers.wgmma_paths import TMA_KNOBS
 from tirgemm.analysis.timeline.decoding import UNWRITTEN
+from tirgemm.artifact import Signer, pack
 from tirgemm.config import Config
 from tirgemm.errors import DeviceUnavailable, InvalidRequest, MeasurementFailed, Unsupported
 from tirgemm.families import family_named
@@ -79,6 +80,12 @@ def test_words_that_no_kernel_recorded_are_refused(kernel: TimedKernel) -> None:
     words[4, RECORDED] = UNWRITTEN
     with pytest.raises(InvalidRequest, match="consumer 0 of block 1 did not end"):
         recorded(kernel, 1024, words.ravel(), "emulator", {})
+
+
+def test_no_artifact_is_made_of_a_kernel_with_time_stamps(kernel: TimedKernel) -> None:
+    contents = kernel.binary.contents(kernel.gemm, kernel.config, _H200)
+    with pytest.raises(InvalidRequest, match="the launch's tensors and scalars are not those of"):
+        pack(contents, Signer.generate())
 
 
 def test_the_launcher_passes_the_ring_buffers_to_the_kernel(kernel: TimedKernel, tmp_path: Path) -> None:
