@@ -105,12 +105,9 @@ def problems(
             return [*faults, *_origins([timelines.origin(document)], history)]
         if document["suite"] == "counters":
             return [*counted.problems(document), *_origins(document["cases"], history)]
-        if document["suite"] == "proposal_sources":
-            return [*_environment(document), *_sources(document)]
-        if document["suite"] == "zero_shot_folds":
-            return [*_environment(document), *_folds(document)]
-        if document["suite"] == "effort_replay":
-            return [*_environment(document), *_replays(document)]
+        replayed = {"proposal_sources": _sources, "zero_shot_folds": _folds, "effort_replay": _replays}
+        if document["suite"] in replayed:
+            return [*_environment(document), *replayed[document["suite"]](document)]
         if document["suite"] == mma_ceiling.SUITE:
             faults = [*_environment(document), *mma_ceiling.problems(document)]
             return [*faults, *_origins(document["rows"], history)]

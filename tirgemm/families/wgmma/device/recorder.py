@@ -55,10 +55,10 @@ def recorder(args, tiles, warpgroup, owner):
 
     ``owner``: the condition that holds in the one thread that records, or None where only one thread is here.
     """
-    return Silent() if args.ring is None else Recorder(args, tiles, warpgroup, owner)
+    return SilentRecorder() if args.ring is None else SpanRecorder(args, tiles, warpgroup, owner)
 
 
-class Silent:
+class SilentRecorder:
     """A recorder of nothing."""
 
     def begin_tile(self):
@@ -75,7 +75,7 @@ class Silent:
 
 
 @T.meta_class
-class Recorder:
+class SpanRecorder:
     """Records the spans of a warpgroup in its track of ``args.ring``."""
 
     def __init__(self, args, tiles, warpgroup, owner):
