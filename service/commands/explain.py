@@ -166,6 +166,7 @@ def _recording_gpu(name: str | None) -> Device:
 def _record(explanation: Explanation, gpu: Device, files: TimelineFiles) -> Recording:
     """Record the kernel that is explained, and write its files."""
     from tirgemm.bench.results import environment
+    from tirgemm.bench.suites import benchmarks_folder
     from tirgemm.tuning.timeline import record, timed_kernel
 
     if gpu.key != explanation.device.key:
@@ -173,7 +174,9 @@ def _record(explanation: Explanation, gpu: Device, files: TimelineFiles) -> Reco
             f"the kernel is for {explanation.device.key}; the GPU that would record it is {gpu.key}"
         )
     kernel = timed_kernel(explanation.gemm, explanation.config, gpu)
-    recording = record(kernel, gpu, environment(gpu, None), m=explanation.m)
+    home = benchmarks_folder()
+    about = environment(gpu, home.parent if home else None)
+    recording = record(kernel, gpu, about, m=explanation.m)
     recording.write(files.recording)
     files.export(recording)
     return recording
