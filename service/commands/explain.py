@@ -167,7 +167,7 @@ def _record(explanation: Explanation, gpu: Device, files: TimelineFiles) -> Reco
     """Record the kernel that is explained, and write its files."""
     from tirgemm.bench.results import environment
     from tirgemm.bench.suites import benchmarks_folder
-    from tirgemm.tuning.timeline import record, timed_kernel
+    from tirgemm.tuning.timed_kernel import record, timed_kernel
 
     if gpu.key != explanation.device.key:
         raise DeviceUnavailable(

@@ -11,7 +11,7 @@ from tirgemm.analysis.banks.conflict_proof import find_swizzle, smallest_pad, un
 from tirgemm.analysis.explanation import Explanation
 from tirgemm.analysis.figures.charts import roofline_picture, waves_picture
 from tirgemm.analysis.figures.shared_memory import bank_picture, copy_picture, tile_picture
-from tirgemm.analysis.figures.timeline import colours_of, timeline_svg
+from tirgemm.analysis.figures.timeline_chart import colours_of, timeline_svg
 from tirgemm.analysis.memory_traffic import AccessReport
 from tirgemm.analysis.shared_tile import requests, shared_tile
 from tirgemm.analysis.simulate.counting import Kind

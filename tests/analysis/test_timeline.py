@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.scripts import script
-from tirgemm.analysis.figures.timeline import timeline_svg
+from tirgemm.analysis.figures.timeline_chart import timeline_svg
 from tirgemm.analysis.timeline.decoding import UNWRITTEN, cycles_per_us, spread, timer_step_ns, tracks_of
 from tirgemm.analysis.timeline.perfetto import perfetto
 from tirgemm.analysis.timeline.recording import RecordedSpan, Recording, TimeStamp, Track
@@ -26,7 +26,7 @@ from tirgemm.service import cli
 from tirgemm.service.explain.page import timeline_page
 from tirgemm.service.explain.timeline_text import timeline_section
 from tirgemm.service.pages.assets import ASSETS
-from tirgemm.tuning.timeline import TimedKernel
+from tirgemm.tuning.timed_kernel import TimedKernel
 
 check: Any = script("benchmarks/check.py")
 _KINDS = {kind: f"what {kind} & others are" for kind in ("tile", "wait", "load", "multiply", "store")}
@@ -420,7 +420,7 @@ def test_the_command_records_the_kernel_that_it_explains(
         return _recording()
 
     monkeypatch.setattr("tirgemm.service.commands.explain._recording_gpu", lambda _: _H200)
-    monkeypatch.setattr("tirgemm.tuning.timeline.record", record)
+    monkeypatch.setattr("tirgemm.tuning.timed_kernel.record", record)
     file, page = tmp_path / "kernel.json.gz", tmp_path / "page.html"
     code, out, err = _run(capsys, *_EXPLAINED, "--timeline", str(file), "--html", str(page), "--json")
     assert (code, err) == (0, "")

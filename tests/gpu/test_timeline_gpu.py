@@ -13,7 +13,7 @@ from tirgemm.detect import devices
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.service import cli
-from tirgemm.tuning.timeline import record, timed_kernel
+from tirgemm.tuning.timed_kernel import record, timed_kernel
 
 GPUS = [device for device in devices() if device.kind == "cuda" and device.arch == "sm_90a"]
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="this machine has no Hopper GPU")]

@@ -23,8 +23,7 @@ from tirgemm.families.common.ring_buffer import BEGUN, ENDED, HEADER_WORDS, RECO
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import Pointer, TensorMap
-from tirgemm.tuning import timeline
-from tirgemm.tuning.timeline import TimedKernel, record, recorded, timed_kernel
+from tirgemm.tuning.timed_kernel import TimedKernel, record, recorded, timed_kernel
 from tirgemm.tuning.verify.host import HostBackend
 
 _H200 = named_device("sm_90a")
@@ -144,7 +143,7 @@ def test_the_last_of_some_calls_is_recorded_beside_one_long_before(
     scaled: TimedKernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     calls = _TimedCalls(scaled)
-    monkeypatch.setattr(timeline, "loaded", lambda *_: calls)
+    monkeypatch.setattr("tirgemm.tuning.timed_kernel.loaded", lambda *_: calls)
     gpu = _H200.with_(uuid="GPU-1")
     recording = record(scaled, gpu, {"device": gpu.model}, blocks=2, lock_dir=tmp_path)
     assert recording.measured
@@ -159,7 +158,7 @@ def test_the_last_of_some_calls_is_recorded_beside_one_long_before(
 def test_a_kernel_that_is_wrong_with_time_stamps_is_not_recorded(
     scaled: TimedKernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(timeline, "loaded", lambda *_: _TimedCalls(scaled, factor=1.01))
+    monkeypatch.setattr("tirgemm.tuning.timed_kernel.loaded", lambda *_: _TimedCalls(scaled, factor=1.01))
     with pytest.raises(MeasurementFailed, match="is wrong with time stamps"):
         record(scaled, _H200.with_(uuid="GPU-1"), {}, lock_dir=tmp_path)
 
@@ -183,7 +182,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import Launch
 from tirgemm.tuning.build.binary import Binary
-from tirgemm.tuning.timeline import loaded
+from tirgemm.tuning.timed_kernel import loaded
 from tvm_ffi import from_dlpack
 import json
 binary = Binary(fake_cubin(), "cubin", Launch.from_json(json.loads({json.dumps(launch.to_json())!r})), {{}}, ())
