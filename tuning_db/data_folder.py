@@ -73,9 +73,7 @@ def require_database(data_dir: Path | None, url: str | None, advice: str) -> Non
 
 
 @contextmanager
-def open_store(
-    data_dir: Path | None, url: str | None = None, *, other_devices: bool = False
-) -> Iterator[LayeredStore]:
+def open_store(data_dir: Path | None, url: str | None = None, *, other_devices: bool = False) -> Iterator[LayeredStore]:
     """The store on the database (at ``url``, by default the folder's own) and the blobs of a data folder, with
     the shipped records beneath; those of ``other_devices`` are offered where that is asked for."""
     from tirgemm.tuning_db.shipped.layered_store import LayeredStore
