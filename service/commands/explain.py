@@ -53,6 +53,9 @@ def explain(
             help="Results files of the device (benchmarks/results/NAME): their rates are the ceilings.",
         ),
     ] = None,
+    words: Annotated[
+        bool, typer.Option("--words", help="End with what the knobs, words and signs of the report mean.")
+    ] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures here, too.")] = None,
     data: Data = None,
     db: Url = None,
@@ -82,7 +85,7 @@ def explain(
 
         html.write_text(page(report), encoding="utf-8")
     document = report.to_json() | {"html": str(html) if html else None}
-    console.emit(as_json, document, lambda: show(sections(report)))
+    console.emit(as_json, document, lambda: show(sections(report, with_words=words)))
     if html is not None and not as_json:
         console.out.print(f"page: {html}")
 

@@ -51,9 +51,9 @@ class ConflictFix:
         return self.buffer, self.operand, self.op
 
     @property
-    def gain_us(self) -> tuple[float, float]:
-        """The predicted gain: without the passes that are spared, and with all of them."""
-        return -self.slower_us, self.spared_us - self.slower_us
+    def gain_us(self) -> tuple[float, float] | None:
+        """The predicted gain: without the passes that are spared, and with all of them; None without ``knobs``."""
+        return None if self.knobs is None else (0.0 - self.slower_us, self.spared_us - self.slower_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class ConflictFixes:
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON has it."""
         return asdict(self) | {
-            "fixes": [asdict(fix) | {"gain_us": list(fix.gain_us)} for fix in self.fixes],
+            "fixes": [asdict(fix) | {"gain_us": fix.gain_us and list(fix.gain_us)} for fix in self.fixes],
             "untried": self.untried,
         }
 
