@@ -8,7 +8,6 @@ from tirgemm.analysis.memory_traffic import AccessReport
 from tirgemm.service.explain.tables import duration, listed
 from tirgemm.tuning.conflict_fixes import ConflictFixes
 
-
 # The share of an estimate below which two are called alike.
 _ALIKE = 1e-4
 
