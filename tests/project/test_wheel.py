@@ -22,6 +22,8 @@ from tirgemm.artifact import build
 
 ROOT = Path(__file__).parents[2]
 NAMES = {"tirgemm", "tirgemm-0.1.0.dist-info"}
+# Results of the ladder that were measured before the build.
+MEASURED = "made-up-gpu/ladder.sustained.json"
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
@@ -93,6 +95,9 @@ class Built:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     top = tmp_path_factory.mktemp("wheel")
     source = copied_by_the_dockerfile(top / "src")
+    stored = source / "benchmarks" / "results" / MEASURED
+    stored.parent.mkdir()
+    stored.write_text("{}")
     hook = "import sys, setuptools.build_meta as backend; getattr(backend, sys.argv[1])(sys.argv[2])"
     run(sys.executable, "-c", hook, "build_sdist", top, cwd=source)
     sdist = next(top.glob("*.tar.gz"))
@@ -150,17 +155,18 @@ print(tirgemm.__file__, tirgemm.service.__file__, tirgemm.tuning_db.__file__)
 def test_the_wheel_holds_every_module_and_data_file_of_the_checkout(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         names = {name for name in archive.namelist() if not name.split("/")[0].endswith(".dist-info")}
-    kinds = (".py", ".cc", ".h", ".cu", ".json", ".typed", ".mako", ".sql", ".html", ".css", ".gz")
+    kinds = (".py", ".cc", ".h", ".cu", ".json", ".typed", ".mako", ".sql", ".html", ".css", ".js", ".svg", ".gz")
     folders = {"tirgemm": "tirgemm", "service": "tirgemm/service", "tuning_db": "tirgemm/tuning_db"}
     expected = {
         f"{installed}/{path.relative_to(ROOT / folder)}"
         for folder, installed in folders.items()
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in kinds and not path.parent.is_symlink()
+        if (path.suffix in kinds or path.name.startswith("LICENSE.")) and not path.parent.is_symlink()
     }
     expected |= {f"tirgemm/bench/shapes/{path.name}" for path in (ROOT / "benchmarks" / "suites").iterdir()}
     results = ROOT / "benchmarks" / "results"
-    expected |= {f"tirgemm/bench/measured/{path.relative_to(results)}" for path in results.glob("*/ladder.*")}
+    ladders = [MEASURED, *(str(path.relative_to(results)) for path in results.glob("*/ladder.*"))]
+    expected |= {f"tirgemm/bench/measured/{name}" for name in ladders}
     assert expected - names == set()
     assert names - expected == {"tirgemm/artifact/_launcher.so"}
 
