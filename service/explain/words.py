@@ -33,6 +33,10 @@ _WORDS = (
         "ceiling", r"\bceiling\b", "the least time in which a unit of the GPU does the kernel's work; the longest binds"
     ),
     ReportWord("latency", r"\blatency\b", "what a launch and the way of a load take, however fast the units are"),
+    ReportWord("f16, bf16, f32, tf32", r"\b(b?f16|t?f32)\b", "fp16, bfloat16, fp32; fp32 with the mantissa of fp16"),
+    ReportWord(
+        "peak", r"\bpeak\b", "the rate of the arithmetic units: a multiply-add a lane and clock is two operations"
+    ),
     ReportWord("FLOP", r"FLOP\b", "a floating-point operation; a multiply-add (FMA) is two"),
     ReportWord("FLOP a byte", r"FLOP a byte", "operations for each byte that passes a level of memory"),
     ReportWord("L2, dram", r"\bL2\b|dram", "the cache that all SMs share, and the memory behind it"),
@@ -57,10 +61,13 @@ _WORDS = (
     ReportWord("occupancy", r"\boccupancy\b", "warps that an SM holds at a time, of all that it could"),
     ReportWord("wave", r"\bwaves?\b", "as many blocks, or tiles, as run at a time"),
     ReportWord("spills", r"spills?\b", "values that fit no register and go through memory"),
-    ReportWord("cp.async", r"cp\.async|LDGSTS", "a copy from global to shared memory past the registers"),
+    ReportWord("named barriers", r"named barriers", "points at which some warps of a block wait for one another"),
+    ReportWord("cp.async", r"cp\.async", "a copy from global to shared memory past the registers"),
+    ReportWord("LDGSTS .BYPASS .LTC128B", r"\bLDGSTS", "cp.async in machine code: past L1; L2 fetches 128 bytes"),
+    ReportWord("LDSM, STSM .16.M88.4", r"\b(LDSM|STSM)\b", "ldmatrix, stmatrix in machine code, of 4 matrices"),
     ReportWord(
         "ldmatrix, stmatrix .x4 .trans",
-        r"(ld|st)matrix|LDSM|STSM",
+        r"(ld|st)matrix",
         "a warp loads or stores so many matrices of 8 x 8 halves, each row one lane's address; .trans: transposed",
     ),
     ReportWord("TMA", r"\bTMA\b", "tensor memory accelerator: copies a box of a matrix for the one thread that asks"),

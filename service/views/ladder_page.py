@@ -43,6 +43,17 @@ class _Ladder:
     shares: tuple[str, ...]
     rungs: tuple[_Rung, ...]
 
+    @property
+    def key(self) -> tuple[tuple[str, str], ...]:
+        """The classes of the bars with their meanings, and the columns'."""
+        baselines = (("theirs", "a baseline's, in the same run"),) if not all(bar.is_rung for bar in self.bars) else ()
+        columns = ((f"× {name}", "its median time over the rung's; above 1 the rung is faster") for name in self.shares)
+        return (
+            ("ours", "a rung's speed, by its median time"),
+            *baselines,
+            *(("", f"{name}: {meaning}") for name, meaning in columns),
+        )
+
 
 Measured = Sequence[tuple[Gemm, Sequence[RungFigures], dict[str, float]]]
 

@@ -17,7 +17,7 @@ from tests.helpers.scripts import script
 from tirgemm.analysis.bank_collision import clash_of
 from tirgemm.analysis.banks import wavefronts
 from tirgemm.analysis.explanation import AS_WRITTEN, Explanation
-from tirgemm.analysis.latency import Latency
+from tirgemm.analysis.latency import Latency, latency_of
 from tirgemm.analysis.memory_traffic import AccessReport, Example
 from tirgemm.analysis.roofline import MeasuredTime, Measurements
 from tirgemm.analysis.shared_tile import shared_tile
@@ -349,6 +349,36 @@ def test_the_words_of_a_report_are_explained_and_no_others(compiled: Explanation
     assert {"TMA", "wgmma mMnNkK", "swizzle"} <= {line.partition(": ")[0] for line in wgmma.lines}
 
 
+def test_every_abbreviation_of_a_report_is_among_its_words(compiled: Explanation) -> None:
+    wgmma = explained(Gemm.parse("512x512x512:f16:nt"), "wgmma", compiled=False)
+    for explanation in (compiled, wgmma):
+        *parts, words = sections(Report(explanation))
+        names = " ".join(line.partition(": ")[0] for line in words.lines)
+        # Opcodes of the mix are told by "other opcodes".
+        told = [part for part in parts if part.title != "Opcodes"]
+        texts = [text for part in told for text in (part.title, *part.lines, *part.heads, *part.notes)]
+        texts += [cell.text for part in told for cells in part.rows for cell in cells]
+        used = {name for text in texts for name in re.findall(r"\b[A-Z]{2}[A-Z0-9]*\b", text.replace("SMs", "SM"))}
+        plain = {
+            "NVIDIA",
+            "A100",
+            "SXM4",
+            "H200",
+            "GHz",
+            "GB",
+            "TB",
+            "KB",
+            "MB",
+            "FMA",
+            "TFLOP",
+            "GFLOP",
+            "MFLOP",
+            "IR",
+            "CUDA",
+        }
+        assert {name for name in used - plain if name not in names} == set()
+
+
 def test_a_small_problem_has_one_verdict_latency_with_its_figures(compiled: Explanation) -> None:
     assert compiled.verdict == compiled.to_json()["verdict"] == "latency"
     known, latency = compiled.roofline, compiled.latency
@@ -364,6 +394,18 @@ def test_a_small_problem_has_one_verdict_latency_with_its_figures(compiled: Expl
     assert not [cell for cells in roofline.rows for cell in cells if cell.text == "binds"]
     assert "None of these binds: latency is 2.496 us." in roofline.notes
     assert "as latency allows" in drawings(replace(compiled, roofline=replace(known, time_us=None)))[0].words
+
+
+def test_latency_is_told_only_where_it_is_known() -> None:
+    assert latency_of(SMALL, Config("nobody", ()), A100, "sustained", 1) is None
+    as_written = explained(compiled=False)
+    assert (as_written.latency, as_written.verdict) == (None, None)
+    isolated, sustained = (
+        latency_of(SMALL, chosen(SMALL, A100, "simt"), A100, regime, 1) for regime in ("isolated", "sustained")
+    )
+    assert isolated is not None
+    assert sustained is not None
+    assert isolated.us > sustained.us, "a launch finds a cold L2"
 
 
 @pytest.mark.parametrize(
