@@ -320,7 +320,13 @@ def test_pictures_stand_in_the_sections_that_speak_of_them(compiled: Explanation
     assert by_section["What it is"] == by_section["Opcodes"] == []
     rendered = page(Report(compiled))
     heads = [rendered.index(f">{title}</h2>") for title in ("Roofline", "Shared memory", "Resources")]
-    assert heads[0] < rendered.index('aria-label="Roofline"') < heads[1] < rendered.index("Banks: store") < heads[2]
+    assert (
+        heads[0]
+        < rendered.index('aria-label="Picture: Roofline"')
+        < heads[1]
+        < rendered.index("Banks: store")
+        < heads[2]
+    )
 
 
 def test_every_colour_of_a_picture_is_in_its_key(compiled: Explanation) -> None:
