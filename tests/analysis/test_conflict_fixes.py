@@ -72,6 +72,16 @@ def test_the_search_is_bounded_and_says_so() -> None:
     assert fix_words(NO_FIXES, conflicting) == ""
 
 
+def test_a_neighbour_that_cannot_be_lowered_removes_nothing_and_harms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("an error of TVM's C++")
+
+    monkeypatch.setattr(module, "memory_of", broken)
+    fixes = conflict_fixes(explained("mma", "shared=none"), "sustained")
+    assert fixes.tried == module.MOST_TRIED
+    assert {fix.knobs for fix in fixes.fixes} == {None}
+
+
 def test_nothing_is_lowered_where_nothing_conflicts(monkeypatch: pytest.MonkeyPatch) -> None:
     explanation = explained("mma", "epilogue=direct")
     assert not [a for kernel in explanation.kernels for a in kernel.memory.accesses if a.conflicts]
