@@ -47,5 +47,6 @@ def search_words(fixes: ConflictFixes) -> Iterator[str]:
     if fixes.hopeless:
         counts.append(f"{fixes.hopeless} are estimated to lose more than all conflicts cost")
     if fixes.untried:
-        counts.append(f"{fixes.untried} were left out, for the search is short")
+        over = all(fix.knobs is not None for fix in fixes.fixes)
+        counts.append(f"{fixes.untried} were left out, {'for these did' if over else 'for the search is short'}")
     yield f"Of the configs that differ in one knob, and in what the rules then need: {'; '.join(counts)}."

@@ -68,7 +68,7 @@ class ConflictFixes:
 
     @property
     def untried(self) -> int:
-        """Neighbours that might help and were left out, for the search is bounded."""
+        """Neighbours that might help and were left out, for the search is bounded, or was over."""
         return self.neighbours - self.hopeless - self.tried
 
     def of(self, access: AccessReport) -> ConflictFix | None:
@@ -78,7 +78,7 @@ class ConflictFixes:
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON has it."""
         return asdict(self) | {
-            "fixes": [asdict(fix) | {"gain_us": fix.gain_us and list(fix.gain_us)} for fix in self.fixes],
+            "fixes": [asdict(fix) | {"gain_us": fix.gain_us} for fix in self.fixes],
             "untried": self.untried,
         }
 
