@@ -62,16 +62,19 @@ class ListedKernel:
     baseline: RatioSpread | None
 
 
-def page_statements(wanted: TableFilter, sort: str, after: tuple[float | None, int] | None) -> list[Select[int]]:
+def page_statements(
+    wanted: TableFilter, sort: str, after: tuple[float | None, int] | None, *, few: bool = False
+) -> list[Select[int]]:
     """Row numbers of kernels in the order ``sort`` from behind the value and number ``after``: one statement for those
-    that have the figure, one for those without, which come last. Each is served by an index."""
+    that have the figure, one for those without, which come last. Each is served by an index, unless ``few`` rows pass:
+    then all rows are walked through as they lie, and those are sorted."""
     descending, order = sort.startswith("-"), sort.removeprefix("-")
     figures = KernelFigureRow
     rows = select(figures.seq).where(*wanted.conditions())
     if order == "stored":
         behind = [] if after is None else [figures.seq < after[1] if descending else figures.seq > after[1]]
         return [rows.where(*behind).order_by(figures.seq.desc() if descending else figures.seq)]
-    column = getattr(figures, order)
+    column = getattr(figures, order) + 0 if few else getattr(figures, order)
     statements = []
     if after is None or after[0] is not None:
         known = rows.where(column.is_not(None))
@@ -87,16 +90,17 @@ def page_statements(wanted: TableFilter, sort: str, after: tuple[float | None, i
 
 
 def kernel_table(
-    database: Database, wanted: TableFilter, *, sort: str, after: str = "", limit: int = 50
+    database: Database, wanted: TableFilter, *, sort: str, after: str = "", limit: int = 50, few: bool = False
 ) -> list[ListedKernel]:
-    """At most ``limit`` kernels in the order ``sort``, one of SORTS, from behind the id ``after``.
+    """At most ``limit`` kernels in the order ``sort``, one of SORTS, from behind the id ``after``; ``few``: see
+    ``page_statements``.
 
     Raises InvalidRequest where no kernel has that id.
     """
     with database.read() as connection:
         place = _place(connection, after, sort.removeprefix("-")) if after else None
         numbers: list[int] = []
-        for statement in page_statements(wanted, sort, place):
+        for statement in page_statements(wanted, sort, place, few=few):
             if len(numbers) < limit:
                 numbers += connection.execute(statement.limit(limit - len(numbers))).scalars()
         figures = {row.id: row for row in connection.execute(_figures(numbers))}

@@ -84,9 +84,11 @@ def test_filters_and_orders(several: Service, query: str, expected: list[str]) -
     assert listed(several, query)["total"] == len(expected)
 
 
+@pytest.mark.parametrize("few", [0, 1000])
 @pytest.mark.parametrize("sort", ["us", "-us", "-stored", "work"])
-def test_pages_hold_every_kernel_once(several: Service, sort: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_hold_every_kernel_once(several: Service, sort: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tirgemm.service.http.pages.kernel_table_page.ROWS", 1)
+    monkeypatch.setattr("tirgemm.service.http.pages.kernel_table_page.FEW", few)
     whole, address, turned = [], f"?sort={sort}", 0
     while address and turned < 9:
         page = listed(several, address)
