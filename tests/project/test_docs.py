@@ -12,14 +12,15 @@ from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any, TypeVar, cast
+from types import ModuleType
+from typing import Any, TypeVar
 
 import pytest
 
 import tirgemm.tuning.measure.errors  # noqa: F401 (its codes are told too)
 from tests.helpers.artifact_samples import TRUST, packed
 from tests.helpers.scripts import script
+from tests.newcomer.pages import all_pages
 from tirgemm.artifact import read
 from tirgemm.errors import TirgemmError
 from tirgemm.events import LOCAL, SENT, Ended, Event, Standing, event_from_json
@@ -27,13 +28,11 @@ from tirgemm.gemm import Gemm
 from tirgemm.launch import Launch
 from tirgemm.service.http import problems
 from tirgemm.service.http.documents import JobDocument, KernelDocument, PendingDocument
-from tirgemm.service.http.state import ServiceState
-from tirgemm.service.server.app import create_app
 from tirgemm.service.settings import Settings
 from tirgemm.timings import Timings
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = all_pages(ROOT)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -51,10 +50,10 @@ def examples_script() -> ModuleType:
     return script("scripts/render_api_examples.py")
 
 
-@cache
 def schema() -> dict[str, Any]:
-    """The API's own description. It needs no open service: nothing is asked of one."""
-    return create_app(cast(ServiceState, SimpleNamespace(settings=Settings.load()))).openapi()
+    """The API's own description, as the site's reference is made of it."""
+    document: dict[str, Any] = script("scripts/site_hooks.py").openapi()
+    return document
 
 
 # -- docs/api.md -----------------------------------------------------------------------------------
@@ -281,7 +280,7 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_leads_somewhere(path: Path) -> None:
     text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", re.sub(r"\[`([^`]*)`\]", r"[\1]", path.read_text())))
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
