@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from tirgemm.tuning_db.access.api_keys import Scope
 
-# Probes of whatever runs the service have no key.
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+# Probes of whatever runs the service have no key, nor has who signs in or out.
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login", "/logout"})
+# Style sheets and scripts, the same for everybody.
+OPEN_PREFIX = "/assets/"
+# Neither the API nor pages.
+_PLAIN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json"})
+
+
+def is_page(path: str) -> bool:
+    """Whether a path is one of the pages': what a browser shows, and where it is signed in by a cookie."""
+    return not path.startswith(("/v1/", OPEN_PREFIX)) and path not in _PLAIN_PATHS
 
 
 def required_scope(method: str, path: str) -> Scope | None:
     """The least scope for a request; None where nobody needs a key. What is not listed here takes admin."""
-    if path in OPEN_PATHS:
+    if path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
         return None
     if method in ("GET", "HEAD", "OPTIONS"):
         return "read"
     if method == "POST" and path in ("/v1/kernels", "/v1/batches"):
         return "tune"
-    if path.startswith(("/v1/jobs/", "/v1/batches/")):
+    if path.startswith(("/v1/jobs/", "/v1/batches/", "/jobs/", "/models/")):
         return "tune"
     return "admin"

@@ -9,7 +9,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tirgemm.errors import TirgemmError
 from tirgemm.service.access.access_control import AccessControl
-from tirgemm.service.access.scopes import required_scope
+from tirgemm.service.access.cookies import KEY_COOKIE, cookie
+from tirgemm.service.access.scopes import is_page, required_scope
 from tirgemm.service.http.problems import Problem, of_error, respond
 from tirgemm.service.log_lines import key_id
 from tirgemm.tuning_db.access.api_keys import SECRET_PREFIX, ApiKey, secret_hash
@@ -50,7 +51,9 @@ class KeyCheck:
         except TirgemmError as error:
             answer = of_error(scope["path"], error)
         else:
-            await self.app({**scope, "state": request.values}, receive, send_audited)
+            # In place: what makes pages of problems, outside of this, shows who is signed in.
+            scope["state"] = request.values
+            await self.app(scope, receive, send_audited)
             return
         await answer(scope, receive, send_audited)
 
@@ -74,7 +77,7 @@ class _CheckedRequest:
         keys = await self.access.keys()
         if not keys:
             return
-        secret = _bearer(self.scope["headers"])
+        secret = _secret(self.scope)
         self.key = keys.get(secret_hash(secret))
         fault = "is not known here" if self.key is None else self.key.fault(self.access.now())
         if fault or self.key is None:
@@ -117,6 +120,18 @@ def _refuse_key_in_url(query: bytes) -> None:
     if holds_key(query):
         detail = "a key does not belong into an address; send it as `Authorization: Bearer KEY`, and revoke this one"
         raise Problem(400, detail, "key_in_url")
+
+
+def _secret(scope: Scope) -> str:
+    """The API key that a request came with. A browser's cookie counts for looking, and where the pages' forms are sent
+    to, whose token is checked there. Raises the 401 problem."""
+    headers = scope["headers"]
+    is_bare = not any(name == b"authorization" for name, _ in headers)
+    if is_bare and (scope["method"] in SAFE_METHODS or is_page(scope["path"])):
+        secret = cookie(headers, KEY_COOKIE)
+        if secret:
+            return secret
+    return _bearer(headers)
 
 
 def _bearer(headers: list[tuple[bytes, bytes]]) -> str:

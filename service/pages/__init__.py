@@ -1,4 +1,4 @@
-"""HTML pages from Jinja2 templates: each is one file with one style sheet in it, and takes nothing from elsewhere."""
+"""HTML from Jinja2 templates: single files with their style sheet in them, and the pages of the service."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from tirgemm.service.pages.assets import ASSETS, asset_address
+
 _TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    loader=FileSystemLoader([Path(__file__).parent / "templates", ASSETS]),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
+_TEMPLATES.globals["asset"] = asset_address
 
 
 def render(template: str, **values: object) -> str:

@@ -150,15 +150,17 @@ print(tirgemm.__file__, tirgemm.service.__file__, tirgemm.tuning_db.__file__)
 def test_the_wheel_holds_every_module_and_data_file_of_the_checkout(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         names = {name for name in archive.namelist() if not name.split("/")[0].endswith(".dist-info")}
-    kinds = (".py", ".cc", ".h", ".cu", ".json", ".typed", ".mako", ".sql", ".html", ".css", ".gz")
+    kinds = (".py", ".cc", ".h", ".cu", ".json", ".typed", ".mako", ".sql", ".html", ".css", ".js", ".svg", ".gz")
     folders = {"tirgemm": "tirgemm", "service": "tirgemm/service", "tuning_db": "tirgemm/tuning_db"}
     expected = {
         f"{installed}/{path.relative_to(ROOT / folder)}"
         for folder, installed in folders.items()
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in kinds and not path.parent.is_symlink()
+        if (path.suffix in kinds or path.name.startswith("LICENSE.")) and not path.parent.is_symlink()
     }
     expected |= {f"tirgemm/bench/shapes/{path.name}" for path in (ROOT / "benchmarks" / "suites").iterdir()}
+    results = ROOT / "benchmarks" / "results"
+    expected |= {f"tirgemm/bench/measured/{path.relative_to(results)}" for path in results.glob("*/ladder.*")}
     assert expected - names == set()
     assert names - expected == {"tirgemm/artifact/_launcher.so"}
 

@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 
 from tirgemm.errors import Unsupported
 from tirgemm.service.explain.gather import Stored
+from tirgemm.service.http.accept import wants_html
 from tirgemm.service.http.documents import ExplanationDocument
 from tirgemm.service.http.routes.kernels import kernel_record
 from tirgemm.service.http.routes.parameters import ONLY_KNOWN
@@ -42,7 +43,7 @@ async def explain_kernel(
     stored = await run_in_threadpool(_stored, state, kernel_id)
     document, page = await state.explainer.answer(stored)
     headers = {"Cache-Control": "no-cache", "Vary": "Accept"}
-    if format == "html" or (format is None and _wants_html(accept)):
+    if format == "html" or (format is None and wants_html(accept)):
         return HTMLResponse(page, headers=headers | {"Content-Security-Policy": _POLICY})
     return JSONResponse(document, headers=headers)
 
@@ -55,11 +56,3 @@ def _stored(state: ServiceState, kernel_id: str) -> Stored:
             f"kernels"
         )
     return Stored.of(state.store, record, [state.public_key])
-
-
-def _wants_html(accept: str) -> bool:
-    """Whether an Accept header names HTML, as browsers' do, before JSON."""
-    types = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
-    html = next((at for at, name in enumerate(types) if name in ("text/html", "application/xhtml+xml")), None)
-    json = next((at for at, name in enumerate(types) if name == "application/json"), len(types))
-    return html is not None and html < json

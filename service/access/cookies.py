@@ -1,0 +1,44 @@
+"""Cookies of the pages: the API key that a browser is signed in with, and what its forms' tokens are made of."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable
+from http.cookies import CookieError, SimpleCookie
+
+from starlette.responses import Response
+
+KEY_COOKIE = "tirgemm_key"
+FORM_COOKIE = "tirgemm_form"
+
+
+def cookie(headers: Iterable[tuple[bytes, bytes]], name: str) -> str:
+    """The value of a cookie among the headers of a request; empty where it is not there, twice, or cannot be read."""
+    values = []
+    for header, value in headers:
+        if header == b"cookie":
+            parsed: SimpleCookie = SimpleCookie()
+            try:
+                parsed.load(value.decode("latin-1"))
+            except CookieError:
+                return ""
+            values += [parsed[name].value] if name in parsed else []
+    return values[0] if len(values) == 1 else ""
+
+
+def form_token(form_cookie: str, secret: str) -> str:
+    """The token that a browser's forms carry: nobody knows it who reads neither its pages nor its cookies. ``secret``
+    is the API key that it is signed in with, empty where it is not."""
+    return hmac.new(form_cookie.encode(), secret.encode(), hashlib.sha256).hexdigest()
+
+
+def new_form_cookie() -> str:
+    """A value for FORM_COOKIE."""
+    return secrets.token_urlsafe(24)
+
+
+def set_cookie(response: Response, name: str, value: str, *, secure: bool) -> None:
+    """Give a browser a cookie until it is closed, which no script can read and no other site makes it send."""
+    response.set_cookie(name, value, path="/", secure=secure, httponly=True, samesite="strict")

@@ -1,0 +1,90 @@
+"""Visits of pages in a real browser: what it complains of, what axe says of them, and pictures of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response
+
+# Where `make test` leaves the pictures.
+PICTURES = Path(__file__).resolve().parents[2] / "build" / "screenshots"
+DESKTOP, TELEPHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+GRAVE = {"serious", "critical"}
+MAX_TRANSFER = 1_000_000
+
+
+@dataclass
+class Visits:
+    """A tab at the address of a service. ``complaints`` are console errors, exceptions of scripts, and requests that
+    failed; a test that expects one takes it out."""
+
+    context: BrowserContext
+    tab: Page
+    complaints: list[str] = field(default_factory=list)
+    transferred: int = 0
+
+    @classmethod
+    def begin(cls, browser: Browser, url: str) -> Visits:
+        context = browser.new_context(base_url=url, viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
+        context.set_default_timeout(20_000)
+        visits = cls(context, context.new_page())
+        visits.tab.on("console", visits._on_console)
+        visits.tab.on("pageerror", lambda error: visits.complaints.append(f"exception: {error}"))
+        visits.tab.on("requestfailed", visits._on_failed)
+        visits.tab.on("response", visits._on_response)
+        return visits
+
+    def open(self, path: str) -> Page:
+        """Open a page and wait until it is loaded; asserts that it and its assets are no more than MAX_TRANSFER bytes
+        and that nothing came from elsewhere."""
+        self.transferred = 0
+        answer = self.tab.goto(path, wait_until="load")
+        assert answer is not None
+        assert answer.ok, f"{path}: {answer.status} {answer.text()[:400]}"
+        assert self.transferred <= MAX_TRANSFER, f"{path} transfers {self.transferred} bytes"
+        return self.tab
+
+    def check(self, name: str) -> None:
+        """Assert that the page as it is now has no grave fault in light, dark and on a telephone, and keep pictures of
+        it as ``name``."""
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        for look, scheme, size in (
+            ("light", "light", DESKTOP),
+            ("dark", "dark", DESKTOP),
+            ("telephone", "light", TELEPHONE),
+        ):
+            self.tab.emulate_media(color_scheme=scheme)
+            self.tab.set_viewport_size(size)
+            self.tab.screenshot(path=PICTURES / f"{name}.{look}.png", full_page=True)
+            self._assert_accessible(f"{name}, {look}")
+            wide = self.tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert wide <= 0, f"{name}, {look}: the page is {wide} pixels wider than the window"
+        self.tab.emulate_media(color_scheme="light")
+        self.tab.set_viewport_size(DESKTOP)
+
+    def end(self) -> None:
+        self.context.close()
+
+    def _assert_accessible(self, what: str) -> None:
+        results = Axe().run(self.tab)
+        grave = [fault for fault in results.response["violations"] if fault["impact"] in GRAVE]
+        told = [f"{fault['id']}: {fault['help']}: {node['html'][:200]}" for fault in grave for node in fault["nodes"]]
+        assert not grave, f"{what}: " + "\n".join(told[:10])
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.type}: {message.text}")
+
+    def _on_failed(self, request: Request) -> None:
+        # A stream or a page that is left while it loads is no fault.
+        if request.failure != "net::ERR_ABORTED":
+            self.complaints.append(f"failed: {request.url}: {request.failure}")
+
+    def _on_response(self, response: Response) -> None:
+        own = re.match(r"https?://127\.0\.0\.1:\d+/|data:", response.url)
+        if own is None:
+            self.complaints.append(f"from elsewhere: {response.url}")
+        self.transferred += int(response.headers.get("content-length", 0))

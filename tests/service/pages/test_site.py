@@ -1,0 +1,148 @@
+"""What all pages have in common: signing in, form tokens, security headers, problems as pages, assets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+from fastapi.routing import APIRoute
+from starlette.routing import Route
+
+from tests.service.pages.browser import Browser
+from tests.service.support import Service
+from tirgemm.service.access.scopes import is_page, required_scope
+from tirgemm.service.http.pages.forms import _fields
+from tirgemm.service.pages.assets import ASSETS, asset_address, assets
+from tirgemm.service.server.app import create_app
+from tirgemm.tuning_db.access.api_keys import KeyTable
+
+
+@pytest.fixture
+def browser(service: Service) -> Iterator[Browser]:
+    with Browser(service.url) as actual:
+        yield actual
+
+
+def _secret(service: Service) -> str:
+    _, secret = KeyTable(service.state.database).create("reader", "read")
+    service.state.access.read()
+    return secret
+
+
+def test_who_is_not_signed_in_is_asked_to_and_led_back(service: Service, browser: Browser) -> None:
+    secret = _secret(service)
+    asked = browser.http.get("/kernels?gemm=64x64x64:f16:nn")
+    assert asked.status_code == 303
+    assert asked.headers["location"] == "/login?next=%2Fkernels%3Fgemm%3D64x64x64%3Af16%3Ann"
+
+    answer = browser.sign_in(secret, "/kernels?gemm=64x64x64:f16:nn")
+
+    assert (answer.status_code, answer.headers["location"]) == (303, "/kernels?gemm=64x64x64:f16:nn")
+    kept = answer.headers["set-cookie"]
+    assert "HttpOnly" in kept
+    assert "SameSite=strict" in kept
+    assert browser.http.get("/v1/kernels").status_code == 200
+
+
+def test_a_wrong_key_is_told_and_not_kept(service: Service, browser: Browser) -> None:
+    _secret(service)
+    answer = browser.sign_in("tg_no_such_key")
+    assert answer.status_code == 401
+    assert "is not known here" in answer.text
+    assert "tirgemm_key" not in browser.http.cookies
+
+
+@pytest.mark.parametrize("target", ["https://elsewhere.example/", "//elsewhere.example", "/\\elsewhere.example", "no"])
+def test_signing_in_leads_to_no_other_site(service: Service, browser: Browser, target: str) -> None:
+    assert browser.sign_in(_secret(service), target).headers["location"] == "/"
+
+
+def test_a_form_without_its_token_changes_nothing(service: Service, browser: Browser) -> None:
+    secret = _secret(service)
+    with Browser(service.url) as other:
+        foreign = other.token(other.open("/login").text)
+    browser.open("/login")
+    for token in ("", "0" * 64, foreign):
+        answer = browser.send("/login", token, key=secret)
+        assert answer.status_code == 403
+        assert "not one of this browser" in answer.text
+    assert "tirgemm_key" not in browser.http.cookies
+
+
+def test_the_cookie_counts_for_looking_alone(service: Service, browser: Browser) -> None:
+    browser.sign_in(_secret(service))
+    answer = browser.http.post("/v1/kernels", json={"gemm": "64x64x64:f16:nn"}, headers={"Accept": "*/*"})
+    assert answer.status_code == 401
+
+
+def test_signing_out_forgets_the_key(service: Service, browser: Browser) -> None:
+    browser.sign_in(_secret(service))
+    token = browser.token(browser.open("/no-such-page").text)
+    assert browser.send("/logout", token).status_code == 303
+    assert browser.http.get("/v1/kernels", headers={"Accept": "*/*"}).status_code == 401
+
+
+def test_every_form_is_sent_to_a_route_that_reads_its_token(service: Service) -> None:
+    app = create_app(service.state)
+    routes = [route for route in app.state.routes if isinstance(route, APIRoute) and is_page(route.path)]
+    sent_to = [route for route in routes if route.methods & {"POST", "PUT", "PATCH", "DELETE"}]
+    assert sent_to
+    for route in sent_to:
+        assert _fields in [part.call for part in route.dependant.dependencies], route.path
+
+
+def test_pages_have_the_policy_and_no_script_of_their_own(browser: Browser) -> None:
+    answer = browser.open("/login")
+    policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == "'self'"
+    assert policy["frame-ancestors"] == "'none'"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", answer.text)
+
+
+def test_a_problem_is_a_page_for_a_browser_and_a_document_for_others(service: Service, browser: Browser) -> None:
+    page = browser.open("/no-such-page")
+    assert page.status_code == 404
+    assert page.headers["content-type"].startswith("text/html")
+    assert "nothing is at /no-such-page" in page.text
+    document = service.http.get("/no-such-page")
+    assert document.headers["content-type"] == "application/problem+json"
+    api = browser.http.get("/v1/kernels/abc")
+    assert api.headers["content-type"] == "application/problem+json"
+
+
+def test_assets_are_kept_for_good_at_an_address_of_their_bytes(service: Service, browser: Browser) -> None:
+    _secret(service)
+    for address in re.findall(r'(?:href|src)="(/assets/[^"]+)"', browser.open("/login").text):
+        answer = browser.http.get(address)
+        assert answer.status_code == 200, address
+        assert "immutable" in answer.headers["cache-control"]
+    other = asset_address("style.css").replace(assets()["style.css"].digest, "0" * 16)
+    assert browser.http.get(other, headers={"Accept": "*/*"}).status_code == 404
+
+
+def test_what_is_vendored_is_what_its_package_has() -> None:
+    folder = ASSETS / "vendor"
+    named = json.loads((folder / "vendored.json").read_text())["files"]
+    for entry in named:
+        assert hashlib.sha256((folder / entry["file"]).read_bytes()).hexdigest() == entry["sha256"], entry["file"]
+    assert {entry["file"] for entry in named} == {
+        path.name for path in folder.iterdir() if path.suffix in (".js", ".css")
+    }
+
+
+def test_assets_and_signing_in_need_no_key() -> None:
+    assert required_scope("GET", asset_address("style.css")) is None
+    assert required_scope("POST", "/login") is None
+    assert required_scope("GET", "/kernels") == "read"
+    assert required_scope("POST", "/jobs/1/cancel") == "tune"
+    assert required_scope("POST", "/kernels/1/pin") == "admin"
+
+
+def test_every_page_has_a_route_in_the_list_of_metrics(service: Service) -> None:
+    app = create_app(service.state)
+    assert "/login" in {route.path for route in app.state.routes if isinstance(route, Route)}
