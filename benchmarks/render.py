@@ -67,7 +67,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("files", nargs="*", type=Path)
     options = parser.parse_args(arguments)
     changed = []
-    for path in options.files or [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *PICTURES]:
+    ours = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *PICTURES]
+    for path in [path.resolve() for path in options.files] or ours:
         before = path.read_text() if path.exists() else ""
         try:
             after = f"{PICTURES[path](RESULTS)}\n" if path in PICTURES else rendered(before)
