@@ -24,8 +24,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import bank_tables, counter_tables, evidence_tables, ladder_tables, suite_tables, tensorcore_tables  # noqa: E402
 from benchmarks.many_devices import document as many_devices  # noqa: E402
 from benchmarks.models import document as models  # noqa: E402
+from benchmarks.pictures.speed_picture import speed_picture  # noqa: E402
 from benchmarks.service_speed import document as service_speed  # noqa: E402
-from benchmarks.speed_picture import speed_picture  # noqa: E402
 from benchmarks.tables import documents, not_yet, table  # noqa: E402
 from tirgemm.bench.results import Document, load  # noqa: E402
 from tirgemm.gemm import REGIMES  # noqa: E402

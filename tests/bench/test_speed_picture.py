@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.speed_picture import problem_speeds, speed_picture
+from benchmarks.pictures.speed_picture import problem_speeds, speed_picture
 from tests.helpers.scripts import script
 from tirgemm.bench.results import FORMAT
 
