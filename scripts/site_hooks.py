@@ -1,5 +1,6 @@
-"""Hooks of the documentation site (mkdocs.yml): the pages that are generated when it is built.
+"""Hooks of the documentation site (mkdocs.yml): what is generated when it is built.
 
+Its first page begins as README does, to which it adds the table of all pages.
 ``reference/http.md`` is made of the application's OpenAPI document, ``reference/NAME.md`` of the public names of a
 package, whose docstrings mkdocstrings puts in. What is generated cannot differ from the code, so nothing of it is kept.
 """
@@ -7,6 +8,7 @@ package, whose docstrings mkdocstrings puts in. What is generated cannot differ 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -33,6 +35,7 @@ PACKAGES = {
     ),
 }
 Schema = Mapping[str, Any]
+README_MARKER = "<!-- readme -->"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -41,6 +44,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, content in {"reference/http.md": http_page(openapi()), **pages}.items():
         files.append(File.generated(config, path, content=content))
     return files
+
+
+def on_page_markdown(markdown: str, **_event: object) -> str:
+    """Puts README's introduction in the place of its marker."""
+    return markdown.replace(README_MARKER, introduction((ROOT / "README.md").read_text()))
+
+
+def introduction(readme: str) -> str:
+    """README from behind its heading to the picture, as a page under docs/ has it."""
+    _, _, text = readme.partition("\n\n")
+    return re.sub(r"(!\[[^\]]*\]\()docs/([^)]*\)).*", r"\1\2", text, flags=re.DOTALL)
 
 
 # -- the reference of Python -----------------------------------------------------------------------

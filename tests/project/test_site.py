@@ -45,6 +45,15 @@ def test_every_page_is_in_the_site_and_its_navigation(site: Path) -> None:
     assert written | {Path("reference/http.html")} <= linked
 
 
+def test_the_first_page_begins_as_readme_does(site: Path) -> None:
+    text = (site / "index.html").read_text()
+    assert '<img alt="Speed over cuBLAS' in text
+    assert (site / "speed.svg").read_bytes() == (ROOT / "docs" / "speed.svg").read_bytes()
+    begun, _, rest = re.sub(r"<[^>]+>", "", text).partition("make demo")
+    assert "signs the winner into one file" in begun
+    assert not rest
+
+
 def loaded_from_elsewhere(text: str) -> Iterator[str]:
     yield from (first or second for first, second in LOADED.findall(text))
 
