@@ -292,6 +292,20 @@ def test_every_link_leads_somewhere(path: Path) -> None:
         assert not anchor or anchor in anchors(there), target
 
 
+def test_every_source_file_that_is_named_exists() -> None:
+    """By its path, or the end of its path; CAPITALS stand for a name."""
+    folders = ("tirgemm", "service", "tuning_db", "benchmarks", "verification", "scripts", "tests")
+    files = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    named = {
+        (path.name, name)
+        for path in PAGES
+        for name in re.findall(r"`([\w./]+/\w+\.py)\b[^`]*`", path.read_text())
+        if not re.search(r"[A-Z]{3,}", name)
+    }
+    assert len(named) > 50
+    assert not [(page, name) for page, name in named if not any(file.endswith(f"/{name}") for file in files)]
+
+
 def shell_commands() -> list[tuple[str, list[str]]]:
     """Every ``tirgemm ...`` in a shell block, the image's runs included, as its page and its arguments."""
     actual = []
