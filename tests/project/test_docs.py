@@ -270,6 +270,18 @@ def test_every_command_has_a_section_with_its_options_and_no_others() -> None:
             assert told | common == options_of(commands()[name]), name
 
 
+# -- docs/decisions/ -----------------------------------------------------------------------------------
+
+
+def test_every_decision_has_its_date_and_every_topic_its_row() -> None:
+    pages = {path.name: path.read_text() for path in PAGES if path.parent.name == "decisions"}
+    index = pages.pop("index.md")
+    assert {f"({name})" for name in pages} == set(re.findall(r"\([\w-]+\.md\)", index))
+    entries = [(name, entry) for name, text in pages.items() for entry in re.findall(r"^- .*", text, re.MULTILINE)]
+    assert len(entries) > 300
+    assert not [(name, entry) for name, entry in entries if not re.match(r"- 20\d\d-\d\d-\d\d\. \S", entry)]
+
+
 # -- every page: links, commands, snippets -----------------------------------------------------------
 
 
