@@ -304,6 +304,13 @@ def test_every_link_leads_somewhere(path: Path) -> None:
         assert not anchor or anchor in anchors(there), target
 
 
+def test_what_stands_within_a_list_item_is_indented_as_the_site_wants_it() -> None:
+    """A paragraph or table behind an empty line belongs to the item above only from four spaces on."""
+    for path in PAGES:
+        text = FENCE.sub("", path.read_text())
+        assert not re.findall(r"\n\n {1,3}\S.*", text), path.name
+
+
 def test_every_source_file_that_is_named_exists() -> None:
     """By its path, or the end of its path; CAPITALS stand for a name."""
     folders = ("tirgemm", "service", "tuning_db", "benchmarks", "verification", "scripts", "tests")
