@@ -305,10 +305,11 @@ def test_every_link_leads_somewhere(path: Path) -> None:
 
 
 def test_what_stands_within_a_list_item_is_indented_as_the_site_wants_it() -> None:
-    """A paragraph or table behind an empty line belongs to the item above only from four spaces on."""
+    """A paragraph or table behind an empty line belongs to the item above only from four spaces on, and the next item
+    begins behind an empty line."""
     for path in PAGES:
         text = FENCE.sub("", path.read_text())
-        assert not re.findall(r"\n\n {1,3}\S.*", text), path.name
+        assert not re.findall(r"\n\n {1,3}\S.*|\n\n {4}(?:.+\n)+- .*", text), path.name
 
 
 def test_every_source_file_that_is_named_exists() -> None:
