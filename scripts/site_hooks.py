@@ -8,6 +8,7 @@ package, whose docstrings mkdocstrings puts in. What is generated cannot differ 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -174,7 +175,7 @@ def _limits(schema: Schema) -> Iterator[str]:
 
 
 def _default(schema: Schema) -> str:
-    return f"`{schema['default']!r}`" if schema.get("default") not in (None, "") else ""
+    return f"`{json.dumps(schema['default'])}`" if schema.get("default") not in (None, "") else ""
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

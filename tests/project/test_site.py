@@ -109,3 +109,47 @@ def test_the_reference_of_the_api_has_every_route_and_document(site: Path) -> No
     text = re.sub(r"<[^>]+>", "", (site / "reference" / "http.html").read_text())
     routes = [f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods]
     assert not [name for name in (*routes, *document["components"]["schemas"]) if name not in text]
+
+
+def test_the_reference_says_types_limits_and_defaults_in_words() -> None:
+    request = {
+        "description": "A problem.",
+        "required": ["gemm"],
+        "properties": {
+            "gemm": {"type": "string", "maxLength": 9, "description": "a | b"},
+            "trials": {"anyOf": [{"type": "integer", "minimum": 1, "exclusiveMaximum": 8.0}, {"type": "null"}]},
+            "verify": {"type": "boolean", "default": True},
+            "efforts": {"type": "array", "items": {"$ref": "#/components/schemas/Effort"}, "default": []},
+        },
+    }
+    operation = {
+        "tags": ["kernels"],
+        "description": "Asks.",
+        "security": [{"apiKey": ["tune"]}],
+        "parameters": [{"name": "wait", "in": "query", "schema": {"type": "number", "default": 0.5}}],
+        "requestBody": {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Request"}}}},
+        "responses": {"404": {"description": "None."}, "200": {"description": "It.", "content": {"text/html": {}}}},
+    }
+    schemas = {"Request": request, "Effort": {"enum": ["none", "quick"]}}
+    page = script("scripts/site_hooks.py").http_page(
+        {"paths": {"/v1/kernels": {"post": operation}}, "components": {"schemas": schemas}}
+    )
+    assert page.partition("## Kernels")[2].split("\n\n")[1:] == [
+        "### `POST /v1/kernels`",
+        "Asks.",
+        "Scope of the API key: `tune`.",
+        "| parameter | in | type | default | meaning |\n| --- | --- | --- | --- | --- |\n"
+        "| `wait` | query | number | `0.5` |  |",
+        "Body: [Request](#request) (application/json).",
+        "| status | when | body |\n| --- | --- | --- |\n| `200` | It. | any (text/html) |\n| `404` | None. |  |",
+        "## Documents",
+        "### Request",
+        "A problem.",
+        "| member | type | default | meaning |\n| --- | --- | --- | --- |\n"
+        "| `gemm` | string of at most 9 characters | required | a \\| b |\n"
+        "| `trials` | integer ≥ 1 < 8 or null |  |  |\n"
+        "| `verify` | boolean | `true` |  |\n"
+        "| `efforts` | array of [Effort](#effort) | `[]` |  |",
+        "### Effort",
+        "One of `none`, `quick`.\n",
+    ]
