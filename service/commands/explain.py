@@ -56,6 +56,9 @@ def explain(
             help="Results files of the device (benchmarks/results/NAME): their rates are the ceilings.",
         ),
     ] = None,
+    words: Annotated[
+        bool, typer.Option("--words", help="End with what the knobs, words and signs of the report mean.")
+    ] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures here, too.")] = None,
     timeline: Annotated[
         Path | None,
@@ -104,7 +107,7 @@ def explain(
     document = report.to_json() | {"html": str(html) if html else None}
     if files is not None and recording is not None:
         document |= {"timeline": files.to_json(recording)}
-    console.emit(as_json, document, lambda: show(sections(report)))
+    console.emit(as_json, document, lambda: show(sections(report, with_words=words)))
     if html is not None and not as_json:
         console.out.print(f"page: {html}")
     if files is not None and recording is not None and not as_json:

@@ -23,7 +23,7 @@ from tirgemm.layouts import Layout
 from tirgemm.service.explain.memory import buffer_name, operation
 from tirgemm.service.explain.report_text import wave_items
 
-_MOST_REQUESTS = 4
+_MOST_REQUESTS = 8
 _MOST_PATTERNS = 2
 _UNIT = 16
 
