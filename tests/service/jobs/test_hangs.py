@@ -127,7 +127,9 @@ def test_a_heartbeat_is_that_of_the_thread_which_works(monkeypatch: pytest.Monke
 STUCK = """
 import time
 from tirgemm.service.commands import worker
+from tirgemm.service.jobs import job_runner
 from tirgemm.service.jobs.engine import TuningEngine
+job_runner.WARM_SECONDS = 0
 TuningEngine.warm = lambda self: time.sleep(600)
 worker._main()
 """
