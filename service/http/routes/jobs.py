@@ -30,8 +30,15 @@ def _job(job_id: str, state: State) -> Job:
 
 async def _after(
     last_event: Annotated[str, Header(alias="Last-Event-ID", json_schema_extra={"pattern": "^[0-9]{0,18}$"})] = "",
+    after: Annotated[
+        str,
+        Query(
+            description="As Last-Event-ID, which counts where both are there: a browser sends that only when it is back.",
+            json_schema_extra={"pattern": "^[0-9]{0,18}$"},
+        ),
+    ] = "",
 ) -> int:
-    return last_event_id(last_event)
+    return last_event_id(last_event) if last_event else last_event_id(after, "after")
 
 
 # Looked at before a stream starts, so that what is wrong is still an error and not the end of a stream.
