@@ -11,6 +11,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from tirgemm.gemm import Gemm
 from tirgemm.service.http.documents import JobDocument, JobList, JobSummary, PriorityChange, RetryRequest
 from tirgemm.service.http.events import last_event_id, stream
+from tirgemm.service.http.ownership import require_own
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, DeviceFilter, GemmFilter
 from tirgemm.service.http.state import Caller, ServiceState, State
@@ -33,7 +34,7 @@ async def _after(
     after: Annotated[
         str,
         Query(
-            description="As Last-Event-ID, which counts where both are there: a browser sends that only when it is back.",
+            description="As Last-Event-ID, for browsers, which send that only when they are back; that counts where both are there.",
             json_schema_extra={"pattern": "^[0-9]{0,18}$"},
         ),
     ] = "",
@@ -53,13 +54,6 @@ def job_document(state: ServiceState, job: Job) -> JobDocument:
     fallback = state.store.kernel_by_id(job.fallback_id) if job.fallback_id else None
     kernel = state.store.kernel_by_id(job.kernel_id) if job.kernel_id else None
     return JobDocument.with_kernels(job, fallback, kernel)
-
-
-def _require_own(job: Job, caller: Caller, verb: str) -> None:
-    """Raise the 403 problem where it takes another key to change a job."""
-    if caller is not None and job.key_id != caller.id and not caller.allows("admin"):
-        detail = f"job {job.id} was asked for with another key; it takes a key of the scope admin to {verb} it"
-        raise Problem(403, detail, "not_your_job")
 
 
 @router.get("", dependencies=[ONLY_KNOWN])
@@ -93,7 +87,7 @@ def cancel_job(job: FoundJob, state: State, caller: Caller) -> JobDocument:
     The job is cancelled at once; its worker stops within a second. A key cancels the jobs that it asked for first; one
     of the scope admin cancels every job.
     """
-    _require_own(job, caller, "cancel")
+    require_own(f"job {job.id}", job.key_id, caller, "cancel")
     job = state.queue.cancel(job.id)
     if job.status in ("done", "failed"):
         raise Problem(
@@ -108,7 +102,7 @@ def change_job(job: FoundJob, body: PriorityChange, state: State, caller: Caller
 
     A key changes the jobs that it asked for first, up to the priority that its scope allows.
     """
-    _require_own(job, caller, "change")
+    require_own(f"job {job.id}", job.key_id, caller, "change")
     state.access.require_priority(caller, body.priority)
     changed = state.queue.prioritise(job.id, body.priority)
     if changed.status != "queued":
@@ -123,7 +117,7 @@ def retry_job(job: FoundJob, body: RetryRequest, state: State, caller: Caller, r
 
     A job may be retried a few times, see the limits in /v1/meta. A key retries the jobs that it asked for first.
     """
-    _require_own(job, caller, "retry")
+    require_own(f"job {job.id}", job.key_id, caller, "retry")
     settings = state.settings
     retried = state.queue.retry(
         job.id,
