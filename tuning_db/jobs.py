@@ -175,8 +175,7 @@ class JobQueue:
         if gemm is not None:
             wanted = wanted.where(JobRow.gemm_id.in_(select(GemmRow.id).where(GemmRow.text == str(gemm))))
         if sizes:
-            # No LIKE: of the index on texts a range.
-            begun = select(GemmRow.id).where(GemmRow.text >= f"{sizes}:", GemmRow.text < f"{sizes};")
+            begun = select(GemmRow.id).where(GemmRow.text.startswith(f"{sizes}:", autoescape=True))
             wanted = wanted.where(JobRow.gemm_id.in_(begun))
         if device_keys is not None:
             wanted = wanted.where(JobRow.device_key.in_(list(device_keys)))

@@ -122,7 +122,7 @@ class JobHistory:
     @property
     def families(self) -> list[str]:
         """Those of the space, then others that were tried, in this order everywhere."""
-        return list(dict.fromkeys([*self.space, *(point.family for point in self.candidates)]))
+        return list(dict.fromkeys([*self.space, *(point.family for point in self.candidates if point.family)]))
 
     @property
     def phase_words(self) -> str:

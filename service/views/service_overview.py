@@ -12,15 +12,19 @@ from sqlalchemy import func, select
 
 from tirgemm.gemm import Regime
 from tirgemm.service.views.queries import KernelFilter, kernel_ids, kernels_by_id
-from tirgemm.status import Role
+from tirgemm.status import ROLES, Role
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.kernel_version import read_version
 from tirgemm.tuning_db.models import KernelRow
 
 # The gains are those of so many kernels, the newest.
-GAINS_OF = 1000
+GAINS_OF = 500
 SHOWN_KERNELS = 8
+
+_PLACES = select(KernelRow.device_key, KernelRow.role, func.count().label("kernels")).group_by(
+    KernelRow.device_key, KernelRow.role
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class ServiceOverview:
     """The stored kernels by role, of how many ``problems`` and ``devices``; the speed of the newest tuned ones relative
     to the default and to the fastest baseline of the same run; the newest of all."""
 
-    kernels: dict[str, int]
+    kernels: dict[Role, int]
     problems: int
     devices: int
     over_default: MedianGain
@@ -87,15 +91,14 @@ def _overview(database: Database) -> ServiceOverview:
         .limit(GAINS_OF)
     )
     with database.read() as connection:
-        roles = connection.execute(select(KernelRow.role, func.count()).group_by(KernelRow.role)).all()
+        places = connection.execute(_PLACES).all()
         problems = connection.execute(select(func.count(func.distinct(KernelRow.gemm_id)))).scalar_one()
-        devices = connection.execute(select(func.count(func.distinct(KernelRow.device_key)))).scalar_one()
         ratios = [_ratios(row.timings, row.regime) for row in connection.execute(newest_tuned)]
     ids = [name for name, _ in kernel_ids(database, KernelFilter(), limit=SHOWN_KERNELS)]
     return ServiceOverview(
-        {row[0]: row[1] for row in roles},
+        {role: sum(row.kernels for row in places if row.role == role) for role in ROLES},
         problems,
-        devices,
+        len({row.device_key for row in places}),
         _median([default for default, _ in ratios if default is not None]),
         _median([baseline for _, baseline in ratios if baseline is not None]),
         tuple(map(_new_kernel, kernels_by_id(database, ids))),

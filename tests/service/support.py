@@ -47,9 +47,10 @@ def kernel_record(
     salt: str = "",
     device: Device | None = None,
     search: dict[str, Any] | None = None,
+    timing: Timing | None = None,
 ) -> KernelRecord:
     """A stored kernel that spent the trials of ``request``, whose artifact is a few bytes: the service never looks into
-    it."""
+    it. ``timing`` is that of its regime."""
     blob = f"artifact of {request.gemm} {role} {salt}".encode() * 9
     sha256 = store.put_blob(blob)
     kernel_sha256 = hashlib.sha256(blob + b"kernel").hexdigest()
@@ -66,7 +67,9 @@ def kernel_record(
         artifact_sha256=sha256,
         artifact_bytes=len(blob),
         certificate=None if role == "unverified" else certificate,
-        timings=Timings({request.regime: Timing(12.5)}, search=SearchSummary.from_json(search) if search else None),
+        timings=Timings(
+            {request.regime: timing or Timing(12.5)}, search=SearchSummary.from_json(search) if search else None
+        ),
         trials=request.trials,
         created_at="2026-01-01T00:00:00Z",
     )

@@ -34,7 +34,7 @@ async def _after(
     after: Annotated[
         str,
         Query(
-            description="As Last-Event-ID, for browsers, which send that only when they are back; that counts where both are there.",
+            description="As Last-Event-ID, which counts where both are there: browsers send it only when they come back.",
             json_schema_extra={"pattern": "^[0-9]{0,18}$"},
         ),
     ] = "",

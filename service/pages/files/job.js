@@ -105,7 +105,9 @@ class Charts {
 
   draw() {
     const known = this.families.length;
-    for (const { family } of this.points) if (!this.families.includes(family)) this.families.push(family);
+    for (const { family } of this.points) {
+      if (family && !this.families.includes(family)) this.families.push(family);
+    }
     if (this.families.length > known) this.timeline.forget();
     if (!this.points.length) return;
     this.timeline.draw(`${this.points.length} candidates over time`);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterator
 
@@ -26,6 +27,11 @@ DEFAULT_US = 20.0
 def config(number: int) -> str:
     """The text of the config of a candidate."""
     return f"{FAMILIES[number % 2]}(block_m={16 * (1 + number % 8)}, block_n=64, stages={1 + number % 4})"
+
+
+def digest(number: int) -> str:
+    """The hash of the config of a candidate."""
+    return hashlib.sha256(f"{number} {config(number)}".encode()).hexdigest()[:16]
 
 
 def search_events(count: int = 24, *, trials: int = 64, first: int = 0) -> Iterator[Event]:
@@ -55,7 +61,7 @@ def candidates(count: int, *, trials: int = 64, first: int = 0) -> Iterator[Cand
             continue
         yield CandidateRecorded(
             config=config(number),
-            digest=f"{number:016x}",
+            digest=digest(number),
             status=status,
             us=us,
             message={Status.BUILD_FAILED: "ptxas: too much shared memory", Status.WRONG: "test exact failed"}.get(
@@ -75,8 +81,8 @@ def race() -> FinalistsRaced:
     """A race of the default and two others, one of which failed."""
     return FinalistsRaced(
         entries=(
-            RaceEntry(config(0), f"{0:016x}", 20.1, 19.9, 20.4, 50, 1.0, 1.0),
-            RaceEntry(config(5), f"{5:016x}", 8.2, 8.1, 8.4, 50, 2.451, 2.43),
-            RaceEntry(config(9), f"{9:016x}", message="the measuring process died: signal 11 (SIGSEGV)"),
+            RaceEntry(config(0), digest(0), 20.1, 19.9, 20.4, 50, 1.0, 1.0),
+            RaceEntry(config(5), digest(5), 8.2, 8.1, 8.4, 50, 2.451, 2.43),
+            RaceEntry(config(9), digest(9), message="the measuring process died: signal 11 (SIGSEGV)"),
         )
     )
