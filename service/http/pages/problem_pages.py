@@ -23,9 +23,7 @@ class ProblemPages:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not (
-            scope["type"] == "http" and is_page(scope["path"]) and wants_html(Headers(scope=scope).get("accept", ""))
-        ):
+        if scope["type"] != "http" or not _is_shown(scope):
             await self.app(scope, receive, send)
             return
         start: Message | None = None
