@@ -5,6 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 from pydantic import BaseModel
 
+from tirgemm.events import Phase
 from tirgemm.service.http.batch_documents import BatchList, BatchSummary
 from tirgemm.service.http.documents import JobDocument, JobList
 from tirgemm.service.views.fleet_view import FleetView
@@ -41,6 +42,11 @@ class JobPage(BaseModel):
     def live(self) -> bool:
         """Whether the job may still change."""
         return self.job.status in LIVE
+
+    @property
+    def phases(self) -> dict[str, str]:
+        """The phases as a user reads them."""
+        return {phase.value: phase.words for phase in Phase}
 
     @property
     def clocks(self) -> list[float]:

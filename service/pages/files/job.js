@@ -2,7 +2,7 @@
 "use strict";
 
 addEventListener("DOMContentLoaded", async () => {
-  const { id, status } = document.getElementById("job").dataset;
+  const { id, status, last, words } = document.getElementById("job").dataset;
   const answer = await fetch(location.href, { headers: { Accept: "application/json" } });
   if (!answer.ok) return;
   const page = await answer.json();
@@ -12,8 +12,13 @@ addEventListener("DOMContentLoaded", async () => {
   charts.draw();
   if (status !== "queued" && status !== "running") return;
 
-  const now = new Now(told, page.job);
+  const now = new Now(told, page.job, JSON.parse(words));
   const soon = live.refresher();
+  if (told.last_event > Number(last)) {
+    // Something happened while the page was on its way.
+    now.show();
+    soon();
+  }
   const kinds = ["started", "phase", "fallback", "batch", "builds", "candidate", "race", "selected"];
   live.follow(
     `/v1/jobs/${id}/events`,
@@ -39,7 +44,8 @@ function pointOf(event, started) {
 
 // The line that says what is being done, and for screen readers the same, but not ten times a second.
 class Now {
-  constructor(told, job) {
+  constructor(told, job, words) {
+    this.words = words;
     this.phase = told.phase;
     this.detail = told.detail;
     this.standing = told.standing;
@@ -65,7 +71,7 @@ class Now {
     const { tried, best_us: best, default_us: usual } = this.standing;
     const speed = best && usual ? ` (${(usual / best).toFixed(3)} × the default's speed)` : "";
     const left = this.left === null ? "" : `, at most ${Math.ceil(this.left)} s left`;
-    const phase = [this.phase || "starting", this.detail].filter(Boolean).join(" ");
+    const phase = [this.words[this.phase] || this.phase || "starting", this.detail].filter(Boolean).join(" ");
     const words = `${phase}: ${tried} of ${this.of} candidates tried${best ? `, best ${short(best)} µs${speed}` : ""}${left}.`;
     document.getElementById("now").textContent = words;
     const { queued, building, built } = this.builds;

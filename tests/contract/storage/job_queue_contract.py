@@ -17,6 +17,7 @@ from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_G
 from tests.traces.kept_spans import kept_spans
 from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.events import BatchProposed, CandidateRecorded, SearchStarted, UnknownEvent
+from tirgemm.gemm import Gemm
 from tirgemm.status import JobStatus
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.process import spans
