@@ -83,7 +83,7 @@ def job_page(site: OwnSite, job: FoundJob, state: State, caller: Caller) -> Resp
     return site.answer("job.html", f"Job {job.id}", document)
 
 
-@router.post("/{job_id}/cancel", response_class=RedirectResponse, status_code=303)
+@router.post("/{job_id}/cancel", response_class=RedirectResponse, status_code=303, include_in_schema=False)
 def cancel(job: FoundJob, state: State, caller: Caller, request: Request, fields: FormFields) -> Response:
     """Cancel the job, as DELETE /v1/jobs/{job_id} does, and lead back to its page."""
     only_fields(fields)
@@ -92,7 +92,7 @@ def cancel(job: FoundJob, state: State, caller: Caller, request: Request, fields
     return RedirectResponse(f"/jobs/{job.id}", 303)
 
 
-@router.post("/{job_id}/raise", response_class=RedirectResponse, status_code=303)
+@router.post("/{job_id}/raise", response_class=RedirectResponse, status_code=303, include_in_schema=False)
 def raise_budget(job: FoundJob, state: State, caller: Caller, request: Request, fields: FormFields) -> Response:
     """Ask for the job's kernel with a larger budget, as POST /v1/kernels does: lead to the job that works on it, or to
     the kernel that asks for no more."""

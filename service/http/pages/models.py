@@ -44,7 +44,7 @@ def model_page(site: OwnSite, batch: NamedBatch, state: State, caller: Caller) -
     return site.answer("model.html", f"Model {batch.id}", document)
 
 
-@router.post("/{batch_id}/cancel", response_class=RedirectResponse, status_code=303)
+@router.post("/{batch_id}/cancel", response_class=RedirectResponse, status_code=303, include_in_schema=False)
 def cancel(batch: NamedBatch, state: State, caller: Caller, request: Request, fields: FormFields) -> Response:
     """Cancel the batch, as DELETE /v1/batches/{batch_id} does, and lead back to its page."""
     only_fields(fields)

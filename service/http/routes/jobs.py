@@ -34,7 +34,7 @@ async def _after(
     after: Annotated[
         str,
         Query(
-            description="As Last-Event-ID, which counts where both are there: browsers send it only when they come back.",
+            description="As Last-Event-ID, which counts where both are there, and which browsers send only when back.",
             json_schema_extra={"pattern": "^[0-9]{0,18}$"},
         ),
     ] = "",
@@ -134,8 +134,8 @@ def retry_job(job: FoundJob, body: RetryRequest, state: State, caller: Caller, r
 async def job_events(job: FoundJob, state: State, after: After) -> AsyncIterator[ServerSentEvent]:
     """The job's events as they happen, from the first one or from behind Last-Event-ID; ends when the job ends.
 
-    Kinds: started, phase, fallback, batch, candidate, selected, and last one of done, failed, cancelled. A comment
-    comes every 15 seconds in which nothing happens.
+    Kinds: started, phase, fallback, batch, builds, candidate, race, selected, and last one of done, failed, cancelled.
+    A comment comes every 15 seconds in which nothing happens.
     """
     async for event in stream(state, job.id, after):
         yield event
