@@ -10,8 +10,8 @@ from fastapi.responses import RedirectResponse
 from pydantic import BeforeValidator, ValidationError
 
 from tirgemm.gemm import Gemm
+from tirgemm.service.access.scopes import may_change
 from tirgemm.service.http.documents import JobSummary, KernelRequest
-from tirgemm.service.http.ownership import may_change
 from tirgemm.service.http.pages.forms import FormFields, only_fields
 from tirgemm.service.http.pages.live_documents import JobPage, JobsPage
 from tirgemm.service.http.pages.site import HTML, OwnSite

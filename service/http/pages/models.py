@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
+from tirgemm.service.access.scopes import may_change
 from tirgemm.service.http.batch_documents import BatchSummary
-from tirgemm.service.http.ownership import may_change
 from tirgemm.service.http.pages.forms import FormFields, only_fields
 from tirgemm.service.http.pages.live_documents import ModelPage, ModelsPage
 from tirgemm.service.http.pages.site import HTML, OwnSite

@@ -13,10 +13,9 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from tirgemm.service.http.batch_documents import BatchDocument, BatchList, BatchRequest, BatchSummary
 from tirgemm.service.http.batch_requests import answer_batch
 from tirgemm.service.http.events import stream_batch
-from tirgemm.service.http.ownership import require_own
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.jobs import After
-from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN
+from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, require_own
 from tirgemm.service.http.state import Caller, State
 from tirgemm.tuning_db.queue.batches import Batch
 

@@ -11,9 +11,8 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from tirgemm.gemm import Gemm
 from tirgemm.service.http.documents import JobDocument, JobList, JobSummary, PriorityChange, RetryRequest
 from tirgemm.service.http.events import last_event_id, stream
-from tirgemm.service.http.ownership import require_own
 from tirgemm.service.http.problems import Problem
-from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, DeviceFilter, GemmFilter
+from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, DeviceFilter, GemmFilter, require_own
 from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.queries import device_keys
 from tirgemm.status import ENDED, JobStatus
