@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar
 
 from tirgemm.status import Status
@@ -360,13 +361,17 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@cache
+def _fields_read(cls: type[DataclassInstance]) -> tuple[tuple[str, Callable[[Any], Any] | None], ...]:
+    """The fields of ``cls``, and how each is read; None for a standing, whose members stand beside the others."""
+    return tuple((item.name, None if item.type == "Standing" else _READERS[str(item.type)]) for item in fields(cls))
+
+
 def _read(cls: type[T], data: Mapping[str, Any]) -> T:
     """``cls`` of the members of ``data`` that its fields name."""
     return cls(
         **{
-            item.name: _read(Standing, data)
-            if item.type == "Standing"
-            else _READERS[str(item.type)](data.get(item.name))
-            for item in fields(cls)
+            name: _read(Standing, data) if reader is None else reader(data.get(name))
+            for name, reader in _fields_read(cls)
         }
     )

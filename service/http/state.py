@@ -18,6 +18,7 @@ from tirgemm.service.http.metrics import Metrics
 from tirgemm.service.http.recent_look import RecentLook
 from tirgemm.service.http.watch import Watch
 from tirgemm.service.settings import Settings
+from tirgemm.service.views.job_history import HistoryReader
 from tirgemm.service.views.service_figures import FigureReader
 from tirgemm.service.views.service_overview import OverviewReader
 from tirgemm.tuning_db import Database, JobQueue, data_folder
@@ -40,7 +41,8 @@ class ServiceState:
     ``explainer`` has a process of its own, to be closed with the database; ``watch`` is whom everybody waits with;
     ``access`` knows the API keys. Kept in memory are ``documents`` of kernels, of which ``kernel_pages`` are made, and
     the ``known`` answers, which hold as long as the ``recent`` look at the database. ``metrics`` are
-    for Prometheus, ``overview`` is for the front page."""
+    for Prometheus, ``overview`` is for the front page, ``histories`` are for
+    those of jobs."""
 
     settings: Settings
     database: Database
@@ -57,6 +59,7 @@ class ServiceState:
     known: KnownAnswers = field(init=False)
     metrics: Metrics = field(init=False)
     overview: OverviewReader = field(init=False)
+    histories: HistoryReader = field(init=False)
     access: AccessControl = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,6 +69,7 @@ class ServiceState:
         self.known = KnownAnswers(self.database, self.recent, self.access)
         self.metrics = Metrics(FigureReader(self.database, self.settings.lease_seconds))
         self.overview = OverviewReader(self.database)
+        self.histories = HistoryReader(self.queue)
         self.batches = BatchTable(self.database)
         self.watch = Watch(self.queue, self.batches, self.settings.alive_seconds, self.stopping)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import select
 
@@ -30,15 +31,17 @@ from tirgemm.tuning_db.models import CandidateRow, GemmRow
 # More events than a search of the largest budget tells.
 MOST_EVENTS = 100_000
 FASTEST = 10
+# Jobs of whose events the sum is kept.
+KEPT = 16
 # Of what a candidate failed with, as its mark is told.
 REASON_CHARS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class CandidatePoint:
+class CandidatePoint(NamedTuple):
     """A candidate of a job: when it was recorded, in seconds since the job was started, its family and config's hash,
     what became of it, its median and what the model expected in microseconds a call, the median clock and on a GPU the
-    highest power while it was measured, and of one that failed the beginning of the reason."""
+    highest power while it was measured, and of one that failed the beginning of the reason. An array in JSON, as there
+    may be thousands."""
 
     seconds: float
     family: str
@@ -101,7 +104,8 @@ class BuildCounts:
 @dataclass
 class JobHistory:
     """What a job has done up to the event ``last_event``. ``phase`` is the last one's name, ``space`` counts each
-    family's configs, ``of`` are the candidates that the budget allows, ``proposed`` those that were proposed."""
+    family's configs, ``of`` are the candidates that the budget allows, ``proposed`` those that were proposed;
+    ``columns`` name the members of each of ``candidates``."""
 
     last_event: int = 0
     phase: str = ""
@@ -113,6 +117,7 @@ class JobHistory:
     standing: Standing = field(default_factory=Standing)
     builds: BuildCounts = field(default_factory=BuildCounts)
     expected_gain: float | None = None
+    columns: tuple[str, ...] = CandidatePoint._fields
     candidates: list[CandidatePoint] = field(default_factory=list)
     fastest: list[TriedConfig] = field(default_factory=list)
     failed: list[FailedConfigs] = field(default_factory=list)
@@ -137,56 +142,91 @@ class JobHistory:
         return default / best if best and default else None
 
 
-def job_history(queue: JobQueue, job: Job) -> JobHistory:
-    """What the job has done so far."""
-    events = queue.events(job.id, limit=MOST_EVENTS)
-    return history(events, job.started_at or job.created_at, rule_sentences(queue.db, job))
+class HistoryReader:
+    """Sums up jobs from their events; of the last ``KEPT`` that were asked for it reads those that are new alone."""
+
+    def __init__(self, queue: JobQueue) -> None:
+        self._queue = queue
+        self._lock = threading.Lock()
+        self._sums: dict[str, _Sum] = {}
+
+    def read(self, job: Job) -> JobHistory:
+        """What the job has done so far. Raises StoreError."""
+        start = job.started_at or job.created_at
+        with self._lock:
+            known = self._sums.pop(job.id, None)
+            summed = known if known is not None and known.start == start else _Sum(start)
+            for stored in self._queue.events(job.id, after=summed.last_event, limit=MOST_EVENTS):
+                summed.take(stored)
+            self._sums[job.id] = summed
+            while len(self._sums) > KEPT:
+                del self._sums[next(iter(self._sums))]
+            return summed.history(rule_sentences(self._queue.db, job))
 
 
-def history(events: Sequence[StoredEvent], started_at: str, sentences: dict[str, str] | None = None) -> JobHistory:
-    """The sum of a job's events; ``sentences`` says of each rule what it said of one config."""
-    told = JobHistory(last_event=events[-1].id if events else 0)
-    start = datetime.fromisoformat(started_at)
-    failed: Counter[tuple[Status, str]] = Counter()
-    examples: dict[tuple[Status, str], str] = {}
-    times: dict[str, tuple[float, str]] = {}
-    pruned: dict[str, Any] = {}
-    for stored in events:
+class _Sum:
+    """The sum of a job's events up to ``last_event``; times count from ``start``."""
+
+    def __init__(self, start: str) -> None:
+        self.start = start
+        self._began = datetime.fromisoformat(start)
+        self._now = JobHistory()
+        self._failed: Counter[tuple[Status, str]] = Counter()
+        self._examples: dict[tuple[Status, str], str] = {}
+        self._times: dict[str, tuple[float, str]] = {}
+        self._pruned: dict[str, Any] = {}
+
+    @property
+    def last_event(self) -> int:
+        return self._now.last_event
+
+    def take(self, stored: StoredEvent) -> None:
+        """Add the next event."""
+        now = self._now
+        now.last_event = stored.id
         match event_from_json(stored.kind, stored.data):
             case SearchStarted() as event:
-                told.space = {name: size for name, size in event.space.items() if isinstance(size, int)}
-                told.of, told.standing = int(event.budget.get("trials") or 0), event.standing
+                now.space = {name: size for name, size in event.space.items() if isinstance(size, int)}
+                now.of, now.standing = int(event.budget.get("trials") or 0), event.standing
             case PhaseEntered() as event:
-                told.phase = event.phase or told.phase
-                told.detail, told.seconds_left = event.detail, event.seconds_left
+                now.phase = event.phase or now.phase
+                now.detail, now.seconds_left = event.detail, event.seconds_left
             case FallbackStored() as event:
-                told.standing = told.standing if told.standing.tried else _fallback_standing(event)
+                now.standing = now.standing if now.standing.tried else _fallback_standing(event)
             case BatchProposed() as event:
-                told.proposed, told.seconds_left = event.trials, event.seconds_left
-                told.expected_gain, pruned = event.expected_gain, event.pruned
+                now.proposed, now.seconds_left = event.trials, event.seconds_left
+                now.expected_gain, self._pruned = event.expected_gain, event.pruned
             case BuildsCounted() as event:
-                told.builds = BuildCounts(event.queued, event.building, event.built)
+                now.builds = BuildCounts(event.queued, event.building, event.built)
             case FinalistsRaced() as event:
-                told.races.append(FinalistRace(event.entries, event.swapped))
+                now.races.append(FinalistRace(event.entries, event.swapped))
             case CandidateRecorded() as event:
-                told.candidates.append(_point(event, start))
-                told.standing, told.seconds_left = event.standing, event.seconds_left
-                told.proposed, told.of = event.trials or told.proposed, event.of or told.of
-                if event.us is not None:
-                    times[event.digest] = event.us, event.config
-                elif event.status is not None and event.status is not Status.MEASURED:
-                    reason = event.status, event.message
-                    failed[reason] += 1
-                    examples.setdefault(reason, event.config)
-    default_us = told.standing.default_us
-    ordered = sorted(times.items(), key=lambda item: item[1][0])
-    told.fastest = [
-        TriedConfig(config, digest, us, default_us / us if default_us and us else None)
-        for digest, (us, config) in ordered[:FASTEST]
-    ]
-    told.failed = [FailedConfigs(*reason, count, examples[reason]) for reason, count in failed.most_common()]
-    told.pruned = _rule_counts(pruned, sentences or {})
-    return told
+                self._take_candidate(event)
+
+    def history(self, sentences: Mapping[str, str]) -> JobHistory:
+        """The sum; ``sentences`` says of each rule what it said of one config."""
+        default_us = self._now.standing.default_us
+        ordered = sorted(self._times.items(), key=lambda item: item[1][0])
+        fastest = [
+            TriedConfig(config, digest, us, default_us / us if default_us and us else None)
+            for digest, (us, config) in ordered[:FASTEST]
+        ]
+        failed = [FailedConfigs(*why, count, self._examples[why]) for why, count in self._failed.most_common()]
+        pruned = _rule_counts(self._pruned, sentences)
+        candidates, races = list(self._now.candidates), list(self._now.races)
+        return replace(self._now, candidates=candidates, races=races, fastest=fastest, failed=failed, pruned=pruned)
+
+    def _take_candidate(self, event: CandidateRecorded) -> None:
+        now = self._now
+        now.candidates.append(_point(event, self._began))
+        now.standing, now.seconds_left = event.standing, event.seconds_left
+        now.proposed, now.of = event.trials or now.proposed, event.of or now.of
+        if event.us is not None:
+            self._times[event.digest] = event.us, event.config
+        elif event.status is not None and event.status is not Status.MEASURED:
+            why = event.status, event.message
+            self._failed[why] += 1
+            self._examples.setdefault(why, event.config)
 
 
 def rule_sentences(database: Database, job: Job) -> dict[str, str]:
@@ -202,7 +242,7 @@ def rule_sentences(database: Database, job: Job) -> dict[str, str]:
         return {row.rule: row.message for row in connection.execute(wanted)}
 
 
-def _rule_counts(pruned: dict[str, Any], sentences: dict[str, str]) -> list[RuleCount]:
+def _rule_counts(pruned: Mapping[str, Any], sentences: Mapping[str, str]) -> list[RuleCount]:
     counts = {rule: count for rule, count in pruned.items() if isinstance(count, int)}
     return [
         RuleCount(rule, counts[rule], sentences.get(rule, ""))

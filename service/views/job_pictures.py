@@ -14,9 +14,14 @@ from tirgemm.service.views.job_history import CandidatePoint, JobHistory
 
 WIDTH, HEIGHT = 720, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 24, 44
-# Of each family one, drawn around a point, in the order of the families; the script draws the same.
-MARKS = ("m-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0z", "m-3 -3h6v6h-6z", "m-4 3l4-7 4 7z", "m-4 0l4-4 4 4-4 4z")
-_CROSS = "m-3.5 -3.5l7 7m0-7l-7 7"
+# Of each family one, drawn around a point, in the order of the families; the script draws the same. The page defines
+# them as markers, so that a point is no more than its place: there may be thousands.
+MARKS = (
+    "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0z",
+    "M-3 -3h6v6h-6z",
+    "M-4 3l4-7 4 7z",
+    "M-4 0l4-4 4 4-4 4z",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +68,7 @@ def timeline_picture(history: JobHistory) -> Markup:
     shapes += _families(history, [(p, across.at(p.seconds), up.at(p.us)) for p in measured if p.us])
     failed = [point for point in history.candidates if not point.us]
     if failed:
-        crosses = "".join(f"M{number(across.at(point.seconds))} {_TOP + 5}{_CROSS}" for point in failed)
-        shapes.append(f'<path d="{crosses}" class="failed"/>')
+        shapes.append(_points([(across.at(point.seconds), _TOP + 5.0) for point in failed], "cross", "failed"))
     best = _best_line(measured)
     if best:
         steps = f"M{number(across.at(best[0][0]))} {number(up.at(best[0][1]))}"
@@ -138,9 +142,14 @@ def _families(history: JobHistory, points: Sequence[tuple[CandidatePoint, float,
     for place, family in enumerate(history.families):
         marks = [(x, y) for point, x, y in points if point.family == family]
         if marks:
-            mark = MARKS[place % len(MARKS)]
-            path = "".join(f"M{number(x)} {number(y)}{mark}" for x, y in marks)
-            yield f'<path d="{path}" class="family{place % len(MARKS)}"><title>{escape(family)}</title></path>'
+            yield _points(marks, f"mark{place % len(MARKS)}", family)
+
+
+def _points(places: Sequence[tuple[float, float]], marker: str, title: str) -> str:
+    """The ``marker`` of the page at each place."""
+    path = "M" + "L".join(f"{number(x)} {number(y)}" for x, y in places)
+    drawn = " ".join(f'marker-{place}="url(#{marker})"' for place in ("start", "mid", "end"))
+    return f'<path d="{path}" class="points" {drawn}><title>{escape(title)}</title></path>'
 
 
 def _axes(across: Axis, up: Axis, below: str, beside: str) -> str:

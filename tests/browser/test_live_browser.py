@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.browser.visits import Visits
+from tests.browser.visits import PICTURES, Visits
 from tests.service.pages.search_events import candidates, race, search_events
 from tests.service.support import Service, serving
 from tirgemm.events import BuildsCounted, Event
+from tirgemm.tuning_db.access.api_keys import KeyTable
 
 GEMMS = ["4096x4096x4096:f16:nt", "11008x4096x4096:f16:nt", "1023x4096x11008:bf16:nt"]
 LONG_MS = 20_000
@@ -167,5 +168,19 @@ def test_a_job_without_scripts_is_shown_as_it_is(working: Service, visits: Visit
     page = plain.new_page()
     page.goto(f"{working.url}/jobs/{job}")
     assert page.locator("#now", has_text="20 of 64 candidates tried").is_visible()
-    assert page.locator("#timeline svg path.family0").is_visible()
+    assert page.locator("#timeline svg path[marker-start='url(#mark0)']").count() == 1
+    page.screenshot(path=PICTURES / "job-without-scripts.light.png", full_page=True)
     plain.close()
+
+
+def test_a_reader_follows_a_job_by_the_cookie(working: Service, visits: Visits) -> None:
+    job = running(working)
+    _, secret = KeyTable(working.state.database).create("a reader", "read")
+    working.state.access.read()
+    tab = visits.open(f"/jobs/{job}")
+    tab.get_by_label("API key").fill(secret)
+    tab.get_by_role("button", name="Sign in").click()
+    tab.wait_for_url(f"**/jobs/{job}")
+    assert tab.get_by_role("button", name="Cancel the job").count() == 0
+    tell(working, *search_events(6, trials=64))
+    tab.locator("#now", has_text="6 of 64 candidates tried").wait_for()

@@ -20,7 +20,6 @@ from tirgemm.service.http.requests import answer
 from tirgemm.service.http.routes.jobs import FoundJob, cancel_job, job_document
 from tirgemm.service.http.routes.parameters import ONLY_KNOWN
 from tirgemm.service.http.state import Caller, State
-from tirgemm.service.views.job_history import job_history
 from tirgemm.service.views.queries import device_keys
 from tirgemm.status import JobStatus
 from tirgemm.tuning_db import Job
@@ -72,7 +71,7 @@ def job_page(site: OwnSite, job: FoundJob, state: State, caller: Caller) -> Resp
     limits = state.settings
     document = JobPage(
         job=job_document(state, job),
-        history=job_history(state.queue, job),
+        history=state.histories.read(job),
         may_change=may_change(job.key_id, caller),
         may_ask=caller is None or caller.allows("tune"),
         offered_trials=min(2 * job.request.trials, limits.max_trials),

@@ -58,9 +58,10 @@ class JobPage(BaseModel):
         """The highest power while each candidate was measured, in watts."""
         return [point.power_w for point in self.history.candidates if point.power_w]
 
-    def mark(self, place: int) -> str:
-        """The outline of the mark of the family at a place."""
-        return MARKS[place % len(MARKS)]
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """The outlines of the marks of the families, in their order."""
+        return MARKS
 
     @property
     def timeline(self) -> Markup:

@@ -7,6 +7,8 @@ addEventListener("DOMContentLoaded", async () => {
   if (!answer.ok) return;
   const page = await answer.json();
   const told = page.history;
+  // Candidates come as arrays, as there may be thousands.
+  told.candidates = told.candidates.map((row) => Object.fromEntries(told.columns.map((name, at) => [name, row[at]])));
   const started = Date.parse(page.job.started_at || page.job.created_at);
   const charts = new Charts(told);
   charts.draw();
@@ -46,6 +48,8 @@ function pointOf(event, started) {
 class Now {
   constructor(told, job, words) {
     this.words = words;
+    // The default of a job that waits may be built, and told, before its turn comes.
+    this.begun = job.status === "running";
     this.phase = told.phase;
     this.detail = told.detail;
     this.standing = told.standing;
@@ -64,10 +68,12 @@ class Now {
     if (kind === "candidate" || kind === "started") this.standing = data;
     if (kind === "candidate") [this.of, this.proposed] = [data.of || this.of, data.trials || this.proposed];
     if ("seconds_left" in data) this.left = data.seconds_left;
+    this.begun ||= kind !== "fallback";
     this.show();
   }
 
   show() {
+    if (!this.begun) return;
     const { tried, best_us: best, default_us: usual } = this.standing;
     const speed = best && usual ? ` (${(usual / best).toFixed(3)} × the default's speed)` : "";
     const left = this.left === null ? "" : `, at most ${Math.ceil(this.left)} s left`;

@@ -76,10 +76,11 @@ def test_a_job_shows_what_it_has_told(service: Service, browser: Browser) -> Non
     told = service.http.get(f"/jobs/{job.id}").json()["history"]
     page = browser.open(f"/jobs/{job.id}").text
 
-    assert len(told["candidates"]) == 24
-    statuses = [point["status"] for point in told["candidates"]]
+    points = [dict(zip(told["columns"], row, strict=True)) for row in told["candidates"]]
+    assert len(points) == 24
+    statuses = [point["status"] for point in points]
     assert (statuses.count("build_failed"), statuses.count("wrong")) == (3, 2)
-    first = told["candidates"][0]
+    first = points[0]
     assert (first["family"], first["digest"], first["clock_mhz"]) == ("simt", digest(0), 1755.0)
     assert told["builds"] == {"queued": 5, "building": 2, "built": 1}
     assert told["pruned"][0] == {"rule": "registers", "count": 412, "sentence": "312 registers a thread; 255 are there"}
@@ -103,10 +104,11 @@ def test_every_candidate_is_in_the_pictures_once(service: Service, browser: Brow
     scatter = page.partition("measured against predicted")[2].partition("</svg>")[0]
     statuses = ["failed" if number % 7 == 6 or number % 11 == 10 else "measured" for number in range(30)]
     for picture in (timeline, scatter):
-        marks = sum(part.count("M") for part in re.findall(r'<path d="([^"]*)" class="family\d"', picture))
+        paths = re.findall(r'<path d="M([^"]*)" class="points" marker-start="url\(#mark\d\)"', picture)
+        marks = sum(len(path.split("L")) for path in paths)
         assert marks == statuses.count("measured")
-    crosses = re.findall(r'<path d="([^"]*)" class="failed"', timeline)
-    assert crosses[0].count("M") == statuses.count("failed")
+    crosses = re.findall(r'<path d="M([^"]*)" class="points" marker-start="url\(#cross\)"', timeline)
+    assert len(crosses[0].split("L")) == statuses.count("failed")
 
 
 def test_a_job_that_has_ended_shows_the_same_but_cannot_be_cancelled(service: Service, browser: Browser) -> None:
