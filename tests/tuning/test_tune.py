@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from tests.helpers.fake_workbench import FakeBench, Timed, hashed_us
 from tirgemm import Budget, Config, Gemm
 from tirgemm.artifact import Trust, read
 from tirgemm.errors import Cancelled, DeviceUnavailable, InvalidRequest, Unsupported, VerificationFailed
-from tirgemm.events import BatchProposed, BuildsCounted, CandidateRecorded, Event, FinalistsRaced, PhaseEntered
+from tirgemm.events import BatchProposed, CandidateRecorded, Event, PhaseEntered
 from tirgemm.families import FAMILIES
 from tirgemm.hardware import named_device
 from tirgemm.tuning.records import CandidateKey, SampleSet, Status
@@ -451,62 +450,3 @@ def test_an_unknown_regime_is_refused() -> None:
 def test_a_problem_that_no_family_writes_says_every_reason() -> None:
     with pytest.raises(Unsupported, match=r"x86: .*simt: "):
         Tuning(Gemm.parse("64x64x64:f16:nt:acc=f16"), FakeBench(), REGIME)
-
-
-# -- what is told of builds and races ----------------------------------------------------------------
-
-
-def test_the_queue_of_builds_is_told_when_it_changes_and_when_it_is_empty() -> None:
-    bench = FakeBench()
-    events: list[Event] = []
-    tuning(bench, trials=12, families=["x86"], on_event=events.append).run()
-    counted = [event for event in events if isinstance(event, BuildsCounted)]
-    assert counted
-    assert (counted[-1].queued, counted[-1].building, counted[-1].built) == (0, 0, 0)
-    assert max(event.built for event in counted) > 0
-    batches = sum(isinstance(event, BatchProposed) for event in events)
-    assert len(counted) <= 2 * batches  # its beginning and its end, as everything here takes no time
-
-
-def test_a_candidate_says_under_which_clock_and_power_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    conditions = {"clock_mhz": 1755, "power_w": 512.5, "throttled": ["power_cap"]}
-    bench, events = FakeBench(), list[Event]()
-    evaluate = bench.fake.evaluate
-
-    def with_conditions(*args: Any, **options: Any) -> Any:
-        verification, samples = evaluate(*args, **options)
-        return verification, samples and replace(samples, conditions=conditions)
-
-    monkeypatch.setattr(bench.fake, "evaluate", with_conditions)
-    tuning(bench, trials=4, on_event=events.append).run()
-    told = [event for event in events if isinstance(event, CandidateRecorded)]
-    assert {(e.clock_mhz, e.power_w, e.throttled) for e in told} == {(1755, 512.5, ("power_cap",))}
-
-
-def test_the_race_tells_each_finalist_beside_the_default_and_why_one_failed() -> None:
-    bench, events = FakeBench(), list[Event]()
-    first = default(bench)
-    slow = [c.digest for c in (first,)]
-    dying: list[str] = []
-
-    def fate(config: Config) -> str:
-        if config.digest not in slow and not dying:
-            dying.append(config.digest)
-        return "dies" if config.digest in dying else "right"
-
-    bench.fate = fate
-    bench.us = lambda config: 50.0 if config.digest in slow else 5.0 if config.digest in dying else hashed_us(config)
-    tuning(bench, trials=8, on_event=events.append).run()
-    raced = next(event for event in events if isinstance(event, FinalistsRaced))
-    entries = {entry.digest: entry for entry in raced.entries}
-    assert raced.entries[0].digest == first.digest
-    assert (raced.entries[0].median_us, raced.entries[0].ratio) == (50.0, 1.0)
-    assert "SIGSEGV" in entries[dying[0]].message
-    assert entries[dying[0]].median_us is None
-    for entry in raced.entries[1:]:
-        if not entry.message:
-            assert entry.median_us is not None
-            assert entry.low_us == entry.median_us == entry.high_us
-            assert entry.ratio == pytest.approx(50.0 / entry.median_us)
-    back = FinalistsRaced.from_json(raced.to_json())
-    assert back == raced

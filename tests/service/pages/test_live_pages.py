@@ -293,24 +293,24 @@ def test_a_model_shows_each_layer_and_the_gain_weighted_by_time(service: Service
     batch = service.http.post("/v1/batches", json={"gemms": list(texts)}).json()
     jobs = {item["gemm"]: item["job"] for item in batch["items"]}
     service.queue.claim(f"{WORKER}.0", [CPU.key], 60.0)
-    kernel_record(service.store, JobRequest(tuned, CPU), "fallback", timing=Timing(40.0))
-    best = kernel_record(service.store, JobRequest(tuned, CPU), timing=timing(10.0, 40.0))
-    kernel_record(service.store, JobRequest(default, CPU), "fallback", timing=Timing(20.0))
+    kernel_record(service.store, JobRequest(tuned, CPU), "fallback", timing=Timing(50.0))
+    best = kernel_record(service.store, JobRequest(tuned, CPU), timing=timing(10.0, 50.0))
+    kernel_record(service.store, JobRequest(default, CPU), "fallback", timing=Timing(30.0))
 
     model = service.http.get(f"/models/{batch['id']}").json()["model"]
     layers = {layer["gemm"]: layer for layer in model["layers"]}
 
     assert model["served"] == {"tuned": 1, "default": 1, "nothing": 1}
-    assert (model["timed"], model["total_us"], model["default_us"], model["gain"]) == (2, 30.0, 60.0, 2.0)
+    assert (model["timed"], model["total_us"], model["default_us"], model["gain"]) == (2, 40.0, 80.0, 2.0)
     one = layers[str(tuned)]
-    assert (one["served"], one["kernel"], one["gain"], one["job"]) == ("tuned", best.id, 4.0, jobs[str(tuned)])
+    assert (one["served"], one["kernel"], one["gain"], one["job"]) == ("tuned", best.id, 5.0, jobs[str(tuned)])
     assert (layers[str(default)]["served"], layers[str(default)]["gain"]) == ("default", 1.0)
     assert (layers[str(nothing)]["served"], layers[str(nothing)]["kernel"]) == ("nothing", None)
     assert [layer["gemm"] for layer in model["layers"]][:2] == [str(default), str(tuned)]
     assert sum(layer["share"] or 0 for layer in model["layers"]) == pytest.approx(1.0)
     page = browser.open(f"/models/{batch['id']}").text
     assert "2.000 ×" in page
-    assert "takes 30 µs now, with the defaults 60 µs" in page
+    assert "takes 40 µs now, with the defaults 80 µs" in page
     assert f'href="/models/{batch["id"]}"' in browser.open("/models").text
 
 
