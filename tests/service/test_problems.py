@@ -193,7 +193,6 @@ def test_a_filter_that_does_not_exist_is_refused_and_those_that_do_are_named(
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
         "/v2",
         "/v1/kernels/",
         "/v1/kernels/zz",
