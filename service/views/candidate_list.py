@@ -49,7 +49,7 @@ class ListedCandidate:
 
     @property
     def us(self) -> float | None:
-        return self.times[0].interval.value if self.times else None
+        return self.times[0].samples.median_us if self.times else None
 
     @property
     def clock_mhz(self) -> int | None:
