@@ -101,9 +101,7 @@ def _columns(configs: Sequence[Config]) -> dict[str, list[int]]:
     return columns
 
 
-def _errors(
-    matrix: npt.NDArray[np.float32], losses: npt.NDArray[np.float64]
-) -> tuple[float, npt.NDArray[np.float64]]:
+def _errors(matrix: npt.NDArray[np.float32], losses: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
     """The mean squared error of what was left out of each fold, and by how much shuffling each column increases it."""
     try:
         import xgboost
