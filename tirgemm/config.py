@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tirgemm.errors import InvalidConfig
@@ -58,10 +58,12 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One knob and the values that it may take, simplest first (a tie in speed goes to the earlier one)."""
+    """One knob and the values that it may take, simplest first (a tie in speed goes to the earlier one); ``meaning``
+    says in a few words what it sets."""
 
     name: str
     choices: tuple[Value, ...]
+    meaning: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not self.choices or len(set(map(repr, self.choices))) != len(self.choices):

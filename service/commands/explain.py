@@ -159,6 +159,7 @@ def _config(wanted: Wanted, family: str | None, knobs: str, places: Places, base
     from tirgemm.analysis.roofline import Measurements
     from tirgemm.service.explain.gather import Report, recorded_time
     from tirgemm.service.explain.rates import of_results, of_store
+    from tirgemm.tuning.conflict_fixes import conflict_fixes
     from tirgemm.tuning.explain import chosen, explain
 
     gemm, device, regime = wanted.gemm, wanted.device, wanted.regime
@@ -173,7 +174,8 @@ def _config(wanted: Wanted, family: str | None, knobs: str, places: Places, base
     if places.measured is not None:
         rates |= of_results(places.measured, device, regime)
     measured = Measurements(time, rates)
-    return Report(explain(gemm, config, device, compiled=wanted.compiled, m=wanted.m, regime=regime, measured=measured))
+    explanation = explain(gemm, config, device, compiled=wanted.compiled, m=wanted.m, regime=regime, measured=measured)
+    return Report(explanation, fixes=conflict_fixes(explanation, regime))
 
 
 def _tell_followers(base: Config, config: Config, knobs: str) -> None:

@@ -1,8 +1,10 @@
-"""``tirgemm ladder``: every rung of the simt family measured beside cuBLAS, drawn as a tree with bars."""
+"""``tirgemm ladder``: every rung of the simt family beside cuBLAS, measured or from stored results, as a tree with
+bars."""
 
 from __future__ import annotations
 
 import statistics
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +19,7 @@ from tirgemm.tuning_db.data_folder import open_store, signer
 
 if TYPE_CHECKING:
     from tirgemm.bench.ladder_report import RungFigures
+    from tirgemm.bench.ladder_results import StoredLadder
     from tirgemm.bench.results import ResultsFile, Row
     from tirgemm.device import Device
 
@@ -54,6 +57,13 @@ def ladder(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Measure nothing: the tree, what changes and what a rung loads.")
     ] = False,
+    from_results: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|FOLDER|shipped",
+            help="Draw stored results, without a GPU: a file, a folder's, or those that come with the package.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     commit: Annotated[
         str | None, typer.Option(help="The program's commit, where this copy of it has no history.")
@@ -66,13 +76,27 @@ def ladder(
     lock_dir: LockDir = None,
     as_json: Json = False,
 ) -> None:
-    """Measure every rung of the simt ladder for A of M x K and B of K x N, beside cuBLAS, each verified first."""
+    """Measure every rung of the simt ladder for A of M x K and B of K x N, beside cuBLAS, each verified first; or draw
+    what was measured."""
     from tirgemm.bench.ladder_report import described
-    from tirgemm.service.views.ladder_terminal import view
 
+    _require_folder(html)
+    if from_results is not None:
+        _require_unused(
+            "--from-results measures nothing",
+            ("--dry-run", dry_run),
+            ("--suite", suite),
+            ("--device", device),
+            ("--output", out),
+            ("--recorded", recorded),
+            ("--baselines", baselines),
+            ("--resume", resume),
+        )
+        wanted = None if (m, n, k) == (None, None, None) else _problems(m, n, k, dtype, layout, alpha_beta, None)
+        _emit([_of_file(stored, wanted) for stored in _stored_ladders(from_results, wanted)], html, as_json)
+        return
     gemms = _problems(m, n, k, dtype, layout, alpha_beta, suite)
     asked = regime_named(regime)
-    _require_folder(html)
     if dry_run:
         _require_unused(
             "--dry-run measures nothing",
@@ -111,27 +135,65 @@ def ladder(
             _arrange(file, gemms)
         ladders = [_ladder(gemm, rows) for gemm in gemms]
         place = f"{target.model}, {regime}"
+    _emit([PlacedLadders(place, target.to_json(), asked, ladders)], html, as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLadders:
+    """Ladders that were taken together: where, in words; the ``device``, as JSON has it; in what regime."""
+
+    place: str
+    device: dict[str, Any]
+    regime: str
+    ladders: list[Ladder]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as JSON has it."""
+        ladders = [
+            {"gemm": str(gemm), "baselines_tflops": theirs, "rungs": [entry.to_json() for entry in entries]}
+            for gemm, entries, theirs in self.ladders
+        ]
+        return {"device": self.device, "regime": self.regime, "place": self.place, "ladders": ladders}
+
+
+def _emit(groups: list[PlacedLadders], html: Path | None, as_json: bool) -> None:
+    """Print the ladders, as one document if so asked (a list of several results files'), and write the page."""
     if html is not None:
         from tirgemm.service.views.ladder_page import page
 
-        html.write_text(page(ladders, place), encoding="utf-8")
-    document = {
-        "device": target.to_json(),
-        "regime": regime,
-        "ladders": [
-            {"gemm": str(gemm), "baselines_tflops": theirs, "rungs": [entry.to_json() for entry in entries]}
-            for gemm, entries, theirs in ladders
-        ],
-    }
+        html.write_text(page([(group.ladders, group.place) for group in groups]), encoding="utf-8")
 
     def show() -> None:
-        console.out.print(place)
-        for gemm, entries, theirs in ladders:
-            console.out.print(view(gemm, entries, theirs))
+        from tirgemm.service.views.ladder_terminal import view
+
+        for group in groups:
+            console.out.print(group.place)
+            for gemm, entries, theirs in group.ladders:
+                console.out.print(view(gemm, entries, theirs))
         if html is not None:
             console.out.print(f"written: {html}")
 
-    console.emit(as_json, document, show)
+    documents = [group.to_json() for group in groups]
+    console.emit(as_json, documents[0] if len(documents) == 1 else {"results": documents}, show)
+
+
+def _stored_ladders(where: str, wanted: list[Gemm] | None) -> list[StoredLadder]:
+    """The stored ladders that have one of the ``wanted`` problems, or any. Raises InvalidRequest where none has."""
+    from tirgemm.bench.ladder_results import stored_ladders
+    from tirgemm.errors import InvalidRequest
+
+    stored = stored_ladders(where)
+    having = [each for each in stored if wanted is None or set(wanted) & set(each.gemms)]
+    if not having:
+        known = ", ".join(dict.fromkeys(str(gemm) for each in stored for gemm in each.gemms))
+        raise InvalidRequest(f"{where} has no ladder of {wanted and wanted[0]}; it has {known}")
+    return having
+
+
+def _of_file(stored: StoredLadder, wanted: list[Gemm] | None) -> PlacedLadders:
+    gemms = [gemm for gemm in stored.gemms if wanted is None or gemm in wanted]
+    device = {"model": stored.environment["device"], "key": stored.environment["device_key"]}
+    return PlacedLadders(stored.place, device, stored.regime, [_ladder(gemm, list(stored.rows)) for gemm in gemms])
 
 
 def _problems(

@@ -25,13 +25,63 @@ _MOST_PATTERNS = 2
 _UNIT = 16
 
 
+# What a shape of some class means.
+Key = tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A picture under a ``title``, with a sentence of what it shows."""
+    """A picture under a ``title``, with a sentence of what it shows and the ``key`` to its colours and notation.
+
+    The key is classes of shapes with their meanings; ``hues`` are all colours, ``line`` is of a line, and notation has
+    no class. The picture belongs to the section of the first of its ``topics`` that a report has.
+    """
 
     title: str
     words: str
     svg: str
+    topics: tuple[str, ...]
+    key: Key
+
+
+_LANES: Key = (
+    ("hues", "the lane that gets the word, or the first of several; colours repeat after eight"),
+    ("l", "a bank that has nothing to give in this wavefront"),
+    ("x", "a wavefront that accesses without conflicts would not need"),
+    ("", "0-3: lanes 0 to 3, which read the same word; 8 x: so many lanes"),
+    ("", "phase: lanes that are served together, by the width of the access; wavefront: one pass of all banks"),
+    ("", "the numbers on top are banks"),
+)
+_CELLS: Key = (
+    ("hues", "the bank in which a cell of 16 bytes begins, which is its number; four banks a colour"),
+    ("d", "padding"),
+    ("", "16x128:4+4: rows x columns: bytes of an element, + elements of padding after each row"),
+    (
+        "",
+        "^3,3,3: permuted by a swizzle, which flips 3 bits of an element's place from bit 3 on by those 3 bits higher",
+    ),
+)
+_FRAMES: Key = (
+    ("o", "cells of the request's first phase that have their banks for themselves"),
+    ("x", "cells of it of which two lanes want different words of one bank"),
+)
+_VALUES: Key = (
+    ("hues", "a thread's run of values; colours repeat after eight threads"),
+    ("", "T5 v0-7: thread 5 copies this as its values 0 to 7; the numbers at the edges are rows and columns"),
+)
+_PARTS: Key = (
+    ("hues", "16 bytes by their place in the row of the matrix"),
+    ("", "0-7: elements of that row; row 3, +16: the line of the box in shared memory, and the byte in it"),
+)
+_BARS: Key = (("h4", "blocks or tiles that run"), ("d", "places that stay empty"))
+_LINES: Key = (
+    (
+        "line g",
+        "bandwidth of a level: dram is memory, l2 the way from L2 to the SMs, shared the shared memory of all SMs",
+    ),
+    ("line o", "the highest rate of arithmetic, by the name of the dtype"),
+    ("r", "the kernel, at each level"),
+)
 
 
 def drawings(explanation: Explanation) -> tuple[Drawing, ...]:
@@ -44,14 +94,16 @@ def _roofline(explanation: Explanation) -> Iterator[Drawing]:
     slopes = [c for c in known.ceilings if c.name != "compute"] if known else []
     if known is None or not slopes:
         return
-    reached = known.tflops or known.flops / known.bound.us / 1e6
+    latency = explanation.latency if explanation.verdict == "latency" else None
+    least_us, what = (latency.us, "latency") if latency else (known.bound.us, "the ceiling that binds")
+    reached = known.tflops or known.flops / least_us / 1e6
+    how = "as measured" if known.tflops else f"as {what} allows, for it is not measured"
     points = [(c.name, known.intensity[c.name], reached) for c in slopes]
     svg = roofline_picture(
         [(known.peak, known.ceiling("compute").rate)], [(c.name, c.rate) for c in slopes], points, "Roofline"
     )
-    how = "as measured" if known.tflops else "at the speed of the ceiling that binds, for it is not measured"
     words = "The kernel as a dot for each level of memory: across, its FLOP for a byte of that level; up, its speed,"
-    yield Drawing("Roofline", f"{words} {how}.", svg)
+    yield Drawing("Roofline", f"{words} {how}.", svg, ("roofline",), _LINES)
 
 
 def _waves(explanation: Explanation) -> Iterator[Drawing]:
@@ -60,7 +112,9 @@ def _waves(explanation: Explanation) -> Iterator[Drawing]:
         return
     units = waves.units if waves.cluster == 1 else 0
     svg = waves_picture(waves.items, waves.slots, what=wave_items(explanation, explanation.main), units=units)
-    yield Drawing("Waves over the SMs", "A bar a wave; what the last one leaves idle is hollow.", svg)
+    yield Drawing(
+        "Waves over the SMs", "A bar a wave; what the last one leaves idle is hollow.", svg, ("resources",), _BARS
+    )
 
 
 def _banks(explanation: Explanation) -> Iterator[Drawing]:
@@ -93,6 +147,8 @@ def _banks(explanation: Explanation) -> Iterator[Drawing]:
             f"{words}a row for each wavefront, by the phases in which lanes are served, and in each bank's column "
             f"the lanes.",
             bank_picture(report, title=f"{title}: {counted}"),
+            ("shared",),
+            _LANES,
         )
 
 
@@ -112,14 +168,15 @@ def _tile(explanation: Explanation) -> Iterator[Drawing]:
     for name, pattern in shown or (("", None),):
         fitting = {each: layout for each, layout in layouts.items() if pattern is None or _serves(layout, pattern)}
         title = f"The shared tile of A{f', {name}' if name else ''}"
-        yield Drawing(
-            title, f"{words} {own}", tile_picture(fitting, pattern, arch=explanation.device.arch, title=title)
-        )
+        svg = tile_picture(fitting, pattern, arch=explanation.device.arch, title=title)
+        yield Drawing(title, f"{words} {own}", svg, ("shared", "tiles"), _CELLS + (_FRAMES if pattern else ()))
     if tile.copy is not None:
         yield Drawing(
             "The copy of A",
             "The thread-value map of the copy from global memory: which thread has which values of the tile.",
             copy_picture(tile.copy, "Which thread copies which values of A"),
+            ("global", "shared"),
+            _VALUES,
         )
     elif (
         box := next((each for each in explanation.main.boxes if each.tensor.partition("_")[0] == "a"), None)
@@ -130,6 +187,8 @@ def _tile(explanation: Explanation) -> Iterator[Drawing]:
             "thread-value map. "
             "The box as TMA writes it: a line a row, and where the swizzle puts each 16 bytes of it.",
             box_picture(box, f"The box of {box.tensor} that TMA copies: {box}"),
+            ("tiles",),
+            _PARTS,
         )
 
 

@@ -15,6 +15,7 @@ from tirgemm.errors import ArtifactError, StoreError
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.progress import role_name
 from tirgemm.service.explain.rates import of_store
+from tirgemm.tuning.conflict_fixes import NO_FIXES, ConflictFixes, conflict_fixes
 from tirgemm.tuning.explain import explain
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord
 from tirgemm.tuning.records.store import Store
@@ -23,16 +24,18 @@ from tirgemm.tuning.rivals import Rivals, rivals_of
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """An explanation; of a kernel of the store its id and its ``rivals`` too."""
+    """An explanation, with what would remove its conflicts; of a kernel of the store its id and its ``rivals`` too."""
 
     explanation: Explanation
     kernel_id: str | None = None
     rivals: Rivals | None = None
+    fixes: ConflictFixes = NO_FIXES
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON has it."""
         rivals = self.rivals.to_json() if self.rivals else None
-        return {"kernel": self.kernel_id} | self.explanation.to_json() | {"rivals": rivals}
+        beside = {"conflict_fixes": self.fixes.to_json(), "rivals": rivals}
+        return {"kernel": self.kernel_id} | self.explanation.to_json() | beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,8 @@ def explained(stored: Stored) -> Report:
     if package is None and explanation.compiled:
         why = "not stored" if stored.artifact is None else "damaged or signed with a key that is not trusted here"
         explanation = replace(explanation, code=f"{explanation.code}: the artifact is {why}")
-    return Report(explanation, record.id, rivals_of(record, stored.candidates))
+    fixes = conflict_fixes(explanation, record.regime)
+    return Report(explanation, record.id, rivals_of(record, stored.candidates), fixes)
 
 
 def time_of(record: KernelRecord) -> MeasuredTime | None:

@@ -11,8 +11,10 @@ from tirgemm.analysis.banks.wavefronts import bank_model
 from tirgemm.analysis.explanation import Explanation, KernelExplanation
 from tirgemm.analysis.match.accesses import AS_WRITTEN as _AS_WRITTEN
 from tirgemm.analysis.memory_traffic import AccessReport
+from tirgemm.service.explain.conflict_words import fix_words, search_words
 from tirgemm.service.explain.reasons import why_sectors
 from tirgemm.service.explain.tables import Cell, Section, Tone, count, listed, row, share, size, table
+from tirgemm.tuning.conflict_fixes import NO_FIXES, ConflictFixes
 
 LSU_SPACES = ("shared", "distributed")
 _TILES = ("bulk", "matrix")
@@ -72,8 +74,11 @@ def _grouped(accesses: Iterable[AccessReport]) -> list[_Group]:
     return [_Group(tuple(same)) for same in groups.values()]
 
 
-def shared(explanation: Explanation, kernel: KernelExplanation, named: str = "") -> Section:
-    """Accesses of shared memory by the load/store unit, with the two lanes that collide where some do."""
+def shared(
+    explanation: Explanation, kernel: KernelExplanation, fixes: ConflictFixes = NO_FIXES, named: str = ""
+) -> Section:
+    """Accesses of shared memory by the load/store unit; where some conflict, the two lanes that collide and the knobs
+    that would remove it."""
     rows: list[tuple[Cell, ...]] = []
     notes: list[str] = []
     groups = _grouped(a for a in kernel.memory.accesses if a.space in LSU_SPACES and a.op not in _TILES)
@@ -82,7 +87,8 @@ def shared(explanation: Explanation, kernel: KernelExplanation, named: str = "")
         if group.worst.conflicts and group.worst.example:
             clash = clash_of(group.worst.example)
         if clash is not None:
-            notes.append(f"[{len(notes) + 1}] {plural(access)} of {buffer_name(access)}: {clash}.")
+            fix = fix_words(fixes, access)
+            notes.append(f"[{len(notes) + 1}] {plural(access)} of {buffer_name(access)}: {clash}.{fix}")
         requests, wavefronts = group.total("requests"), group.total("wavefronts")
         rows.append(
             row(
@@ -108,7 +114,9 @@ def shared(explanation: Explanation, kernel: KernelExplanation, named: str = "")
     )
     if bank_model(explanation.device.arch).copies == "as counted":
         notes += _of_copies([group for group in groups if group.first.op == "copy"])
-    return table(f"Shared memory{named}", heads, rows, notes=notes)
+    if any(group.total("conflicts") for group in groups):
+        notes += search_words(fixes)
+    return table(f"Shared memory{named}", heads, rows, notes=notes, topic="shared")
 
 
 def _of_copies(groups: Iterable[_Group]) -> Iterator[str]:
@@ -170,7 +178,7 @@ def global_memory(explanation: Explanation, kernel: KernelExplanation, named: st
     )
     if rows:
         notes += _alignment_words(explanation, {group.first.operand for group in groups})
-    return table(f"Global memory{named}", heads, rows, notes=notes)
+    return table(f"Global memory{named}", heads, rows, notes=notes, topic="global")
 
 
 def _alignment_words(explanation: Explanation, touched: set[str]) -> Iterator[str]:
@@ -198,7 +206,7 @@ def tiles(kernel: KernelExplanation, named: str = "") -> Section:
         "a tile over the banks. An instruction of a warpgroup counts once a warp.",
     )
     heads = ("buffer", "access", ">warp instructions", "machine code", "what the compiler did")
-    return table(f"TMA and wgmma{named}", heads, rows, notes=notes if rows else ())
+    return table(f"TMA and wgmma{named}", heads, rows, notes=notes if rows else (), topic="tiles")
 
 
 def buffer_name(access: AccessReport) -> str:

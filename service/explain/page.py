@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from tirgemm.service.explain.drawings import drawings
+from collections.abc import Sequence
+
+from tirgemm.service.explain.drawings import Drawing, drawings
 from tirgemm.service.explain.gather import Report
 from tirgemm.service.explain.report_text import sections
+from tirgemm.service.explain.tables import Section
 from tirgemm.service.pages import render
 
 
 def page(report: Report) -> str:
-    """The page as HTML, with its pictures in it."""
+    """The page as HTML, each picture in the section that speaks of it."""
     explanation = report.explanation
     return render(
         "explain.html",
         title=f"{explanation.gemm}: {explanation.config.family} on {explanation.device.model}",
         kernel=report.kernel_id,
-        sections=sections(report),
-        drawings=drawings(explanation),
+        illustrated=illustrated(sections(report), drawings(explanation)),
+    )
+
+
+def illustrated(
+    sections: Sequence[Section], pictures: Sequence[Drawing]
+) -> tuple[tuple[Section, tuple[Drawing, ...]], ...]:
+    """Every section with its pictures: those whose topic it is the first to have. A picture without such a section
+    stands in the first."""
+    first: dict[str, int] = {}
+    for number, section in enumerate(sections):
+        first.setdefault(section.topic, number)
+    places = [next((first[topic] for topic in each.topics if topic in first), 0) for each in pictures]
+    return tuple(
+        (section, tuple(each for each, place in zip(pictures, places, strict=True) if place == number))
+        for number, section in enumerate(sections)
     )

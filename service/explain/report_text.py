@@ -23,6 +23,7 @@ from tirgemm.service.explain.tables import (
     size,
     table,
 )
+from tirgemm.service.explain.words import knobs, legend
 
 _UNITS = {"fp32": "fp32 arithmetic", "fp16": "fp16 arithmetic", "tensor": "tensor cores", "shared": "shared memory"}
 _FEW = 8
@@ -36,10 +37,15 @@ def sections(report: Report) -> tuple[Section, ...]:
     parts = [summary(explanation), roofline(explanation)]
     for kernel in (explanation.main, *others):
         named = f" of {kernel.symbol}" if others else ""
-        parts += [shared(explanation, kernel, named), global_memory(explanation, kernel, named), tiles(kernel, named)]
+        parts += [
+            shared(explanation, kernel, report.fixes, named),
+            global_memory(explanation, kernel, named),
+            tiles(kernel, named),
+        ]
         parts += [resources(explanation, kernel, named), opcodes(kernel, named)]
-    parts += [unknown(explanation), *(rivals(report.rivals) if report.rivals else ())]
-    return tuple(part for part in parts if part.lines or part.rows or part.notes)
+    parts += [unknown(explanation), *(rivals(report.rivals) if report.rivals else ()), knobs(explanation)]
+    told = tuple(part for part in parts if part.lines or part.rows or part.notes)
+    return (*told, legend(explanation, told))
 
 
 # What it is, and the sentences that matter most
@@ -49,19 +55,21 @@ def summary(explanation: Explanation) -> Section:
     """What the kernel is, and in a sentence each what its parts come to."""
     device, gemm, main = explanation.device, explanation.gemm, explanation.main
     at = f" at m={explanation.m}" if gemm.m_max != explanation.m or "." in str(gemm.m) else ""
-    knobs = ", ".join(f"{name}={value}" for name, value in explanation.config.knobs)
+    config = ", ".join(f"{name}={value}" for name, value in explanation.config.knobs)
     lines = [
         f"problem: {gemm}{at}",
         f"device: {device.model}, {device.arch}, {device.units} SMs",
         f"family: {explanation.config.family}{', its default config' if explanation.default else ''}",
-        f"config: {knobs}",
+        f"config: {config}",
         f"machine code: {explanation.code}",
     ]
     return Section("What it is", tuple(lines), notes=tuple(_verdicts(explanation, main)))
 
 
 def _verdicts(explanation: Explanation, main: KernelExplanation) -> Iterator[str]:
-    if explanation.roofline is not None:
+    if explanation.verdict == "latency":
+        yield _latency_words(explanation)
+    elif explanation.roofline is not None:
         bound = explanation.roofline.bound
         name = _ceiling_name(bound.name, explanation.roofline.peak)
         known = explanation.roofline
@@ -88,6 +96,21 @@ def _verdicts(explanation: Explanation, main: KernelExplanation) -> Iterator[str
         yield _wave_words(explanation, main) + "."
     if main.resources is not None and main.resources.spill_bytes:
         yield f"Registers spill: {main.resources.spill_bytes} bytes of spill code a thread."
+
+
+def _latency_words(explanation: Explanation) -> str:
+    """Why a small problem is bound by no ceiling, by which figures."""
+    latency, known = explanation.latency, explanation.roofline
+    assert latency is not None
+    assert known is not None
+    waits, turns = latency.waits, latency.turns
+    part = f" It was measured at {duration(known.time_us)}." if known.time_us is not None else ""
+    return (
+        f"Small: bound by latency, not by a ceiling. Launches take about {duration(waits.launch_us)}, and {turns} "
+        f"wave{'s' if turns > 1 else ''} of {waits.steps} step{'s' if waits.steps > 1 else ''} of k "
+        f"wait{'' if turns > 1 else 's'} about {duration(latency.waiting_us)} for loads: {duration(latency.us)}, where "
+        f"the highest ceiling, {_ceiling_name(known.bound.name, known.peak)}, is {duration(known.bound.us)}.{part}"
+    )
 
 
 def _occupancy_words(kernel: KernelExplanation) -> str:
@@ -166,7 +189,7 @@ def resources(explanation: Explanation, kernel: KernelExplanation, named: str = 
             else "no edge is cut"
         )
         lines.append(f"tiles: {count(explanation.coverage.tiles)} of {cut.m} x {cut.n}, k in steps of {cut.k}; {edge}")
-    return Section(f"Resources{named}", tuple(lines))
+    return Section(f"Resources{named}", tuple(lines), topic="resources")
 
 
 def opcodes(kernel: KernelExplanation, named: str = "") -> Section:
@@ -210,7 +233,7 @@ def roofline(explanation: Explanation) -> Section:
         return Section("Roofline")
     rows = []
     for ceiling in sorted(known.ceilings, key=lambda each: -each.us):
-        binds = ceiling.name == known.bound.name
+        binds = ceiling.name == explanation.verdict
         tone: Tone = "strong" if binds else "plain"
         arithmetic = ceiling.unit == "TFLOP/s"
         work = flops(ceiling.amount) if arithmetic else size(ceiling.amount)
@@ -241,9 +264,11 @@ def roofline(explanation: Explanation) -> Section:
     if known.time_us:
         lines.append(f"time: {duration(known.time_us)}, {known.tflops:.4g} TFLOP/s ({explanation.timed})")
     notes = []
+    if explanation.verdict == "latency" and explanation.latency is not None:
+        notes.append(f"None of these binds: latency is {duration(explanation.latency.us)}.")
     if any(a.op == "matrix" for a in explanation.main.memory.accesses):
         notes.append("What wgmma reads of shared memory has no ceiling here: it passes the load/store unit by.")
-    return table("Roofline", heads, rows, lines, notes)
+    return table("Roofline", heads, rows, lines, notes, "roofline")
 
 
 def _ceiling_name(name: str, peak: str) -> str:

@@ -21,7 +21,8 @@ class Cell:
 class Section:
     """A heading with lines of words, a table and notes below it; any of them may be empty.
 
-    ``heads`` are the columns' names; one that begins with ``>`` is of numbers, set to the right.
+    ``heads`` are the columns' names; one that begins with ``>`` is of numbers, set to the right. ``topic``: the word by
+    which pictures find their section.
     """
 
     title: str
@@ -29,6 +30,7 @@ class Section:
     heads: tuple[str, ...] = ()
     rows: tuple[tuple[Cell, ...], ...] = ()
     notes: tuple[str, ...] = ()
+    topic: str = ""
 
     @property
     def columns(self) -> tuple[tuple[str, bool], ...]:
@@ -42,6 +44,7 @@ def table(
     rows: Iterable[tuple[Cell, ...]],
     lines: Iterable[str] = (),
     notes: Iterable[str] = (),
+    topic: str = "",
 ) -> Section:
     """A section of rows, without the columns in which no row says anything."""
     kept = tuple(rows)
@@ -52,6 +55,7 @@ def table(
         tuple(heads[number] for number in used),
         tuple(tuple(cells[number] for number in used) for cells in kept),
         tuple(notes),
+        topic,
     )
 
 

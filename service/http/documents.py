@@ -178,7 +178,8 @@ class Unexplained(BaseModel):
 
 class ExplanationDocument(BaseModel):
     """Why a kernel is as fast as it is. ``kernels``: every launch with ``memory``, ``resources``, ``occupancy``,
-    ``waves`` and ``opcodes``; ``rivals``: what it was chosen from."""
+    ``waves`` and ``opcodes``; ``verdict``: ``latency`` or the ceiling that binds; ``conflict_fixes``: what removes bank
+    conflicts; ``rivals``: what it was chosen from."""
 
     kernel: str | None
     gemm: str
@@ -197,7 +198,10 @@ class ExplanationDocument(BaseModel):
     coverage: dict[str, Any] | None
     roofline: dict[str, Any] | None
     timed: str
+    latency: dict[str, Any] | None
+    verdict: str | None
     unknown: list[Unexplained]
+    conflict_fixes: dict[str, Any]
     rivals: dict[str, Any] | None
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tirgemm.bench.ladder_report import RungFigures
+from tirgemm.families.simt.space import ladder_space
 from tirgemm.gemm import Gemm
 from tirgemm.service.pages import render
-from tirgemm.service.views.ladder_terminal import figures, knobs, loads
+from tirgemm.service.views.ladder_terminal import LOADS_LEGEND, figures, knobs, loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,17 @@ class _Ladder:
     rungs: tuple[_Rung, ...]
 
 
-def page(ladders: Sequence[tuple[Gemm, Sequence[RungFigures], dict[str, float]]], place: str) -> str:
-    """The page of some problems' ladders, each with its baselines' TFLOP/s; ``place`` is what they were taken on."""
+Measured = Sequence[tuple[Gemm, Sequence[RungFigures], dict[str, float]]]
+
+
+def page(groups: Sequence[tuple[Measured, str]]) -> str:
+    """The page of some problems' ladders, each with its baselines' TFLOP/s, by the places where they were taken."""
     return render(
         "ladder.html",
         title="The simt ladder",
-        place=place,
-        ladders=[_ladder(gemm, entries, baselines) for gemm, entries, baselines in ladders],
+        groups=[(place, [_ladder(*ladder) for ladder in ladders]) for ladders, place in groups],
+        loads_legend=LOADS_LEGEND,
+        knobs=next((ladder_space(gemm).knobs for ladders, _ in groups for gemm, _, _ in ladders), ()),
     )
 
 

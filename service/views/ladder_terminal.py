@@ -12,6 +12,7 @@ from tirgemm._terminal.tables import Column, Paragraph, Table, wrapped
 from tirgemm.bench.ladder_report import NOT_SLOWER, RungFigures
 from tirgemm.gemm import Gemm
 
+LOADS_LEGEND = "loads for one FMA (elements from global, from shared memory)"
 _WIDTH = 40
 _WIDTHS = (_WIDTH, 30, 20, 10)
 _PARTS = " ▏▎▍▌▋▊▉█"
@@ -39,7 +40,7 @@ class _Tree:
     entries: tuple[RungFigures, ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Paragraph(f"{self.gemm}: loads for one FMA (elements from global, from shared memory)")
+        yield Paragraph(f"{self.gemm}: {LOADS_LEGEND}")
         deepest = max((self._depth(entry) for entry in self.entries), default=0)
         room = options.max_width
         step = next((step for step in _GUIDES if step * deepest + _ROOM <= room), 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -18,6 +19,7 @@ from tirgemm.analysis.tma_box import Box, box_picture, boxes_of
 from tirgemm.errors import InvalidRequest
 from tirgemm.launch import KernelLaunch, TensorMap
 from tirgemm.layouts import Layout, TiledCopy
+from tirgemm.service import pages
 
 LANES = np.arange(32)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -50,6 +52,12 @@ PICTURES = {
 }
 
 
+def styled_classes() -> set[str]:
+    """The classes of pictures that the pages' style sheet has a rule for."""
+    sheet = (Path(pages.__file__).parent / "templates" / "style.css").read_text()
+    return {"tg", *re.findall(r"\.tg \.(\w+)", sheet)}
+
+
 def parsed(svg: str) -> ElementTree.Element:
     return ElementTree.fromstring(svg)
 
@@ -63,13 +71,14 @@ def words(svg: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_stands_alone_in_light_and_dark(name: str) -> None:
+def test_a_picture_has_shapes_alone_whose_classes_the_style_sheet_colours(name: str) -> None:
     svg = PICTURES[name]
     root = parsed(svg)
     assert root.get("aria-label") == words(svg)[0] != ""
-    assert "prefers-color-scheme:dark" in svg
+    assert "style" not in svg
+    assert {kind for each in root.iter() for kind in each.get("class", "").split()} <= styled_classes()
     tags = {each.tag.removeprefix(SVG) for each in root.iter()}
-    assert tags <= {"svg", "style", "text", "rect", "path", "circle", "g", "title"}
+    assert tags <= {"svg", "text", "rect", "path", "circle", "g", "title"}
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|url\(|href|javascript|nan|inf\b", svg)
     assert len(svg) < 100_000
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from benchmarks.history import History
 from tests.helpers.scripts import script
+from tirgemm.bench import ladder_results
 from tirgemm.bench.ladder_report import RungFigures, described, fastest, reported, steps
 from tirgemm.bench.ladder_run import RACES, LadderRun
 from tirgemm.bench.results import ResultsFile, environment, load
@@ -265,13 +267,16 @@ class Balanced(HTMLParser):
 
 def test_the_page_is_whole_and_loads_nothing() -> None:
     entries = reported(rows_of(MadeUp({"zorder": 1500.0})), GEMM)
-    text = page([(GEMM, entries, {"torch.matmul": 50.0})], "a <GPU>")
+    text = page([([(GEMM, entries, {"torch.matmul": 50.0})], "a <GPU>")])
     parser = Balanced()
     parser.feed(text)
     assert parser.open == []
     assert not {"script", "link", "img"} & parser.tags
     assert "a &lt;GPU&gt;" in text
-    assert text.count("<rect") == len(NAMES) + 1
+    assert text.count('<rect class="') == len(NAMES) + 1, "a bar a rung, and the baseline's"
+    assert text.count("<style>") == 1
+    assert "style=" not in text
+    assert "lanes_n</dt><dd>threads of a warp side by side along n" in text
     assert 'class="bad"' in text
 
 
@@ -345,6 +350,8 @@ def test_a_dry_run_describes_the_ladder_without_a_gpu(capsys: pytest.CaptureFixt
         (["1", "2", "3", "--dry-run", "--html", "/nowhere/ladder.html"], "its folder /nowhere does not exist"),
         (["1", "2", "3", "--dry-run", "--out", "x.json"], "--dry-run measures nothing: leave out --output"),
         (["1", "2", "3", "--dry-run", "--baselines", "none"], "leave out --baselines"),
+        (["--from-results", "x", "--dry-run"], "--from-results measures nothing: leave out --dry-run"),
+        (["--from-results", "x", "--suite", "ladder"], "leave out --suite"),
         (["1", "2", "3", "--resume"], "there is no file to go on with: leave out --resume"),
         (["--suite", "ladder", "--dtype", "f16", "--dry-run"], "has problems of its own: leave out --dtype"),
     ],
@@ -352,6 +359,72 @@ def test_a_dry_run_describes_the_ladder_without_a_gpu(capsys: pytest.CaptureFixt
 def test_bad_input_is_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["ladder", *arguments]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+def stored(folder: Path, name: str, us: dict[str, float], gemm: Gemm = GEMM) -> Path:
+    """A results file of the ladder at made-up times."""
+    about = environment(H200, None) | {"commit": "0123456789abcdef"}
+    file = ResultsFile(folder / name, "ladder", "sustained", about, resume=False)
+    file.put(*rows_of(MadeUp(us), gemm))
+    return folder / name
+
+
+def test_stored_results_are_drawn_without_a_gpu(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = stored(tmp_path, "ladder.sustained.json.gz", {"zorder": 1500.0, "default": 800.0, "torch.matmul": 900.0})
+    html = tmp_path / "ladder.html"
+    assert cli.main(["ladder", "--from-results", str(file), "--html", str(html)]) == 0
+    told = capsys.readouterr().out
+    assert "NVIDIA H200, sustained, measured at commit 0123456789ab on " in told
+    (bar_line,) = [line for line in told.splitlines() if line.startswith("default")]
+    assert bar_line.split()[-3:] == ["171.37", "1.250", "1.125"]
+    text = html.read_text()
+    assert "measured at commit 0123456789ab" in text
+    lengths = [float(each) for each in re.findall(r'<rect class="ours" width="([\d.]+)%"', text)]
+    assert len(lengths) == len(NAMES)
+    assert max(lengths) == lengths[NAMES.index("default")] == 100
+    assert lengths[NAMES.index("zorder")] == pytest.approx(100 * 800 / 1500, abs=0.1)
+
+
+def test_a_folder_of_stored_results_has_all_devices_and_a_problem_chooses_among_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    stored(tmp_path / "one", "ladder.sustained.json", {})
+    stored(tmp_path / "two", "ladder.isolated.json", {}, Gemm.parse("2048x2048x2048:f32:nn"))
+    (tmp_path / "two" / "simt.sustained.json").write_text("{}")
+    assert cli.main(["ladder", "--from-results", str(tmp_path), "--json"]) == 0
+    gemms = [each["ladders"][0]["gemm"] for each in json.loads(capsys.readouterr().out)["results"]]
+    assert gemms == [str(GEMM), "2048x2048x2048:f32:nn"]
+    assert cli.main(["ladder", "2048", "2048", "2048", "--from-results", str(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["device"]["model"] == "NVIDIA H200"
+    assert [each["gemm"] for each in document["ladders"]] == gemms[1:]
+    assert cli.main(["ladder", "1", "2", "3", "--from-results", str(tmp_path)]) == 2
+    assert f"has no ladder of 1x2x3:f32:nn; it has {GEMM}, 2048x2048x2048:f32:nn" in capsys.readouterr().err
+
+
+def test_results_that_cannot_be_drawn_are_told_by_name(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(where: str) -> str:
+        assert cli.main(["ladder", "--from-results", where]) == 2
+        return " ".join(capsys.readouterr().err.split())
+
+    assert f"there is no results file {tmp_path / 'x.json'}" in refused(str(tmp_path / "x.json"))
+    assert f"{tmp_path} has no results file of the ladder" in refused(str(tmp_path))
+    file = stored(tmp_path, "ladder.sustained.json", {})
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps(document | {"format": 1}))
+    assert "has format 1; this version of tirgemm reads 2" in refused(str(file))
+    file.write_text(json.dumps(document | {"suite": "llama", "rows": []}))
+    assert "has no row of the ladder: its suite is 'llama'" in refused(str(file))
+    for broken in ("[", "[1]", json.dumps({**document, "environment": {}})):
+        file.write_text(broken)
+        assert "is not a results file" in refused(str(file))
+    monkeypatch.setattr(ladder_results.resources, "files", lambda _: tmp_path)
+    assert "comes with no results of the ladder" in refused("shipped")
+    stored(tmp_path / "measured" / "gpu", "ladder.sustained.json", {})
+    assert cli.main(["ladder", "--from-results", "shipped"]) == 0
+    assert str(GEMM) in capsys.readouterr().out
 
 
 def test_a_suite_goes_into_a_results_file_that_can_be_resumed(

@@ -159,6 +159,8 @@ def test_the_wheel_holds_every_module_and_data_file_of_the_checkout(built: Built
         if (path.suffix in kinds or path.name.startswith("LICENSE.")) and not path.parent.is_symlink()
     }
     expected |= {f"tirgemm/bench/shapes/{path.name}" for path in (ROOT / "benchmarks" / "suites").iterdir()}
+    results = ROOT / "benchmarks" / "results"
+    expected |= {f"tirgemm/bench/measured/{path.relative_to(results)}" for path in results.glob("*/ladder.*")}
     assert expected - names == set()
     assert names - expected == {"tirgemm/artifact/_launcher.so"}
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tirgemm import expr
 from tirgemm.analysis.bank_collision import clash_of
+from tirgemm.analysis.explanation_documents import (
+    latency_document,
+    occupancy_document,
+    opcodes_document,
+    roofline_document,
+    waves_document,
+)
 from tirgemm.analysis.ir.sites import Unknown
+from tirgemm.analysis.latency import Latency, latency_of
 from tirgemm.analysis.memory_traffic import KernelAnalysis, analyse
 from tirgemm.analysis.resources import (
     Coverage,
@@ -30,7 +38,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import AnalysisFailed, InvalidDevice, MissingExtra
 from tirgemm.families.base import OutputTile
-from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
 from tirgemm.launch import KernelLaunch, Launch, TensorMap
 
 if TYPE_CHECKING:
@@ -98,9 +106,9 @@ class KernelExplanation:
             "boxes": [box.to_json() for box in self.boxes],
             "memory": {name: value for name, value in memory.items() if name != "symbol"},
             "resources": asdict(self.resources) if self.resources else None,
-            "occupancy": _occupancy(self.occupancy),
-            "waves": _waves(self.waves),
-            "opcodes": _opcodes(self.opcodes),
+            "occupancy": occupancy_document(self.occupancy),
+            "waves": waves_document(self.waves),
+            "opcodes": opcodes_document(self.opcodes),
             "missing": [asdict(each) for each in self.missing],
         }
 
@@ -111,7 +119,7 @@ class Explanation:
 
     ``compiled``: whether machine code was read; ``code``: where it is from, in words. ``time_us`` is measured, where it
     is known, and ``timed``: by what; ``clock_mhz``: the clock at which the ceilings are taken, the device's highest if
-    None. ``missing``: what could not be told, by name.
+    None. ``missing``: what could not be told, by name. ``latency``: of a family that knows it.
     """
 
     gemm: Gemm
@@ -130,6 +138,16 @@ class Explanation:
     timed: str
     clock_mhz: int | None
     missing: tuple[Unknown, ...]
+    latency: Latency | None = None
+
+    @property
+    def verdict(self) -> str | None:
+        """What bounds it: ``latency``, where a ceiling explains little of the least time, else the highest ceiling;
+        None where that is not known."""
+        if self.roofline is None:
+            return None
+        bound = self.roofline.bound
+        return "latency" if self.latency is not None and self.latency.binds(bound.us) else bound.name
 
     @property
     def main(self) -> KernelExplanation:
@@ -165,7 +183,9 @@ class Explanation:
             "alignments": [asdict(each) for each in self.alignments],
             "cut": asdict(self.cut) if self.cut else None,
             "coverage": asdict(self.coverage) if self.coverage else None,
-            "roofline": _roofline(self.roofline, self.peak_formula, self.clock_mhz),
+            "roofline": roofline_document(self.roofline, self.peak_formula, self.clock_mhz),
+            "latency": latency_document(self.latency),
+            "verdict": self.verdict,
             "timed": self.timed,
             "unknown": [asdict(each) for each in self.unknown],
         }
@@ -173,13 +193,15 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedConfig:
-    """What is explained: a config of a gemm on a device at ``m`` rows, and whether it is its family's default."""
+    """What is explained: a config of a gemm on a device at ``m`` rows in a regime, and whether it is its family's
+    default."""
 
     gemm: Gemm
     config: Config
     device: Device
     m: int
     default: bool = False
+    regime: Regime = "sustained"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +254,9 @@ def explain_launch(
         measured.time.clock_mhz if measured.time else None,
         code.missing,
     )
-    return _with_roofline(_with_tiles(made), launch, functions, measured)
+    made = _with_roofline(_with_tiles(made), launch, functions, measured)
+    waves = made.main.waves
+    return replace(made, latency=latency_of(gemm, config, device, subject.regime, waves.turns)) if waves else made
 
 
 def _kernel(
@@ -361,32 +385,3 @@ def _shared_reads(memory: KernelAnalysis) -> int:
     """Requests that read shared memory; wgmma's are warp instructions."""
     reads = ("load", "ldmatrix", "matrix")
     return sum(a.requests for a in memory.accesses if a.op in reads and a.space in ("shared", "distributed"))
-
-
-def _occupancy(occupancy: Occupancy | None) -> dict[str, Any] | None:
-    if occupancy is None:
-        return None
-    derived = {name: getattr(occupancy, name) for name in ("blocks", "warps", "share")}
-    return asdict(occupancy) | derived | {"limits": dict(occupancy.limits), "bound_by": list(occupancy.bound_by)}
-
-
-def _waves(waves: Waves | None) -> dict[str, Any] | None:
-    if waves is None:
-        return None
-    return asdict(waves) | {name: getattr(waves, name) for name in ("waves", "turns", "tail", "loss")}
-
-
-def _opcodes(mix: OpcodeMix | None) -> dict[str, Any] | None:
-    if mix is None:
-        return None
-    counts = ("units", "loop_units", "loop_opcodes", "executed_units", "executed_opcodes", "turns")
-    return asdict(mix) | {name: dict(getattr(mix, name)) for name in counts} | {"once": list(mix.once)}
-
-
-def _roofline(roofline: Roofline | None, formula: str, clock_mhz: int | None) -> dict[str, Any] | None:
-    if roofline is None:
-        return None
-    ceilings = [asdict(c) | {"us": c.us, "share": roofline.shares.get(c.name)} for c in roofline.ceilings]
-    derived = {name: getattr(roofline, name) for name in ("intensity", "ridge", "tflops", "share")}
-    head = {"flops": roofline.flops, "peak": roofline.peak, "peak_formula": formula, "clock_mhz": clock_mhz}
-    return head | {"time_us": roofline.time_us, "bound": roofline.bound.name, "ceilings": ceilings} | derived

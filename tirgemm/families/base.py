@@ -108,6 +108,18 @@ class SharedTile:
     period: int
 
 
+@dataclass(frozen=True, slots=True)
+class LoadWaits:
+    """What a block waits for, by the constants of its family's estimate: ``launch_us``, of all kernels of a call; and
+    ``load_us`` from a load of A and B to its bytes, of which ``ahead`` steps are under way at once, in ``steps`` of
+    k."""
+
+    launch_us: float
+    load_us: float
+    ahead: int
+    steps: int
+
+
 # What a family may say beside the contract. Who asks goes by the names of its knobs, or does without, where it says
 # nothing.
 
@@ -128,6 +140,15 @@ class WithSharedTile(Protocol):
 
     def shared_tile(self, gemm: Gemm, config: Config, device: Device) -> SharedTile | None:
         """A's tile; None for a config without one. Raises InvalidConfig for a config without a meaning."""
+        ...
+
+
+@runtime_checkable
+class WithLoadWaits(Protocol):
+    """A family whose estimate knows what a launch and a load take, for problems too small to fill a GPU."""
+
+    def load_waits(self, gemm: Gemm, config: Config, device: Device, regime: str) -> LoadWaits:
+        """What a block of ``config`` waits for in ``regime``."""
         ...
 
 

@@ -63,7 +63,7 @@ def explain(
         except MissingExtra as error:
             code = MachineCode(missing=(Unknown("machine code", str(error)),))
     default = config == family.default(gemm, device, regime)
-    subject = ExplainedConfig(gemm, config, device, m or gemm.m_max, default)
+    subject = ExplainedConfig(gemm, config, device, m or gemm.m_max, default, regime)
     return explain_launch(module, launch, subject, code, measured or Measurements())
 
 

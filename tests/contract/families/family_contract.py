@@ -18,7 +18,15 @@ from tests.helpers.pace import REFERENCE_S, reference_work
 from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig
-from tirgemm.families.base import Family, Program, WithDerivedKnobs, WithOutputTile, WithSharedTile, rejected
+from tirgemm.families.base import (
+    Family,
+    Program,
+    WithDerivedKnobs,
+    WithLoadWaits,
+    WithOutputTile,
+    WithSharedTile,
+    rejected,
+)
 from tirgemm.gemm import REGIMES, Gemm
 from tirgemm.launch import Launch, Pointer, Scalar, Size, TensorMap, scalar_args, tensor_args
 from tirgemm.tuning.build.binary import Binary
@@ -131,6 +139,12 @@ class FamilyContract:
                 shared := self.family.shared_tile(gemm, config, self.device)
             ):
                 assert shared.period >= shared.layout.nbytes
+            if isinstance(self.family, WithLoadWaits):
+                for regime in REGIMES:
+                    waits = self.family.load_waits(gemm, config, self.device, regime)
+                    assert min(waits.launch_us, waits.load_us, waits.ahead, waits.steps) > 0
+                    floor = waits.launch_us + waits.steps * waits.load_us / waits.ahead
+                    assert floor <= 1.001 * self.family.predict_us(gemm, config, self.device, regime)
             if isinstance(self.family, WithDerivedKnobs):
                 derived = self.family.derived_knobs(config)
                 assert derived
@@ -214,6 +228,11 @@ class FamilyContract:
                     if gemm in gemms and self.draw(gemm, rng, draws=draws, **{knob_name: choice}) is not None:
                         del missing[knob_name, choice]
         assert not missing, f"never valid: {sorted(missing, key=repr)}"
+
+    def test_every_knob_says_what_it_sets(self) -> None:
+        for gemm in self.parsed():
+            meanings = {knob.name: knob.meaning for knob in self.family.space(gemm, self.device).knobs}
+            assert all(meanings.values()), f"without a meaning: {[name for name, said in meanings.items() if not said]}"
 
     def test_rules_have_names_of_their_own_and_give_sentences(self) -> None:
         names = [rule.name for rule in self.family.rules]

@@ -95,7 +95,7 @@ def roofline_picture(
     for name, tflops in peaks:
         start = max(10.0**x0, min(1e3 * tflops / gbps for _, gbps in bandwidths))
         shapes.append(path([(across(start), up(tflops)), (right, up(tflops))], "o"))
-        shapes.append(text(right - 4, up(tflops) - 5, f"{name} {_rate(tflops)} TFLOP/s", "e"))
+        shapes.append(text(right - 4, up(tflops) - 9, f"{name} {_rate(tflops)} TFLOP/s", "e"))
     slope = math.degrees(math.atan2((lower - upper) / (y1 - y0), (right - left) / (x1 - x0)))
     for name, gbps in bandwidths:
         begin, ridge = max(10.0**x0, 1e3 * least / gbps), 1e3 * top / gbps

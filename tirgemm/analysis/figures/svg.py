@@ -1,7 +1,7 @@
-"""The few shapes that the pictures are drawn with, as text: one self-contained SVG each, no script, light and dark.
+"""The few shapes that the pictures are drawn with, as text: an SVG each, for a page that has the style sheet.
 
-Colours are CSS variables on the class ``tg``, switched by ``prefers-color-scheme``; a page that has a switch of its own
-sets the same variables on ``.tg``. Inlined pictures repeat the style, word for word.
+Shapes have classes and no styles of their own: colours, light and dark, are those of ``.tg`` in the pages' style sheet,
+``service/pages/templates/style.css``. A content security policy may so forbid all inline styles and scripts.
 """
 
 from __future__ import annotations
@@ -11,29 +11,6 @@ from xml.sax.saxutils import escape, quoteattr
 
 HUES = 8
 CHARACTER = 6.2  # width of one at the size of labels, to leave room by
-
-_LIGHT = (
-    "--tg-ink:#1b1f24;--tg-soft:#57606a;--tg-line:#d0d7de;"
-    "--tg-bad:#c4162a;--tg-good:#0b6bcb;--tg-fill:82%;--tg-edge:45%"
-)
-_DARK = (
-    "--tg-ink:#e6edf3;--tg-soft:#9aa4af;--tg-line:#3d444d;"
-    "--tg-bad:#ff7b72;--tg-good:#58a6ff;--tg-fill:30%;--tg-edge:62%"
-)
-_STYLE = (
-    f".tg{{{_LIGHT}}}@media(prefers-color-scheme:dark){{.tg{{{_DARK}}}}}"
-    ".tg text{font:11px system-ui,sans-serif;fill:var(--tg-ink)}.tg .s{fill:var(--tg-soft)}.tg "
-    ".t{font-weight:600;font-size:13px}"
-    ".tg .m{text-anchor:middle}.tg .e{text-anchor:end}.tg .n{font-size:9px}"
-    ".tg .l{stroke:var(--tg-line);fill:none}.tg .g{stroke:var(--tg-good);fill:none;stroke-width:2}"
-    ".tg .x{stroke:var(--tg-bad);fill:none;stroke-width:2}.tg .o{stroke:var(--tg-ink);fill:none;stroke-width:1.6}"
-    ".tg .d{stroke:var(--tg-soft);fill:none;stroke-dasharray:3 2}.tg .p{fill:var(--tg-good)}.tg .r{fill:var(--tg-bad)}"
-    + "".join(
-        f".tg .h{hue}{{fill:hsl({360 * hue // HUES} 55% var(--tg-fill));stroke:hsl({360 * hue // HUES} 35% "
-        f"var(--tg-edge));stroke-width:.5}}"
-        for hue in range(HUES)
-    )
-)
 
 
 def number(value: float) -> str:
@@ -76,7 +53,7 @@ def picture(width: float, height: float, title: str, shapes: Iterable[str]) -> s
     """The SVG of some shapes; ``title`` is its heading and what a screen reader says."""
     size = f'viewBox="0 0 {number(width)} {number(height)}" width="{number(width)}" height="{number(height)}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" class="tg" role="img" aria-label={quoteattr(title)} {size}>'
-    return f"{head}<style>{_STYLE}</style>{text(8, 18, title, 't')}{''.join(shapes)}</svg>"
+    return f"{head}{text(8, 18, title, 't')}{''.join(shapes)}</svg>"
 
 
 def room(words: Iterable[str]) -> float:

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from tirgemm.config import Config, Knob, Space, Value, up_to
 from tirgemm.families.common.alignment import store_width
-from tirgemm.families.tensorcore.names import DIRECT, HALF, LINE, NONE, PADDED, PERMUTED, STAGED
+from tirgemm.families.tensorcore.names import DIRECT, HALF, LINE, MEANINGS, NONE, PADDED, PERMUTED, STAGED
 from tirgemm.families.tensorcore.rules import LEAST_STEPS
 from tirgemm.families.tensorcore.tiling import MMA_K, Tiling, loads, side
 from tirgemm.gemm import Gemm
@@ -16,19 +16,15 @@ TILES_M = (16, 32, 64, 128, 256)
 TILES_N = (16, 32, 64, 128, 256)
 TILES_K = (16, 32, 64)
 _SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
+_MEANINGS = MEANINGS | {
+    "shared": "rows of a shared tile follow one another (none), 16 bytes apart (padded), or with their runs permuted",
+    "copy": "neighbouring threads copy whole lines of 128 bytes (line), or halves of them (half)",
+    "epilogue": "D leaves from the registers (direct), or through shared memory by rows (staged)",
+}
 
 
 def space(gemm: Gemm) -> Space:
-    """Every knob with its choices, simplest first.
-
-    tile_m, tile_n, tile_k: outputs of a thread block and its step in k. warps_m, warps_n: warps of a block. stages:
-    tiles of both operands in flight. registers: sets of fragments, two to load one while the other is multiplied.
-    resident: blocks that an SM should hold, which bounds a thread's registers unless ptxas would spill for it.
-    shared: rows of a tile one after the other, padded by 16 bytes, or with their runs permuted. copy: neighbouring
-    threads copy whole lines of 128 bytes, or halves. load: operands are copied as they lie, or after a pass that aligns
-    their rows. epilogue: D leaves from the registers, or through shared memory by rows. split: parts of k, added by a
-    second kernel. raster: blocks along n that are neighbours in time.
-    """
+    """Every knob with its choices, simplest first."""
     steps = -(-gemm.k // MMA_K)
     tiles_n = up_to(gemm.n, TILES_N)
     splits = tuple(s for s in _SPLITS if s == 1 or (steps // s >= LEAST_STEPS and not gemm.invariant))
@@ -49,7 +45,7 @@ def space(gemm: Gemm) -> Space:
         ("split", splits),
         ("raster", tuple(r for r in (1, 2, 3, 4, 8, 16) if any(count % r == 0 for count in columns))),
     )
-    return Space("mma", tuple(Knob(name, choices) for name, choices in knobs))
+    return Space("mma", tuple(Knob(name, choices, _MEANINGS[name]) for name, choices in knobs))
 
 
 @lru_cache(maxsize=1024)

@@ -11,7 +11,7 @@ from tirgemm.config import Config, Space, Value
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig
 from tirgemm.expr import evaluate
-from tirgemm.families.base import Program, Rule, SharedTile, require_rules
+from tirgemm.families.base import LoadWaits, Program, Rule, SharedTile, require_rules
 from tirgemm.families.simt import heuristic
 from tirgemm.families.simt.rules import RULES
 from tirgemm.families.simt.space import ladder_space, space
@@ -60,6 +60,9 @@ class Simt:
 
     def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
         return heuristic.predict_us(gemm, config, device, regime)
+
+    def load_waits(self, gemm: Gemm, config: Config, device: Device, regime: str) -> LoadWaits:
+        return heuristic.load_waits(gemm, config, device, regime)
 
     def derived_knobs(self, config: Config) -> dict[str, Value]:
         return {"stages": PIPELINES[config["pipeline"]]}

@@ -11,6 +11,7 @@ from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
 from tirgemm.expr import evaluate
+from tirgemm.families.base import LoadWaits
 from tirgemm.families.common.alignment import access_width
 from tirgemm.families.common.fit_file import fitted_constants
 from tirgemm.families.simt.loads import loads_per_fma
@@ -52,6 +53,8 @@ _SHAPES = (
 # The wide shapes have two tiles of each operand: with 8 warps an SM a second barrier a step would be felt.
 _WIDE = 128  # outputs of a thread
 _SCHEDULERS = 4
+# Where a device does not say what it has.
+_CLOCK_MHZ = 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +121,30 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
     # Every wavefront takes a clock of the SM's one data stage, every FMA of a warp a clock of one of four schedulers.
     share /= 1 + c.bank_loss * (_SCHEDULERS * wavefronts / fmas) ** 2
     busy = min(1.0, together * cut.threads / WARP / c.busy_warps)
-    clock_hz = (device.clock_mhz or 1500) * 1e6
+    clock_hz = (device.clock_mhz or _CLOCK_MHZ) * 1e6
     flops_per_clock = dict(device.peak_tflops).get("f32", 20.0) * 1e12 / clock_hz / device.units
     compute = rounds * 2 * cut.block_m * cut.block_n * steps * cut.block_k / (flops_per_clock * share * busy)
     if together == 1:
         compute += rounds * steps * c.barrier_clocks
-    ahead = max(1, cut.buffers - 1) if cut.asynchronous else 1
-    waiting = -(-rounds // together) * steps * c.load_latency_clocks / ahead
+    waiting = -(-rounds // together) * steps * c.load_latency_clocks / _ahead(cut)
 
     size = DTYPE_BYTES[gemm.dtype]
     bandwidth = (device.peak_gbps or 500.0) * 1e9
     through_l2 = count * (cut.block_m + cut.block_n) * steps * cut.block_k * size / (bandwidth * c.l2_rate_factor)
     memory = _nbytes(gemm) / (bandwidth * c.memory_rate_share)
     return c.launch_us + 1e6 * max(max(compute, waiting) / clock_hz, through_l2, memory)
+
+
+def load_waits(gemm: Gemm, config: Config, device: Device, regime: str) -> LoadWaits:
+    """What a block waits for: a launch, and the loads of its steps."""
+    c, cut = CONSTANTS[regime], tiling(gemm, config)
+    load_us = c.load_latency_clocks / (device.clock_mhz or _CLOCK_MHZ)
+    return LoadWaits(c.launch_us, load_us, _ahead(cut), -(-gemm.k // cut.block_k))
+
+
+def _ahead(cut: ThreadTiling) -> int:
+    """Steps whose loads are under way at once."""
+    return max(1, cut.buffers - 1) if cut.asynchronous else 1
 
 
 @lru_cache(maxsize=64)

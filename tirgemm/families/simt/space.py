@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tirgemm.config import Knob, Space, Value
 from tirgemm.families.common.alignment import access_width
 from tirgemm.families.common.parameters import tiles_reach
@@ -12,19 +14,33 @@ from tirgemm.workload import index_dtype
 _BLOCKS = (8, 16, 32, 64, 128, 256)
 _DEPTHS = (8, 16, 32)
 _THREAD_TILES = (1, 2, 4, 8, 16)
+_MEANINGS = {
+    "block_m": "rows of D that a thread block computes",
+    "block_n": "columns of D that a thread block computes",
+    "block_k": "elements of k in one step of the main loop",
+    "thread_m": "rows of D that a thread computes",
+    "thread_n": "columns of D that a thread computes",
+    "lanes_n": "threads of a warp side by side along n; the others lie along m",
+    "piece": "the most neighbouring outputs of a thread along an axis; a larger thread tile is pieces strided over the "
+    "block (virtual threads)",
+    "vector": "elements of one load from global memory",
+    "pad": "elements after each row of a tile that is turned on its way to shared memory",
+    "unroll": "steps of k that are written out",
+    "pipeline": "how copies overlap arithmetic: not at all (none), through registers (register), with a second tile in "
+    "shared memory (double), or by cp.async into so many tiles (async2 to async4)",
+    "raster": "blocks along n that are neighbours in time",
+    "resident": "blocks that an SM should hold, which bounds a thread's registers unless they would spill for it; 0 "
+    "leaves them to the compiler",
+    "reads": "where an FMA's operands come from: fragments in registers that wide loads fill (fragments), scalar loads "
+    "(scalars), loads at every FMA (outer, inner), global memory (global)",
+    "lane_order": "lanes of a warp lie in rows along n (row), or in Z order, 16 of them as 4 x 4 (z)",
+    "grid": "blocks are launched in one dimension (line), or as rows and columns (plane)",
+    "barriers": "barriers in a step of k",
+}
 
 
 def space(gemm: Gemm) -> Space:
     """Every knob with its choices, simplest first.
-
-    block_m, block_n, block_k: outputs of a block and its step in k. thread_m, thread_n: outputs of a thread.
-    lanes_n: threads of a warp along n. piece: the most neighbouring outputs of a thread along an axis; a larger thread
-    tile is pieces strided over the block (virtual threads). vector: elements of
-    one global load. pad: elements after each row of a tile that is turned on its way to shared memory. unroll: steps
-    of k written out. pipeline: how copies overlap computation. raster: blocks along n that are neighbours in time.
-    resident: blocks that an SM should hold, which bounds a thread's registers unless ptxas would spill for it; 0 leaves
-    them to the compiler. reads,
-    lane_order, grid: see ``tiling``. barriers: of a step of k where shared memory holds two tiles or more.
 
     A config from before reads, lane_order, grid and barriers is the one with the first choice of each. Choices that
     only a rung of the ladder makes are not among these but in ``ladder_space``: no search need try them.
@@ -56,14 +72,14 @@ def space(gemm: Gemm) -> Space:
         ("grid", GRIDS[1:] if isinstance(gemm.m, Range) else GRIDS[:1]),
         ("barriers", (2, 1)),
     )
-    return Space("simt", tuple(Knob(name, choices) for name, choices in knobs))
+    return Space("simt", tuple(Knob(name, choices, _MEANINGS[name]) for name, choices in knobs))
 
 
 def ladder_space(gemm: Gemm) -> Space:
     """The space with the choices that only rungs make: what ``instantiate`` takes."""
     rungs: dict[str, tuple[Value, ...]] = {"lanes_n": (1,), "reads": READS[1:], "grid": GRIDS}
     knobs = tuple(
-        Knob(knob.name, tuple(dict.fromkeys((*knob.choices, *rungs.get(knob.name, ())))))
+        replace(knob, choices=tuple(dict.fromkeys((*knob.choices, *rungs.get(knob.name, ())))))
         if knob.name != "grid" or not isinstance(gemm.m, Range)
         else knob
         for knob in space(gemm).knobs

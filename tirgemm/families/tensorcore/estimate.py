@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tirgemm.config import Config
 from tirgemm.device import Device
+from tirgemm.families.base import LoadWaits
 from tirgemm.families.common.fit_file import fitted_constants
+from tirgemm.families.tensorcore.tiling import repacked_bytes
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 
 
@@ -33,6 +36,8 @@ class MmaSyncConstants:
     busy_warps: float
 
 
+# Where a device does not say what it has.
+_CLOCK_MHZ = 1500
 CONSTANTS = fitted_constants(__package__, MmaSyncConstants)
 
 
@@ -51,6 +56,15 @@ class BlockWork(NamedTuple):
     repacked_bytes: int
 
 
+def load_waits(gemm: Gemm, config: Config, device: Device, regime: str) -> LoadWaits:
+    """What a block of a config of ``mma`` or ``wmma`` waits for: launches, and the copies of its steps."""
+    c = CONSTANTS[regime]
+    more = (repacked_bytes(gemm, config["load"]) > 0) + (config["split"] > 1)
+    load_us = c.copy_latency_clocks / (device.clock_mhz or _CLOCK_MHZ)
+    tiles = -(-gemm.k // config["tile_k"])
+    return LoadWaits(c.launch_us + more * c.kernel_us, load_us, config["stages"] - 1, -(-tiles // config["split"]))
+
+
 class Estimate:
     """The analytic times of kernels of ``gemm`` on ``device``. What they share is counted once."""
 
@@ -58,7 +72,7 @@ class Estimate:
         self.constants = c = CONSTANTS[regime]
         self.rows, self.columns, self.deep, self.batch = gemm.m_max, gemm.n, gemm.k, gemm.batch
         self.size, self.units = DTYPE_BYTES[gemm.dtype], device.units
-        self.clock_hz = (device.clock_mhz or 1500) * 1e6
+        self.clock_hz = (device.clock_mhz or _CLOCK_MHZ) * 1e6
         rate_name = "f16_acc16" if gemm.acc == "f16" else gemm.dtype
         nominal = dict(device.peak_tflops).get(rate_name, 100.0) * 1e12 / self.clock_hz / device.units
         self.rate = nominal * (c.sync_rate_share_sm_90a if device.arch == "sm_90a" else 1.0)

@@ -13,11 +13,12 @@ from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.errors import InvalidGemm
 from tirgemm.expr import evaluate
-from tirgemm.families.base import OutputTile, Program, Rule, SharedTile, require_valid
+from tirgemm.families.base import LoadWaits, OutputTile, Program, Rule, SharedTile, require_valid
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.tile_work import TileWork
 from tirgemm.families.summation import refused_rows
 from tirgemm.families.wgmma import heuristic
+from tirgemm.families.wgmma.estimate import load_waits
 from tirgemm.families.wgmma.planning import repacking
 from tirgemm.families.wgmma.planning.copies import COPYING_THREADS, copies_of
 from tirgemm.families.wgmma.planning.plan import plan
@@ -89,6 +90,9 @@ class Wgmma:
         rows, columns = (cut.tile_n, cut.tile_m) if cut.orientation.swapped else (cut.tile_m, cut.tile_n)
         tiles = None if cut.cluster.adds_parts else evaluate(cut.grid.work, m) * cut.cluster.size
         return OutputTile(rows, columns, cut.tile_k, tiles)
+
+    def load_waits(self, gemm: Gemm, config: Config, device: Device, regime: str) -> LoadWaits:
+        return load_waits(plan(gemm, config, device.units), gemm, device, regime)
 
     def shared_tile(self, gemm: Gemm, config: Config, device: Device) -> SharedTile:
         cut = plan(gemm, config, device.units)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tirgemm.device import Device
+from tirgemm.families.base import LoadWaits
 from tirgemm.families.common.fit_file import fitted_constants
 from tirgemm.families.wgmma.planning.alignment import loaded_by_tma
 from tirgemm.families.wgmma.planning.plan import Plan
@@ -133,9 +134,7 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: str, constants: 
     compute = steps * (wgmma * (cuts.tile_m // 64) * (cuts.tile_k // 16) + beside) / clock
     loaded = np.minimum(cuts.tile_m, -(-rows // 8) * 8)
     stage = 2 * cuts.tile_k * (loaded / cuts.cluster_n + cuts.tile_n / cuts.cluster_m)
-    latency = (c.load_latency_clocks + c.load_latency_clocks_per_kib / 1024 * stage) * np.where(
-        shared, c.multicast_latency_factor, 1.0
-    )
+    latency = _load_clocks(cuts, stage, c)
     loads = steps * np.maximum(stage / c.sm_load_bytes_per_clock, latency / ((cuts.stages - 1) * cuts.resident)) / clock
     capped = np.clip((compute - c.power_cap_from_us) / c.power_cap_ramp_us, 0.0, 1.0)
     energy = np.where(cuts.pingpong, c.pingpong_energy_factor, 1.0)
@@ -167,6 +166,29 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: str, constants: 
         moved = 4 * sum(gemm.span(operand) for operand in unaligned)
         time = np.where(cuts.copied, time * slowdown, time + c.repack_us + moved / c.repack_bytes_per_us)
     return time
+
+
+def load_waits(cut: Plan, gemm: Gemm, device: Device, regime: str) -> LoadWaits:
+    """What a block waits for: launches and what adding parts takes at least, and the loads of its steps."""
+    c, cuts = CONSTANTS[regime], Cuts.of(cut)
+    rows = gemm.n if cut.swap else gemm.m_max
+    stage = 2 * cut.tile_k * (min(cut.tile_m, -(-rows // 8) * 8) / cut.cluster_n + cut.tile_n / cut.cluster_m)
+    load_us = float(_load_clocks(cuts, stage, c)) / ((device.clock_mhz or 1980.0) * c.clock_share)
+    launch_us = c.launch_us
+    if cut.cluster.writes_partials:
+        launch_us += c.reduce_kernel_us
+    if cut.cluster.adds_parts:
+        launch_us += c.cluster_reduce_us
+    if not cuts.copied and not all(loaded_by_tma(gemm, operand) for operand in _OPERANDS):
+        launch_us += c.repack_us
+    tiles = -(-gemm.k // cut.tile_k)
+    return LoadWaits(launch_us, load_us, cut.stages - 1, -(-tiles // cut.split))
+
+
+def _load_clocks(cuts: Cuts, stage: Any, c: WgmmaConstants) -> Any:
+    """Clocks from a TMA load of ``stage`` bytes to its bytes."""
+    factor = np.where(cuts.cluster_m * cuts.cluster_n > 1, c.multicast_latency_factor, 1.0)
+    return (c.load_latency_clocks + c.load_latency_clocks_per_kib / 1024 * stage) * factor
 
 
 def _eighth(share: Any) -> Any:

@@ -33,21 +33,29 @@ _SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32, 48, 64, 96, 128)
 GROUPS = (1, 4, 8, 16)
 # A part of a split with fewer steps of k than this is mostly prologue and epilogue.
 LEAST_STEPS = 4
+_MEANINGS = {
+    "tile_m": "rows of a tile, which one thread block computes",
+    "tile_n": "columns of a tile",
+    "tile_k": "elements of k in one step of the main loop",
+    "stages": "tiles of A and B in shared memory: one is multiplied while the others are on their way",
+    "schedule": "warpgroups that multiply share a tile (cooperative), or alternate on tiles of their own (pingpong)",
+    "resident": "blocks that share an SM",
+    "cluster_m": "blocks that share tiles of the right operand by multicast",
+    "cluster_n": "blocks that share tiles of the left operand by multicast",
+    "swap": "1: D is computed transposed, rows of a tile along n and its columns along m",
+    "split": "parts of k",
+    "reduction": "the parts of k are added in a cluster's shared memory (cluster), or by a second kernel (kernel)",
+    "load": "operands come by TMA (tma), by TMA after a pass that aligns their rows (repack), or by threads (copy)",
+    "epilogue": "D leaves by TMA (tma), through shared memory by rows (staged), or from the registers (direct)",
+    "order": "tiles that are neighbours along the tile's rows (m) or columns (n) run together",
+    "group": "tiles along that order before the next ones across",
+    "l2_promotion": "bytes that an L2 miss of A or B fetches: as asked (0), 128 (2) or 256 (3)",
+    "eviction": "L2 drops the larger operand first (first), keeps the smaller one longest (last), or both (first_last)",
+}
 
 
 def space(gemm: Gemm, device: Device) -> Space:
-    """Every knob with its choices, simplest first; none that no config of this problem could use.
-
-    tile_m, tile_n, tile_k: outputs of a thread block and its step in k. stages: tiles of both operands in flight.
-    schedule: the consumer warpgroups share a tile (cooperative), or alternate on tiles of their own (pingpong).
-    resident: blocks that share an SM. cluster_m, cluster_n: thread blocks that share tiles of the right operand, of the
-    left one, by multicast. swap: tile rows run along n, columns along m. split: parts of k. reduction: the parts are
-    added in a cluster's shared memory, or by a second kernel. load: operands go to shared memory by TMA, after a pass
-    that aligns their rows (repack), or by threads (copy). epilogue: D leaves by TMA, through shared memory by rows
-    (staged), or from the registers. order, group: tiles that are neighbours along the tile's rows (m) or columns (n)
-    run together. l2_promotion: bytes that an L2 miss of A or B fetches (the driver's enumeration: 0 none, 2 128, 3
-    256). eviction: the larger operand's lines leave L2 first, the smaller one's last.
-    """
+    """Every knob with its choices, simplest first; none that no config of this problem could use."""
     wide, high = max(gemm.n, gemm.m_max), min(gemm.n, gemm.m_max)
     tiles_m, tiles_n = -(-gemm.m_max // TILES_M[0]), -(-gemm.n // TILES_M[0])
     most = gemm.batch * max(
@@ -79,7 +87,7 @@ def space(gemm: Gemm, device: Device) -> Space:
         ("l2_promotion", (2, 3, 0)),
         ("eviction", (NORMAL, EVICT_FIRST, EVICT_LAST, EVICT_BOTH)),
     )
-    return Space("wgmma", tuple(Knob(name, choices) for name, choices in knobs))
+    return Space("wgmma", tuple(Knob(name, choices, _MEANINGS[name]) for name, choices in knobs))
 
 
 def epilogues(gemm: Gemm) -> tuple[str, ...]:

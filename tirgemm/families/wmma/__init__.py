@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from tirgemm.config import Config, Space
 from tirgemm.device import Device
-from tirgemm.families.base import Program, Rule, SharedTile, require_valid
+from tirgemm.families.base import LoadWaits, Program, Rule, SharedTile, require_valid
 from tirgemm.families.summation import refused_rows
+from tirgemm.families.tensorcore.estimate import load_waits
 from tirgemm.families.tensorcore.tiling import unsupported
 from tirgemm.families.wmma import heuristic
 from tirgemm.families.wmma.rules import RULES
@@ -40,6 +41,9 @@ class Wmma:
 
     def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
         return heuristic.predict_us(gemm, config, device, regime)
+
+    def load_waits(self, gemm: Gemm, config: Config, device: Device, regime: str) -> LoadWaits:
+        return load_waits(gemm, config, device, regime)
 
     def shared_tile(self, gemm: Gemm, config: Config, device: Device) -> SharedTile:  # noqa: ARG002
         return tiling(gemm, config).shared_tile

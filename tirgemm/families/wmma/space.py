@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from tirgemm.config import Config, Knob, Space, Value, up_to
 from tirgemm.families.common.alignment import store_width
-from tirgemm.families.tensorcore.names import LINE, NONE, STAGED
+from tirgemm.families.tensorcore.names import LINE, MEANINGS, NONE, STAGED
 from tirgemm.families.tensorcore.rules import LEAST_STEPS
 from tirgemm.families.tensorcore.tiling import RUN, RUN_BYTES, Side, loads, side
 from tirgemm.families.wmma.tile import FRAGMENT, WmmaTiling
@@ -19,18 +19,11 @@ TILES_M = (16, 32, 64, 128, 256)
 TILES_N = (16, 32, 64, 128, 256)
 TILES_K = (16, 32, 64)
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_MEANINGS = MEANINGS | {"pad": "elements after each row of a shared tile"}
 
 
 def space(gemm: Gemm) -> Space:
-    """Every knob with its choices, simplest first.
-
-    tile_m, tile_n, tile_k: outputs of a thread block and its step in k. warps_m, warps_n: warps of a block. stages:
-    tiles of both operands in flight. registers: sets of fragments, two to load one while the other is multiplied.
-    resident: blocks that an SM should hold, which bounds a thread's registers unless ptxas would spill for it. pad:
-    elements after each row of a shared
-    tile. load: operands are copied as they lie, or after a pass that aligns their rows. split: parts of k, added by a
-    second kernel. raster: blocks along n that are neighbours in time.
-    """
+    """Every knob with its choices, simplest first."""
     steps, columns = -(-gemm.k // FRAGMENT), -(-gemm.n // TILES_N[0])
     knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
         ("tile_m", up_to(gemm.m_max, TILES_M)),
@@ -46,7 +39,7 @@ def space(gemm: Gemm) -> Space:
         ("split", tuple(s for s in _SPLITS if s == 1 or steps // s >= LEAST_STEPS)),
         ("raster", tuple(r for r in (1, 2, 4, 8, 16) if r <= columns)),
     )
-    return Space("wmma", tuple(Knob(name, choices) for name, choices in knobs))
+    return Space("wmma", tuple(Knob(name, choices, _MEANINGS[name]) for name, choices in knobs))
 
 
 @lru_cache(maxsize=1024)

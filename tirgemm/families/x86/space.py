@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tirgemm.config import Knob, Space, up_to
+from tirgemm.config import Knob, Space, Value, up_to
 from tirgemm.device import Device
 from tirgemm.families.x86.layout import CHUNK
 from tirgemm.gemm import Gemm
@@ -14,6 +14,19 @@ BLOCKS = (64, 128, 256, 512, 1024)
 BLOCK_K = (256, 512, 1024)
 # Below this many floating-point operations waking a second thread may cost more than it saves.
 _SMALL_FLOPS = 2**28
+_MEANINGS = {
+    "tile_m": "rows of a register tile",
+    "vectors": "vectors that a register tile is wide",
+    "lanes": "columns in a vector",
+    "pack_a": "whether A is first copied into fp32 panels",
+    "pack_b": "whether B is first copied into fp32 panels",
+    "unroll": "steps of k that are written out",
+    "block_m": "rows of D in a task",
+    "block_n": "columns of D in a task",
+    "block_k": "elements of k that a task takes at a time (0: all)",
+    "order": "a panel of B stays while the rows of A pass (rows), or the reverse (columns)",
+    "threads": "the most threads that the launcher takes (0: all)",
+}
 
 
 def has_avx512(device: Device) -> bool:
@@ -26,28 +39,21 @@ def registers(device: Device) -> int:
 
 
 def space(gemm: Gemm, device: Device) -> Space:
-    """``tile_m`` rows by ``vectors`` of ``lanes`` columns are one register tile; ``unroll`` steps of k are written out.
-
-    ``pack_a``, ``pack_b``: whether the operand is first copied into fp32 panels. A task takes ``block_m`` by
-    ``block_n`` elements of D, ``block_k`` of k at a time (0: all), with the ``order`` of panels within it: ``rows``
-    keeps a panel of B while the rows of A pass, ``columns`` the reverse. ``threads`` caps the launcher's (0: all).
-    """
-    return Space(
-        "x86",
-        (
-            Knob("tile_m", up_to(gemm.m_max, tuple(t for t in TILE_M if t + 2 <= registers(device)))),
-            Knob("vectors", up_to(-(-gemm.n // 8), VECTORS)),
-            Knob("lanes", (16, 8) if has_avx512(device) else (8,)),
-            Knob("pack_a", (True, False) if _direct_a(gemm) else (True,)),
-            Knob("pack_b", (True, False) if _direct_b(gemm) else (True,)),
-            Knob("unroll", UNROLL),
-            Knob("block_m", up_to(gemm.m_max, BLOCKS)),
-            Knob("block_n", up_to(gemm.n, BLOCKS)),
-            Knob("block_k", (usual_block_k(gemm),) if gemm.invariant else (0, *(k for k in BLOCK_K if k < gemm.k))),
-            Knob("order", ("rows", "columns")),
-            Knob("threads", (0, 1) if device.units > 1 and gemm.flops < _SMALL_FLOPS else (0,)),
-        ),
+    """Every knob with its choices."""
+    knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
+        ("tile_m", up_to(gemm.m_max, tuple(t for t in TILE_M if t + 2 <= registers(device)))),
+        ("vectors", up_to(-(-gemm.n // 8), VECTORS)),
+        ("lanes", (16, 8) if has_avx512(device) else (8,)),
+        ("pack_a", (True, False) if _direct_a(gemm) else (True,)),
+        ("pack_b", (True, False) if _direct_b(gemm) else (True,)),
+        ("unroll", UNROLL),
+        ("block_m", up_to(gemm.m_max, BLOCKS)),
+        ("block_n", up_to(gemm.n, BLOCKS)),
+        ("block_k", (usual_block_k(gemm),) if gemm.invariant else (0, *(k for k in BLOCK_K if k < gemm.k))),
+        ("order", ("rows", "columns")),
+        ("threads", (0, 1) if device.units > 1 and gemm.flops < _SMALL_FLOPS else (0,)),
     )
+    return Space("x86", tuple(Knob(name, choices, _MEANINGS[name]) for name, choices in knobs))
 
 
 def usual_block_k(gemm: Gemm) -> int:
