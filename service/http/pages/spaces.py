@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from fastapi.concurrency import run_in_threadpool
 
+from tirgemm.config import Config
 from tirgemm.errors import InvalidRequest, PageNotFound
 from tirgemm.families import families
 from tirgemm.gemm import Gemm, Regime
@@ -35,6 +37,7 @@ from tirgemm.service.views.spaces.listing import (
     summaries,
 )
 from tirgemm.service.views.spaces.problem_space import ProblemSpace
+from tirgemm.tuning.search.knob_importance import knob_importance
 
 router = APIRouter(tags=["pages"])
 
@@ -125,7 +128,7 @@ def _space(
     every = _recorded(state, gemm, device, regime)
     problem = ProblemSpace.of(state.store, every)
     space = problem.family(family)
-    importance = _importance(space)
+    importance = _importance(tuple(space.times.items()))
     place = (str(gemm), every.device_key, every.regime)
     others = {(str(gemm), key, where) for key, where in recorded_places(state.database, state.store.shipped, gemm)}
     kernel = state.store.kernel(gemm, every.device_key, every.regime)
@@ -151,11 +154,13 @@ def _space(
     )
 
 
-def _importance(space: FamilySpace) -> ImportanceBody:
+@lru_cache(maxsize=64)
+def _importance(times: tuple[tuple[Config, float], ...]) -> ImportanceBody:
+    """Kept, for it takes longer than all else on the page."""
     try:
-        importance = space.importance()
+        importance = knob_importance(dict(times))
     except InvalidRequest as error:
-        return ImportanceBody(candidates=len(space.times), refusal=str(error))
+        return ImportanceBody(candidates=len(times), refusal=str(error))
     return ImportanceBody(
         candidates=importance.candidates, explained=importance.explained, shares=list(importance.shares)
     )
@@ -167,11 +172,11 @@ def _heat_map(space: FamilySpace, importance: ImportanceBody, x: str, y: str) ->
     order = [share.knob for share in importance.shares if share.share]
     order += [each.knob for each in space.varying if each.knob not in order]
     left = [knob for knob in order if knob not in (x, y)]
-    if not x and not y and len(left) > 1:
+    if len(left) < 2 - bool(x) - bool(y):
+        return None
+    if not x and not y:
         y, x = sorted(left[:2], key=lambda knob: -len(space.knob(knob).values))
-    elif left:
-        x, y = x or left[0], y or left[0]
-    return space.heat_map(x, y) if x and y else None
+    return space.heat_map(x or left[0], y or left[0])
 
 
 def _candidate_page(space: FamilySpace, after: str) -> tuple[int, Sequence[ListedCandidate]]:
@@ -226,6 +231,7 @@ def _candidate(state: ServiceState, config_hash: str, gemm: Gemm, device: str, r
         fastest=problem.peer(problem.fastest),
         default=problem.peer(problem.default),
         knobs=list(detail.knobs),
+        meanings=problem.meanings(candidate.config.family),
         sample_sets=detail.sample_sets,
         drawn=list(detail.drawn),
         kernels=list(detail.kernels),

@@ -16,7 +16,7 @@ _MARGIN, _LINE = 8.0, 14.0
 _CELL_WIDTH, _CELL_HEIGHT = 66.0, 38.0
 # A cell's colour is by how many times slower than the family's fastest its own is: up to each of these, or beyond.
 _STEPS = (1.02, 1.05, 1.1, 1.25, 2.0)
-_AXIS_WIDTH, _AXIS_HEIGHT = 92.0, 300.0
+_LEAST_AXIS, _MOST_AXIS, _AXIS_HEIGHT, _WIDTH = 60.0, 130.0, 300.0, 1120.0
 _BAR_WIDTH = 160.0
 
 
@@ -25,7 +25,6 @@ def heat_map_drawing(heat: HeatMap, url: Callable[[str], str]) -> Markup:
     its fastest candidate, whose address ``url`` makes of the config's hash."""
     left = _MARGIN + room([heat.y.knob, *map(str, heat.y.values)]) + 10
     top = 2 * _LINE + 12
-    width = max(left + len(heat.x.values) * _CELL_WIDTH, left + room(_legend_words()) + 6 * 90) + _MARGIN
     shapes = [text(left, _LINE, f"{heat.x.knob} →"), text(_MARGIN, top - 6, f"{heat.y.knob} ↓")]
     for column, value in enumerate(heat.x.values):
         shapes.append(text(left + (column + 0.5) * _CELL_WIDTH, top - 6, str(value), "m strong"))
@@ -37,12 +36,13 @@ def heat_map_drawing(heat: HeatMap, url: Callable[[str], str]) -> Markup:
         x, y = left + columns[cell.x] * _CELL_WIDTH, top + rows[cell.y] * _CELL_HEIGHT
         shapes.append(_cell(heat, cell, x, y, url(cell.config_hash)))
     bottom = top + len(heat.y.values) * _CELL_HEIGHT + 10
-    shapes += _legend(left, bottom)
+    legend, end = _legend(left, bottom)
+    width = max(left + len(heat.x.values) * _CELL_WIDTH, end) + _MARGIN
     title = (
         f"Heat map of {heat.y.knob} by {heat.x.knob}: {len(heat.cells)} of "
         f"{len(heat.x.values) * len(heat.y.values)} cells have candidates"
     )
-    return _svg("heat", "group", title, width, bottom + 2 * _LINE, shapes)
+    return _svg("heat", "group", title, width, bottom + 2 * _LINE, [*shapes, *legend])
 
 
 def _cell(heat: HeatMap, cell: HeatCell, x: float, y: float, url: str) -> str:
@@ -78,21 +78,17 @@ def _shade(heat: HeatMap, cell: HeatCell) -> str:
     return "bad" if cell.failed else "none"
 
 
-def _legend_words() -> list[str]:
-    return ["time over the fastest:"]
-
-
-def _legend(left: float, top: float) -> list[str]:
-    """The colours with what they stand for."""
+def _legend(left: float, top: float) -> tuple[list[str], float]:
+    """The colours with what they stand for, and where they end."""
+    words = "time over the fastest:"
     entries = [(f"heat{at}", f"≤ {limit:g}") for at, limit in enumerate(_STEPS)]
     entries += [(f"heat{len(_STEPS)}", "more"), ("bad", "✗ failed"), ("none", "– pruned")]
-    words = _legend_words()[0]
     shapes = [text(left, top + 11, words)]
     x = left + room([words]) + 8
     for kind, word in entries:
         shapes += [rect(x, top, 16, 14, kind), text(x + 21, top + 11, word)]
         x += 34 + room([word])
-    return shapes
+    return shapes, x
 
 
 def parallel_drawing(parallel: ParallelLines) -> Markup:
@@ -100,9 +96,11 @@ def parallel_drawing(parallel: ParallelLines) -> Markup:
     time ends beneath it."""
     axes = parallel.axes
     times = [line.us for line in parallel.lines if line.us is not None]
-    top, height = 2 * _LINE + 8, max(_AXIS_HEIGHT, _LINE * max((len(axis.values) for axis in axes), default=1))
+    top, height = 3 * _LINE, max(_AXIS_HEIGHT, _LINE * max((len(axis.values) for axis in axes), default=1))
     left = _MARGIN + room(map(str, axes[0].values if axes else ())) + 6
-    xs = [left + at * _AXIS_WIDTH for at in range(len(axes) + 1)]
+    right = room(["failed or pruned 00"]) + _MARGIN
+    apart = min(_MOST_AXIS, max(_LEAST_AXIS, (_WIDTH - left - right) / max(1, len(axes))))
+    xs = [left + at * apart for at in range(len(axes) + 1)]
     low, high = (math.log(min(times)), math.log(max(times))) if times else (0.0, 0.0)
 
     def up(at: int, place: int) -> float:
@@ -119,24 +117,27 @@ def parallel_drawing(parallel: ParallelLines) -> Markup:
 
     shapes = [path(points(line), _kind(line)) for line in parallel.lines]
     for at, axis in enumerate(axes):
-        shapes += _axis(xs[at], top, height, axis.knob)
+        # Names in two rows, for neighbours may be longer than the axes are apart.
+        shapes += _axis(xs[at], top, height, axis.knob, at % 2 * _LINE)
         shapes += [text(xs[at] - 5, up(at, place) + 4, str(value), "e") for place, value in enumerate(axis.values)]
-    shapes += _axis(xs[-1], top, height, "time, µs")
+    shapes += _axis(xs[-1], top, height, "time, µs", len(axes) % 2 * _LINE)
     if times:
-        marks = {min(times): "fastest", statistics.median(times): "median", max(times): "slowest"}
-        shapes += [text(xs[-1] + 6, time_place(us) + 4, f"{_us(us)} {name}") for us, name in marks.items()]
+        above = -_LINE
+        for us, name in ((min(times), "fastest"), (statistics.median(times), "median"), (max(times), "slowest")):
+            if time_place(us) - above >= _LINE:
+                above = time_place(us)
+                shapes.append(text(xs[-1] + 6, above + 4, f"{_us(us)} {name}"))
     if any(line.us is None for line in parallel.lines):
         shapes.append(text(xs[-1] + 6, time_place(None) + 4, "failed or pruned"))
-    width = xs[-1] + room(["failed or pruned 00"]) + _MARGIN
     title = (
         f"Parallel coordinates of {parallel.candidates} candidates over {len(axes)} knobs and their time; the fastest "
         f"{parallel.fast} are highlighted"
     )
-    return _svg("parallel", "img", title, width, top + height + 2 * _LINE, shapes)
+    return _svg("parallel", "img", title, xs[-1] + right, top + height + 2 * _LINE, shapes)
 
 
-def _axis(x: float, top: float, height: float, name: str) -> Sequence[str]:
-    return [path([(x, top), (x, top + height)], "axis"), text(x, top - 10, name, "m strong")]
+def _axis(x: float, top: float, height: float, name: str, raised: float) -> Sequence[str]:
+    return [path([(x, top), (x, top + height)], "axis"), text(x, top - 8 - raised, name, "m strong")]
 
 
 def _kind(line: ConfigLine) -> str:
@@ -149,8 +150,8 @@ def share_bar(share: float) -> Markup:
 
 
 def _us(us: float) -> str:
-    """A time with four digits at least, without an exponent."""
-    return f"{us:.0f}" if us >= 1000 else f"{us:.4g}"
+    """A time with about four digits."""
+    return f"{us:.{0 if us >= 1000 else 1 if us >= 100 else 2 if us >= 10 else 3}f}"
 
 
 def _svg(kind: str, role: str, title: str, width: float, height: float, shapes: Sequence[str]) -> Markup:

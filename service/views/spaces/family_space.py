@@ -13,7 +13,7 @@ from tirgemm.config import Config, Value
 from tirgemm.errors import InvalidRequest
 from tirgemm.service.views.candidate_list import ListedCandidate
 from tirgemm.tuning.records import Status
-from tirgemm.tuning.search.knob_importance import KnobImportance, knob_importance, ordered
+from tirgemm.tuning.search.knob_importance import ordered
 
 # Lines that are drawn; of more, all of the fastest tenth are and the others evenly by their place.
 MAX_LINES = 500
@@ -109,10 +109,6 @@ class FamilySpace:
     def varying(self) -> tuple[KnobValues, ...]:
         """The knobs in which the candidates differ."""
         return tuple(each for each in self.knobs if len(each.values) > 1)
-
-    def importance(self) -> KnobImportance:
-        """How important each knob is. Raises InvalidRequest where that cannot be told."""
-        return knob_importance(self.times)
 
     def knob(self, name: str) -> KnobValues:
         """One knob. Raises InvalidRequest for a name that no candidate has."""

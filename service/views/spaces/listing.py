@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -22,7 +21,7 @@ from tirgemm.tuning.records import Status
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.models import CandidateRow, GemmRow
 from tirgemm.tuning_db.rows import parsed_gemm, parts
-from tirgemm.tuning_db.shipped.records import ShippedFile, ShippedRecords
+from tirgemm.tuning_db.shipped.records import ShippedRecords
 
 OWN, SHIPPED = "own", "shipped"
 # Gemm as text, device key, regime.
@@ -200,7 +199,8 @@ def _shipped_places(
     for part in parts(asked, 64):
         own = _places_of(database, {place[0] for _, place in part}, _conditions(wanted, keys))
         for file, place in part:
-            if place not in own and (not wanted.family or wanted.family in _families(file, place)):
+            text, key, regime = place
+            if place not in own and (not wanted.family or wanted.family in file.families(key, text, regime)):
                 yield place
 
 
@@ -221,13 +221,6 @@ def _places_of(database: Database, gemms: Collection[str], conditions: Iterable[
     with database.read() as connection:
         rows = connection.execute(wanted.where(GemmRow.text.in_(gemms), *conditions).group_by(*columns))
         return {(row.text, row.device_key, row.regime) for row in rows}
-
-
-@lru_cache(maxsize=4096)
-def _families(file: ShippedFile, place: Place) -> frozenset[str]:
-    """The families of a shipped space; kept, for to know them all candidates are read."""
-    text, key, regime = place
-    return frozenset(candidate.config.family for candidate in file.candidates(key, text, regime))
 
 
 def summaries(database: Database, shipped: ShippedRecords, places: Collection[Place]) -> list[SpaceSummary]:

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, TirgemmError
-from tirgemm.families import supporting
+from tirgemm.families import family_named, supporting
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.views.candidate_list import ListedCandidate, Recorded
@@ -33,15 +33,34 @@ class PeerConfig:
 
 @dataclass(frozen=True)
 class ProblemSpace:
-    """The candidates of all families; ``default`` is the config that the problem is served with where nothing was
-    measured, None where that cannot be told."""
+    """The candidates of all families on a ``device``, which is None where it is known by its key alone."""
 
     recorded: Recorded
-    default: Config | None
+    device: Device | None
 
     @classmethod
     def of(cls, store: LayeredStore, recorded: Recorded) -> ProblemSpace:
-        return cls(recorded, _problem_default(store, recorded.gemm, recorded.device_key, recorded.regime))
+        """The space of what is ``recorded``, on the device as the database or a records file describes it."""
+        key = recorded.device_key
+        device, file = store.device(key), store.shipped.of(key)
+        if device is None and file is not None:
+            device = next((each for each in file.devices if each.key == key), None)
+        return cls(recorded, device)
+
+    @property
+    def default(self) -> Config | None:
+        """The config that the problem is served with where nothing was measured; None where that cannot be told."""
+        return _default(self.recorded.gemm, self.device, self.recorded.regime) if self.device else None
+
+    def meanings(self, family: str) -> dict[str, str]:
+        """What a family's knobs set, by name; empty where the family, or the device, is not known here."""
+        if self.device is None:
+            return {}
+        try:
+            knobs = family_named(family).space(self.recorded.gemm, self.device).knobs
+        except TirgemmError:
+            return {}
+        return {knob.name: knob.meaning for knob in knobs}
 
     @cached_property
     def times(self) -> dict[Config, float]:
@@ -84,15 +103,6 @@ class ProblemSpace:
         return PeerConfig(
             config.digest, str(config), config.family, self.times.get(config), config.digest in self.by_hash
         )
-
-
-def _problem_default(store: LayeredStore, gemm: Gemm, device_key: str, regime: Regime) -> Config | None:
-    """What ``default`` is; None of a device that is known by its key alone."""
-    device = store.device(device_key)
-    if device is None:
-        file = store.shipped.of(device_key)
-        device = next((each for each in file.devices if each.key == device_key), None) if file else None
-    return None if device is None else _default(gemm, device, regime)
 
 
 @lru_cache(maxsize=256)
