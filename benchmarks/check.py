@@ -29,6 +29,7 @@ from benchmarks.history import History  # noqa: E402
 from benchmarks.many_devices import document as many_devices  # noqa: E402
 from benchmarks.models import document as models  # noqa: E402
 from benchmarks.service_speed import document as service_speed  # noqa: E402
+from benchmarks.timeline import document as timelines  # noqa: E402
 from tirgemm import Config, Gemm, TirgemmError  # noqa: E402
 from tirgemm.bench.held_out import held_out  # noqa: E402
 from tirgemm.bench.results import FORMAT, load, race  # noqa: E402
@@ -99,14 +100,14 @@ def problems(
         for kind in (models, service_speed, many_devices, proofs_file):
             if document["suite"] == kind.SUITE:
                 return [*_environment(document), *kind.problems(document), *_origins(document["rows"], history)]
+        if document["suite"] == timelines.SUITE:
+            faults = [*_environment(document | {"rows": []}), *timelines.problems(document)]
+            return [*faults, *_origins([timelines.origin(document)], history)]
         if document["suite"] == "counters":
             return [*counted.problems(document), *_origins(document["cases"], history)]
-        if document["suite"] == "proposal_sources":
-            return [*_environment(document), *_sources(document)]
-        if document["suite"] == "zero_shot_folds":
-            return [*_environment(document), *_folds(document)]
-        if document["suite"] == "effort_replay":
-            return [*_environment(document), *_replays(document)]
+        replayed = {"proposal_sources": _sources, "zero_shot_folds": _folds, "effort_replay": _replays}
+        if document["suite"] in replayed:
+            return [*_environment(document), *replayed[document["suite"]](document)]
         if document["suite"] == mma_ceiling.SUITE:
             faults = [*_environment(document), *mma_ceiling.problems(document)]
             return [*faults, *_origins(document["rows"], history)]

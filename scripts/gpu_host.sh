@@ -2,7 +2,7 @@
 # The GPU tests and measurements on a host that has a GPU, PyTorch and g++ but no network: nothing is installed.
 #   PYTHONPATH=SITE:. scripts/gpu_host.sh OUT [STEP ...]      steps: build tests flow bench hopper cpu calls space search suites
 #                                                                verify sanitize mutants counters probe sgemm ladder steps
-#                                                                tensorcore models
+#                                                                tensorcore models timeline
 # SITE holds TVM and the other Python packages that the host lacks. Everything is written under OUT.
 # search and suites go on from the files of BEFORE (default: benchmarks/results/nvidia-h200), for SECONDS_SEARCH and
 # SECONDS_SUITES, over SUITES; SEARCH and BENCH are more options for them, MUTANTS for mutants
@@ -104,6 +104,8 @@ for step in "${steps[@]}"; do
       run timeout 420 python3 benchmarks/tensorcore_steps.py --device "${DEVICE:-cuda:0}" --limit "${SECONDS_STEPS:-300}" \
         --resume --out "$out/tensorcore_steps.sustained.json" "${commit[@]}"
       run python3 benchmarks/check.py "$out/tensorcore_steps.sustained.json" ;;
+    timeline) run timeout 200 python3 -m benchmarks.timeline.record --device "${DEVICE:-cuda:0}" --out "$out" "${commit[@]}"
+      run python3 benchmarks/check.py "$out"/*.timeline.json.gz ;;
     *) echo "unknown step $step"; exit 2 ;;
   esac
 done

@@ -12,16 +12,19 @@ import typer
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
 from tirgemm.cli import RegimeOption
-from tirgemm.errors import InvalidRequest, Unsupported
+from tirgemm.errors import DeviceUnavailable, InvalidRequest, Unsupported
 from tirgemm.gemm import Gemm, Regime, regime_named
 from tirgemm.service.commands.tune import Data, Url
 from tirgemm.tuning_db.data_folder import SIGNING_KEY, database_file, open_store
 
 if TYPE_CHECKING:
+    from tirgemm.analysis.explanation import Explanation
     from tirgemm.analysis.roofline import MeasuredRate, MeasuredTime
+    from tirgemm.analysis.timeline.recording import Recording
     from tirgemm.config import Config
     from tirgemm.device import Device
     from tirgemm.service.explain.gather import Report
+    from tirgemm.service.explain.timeline_files import TimelineFiles
 
 
 def explain(
@@ -54,6 +57,14 @@ def explain(
         ),
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures here, too.")] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Record on the GPU what every warpgroup does when, into FILE (NAME.json.gz); draw it (NAME.html) and "
+            "export it for Perfetto (NAME.trace.json). Without GEMM and --kernel: draw and export what FILE has.",
+        ),
+    ] = None,
     data: Data = None,
     db: Url = None,
     as_json: Json = False,
@@ -62,11 +73,19 @@ def explain(
     rivals."""
     from tirgemm.service.explain.report_text import sections
     from tirgemm.service.explain.terminal import show
+    from tirgemm.service.explain.timeline_files import TimelineFiles
 
+    files = TimelineFiles.beside(timeline) if timeline is not None else None
+    if files is not None and gemm is None and kernel is None:
+        _show_timeline(files, as_json=as_json)
+        return
     if (gemm is None) == (kernel is None):
         given = f"GEMM {gemm!r} and --kernel {kernel!r}" if gemm else "neither GEMM nor --kernel"
         raise InvalidRequest(f"{given} given; explain takes one of them")
     places = Places(measured, data, db)
+    if files is not None:
+        # Before anything is built: the GPU may not be here.
+        _recording_gpu(device)
     if kernel is not None:
         ways = {"--family": family, "--device": device, "--m": m}
         beside = [f"{name} {value}" for name, value in ways.items() if value is not None]
@@ -77,14 +96,19 @@ def explain(
         assert gemm is not None
         wanted = Wanted.of(gemm, device, regime, m or 0, compiled=not as_written)
         report = _config(wanted, family, config or "", places)
+    recording = _record(report.explanation, _recording_gpu(device), files) if files is not None else None
     if html is not None:
         from tirgemm.service.explain.page import page
 
-        html.write_text(page(report), encoding="utf-8")
+        html.write_text(page(report, recording), encoding="utf-8")
     document = report.to_json() | {"html": str(html) if html else None}
+    if files is not None and recording is not None:
+        document |= {"timeline": files.to_json(recording)}
     console.emit(as_json, document, lambda: show(sections(report)))
     if html is not None and not as_json:
         console.out.print(f"page: {html}")
+    if files is not None and recording is not None and not as_json:
+        _tell_timeline(files, recording)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +148,53 @@ class Wanted:
                 f"are {', '.join(ARCHITECTURES)}"
             )
         return cls(gemm, target, regime_named(regime), m, compiled)
+
+
+def _recording_gpu(name: str | None) -> Device:
+    """The GPU of this machine that records a timeline. Raises DeviceUnavailable, InvalidDevice."""
+    from tirgemm.detect import device as detect
+
+    gpu = detect(name or "cuda")
+    if gpu.kind != "cuda" or not gpu.present:
+        raise DeviceUnavailable(
+            f"--timeline records on a GPU of this machine, and device {name} is none; without GEMM and --kernel it "
+            f"draws what was recorded elsewhere"
+        )
+    return gpu
+
+
+def _record(explanation: Explanation, gpu: Device, files: TimelineFiles) -> Recording:
+    """Record the kernel that is explained, and write its files."""
+    from tirgemm.bench.results import environment
+    from tirgemm.tuning.timeline import record, timed_kernel
+
+    if gpu.key != explanation.device.key:
+        raise DeviceUnavailable(
+            f"the kernel is for {explanation.device.key}; the GPU that would record it is {gpu.key}"
+        )
+    kernel = timed_kernel(explanation.gemm, explanation.config, gpu)
+    recording = record(kernel, gpu, environment(gpu, None), m=explanation.m)
+    recording.write(files.recording)
+    files.export(recording)
+    return recording
+
+
+def _show_timeline(files: TimelineFiles, *, as_json: bool) -> None:
+    """Draw and export a recording that is there."""
+    from tirgemm.analysis.timeline.recording import Recording
+
+    recording = Recording.read(files.recording)
+    files.export(recording)
+    console.emit(as_json, {"timeline": files.to_json(recording)}, lambda: _tell_timeline(files, recording))
+
+
+def _tell_timeline(files: TimelineFiles, recording: Recording) -> None:
+    taken = "measured" if recording.measured else "emulated, nothing was measured"
+    console.out.print(
+        f"timeline of {recording.gemm} ({taken}): {files.recording}, drawn: {files.page}, for Perfetto: {files.trace}",
+        soft_wrap=True,
+        markup=False,
+    )
 
 
 def _kernel(kernel: str, knobs: str, places: Places) -> Report:

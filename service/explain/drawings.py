@@ -11,11 +11,14 @@ from tirgemm.analysis.banks.conflict_proof import find_swizzle, smallest_pad, un
 from tirgemm.analysis.explanation import Explanation
 from tirgemm.analysis.figures.charts import roofline_picture, waves_picture
 from tirgemm.analysis.figures.shared_memory import bank_picture, copy_picture, tile_picture
+from tirgemm.analysis.figures.timeline import colours_of, timeline_svg
 from tirgemm.analysis.memory_traffic import AccessReport
 from tirgemm.analysis.shared_tile import requests, shared_tile
 from tirgemm.analysis.simulate.counting import Kind
+from tirgemm.analysis.timeline.recording import Recording
 from tirgemm.analysis.tma_box import box_picture
 from tirgemm.errors import InvalidRequest
+from tirgemm.families.common.ring_buffer import TILE
 from tirgemm.layouts import Layout
 from tirgemm.service.explain.memory import buffer_name, operation
 from tirgemm.service.explain.report_text import wave_items
@@ -87,6 +90,14 @@ _LINES: Key = (
 def drawings(explanation: Explanation) -> tuple[Drawing, ...]:
     """Roofline, waves, banks, the shared tile and its copy, as far as the kernel has them."""
     return (*_roofline(explanation), *_waves(explanation), *_banks(explanation), *_tile(explanation))
+
+
+def timeline_drawing(recording: Recording) -> Drawing:
+    """The timeline of a kernel, as it was recorded."""
+    words = "What each warpgroup of some blocks does when; below, one tile. An outline is a tile."
+    key = ("l", f"{TILE}: {recording.kinds.get(TILE, '')}")
+    meanings = ((colour, f"{kind}: {recording.kinds[kind]}") for kind, colour in colours_of(recording).items())
+    return Drawing("Timeline", words, timeline_svg(recording), ("timeline",), (*meanings, key))
 
 
 def _roofline(explanation: Explanation) -> Iterator[Drawing]:

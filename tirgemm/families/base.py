@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from tirgemm.config import Config, Space, Value
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig
+from tirgemm.expr import Dim
 from tirgemm.families.common.config_columns import ConfigColumns
+from tirgemm.families.common.ring_buffer import RingBuffer
 from tirgemm.families.common.tile_work import TileWork
 from tirgemm.gemm import Gemm
 from tirgemm.launch import Launch
@@ -181,6 +183,32 @@ class WithShortlist(Protocol):
     def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int, *, trained: bool = True) -> list[Config]:
         """At most ``count`` configs that pass every rule and cut the work in different ways, the default first; without
         ``trained`` by the analytic estimate alone."""
+        ...
+
+
+@dataclass(frozen=True)
+class TimedProgram:
+    """A program whose kernel ``symbol`` records what its warpgroups do, and when, in the tracks of ``ring``.
+
+    It is that of ``instantiate`` with time stamps in it: the same results, about the same speed. The tensor of ``ring``
+    is the last of its launch's; each of its words must be all ones before the call. ``blocks`` of it are launched.
+    """
+
+    program: Program
+    symbol: str
+    ring: RingBuffer
+    blocks: Dim
+
+
+@runtime_checkable
+class WithTimeline(Protocol):
+    """A family that can build its kernels with time stamps."""
+
+    def timed_program(self, gemm: Gemm, config: Config, device: Device, slots: int) -> TimedProgram:
+        """``instantiate`` with time stamps, of which each warpgroup keeps the last ``slots`` spans, a power of two.
+
+        Raises InvalidConfig as that does, InvalidRequest for slots that cannot be.
+        """
         ...
 
 

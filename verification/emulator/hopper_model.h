@@ -154,6 +154,7 @@ struct State {
   std::vector<Warp*> awake;
   std::vector<JobRef> arriving, reading;
   std::vector<std::pair<Block*, int>> multiplying;  // warpgroups with wgmmas under way
+  long steps = 0;                  // taken by threads, and clocks read: what the emulated clocks show
   bool changed = true;             // a block has left, or lets the next kernel begin
   Fiber* running = nullptr;
   void* scheduler = nullptr;
@@ -309,7 +310,7 @@ inline JobRef taken(std::vector<JobRef>& jobs, size_t at) {
 }
 
 // One step of every lane of a warp that may go on; whether there was any.
-inline bool step(Warp& warp, long& steps) {
+inline bool step(Warp& warp) {
   bool any = false;
   const unsigned turn = state->backwards ? 31 : pick(32);
   for (unsigned i = 0; i < 32; i++) {
@@ -317,7 +318,7 @@ inline bool step(Warp& warp, long& steps) {
     Fiber& fiber = warp.block->fibers[warp.first + lane];
     if (!ready(fiber)) continue;
     any = true;
-    steps++;
+    state->steps++;
     state->running = &fiber;
     threadIdx.x = fiber.thread, blockIdx.x = fiber.block->index;
     fiber.wait = Fiber::nothing;
@@ -328,7 +329,6 @@ inline bool step(Warp& warp, long& steps) {
 }
 
 inline int schedule() {
-  long steps = 0;
   for (;;) {
     if (state->changed) {
       state->changed = false;
@@ -336,7 +336,7 @@ inline int schedule() {
       start();
     }
     if (!state->error.empty()) return 2;
-    if (steps > most_steps) return 1;
+    if (state->steps > most_steps) return 1;
     if (!state->arriving.empty() && chance() < state->arrives)
       perform(taken(state->arriving, pick(state->arriving.size())));
     if (!state->reading.empty() && chance() < state->reads)
@@ -366,7 +366,7 @@ inline int schedule() {
     warp.awake = false;
     state->awake[at] = state->awake.back();
     state->awake.pop_back();
-    if (step(warp, steps) && !warp.awake) warp.awake = true, state->awake.push_back(&warp);
+    if (step(warp) && !warp.awake) warp.awake = true, state->awake.push_back(&warp);
   }
 }
 

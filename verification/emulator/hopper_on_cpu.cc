@@ -354,6 +354,11 @@ void launch_dependents() {
 
 void wait_for_kernel() { pause(Fiber::grid); }
 
+// -- clocks ----------------------------------------------------------------------------------------
+
+uint64_t clock() { return ++state->steps; }
+uint32_t sm() { return block().index; }
+
 // -- the entry -------------------------------------------------------------------------------------
 
 int run(const Launch* launches, const Kernel* kernels, int count, unsigned seed, char* message) {

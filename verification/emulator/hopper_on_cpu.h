@@ -54,6 +54,9 @@ void load_cluster(float& a, float& b, float& c, float& d, uint32_t from);
 void launch_dependents();
 void wait_for_kernel();
 
+uint64_t clock();  // one for the whole GPU, later at every read
+uint32_t sm();     // each block has one of its own
+
 template <typename T>
 inline uint32_t packed(float low, float high) {
   return (uint32_t)T(low).bits | (uint32_t)T(high).bits << 16;

@@ -83,6 +83,8 @@ _INSTRUCTIONS: tuple[tuple[str, str], ...] = (
     (r"cvt\.rn\.bf16x2\.f32", "{0} = hopper::packed<nv_bfloat16>({2}, {1});"),
     (r"setmaxnreg|prefetch\.tensormap", ""),
     (r'asm volatile\("" :', "return {0};"),
+    (r"mov\.u(?:32|64) %0, %%(?:clock|clock64|globaltimer);", "return hopper::clock();"),
+    (r"mov\.u32 %0, %%smid;", "return hopper::sm();"),
 )
 
 
@@ -134,6 +136,12 @@ class Kernels:
 
     def __call__(self, case: KernelCall, seed: int) -> np.ndarray:
         """D as (batch, m, n) float64, under the schedule that ``seed`` means. Raises Stuck, Forbidden."""
+        d = decode(self.outputs(case, seed)["d"], case.gemm.out)
+        return d if d.ndim == 3 else d[None]
+
+    def outputs(self, case: KernelCall, seed: int) -> dict[str, np.ndarray]:
+        """Every output of the call as it lies in memory, under the schedule that ``seed`` means. Raises Stuck,
+        Forbidden."""
         placed = {arg.name: place(arg, case.m) for arg in self._launch.tensors}
         for arg in self._launch.tensors:
             if not arg.output:
@@ -160,8 +168,7 @@ class Kernels:
             raise (Stuck if outcome == 1 else Forbidden)(message.value.decode() or "no thread can go on")
         for name, owner in memory.items():
             owner.check_guards(name)
-        d = decode(placed["d"][1].copy(), case.gemm.out)
-        return d if d.ndim == 3 else d[None]
+        return {arg.name: placed[arg.name][1].copy() for arg in self._launch.tensors if arg.output}
 
 
 def check(kernels: Kernels, case: KernelCall, seeds: Iterable[int] = SEEDS) -> None:

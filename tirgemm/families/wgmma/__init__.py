@@ -13,7 +13,7 @@ from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.errors import InvalidGemm
 from tirgemm.expr import evaluate
-from tirgemm.families.base import LoadWaits, OutputTile, Program, Rule, SharedTile, require_valid
+from tirgemm.families.base import LoadWaits, OutputTile, Program, Rule, SharedTile, TimedProgram, require_valid
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.tile_work import TileWork
 from tirgemm.families.summation import refused_rows
@@ -108,3 +108,9 @@ class Wgmma:
 
         require_valid(self, gemm, config, device)
         return program(plan(gemm, config, device.units))
+
+    def timed_program(self, gemm: Gemm, config: Config, device: Device, slots: int) -> TimedProgram:
+        from tirgemm.families.wgmma.program import timed_program
+
+        require_valid(self, gemm, config, device)
+        return timed_program(plan(gemm, config, device.units), slots)

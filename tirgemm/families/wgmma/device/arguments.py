@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tirgemm.expr import Dim, evaluate, make
+from tirgemm.families.common.ring_buffer import TIMELINE, RingBuffer
 from tirgemm.families.wgmma.planning.maps import load_map, store_map
 from tirgemm.families.wgmma.planning.names import TMA
 from tirgemm.families.wgmma.planning.plan import Plan
@@ -20,13 +21,14 @@ _FACTORS: tuple[Operand, ...] = ("a", "b")
 
 
 class Arguments:
-    """Declares parameters in the PrimFunc that is open. ``memory`` and ``maps`` hold them by name."""
+    """Declares parameters in the PrimFunc that is open. ``memory`` and ``maps`` hold them by name; with a ``ring``,
+    what multiplies also takes the ring buffers of its time stamps."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, ring: RingBuffer | None = None) -> None:
         from tvm.tirx.script import builder
 
         self.tir: Any = builder
-        self.plan, self.gemm = plan, plan.gemm
+        self.plan, self.gemm, self.ring = plan, plan.gemm, ring
         self.params: list[Param] = []
         self.maps: dict[str, Any] = {}
         self.memory: dict[str, Any] = {}
@@ -53,6 +55,8 @@ class Arguments:
                 self._operand("d")
             self._scalars()
         self._size()
+        if self.ring is not None:
+            self._pointer(TIMELINE, self.ring.words, "uint32")
 
     def declare_reduce(self) -> None:
         """What the kernel that adds the parts of a split takes."""

@@ -16,8 +16,10 @@ from tirgemm.families.wgmma.device.partial_sums import (
     sync_consumers,
     write_dsmem,
 )
+from tirgemm.families.wgmma.device.recorder import recorder
 from tirgemm.families.wgmma.device.shared_memory import cluster_sync
 from tirgemm.families.wgmma.planning.tile import MMA_K, UNIT
+from tirgemm.families.wgmma.planning.timeline import ADD, DRAIN, EXCHANGE, MULTIPLY, STORE, TURN, WAIT
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M, WARPGROUP
 
 
@@ -68,6 +70,7 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
     below = T.meta_var(0 if plan.warpgroups.pingpong else consumer * plan.left.below(plan.warpgroups.consumer_rows))
     aside = T.meta_var(rank * plan.cluster.stored_columns if plan.cluster.adds_parts else 0)
     epilogue = T.meta_var(Epilogue(plan, args, shared, tiles, (row, aside), (consumer, warp, lane, thread)))
+    record = T.meta_var(recorder(args, tiles, consumer + 1, thread == 0))
     at = PipelineState(plan.stages, 0)
     skipped = T.meta_var(plan.grid.split_steps % plan.stages)
     laps = T.meta_var(plan.grid.split_steps // plan.stages % 2)
@@ -80,15 +83,18 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
     last: T.int32
     last = 0
     while tiles.valid():
+        record.begin_tile()
         # Declared here, so that they take no registers from the epilogue for the sake of the next tile.
         acc = T.meta_var(Accumulators(plan))
         sums = T.meta_var(ReducedSums(plan) if plan.cluster.adds_parts else acc)
         if plan.warpgroups.pingpong:
             shared.turn.wait(consumer, turn)
             turn = turn ^ 1
+            record.lap(TURN)
         # Unrolled, a short loop would spill.
         for step in T.serial(tiles.steps(), unroll=False):
             shared.ring.full.wait(at.stage, at.phase)
+            record.lap(WAIT, step)
             a: T.let = left_base + T.Cast("uint64", at.stage * (plan.left.nbytes // UNIT) + below)
             b: T.let = right_base + T.Cast("uint64", at.stage * (plan.right.nbytes // UNIT))
             if plan.loads.copies:
@@ -101,6 +107,7 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
             T.ptx.wgmma.wait_group.sync.aligned(1)
             if step > 0:
                 release(plan, shared, last, thread)
+            record.lap(MULTIPLY, step)
             last = at.stage
             at.advance()
         if plan.warpgroups.pingpong:
@@ -108,20 +115,28 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
                 shared.turn.arrive(1 - consumer)
         T.ptx.wgmma.wait_group.sync.aligned(0)
         release(plan, shared, last, thread)
+        record.lap(DRAIN)
         if plan.cluster.adds_parts:
             # The stages' memory is free once every consumer has read the last.
             sync_consumers(plan)
             write_dsmem(plan, shared, acc, everyone)
             cluster_sync(plan)
+            record.lap(EXCHANGE)
             if plan.cluster.reducers < plan.split:
                 if rank < plan.cluster.reducers:
                     add_cluster_parts(plan, shared, sums, rank, everyone)
+                    record.lap(ADD)
                     store_tile(epilogue, sums)
+                    record.lap(STORE)
             else:
                 add_cluster_parts(plan, shared, sums, rank, everyone)
+                record.lap(ADD)
                 store_tile(epilogue, sums)
+                record.lap(STORE)
         else:
             store_tile(epilogue, sums)
+            record.lap(STORE)
+        record.end_tile()
         if plan.warpgroups.pingpong:
             # The other consumer's tile lies between.
             at.stage = at.stage + skipped
@@ -136,4 +151,5 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
                 break
             tiles.advance(1)
     epilogue.drain()
+    record.end()
     T.cuda.warp_sync()

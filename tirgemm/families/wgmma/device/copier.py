@@ -15,8 +15,10 @@ from tvm.backend.cuda.lang.pipeline import PipelineState
 from tvm.script import tirx as T
 
 from tirgemm.families.wgmma.device.producer import POLICIES, load
+from tirgemm.families.wgmma.device.recorder import recorder
 from tirgemm.families.wgmma.planning.copies import Arithmetic, copies_of
 from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
+from tirgemm.families.wgmma.planning.timeline import LOAD, WAIT
 
 _COPY = "cp.async.ca.shared.global"
 _HINT = ".L2::cache_hint"
@@ -179,14 +181,17 @@ def produce_by_copies(plan, args, shared, tiles, rank, thread):
     right = T.meta_var(
         _way(plan, plan.orientation.right_operand, args, plan.right, shared.right, shared.ring.full, thread)
     )
+    record = T.meta_var(recorder(args, tiles, 0, thread == 0))
     at = PipelineState(plan.stages, 1)
     while tiles.valid():
+        record.begin_tile()
         if plan.loads.copied[plan.orientation.left_operand] > 0:
             left.begin(tiles.first_k(), tiles.row0, tiles.matrix)
         if plan.loads.copied[plan.orientation.right_operand] > 0:
             right.begin(tiles.first_k(), tiles.column0, tiles.matrix)
         for step in T.serial(tiles.steps(), unroll=False):
             shared.ring.empty.wait(at.stage, at.phase)
+            record.lap(WAIT, step)
             if plan.loads.uses_tma:
                 if thread == 0:
                     shared.ring.full.arrive(at.stage, plan.loads.tma_bytes)
@@ -206,5 +211,8 @@ def produce_by_copies(plan, args, shared, tiles, rank, thread):
                 shared.ring.full.arrive(at.stage)
             else:
                 T.ptx[_ARRIVE](shared.ring.full.ptr_to([at.stage]))
+            record.lap(LOAD, step)
             at.advance()
+        record.end_tile()
         tiles.advance(1)
+    record.end()

@@ -8,7 +8,9 @@ from __future__ import annotations
 from tvm.backend.cuda.lang.pipeline import PipelineState
 from tvm.script import tirx as T
 
+from tirgemm.families.wgmma.device.recorder import recorder
 from tirgemm.families.wgmma.planning.names import EVICT_FIRST, EVICT_LAST, REPACK
+from tirgemm.families.wgmma.planning.timeline import LOAD, WAIT
 
 _LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _MULTICAST, _HINT = ".multicast::cluster", ".L2::cache_hint"
@@ -48,16 +50,22 @@ def produce(plan, args, shared, tiles, rank):
     """One thread: fill stage after stage, tile after tile."""
     left = T.meta_var((plan.orientation.left_operand, args, plan.left, shared.left, shared.ring.full))
     right = T.meta_var((plan.orientation.right_operand, args, plan.right, shared.right, shared.ring.full))
+    record = T.meta_var(recorder(args, tiles, 0, None))
     at = PipelineState(plan.stages, 1)
     if plan.load == REPACK:
         # Until then the copies that TMA reads are being written.
         T.ptx.griddepcontrol.wait()
     while tiles.valid():
+        record.begin_tile()
         for step in T.serial(tiles.steps(), unroll=False):
             shared.ring.empty.wait(at.stage, at.phase)
+            record.lap(WAIT, step)
             shared.ring.full.arrive(at.stage, args.dim(plan.loads.tma_bytes))
             k = T.meta_var(tiles.first_k() + step * plan.tile_k)
             load(plan, left, at.stage, k, tiles.row0, tiles.matrix, rank)
             load(plan, right, at.stage, k, tiles.column0, tiles.matrix, rank)
+            record.lap(LOAD, step)
             at.advance()
+        record.end_tile()
         tiles.advance(1)
+    record.end()

@@ -1,0 +1,1 @@
+"""Recorded timelines of representative kernels: the program that records them, and what may be wrong with its files."""
