@@ -2,7 +2,7 @@
 
     python scripts/emulated_timeline.py
 
-writes ``service/views/emulated_timeline.json``. Of the emulator's schedules the one of SEED is drawn.
+writes ``service/explain/emulated_timeline.json``. Of the emulator's schedules the one of SEED is drawn.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tirgemm.config import Config
 from tirgemm.families.wgmma.planning.plan import plan
 from tirgemm.gemm import Gemm
-from tirgemm.service.views.kernel_timeline import EMULATED
+from tirgemm.service.explain.kernel_timeline import EMULATED
 from verification.emulator.operands import KernelCall
 from verification.emulator.timeline import emulated_timelines
 

@@ -63,6 +63,12 @@ class Timing(TimingsPart):
         time = self.baselines.get(baseline)
         return None if time is None else time.ratio
 
+    @property
+    def fastest_baseline(self) -> str | None:
+        """The name of the fastest baseline that ran beside it, the default aside; None where none did."""
+        ratios = {name: time.ratio for name, time in self.baselines.items() if name != "default" and time.ratio > 0}
+        return min(ratios, key=lambda name: (ratios[name], name), default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class NotTimed(TimingsPart):

@@ -196,6 +196,37 @@ class KernelRow(Base):
     pinned_at: Mapped[str | None] = mapped_column(String(32))
 
 
+class KernelFigureRow(Base):
+    """What a kernel is listed and sorted by: short rows, which filters may walk through. Its times are those of its
+    regime; ``work`` in FLOP, of the largest m; ``baseline`` is the fastest of those that ran beside it."""
+
+    __tablename__ = "kernel_figures"
+    __table_args__ = tuple(
+        Index(f"ix_kernel_figures_{order}_seq", order, "seq")
+        for order in ("us", "tflops", "default_ratio", "baseline_ratio", "work")
+    )
+
+    seq: Mapped[int] = mapped_column(
+        Serial, ForeignKey("kernels.seq", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    )
+    gemm_id: Mapped[int] = mapped_column(ForeignKey("gemms.id"), index=True)
+    m_min: Mapped[int] = mapped_column(BigInteger)
+    m_max: Mapped[int] = mapped_column(BigInteger)
+    n: Mapped[int] = mapped_column(BigInteger)
+    k: Mapped[int] = mapped_column(BigInteger)
+    dtype: Mapped[str] = mapped_column(String(8))
+    device_key: Mapped[str] = mapped_column(String(255))
+    regime: Mapped[str] = mapped_column(String(16))
+    role: Mapped[str] = mapped_column(String(16))
+    family: Mapped[str] = mapped_column(String(64))
+    work: Mapped[float] = mapped_column(Float(53))
+    us: Mapped[float | None] = mapped_column(Float(53))
+    tflops: Mapped[float | None] = mapped_column(Float(53))
+    default_ratio: Mapped[float | None] = mapped_column(Float(53))
+    baseline: Mapped[str | None] = mapped_column(String(64))
+    baseline_ratio: Mapped[float | None] = mapped_column(Float(53))
+
+
 class KernelVersionRow(Base):
     """The one row of this table, made at the first change, counts the changes of the stored kernels."""
 

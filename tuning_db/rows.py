@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, Select, bindparam, select
+from sqlalchemy import Connection, Row, Select, bindparam, insert, select
 
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -23,6 +23,7 @@ from tirgemm.tuning_db.models import (
     CertificateRow,
     DeviceRow,
     GemmRow,
+    KernelFigureRow,
     KernelRow,
     SampleSetRow,
 )
@@ -268,6 +269,35 @@ def kernel_values(gemm_number: int, kernel: KernelRecord, certificate: str | Non
         "certificate_digest": certificate,
         "timings": kernel.timings.to_json(),
         "trials": kernel.trials,
+    }
+
+
+def put_kernel(connection: Connection, kernel: KernelRecord, values: Mapping[str, Any]) -> None:
+    """Insert a kernel, a row of ``kernel_values`` with its id, origin and times, and what it is listed by."""
+    inserted = connection.execute(insert(KernelRow).values(values).returning(KernelRow.seq))
+    figures = figure_values(inserted.scalar_one(), values["gemm_id"], kernel)
+    connection.execute(insert(KernelFigureRow).values(figures))
+
+
+def figure_values(seq: int, gemm_number: int, kernel: KernelRecord) -> dict[str, Any]:
+    """A new row of kernel_figures."""
+    gemm, timing = kernel.gemm, kernel.timings.of(kernel.regime)
+    us = timing.median_us if timing is not None and timing.median_us > 0 else None
+    baseline = None if timing is None else timing.fastest_baseline
+    return {
+        "seq": seq,
+        "gemm_id": gemm_number,
+        **{name: getattr(gemm, name) for name in ("m_min", "m_max", "n", "k", "dtype")},
+        "device_key": kernel.device.key,
+        "regime": kernel.regime,
+        "role": kernel.role,
+        "family": kernel.config.family,
+        "work": float(gemm.flops),
+        "us": us,
+        "tflops": None if us is None else gemm.flops / us / 1e6,
+        "default_ratio": None if timing is None else timing.ratio_to("default"),
+        "baseline": baseline,
+        "baseline_ratio": None if timing is None or baseline is None else timing.ratio_to(baseline),
     }
 
 

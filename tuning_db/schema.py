@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 HEAD = "0011"
-KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0011")
+KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0011")
 MIGRATIONS = Path(__file__).parent / "migrations"
 # Any number, as long as every tirgemm takes the same one.
 _ADVISORY_LOCK = 7_415_013

@@ -370,7 +370,7 @@ def write_kernel(
         "created_at": kernel.created_at or now,
         "stored_at": stored_at,
     }
-    connection.execute(insert(KernelRow).values(values))
+    rows.put_kernel(connection, kernel, values)
     return kernel_id
 
 

@@ -87,6 +87,7 @@ def _knobs(comparison: Comparison) -> Section | None:
 
 def _times(comparison: Comparison) -> Section:
     from tirgemm.service.explain.tables import row, table
+    from tirgemm.service.views.comparison import verdict
 
     rows = []
     for name, opened, time in zip("AB", (comparison.a, comparison.b), comparison.times, strict=True):
@@ -98,31 +99,7 @@ def _times(comparison: Comparison) -> Section:
         clock = time.samples.conditions.get("clock_mhz") if time.samples else None
         rows.append(row(name, f"{time.us:.2f}", spread, f"{flops / time.us / 1e6:.3g}", str(clock or ""), time.taken))
     heads = ("", ">us a call", ">95 % interval", ">TFLOP/s", ">MHz", "taken")
-    return table(f"Times, {comparison.regime}", heads, rows, notes=tuple(_verdict(comparison)))
-
-
-def _verdict(comparison: Comparison) -> Iterator[str]:
-    """What the times say of which is faster, and how far that can be believed."""
-    if comparison.comparable:
-        yield f"The times say nothing of which is faster: {comparison.comparable}."
-        return
-    ratio, interval = comparison.ratio, comparison.ratio_interval
-    if ratio is None:
-        yield "There are not two times to compare: --measure takes them, where the device is here."
-        return
-    spread = f" (95 %: {interval.low:.3f} to {interval.high:.3f})" if interval else ""
-    words = f"B takes {ratio:.3f} times as long as A{spread}"
-    if interval is None:
-        yield f"{words}; without both kernels' samples in the data folder nobody knows how certain that is."
-    elif interval.low > 1 or interval.high < 1:
-        yield f"{words}: {'A' if interval.low > 1 else 'B'} is faster."
-    else:
-        yield f"{words}: these samples do not tell which is faster."
-    if not comparison.same_run:
-        yield (
-            "They are of different runs, at which the machine may have been in different states: --measure races "
-            "both in one."
-        )
+    return table(f"Times, {comparison.regime}", heads, rows, notes=tuple(verdict(comparison.timing, "A", "B")))
 
 
 def _code(comparison: Comparison) -> Section:

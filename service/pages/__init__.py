@@ -7,6 +7,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tirgemm.service.pages.assets import ASSETS, asset_address
+from tirgemm.service.pages.sample_drawings import ratio_bar, sample_boxes
 
 _TEMPLATES = Environment(
     loader=FileSystemLoader([Path(__file__).parent / "templates", ASSETS]),
@@ -15,7 +16,7 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.globals["asset"] = asset_address
+_TEMPLATES.globals.update(asset=asset_address, ratio_bar=ratio_bar, sample_boxes=sample_boxes)
 
 
 def render(template: str, **values: object) -> str:

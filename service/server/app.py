@@ -14,7 +14,15 @@ from tirgemm.service.http.body_limit import BodyLimit
 from tirgemm.service.http.head_requests import HeadRequests
 from tirgemm.service.http.host_check import HostCheck, own_names
 from tirgemm.service.http.key_check import KeyCheck, holds_key
-from tirgemm.service.http.pages import assets, login, spaces, timelines
+from tirgemm.service.http.pages import (
+    assets,
+    compare_page,
+    kernel_table_page,
+    login,
+    one_kernel_page,
+    spaces,
+    timelines,
+)
 from tirgemm.service.http.pages.problem_pages import ProblemPages
 from tirgemm.service.http.request_metrics import RequestMetrics
 from tirgemm.service.http.routes import artifacts, batches, explain, info, jobs, kernels, metrics
@@ -68,7 +76,9 @@ def create_app(state: ServiceState) -> FastAPI:
     app.add_middleware(ProblemPages)
     problems.install(app)
     routers = [module.router for module in (kernels, explain, batches, jobs, artifacts, info, metrics)]
-    routers += [module.router for module in (assets, login, spaces, timelines)]
+    routers += [
+        module.router for module in (assets, login, kernel_table_page, one_kernel_page, compare_page, spaces, timelines)
+    ]
     for router in routers:
         app.include_router(router)
     app.state.routes = [route for router in routers for route in router.routes]

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from tirgemm.artifact import Package, Trust, read
 from tirgemm.artifact.package import read_file, signing_key
 from tirgemm.errors import ArtifactError, InvalidRequest, StoreError
-from tirgemm.gemm import REGIMES
+from tirgemm.timings import Timings
 from tirgemm.tuning_db.data_folder import database_file, open_store
 
 if TYPE_CHECKING:
     from tirgemm.tuning.records import KernelRecord, SampleSet
+    from tirgemm.tuning.records.store import Store
 
 _ID = re.compile(r"[0-9a-f]{6,64}")
 
@@ -33,6 +34,10 @@ class Opened:
     where: str
     record: KernelRecord | None = None
     samples: tuple[SampleSet, ...] = ()
+
+    @property
+    def timings(self) -> Timings:
+        return self.package.manifest.timings
 
     @property
     def signature(self) -> str:
@@ -60,12 +65,17 @@ def open_artifact(text: str, data: Path | None, db: str | None, trust: Trust) ->
     from tirgemm.service.views.kernel_refs import find_kernel
 
     with open_store(data, db) as store:
-        record = find_kernel(store, text)
-        try:
-            blob = store.get_blob(record.artifact_sha256)
-        except StoreError as error:
-            raise StoreError(f"kernel {record.id} is in the database, its artifact is not: {error}") from error
-    return _with_records(_opened(blob, trust, f"kernel {record.id}"), data, db, record)
+        return open_kernel(store, find_kernel(store, text), trust)
+
+
+def open_kernel(store: Store, record: KernelRecord, trust: Trust) -> Opened:
+    """The artifact of a kernel of ``store``. Raises StoreError where it is not there, CorruptArtifact for one that is
+    not what its key signed."""
+    try:
+        blob = store.get_blob(record.artifact_sha256)
+    except StoreError as error:
+        raise StoreError(f"kernel {record.id} is in the database, its artifact is not: {error}") from error
+    return _known_to(store, _opened(blob, trust, f"kernel {record.id}"), record)
 
 
 def _opened(data: bytes, trust: Trust, where: str) -> Opened:
@@ -76,19 +86,17 @@ def _opened(data: bytes, trust: Trust, where: str) -> Opened:
         raise type(error)(f"{where}: {error}") from error
 
 
-def _with_records(opened: Opened, data: Path | None, db: str | None, record: KernelRecord | None = None) -> Opened:
+def _with_records(opened: Opened, data: Path | None, db: str | None) -> Opened:
     """``opened`` with what the database knows of the very same kernel."""
     if db is None and not database_file(data).exists():
         return opened
-    from tirgemm.tuning.records import CandidateKey
+    with open_store(data, db) as store:
+        return _known_to(store, opened, None)
+
+
+def _known_to(store: Store, opened: Opened, record: KernelRecord | None) -> Opened:
+    from tirgemm.service.views.kernel_timings import samples_of
 
     manifest = opened.package.manifest
-    samples: list[SampleSet] = []
-    with open_store(data, db) as store:
-        for regime in REGIMES:
-            candidate = store.candidate(
-                CandidateKey(manifest.gemm, manifest.device.key, regime, manifest.config.digest)
-            )
-            if candidate is not None and candidate.kernel_sha256 == manifest.kernel_sha256:
-                samples += candidate.sample_sets
-    return replace(opened, record=record, samples=tuple(samples))
+    samples = samples_of(store, manifest.gemm, manifest.device.key, manifest.config, manifest.kernel_sha256)
+    return replace(opened, record=record, samples=samples)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tirgemm.artifact import Trust
+from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, InvalidRequest, UntrustedArtifact
-from tirgemm.gemm import Regime
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.views.artifact_file import Opened
 from tirgemm.service.views.code_figures import CodeFigures, code_figures
+from tirgemm.timings import Timings
 from tirgemm.tuning.intervals import Interval, median_interval, ratio_interval
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.rivals import Difference, differences
@@ -44,19 +48,100 @@ class ComparedTime:
         }
 
 
+class Timed(Protocol):
+    """A kernel as far as its speed goes: its raw samples, and the timings of its manifest or record."""
+
+    @property
+    def samples(self) -> tuple[SampleSet, ...]: ...
+
+    @property
+    def timings(self) -> Timings: ...
+
+
+@dataclass(frozen=True)
+class PairedTimes:
+    """Times of two kernels in one regime. ``same_run``: both ran interleaved. ``not_comparable``: why they do not tell
+    which is faster, in words; empty where they do."""
+
+    times: tuple[ComparedTime | None, ComparedTime | None]
+    same_run: bool
+    not_comparable: str
+
+    @classmethod
+    def of(cls, a: Timed, b: Timed, regime: Regime, not_comparable: str) -> PairedTimes:
+        """What is recorded of both: of one interleaved run where there is one."""
+        pair = _one_run(a, b, regime)
+        if pair is not None:
+            return cls((_time(pair[0]), _time(pair[1])), True, not_comparable)
+        return cls((recorded_time(a, regime), recorded_time(b, regime)), False, not_comparable)
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as long the second takes; above 1, the first is faster."""
+        one, two = self.times
+        return two.us / one.us if one and two and not self.not_comparable else None
+
+    @property
+    def ratio_interval(self) -> Interval | None:
+        one, two = self.times
+        if self.ratio is None or one is None or two is None or one.samples is None or two.samples is None:
+            return None
+        return ratio_interval(two.samples.samples_us, one.samples.samples_us, paired=self.same_run)
+
+
+def verdict(timing: PairedTimes, a: str, b: str) -> Iterator[str]:
+    """What the times of the kernels that are called ``a`` and ``b`` say of which is faster, and how far that can be
+    believed, in sentences."""
+    if timing.not_comparable:
+        yield f"The times say nothing of which is faster: {timing.not_comparable}."
+        return
+    ratio, interval = timing.ratio, timing.ratio_interval
+    if ratio is None:
+        yield "There are not two times to compare: tirgemm compare --measure takes them, where the device is."
+        return
+    spread = f" (95 %: {interval.low:.3f} to {interval.high:.3f})" if interval else ""
+    words = f"{b} takes {ratio:.3f} times as long as {a}{spread}"
+    if interval is None:
+        yield f"{words}; without both kernels' samples in the data folder nobody knows how certain that is."
+    elif interval.low > 1 or interval.high < 1:
+        yield f"{words}: {a if interval.low > 1 else b} is faster."
+    else:
+        yield f"{words}: these samples do not tell which is faster."
+    if not timing.same_run:
+        yield (
+            "They are of different runs, at which the machine may have been in different states: "
+            "tirgemm compare --measure races both in one."
+        )
+
+
+def not_comparable(one: tuple[Gemm, Device], two: tuple[Gemm, Device]) -> str:
+    """Why the times of kernels of these problems on these devices do not tell which is faster; empty where they do."""
+    if one[0] != two[0]:
+        return "they solve different problems"
+    return "" if one[1].key == two[1].key else "they are for different devices"
+
+
 @dataclass(frozen=True)
 class Comparison:
-    """``a`` and ``b`` with their ``times`` in ``regime``.
-
-    ``ratio``: how many times as long ``b`` takes; above 1, ``a`` is faster. ``same_run``: both ran interleaved.
-    """
+    """``a`` and ``b`` with their times in ``regime``."""
 
     a: Opened
     b: Opened
     regime: Regime
-    times: tuple[ComparedTime | None, ComparedTime | None]
-    same_run: bool
-    code: tuple[CodeFigures, CodeFigures]
+    timing: PairedTimes
+
+    @cached_property
+    def code(self) -> tuple[CodeFigures, CodeFigures]:
+        """Figures of the machine code of both."""
+        return code_figures(self.a), code_figures(self.b)
+
+    @property
+    def times(self) -> tuple[ComparedTime | None, ComparedTime | None]:
+        return self.timing.times
+
+    @property
+    def same_run(self) -> bool:
+        return self.timing.same_run
 
     @property
     def differences(self) -> tuple[Difference, ...]:
@@ -69,22 +154,15 @@ class Comparison:
     @property
     def comparable(self) -> str:
         """Why the times do not tell which is faster, in words; empty where they do."""
-        one, two = self.a.package.manifest, self.b.package.manifest
-        if one.gemm != two.gemm:
-            return "they solve different problems"
-        return "" if one.device.key == two.device.key else "they are for different devices"
+        return self.timing.not_comparable
 
     @property
     def ratio(self) -> float | None:
-        one, two = self.times
-        return two.us / one.us if one and two and not self.comparable else None
+        return self.timing.ratio
 
     @property
     def ratio_interval(self) -> Interval | None:
-        one, two = self.times
-        if self.ratio is None or one is None or two is None or one.samples is None or two.samples is None:
-            return None
-        return ratio_interval(two.samples.samples_us, one.samples.samples_us, paired=self.same_run)
+        return self.timing.ratio_interval
 
     def to_json(self) -> dict[str, Any]:
         interval = self.ratio_interval
@@ -105,12 +183,9 @@ class Comparison:
 
 def compare(a: Opened, b: Opened, regime: Regime) -> Comparison:
     """What is recorded of both. Raises InvalidRequest for an unknown regime."""
-    pair = _one_run(a, b, regime)
-    if pair is not None:
-        times: tuple[ComparedTime | None, ComparedTime | None] = (_time(pair[0]), _time(pair[1]))
-    else:
-        times = recorded_time(a, regime), recorded_time(b, regime)
-    return Comparison(a, b, regime, times, pair is not None, (code_figures(a), code_figures(b)))
+    one, two = a.package.manifest, b.package.manifest
+    why = not_comparable((one.gemm, one.device), (two.gemm, two.device))
+    return Comparison(a, b, regime, PairedTimes.of(a, b, regime, why))
 
 
 def compare_now(a: Opened, b: Opened, regime: Regime, seconds: float, lock_dir: Path | None) -> Comparison:
@@ -143,16 +218,16 @@ def compare_now(a: Opened, b: Opened, regime: Regime, seconds: float, lock_dir: 
     with Measurer(device, trust, lock_dir=lock_dir) as measurer:
         result = joined(*(race(measurer, entries, (), replace(half, swap=swap)) for swap in (False, True)))
     times = [ComparedTime(taken.median_us, "here and now, interleaved", taken) for taken in map(result.of, entries)]
-    return Comparison(a, b, regime, (times[0], times[1]), True, comparison.code)
+    return Comparison(a, b, regime, PairedTimes((times[0], times[1]), True, ""))
 
 
-def _mine(opened: Opened, regime: Regime) -> list[SampleSet]:
+def _mine(kernel: Timed, regime: Regime) -> list[SampleSet]:
     """The samples of a kernel in ``regime``, the best last."""
-    mine = [samples for samples in opened.samples if samples.conditions.get("regime", regime) == regime]
+    mine = [samples for samples in kernel.samples if samples.conditions.get("regime", regime) == regime]
     return sorted(mine, key=lambda samples: _STAGES.index(samples.reason))
 
 
-def _one_run(a: Opened, b: Opened, regime: Regime) -> tuple[SampleSet, SampleSet] | None:
+def _one_run(a: Timed, b: Timed, regime: Regime) -> tuple[SampleSet, SampleSet] | None:
     """The last samples of both that were taken in one interleaved run, where there are such."""
     for one in reversed(_mine(a, regime)):
         for two in reversed(_mine(b, regime)):
@@ -166,12 +241,12 @@ def _one_run(a: Opened, b: Opened, regime: Regime) -> tuple[SampleSet, SampleSet
     return None
 
 
-def recorded_time(opened: Opened, regime: Regime) -> ComparedTime | None:
-    """The best recorded time of an artifact in ``regime``: of its samples, else its manifest's."""
-    mine = _mine(opened, regime)
+def recorded_time(kernel: Timed, regime: Regime) -> ComparedTime | None:
+    """The best recorded time of a kernel in ``regime``: of its samples, else its manifest's."""
+    mine = _mine(kernel, regime)
     if mine:
         return _time(mine[-1])
-    timing = opened.package.manifest.timings.of(regime)
+    timing = kernel.timings.of(regime)
     if timing is None:
         return None
     at = timing.conditions.get("at", "")

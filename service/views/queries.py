@@ -85,13 +85,16 @@ def unverified_kernel(database: Database, gemm: Gemm, device_key: str, regime: R
     return kernels[0] if kernels else None
 
 
+def known_devices(database: Database) -> list[Device]:
+    """Every class of devices that a kernel or a candidate was stored for, by its key."""
+    with database.read() as connection:
+        descriptions = connection.execute(select(DeviceRow.description).order_by(DeviceRow.key)).scalars()
+        return [Device.from_json(description) for description in descriptions]
+
+
 def device_keys(database: Database, name: str) -> list[str]:
     """The keys of every known device that ``name`` (a key, or a name such as ``cpu`` or ``sm_90a``) can mean."""
-    with database.read() as connection:
-        known = [
-            Device.from_json(description) for description in connection.execute(select(DeviceRow.description)).scalars()
-        ]
-    known += [named_device(arch) for arch in ARCHITECTURES]
+    known = [*known_devices(database), *(named_device(arch) for arch in ARCHITECTURES)]
     # Every database takes it: PostgreSQL refuses NUL, which no key holds.
     return sorted({device.key for device in known if name in device.names} | {name.replace("\0", "")})
 

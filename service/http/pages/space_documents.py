@@ -10,7 +10,6 @@ from pydantic import BaseModel
 
 from tirgemm.config import Value
 from tirgemm.gemm import Regime
-from tirgemm.service.pages.sample_drawings import sample_boxes
 from tirgemm.service.views.spaces.candidate_detail import KnobBeside, MadeKernel, MeasuredSamples
 from tirgemm.service.views.spaces.drawings import heat_map_drawing, parallel_drawing, share_bar
 from tirgemm.service.views.spaces.family_space import HeatMap, KnobValues, ParallelLines
@@ -158,7 +157,3 @@ class CandidateDocument(BaseModel):
 
     def candidate_url(self, config_hash: str) -> str:
         return candidate_url(self.gemm, self.device, self.regime, config_hash)
-
-    @property
-    def samples_svg(self) -> Markup:
-        return sample_boxes(self.drawn, f"Samples of candidate {self.config_hash} in microseconds")

@@ -13,26 +13,26 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.families import families
 from tirgemm.families.base import WithTimeline
 from tirgemm.service.explain.drawings import Drawing
+from tirgemm.service.explain.kernel_timeline import (
+    DrawnTimeline,
+    drawn_timeline,
+    emulated_timeline,
+    recording_place,
+)
 from tirgemm.service.explain.tables import Section
 from tirgemm.service.http.pages.site import HTML, OwnSite
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.kernels import kernel_record
 from tirgemm.service.http.routes.parameters import ONLY_KNOWN
 from tirgemm.service.http.state import ServiceState, State
-from tirgemm.service.views.kernel_timeline import (
-    DrawnTimeline,
-    drawn_timeline,
-    emulated_timeline,
-    recording_place,
-)
 from tirgemm.tuning.records import KernelRecord
 
 router = APIRouter(tags=["pages"])
 
 
 class TimelineBody(BaseModel):
-    """A recording: of a ``device``, or of an emulator, whose steps are no times. ``kinds``: what a span can be, and what
-    that means; ``section``: the shares of its time that a warpgroup spends on what."""
+    """A recording: of a ``device``, or of an emulator, whose steps are no times. ``kinds``: what a span can be, and
+    what that means; ``section``: the shares of its time that a warpgroup spends on what."""
 
     source: str
     device: str

@@ -40,7 +40,7 @@ async def explain_kernel(
 
     From its IR and its machine code alone: the device need not be here.
     """
-    stored = await run_in_threadpool(_stored, state, kernel_id)
+    stored = await run_in_threadpool(stored_kernel, state, kernel_id)
     document, page = await state.explainer.answer(stored)
     headers = {"Cache-Control": "no-cache", "Vary": "Accept"}
     if format == "html" or (format is None and wants_html(accept)):
@@ -48,7 +48,9 @@ async def explain_kernel(
     return JSONResponse(document, headers=headers)
 
 
-def _stored(state: ServiceState, kernel_id: str) -> Stored:
+def stored_kernel(state: ServiceState, kernel_id: str) -> Stored:
+    """What explaining a kernel takes, by the id that a client sent. Raises Problem, and Unsupported for one that is not
+    for a GPU."""
     record = kernel_record(state, kernel_id)
     if record.device.kind != "cuda":
         raise Unsupported(

@@ -70,6 +70,14 @@ def compile_source(source: str, arch: str, *, options: tuple[str, ...] = (), nam
     return Cubin(data, flags, log, _resources(log))
 
 
+def compile_again(source: str, flags: tuple[str, ...], name: str = "kernel.cu") -> bytes:
+    """The cubin of ``source`` by the ``flags`` of a Cubin, and perhaps others. Raises BuildFailed with the compiler's
+    words, MissingExtra without NVRTC."""
+    data, _ = _compiled(source, name, (*flags, "--no-cache"), "CUBIN", "again")
+    require_cubin(data)
+    return data
+
+
 def compile_ptx(source: str, flags: tuple[str, ...], name: str = "kernel.cu") -> str:
     """The PTX of ``source`` by the ``flags`` of a Cubin, for the virtual architecture of the one that they name.
 

@@ -1,6 +1,6 @@
 """An index of candidates by problem that holds their family, status and time, for lists that count them.
 
-Revision 0011, on top of 0008.
+Revision 0011, on top of 0009.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0011"
-down_revision = "0008"
+down_revision = "0009"
 branch_labels = None
 depends_on = None
 

@@ -25,8 +25,8 @@ _ENDINGS = (".json.gz", ".json")
 
 @dataclass(frozen=True, slots=True)
 class DrawnTimeline:
-    """A recording as it is shown: ``section`` tells in words and numbers what ``drawing`` draws; ``kinds`` are the spans
-    with their meanings; ``trace`` is the file for Perfetto. ``length`` is in ``unit``, ``cycles_per_us`` and
+    """A recording as it is shown: ``section`` tells in words and numbers what ``drawing`` draws; ``kinds`` are the
+    spans with their meanings; ``trace`` is the file for Perfetto. ``length`` is in ``unit``, ``cycles_per_us`` and
     ``timer_step_ns`` are 0 of an emulator."""
 
     source: str

@@ -1,0 +1,216 @@
+"""``/compare``: two or more kernels side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel
+
+from tirgemm.errors import TirgemmError
+from tirgemm.gemm import REGIMES, Regime
+from tirgemm.progress import role_name
+from tirgemm.service.explain.gather import Stored
+from tirgemm.service.http.documents import DeviceBody
+from tirgemm.service.http.pages.one_kernel_page import opened_kernel
+from tirgemm.service.http.pages.site import HTML, OwnSite
+from tirgemm.service.http.problems import Problem
+from tirgemm.service.http.routes.kernels import kernel_record
+from tirgemm.service.http.routes.parameters import ONLY_KNOWN
+from tirgemm.service.http.state import ServiceState, State
+from tirgemm.service.views.code_figures import CodeFigures, code_figures
+from tirgemm.service.views.comparison import PairedTimes, verdict
+from tirgemm.service.views.kernel_comparison import (
+    LETTERS,
+    MAX_KERNELS,
+    MIN_KERNELS,
+    ComparedKernel,
+    common_roofline,
+    compared,
+    differing_knobs,
+)
+from tirgemm.tuning.records import KernelRecord
+
+router = APIRouter(tags=["pages"])
+
+_IDS = Query(description="The ids of 2 to 6 kernels; the first is what the others are compared with.")
+Ids = Annotated[list[str], _IDS]
+Chosen = Annotated[list[str] | None, _IDS]
+
+
+class IntervalBody(BaseModel):
+    """Between which values something lies with 95 % confidence."""
+
+    low: float
+    high: float
+
+
+class PairBody(BaseModel):
+    """A kernel against the first. ``ratio``: how many times as long it takes; ``same_run``: both ran interleaved;
+    ``verdict``: what that says, in a sentence."""
+
+    ratio: float | None
+    interval: IntervalBody | None
+    same_run: bool
+    verdict: str
+
+
+class ComparedKernelBody(BaseModel):
+    """A kernel that is compared, with its time in the regime; ``taken`` says when, ``samples_us`` are those stored."""
+
+    letter: str
+    id: str
+    gemm: str
+    device: DeviceBody
+    regime: str
+    shown_role: str
+    family: str
+    kernel_sha256: str
+    us: float | None
+    interval: IntervalBody | None
+    tflops: float | None
+    taken: str | None
+    samples_us: list[float]
+    against_first: PairBody | None
+
+
+class KnobRowBody(BaseModel):
+    """A knob in which kernels differ, with its value in each; null where a config does not have it."""
+
+    name: str
+    values: list[int | str | bool | None]
+
+
+class CompareBody(BaseModel):
+    """Kernels side by side; empty before any are chosen. ``code``: the address of what their machine code says."""
+
+    regime: Regime
+    kernels: list[ComparedKernelBody]
+    same_kernel: bool
+    knobs: list[KnobRowBody]
+    code: str | None
+    regimes: dict[str, str]
+
+
+class CountRowBody(BaseModel):
+    """One figure of the machine code of each kernel; null where it is not known."""
+
+    name: str
+    values: list[int | None]
+
+
+class CompareCodeBody(BaseModel):
+    """What the machine code of kernels says: figures, instructions by kind, in all and in the main loop; by letter what
+    is ``missing``, and the roofline that all are in, as an SVG."""
+
+    letters: list[str]
+    figures: list[CountRowBody]
+    units: list[CountRowBody]
+    loop: list[CountRowBody]
+    missing: dict[str, str]
+    roofline: str | None
+
+
+@router.get("/compare", response_model=CompareBody, responses=HTML, dependencies=[ONLY_KNOWN])
+async def compare_page(site: OwnSite, state: State, kernel: Chosen = None, regime: Regime | None = None) -> Response:
+    """Kernels side by side: times, knobs, machine code."""
+    document = await run_in_threadpool(_comparison, state, kernel or [], regime)
+    return site.answer("compare.html", "Compare kernels", document)
+
+
+@router.get("/compare/code", response_model=CompareCodeBody, responses=HTML, dependencies=[ONLY_KNOWN])
+async def compare_code_page(site: OwnSite, state: State, kernel: Ids) -> Response:
+    """What the machine code of kernels says, which takes seconds to read, and their places in one roofline."""
+    records = await run_in_threadpool(_records, state, kernel)
+    figures = await run_in_threadpool(lambda: [_figures(state, record) for record in records])
+    explanations, missing = {}, {}
+    for letter, record, figure in zip(LETTERS, records, figures, strict=False):
+        if figure.missing:
+            missing[letter] = figure.missing
+        if record.device.kind != "cuda":
+            missing.setdefault(letter, f"{record.device.model} is no GPU: it is in no roofline")
+            continue
+        try:
+            stored = await run_in_threadpool(Stored.of, state.store, record, [state.public_key])
+            explanations[letter] = (await state.explainer.answer(stored))[0]
+        except TirgemmError as error:
+            missing.setdefault(letter, str(error))
+    document = CompareCodeBody(
+        letters=list(LETTERS[: len(records)]),
+        figures=_rows([{"bytes of code and data": each.nbytes} | dict(each.figures) for each in figures]),
+        units=_rows([{"all": each.instructions} | dict(each.units) if each.units else {} for each in figures]),
+        loop=_rows([{**dict(each.loop)} for each in figures]),
+        missing=missing,
+        roofline=common_roofline(explanations),
+    )
+    return site.answer("compare_code.html", "Machine code", document)
+
+
+def _figures(state: ServiceState, record: KernelRecord) -> CodeFigures:
+    try:
+        return code_figures(opened_kernel(state, record))
+    except TirgemmError as error:
+        return CodeFigures(record.artifact_bytes, missing=str(error))
+
+
+def _rows(columns: list[dict[str, int | None]]) -> list[CountRowBody]:
+    names = dict.fromkeys(name for column in columns for name in column)
+    return [CountRowBody(name=name, values=[column.get(name) for column in columns]) for name in names]
+
+
+def _records(state: ServiceState, ids: list[str]) -> list[KernelRecord]:
+    """The kernels of these ids. Raises Problem for too few, too many, and for one that is not there."""
+    wanted = list(dict.fromkeys(ids))
+    if not MIN_KERNELS <= len(wanted) <= MAX_KERNELS:
+        detail = f"{len(wanted)} kernels are to be compared; it takes {MIN_KERNELS} to {MAX_KERNELS} different ones"
+        raise Problem(422, detail, "invalid_request")
+    return [kernel_record(state, each) for each in wanted]
+
+
+def _comparison(state: ServiceState, ids: list[str], regime: Regime | None) -> CompareBody:
+    if not ids:
+        return CompareBody(regime=regime or "sustained", kernels=[], same_kernel=False, knobs=[], code=None, regimes={})
+    records = _records(state, ids)
+    asked = regime or records[0].regime
+    kernels = compared(state.store, records)
+    query = "&".join(f"kernel={record.id}" for record in records)
+    return CompareBody(
+        regime=asked,
+        kernels=[_body(each, kernels[0], asked) for each in kernels],
+        same_kernel=len({record.kernel_sha256 for record in records}) == 1,
+        knobs=[KnobRowBody(name=name, values=values) for name, values in differing_knobs(records)],
+        code=f"/compare/code?{query}",
+        regimes={name: f"/compare?{query}&regime={name}" for name in REGIMES},
+    )
+
+
+def _body(kernel: ComparedKernel, first: ComparedKernel, regime: Regime) -> ComparedKernelBody:
+    record, time = kernel.record, kernel.time(regime)
+    interval = time.interval if time else None
+    return ComparedKernelBody(
+        letter=kernel.letter,
+        id=record.id,
+        gemm=str(record.gemm),
+        device=DeviceBody.of(record.device),
+        regime=record.regime,
+        shown_role=role_name(record.role, portable=record.portable),
+        family=record.config.family,
+        kernel_sha256=record.kernel_sha256,
+        us=time.us if time else None,
+        interval=IntervalBody(low=interval.low, high=interval.high) if interval else None,
+        tflops=record.gemm.flops / time.us / 1e6 if time else None,
+        taken=time.taken if time else None,
+        samples_us=list(time.samples.samples_us) if time and time.samples else [],
+        against_first=None if kernel is first else _pair(kernel, first, kernel.against(first, regime)),
+    )
+
+
+def _pair(kernel: ComparedKernel, first: ComparedKernel, timing: PairedTimes) -> PairBody:
+    interval = timing.ratio_interval
+    return PairBody(
+        ratio=timing.ratio,
+        interval=IntervalBody(low=interval.low, high=interval.high) if interval else None,
+        same_run=timing.same_run,
+        verdict=" ".join(verdict(timing, first.letter, kernel.letter)),
+    )

@@ -1,0 +1,147 @@
+"""``/kernels/{kernel_id}``: all that is known of one kernel, its code, and forms that pin, unpin and delete it."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import PlainTextResponse, RedirectResponse
+
+from tirgemm.artifact import Trust
+from tirgemm.progress import role_name
+from tirgemm.service.http.documents import ExplanationDocument, KernelDocument
+from tirgemm.service.http.pages.forms import FormFields
+from tirgemm.service.http.pages.kernel_page_documents import (
+    ExplanationPageBody,
+    KernelCodeBody,
+    KernelPageBody,
+    OtherKernelBody,
+    RegimeTimesBody,
+    SnippetBody,
+    knobs_of,
+    role_phrase,
+)
+from tirgemm.service.http.pages.site import HTML, OwnSite
+from tirgemm.service.http.routes.explain import stored_kernel
+from tirgemm.service.http.routes.kernels import delete_kernel, kernel_record, pin_kernel, unpin_kernel
+from tirgemm.service.http.state import Caller, ServiceState, State
+from tirgemm.service.views.artifact_file import Opened, open_kernel
+from tirgemm.service.views.artifact_texts import text_of
+from tirgemm.service.views.code_lines import code_texts
+from tirgemm.service.views.get_snippets import snippets
+from tirgemm.service.views.kernel_history import environment_of, kernels_of_problem
+from tirgemm.service.views.kernel_timings import regime_times, samples_of
+from tirgemm.service.views.search_words import search_words
+from tirgemm.tuning.records import KernelRecord
+
+router = APIRouter(prefix="/kernels", tags=["pages"])
+
+# Of each text on the page of the code: with those of all others far below a page's megabyte.
+MOST_LINES = 2500
+
+
+@router.get("/{kernel_id}", response_model=KernelPageBody, responses=HTML)
+async def kernel_page(kernel_id: str, request: Request, site: OwnSite, state: State, caller: Caller) -> Response:
+    """A kernel: its times and their distributions, its config, certificate and history, and how to get it."""
+    url = str(request.base_url).rstrip("/")
+    may_change = caller is None or caller.allows("admin")
+    document = await run_in_threadpool(_document, state, kernel_id, url, may_change)
+    return site.answer("kernel.html", f"Kernel of {document.kernel.gemm}", document)
+
+
+def _document(state: ServiceState, kernel_id: str, url: str, may_change: bool) -> KernelPageBody:
+    record = kernel_record(state, kernel_id)
+    samples = samples_of(state.store, record.gemm, record.device.key, record.config, None)
+    answer = state.store.kernel(record.gemm, record.device.key, record.regime)
+    others = [each for each in kernels_of_problem(state.database, record) if each.id != record.id]
+    defaults = [each for each in others if each.role == "fallback" and each.regime == record.regime]
+    history = [each for each in others if each.device.model == record.device.model]
+    flops = record.gemm.flops
+    return KernelPageBody(
+        kernel=KernelDocument.of(record),
+        role_words=role_phrase(record),
+        shown_role=role_name(record.role, portable=record.portable),
+        answers=answer is not None and answer.id == record.id,
+        flops=flops,
+        times=[RegimeTimesBody.of(times, flops) for times in regime_times(record, samples)],
+        knobs=knobs_of(record),
+        environment=environment_of(record),
+        snippets=[SnippetBody.of(each) for each in snippets(record, url, state.public_key)],
+        signer=state.public_key,
+        search=search_words(record.timings.search, record.trials),
+        history=[OtherKernelBody.of(each, record) for each in history],
+        elsewhere=[OtherKernelBody.of(each, record) for each in others if each not in history],
+        default_id=next((each.id for each in defaults if each.device.key == record.device.key), None),
+        may_change=may_change,
+    )
+
+
+@router.get("/{kernel_id}/explain", response_model=ExplanationPageBody, responses=HTML)
+async def explanation_page(kernel_id: str, site: OwnSite, state: State) -> Response:
+    """Why a kernel is as fast as it is, as a page among the others."""
+    stored = await run_in_threadpool(stored_kernel, state, kernel_id)
+    explanation, page = await state.explainer.answer(stored)
+    read = ExplanationDocument.model_validate(explanation)
+    document = ExplanationPageBody(id=kernel_id, explanation=read, html=_content(page))
+    return site.answer("kernel_explanation.html", f"Why the kernel of {stored.record.gemm} is so fast", document)
+
+
+def _content(page: str) -> str:
+    """What a page of the explanation shows beneath its heading."""
+    return page.partition("</h1>")[2].rpartition("</body>")[0]
+
+
+@router.get("/{kernel_id}/code", response_model=KernelCodeBody, responses=HTML)
+async def code_page(kernel_id: str, site: OwnSite, state: State) -> Response:
+    """Source, TVMScript, PTX and machine code of a kernel side by side, with their lines linked."""
+    document = await run_in_threadpool(_code, state, kernel_id)
+    return site.answer("kernel_code.html", f"Code of {document.gemm}", document)
+
+
+def _code(state: ServiceState, kernel_id: str) -> KernelCodeBody:
+    record = kernel_record(state, kernel_id)
+    return KernelCodeBody.of(record, code_texts(opened_kernel(state, record)), MOST_LINES)
+
+
+@router.get("/{kernel_id}/code/{kind}", response_class=PlainTextResponse)
+def code_text(kernel_id: str, kind: str, state: State) -> Response:
+    """One text of a kernel, whole: ``script``, ``cuda``, ``ptx``, ``sass``, ``llvm`` or ``asm``."""
+    opened = opened_kernel(state, kernel_record(state, kernel_id))
+    return PlainTextResponse(
+        text_of(opened, kind).text,
+        headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"},
+    )
+
+
+def opened_kernel(state: ServiceState, record: KernelRecord) -> Opened:
+    """The artifact of a kernel, trusted where this service signed it or the user that runs it trusts its key."""
+    return open_kernel(state.store, record, Trust.of(state.public_key, *Trust.default().keys))
+
+
+@router.post("/{kernel_id}/pin", include_in_schema=False)
+async def pin_form(kernel_id: str, state: State, request: Request, fields: FormFields) -> Response:
+    """Pin the kernel."""
+    del fields
+    await run_in_threadpool(pin_kernel, kernel_id, state, request)
+    return _back(kernel_id)
+
+
+@router.post("/{kernel_id}/unpin", include_in_schema=False)
+async def unpin_form(kernel_id: str, state: State, request: Request, fields: FormFields) -> Response:
+    """Unpin the kernel."""
+    del fields
+    await run_in_threadpool(unpin_kernel, kernel_id, state)
+    request.state.changed = f"/v1/kernels/{kernel_id}/pin"
+    return _back(kernel_id)
+
+
+@router.post("/{kernel_id}/delete", include_in_schema=False)
+async def delete_form(kernel_id: str, state: State, request: Request, fields: FormFields) -> Response:
+    """Delete the kernel."""
+    del fields
+    await run_in_threadpool(delete_kernel, kernel_id, state)
+    request.state.changed = f"/v1/kernels/{kernel_id}"
+    return RedirectResponse("/kernels", 303, {"Cache-Control": "no-store"})
+
+
+def _back(kernel_id: str) -> Response:
+    return RedirectResponse(f"/kernels/{kernel_id}", 303, {"Cache-Control": "no-store"})

@@ -1,0 +1,84 @@
+"""Times of a stored kernel in each regime beside what ran with it in the same run: medians, and the stored samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tirgemm.config import Config
+from tirgemm.gemm import REGIMES, Gemm, Regime
+from tirgemm.service.views.distributions import Quartiles, RatioSpread, ratio_spread
+from tirgemm.timings import NotTimed, Timing
+from tirgemm.tuning.records import CandidateKey, KernelRecord, SampleSet
+from tirgemm.tuning.records.store import Store
+
+# By how much a median and the same one in a kernel's document may differ: digits.
+SAME_MEDIAN = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class TimedEntry:
+    """What ran: ``name`` is empty for the kernel itself. ``samples_us`` are empty where they are not stored, ``speed``
+    is the time of a baseline over the kernel's."""
+
+    name: str
+    median_us: float
+    samples_us: tuple[float, ...]
+    speed: RatioSpread | None
+
+    @property
+    def quartiles(self) -> Quartiles | None:
+        return Quartiles.of(self.samples_us) if self.samples_us else None
+
+
+@dataclass(frozen=True, slots=True)
+class RegimeTimes:
+    """One run in a regime: the kernel first, then the default, then the other baselines from the fastest on; without
+    entries ``missing`` says why."""
+
+    regime: Regime
+    entries: tuple[TimedEntry, ...] = ()
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    missing: str = ""
+
+
+def regime_times(record: KernelRecord, samples: Sequence[SampleSet]) -> tuple[RegimeTimes, ...]:
+    """The kernel's own regime first. ``samples`` are those of its config, see ``samples_of``."""
+    order = (record.regime, *(regime for regime in REGIMES if regime != record.regime))
+    return tuple(_times(record, regime, samples) for regime in order)
+
+
+def samples_of(
+    store: Store, gemm: Gemm, device_key: str, config: Config, kernel_sha256: str | None
+) -> tuple[SampleSet, ...]:
+    """The samples that are stored of a kernel, in every regime; of any build of its config where ``kernel_sha256`` is
+    None."""
+    samples: list[SampleSet] = []
+    for regime in REGIMES:
+        candidate = store.candidate(CandidateKey(gemm, device_key, regime, config.digest))
+        if candidate is not None and kernel_sha256 in (None, candidate.kernel_sha256):
+            samples += candidate.sample_sets
+    return tuple(samples)
+
+
+def _times(record: KernelRecord, regime: Regime, samples: Sequence[SampleSet]) -> RegimeTimes:
+    told = record.timings.regimes.get(regime)
+    if isinstance(told, NotTimed):
+        return RegimeTimes(regime, missing=told.error)
+    if told is None:
+        return RegimeTimes(regime, missing="nobody ran this build" if record.role == "unverified" else "not measured")
+    taken = _run_of(told, samples)
+    ours = taken.samples_us if taken is not None else ()
+    entries = [TimedEntry("", told.median_us, ours, None)]
+    for name, time in told.baselines.items():
+        theirs = taken.baselines.get(name, ()) if taken is not None else ()
+        entries.append(TimedEntry(name, time.median_us, theirs, ratio_spread(name, time.ratio, theirs, ours)))
+    entries.sort(key=lambda entry: (entry.name != "", entry.name != "default", entry.median_us))
+    return RegimeTimes(regime, tuple(entries), told.conditions)
+
+
+def _run_of(timing: Timing, samples: Sequence[SampleSet]) -> SampleSet | None:
+    """The newest samples with this median."""
+    same = (s for s in reversed(samples) if abs(s.median_us / timing.median_us - 1) <= SAME_MEDIAN)
+    return next(same, None)

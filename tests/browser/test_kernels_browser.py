@@ -1,0 +1,114 @@
+"""The table of kernels, a kernel, its code and comparisons in a real browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.browser.visits import PICTURES, Visits
+from tests.service.pages.page_records import A100, compiled_kernel, searched_kernel
+from tests.service.support import Service
+from tirgemm.artifact import Signer
+from tirgemm.service.http.pages import kernel_table_page, one_kernel_page
+
+
+def test_filters_sorting_and_pages_work_without_reload(
+    service: Service, visits: Visits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_table_page, "ROWS", 8)
+    for m in range(1, 11):
+        searched_kernel(service.store, f"{m}x67x31:f16:nt", us=10.0 + m, default_us=18.0 - m)
+    searched_kernel(service.store, "129x67x31:bf16:nn", us=4.0)
+    searched_kernel(service.store, "129x67x31:f16:nt", role="unverified")
+    searched_kernel(service.store, "33x67x31:f16:nt", role="fallback", device=A100)
+    tab = visits.open("/kernels")
+    tab.evaluate("window.loaded = true")
+    visits.check("kernels")
+    assert tab.get_by_role("status").inner_text() == "13 kernels, 8 of them here."
+
+    tab.get_by_label("Shape").fill("129x67")
+    tab.get_by_text("2 kernels.").wait_for()
+    tab.get_by_label("Type").select_option("bf16")
+    tab.get_by_text("1 kernel.").wait_for()
+    assert "shape=129x67" in tab.url
+    assert "dtype=bf16" in tab.url
+
+    tab.get_by_role("link", name="All kernels").click()
+    tab.wait_for_url("**/kernels")
+    tab.evaluate("window.loaded = true")
+    tab.get_by_role("link", name="Time", exact=True).click()
+    tab.wait_for_url("**/kernels?sort=us")
+    head = tab.locator("th[aria-sort]")
+    assert (head.get_attribute("aria-sort"), head.inner_text().split()[0]) == ("ascending", "Time")
+    assert tab.locator("tbody tr").first.locator("th").inner_text() == "129x67x31:bf16:nn"
+    tab.get_by_role("link", name="Next page").click()
+    tab.get_by_role("link", name="First page").wait_for()
+    assert tab.locator("tbody tr").count() == 5
+    assert tab.locator("tbody tr").last.locator("td.n").first.inner_text() == "–", "what is not timed comes last"
+    assert tab.evaluate("window.loaded"), "sorting and turning pages reload nothing"
+    tab.go_back()
+    tab.wait_for_url("**/kernels?sort=us")
+    tab.get_by_role("link", name="Next page").wait_for()
+
+    tab.get_by_label("Shape").fill("n=")
+    tab.get_by_text("the shape is 'n='").wait_for()
+    assert any("422" in complaint for complaint in visits.complaints)
+    visits.complaints.clear()
+    tab.get_by_label("Shape").fill("n=67")
+    tab.locator("#fault:empty").wait_for(state="attached")
+    assert "shape=n%3D67" in tab.url
+
+
+def test_a_kernel_its_code_and_a_comparison(
+    service: Service, visits: Visits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one_kernel_page, "MOST_LINES", 150)  # axe looks at every line
+    signer = Signer.load_or_create(tmp_path / "key")
+    service.state.public_key = signer.public
+    kernel = compiled_kernel(service.store, signer)
+    problem = str(kernel.gemm)
+    default = searched_kernel(
+        service.store, problem, us=15.0, device=A100, role="fallback", config=kernel.config.with_(raster=4)
+    )
+    older = A100.with_(environment=(("driver", "535.1"), ("tvm", "0.26.0")))
+    searched_kernel(service.store, problem, us=11.0, device=older, config=kernel.config.with_(raster=2))
+    searched_kernel(service.store, problem, us=3.0)
+    tab = visits.open(f"/kernels/{kernel.id}")
+    tab.locator("#explanation").scroll_into_view_if_needed()
+    tab.locator("#explanation svg").first.wait_for(timeout=60_000)
+    assert tab.title() == f"Kernel of {problem} · tirgemm"
+    assert tab.locator("svg.samples").count() == 2
+    tab.screenshot(path=PICTURES / "kernel_explained.light.png", full_page=True)
+    tab.evaluate("document.getElementById('report').remove()")  # a page of its own, which axe takes seconds for
+    visits.check("kernel")
+
+    tab.get_by_role("link", name="side by side").click()
+    tab.get_by_role("heading", name="Code of", level=1).wait_for()
+    code = tab.locator(".code [data-kind=sass] [data-line]")
+    source = code.first.get_attribute("data-line")
+    code.first.click()
+    marked = tab.locator(".code .on")
+    assert {marked.nth(at).get_attribute("data-line") for at in range(marked.count())} == {source}
+    assert tab.locator(f".code [data-kind=cuda] .on[data-line='{source}']").count() == 1
+    visits.check("kernel_code")
+
+    tab.go_back()
+    tab.get_by_role("link", name="Compare with the default").click()
+    tab.get_by_role("heading", name="Compare kernels").wait_for()
+    assert "B takes 1.500 times as long as A" in tab.get_by_role("main").inner_text()
+    tab.locator("[hx-get]").scroll_into_view_if_needed()
+    tab.locator("#figures svg").wait_for(timeout=60_000)
+    assert f"kernel {default.id}" in tab.locator("#figures").inner_text()
+    visits.check("compare")
+
+
+def test_pinning_and_deleting_a_kernel(service: Service, visits: Visits) -> None:
+    kernel = searched_kernel(service.store)
+    tab = visits.open(f"/kernels/{kernel.id}")
+    tab.get_by_role("button", name="Pin", exact=True).click()
+    tab.get_by_role("button", name="Unpin").click()
+    tab.get_by_text("Delete this kernel").click()
+    tab.get_by_role("button", name="Delete it").click()
+    tab.wait_for_url("**/kernels")
+    assert service.store.kernel_by_id(kernel.id) is None

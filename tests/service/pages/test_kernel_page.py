@@ -1,0 +1,240 @@
+"""The page of a kernel, its code and its forms; kernels side by side."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.artifact_samples import SIGNER, certified
+from tests.service.pages.browser import HTML, Browser
+from tests.service.pages.page_records import A100, H200, WGMMA, compiled_kernel, searched_kernel
+from tests.service.support import CPU, Service
+from tirgemm.artifact import Signer
+from tirgemm.config import Config
+from tirgemm.families import family_named
+from tirgemm.gemm import Gemm
+from tirgemm.timings import MemberTiming
+from tirgemm.tuning_db.access.api_keys import KeyTable
+from tirgemm.tuning_db.access.audit import AuditLog
+
+ROOT = Path(__file__).parents[3]
+
+
+def document(service: Service, address: str) -> dict[str, Any]:
+    answer = service.http.get(address)
+    assert answer.status_code == 200, answer.text
+    read: dict[str, Any] = answer.json()
+    return read
+
+
+def page(service: Service, address: str) -> str:
+    answer = service.http.get(address, headers=HTML)
+    assert answer.status_code == 200, answer.text
+    assert not re.search(r"<script(?![^>]*\bsrc=)|\sstyle=|\son\w+=", answer.text)
+    return answer.text
+
+
+@pytest.fixture
+def browser(service: Service) -> Iterator[Browser]:
+    with Browser(service.url) as actual:
+        yield actual
+
+
+def test_times_stand_beside_the_default_and_baselines_with_their_samples(service: Service) -> None:
+    kernel = searched_kernel(service.store, us=10.0, default_us=12.5)
+    read = document(service, f"/kernels/{kernel.id}")
+    sustained, isolated = read["times"]
+    assert [entry["name"] for entry in sustained["entries"]] == ["", "default", "torch.matmul"]
+    own, default, _ = sustained["entries"]
+    assert (own["median_us"], own["quartiles"]["median"], len(own["samples_us"])) == (10.0, 10.0, 41)
+    assert (
+        own["quartiles"]["least"] < own["quartiles"]["low"] < 10 < own["quartiles"]["high"] < own["quartiles"]["most"]
+    )
+    assert default["speed"]["ratio"] == 1.25
+    assert (isolated["regime"], isolated["entries"][0]["median_us"]) == ("isolated", 15.0)
+    html = page(service, f"/kernels/{kernel.id}")
+    assert html.count('<svg class="samples"') == 2
+    assert "1.25 times as fast as the default" in html
+
+
+def test_a_later_kernel_of_the_same_config_lends_no_samples(service: Service) -> None:
+    first = searched_kernel(service.store, us=10.0)
+    searched_kernel(service.store, us=11.0)
+    candidates = service.store.candidates(first.gemm, first.device.key, first.regime)
+    alone = candidates[0].with_(sample_sets=tuple(s for s in candidates[0].sample_sets if s.median_us > 10.5))
+    assert alone.sample_sets
+    service.store.put_kernel(first)
+    with service.state.database.write() as connection:
+        connection.exec_driver_sql("DELETE FROM sample_sets WHERE median_us < 10.5")
+    own = document(service, f"/kernels/{first.id}")["times"][0]["entries"][0]
+    assert (own["median_us"], own["samples_us"], own["quartiles"]) == (10.0, [], None)
+    assert "not stored" in page(service, f"/kernels/{first.id}")
+
+
+def test_knobs_have_the_familys_meanings(service: Service) -> None:
+    kernel = searched_kernel(service.store)
+    knobs = {knob["name"]: knob for knob in document(service, f"/kernels/{kernel.id}")["knobs"]}
+    meanings = {knob.name: knob.meaning for knob in family_named("wgmma").space(kernel.gemm, kernel.device).knobs}
+    told = (knobs["schedule"]["value"], knobs["schedule"]["meaning"])
+    assert told == ("pingpong", meanings["schedule"])
+    assert knobs["unheard_of"]["meaning"] is None
+    foreign = searched_kernel(service.store, config=Config("elsewhere", (("x", 1),)))
+    assert "The family says nothing of it." in page(service, f"/kernels/{foreign.id}")
+
+
+def test_the_certificate_is_told_test_by_test(service: Service) -> None:
+    html = page(service, f"/kernels/{searched_kernel(service.store).id}")
+    rows = re.findall(r'<tr><th scope="row">(exact|normal)</th>(.*?)</tr>', html, re.DOTALL)
+    assert [name for name, _ in rows] == ["exact", "normal"]
+    for word in ("129 x 67 x 31", "full", "8,643", "equal", "passed"):
+        assert word in rows[0][1]
+    assert "0.966" in rows[1][1]
+
+
+def test_unverified_fallback_cpu_and_set_kernels_are_told_as_such(service: Service) -> None:
+    unverified = page(service, f"/kernels/{searched_kernel(service.store, role='unverified').id}")
+    assert "Nobody has run this build" in unverified
+    assert "None: nobody verified this build." in unverified
+    assert "Estimated, not measured: 10.00" in unverified
+    assert "/pin" not in unverified, "it cannot be pinned"
+    fallback = page(service, f"/kernels/{searched_kernel(service.store, role='fallback').id}")
+    assert "the default that its family picks without measuring" in fallback
+    cpu = page(service, f"/kernels/{searched_kernel(service.store, device=CPU, config=Config('x86', ())).id}")
+    assert "What is explained are kernels for GPUs." in cpu
+    members = (MemberTiming("1..64", "wgmma", "wgmma(tile_m=64)", "0" * 16, "a" * 64, 4.5),)
+    a_set = page(service, f"/kernels/{searched_kernel(service.store, '1..64x67x31:f16:nt', members=members).id}")
+    assert '<tr><th scope="row">1..64</th>' in a_set
+    assert "a set of 1 kernels" in a_set
+
+
+def test_the_history_says_what_of_the_environment_differs(service: Service) -> None:
+    kernel = searched_kernel(service.store)
+    older = H200.with_(environment=(("driver", "535.1"), ("tvm", "0.27.0"), ("cuda", "13.0")))
+    before = searched_kernel(service.store, us=11.0, device=older, config=WGMMA.with_(tile_m=64))
+    default = searched_kernel(service.store, us=12.5, role="fallback")
+    far = searched_kernel(service.store, us=40.0, device=A100)
+    searched_kernel(service.store, "131x67x31:f16:nt")
+    read = document(service, f"/kernels/{kernel.id}")
+    assert [other["id"] for other in read["history"]] == [default.id, before.id]
+    assert read["history"][1]["changed"] == {"driver": "535.1"}
+    assert [other["id"] for other in read["elsewhere"]] == [far.id]
+    assert read["default_id"] == default.id
+    assert not read["answers"], "the one that was stored last answers"
+    assert f'href="/compare?kernel={kernel.id}&amp;kernel={default.id}"' in page(service, f"/kernels/{kernel.id}")
+
+
+@pytest.mark.parametrize("path", ["{}", "{}/code", "{}/explain", "{}/code/sass"])
+@pytest.mark.parametrize("kernel_id", ["00ff", "..", "x" * 400])
+def test_a_kernel_that_is_not_there_is_a_404(service: Service, path: str, kernel_id: str) -> None:
+    answer = service.http.get(f"/kernels/{path.format(kernel_id)}")
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+
+
+def test_forms_pin_and_delete_and_are_in_the_audit_log(service: Service, browser: Browser) -> None:
+    admin, secret = KeyTable(service.state.database).create("an admin", "admin")
+    _, reader = KeyTable(service.state.database).create("a reader", "read")
+    service.state.access.read()
+    kernel = searched_kernel(service.store)
+    own = f"/kernels/{kernel.id}"
+    with Browser(service.url) as other:
+        other.sign_in(reader, own)
+        shown = other.open(own).text
+        assert "/pin" not in shown, "who may not change it is offered nothing"
+        assert other.send(f"{own}/pin", other.token(shown)).status_code == 403
+
+    browser.sign_in(secret, own)
+    token = browser.token(browser.open(own).text)
+    assert browser.send(f"{own}/pin", "0" * 64).status_code == 403
+    pinned = browser.send(f"{own}/pin", token)
+    assert (pinned.status_code, pinned.headers["location"]) == (303, own)
+    assert 'action="' + own + '/unpin"' in browser.open(own).text
+    refused = browser.send(f"{own}/delete", token)
+    assert refused.status_code == 409
+    assert "is pinned since" in refused.text
+    assert browser.send(f"{own}/unpin", token).status_code == 303
+    assert browser.send(f"{own}/delete", token).headers["location"] == "/kernels"
+    assert browser.open(own).status_code == 404
+    entries = [stored.entry for stored in AuditLog(service.state.database).entries(limit=50)]
+    done = {entry.object for entry in entries if entry.key_id == admin.id and entry.outcome < 400}
+    assert done == {f"/v1{own}", f"/v1{own}/pin"}
+
+
+def test_the_snippets_get_the_kernel_as_printed(service: Service, tmp_path: Path) -> None:
+    service.state.public_key = SIGNER.public
+    gemm = Gemm.parse("33x17x19:f32:nt")
+    blob = certified(gemm, regime="sustained", role="tuned")
+    kernel = searched_kernel(
+        service.store, str(gemm), device=CPU, config=Config("sample", (("rows", 1),)), artifact=blob
+    )
+    texts = {each["name"]: each["text"] for each in document(service, f"/kernels/{kernel.id}")["snippets"]}
+    assert set(texts) == {"Python", "Shell", "HTTP"}
+    (tmp_path / "tirgemm").write_text(f'#!/bin/sh\nexec {sys.executable} -m tirgemm "$@"\n')
+    (tmp_path / "tirgemm").chmod(0o755)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    check = f"\nassert kernel.artifact_sha256 == {kernel.artifact_sha256!r}\n"
+    for name, command in (
+        ("Python", [sys.executable, "-c", texts["Python"] + check]),
+        ("Shell", ["sh", "-ec", texts["Shell"]]),
+        ("HTTP", ["sh", "-ec", texts["HTTP"]]),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        own = {f"XDG_{kind}_HOME": str(folder) for kind in ("CONFIG", "DATA", "STATE", "CACHE")}
+        done = subprocess.run(
+            command, cwd=folder, env=environment | own, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
+        if name != "Python":
+            assert (folder / "kernel.tirgemm").read_bytes() == blob
+
+
+def test_lines_of_code_are_those_of_the_source_where_the_machine_code_is_the_same(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signer = Signer.generate()
+    service.state.public_key = signer.public
+    kernel = compiled_kernel(service.store, signer)
+    texts = {text["kind"]: text for text in document(service, f"/kernels/{kernel.id}/code")["texts"]}
+    assert list(texts) == ["script", "cuda", "ptx", "sass"]
+    source = {line["source"]: line["text"] for line in texts["cuda"]["lines"]}
+    for kind, opcode, word in (
+        ("ptx", "fma.rn", " * "),
+        ("ptx", "bar.sync", "__syncthreads"),
+        ("sass", "BAR.SYNC", "__sync"),
+    ):
+        lines = [line for line in texts[kind]["lines"] if opcode in line["text"]]
+        assert lines, opcode
+        assert all(word in source[line["source"]] for line in lines), opcode
+        assert all(line["colour"] is not None for line in lines)
+    assert texts["script"]["unlinked"]
+    html = page(service, f"/kernels/{kernel.id}/code")
+    assert 'id="sass-' in html
+    assert len(html) < 1_000_000
+    whole = service.http.get(f"/kernels/{kernel.id}/code/cuda")
+    assert whole.headers["content-type"] == "text/plain; charset=utf-8"
+    assert whole.text.splitlines() == [line["text"] for line in texts["cuda"]["lines"]]
+    assert service.http.get(f"/kernels/{kernel.id}/code/asm").status_code == 422
+
+    from tirgemm.tuning.driver import nvrtc
+
+    real = nvrtc.compile_again
+    monkeypatch.setattr(
+        nvrtc, "compile_again", lambda source, flags, name: real(f"{source}\n__global__ void f() {{}}", flags, name)
+    )
+    sass = document(service, f"/kernels/{kernel.id}/code")["texts"][3]
+    assert "makes other machine code" in sass["unlinked"]
+    assert {line["source"] for line in sass["lines"]} == {None}
+
+
+def test_the_code_of_a_damaged_artifact_is_refused_in_words(service: Service) -> None:
+    kernel = searched_kernel(service.store)
+    answer = service.http.get(f"/kernels/{kernel.id}/code")
+    assert answer.status_code == 422
+    assert "damaged or not a .tirgemm artifact" in answer.text

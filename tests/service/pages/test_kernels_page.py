@@ -1,0 +1,132 @@
+"""The table of kernels: filters, orders and pages; as a page and as a document; orders served by indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy.dialects import sqlite
+
+from tests.service.pages.browser import HTML
+from tests.service.pages.page_records import A100, searched_kernel
+from tests.service.support import Service, serving
+from tirgemm.config import Config
+from tirgemm.service.views.kernel_table import SORTS, TableFilter, page_statements
+from tirgemm.service.views.shape_filter import ShapeFilter
+from tirgemm.tuning.records.store import Store
+
+
+def listed(service: Service, query: str = "") -> dict[str, Any]:
+    answer = service.http.get(f"/kernels{query}")
+    assert answer.status_code == 200, answer.text
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+def problems(service: Service, query: str) -> list[str]:
+    return [kernel["gemm"] for kernel in listed(service, query)["kernels"]]
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Three timed kernels that differ in all that can be filtered by, and one that nobody ran; tests only look."""
+    with serving(tmp_path_factory.mktemp("several"), worker=False) as service:
+        _fill(service.store)
+        yield service
+
+
+def _fill(store: Store) -> None:
+    searched_kernel(store, "129x67x31:f16:nt", us=10.0, default_us=12.0)
+    searched_kernel(store, "1..64x67x33:bf16:nn", us=30.0, default_us=90.0, device=A100, regime="isolated")
+    other = Config("simt", (("block_m", 64),))
+    searched_kernel(store, "1290x68x31:f16:nt", us=20.0, default_us=20.0, config=other, role="fallback")
+    searched_kernel(store, "17x19x23:f32:tn", role="unverified")
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", ["17x19x23:f32:tn", "1290x68x31:f16:nt", "1..64x67x33:bf16:nn", "129x67x31:f16:nt"]),
+        ("?shape=129x67x31:f16:nt", ["129x67x31:f16:nt"]),
+        ("?shape=129", ["1290x68x31:f16:nt", "129x67x31:f16:nt"]),
+        ("?shape=129x", ["129x67x31:f16:nt"]),
+        ("?shape=1..64x67x33:b", ["1..64x67x33:bf16:nn"]),
+        ("?shape=n%3D67", ["1..64x67x33:bf16:nn", "129x67x31:f16:nt"]),
+        ("?shape=m%3D17,%20k%3D33", ["1..64x67x33:bf16:nn"]),
+        ("?dtype=bf16", ["1..64x67x33:bf16:nn"]),
+        ("?family=simt", ["1290x68x31:f16:nt"]),
+        ("?device=sm_80", ["1..64x67x33:bf16:nn"]),
+        ("?regime=isolated", ["1..64x67x33:bf16:nn"]),
+        ("?role=unverified", ["17x19x23:f32:tn"]),
+        ("?family=simt&role=tuned", []),
+        ("?sort=us", ["129x67x31:f16:nt", "1290x68x31:f16:nt", "1..64x67x33:bf16:nn", "17x19x23:f32:tn"]),
+        ("?sort=-us", ["1..64x67x33:bf16:nn", "1290x68x31:f16:nt", "129x67x31:f16:nt", "17x19x23:f32:tn"]),
+        ("?sort=default_ratio", ["1290x68x31:f16:nt", "129x67x31:f16:nt", "1..64x67x33:bf16:nn", "17x19x23:f32:tn"]),
+        ("?sort=work", ["17x19x23:f32:tn", "1..64x67x33:bf16:nn", "129x67x31:f16:nt", "1290x68x31:f16:nt"]),
+    ],
+)
+def test_filters_and_orders(several: Service, query: str, expected: list[str]) -> None:
+    assert problems(several, query) == expected
+    assert listed(several, query)["total"] == len(expected)
+
+
+@pytest.mark.parametrize("sort", ["us", "-us", "-stored", "work"])
+def test_pages_hold_every_kernel_once(several: Service, sort: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tirgemm.service.http.pages.kernel_table_page.ROWS", 1)
+    whole, address, turned = [], f"?sort={sort}", 0
+    while address:
+        page = listed(several, address)
+        whole += [kernel["gemm"] for kernel in page["kernels"]]
+        assert (page["first"] is None) == (turned == 0)
+        address, turned = (page["next"] or "").removeprefix("/kernels"), turned + 1
+    monkeypatch.undo()
+    assert whole == problems(several, f"?sort={sort}")
+    assert turned == 4
+
+
+def test_a_row_has_its_ratios_with_the_spread_of_the_samples(several: Service) -> None:
+    row = listed(several, "?shape=129x67x31:f16:nt")["kernels"][0]
+    assert (row["us"], row["default"]["name"], row["default"]["ratio"]) == (10.0, "default", 1.2)
+    assert (row["baseline"]["name"], row["baseline"]["ratio"]) == ("torch.matmul", pytest.approx(1.1))
+    for spread in (row["default"], row["baseline"]):
+        assert spread["low"] < spread["ratio"] * 1.01
+        assert spread["ratio"] * 0.99 < spread["high"] < spread["ratio"] * 1.1
+    page = several.http.get("/kernels?shape=129x67x31:f16:nt", headers=HTML).text
+    assert 'aria-label="1.20 times as fast as default, the middle half of the samples' in page
+
+
+def test_a_page_is_told_by_links_and_a_form_alone(several: Service) -> None:
+    page = several.http.get("/kernels?dtype=f16&sort=us", headers=HTML).text
+    assert '<option value="f16" selected>' in page
+    assert '<a href="/kernels?dtype=f16&amp;sort=-us">' in page, "a second press turns the order round"
+    assert '<input type="hidden" name="sort" value="us">' in page
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "words"),
+    [
+        ("?sort=fastest", 422, "sort is 'fastest'; it is one of -stored, stored"),
+        ("?shape=n%3D0", 422, "the shape is 'n=0'; it is a problem such as"),
+        ("?shape=n%3D1%20n%3D2", 422, "each once"),
+        ("?shape=abc%25", 422, "the shape is 'abc%'"),
+        ("?role=best", 422, "role"),
+        ("?after=00ff", 404, "after is '00ff'"),
+        ("?colour=red", 422, "colour"),
+    ],
+)
+def test_bad_queries_are_told(several: Service, query: str, status: int, words: str) -> None:
+    answer = several.http.get(f"/kernels{query}")
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+    assert words in answer.text
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_every_order_is_served_by_an_index(several: Service, sort: str) -> None:
+    wanted = TableFilter(ShapeFilter.parse("n=67"), dtype="f16", family="wgmma", role="tuned")
+    for after in (None, (12.0, 2), (None, 2)):
+        for statement in page_statements(wanted, sort, after):
+            text = statement.limit(50).compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True})
+            with several.state.database.read() as connection:
+                plan = str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}").all())
+            assert "TEMP B-TREE" not in plan, f"{text}\n{plan}"
