@@ -58,8 +58,9 @@ class TimelineBody(BaseModel):
 
 
 class TimelineDocument(BaseModel):
-    """The timeline of a kernel. Without a recording ``command`` records one and ``place`` is where the service looks
-    for it, ``reason`` says why there is none, and ``illustration`` is what the emulator recorded of another kernel."""
+    """The timeline of a kernel. Without a recording ``reason`` says why, ``command`` records one, where its family has
+    time stamps, for ``place`` in the service's data folder, and ``illustration`` is what the emulator recorded of
+    another kernel."""
 
     kernel: str
     gemm: str
@@ -67,7 +68,7 @@ class TimelineDocument(BaseModel):
     family: str
     recording: TimelineBody | None
     trace: str | None
-    command: str
+    command: str | None
     place: str
     reason: str | None
     illustration: TimelineBody | None
@@ -100,13 +101,12 @@ def get_timeline_trace(kernel_id: str, state: State) -> Response:
 
 def _timeline(state: ServiceState, kernel_id: str) -> TimelineDocument:
     record = kernel_record(state, kernel_id)
-    drawn, reason = None, _unrecordable(record)
-    if reason is None:
-        try:
-            drawn = drawn_timeline(state.settings.data, record)
-            reason = None if drawn is not None else "it was not recorded yet"
-        except InvalidRequest as error:
-            reason = str(error)
+    drawn, unable = None, _unrecordable(record)
+    reason = unable or "it was not recorded yet"
+    try:
+        drawn = None if unable else drawn_timeline(state.settings.data, record)
+    except InvalidRequest as error:
+        reason = str(error)
     place = recording_place(state.settings.data, record.id)
     return TimelineDocument(
         kernel=record.id,
@@ -115,9 +115,9 @@ def _timeline(state: ServiceState, kernel_id: str) -> TimelineDocument:
         family=record.config.family,
         recording=None if drawn is None else TimelineBody.of(drawn),
         trace=None if drawn is None else f"/kernels/{record.id}/timeline/trace",
-        command=f"tirgemm explain --kernel {record.id} --timeline {place.name}",
+        command=None if unable else f"tirgemm explain --kernel {record.id} --timeline {place.name}",
         place=f"{place.parent.name}/{place.name}",
-        reason=reason,
+        reason=None if drawn is not None else reason,
         illustration=None if drawn is not None else TimelineBody.of(emulated_timeline()),
     )
 
