@@ -26,7 +26,7 @@ def test_from_the_list_through_a_space_to_a_candidate(service: Service, visits: 
     tab.get_by_label("Knob across").select_option("tile_n")
     tab.get_by_label("Knob down").select_option("tile_m")
     tab.get_by_role("button", name="Show").click()
-    tab.wait_for_url(re.compile("x=tile_n&y=tile_m"))
+    tab.wait_for_url(re.compile("knob=tile_n&knob=tile_m"))
     heat = tab.get_by_role("group", name="Heat map of tile_m by tile_n")
     assert heat.get_by_role("link").count() == 22
     assert tab.get_by_role("img", name="Parallel coordinates of 63 candidates over 3 knobs").count() == 1

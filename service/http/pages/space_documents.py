@@ -101,8 +101,8 @@ class SpaceDocument(BaseModel):
     @property
     def next_url(self) -> str:
         """The address of the next page of candidates, with the same pictures."""
-        axes = {"x": self.heat_map.x.knob, "y": self.heat_map.y.knob} if self.heat_map else {}
-        return space_url(self.gemm, self.device, self.regime, family=self.family, after=self.next or "", **axes)
+        knobs = [self.heat_map.x.knob, self.heat_map.y.knob] if self.heat_map else []
+        return space_url(self.gemm, self.device, self.regime, family=self.family, knob=knobs, after=self.next or "")
 
     def values_of(self, knob: str) -> tuple[Value, ...]:
         """The values of a knob among the candidates."""

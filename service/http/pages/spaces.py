@@ -46,7 +46,6 @@ _PER_PAGE = 50
 GemmPart = Annotated[
     str, Query(pattern=r"^[0-9A-Za-z_.:=]{0,512}$", description="A part of the text form, such as 4096x or :bf16:.")
 ]
-KnobName = Annotated[str, Query(max_length=64)]
 DeviceName = Annotated[str, Query(max_length=200, description="A key, or a name such as cpu, cuda or sm_90a.")]
 AfterPage = Annotated[str, Query(pattern=r"^[ -~]{0,900}$", description="The `next` of the page before.")]
 
@@ -75,13 +74,16 @@ async def space_page(
     device: Annotated[DeviceName | None, Query(max_length=200)] = None,
     regime: Regime | None = None,
     family: Annotated[str, Query(max_length=64)] = "",
-    x: KnobName = "",
-    y: KnobName = "",
+    knob: Annotated[
+        list[str] | None, Query(max_length=2, description="The knobs of the heat map: across, then down.")
+    ] = None,
     after: Annotated[str, Query(pattern="^([0-9a-f]{16})?$", description="The `next` of the page before.")] = "",
 ) -> Response:
     """All recorded candidates of a problem: a heat map over two knobs, parallel coordinates, the importance of knobs,
     and the candidates of one family, 50 at a time."""
-    document = await run_in_threadpool(_space, state, Gemm.parse(gemm), device, regime, (family, x, y, after))
+    document = await run_in_threadpool(
+        _space, state, Gemm.parse(gemm), device, regime, (family, tuple(knob or ()), after)
+    )
     return site.answer("space.html", f"Space of {document.gemm}", document)
 
 
@@ -122,9 +124,13 @@ def _recorded(state: ServiceState, gemm: Gemm, device: str | None, regime: Regim
 
 
 def _space(
-    state: ServiceState, gemm: Gemm, device: str | None, regime: Regime | None, chosen: tuple[str, str, str, str]
+    state: ServiceState,
+    gemm: Gemm,
+    device: str | None,
+    regime: Regime | None,
+    chosen: tuple[str, tuple[str, ...], str],
 ) -> SpaceDocument:
-    family, x, y, after = chosen
+    family, knobs, after = chosen
     every = _recorded(state, gemm, device, regime)
     problem = ProblemSpace.of(state.store, every)
     space = problem.family(family)
@@ -145,7 +151,7 @@ def _space(
         kernel=kernel.id if kernel else None,
         family=space.family,
         knobs=list(space.knobs),
-        heat_map=_heat_map(space, importance, x, y),
+        heat_map=_heat_map(space, importance, knobs),
         parallel=space.parallel(),
         importance=importance,
         candidates=[_row(space, entry, place) for entry in rows],
@@ -166,17 +172,17 @@ def _importance(times: tuple[tuple[Config, float], ...]) -> ImportanceBody:
     )
 
 
-def _heat_map(space: FamilySpace, importance: ImportanceBody, x: str, y: str) -> HeatMap | None:
+def _heat_map(space: FamilySpace, importance: ImportanceBody, knobs: tuple[str, ...]) -> HeatMap | None:
     """The map over the knobs that were asked for, else over the two most important ones, the one with fewer values
     across; None where no two knobs differ."""
     order = [share.knob for share in importance.shares if share.share]
     order += [each.knob for each in space.varying if each.knob not in order]
-    left = [knob for knob in order if knob not in (x, y)]
-    if len(left) < 2 - bool(x) - bool(y):
+    chosen = [*knobs, *(knob for knob in order if knob not in knobs)][:2]
+    if len(chosen) < 2:
         return None
-    if not x and not y:
-        y, x = sorted(left[:2], key=lambda knob: -len(space.knob(knob).values))
-    return space.heat_map(x or left[0], y or left[0])
+    if not knobs:
+        chosen.sort(key=lambda knob: len(space.knob(knob).values))
+    return space.heat_map(*chosen)
 
 
 def _candidate_page(space: FamilySpace, after: str) -> tuple[int, Sequence[ListedCandidate]]:

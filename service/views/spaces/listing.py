@@ -6,7 +6,7 @@ The database's own come first, those of the newest problem first; then the shipp
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -80,9 +80,9 @@ class _Group:
     shipped: bool
 
 
-def space_url(gemm: str, device: str, regime: str, **more: str) -> str:
+def space_url(gemm: str, device: str, regime: str, **more: str | Sequence[str]) -> str:
     """The address of a space's page. The text form of a problem may stand in a path as it is."""
-    return f"/spaces/{quote(gemm, safe=':=')}?{urlencode({'device': device, 'regime': regime, **more})}"
+    return f"/spaces/{quote(gemm, safe=':=')}?{urlencode({'device': device, 'regime': regime, **more}, doseq=True)}"
 
 
 def candidate_url(gemm: str, device: str, regime: str, config_hash: str) -> str:

@@ -57,7 +57,7 @@ def _tuned(space: Service, n: int, *more: Candidate) -> Gemm:
     return gemm
 
 
-def _document(service: Service, path: str, **query: str) -> dict[str, Any]:
+def _document(service: Service, path: str, **query: str | list[str]) -> dict[str, Any]:
     answer = service.http.get(path, params=query or None)
     assert answer.status_code == 200, answer.text
     document: dict[str, Any] = answer.json()
@@ -95,7 +95,7 @@ def test_links_lead_from_the_list_to_a_space_to_a_candidate_and_back(
 
 @pytest.mark.parametrize(
     "path",
-    ["/spaces", SPACE, f"{SPACE}?family=mma&x=tile_m&y=tile_n", _candidate(PRUNED.config), _candidate(FASTEST)],
+    ["/spaces", SPACE, f"{SPACE}?family=mma&knob=tile_m&knob=tile_n", _candidate(PRUNED.config), _candidate(FASTEST)],
     ids=["list", "space", "knobs", "pruned", "measured"],
 )
 def test_pages_hold_nothing_that_the_policy_forbids(space: Service, browser: Browser, path: str) -> None:
@@ -118,8 +118,9 @@ def test_pages_hold_nothing_that_the_policy_forbids(space: Service, browser: Bro
         (f"{SPACE}?regime=isolated", 422, "recorded are 63 on"),
         (f"{SPACE}?device=cpu", 422, "on cpu"),
         (f"{SPACE}?family=wgmma", 422, "there are mma"),
-        (f"{SPACE}?x=colour", 422, "'colour'"),
-        (f"{SPACE}?x=tile_m&y=tile_m", 422, "choose two"),
+        (f"{SPACE}?knob=colour", 422, "'colour'"),
+        (f"{SPACE}?knob=tile_m&knob=tile_m", 422, "choose two"),
+        (f"{SPACE}?knob=tile_m&knob=tile_n&knob=stages", 422, "query.knob"),
         (f"{SPACE}?after=0123456789abcdef", 404, "0123456789abcdef"),
         (f"/candidates/0123?gemm={GEMM}&device={DEVICE.key}", 404, "'0123'"),
         ("/candidates/0123", 422, "query.gemm"),
@@ -140,7 +141,7 @@ def test_what_is_not_there_is_told_with_its_name(
 
 
 def test_a_heat_map_has_the_fastest_and_the_counts_of_each_cell(space: Service) -> None:
-    heat = _document(space, SPACE, x="stages", y="tile_m")["heat_map"]
+    heat = _document(space, SPACE, knob=["stages", "tile_m"])["heat_map"]
     cells = {(cell["x"], cell["y"]): cell for cell in heat["cells"]}
     assert heat["x"] == {"knob": "stages", "values": [2, 3, 4, 5]}
     assert heat["y"] == {"knob": "tile_m", "values": [16, 32, 64, 128, 256]}
@@ -159,7 +160,7 @@ def test_a_heat_map_has_the_fastest_and_the_counts_of_each_cell(space: Service) 
 def test_a_cell_leads_to_its_fastest_and_says_in_words_what_failed(space: Service, browser: Browser) -> None:
     best = recorded_space.config(tile_m=64, tile_n=32, stages=4)
     gemm = _tuned(space, 1033, recorded_space.candidate(best, 18.0))
-    page = unescape(browser.open(f"/spaces/{gemm}?x=stages&y=tile_m").text)
+    page = unescape(browser.open(f"/spaces/{gemm}?knob=stages&knob=tile_m").text)
     cells = dict(re.findall(r'<a href="([^"]+)" class="cell[^"]*" aria-label="([^"]+)"', page))
     assert cells[_candidate(best, gemm)] == "stages 4, tile_m 64: fastest 18.00 µs; 5 measured"
     assert cells[_candidate(FAILED.config, gemm)] == "stages 2, tile_m 256: no time; 1 failed"
@@ -173,7 +174,7 @@ def test_the_two_most_important_knobs_are_shown_where_none_is_chosen(space: Serv
     assert importance["shares"][0]["share"] > 0.8
     assert (importance["candidates"], importance["refusal"]) == (60, None)
     assert {document["heat_map"][axis]["knob"] for axis in "xy"} == {"tile_m", "stages"}
-    assert _document(space, SPACE, x="tile_n")["heat_map"]["y"]["knob"] == "tile_m"
+    assert _document(space, SPACE, knob="tile_n")["heat_map"]["y"]["knob"] == "tile_m"
 
 
 def test_a_family_with_few_candidates_or_knobs_says_so(space: Service, browser: Browser) -> None:
