@@ -34,6 +34,7 @@ COPY tirgemm tirgemm
 COPY tuning_db tuning_db
 COPY service service
 COPY benchmarks/suites benchmarks/suites
+COPY benchmarks/results benchmarks/results
 # The modules that are used are compiled by being used: the root may be read-only later.
 RUN --mount=type=cache,target=/var/cache/pip \
     /opt/tirgemm/bin/pip install --no-compile --no-deps . \

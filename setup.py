@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,13 @@ class BuildLauncher(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         launcher_builder().compile_launcher(Path(self.get_ext_fullpath(ext.name)).resolve())
+
+    def copy_file(self, infile: Any, outfile: Any, *details: Any, **options: Any) -> Any:
+        """Beside its place and moved there: where one environment is made, tests of another may be loading it."""
+        beside = f"{outfile}.{os.getpid()}"
+        copied = super().copy_file(infile, beside, *details, **options)
+        Path(beside).replace(outfile)
+        return copied
 
 
 class PlatformWheel(bdist_wheel):

@@ -17,6 +17,7 @@ import os
 import re
 import shlex
 import sys
+from functools import cache
 from pathlib import Path
 from unittest import mock
 
@@ -25,6 +26,7 @@ BLOCK = re.compile(r"(<!-- explain:(.*?) -->\n)(.*?)(<!-- /explain -->)", re.DOT
 WIDTH = 118
 
 
+@cache
 def output(arguments: str) -> str:
     """What ``tirgemm explain ARGUMENTS`` shows, without a terminal's colours. Exits where it fails."""
     from tirgemm.service import cli

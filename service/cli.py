@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -133,6 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return shared.run(build_app(), arguments)
 
 
+@cache
 def build_app() -> Any:
     """The client's app with a group that loads the other commands when they are used."""
     import typer
@@ -169,12 +171,17 @@ def build_app() -> Any:
 
 def load(command: Command) -> Any:
     """The command as typer runs it; where an extra is missing, one that takes any arguments and says so."""
+    return _as_typer_runs_it(command, is_lenient=missing(command.extras) is not None)
+
+
+@cache
+def _as_typer_runs_it(command: Command, *, is_lenient: bool) -> Any:
+    """Once a process: it takes typer milliseconds to read the annotations of a command."""
     import typer
 
     from tirgemm._terminal.help import adopt
 
-    absent = missing(command.extras)
-    if absent:
+    if is_lenient:
         target: Any = _placeholder(command)
     else:
         module, _, name = command.target.partition(":")
@@ -185,7 +192,8 @@ def load(command: Command) -> Any:
         return group
     lenient = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(command.name, context_settings=lenient if absent else {"help_option_names": ["-h", "--help"]})(target)
+    settings = lenient if is_lenient else {"help_option_names": ["-h", "--help"]}
+    app.command(command.name, context_settings=settings)(target)
     return typer.main.get_command(adopt(app))
 
 

@@ -58,10 +58,14 @@ class Settings(BaseSettings):
     """Of the Ray cluster."""
     processes: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Build processes, which all devices share; None is one a usable hardware thread."""
+    other_devices: bool = False
+    """Whether the worker also tries what the shipped records have of similar devices, verified and timed here."""
     lease_seconds: Annotated[float, Field(ge=0.5, le=600)] = 5.0
     """A job whose worker is silent for longer is taken over by another."""
     hang_seconds: Annotated[float, Field(ge=1, le=86400)] = HANG_SECONDS
     """A worker in which nothing goes on for longer hangs: it ends itself."""
+    alive_file: Path | None = None
+    """A file that a worker touches while work goes on, for whoever ends one that hangs; None is none."""
     fallback_seconds: Annotated[float, Field(ge=0, le=60)] = 5.0
     """How long a POST waits for the fallback."""
     max_wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 120.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import hashlib
 import importlib.util
@@ -37,6 +38,18 @@ collect_seldom()
 # A shell that starts the tests in the background has them ignore Ctrl-C, which some of them press.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """One process of a run collects first. What it compiles, half of the work in a clean clone, the others read."""
+    with (Path(os.environ[SHARED]) / "collection.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+        return (yield)
 
 
 def pytest_collection_finish() -> None:
@@ -99,9 +112,9 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # The longest first, and one after the other: of two workers, each of which begins with a half of all tests and then
-    # takes from the end of what the other has left, the second never meets a newcomer to wait for. In the environment
-    # with PyTorch, whose tests run beside these, last: by then the newcomer of this one has gone.
+    # The longest first, and one after the other: of the workers, each of which begins with a part of all tests and then
+    # takes from the end of what another has left, only the first meets newcomers, which wait for each other. In the
+    # environment with PyTorch, whose tests run beside these, last: by then those of this one have gone.
     has_torch = importlib.util.find_spec("torch") is not None
     items.sort(key=lambda item: (_NEWCOMERS in item.path.parents) is has_torch)
     if not has_torch:

@@ -83,6 +83,7 @@ class BuildFailed(TirgemmError):
     """A config could not be lowered or compiled."""
 
     code = "build_failed"
+    status = 422
     outcome = Status.BUILD_FAILED
 
 
@@ -90,6 +91,7 @@ class VerificationFailed(TirgemmError):
     """A kernel's result differs from the reference by more than its bound."""
 
     code = "verification_failed"
+    status = 422
     outcome = Status.WRONG
 
 
@@ -97,6 +99,7 @@ class MeasurementFailed(TirgemmError):
     """A kernel crashed, hung or could not be timed."""
 
     code = "measurement_failed"
+    status = 422
     outcome = Status.CRASHED
 
 
@@ -123,6 +126,7 @@ class WorkersDied(TirgemmError):
     """Worker after worker died during a job, which is set aside so that no other dies of it."""
 
     code = "workers_died"
+    status = 422
 
 
 class QueueFull(TirgemmError):

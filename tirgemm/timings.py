@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from types import UnionType
 from typing import Any, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -212,6 +213,8 @@ class Timings:
         return cls(regimes, **known, other=other)
 
 
+# Told first, without asking whether they are mappings: most of what timings hold.
+_JSON_SCALARS = (float, int, str, bool)
 _REGIMES: dict[str, Regime] = {regime: regime for regime in REGIMES}
 # Fields of ``Timings`` that are members of the document under their own name and in the form of their type.
 _NAMED = ("selection", "search", "stream", "predicted_us", "members")
@@ -219,6 +222,8 @@ _NAMED = ("selection", "search", "stream", "predicted_us", "members")
 
 def _plain(value: Any) -> Any:
     """A field's value as JSON."""
+    if value is None or type(value) in _JSON_SCALARS:
+        return value
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, tuple):
@@ -226,9 +231,17 @@ def _plain(value: Any) -> Any:
     return value.to_json() if isinstance(value, TimingsPart) else value
 
 
+@cache
+def _form(wanted: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The origin and the arguments of a type: asked for at each member of each kernel that is read."""
+    return get_origin(wanted), get_args(wanted)
+
+
 def _value(wanted: Any, raw: Any) -> Any:
     """A field's value from JSON. Raises TypeError or ValueError where it is not of the type that is ``wanted``."""
-    origin, arguments = get_origin(wanted), get_args(wanted)
+    if type(raw) is wanted and wanted is not float:
+        return raw
+    origin, arguments = _form(wanted)
     if wanted is Any or (origin is Literal and raw in arguments):
         return raw
     if origin in (Union, UnionType):
@@ -242,8 +255,6 @@ def _value(wanted: Any, raw: Any) -> Any:
     if isinstance(raw, Mapping) and isinstance(wanted, type) and issubclass(wanted, TimingsPart):
         return wanted.from_json(raw)
     if wanted is float and type(raw) in (int, float) and math.isfinite(raw):
-        return raw
-    if type(raw) is wanted:
         return raw
     raise ValueError(f"{raw!r:.80} is not of the type {wanted}")
 

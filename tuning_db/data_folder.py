@@ -73,13 +73,13 @@ def require_database(data_dir: Path | None, url: str | None, advice: str) -> Non
 
 
 @contextmanager
-def open_store(data_dir: Path | None, url: str | None = None) -> Iterator[LayeredStore]:
+def open_store(data_dir: Path | None, url: str | None = None, *, other_devices: bool = False) -> Iterator[LayeredStore]:
     """The store on the database (at ``url``, by default the folder's own) and the blobs of a data folder, with
-    the shipped records beneath."""
+    the shipped records beneath; those of ``other_devices`` are offered where that is asked for."""
     from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
     with open_database(data_dir, url) as database:
-        yield LayeredStore(database)
+        yield LayeredStore(database, other_devices=other_devices)
 
 
 def signer(data_dir: Path | None) -> Signer:

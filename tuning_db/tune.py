@@ -46,6 +46,7 @@ def tune(
     lock_dir: Path | None = None,
     signer: Signer | None = None,
     retune: bool = False,
+    other_devices: bool = False,
 ) -> TunedKernel:
     """Find the fastest verified kernel for ``gemm`` on ``device`` in ``regime`` and return it, ready to call.
 
@@ -53,7 +54,8 @@ def tune(
     the user's database by default, which ``tirgemm tune`` uses too (``$TIRGEMM_DATA``, by default
     ``~/.local/share/tirgemm``; ``$TIRGEMM_DB``); None keeps everything in memory. A problem that was tuned with this
     effort and budget or larger ones is answered from there; larger ones go on from the records, and so does ``retune``,
-    which tries ``budget`` more. ``signer`` is the key of that data folder by default, made at first use.
+    which tries ``budget`` more. ``signer`` is the key of that data folder by default, made at first use. With
+    ``other_devices`` the fastest that the package's records have of similar devices are tried, too; what wins says so.
 
     ``effort`` (``none``, ``quick``, ``standard``, ``exhaustive``) says how far the search goes, ``budget`` what it may
     spend at most; without a budget the bounds are the effort's own, without either it is ``standard``.
@@ -74,7 +76,8 @@ def tune(
     named = os.environ.get("TIRGEMM_LOCK_DIR", "")
     with attended(str(gemm), progress, on_event, stop) as (handler, ending), ExitStack() as stack:
         if isinstance(store, _Default):
-            store = stack.enter_context(data_folder.open_store(None, os.environ.get("TIRGEMM_DB") or None))
+            url = os.environ.get("TIRGEMM_DB") or None
+            store = stack.enter_context(data_folder.open_store(None, url, other_devices=other_devices))
         return tuned_kernel.tune(
             TuneRequest.of(gemm, device, regime, budget, effort=effort, seed=seed, families=families, retune=retune),
             store=store,

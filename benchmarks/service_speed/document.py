@@ -13,6 +13,8 @@ from tirgemm.bench.results import Document, load
 
 SUITE = "service"
 FILE = "service.json"
+# How the figures begin whose rates are those of answers, as the bare route's are.
+COMPARED = ("hits", "PostgreSQL, hits")
 SAMPLES = ("per_second", "p50_ms", "p99_ms")
 
 
@@ -45,23 +47,24 @@ def service(folder: Path, suites: Path) -> str:
     head = ["figure", "answers/s", "bare route/s", "share", "p50 ms", "p99 ms", "bare p50, p99 ms"]
     lines = [
         [
-            row["figure"],
+            row["figure"] + (f"; the server's most memory {row['server_mib']:.0f} MiB" if "server_mib" in row else ""),
             f"{row['per_second']:,.0f}",
             f"{row['bare_per_second']:,.0f}",
-            f"{row['share']:.2f}",
+            f"{row['share']:.2f}" if row["figure"].startswith(COMPARED) else "",
             f"{row['p50_ms']:.1f}",
             f"{row['p99_ms']:.1f}",
             f"{row['bare_p50_ms']:.1f}, {row['bare_p99_ms']:.1f}",
         ]
         for row in document["rows"]
     ]
-    about, first = document["environment"], document["rows"][0]
+    about, hits = document["environment"], next((row for row in document["rows"] if "document_bytes" in row), None)
     threads = about["device_key"].split(":")[3]
-    setting = (
-        f"{about['device']}, {threads} threads, {about['date'][:10]}: SQLite with {first['kernels']:,} kernels, "
-        f"{first['connections']} connections, documents of {first['document_bytes']:,} bytes, medians of "
-        f"{len(first['samples'])} turns"
-    )
+    setting = f"{about['device']}, {threads} threads, {about['date'][:10]}"
+    if hits is not None:
+        setting += (
+            f": SQLite with {hits['kernels']:,} kernels where nothing else is said, {hits['connections']} connections, "
+            f"documents of {hits['document_bytes']:,} bytes, medians of {len(hits['samples'])} turns"
+        )
     return f"{setting}\n\n{table(head, lines, 1)}"
 
 

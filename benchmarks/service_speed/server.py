@@ -1,12 +1,13 @@
 """The server that is measured: the service on a data folder, and beside it in the same process a bare FastAPI route.
 
-usage: python -m benchmarks.service_speed.server FOLDER     prints one JSON object with its port and an API key; ends
-with its stdin
+usage: python -m benchmarks.service_speed.server FOLDER     prints one JSON object with its port, an API key and its
+process id; ends with its stdin
 """
 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import threading
@@ -41,7 +42,7 @@ def main(folder: Path) -> None:
         server.should_exit = True
 
     threading.Thread(target=end, daemon=True).start()
-    print(json.dumps({"port": listener.getsockname()[1], "key": secret}), flush=True)
+    print(json.dumps({"port": listener.getsockname()[1], "key": secret, "pid": os.getpid()}), flush=True)
     server.run(sockets=[listener])
     state.explainer.close()
     state.database.close()

@@ -25,9 +25,10 @@ def gemms(count: int) -> list[Gemm]:
     return list(islice((Gemm(m, n, 4097) for n in range(129, 1 << 20, 256) for m in range(1, 1025)), count))
 
 
-def store_kernels(folder: Path, problems: Sequence[Gemm]) -> None:
-    """Make a database in ``folder`` with a tuned kernel of each problem; all of them name one artifact."""
-    with Database.embedded(folder) as database:
+def store_kernels(folder: Path, problems: Sequence[Gemm], url: str = "") -> None:
+    """Make a database in ``folder``, or at ``url``, with a tuned kernel of each problem; all of them name one
+    artifact."""
+    with Database(url, folder) if url else Database.embedded(folder) as database:
         store = SqlStore(database)
         sha256 = store.put_blob(b"artifact of a known kernel" * 1000)
         first = store.put_kernel(_kernel(problems[0], sha256))

@@ -17,7 +17,7 @@ from tirgemm.bench.results import device_folder, environment
 from tirgemm.detect import device as detect_device
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.timeline import record, timed_kernel
+from tirgemm.tuning.timed_kernel import record, timed_kernel
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILY = "wgmma"

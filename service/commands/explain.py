@@ -56,6 +56,9 @@ def explain(
             help="Results files of the device (benchmarks/results/NAME): their rates are the ceilings.",
         ),
     ] = None,
+    words: Annotated[
+        bool, typer.Option("--words", help="End with what the knobs, words and signs of the report mean.")
+    ] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures here, too.")] = None,
     timeline: Annotated[
         Path | None,
@@ -104,7 +107,7 @@ def explain(
     document = report.to_json() | {"html": str(html) if html else None}
     if files is not None and recording is not None:
         document |= {"timeline": files.to_json(recording)}
-    console.emit(as_json, document, lambda: show(sections(report)))
+    console.emit(as_json, document, lambda: show(sections(report, with_words=words)))
     if html is not None and not as_json:
         console.out.print(f"page: {html}")
     if files is not None and recording is not None and not as_json:
@@ -166,14 +169,17 @@ def _recording_gpu(name: str | None) -> Device:
 def _record(explanation: Explanation, gpu: Device, files: TimelineFiles) -> Recording:
     """Record the kernel that is explained, and write its files."""
     from tirgemm.bench.results import environment
-    from tirgemm.tuning.timeline import record, timed_kernel
+    from tirgemm.bench.suites import benchmarks_folder
+    from tirgemm.tuning.timed_kernel import record, timed_kernel
 
     if gpu.key != explanation.device.key:
         raise DeviceUnavailable(
             f"the kernel is for {explanation.device.key}; the GPU that would record it is {gpu.key}"
         )
     kernel = timed_kernel(explanation.gemm, explanation.config, gpu)
-    recording = record(kernel, gpu, environment(gpu, None), m=explanation.m)
+    home = benchmarks_folder()
+    about = environment(gpu, home.parent if home else None)
+    recording = record(kernel, gpu, about, m=explanation.m)
     recording.write(files.recording)
     files.export(recording)
     return recording

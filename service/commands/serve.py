@@ -17,6 +17,7 @@ from tirgemm.service.commands.service_options import (
     LeaseSeconds,
     LockFolder,
     LogFormat,
+    OtherDevices,
     RayAddress,
     Verbose,
 )
@@ -34,6 +35,7 @@ def serve(
     engine: EngineName = None,
     address: RayAddress = None,
     processes: BuildProcesses = None,
+    other_devices: OtherDevices = None,
     lock_dir: LockFolder = None,
     lease_seconds: LeaseSeconds = None,
     insecure: Annotated[
@@ -67,6 +69,7 @@ def serve(
             engine=engine,
             address=address,
             processes=processes,
+            other_devices=other_devices,
             lock_dir=lock_dir,
             lease_seconds=lease_seconds,
             insecure=insecure,

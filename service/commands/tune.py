@@ -18,6 +18,7 @@ from tirgemm.cli import RegimeOption
 from tirgemm.events import Event, SearchStarted
 from tirgemm.gemm import REGIMES
 from tirgemm.progress import ProgressTracker, role_words
+from tirgemm.service.commands.service_options import OtherDevices
 from tirgemm.service.commands.sweep import document as sweep_document
 from tirgemm.service.commands.sweep import problems, sweep
 from tirgemm.service.views.member_table import member_table
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tirgemm.artifact import Signer
     from tirgemm.tuning.records import KernelRecord
     from tirgemm.tuning.tuned_kernel import TuneRequest
+    from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
 Data = Annotated[
     Path | None,
@@ -59,6 +61,7 @@ def tune(
     seconds: Annotated[float | None, typer.Option(help="Seconds of search at most. By default by the effort.")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     family: Annotated[list[str] | None, typer.Option(help="Only these families; repeatable.")] = None,
+    other_devices: OtherDevices = None,
     data: Data = None,
     db: Url = None,
     lock_dir: LockDir = None,
@@ -98,13 +101,14 @@ def tune(
     if trust and key.public not in Trust.default().keys:
         Trust.of_user().add(key.public, f"the data folder {data}")
     if len(requests) > 1:
-        _tune_many(requests, data, db, key, lock_dir, as_json=as_json)
+        with open_store(data, db, other_devices=bool(other_devices)) as store:
+            _tune_many(requests, store, key, lock_dir, as_json=as_json)
         return
     tracker = ProgressTracker(str(request.gemm))
     told: list[Event] = []
     try:
         with (
-            open_store(data, db) as store,
+            open_store(data, db, other_devices=bool(other_devices)) as store,
             console_view(tracker, console.err, quiet=as_json) as view,
             _stopped_by_interrupt(view) as stop,
         ):
@@ -149,7 +153,7 @@ def tune(
 
 
 def _tune_many(
-    requests: list[TuneRequest], data: Path | None, db: str | None, key: Signer, lock_dir: Path | None, *, as_json: bool
+    requests: list[TuneRequest], store: LayeredStore, key: Signer, lock_dir: Path | None, *, as_json: bool
 ) -> None:
     """Search them together; Ctrl-C ends it with the best kernels so far, a second one at once."""
     from tirgemm.tuning.process.interrupts import stop_on_interrupt
@@ -161,7 +165,6 @@ def _tune_many(
         console.err.print("ending: the best kernels so far are certified; Ctrl-C again drops them")
 
     with (
-        open_store(data, db) as store,
         Workbench(requests[0].device, store, key, lock_dir=lock_dir) as workbench,
         stop_on_interrupt(stop, acknowledge, force_exit=console.leave_interrupted),
     ):

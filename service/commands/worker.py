@@ -19,6 +19,7 @@ from tirgemm.service.commands.service_options import (
     LeaseSeconds,
     LockFolder,
     LogFormat,
+    OtherDevices,
     RayAddress,
     Verbose,
 )
@@ -36,6 +37,7 @@ def worker(
     engine: EngineName = None,
     address: RayAddress = None,
     processes: BuildProcesses = None,
+    other_devices: OtherDevices = None,
     lock_dir: LockFolder = None,
     lease_seconds: LeaseSeconds = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True, help="End with this process.")] = None,
@@ -74,6 +76,7 @@ def worker(
             engine=engine,
             address=address,
             processes=processes,
+            other_devices=other_devices,
             lock_dir=lock_dir,
             lease_seconds=lease_seconds,
             log_format=log_format,
@@ -91,7 +94,7 @@ def worker(
             ProcessLock(settings.worker_lock, "the worker's place on this machine", wait_s=wait_s),
             open_database(settings) as database,
         ):
-            store = LayeredStore(database)
+            store = LayeredStore(database, other_devices=settings.other_devices)
             signer = Signer.load_or_create(settings.signing_key)
             fleet = open_fleet(settings, store, signer)
             limit = Budget(settings.max_trials, settings.max_seconds)
@@ -106,6 +109,7 @@ def worker(
                 lease_s=settings.lease_seconds,
                 limit=limit,
                 new_heartbeat=new_heartbeat,
+                alive_file=settings.alive_file,
             )
             on_termination(runner.stop)
             if parent is None:

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 from tirgemm.analysis.memory_traffic import AccessReport
 from tirgemm.service.explain.tables import duration, listed
-from tirgemm.tuning.conflict_fixes import ConflictFix, ConflictFixes
+from tirgemm.tuning.conflict_fixes import ConflictFixes
+
+# The share of an estimate below which two are called alike.
+_ALIKE = 1e-4
 
 
 def fix_words(fixes: ConflictFixes, access: AccessReport) -> str:
@@ -14,25 +17,21 @@ def fix_words(fixes: ConflictFixes, access: AccessReport) -> str:
     fix = fixes.of(access)
     if fix is None:
         return ""
-    if fix.knobs is None:
+    if fix.knobs is None or fix.gain_us is None:
         return " No neighbouring config that was tried removes this."
     knobs = listed(f"{each.knob}={each.other} (not {each.kernel})" for each in fix.knobs)
-    return f" {knobs} would remove it: {_gain(fix)}."
+    return f" {knobs} would remove it: {_gain(*fix.gain_us, fix.estimate_us)}."
 
 
-def _gain(fix: ConflictFix) -> str:
-    low, high = fix.gain_us
+def _gain(low: float, high: float, estimate_us: float) -> str:
+    """A gain between two times, of a kernel that is estimated to take ``estimate_us``."""
     if high <= 0:
-        return f"a loss of {duration(-high)} at least is predicted beside {duration(fix.estimate_us)}"
-    most = f"a gain of {duration(high)} at most is predicted beside {duration(fix.estimate_us)}"
-    if abs(low) < _ALIKE * fix.estimate_us:
+        return f"a loss of {duration(-high)} at least is predicted beside {duration(estimate_us)}"
+    most = f"a gain of {duration(high)} at most is predicted beside {duration(estimate_us)}"
+    if abs(low) < _ALIKE * estimate_us:
         return most
     least = f"{duration(low)} at least" if low > 0 else f"a loss of {duration(-low)} if nothing waits for these passes"
     return f"{most}, {least}"
-
-
-# Of an estimate, below which two are called alike.
-_ALIKE = 1e-4
 
 
 def search_words(fixes: ConflictFixes) -> Iterator[str]:
@@ -48,5 +47,6 @@ def search_words(fixes: ConflictFixes) -> Iterator[str]:
     if fixes.hopeless:
         counts.append(f"{fixes.hopeless} are estimated to lose more than all conflicts cost")
     if fixes.untried:
-        counts.append(f"{fixes.untried} were left out, for the search is short")
+        over = all(fix.knobs is not None for fix in fixes.fixes)
+        counts.append(f"{fixes.untried} were left out, {'for these did' if over else 'for the search is short'}")
     yield f"Of the configs that differ in one knob, and in what the rules then need: {'; '.join(counts)}."

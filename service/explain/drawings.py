@@ -11,7 +11,7 @@ from tirgemm.analysis.banks.conflict_proof import find_swizzle, smallest_pad, un
 from tirgemm.analysis.explanation import Explanation
 from tirgemm.analysis.figures.charts import roofline_picture, waves_picture
 from tirgemm.analysis.figures.shared_memory import bank_picture, copy_picture, tile_picture
-from tirgemm.analysis.figures.timeline import colours_of, timeline_svg
+from tirgemm.analysis.figures.timeline_chart import colours_of, timeline_svg
 from tirgemm.analysis.memory_traffic import AccessReport
 from tirgemm.analysis.shared_tile import requests, shared_tile
 from tirgemm.analysis.simulate.counting import Kind
@@ -23,7 +23,7 @@ from tirgemm.layouts import Layout
 from tirgemm.service.explain.memory import buffer_name, operation
 from tirgemm.service.explain.report_text import wave_items
 
-_MOST_REQUESTS = 4
+_MOST_REQUESTS = 8
 _MOST_PATTERNS = 2
 _UNIT = 16
 

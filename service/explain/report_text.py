@@ -30,8 +30,8 @@ _FEW = 8
 _NAMES = {"dram": "memory (every operand once)", "l2": "L2 to the SMs", "shared": "shared memory"}
 
 
-def sections(report: Report) -> tuple[Section, ...]:
-    """Everything, the kernel that multiplies first."""
+def sections(report: Report, *, with_words: bool = True) -> tuple[Section, ...]:
+    """Everything, the kernel that multiplies first; ``with_words`` ends with what knobs, words and signs mean."""
     explanation = report.explanation
     others = [kernel for kernel in explanation.kernels if kernel is not explanation.main]
     parts = [summary(explanation), roofline(explanation)]
@@ -43,9 +43,9 @@ def sections(report: Report) -> tuple[Section, ...]:
             tiles(kernel, named),
         ]
         parts += [resources(explanation, kernel, named), opcodes(kernel, named)]
-    parts += [unknown(explanation), *(rivals(report.rivals) if report.rivals else ()), knobs(explanation)]
+    parts += [unknown(explanation), *(rivals(report.rivals) if report.rivals else ())]
     told = tuple(part for part in parts if part.lines or part.rows or part.notes)
-    return (*told, legend(explanation, told))
+    return (*told, knobs(explanation), legend(explanation, told)) if with_words else told
 
 
 # What it is, and the sentences that matter most

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from tirgemm.device import Device
@@ -44,12 +45,17 @@ def resolve(name: str | None, devices: Iterable[Device]) -> Target:
     if matching:
         return Target(matching[0].key, matching[0], True)
     if _KEY.fullmatch(name):
-        named = {device.key: device for device in map(named_device, ARCHITECTURES)}
-        return Target(name, named.get(name), False)
+        return Target(name, _named_classes().get(name), False)
     if _PLACE.fullmatch(name):
         raise unavailable(f"device {name!r} is with no live worker;", classes.values())
     device = named_device(name)
     return Target(device.key, device, False)
+
+
+@cache
+def _named_classes() -> dict[str, Device]:
+    """The device of each architecture that can be named without one, by its key."""
+    return {device.key: device for device in map(named_device, ARCHITECTURES)}
 
 
 def unavailable(why: str, devices: Iterable[Device], **extra: Any) -> Problem:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tirgemm.detect import check_fits
 from tirgemm.device import Device
@@ -14,6 +15,7 @@ from tirgemm.families import supporting
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.http.devices import Target, resolve, unavailable
 from tirgemm.service.http.documents import KernelRequest
+from tirgemm.service.http.known_answers import KnownAnswer
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.recent_look import EVER_SECONDS
 from tirgemm.service.http.state import ServiceState
@@ -101,6 +103,21 @@ def stored_answer(state: ServiceState, body: KernelRequest, devices: Sequence[De
         return None
     known = known_kernel(state, gemm, target.key, body.regime)
     return known if known is not None and not known.interrupted and _is_answer(known, body, budget) else None
+
+
+def answer_of(state: ServiceState, body: KernelRequest, record: KernelRecord) -> KnownAnswer:
+    """The answer to ``body`` that is this kernel."""
+    return KnownAnswer(state.documents.of(record), record.id, record.artifact_sha256, body.queue.priority)
+
+
+def unique_members(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object of these members. Raises the 400 problem for a name that is there twice."""
+    made: dict[str, Any] = {}
+    for name, value in members:
+        if name in made:
+            raise Problem(400, f"the body is not JSON that can be read in one way: {name[:80]!r} is twice in an object")
+        made[name] = value
+    return made
 
 
 def job_request(body: KernelRequest, gemm: Gemm, device: Device, budget: Budget, *, verify: bool) -> JobRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -25,6 +26,9 @@ from tirgemm.tuning_db.queue.budget_shares import LIMIT
 logger = logging.getLogger("tirgemm.worker")
 
 POLL_SECONDS = 0.1
+# After so long without a job the engine is warmed for the first: a worker that soon ends needs none of it, and a job
+# that comes soon brings it with it.
+WARM_SECONDS = 15.0
 STORE_PAUSE_SECONDS = 1.0
 # Of a job, one after the other: then it is failed.
 MAX_STORE_FAILURES = 50
@@ -103,7 +107,7 @@ class JobRunner:
     def run(self) -> None:
         """Work until stopped, or until the engine's devices are gone."""
         self.heartbeat.begin()
-        self._warm()
+        warm_at = time.monotonic() + WARM_SECONDS
         while not self._stop.is_set() and self._engine.devices():
             try:
                 worked = self.run_one()
@@ -111,8 +115,13 @@ class JobRunner:
                 logger.error("the database failed: %s", error)
                 worked = False
                 self._stop.wait(1.0)
-            if not worked:
+            if worked:
+                warm_at = math.inf
+            elif time.monotonic() < warm_at:
                 self._stop.wait(POLL_SECONDS)
+            else:
+                warm_at = math.inf
+                self._warm()
 
     def _warm(self) -> None:
         try:

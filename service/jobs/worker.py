@@ -6,6 +6,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from tirgemm.device import Device
 from tirgemm.errors import StoreError, TirgemmError
@@ -43,7 +44,7 @@ class Worker:
 
     It is registered under its ``name``, each runner's leases under that and a number. ``limit`` bounds the share of a
     batch's budget that one job is given. Where work hangs, by a heartbeat of ``new_heartbeat`` for each runner, it
-    keeps neither its lease nor this worker's place among those that are alive.
+    keeps neither its lease nor this worker's place among those that are alive; nor is ``alive_file`` touched then.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Worker:
         name: str = "",
         limit: Budget = LIMIT,
         new_heartbeat: Callable[[], Heartbeat] = Heartbeat,
+        alive_file: Path | None = None,
     ) -> None:
         self.name = name or owner_name()
         self._queue = queue
@@ -64,6 +66,7 @@ class Worker:
         self._lease_s = lease_s
         self._limit = limit
         self._new_heartbeat = new_heartbeat
+        self._alive_file = alive_file
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._changing = threading.Lock()
@@ -164,6 +167,14 @@ class Worker:
             for pair in zip(slot.engine.devices(), slot.engine.measuring_seconds(), strict=False)
         ]
 
+    def _touch(self) -> None:
+        if self._alive_file is None:
+            return
+        try:
+            self._alive_file.touch()
+        except OSError as error:
+            logger.warning("the file %s, which says that this worker is alive: %s", self._alive_file, error.strerror)
+
     def _stay_registered(self) -> None:
         while not self._stop.wait(min(self._lease_s / 2, 2.0)):
             hanging = [
@@ -171,6 +182,7 @@ class Worker:
             ]
             if hanging:
                 continue
+            self._touch()
             try:
                 self._register()
             except StoreError as error:

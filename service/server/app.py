@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from tirgemm._version import __version__
 from tirgemm.service.http import problems
-from tirgemm.service.http.answer_from_memory import AnswerFromMemory
+from tirgemm.service.http.answer_known_kernels import AnswerKnownKernels
 from tirgemm.service.http.body_limit import BodyLimit
 from tirgemm.service.http.head_requests import HeadRequests
 from tirgemm.service.http.host_check import HostCheck, own_names
@@ -66,7 +66,7 @@ def create_app(state: ServiceState) -> FastAPI:
     )
     app.state.service = state
     # The last one added is asked first.
-    app.add_middleware(AnswerFromMemory, state=state)
+    app.add_middleware(AnswerKnownKernels, state=state)
     app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES)
     app.add_middleware(KeyCheck, state=state)

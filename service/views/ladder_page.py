@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tirgemm.bench.ladder_report import RungFigures
-from tirgemm.families.simt.space import ladder_space
+from tirgemm.bench.ladder_report import RungFigures, knobs_of
 from tirgemm.gemm import Gemm
 from tirgemm.service.pages import render
 from tirgemm.service.views.ladder_terminal import LOADS_LEGEND, figures, knobs, loads
@@ -44,6 +43,17 @@ class _Ladder:
     shares: tuple[str, ...]
     rungs: tuple[_Rung, ...]
 
+    @property
+    def key(self) -> tuple[tuple[str, str], ...]:
+        """The classes of the bars with their meanings, and the columns'."""
+        baselines = (("theirs", "a baseline's, in the same run"),) if not all(bar.is_rung for bar in self.bars) else ()
+        columns = ((f"× {name}", "its median time over the rung's; above 1 the rung is faster") for name in self.shares)
+        return (
+            ("ours", "a rung's speed, by its median time"),
+            *baselines,
+            *(("", f"{name}: {meaning}") for name, meaning in columns),
+        )
+
 
 Measured = Sequence[tuple[Gemm, Sequence[RungFigures], dict[str, float]]]
 
@@ -55,7 +65,7 @@ def page(groups: Sequence[tuple[Measured, str]]) -> str:
         title="The simt ladder",
         groups=[(place, [_ladder(*ladder) for ladder in ladders]) for ladders, place in groups],
         loads_legend=LOADS_LEGEND,
-        knobs=next((ladder_space(gemm).knobs for ladders, _ in groups for gemm, _, _ in ladders), ()),
+        knobs=next((knobs_of(gemm) for ladders, _ in groups for gemm, _, _ in ladders), ()),
     )
 
 

@@ -17,12 +17,14 @@ from tests.helpers.scripts import script
 from tirgemm.analysis.bank_collision import clash_of
 from tirgemm.analysis.banks import wavefronts
 from tirgemm.analysis.explanation import AS_WRITTEN, Explanation
+from tirgemm.analysis.latency import Latency, latency_of
 from tirgemm.analysis.memory_traffic import AccessReport, Example
 from tirgemm.analysis.roofline import MeasuredTime, Measurements
 from tirgemm.analysis.shared_tile import shared_tile
 from tirgemm.config import Config
 from tirgemm.errors import BuildFailed, InvalidConfig
 from tirgemm.families import family_named
+from tirgemm.families.base import LoadWaits
 from tirgemm.families.wgmma.planning.copies import COPYING_THREADS, copies_of
 from tirgemm.families.wgmma.planning.plan import plan
 from tirgemm.gemm import Gemm
@@ -30,7 +32,7 @@ from tirgemm.hardware import named_device
 from tirgemm.service import cli
 from tirgemm.service.explain.drawings import drawings
 from tirgemm.service.explain.gather import Report, recorded_time
-from tirgemm.service.explain.page import page
+from tirgemm.service.explain.page import illustrated, page
 from tirgemm.service.explain.reasons import why_sectors
 from tirgemm.service.explain.report_text import sections
 from tirgemm.timings import SearchSummary, Timings
@@ -94,8 +96,8 @@ def test_the_share_reached_is_of_the_ceiling_that_binds(compiled: Explanation) -
     known = compiled.roofline
     assert known is not None
     assert known.share == pytest.approx(known.bound.us / 4.0)
-    lines = [line for part in sections(Report(compiled)) for line in (*part.lines, *part.notes)]
-    assert any("measured 4 us" in line for line in lines)
+    lines = [line for part in sections(Report(replace(compiled, latency=None))) for line in (*part.lines, *part.notes)]
+    assert any(line.startswith("Bound by ") and "measured 4 us, so" in line for line in lines)
     assert any("(by hand)" in line for line in lines)
 
 
@@ -303,6 +305,126 @@ def test_the_shared_tile_is_shown_plain_padded_and_permuted() -> None:
     ]
 
 
+def test_pictures_stand_in_the_sections_that_speak_of_them(compiled: Explanation) -> None:
+    by_section = {
+        section.title: [picture.title for picture in pictures]
+        for section, pictures in illustrated(sections(Report(compiled)), drawings(compiled))
+    }
+    assert by_section["Roofline"] == ["Roofline"]
+    assert by_section["Resources"] == ["Waves over the SMs"]
+    assert by_section["Global memory"] == ["The copy of A"]
+    assert {title.partition(":")[0].partition(",")[0] for title in by_section["Shared memory"]} == {
+        "Banks",
+        "The shared tile of A",
+    }
+    assert by_section["What it is"] == by_section["Opcodes"] == []
+    rendered = page(Report(compiled))
+    heads = [rendered.index(f">{title}</h2>") for title in ("Roofline", "Shared memory", "Resources")]
+    assert (
+        heads[0]
+        < rendered.index('aria-label="Picture: Roofline"')
+        < heads[1]
+        < rendered.index("Banks: store")
+        < heads[2]
+    )
+
+
+def test_every_colour_of_a_picture_is_in_its_key(compiled: Explanation) -> None:
+    for picture in drawings(compiled):
+        kinds = {kind for kind, _ in picture.key}
+        told = {kind.removeprefix("line ") for kind in kinds} | (
+            {f"h{hue}" for hue in range(8)} if "hues" in kinds else set()
+        )
+        used = {kind for classes in re.findall(r'class="([^"]*)"', picture.svg) for kind in classes.split()}
+        lines_of_axes = {"l"} if picture.title == "Roofline" or "Waves" in picture.title else set()
+        assert used - {"tg", "t", "s", "m", "e", "n"} - lines_of_axes <= told, picture.title
+
+
+# What the words mean
+
+
+def test_the_words_of_a_report_are_explained_and_no_others(compiled: Explanation) -> None:
+    *_, knobs, words = sections(Report(compiled))
+    told = {line.partition(": ")[0] for line in words.lines}
+    assert {"nt", "wavefront", "bank", "LDS, STS .64 .128", "latency"} <= told
+    assert not {"TMA", "HMMA.16816.F32", "warpgroup", "ldmatrix, stmatrix .x4 .trans"} & told
+    shown = [tuple(cell.text for cell in cells) for cells in knobs.rows]
+    assert [(name, value) for name, value, _ in shown] == [(name, str(value)) for name, value in compiled.config.knobs]
+    assert all(meaning for _, _, meaning in shown)
+    wgmma = sections(Report(explained(Gemm.parse("512x512x512:f16:nt"), "wgmma", compiled=False)))[-1]
+    assert {"TMA", "wgmma mMnNkK", "swizzle"} <= {line.partition(": ")[0] for line in wgmma.lines}
+
+
+def test_every_abbreviation_of_a_report_is_among_its_words(compiled: Explanation) -> None:
+    wgmma = explained(Gemm.parse("512x512x512:f16:nt"), "wgmma", compiled=False)
+    for explanation in (compiled, wgmma):
+        *parts, words = sections(Report(explanation))
+        names = " ".join(line.partition(": ")[0] for line in words.lines)
+        # Opcodes of the mix are told by "other opcodes".
+        told = [part for part in parts if part.title != "Opcodes"]
+        texts = [text for part in told for text in (part.title, *part.lines, *part.heads, *part.notes)]
+        texts += [cell.text for part in told for cells in part.rows for cell in cells]
+        used = {name for text in texts for name in re.findall(r"\b[A-Z]{2}[A-Z0-9]*\b", text.replace("SMs", "SM"))}
+        plain = {
+            "NVIDIA",
+            "A100",
+            "SXM4",
+            "H200",
+            "GHz",
+            "GB",
+            "TB",
+            "KB",
+            "MB",
+            "FMA",
+            "TFLOP",
+            "GFLOP",
+            "MFLOP",
+            "IR",
+            "CUDA",
+        }
+        assert {name for name in used - plain if name not in names} == set()
+
+
+def test_a_small_problem_has_one_verdict_latency_with_its_figures(compiled: Explanation) -> None:
+    assert compiled.verdict == compiled.to_json()["verdict"] == "latency"
+    known, latency = compiled.roofline, compiled.latency
+    assert known is not None
+    assert latency is not None
+    assert latency.us == pytest.approx(latency.waits.launch_us + latency.waits.steps * latency.waits.load_us)
+    summary, roofline = sections(Report(compiled))[:2]
+    (small,) = [note for note in summary.notes if "ound by" in note]
+    assert small.startswith(
+        "Small: bound by latency, not by a ceiling. Launches take about 2 us, and 1 wave of 1 step of k"
+    )
+    assert "It was measured at 4 us." in small
+    assert not [cell for cells in roofline.rows for cell in cells if cell.text == "binds"]
+    assert "None of these binds: latency is 2.496 us." in roofline.notes
+    assert "as latency allows" in drawings(replace(compiled, roofline=replace(known, time_us=None)))[0].words
+
+
+def test_latency_is_told_only_where_it_is_known() -> None:
+    assert latency_of(SMALL, Config("nobody", ()), A100, "sustained", 1) is None
+    as_written = explained(compiled=False)
+    assert (as_written.latency, as_written.verdict) == (None, None)
+    isolated, sustained = (
+        latency_of(SMALL, chosen(SMALL, A100, "simt"), A100, regime, 1) for regime in ("isolated", "sustained")
+    )
+    assert isolated is not None
+    assert sustained is not None
+    assert isolated.us > sustained.us, "a launch finds a cold L2"
+
+
+@pytest.mark.parametrize(
+    ("ceiling_us", "turns", "binds"), [(2.0, 1, True), (2.5, 1, False), (5.9, 4, True), (6.1, 4, False)]
+)
+def test_latency_binds_where_a_ceiling_explains_less_than_half_of_the_least_time(
+    ceiling_us: float, turns: int, binds: bool
+) -> None:
+    latency = Latency(LoadWaits(launch_us=2.0, load_us=0.75, ahead=3, steps=10), turns)
+    assert (latency.step_us, latency.waiting_us) == (0.25, 2.5 * turns)
+    assert latency.binds(ceiling_us) is binds
+
+
 # Why the others lost
 
 
@@ -376,6 +498,7 @@ def test_the_command_prints_a_report_or_one_document_and_writes_the_page(
     assert code == 0
     assert AS_WRITTEN in out
     assert re.search(r"\[1\] stores of a_tile: lane \d+ at byte \d+ and lane \d+ at byte \d+ want words", out)
+    assert "Words and signs" not in out
     file = tmp_path / "page.html"
     code, out, err = run(capsys, tmp_path, *options, "--config", "pad=0", "--html", str(file), "--json")
     document = json.loads(out)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -19,7 +18,7 @@ from tirgemm.analysis.tma_box import Box, box_picture, boxes_of
 from tirgemm.errors import InvalidRequest
 from tirgemm.launch import KernelLaunch, TensorMap
 from tirgemm.layouts import Layout, TiledCopy
-from tirgemm.service import pages
+from tirgemm.service.pages.assets import ASSETS
 
 LANES = np.arange(32)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -54,7 +53,7 @@ PICTURES = {
 
 def styled_classes() -> set[str]:
     """The classes of pictures that the pages' style sheet has a rule for."""
-    sheet = (Path(pages.__file__).parent / "templates" / "style.css").read_text()
+    sheet = (ASSETS / "style.css").read_text()
     return {"tg", *re.findall(r"\.tg \.(\w+)", sheet)}
 
 

@@ -14,21 +14,26 @@ import numpy as np
 import pytest
 
 from tests.helpers.scripts import script
-from tirgemm.analysis.figures.timeline import timeline_svg
+from tirgemm.analysis.figures.timeline_chart import timeline_svg
 from tirgemm.analysis.timeline.decoding import UNWRITTEN, cycles_per_us, spread, timer_step_ns, tracks_of
 from tirgemm.analysis.timeline.perfetto import perfetto
 from tirgemm.analysis.timeline.recording import RecordedSpan, Recording, TimeStamp, Track
+from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.families.common.ring_buffer import BEGUN, ENDED, HEADER_WORDS, RECORDED, SM, RingBuffer
+from tirgemm.hardware import named_device
 from tirgemm.service import cli
 from tirgemm.service.explain.page import timeline_page
 from tirgemm.service.explain.timeline_text import timeline_section
+from tirgemm.service.pages.assets import ASSETS
+from tirgemm.tuning.timed_kernel import TimedKernel
 
 check: Any = script("benchmarks/check.py")
 _KINDS = {kind: f"what {kind} & others are" for kind in ("tile", "wait", "load", "multiply", "store")}
 _RING = RingBuffer(3, ("producer", "consumer 0"), _KINDS, 4)
 # In the middle of a period of the clock's low word, so that it begins anew within the track.
 _BEGUN = 2**33 + 2**32 - 50
+_H200 = named_device("sm_90a")
 _SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -259,6 +264,9 @@ def _texts(picture: str) -> str:
 def test_the_drawing_has_a_line_for_each_warpgroup_and_takes_its_colours_from_the_page() -> None:
     picture = timeline_svg(_recording())
     assert "style" not in picture
+    sheet = (ASSETS / "style.css").read_text()
+    used = {name for each in re.findall(r'class="([^"]+)"', picture) for name in each.split()} - {"tg"}
+    assert used <= set(re.findall(r"\.tg \.(\w+)", sheet))
     assert not re.search(r"(fill|stroke)=|url\(|<script|href", picture)
     words = _texts(picture)
     assert "Timeline of 256x128x64:f16:nt, wgmma on NVIDIA H200" in words
@@ -383,6 +391,8 @@ def test_the_command_draws_and_exports_what_was_recorded_elsewhere(
     ("options", "words"),
     [
         (("256x128x64:f16:nt", "--device", "sm_90a", "--timeline", "a.json"), "device sm_90a is none"),
+        (("256x128x64:f16:nt", "--device", "cpu", "--timeline", "a.json"), "device cpu is none"),
+        (("256x128x64:f16:nt", "--device", "cuda:99", "--timeline", "a.json"), "device cuda:99 is not on this machine"),
         (("256x128x64:f16:nt", "--timeline", "a.svg"), "named NAME.json.gz or NAME.json, not 'a.svg'"),
         (("--timeline", "absent.json"), "absent.json cannot be read as a recording"),
     ],
@@ -393,3 +403,47 @@ def test_the_command_says_why_it_records_nothing(
     code, _, err = _run(capsys, *options)
     assert code != 0
     assert words in " ".join(err.split())
+
+
+_EXPLAINED = ("1024x1024x512:f16:nt", "--device", "sm_90a", "--family", "wgmma", "--as-written")
+
+
+def test_the_command_records_the_kernel_that_it_explains(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given: list[TimedKernel] = []
+
+    def record(kernel: TimedKernel, device: Device, environment: dict[str, Any], *, m: int) -> Recording:
+        given.append(kernel)
+        assert (device, m) == (_H200, 1024)
+        assert {"device", "tirgemm", "commit", "date"} <= set(environment)
+        return _recording()
+
+    monkeypatch.setattr("tirgemm.service.commands.explain._recording_gpu", lambda _: _H200)
+    monkeypatch.setattr("tirgemm.tuning.timed_kernel.record", record)
+    file, page = tmp_path / "kernel.json.gz", tmp_path / "page.html"
+    code, out, err = _run(capsys, *_EXPLAINED, "--timeline", str(file), "--html", str(page), "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["timeline"] == {
+        "recording": str(file),
+        "page": str(tmp_path / "kernel.html"),
+        "trace": str(tmp_path / "kernel.trace.json"),
+        "source": "device",
+        "length": 1.95,
+        "unit": "us",
+    }
+    assert dict(given[0].config.knobs) == document["config"]
+    assert Recording.read(file) == _recording()
+    assert timeline_svg(_recording()) in page.read_text()
+    assert (tmp_path / "kernel.trace.json").exists()
+
+
+def test_the_command_records_on_no_gpu_of_another_kind(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tirgemm.service.commands.explain._recording_gpu", lambda _: named_device("sm_80"))
+    code, _, err = _run(capsys, *_EXPLAINED, "--timeline", str(tmp_path / "kernel.json"))
+    assert code != 0
+    assert "the kernel is for cuda:sm_90a" in " ".join(err.split())
+    assert list(tmp_path.iterdir()) == []

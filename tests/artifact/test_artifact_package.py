@@ -29,8 +29,10 @@ from tests.helpers.artifact_samples import (
 from tirgemm.artifact import Signer, Trust, load, read
 from tirgemm.artifact import package as packages
 from tirgemm.errors import ArtifactError, CorruptArtifact, IncompatibleArtifact, InvalidRequest, UntrustedArtifact
-from tirgemm.gemm import Gemm
+from tirgemm.expr import Dim, M, minimum
+from tirgemm.gemm import Gemm, Range
 from tirgemm.hardware import named_device
+from tirgemm.launch import KernelLaunch, Launch, TensorMap, tensor_args
 from tirgemm.timings import Timings
 
 GEMM = Gemm(7, 9, 5, dtype="f32", align=4)
@@ -240,6 +242,20 @@ def test_an_artifact_of_the_first_format_is_read_and_says_neither_regime_nor_rol
     assert (manifest.gemm, manifest.regime, manifest.role) == (GEMM, None, None)
 
 
+def test_only_what_an_older_reader_does_not_know_has_a_newer_format() -> None:
+    gemm = GEMM.with_(m=Range(1, 65))
+
+    def format_of(side: Dim) -> int:
+        box = TensorMap("a", "f32", (gemm.k, M), (20,), (8, side), (1, 1))
+        launch = Launch(tensor_args(gemm), (), (KernelLaunch("main", (box,)),))
+        cuda = {"device": named_device("sm_90a"), "launch": launch, "binary": fake_cubin(), "binary_format": "cubin"}
+        manifest = read(packed(gemm, **cuda), TRUST).manifest
+        assert manifest.launch == launch
+        return int(manifest.data["format"])
+
+    assert (format_of(64), format_of(minimum(64, M))) == (2, 4)
+
+
 def without(*path: str) -> Callable[[dict[str, Any]], None]:
     def change(manifest: dict[str, Any]) -> None:
         for name in path[:-1]:
@@ -261,7 +277,7 @@ def with_value(value: Any, *path: str) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (with_value(4, "format"), IncompatibleArtifact, "format 4; this tirgemm .* reads up to 3: install a newer one"),
+        (with_value(6, "format"), IncompatibleArtifact, "format 6; this tirgemm .* reads up to 5: install a newer one"),
         (with_value(0, "format"), CorruptArtifact, "format 0 is unknown"),
         (with_value("1", "format"), CorruptArtifact, "format '1' is unknown"),
         (with_value(True, "format"), CorruptArtifact, "format True is unknown"),

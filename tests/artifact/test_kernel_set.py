@@ -19,6 +19,7 @@ from tests.helpers.artifact_samples import (
     TRUST,
     contents,
     cpu,
+    fake_cubin,
     operands,
     packed_set,
     rows_binary,
@@ -29,7 +30,10 @@ from tirgemm.artifact import export, load, read
 from tirgemm.artifact import manifest as manifests
 from tirgemm.artifact import package as packages
 from tirgemm.errors import CallError, CallTypeError, CorruptArtifact, InvalidRequest
+from tirgemm.expr import Dim, M, minimum
 from tirgemm.gemm import Gemm, Range
+from tirgemm.hardware import named_device
+from tirgemm.launch import KernelLaunch, Launch, TensorMap, tensor_args
 
 GEMM = Gemm(Range(1, 64), 9, 5, dtype="f32", align=4)
 HIGHS = (1, 17, 64)
@@ -180,6 +184,24 @@ def test_a_set_is_written_and_read_byte_for_byte() -> None:
     alone = read(packages.pack(contents(GEMM.with_(m=1), config=manifest.members[0].config), SIGNER), TRUST).manifest
     assert alone.to_json()["format"] == 2  # which an older tirgemm reads
     assert alone.kernel_sha256 == manifest.members[0].kernel_sha256
+
+
+def test_a_set_that_an_older_reader_does_not_know_has_a_newer_format() -> None:
+    eight = packed_set(GEMM, (1, 2, 3, 4, 5, 6, 7, 64))
+    nine = read(packed_set(GEMM, (1, 2, 3, 4, 5, 6, 7, 8, 64)), TRUST).manifest
+    assert (read(eight, TRUST).manifest.data["format"], nine.data["format"]) == (3, 5)
+    assert len(nine.members) == 9
+
+    def format_of(side: Dim) -> int:
+        box = TensorMap("a", "f32", (GEMM.k, M), (20,), (8, side), (1, 1))
+        about = {"device": named_device("sm_90a"), "binary": fake_cubin(), "binary_format": "cubin"}
+        members = {
+            number: about | {"launch": Launch(tensor_args(part), (), (KernelLaunch("main", (box,)),))}
+            for number, part in enumerate((GEMM.with_(m=Range(1, 1)), GEMM.with_(m=Range(2, 64))))
+        }
+        return int(read(packed_set(GEMM, (1, 64), members=members), TRUST).manifest.data["format"])
+
+    assert (format_of(64), format_of(minimum(64, M))) == (3, 5)
 
 
 def test_each_kernel_needs_a_certificate_of_its_own() -> None:

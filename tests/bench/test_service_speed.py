@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import copy
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.service_speed import document as service_speed
-from benchmarks.service_speed.load import Turn, drive, request
-from benchmarks.service_speed.measure import main, server
+from benchmarks.service_speed import first_answer, listeners, while_tuning
+from benchmarks.service_speed.load import Turn, drive
+from benchmarks.service_speed.measure import main
 from benchmarks.service_speed.stored_kernels import gemms, store_kernels
+from benchmarks.service_speed.turns import Figures, parser, server
+from tests.service.support import ScriptedEngine
 from tirgemm.bench.results import load
 from tirgemm.errors import ServiceError
+from tirgemm.service.jobs.worker import Worker
+from tirgemm.tuning_db import Database, JobQueue, SqlStore
 
+QUICKEST = ("--connections", "2", "--turns", "1", "--seconds", "0.1", "--commit", "abc")
 QUICK = ("--kernels", "20", "--few", "3", "--connections", "3", "--turns", "2", "--seconds", "0.1")
 
 
@@ -29,14 +38,71 @@ def test_known_kernels_are_measured_beside_a_bare_route(tmp_path: Path) -> None:
         assert len(row["samples"]) == len(row["bare"]) == 2
         assert row["document_bytes"] > 1500, "a document as long as a real one"
     shown = service_speed.service(file.parent, tmp_path)
-    assert "SQLite with 20 kernels, 3 connections" in shown
+    assert "SQLite with 20 kernels where nothing else is said, 3 connections" in shown
     assert "| hits, the same 3 kernels | " in shown
 
 
 def test_an_answer_that_is_no_hit_ends_the_measurement(tmp_path: Path) -> None:
     store_kernels(tmp_path, gemms(2))
-    with server(tmp_path) as (port, headers), pytest.raises(ServiceError, match=r"answered http/1\.1 404"):
-        drive(port, [request("GET", "/v1/kernels/beef", headers)], 2, 0.1, seed=0)
+    with server(tmp_path) as service, pytest.raises(ServiceError, match=r"answered http/1\.1 404"):
+        drive(service.port, [service.request("GET", "/v1/kernels/beef")], 2, 0.1, seed=0)
+
+
+@contextmanager
+def scripted_worker(folder: Path, _device: str = "cpu") -> Iterator[None]:
+    """A worker in this process whose searches go on until it is stopped."""
+    with Database.embedded(folder) as database:
+        engine = ScriptedEngine(SqlStore(database))
+        engine.fallback_gate.set()
+        worker = Worker(JobQueue(database), engine.store, engine)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        try:
+            yield
+        finally:
+            worker.stop()
+            thread.join(20)
+
+
+def test_hits_are_measured_while_a_job_tunes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(while_tuning, "worker", scripted_worker)
+    file = tmp_path / service_speed.FILE
+    assert while_tuning.main([*QUICKEST, "--kernels", "3", "--out", str(file)]) == 0
+    document = load(file)
+    assert list(service_speed.problems(document)) == []
+    assert [row["figure"] for row in document["rows"]] == ["hits, nothing tunes", "hits, a job tunes on the CPU"]
+
+
+def test_first_answers_are_those_of_new_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_answer, "worker", scripted_worker)
+    file = tmp_path / service_speed.FILE
+    assert first_answer.main([*QUICKEST, "--out", str(file)]) == 0
+    rows = load(file)["rows"]
+    assert [row["figure"] for row in rows] == ["first answer, cpu, cold", "first answer, cpu, warm"]
+    assert all(row["p50_ms"] == pytest.approx(1e3 / row["per_second"]) for row in rows)
+
+
+def test_every_listener_is_told_every_event(tmp_path: Path) -> None:
+    file = tmp_path / service_speed.FILE
+    options = ["--listeners", "7", "--jobs", "2", "--events", "3"]
+    assert listeners.main([*QUICKEST, *options, "--out", str(file)]) == 0
+    (row,) = load(file)["rows"]
+    assert (row["listeners"], row["events"], row["missing"]) == (7, 6, 0)
+    assert 20 < row["server_mib"] < 500
+    assert list(service_speed.problems(load(file))) == []
+    assert f"; the server's most memory {row['server_mib']:.0f} MiB" in service_speed.service(file.parent, tmp_path)
+
+
+def test_a_figure_that_is_measured_again_takes_the_place_of_what_it_was(tmp_path: Path) -> None:
+    options = parser("").parse_args([*QUICKEST, "--out", str(tmp_path / service_speed.FILE)])
+    for figure, rate in (("hits", 1.0), ("first answer", 2.0), ("hits", 3.0)):
+        figures = Figures(options)
+        figures.add(figure, ([Turn(rate, 1.0, 1.0)], [Turn(10.0, 1.0, 1.0)]))
+        figures.save()
+    rows = load(options.out)["rows"]
+    assert [(row["figure"], row["per_second"]) for row in rows] == [("first answer", 2.0), ("hits", 3.0)]
+    shown = service_speed.service(tmp_path, tmp_path).splitlines()
+    assert [line.split(" | ")[3] for line in shown[-2:]] == ["", "0.30"]
 
 
 def some_rows() -> dict[str, Any]:

@@ -14,7 +14,6 @@ from tests.helpers.artifact_samples import SIGNER, certified, cpu, fake_cubin, p
 from tests.helpers.fake_service import EVENTS, FakeService
 from tirgemm import Client, Gemm
 from tirgemm.artifact import Trust, native, read
-from tirgemm.artifact import manifest as manifests
 from tirgemm.artifact import package as packages
 from tirgemm.errors import MismatchedArtifact, ServiceError, UnverifiedArtifact
 from tirgemm.hardware import named_device
@@ -161,7 +160,7 @@ def test_the_first_format_signs_neither_regime_nor_role_and_is_refused(client: C
     with pytest.raises(UnverifiedArtifact, match="has format 1, in which regime and role are not signed; retune=True"):
         client.kernel(GEMM)
     assert client.kernel(GEMM, verify=False).gemm == GEMM
-    assert manifests.KERNEL_FORMAT == 2
+    assert package.manifest.data["format"] == 2
 
 
 def test_every_kernel_of_a_set_needs_a_passed_certificate_of_its_own(client: Client, fake: FakeService) -> None:

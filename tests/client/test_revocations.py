@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -291,22 +294,87 @@ def test_the_commands_rotate_and_revoke(tmp_path: Path, capsys: pytest.CaptureFi
     assert (code, "in use" in err) == (1, True)
 
 
-def test_rotation_that_died_half_way_is_finished_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = SigningKeys(tmp_path)
-    first = keys.current.public
+class Killed(BaseException):
+    """The process ends here."""
 
-    def dies(*_: object) -> None:
-        raise OSError("the machine is gone")
+
+@contextmanager
+def killed_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """End the block with Killed in place of the file that is linked, replaced or deleted as number ``step``."""
+    count = itertools.count()
+
+    def counting(change: Callable[..., None]) -> Callable[..., None]:
+        def changed(*paths: Any, **options: Any) -> None:
+            is_draft = len(paths) == 1 and Path(paths[0]).name.startswith(".")  # its end is no step
+            if not is_draft and next(count) == step:
+                raise Killed
+            change(*paths, **options)
+
+        return changed
 
     with monkeypatch.context() as patch:
-        patch.setattr("tirgemm.artifact.private_file.replace", dies)
-        with pytest.raises(OSError, match="gone"):
-            keys.rotate()
-    again = SigningKeys(tmp_path)
-    assert again.current.public == first
-    again.rotate()
-    assert again.public[1:] == (first,)
-    assert again.current.public != first
+        for owner, name in ((os, "link"), (os, "replace"), (Path, "unlink")):
+            patch.setattr(owner, name, counting(getattr(owner, name)))
+        yield
+
+
+def vouched_for(folder: Path, trusted: str) -> bool:
+    """Whether a client that trusts a key of a folder accepts what the folder's service signs from now on."""
+    current, file = SigningKeys(folder).current.public, folder / LIST_FILE
+    if not file.exists():
+        return current == trusted
+    # The service reads the list by its own key, the client by the one that it knows.
+    return current in RevocationList.read(file.read_bytes(), [current]).keys and current in (
+        trusted,
+        *RevocationList.read(file.read_bytes(), [trusted]).keys,
+    )
+
+
+def test_a_rotation_that_dies_anywhere_leaves_a_service_and_is_finished_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in itertools.count():
+        folder = tmp_path / str(step)
+        first = SigningKeys(folder).current.public
+        try:
+            with killed_at(step, monkeypatch):
+                SigningKeys(folder).rotate()
+            break
+        except Killed:
+            assert vouched_for(folder, first)
+        keys = SigningKeys(folder)
+        assert set(keys.public) == {first, keys.current.public}
+        keys.rotate()
+        again = SigningKeys(folder)
+        assert vouched_for(folder, first)
+        assert again.current.public != first
+        assert again.public[-1] == first
+        assert len(again.public) == len(set(again.public))
+        names = sorted(path.name for path in folder.iterdir())
+        assert names == [LIST_FILE, "signing.key", *(f"signing.key.{n}" for n in range(1, len(again.public)))]
+    assert step == 5, "a key that waits, a list, a former key, the current one, and the waiting one's end"
+
+
+def test_a_revocation_that_dies_anywhere_is_finished_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in itertools.count():
+        folder = tmp_path / str(step)
+        first = SigningKeys(folder).current.public
+        SigningKeys(folder).rotate()
+        try:
+            with killed_at(step, monkeypatch):
+                SigningKeys(folder).revoke(first)
+            break
+        except Killed:
+            keys = SigningKeys(folder)
+        assert keys.current.public in keys.public
+        revoked = keys.listed is not None and first in keys.listed.revoked_keys
+        assert revoked is (first not in keys.public), "it is either valid or revoked"
+        keys.revoke(first)
+        assert SigningKeys(folder).public == (keys.current.public,)
+        assert not (folder / "signing.key.1").exists()
+    assert step == 2, "a list, and the key's end"
 
 
 def test_a_list_grows_no_larger_than_clients_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

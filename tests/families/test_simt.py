@@ -294,7 +294,7 @@ def test_halves_that_are_loaded_one_at_a_time_count_as_a_register_each(vector: i
             piece=8,
             vector=vector,
             pad=8,
-            unroll=16,
+            unroll=8,
             pipeline="double",
             resident=1,
             barriers=1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from tirgemm.bench.results import environment
 from tirgemm.detect import devices
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.timeline import record, timed_kernel
+from tirgemm.service import cli
+from tirgemm.tuning.timed_kernel import record, timed_kernel
 
 GPUS = [device for device in devices() if device.kind == "cuda" and device.arch == "sm_90a"]
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="this machine has no Hopper GPU")]
@@ -41,3 +43,14 @@ def test_a_kernel_records_its_timeline(text: str, tmp_path: Path) -> None:
     file = tmp_path / "kernel.timeline.json.gz"
     recording.write(file)
     assert Recording.read(file) == recording
+
+
+def test_the_command_records_draws_and_exports(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "kernel.json.gz"
+    shape = ("1024x1024x1024:f16:nt", "--family", "wgmma", "--as-written")
+    assert cli.main(["explain", *shape, "--timeline", str(file), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)["timeline"]
+    assert (document["source"], document["unit"]) == ("device", "us")
+    assert Recording.read(file).length == document["length"]
+    assert (tmp_path / "kernel.html").exists()
+    assert json.loads((tmp_path / "kernel.trace.json").read_text())["otherData"]["source"] == "device"

@@ -71,15 +71,15 @@ def test_every_element_has_one_thread_and_one_value(copy: TiledCopy) -> None:
     at = copy.elements().reshape(-1, 2)
     assert {(row, column) for row, column in at.tolist()} == set(np.ndindex(rows, columns))
     assert len(at) == rows * columns
-    threads, values = copy.threads, copy.values
-    (value_rows, _), (value_columns, _) = values.modes
-    for (thread, value), (row, column) in zip(
-        np.ndindex(copy.thread_count, copy.value_count), at.tolist(), strict=True
-    ):
-        assert threads(row // value_rows, column // value_columns) == thread
-        assert values(row % value_rows, column % value_columns) == value
-        assert copy.element(thread, value) == (row, column)
-        assert copy.owner()[row, column] == thread
+    (value_rows, _), (value_columns, _) = copy.values.modes
+    thread, value = np.indices((copy.thread_count, copy.value_count)).reshape(2, -1)
+    row, column = at.T
+    assert (copy.threads(row // value_rows, column // value_columns) == thread).all()
+    assert (copy.values(row % value_rows, column % value_columns) == value).all()
+    assert (copy.owner()[row, column] == thread).all()
+    # A layout is a sum over its coordinates: an edge of them tells every one.
+    edge = np.flatnonzero((thread == thread[-1]) | (value == value[-1]))
+    assert [[*copy.element(int(thread[i]), int(value[i]))] for i in edge] == at[edge].tolist()
 
 
 @settings(deadline=None)

@@ -60,14 +60,15 @@ class Newcomer:
     torch: Path | None = None
     skipped: list[str] = field(default_factory=list)
     installed: set[str] = field(default_factory=set)
+    has_torch: bool = False
 
     def environment(self) -> dict[str, str]:
         """What a fresh login has: nothing of the caller's but where programs and packages come from, and, in the tests,
-        what makes libraries frugal."""
+        what makes libraries and compilers frugal."""
         kept = {
             name: value
             for name, value in os.environ.items()
-            if name.startswith("PIP_") or name.endswith("_PROXY") or name in FRUGAL
+            if name.startswith("PIP_") or name.endswith("_PROXY") or name in (*FRUGAL, "CXXFLAGS")
         }
         path = os.pathsep.join([*(str(folder) for folder in self.path), _system_path()])
         temporary = self.home / "tmp"  # where the device locks lie, which a page removes
@@ -93,8 +94,10 @@ class Newcomer:
             for block in blocks(page, self.checkout):
                 if not block.is_run or self._leaves_out(block):
                     continue
-                if "torch" in block.needs and not self.path:  # an environment that was given has what it has
+                # An environment that was given has what it has.
+                if "torch" in block.needs and not self.path and not self.has_torch:
                     self._type(replace(block, needs=frozenset()), self._bring_torch(), shell)
+                    self.has_torch = True
                 if block.title:
                     self._save(block, shell)
                 elif "terminal" in block.needs:

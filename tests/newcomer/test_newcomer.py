@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.computed_once import SHARED, computed_once
 from tests.newcomer.newcomer import FIRST_PAGES, Newcomer, clone
 from tests.newcomer.pages import blocks
 
@@ -37,18 +39,20 @@ def starts_a_service(page: str) -> bool:
 
 
 @pytest.fixture
-def pip_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What pip has downloaded already, so that an empty home does not mean an hour of downloads."""
+def frugal_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installing from what pip has downloaded already, so that an empty home does not mean an hour of downloads."""
     done = subprocess.run([sys.executable, "-m", "pip", "cache", "dir"], check=True, capture_output=True, text=True)
     monkeypatch.setenv("PIP_CACHE_DIR", done.stdout.strip())
     monkeypatch.setenv("PIP_DISABLE_PIP_VERSION_CHECK", "1")
     # A module is compiled when it is imported first; most of what is installed never is.
     monkeypatch.setenv("PIP_COMPILE", "0")
+    # The launcher is compiled in half the time, and does the same.
+    monkeypatch.setenv("CXXFLAGS", "-O0")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.usefixtures("pip_cache", "port")
+@pytest.mark.usefixtures("frugal_install", "port")
 def test_readme_and_getting_started_from_an_empty_home(tmp_path: Path) -> None:
     """In a terminal, with all that the pages install."""
     read_first_pages(tmp_path, terminal=True, torch=packages_with_torch())
@@ -119,7 +123,8 @@ def test_every_line_of_the_page_on_pytorch(tmp_path: Path) -> None:
 def read_page(page: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    checkout = clone(tmp_path / "checkout")
+    # For all pages: what they leave lies in their folders and homes.
+    checkout = computed_once("clone", lambda: clone(Path(os.environ[SHARED]) / "clone"))
     with (tmp_path / "transcript").open("w") as transcript:
         newcomer = Newcomer(False, checkout, home, transcript, path=(Path(sys.executable).parent,))
         newcomer.read(checkout / page, home)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import yaml
 from lightkube.core.resource_registry import resource_registry
 
 from tirgemm.service.jobs.process import GRACE_SECONDS
+from tirgemm.service.settings import HANG_SECONDS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -111,6 +115,26 @@ def test_a_worker_has_a_gpu_and_the_time_to_drain() -> None:
     (container,) = pod(worker)["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert pod(worker)["terminationGracePeriodSeconds"] > GRACE_SECONDS
+
+
+def test_a_worker_that_touches_its_file_no_more_is_ended(tmp_path: Path) -> None:
+    worker = next(document for document in PODS if document["metadata"]["name"] == "tirgemm-worker")
+    (container,) = pod(worker)["containers"]
+    probe = container["livenessProbe"]["exec"]["command"]
+    assert container["startupProbe"]["exec"]["command"] == probe
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert str(variables["TIRGEMM_ALIVE_FILE"]).startswith("/tmp/"), "all else is read-only, or shared"
+    file, environment = tmp_path / "alive", {**os.environ, "TIRGEMM_ALIVE_FILE": str(tmp_path / "alive")}
+
+    def ends() -> int:
+        return subprocess.run(probe, env=environment, stderr=subprocess.DEVNULL, check=False).returncode
+
+    assert ends() != 0, "it never was alive"
+    file.touch()
+    assert ends() == 0
+    silent = time.time() - HANG_SECONDS - 60  # a worker that can ends itself after HANG_SECONDS
+    os.utime(file, (silent, silent))
+    assert ends() != 0
 
 
 def test_a_service_selects_pods_and_a_port_of_theirs() -> None:

@@ -291,7 +291,7 @@ def test_a_job_that_fails_while_it_is_awaited_is_a_problem(service: Service) -> 
     with service.worker():
         answer = service.post("7x13x5", headers={"Prefer": "wait=10"})
         problem = answer.json()
-        assert answer.status_code == 500
+        assert answer.status_code == 422, "asked again it fails again: neither a fault of the server nor to be retried"
         assert problem["code"] == "build_failed"
         assert "every candidate" in problem["detail"]
         assert problem["job"]["status"] == "failed"

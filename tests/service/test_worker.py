@@ -18,6 +18,7 @@ from tirgemm.errors import AlreadyRunning, BuildFailed, DoesNotFit, StorageFull,
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.http.state import open_database
+from tirgemm.service.jobs import job_runner
 from tirgemm.service.jobs.data_lock import ProcessLock
 from tirgemm.service.jobs.heartbeat import Heartbeat
 from tirgemm.service.jobs.job_runner import JobRunner
@@ -96,6 +97,25 @@ def test_fallbacks_of_waiting_jobs_are_built_between_the_batches_of_the_running_
         until(lambda: job_of(queue, second).status == "done")
     assert [event.kind for event in queue.events(second)].count("fallback") == 1
     assert engine.calls.count(("fallback", "131x67x31:f16:nt")) == 1
+
+
+def test_an_engine_is_warmed_once_and_not_where_a_job_comes_first(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_runner, "WARM_SECONDS", 0.3)
+    busy = ScriptedEngine(engine.store)
+    for each in (engine, busy):
+        each.gate.set()
+        each.fallback_gate.set()
+    with Running(queue, busy):
+        first = submit(queue)
+        until(lambda: job_of(queue, first).status == "done")
+        time.sleep(0.5)
+    assert ("warm", "") not in busy.calls
+    with Running(queue, engine):
+        until(lambda: ("warm", "") in engine.calls)
+        time.sleep(0.3)
+    assert engine.calls == [("warm", "")]
 
 
 def test_a_job_that_shipped_records_answer_ends_without_a_search(

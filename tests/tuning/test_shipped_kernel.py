@@ -229,7 +229,7 @@ def test_a_suite_shape_on_a_hopper_is_answered_by_a_race_of_what_was_shipped(dat
     assert H200 is not None
     gemm = Gemm.parse("4096x4096x4096:f16:nt")
     measured = H200.devices[0]
-    bench = FakeBench(store=LayeredStore(database))
+    bench = FakeBench(store=LayeredStore(database, other_devices=model != "NVIDIA H200"))
     bench.device = measured.with_(
         model=model, uuid="GPU-0", environment=(("tvm", "0.27"), ("driver", "580.1"), ("cuda", "13.0"))
     )

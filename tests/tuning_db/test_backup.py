@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import stat
 import threading
@@ -15,7 +16,7 @@ from tests.contract.storage.databases import candidate, config, kernel
 from tests.helpers.command_line import own_folders, runner
 from tirgemm._user_folders import SIGNING_KEY
 from tirgemm.artifact import Signer
-from tirgemm.artifact.signing_keys import SigningKeys
+from tirgemm.artifact.signing_keys import LIST_FILE, SigningKeys
 from tirgemm.errors import InvalidRequest, SchemaTooNew, StoreError
 from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db.upkeep import backup as backups
@@ -92,6 +93,39 @@ def test_former_keys_and_what_is_revoked_go_with_the_key(tmp_path: Path) -> None
     assert (restored.public, restored.listed) == (keys.public, keys.listed)
     assert not list((tmp_path / "open").glob("signing*"))
     assert not (tmp_path / "open" / "revocations.json").exists()
+
+
+def test_keys_are_restored_beside_what_an_earlier_service_left(tmp_path: Path) -> None:
+    filled(tmp_path / "data")
+    keys = SigningKeys(tmp_path / "data")
+    keys.rotate()
+    with Database.embedded(tmp_path / "data") as database:
+        backup(database, tmp_path / "backup", with_key=True)
+    keys.revoke("0" * 64, "since the backup")
+
+    def restored(name: str, *left: Path) -> SigningKeys:
+        folder = tmp_path / name
+        folder.mkdir()
+        for path in left:
+            shutil.copy(path, folder)
+        restore(tmp_path / "backup", folder)
+        return SigningKeys(folder)
+
+    newer = tmp_path / "data" / LIST_FILE
+    same = restored("same", newer, tmp_path / "data" / f"{SIGNING_KEY}.1")
+    assert (same.public, same.listed) == (keys.public, keys.listed), "what was revoked since stays revoked"
+
+    older = restored("older", tmp_path / "backup" / LIST_FILE)
+    assert older.listed is not None
+    assert not older.listed.revoked
+
+    foreign = SigningKeys(tmp_path / "foreign")
+    foreign.rotate()
+    another = restored("another", tmp_path / "foreign" / LIST_FILE, tmp_path / "foreign" / f"{SIGNING_KEY}.1")
+    assert another.listed == older.listed
+    assert set(another.public) == {*keys.public, foreign.former[0].public}, "no private key is lost"
+    kept = tmp_path / "another" / f"{LIST_FILE}.replaced"
+    assert kept.read_bytes() == (tmp_path / "foreign" / LIST_FILE).read_bytes()
 
 
 def test_nothing_is_overwritten_unless_that_is_said(tmp_path: Path) -> None:

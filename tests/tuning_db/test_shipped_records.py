@@ -23,6 +23,7 @@ from tirgemm.tuning.records.offer import Offer, same_environment
 from tirgemm.tuning.shipped_kernel import TRIED, offered_configs
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning_db import Database, SqlStore, shipped
+from tirgemm.tuning_db.data_folder import open_store
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.shipped.records import ShippedFile, ShippedRecords
@@ -234,7 +235,7 @@ def test_samples_that_do_not_say_their_environment_are_of_another(database: Data
 
 
 def test_a_similar_device_is_offered_what_was_measured_on_the_nearest(database: Database) -> None:
-    store = LayeredStore(database)
+    store = LayeredStore(database, other_devices=True)
     h100 = OTHER_DEVICE.with_(model="NVIDIA H100", units=114, uuid="GPU-1")
     gemm = Gemm.parse("4096x4096x4096:f16:nt")
     offer = store.offer(gemm, h100, REGIME)
@@ -242,6 +243,14 @@ def test_a_similar_device_is_offered_what_was_measured_on_the_nearest(database: 
     assert (offer.same, offer.device.key) == (False, H200)
     assert store.candidates(gemm, h100.key, REGIME) == []
     assert store.offer(gemm, h100.with_(arch="sm_80"), REGIME) is None
+    with open_store(database.data_dir, other_devices=True) as asked:
+        assert asked.offer(gemm, h100, REGIME) == offer
+    unasked = LayeredStore(database)
+    h200 = offer.device
+    assert unasked.offer(gemm, h200, REGIME) is not None
+    for another in (h100, h200.with_(memory_bytes=96 << 30), h200.with_(power_limit_w=450), h200.with_(model="H20")):
+        assert unasked.offer(gemm, another, REGIME) is None, another
+        assert store.offer(gemm, another, REGIME) is not None, another
 
 
 def test_the_history_near_a_problem_is_of_the_problems_most_like_it(database: Database) -> None:

@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -108,7 +109,7 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     CLIENT_LOG.addHandler(_TELL)
     CLIENT_LOG.setLevel(logging.INFO)
     try:
-        code = typer.main.get_command(app).main(args=given, prog_name="tirgemm", standalone_mode=False)
+        code = _command(app).main(args=given, prog_name="tirgemm", standalone_mode=False)
         return code if isinstance(code, int) else OK
     except typer.Exit as stop:
         return stop.exit_code
@@ -132,6 +133,12 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     finally:
         CLIENT_LOG.removeHandler(_TELL)
         CLIENT_LOG.setLevel(logging.NOTSET)
+
+
+@cache
+def _command(app: typer.Typer) -> Any:
+    """``app`` as typer runs it, made once a process."""
+    return typer.main.get_command(app)
 
 
 class _Tell(logging.Handler):

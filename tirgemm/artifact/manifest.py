@@ -5,10 +5,14 @@
 number stands for what was measured, certified and served; what comes later is outside it. Format 1 had neither regime
 nor role.
 
+A kernel of which a tensor map's box has a side that is an expression in m has format 4, and is otherwise as in format
+2: whoever does not know such sides must refuse it as newer.
+
 A set has format 3, ``{"format": 3, "gemm": {...}, "members": [...], "kernel_sha256": ..., "regime": ..., "role": ...,
 "timings": {...}}``. Each member is a kernel as above, with its own hash, certificate and timings, of the set's problem
 but for m: their ranges of m follow one another and are together the problem's. The set's hash is taken over the problem
-and the members' hashes.
+and the members' hashes. One with a kernel of format 4 among its members,
+or with more than eight, has format 5.
 """
 
 from __future__ import annotations
@@ -23,12 +27,14 @@ from tirgemm._version import __version__
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import CorruptArtifact, IncompatibleArtifact, InvalidRequest, TirgemmError
+from tirgemm.expr import Expr
 from tirgemm.gemm import REGIMES, Gemm, Range, Regime
-from tirgemm.launch import Launch, scalar_args, tensor_args
+from tirgemm.launch import Launch, TensorMap, scalar_args, tensor_args
 from tirgemm.status import ROLES, Role
 from tirgemm.timings import Timings
 
-FORMAT, KERNEL_FORMAT = 3, 2
+FORMAT = 5
+"""The newest format that is read; each artifact has the oldest one that says what it needs."""
 MAX_KERNELS = 24
 """The most kernels of a set."""
 _MEMBER = {"kernel", "kernel_sha256", "certificate", "timings"}
@@ -37,6 +43,8 @@ _FIELDS_OF = {
     2: _MEMBER | {"format", "regime", "role"},
     3: {"format", "gemm", "members", "kernel_sha256", "timings", "regime", "role"},
 }
+_FIELDS_OF |= {4: _FIELDS_OF[2], 5: _FIELDS_OF[3]}
+_SETS = (3, 5)
 FORMATS = {"cubin": "kernel.cubin", "so": "kernel.so"}
 # ELF machines: a CUDA artifact holds machine code for the GPU, never its source.
 _EM_CUDA = 190
@@ -177,8 +185,9 @@ def write(contents: Contents | SetContents) -> bytes:
             members = [_member(member) for member in contents.members]
             _check_ranges(contents.gemm, [member.gemm for member in contents.members])
             hashes = [member["kernel_sha256"] for member in members]
+            is_new = len(members) > 8 or any(_boxes_vary(member.launch) for member in contents.members)
             document = {
-                "format": FORMAT,
+                "format": 5 if is_new else 3,
                 "gemm": contents.gemm.to_json(),
                 "members": members,
                 "kernel_sha256": set_sha256(contents.gemm, hashes),
@@ -188,11 +197,17 @@ def write(contents: Contents | SetContents) -> bytes:
         else:
             member = _member(contents)
             evidence = {name: member.pop(name) for name in ("certificate", "timings")}
-            document = {"format": KERNEL_FORMAT, **member, **selected, **evidence}
+            document = {"format": 4 if _boxes_vary(contents.launch) else 2, **member, **selected, **evidence}
         canonical(document)
         return json.dumps(document, indent=1, allow_nan=False).encode("ascii") + b"\n"
     except (ValueError, TypeError) as error:
         raise InvalidRequest(f"this kernel cannot be packed: {error}") from error
+
+
+def _boxes_vary(launch: Launch) -> bool:
+    """Whether a side of a tensor map's box depends on m."""
+    maps = [param for kernel in launch.kernels for param in kernel.params if isinstance(param, TensorMap)]
+    return any(isinstance(side, Expr) for each in maps for side in each.box)
 
 
 def _member(contents: Contents) -> dict[str, Any]:
@@ -252,7 +267,7 @@ def read(data: bytes) -> Manifest:
             raise ValueError(f"its fields are {', '.join(sorted(document))}")
         regime, role = document.get("regime"), document.get("role")
         _check_selection(regime, role, ValueError)
-        return _set(document, regime, role) if version == FORMAT else _kernel(document, regime, role)
+        return _set(document, regime, role) if version in _SETS else _kernel(document, regime, role)
     except IncompatibleArtifact:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, TirgemmError) as error:

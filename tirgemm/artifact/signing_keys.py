@@ -12,9 +12,10 @@ from tirgemm._user_folders import SIGNING_KEY
 from tirgemm.artifact import private_file
 from tirgemm.artifact.revocations import MAX_BYTES, MAX_REASON, RevocationList
 from tirgemm.artifact.sign import Signer, public_bytes
-from tirgemm.errors import InvalidRequest
+from tirgemm.errors import InvalidRequest, UntrustedArtifact
 
 LIST_FILE = "revocations.json"
+NEXT_KEY = f"{SIGNING_KEY}.next"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -31,9 +32,13 @@ class SigningKeys:
 
     def _load(self) -> None:
         self.current = Signer.load_or_create(self.folder / SIGNING_KEY)
-        self.former = tuple(Signer.load(path) for path in _former_files(self.folder))
+        kept = [Signer.load(path) for path in _former_files(self.folder)]
         data = private_file.read(self.folder / LIST_FILE, "list of revocations", 0o022, InvalidRequest)
-        self.listed = None if data is None else RevocationList.read(data, self.public)
+        held = (self.current.public, *(signer.public for signer in kept))
+        self.listed = None if data is None else RevocationList.read(data, held)
+        # What died may have left the current key among the former ones, and a revoked one with them.
+        gone = {self.current.public, *(self.listed.revoked_keys if self.listed else ())}
+        self.former = tuple(signer for signer in kept if signer.public not in gone)
 
     @property
     def public(self) -> tuple[str, ...]:
@@ -43,16 +48,18 @@ class SigningKeys:
     def rotate(self) -> None:
         """Make a new current key; the one until now becomes a former one, and vouches for it.
 
-        Whatever dies in between: the old key is kept before the new one takes its place.
+        Whatever dies in between: the new key signs nothing before the list names it, the old one is kept before the new
+        one takes its place, and the next call goes on with the new key that is there.
         """
-        pem = private_file.read(self.folder / SIGNING_KEY, "private key", 0o077, InvalidRequest)
-        assert pem is not None
-        newest = max((int(path.suffix[1:]) for path in _former_files(self.folder)), default=0)
-        if self.current.public not in {signer.public for signer in self.former}:
-            private_file.create(self.folder / f"{SIGNING_KEY}.{newest + 1}", pem)
-        private_file.replace(self.folder / SIGNING_KEY, Signer.generated_pem())
+        waiting = self.folder / NEXT_KEY
+        if not waiting.exists() or Signer.load(waiting).public == self.current.public:
+            private_file.replace(waiting, Signer.generated_pem())
+        self._write({}, {}, Signer.load(waiting))
+        if self.current.public not in {Signer.load(path).public for path in _former_files(self.folder)}:
+            private_file.create(_free_name(self.folder), (self.folder / SIGNING_KEY).read_bytes())
+        private_file.replace(self.folder / SIGNING_KEY, waiting.read_bytes())
+        waiting.unlink()
         self._load()
-        self._write({}, {})
 
     def revoke(self, what: str, reason: str = "") -> None:
         """Revoke a key, or the artifact of a SHA-256, for good; twice is the same as once.
@@ -69,15 +76,15 @@ class SigningKeys:
             raise InvalidRequest(f"{what} is the key that is signed with; rotate it first, then revoke it")
         # The list first: a key without a file is no longer listed as valid, and must not be forgotten.
         self._write({what: reason}, {})
-        for path, signer in zip(_former_files(self.folder), self.former, strict=True):
-            if signer.public == what:
+        for path in _former_files(self.folder):
+            if Signer.load(path).public == what:
                 path.unlink()
         self._load()
 
-    def _write(self, keys: Mapping[str, str], artifacts: Mapping[str, str]) -> None:
+    def _write(self, keys: Mapping[str, str], artifacts: Mapping[str, str], *successor: Signer) -> None:
         before, now = self.listed or RevocationList(0, "", ()), datetime.now(UTC)
         revoked = {**keys, **before.revoked_keys}
-        signers = [signer for signer in (self.current, *self.former) if signer.public not in revoked]
+        signers = [signer for signer in (*successor, self.current, *self.former) if signer.public not in revoked]
         fresh = replace(
             before,
             # Also beyond those that a folder which was restored from a backup has shown since.
@@ -97,10 +104,39 @@ class SigningKeys:
         self.listed = fresh
 
 
-def key_files(folder: Path) -> list[Path]:
-    """Everything of a data folder that makes its SigningKeys, the current key last: a folder without it has none."""
-    files = (*_former_files(folder), folder / LIST_FILE, folder / SIGNING_KEY)
-    return [path for path in files if path.is_file()]
+def copy_keys(source: Path, target: Path) -> None:
+    """Copy the private keys of a data folder and its list of revocations into one that has no current key, which comes
+    last: a folder without it has none.
+
+    Former keys that are there stay. So does a list that a key of ``source`` signed and that is newer than that of
+    ``source``; another list stays beside the copied one, under a name with ``.replaced``.
+    """
+    there = [path.read_bytes() for path in _former_files(target)]
+    for path in reversed(_former_files(source)):
+        if (pem := path.read_bytes()) not in there:
+            private_file.create(_free_name(target), pem)
+    old, new = target / LIST_FILE, source / LIST_FILE
+    if old.exists() and not _is_newer(old, source):
+        old.replace(old.with_name(f"{LIST_FILE}.replaced"))
+    if new.exists() and not old.exists():
+        private_file.create(old, new.read_bytes())
+    private_file.create(target / SIGNING_KEY, (source / SIGNING_KEY).read_bytes())
+
+
+def _is_newer(path: Path, folder: Path) -> bool:
+    """Whether a key of ``folder`` signed the list in ``path``, and it is no older than the one in ``folder``."""
+    keys = SigningKeys(folder)
+    try:
+        number = RevocationList.read(path.read_bytes(), keys.public).number
+    except UntrustedArtifact:
+        return False
+    return keys.listed is None or number >= keys.listed.number
+
+
+def _free_name(folder: Path) -> Path:
+    """The file of the next former key."""
+    newest = max((int(path.suffix[1:]) for path in _former_files(folder)), default=0)
+    return folder / f"{SIGNING_KEY}.{newest + 1}"
 
 
 def _former_files(folder: Path) -> list[Path]:

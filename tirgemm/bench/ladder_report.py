@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tirgemm.bench.results import Row
-from tirgemm.config import Config
+from tirgemm.config import Config, Knob
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.families.simt import ladder
 from tirgemm.families.simt.ladder import Rung
 from tirgemm.families.simt.loads import Loads, loads_per_fma
 from tirgemm.families.simt.rules import RULES
-from tirgemm.families.simt.space import space
+from tirgemm.families.simt.space import ladder_space, space
 from tirgemm.families.simt.tiling import tiling
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.comparable_times import fastest as fastest_configs
@@ -127,6 +127,11 @@ def tuned(gemm: Gemm, device: Device, regime: Regime, candidates: Sequence[Candi
         return LadderStep(ladder.TUNED, None, None, {}, "nothing faster than the default is recorded")
     knobs = {knob: (default[knob], value) for knob, value in valid[0].knobs if default[knob] != value}
     return LadderStep(ladder.TUNED, valid[0], loads_per_fma(tiling(gemm, valid[0])), knobs)
+
+
+def knobs_of(gemm: Gemm) -> tuple[Knob, ...]:
+    """The knobs of the rungs of a problem's ladder, with what each sets."""
+    return ladder_space(gemm).knobs
 
 
 def described(gemm: Gemm, device: Device, regime: Regime = "sustained") -> list[RungFigures]:

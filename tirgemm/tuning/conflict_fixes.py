@@ -14,7 +14,7 @@ from typing import Any
 from tirgemm.analysis.explanation import Explanation
 from tirgemm.analysis.memory_traffic import AccessReport
 from tirgemm.config import Config
-from tirgemm.errors import InvalidConfig, TirgemmError
+from tirgemm.errors import InvalidConfig
 from tirgemm.families import Family, family_named
 from tirgemm.gemm import Regime
 from tirgemm.hardware import BANK_BYTES, BANKS, shared_gbps
@@ -51,9 +51,9 @@ class ConflictFix:
         return self.buffer, self.operand, self.op
 
     @property
-    def gain_us(self) -> tuple[float, float]:
-        """The predicted gain: without the passes that are spared, and with all of them."""
-        return -self.slower_us, self.spared_us - self.slower_us
+    def gain_us(self) -> tuple[float, float] | None:
+        """The predicted gain: without the passes that are spared, and with all of them; None without ``knobs``."""
+        return None if self.knobs is None else (0.0 - self.slower_us, self.spared_us - self.slower_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class ConflictFixes:
 
     @property
     def untried(self) -> int:
-        """Neighbours that might help and were left out, for the search is bounded."""
+        """Neighbours that might help and were left out, for the search is bounded, or was over."""
         return self.neighbours - self.hopeless - self.tried
 
     def of(self, access: AccessReport) -> ConflictFix | None:
@@ -78,7 +78,7 @@ class ConflictFixes:
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON has it."""
         return asdict(self) | {
-            "fixes": [asdict(fix) | {"gain_us": list(fix.gain_us)} for fix in self.fixes],
+            "fixes": [asdict(fix) | {"gain_us": fix.gain_us} for fix in self.fixes],
             "untried": self.untried,
         }
 
@@ -146,10 +146,10 @@ def _neighbours(family: Family, explained: Explanation, regime: Regime) -> list[
 
 
 def _conflicts_of(explained: Explanation, config: Config) -> dict[AccessKey, int] | None:
-    """The conflicts of another config as written; None where it cannot be built."""
+    """The conflicts of another config as written; None where it cannot be lowered."""
     try:
         kernels = memory_of(explained.gemm, config, explained.device, compiled=False, m=explained.m)
-    except TirgemmError:
+    except Exception:  # TVM raises whatever its C++ raised; what cannot be built removes nothing
         return None
     return _conflicts(access for kernel in kernels for access in kernel.accesses)
 

@@ -35,6 +35,8 @@ BatchStatus = Literal["queued", "running", "done", "cancelled"]
 ItemState = Literal["hit", "queued", "running", "done", "failed", "cancelled", "deleted"]
 MAX_ITEMS = 1000
 _TRIES = 3
+# Any number but that of the migrations, as long as every tirgemm takes the same one.
+_MANY_JOBS_LOCK = 7_415_014
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ class BatchTable:
         ordered = sorted(wanted, key=lambda one: -one.expected_gain)
         new = {number: _new_job(one, key_id, batch_id) for number, one in enumerate(ordered) if one.kernel_id is None}
         with self.db.write() as connection:
+            self._wait_for_others(connection)
             now = self._now(connection)
             values = {
                 "id": batch_id,
@@ -192,6 +195,12 @@ class BatchTable:
         with self.db.read() as connection:
             return _batch(connection, _require(connection, batch_id))
 
+    def _wait_for_others(self, connection: Connection) -> None:
+        """Let transactions that change many jobs follow one another on PostgreSQL, too: two that lock the same ones in
+        different orders would end in a deadlock."""
+        if not self.db.is_sqlite:
+            connection.execute(select(func.pg_advisory_xact_lock(_MANY_JOBS_LOCK)))
+
     def _jobs(self, connection: Connection, new: Mapping[int, NewJob], now: float) -> tuple[dict[int, str], int]:
         """The jobs of the numbered problems, and how many of them were added."""
         jobs: dict[int, str] = {}
@@ -226,6 +235,7 @@ class BatchTable:
         """End every live job that the batch made, those that were put back since too; those that it joined go on. A
         batch that is done stays as it is."""
         with self.db.write() as connection:
+            self._wait_for_others(connection)
             batch = _batch(connection, _require(connection, batch_id))
             if batch.status == "done":
                 return batch

@@ -11,7 +11,7 @@ from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.comparable_times import fastest
 from tirgemm.tuning.records import Candidate, CandidateKey, Status
-from tirgemm.tuning.records.offer import Offer, measured_under, same_environment
+from tirgemm.tuning.records.offer import Offer, measured_under, same_device, same_environment
 from tirgemm.tuning.search.similar_problems import nearest
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.shipped.records import ShippedFile, ShippedRecords
@@ -27,12 +27,14 @@ class LayeredStore(SqlStore):
     """A ``Store`` whose candidates are the database's own and, beneath them, the shipped ones of the same device class,
     driver and TVM; where both have a config its own is the one. What is written goes into the database.
 
-    Shipped records of another driver or TVM, or of a similar device, are no candidates here: ``offer`` has them.
+    Shipped records of another driver or TVM are no candidates here: ``offer`` has them; those of other devices only
+    where ``other_devices`` are asked for.
     """
 
-    def __init__(self, db: Database, shipped: ShippedRecords | None = None) -> None:
+    def __init__(self, db: Database, shipped: ShippedRecords | None = None, *, other_devices: bool = False) -> None:
         super().__init__(db)
         self.shipped = shipped or ShippedRecords()
+        self._other_devices = other_devices
 
     def candidates(self, gemm: Gemm, device_key: str, regime: Regime) -> list[Candidate]:
         own = super().candidates(gemm, device_key, regime)
@@ -53,7 +55,7 @@ class LayeredStore(SqlStore):
         return own + without(_of_file(file, device_key, regime, near, most), own)
 
     def offer(self, gemm: Gemm, device: Device, regime: Regime) -> Offer | None:
-        return shipped_offer(self.shipped, gemm, device, regime)
+        return shipped_offer(self.shipped, gemm, device, regime, other_devices=self._other_devices)
 
     def _adopt(self, connection: Connection, key: CandidateKey) -> int | None:
         """Take a shipped candidate over into the database, because something is to be added to it."""
@@ -80,9 +82,14 @@ def without(candidates: Iterable[Candidate], known: Iterable[Candidate]) -> list
 
 
 @lru_cache(maxsize=64)
-def shipped_offer(shipped: ShippedRecords, gemm: Gemm, device: Device, regime: Regime) -> Offer | None:
-    """What was shipped of one problem for this device, or for one of its architecture; None where nothing was."""
+def shipped_offer(
+    shipped: ShippedRecords, gemm: Gemm, device: Device, regime: Regime, *, other_devices: bool = False
+) -> Offer | None:
+    """What was shipped of one problem for this device, or where ``other_devices`` are asked for, for one of its
+    architecture; None where nothing was."""
     for theirs, file in shipped.alike(device):
+        if not other_devices and not any(same_device(each, device) for each in file.devices):
+            continue
         offered = file.candidates(theirs.key, str(gemm), regime)
         same = _same(file, device, str(gemm), regime)
         if same:

@@ -7,7 +7,6 @@ and ``backup.json``, written last. Of PostgreSQL only the blobs are copied; pg_d
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ from sqlalchemy import select
 from tirgemm._user_folders import SIGNING_KEY
 from tirgemm._version import __version__
 from tirgemm.artifact.regular_file import read_regular
-from tirgemm.artifact.signing_keys import key_files
+from tirgemm.artifact.signing_keys import copy_keys
 from tirgemm.errors import InvalidRequest, StorageFull, StoreError, StoreUnavailable
 from tirgemm.tuning_db.blobs import BlobStore
 from tirgemm.tuning_db.database import FILE_NAME, Database, translated
@@ -89,7 +88,7 @@ def backup(db: Database, folder: Path, *, blobs_only: bool = False, with_key: bo
         blobs.put(data)
         size += len(data)
     if with_key:
-        _copy_keys(db.data_dir, folder)
+        copy_keys(db.data_dir, folder)
     made = BackedUp(not blobs_only, len(named) - len(missing), size, tuple(missing), with_key, at)
     document = {"format": FORMAT, "tirgemm": __version__, "schema": HEAD} | made.to_json()
     (folder / MANIFEST).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -131,7 +130,7 @@ def restore(folder: Path, data_dir: Path, *, replace: bool = False) -> Restored:
     key = folder / SIGNING_KEY
     own_key = key.is_file() and not (data_dir / SIGNING_KEY).exists()
     if own_key:
-        _copy_keys(folder, data_dir)
+        copy_keys(folder, data_dir)
     if manifest["database"]:
         _replace_sqlite(source, target)
         Database.embedded(data_dir).close()  # brought to the current schema
@@ -188,10 +187,3 @@ def _replace_sqlite(source: Path, target: Path) -> None:
 def _named(file: Path) -> list[str]:
     with translated(str(file)), closing(_open(file)) as connection:
         return [row[0] for row in connection.execute("SELECT sha256 FROM artifacts ORDER BY sha256")]
-
-
-def _copy_keys(source: Path, target: Path) -> None:
-    """Copy the private keys, readable by this user alone, and what was revoked."""
-    for path in key_files(source):
-        with os.fdopen(os.open(target / path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(path.read_bytes())

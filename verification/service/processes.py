@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -24,11 +24,18 @@ def command(name: str, *arguments: str) -> list[str]:
 
 
 @contextmanager
-def server_process(module: str, folder: Path) -> Iterator[dict[str, Any]]:
+def server_process(module: str, folder: Path, environment: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
     """A server process on a data folder, run as ``python -m module folder``: what it tells as a line of JSON once it is
     ready. It ends when its stdin is closed."""
     arguments = [sys.executable, "-m", module, str(folder)]
-    process = subprocess.Popen(arguments, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        arguments,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | dict(environment or {}),
+    )
     assert process.stdin is not None
     assert process.stdout is not None
     try:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
-from tirgemm.device import Device
 from tirgemm.errors import http_status
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.http.documents import JobError, KernelDocument, KernelList, KernelRequest, PendingDocument
-from tirgemm.service.http.known_answers import KnownAnswer
 from tirgemm.service.http.prefer import wait_preference
 from tirgemm.service.http.problems import Problem
-from tirgemm.service.http.requests import KernelOrJob, answer, progress, stored_answer
+from tirgemm.service.http.requests import KernelOrJob, answer, answer_of, progress
 from tirgemm.service.http.routes.jobs import job_document
 from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, DeviceFilter, GemmFilter, etag_matches
 from tirgemm.service.http.state import Caller, ServiceState, State
@@ -65,12 +62,6 @@ async def request_kernel(
     """
     wait, applied = wait_preference(prefer, state.settings.max_wait_seconds)
     state.access.require_priority(caller, body.queue.priority)
-    moment = await state.known.moment()
-    known = await run_in_threadpool(_known_answer, state, body, moment.look.devices)
-    if known is not None:
-        state.metrics.answers.labels("database").inc()
-        state.known.keep(await request.body(), known, moment)
-        return known.response(applied)
     # A worker that this server runs may be starting at this moment.
     patient = state.settings.worker and wait != 0
     asker = state.access.asker(caller)
@@ -86,7 +77,7 @@ async def request_kernel(
     if answered.kernel is None:
         answered = await _waited(request, state, answered, wait)
     if answered.kernel is not None:
-        return _answer_of(state, body, answered.kernel).response(applied)
+        return answer_of(state, body, answered.kernel).response(applied)
     headers = {"Cache-Control": "no-store", "Vary": "Prefer", **applied}
     assert answered.job is not None
     job = await run_in_threadpool(job_document, state, answered.job)
@@ -174,15 +165,6 @@ def kernel_record(state: ServiceState, kernel_id: str) -> KernelRecord:
 
 def _no_kernel(kernel_id: str) -> Problem:
     return Problem(404, f"there is no kernel {kernel_id[:64]!r}; GET /v1/kernels lists them", "kernel_not_found")
-
-
-def _known_answer(state: ServiceState, body: KernelRequest, devices: Sequence[Device]) -> KnownAnswer | None:
-    record = stored_answer(state, body, devices)
-    return None if record is None else _answer_of(state, body, record)
-
-
-def _answer_of(state: ServiceState, body: KernelRequest, record: KernelRecord) -> KnownAnswer:
-    return KnownAnswer(state.documents.of(record), record.id, record.artifact_sha256, body.queue.priority)
 
 
 async def _waited(request: Request, state: ServiceState, answered: KernelOrJob, wait: float | None) -> KernelOrJob:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Header, Query, Request
 from fastapi.routing import APIRoute
 
 from tirgemm.service.http.problems import Problem
+from tirgemm.service.http.requests import unique_members
 
 DeviceFilter = Annotated[
     str | None,
@@ -26,17 +27,7 @@ async def _require_json(request: Request, content_type: Annotated[str, Header(in
         raise Problem(415, f"Content-Type is {media_type or 'missing'}; it must be application/json")
     # What is no JSON at all is told by whoever parses it for the route.
     with suppress(ValueError, RecursionError):
-        json.loads(await request.body(), object_pairs_hook=_once)
-
-
-def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of these members. Raises the 400 problem for a name that is there twice."""
-    made: dict[str, Any] = {}
-    for name, value in members:
-        if name in made:
-            raise Problem(400, f"the body is not JSON that can be read in one way: {name[:80]!r} is twice in an object")
-        made[name] = value
-    return made
+        json.loads(await request.body(), object_pairs_hook=unique_members)
 
 
 async def _only_known(request: Request) -> None:

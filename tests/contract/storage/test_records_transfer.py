@@ -46,7 +46,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeDatabas
             if request.param == "sqlite":
                 return stack.enter_context(Database.embedded(folder))
             postgres: PostgresDatabases = request.getfixturevalue("postgres")
-            return stack.enter_context(opened(postgres.fresh(), folder))
+            return stack.enter_context(opened(postgres.migrated(folder), folder))
 
         yield fresh
 

@@ -11,10 +11,9 @@ import pytest
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tirgemm.service.http import recent_look
+from tirgemm.service.http import answer_known_kernels, recent_look
 from tirgemm.service.http.kernel_documents import Rendered
 from tirgemm.service.http.known_answers import KnownAnswer, KnownAnswers
-from tirgemm.service.http.routes import kernels
 from tirgemm.tuning_db import Database, JobRequest, SqlStore
 
 REQUEST = JobRequest(Gemm.parse(ODD), CPU)
@@ -27,13 +26,13 @@ OWN = {"date", "x-request-id"}
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The problems that were looked up in the database, from now on."""
     gemms: list[str] = []
-    real = kernels.stored_answer
+    real = answer_known_kernels.stored_answer
 
     def stored_answer(state: Any, body: Any, devices: Any) -> Any:
         gemms.append(body.gemm)
         return real(state, body, devices)
 
-    monkeypatch.setattr(kernels, "stored_answer", stored_answer)
+    monkeypatch.setattr(answer_known_kernels, "stored_answer", stored_answer)
     return gemms
 
 
@@ -50,6 +49,21 @@ def test_the_same_request_is_looked_up_once(service: Service, looked_up: list[st
     ours, theirs = ({n: v for n, v in answer.headers.items() if n not in OWN} for answer in (first, second))
     assert ours == theirs
     assert service.post(device=CPU.key, headers={"Prefer": "wait=3"}).headers["Preference-Applied"] == "wait=3"
+    assert looked_up == [ODD]
+
+
+def test_a_body_in_parts_and_with_parameters_of_its_type_is_answered_before_the_routes(
+    service: Service, looked_up: list[str]
+) -> None:
+    kernel_id = stored(service)
+    body = f'{{"gemm": "{ODD}", "device": "{CPU.key}"}}'.encode()
+    headers = {"Content-Type": "Application/JSON; charset=utf-8"}
+    for parts in (iter([body[:9], body[9:]]), iter([body])):
+        assert service.http.post("/v1/kernels", content=parts, headers=headers).json()["id"] == kernel_id
+    assert looked_up == [ODD], "the parts are one body"
+    twice = body.replace(b"{", b'{"gemm": "1x1x1", ', 1)
+    answer = service.http.post("/v1/kernels", content=twice, headers=headers)
+    assert (answer.status_code, "twice in an object" in answer.json()["detail"]) == (400, True)
     assert looked_up == [ODD]
 
 

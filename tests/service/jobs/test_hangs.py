@@ -60,8 +60,9 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_worker_that_hangs_loses_its_job_to_another_and_writes_nothing_more(
-    database: Database, caplog: pytest.LogCaptureFixture
+    database: Database, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
+    alive_file = tmp_path / "alive"
     queue, store, hangs = JobQueue(database), SqlStore(database), threading.Event()
     stuck, sound = HangingEngine(store), ScriptedEngine(store)
     for engine in (stuck, sound):
@@ -69,7 +70,13 @@ def test_a_worker_that_hangs_loses_its_job_to_another_and_writes_nothing_more(
         engine.fallback_gate.set()
     job, _ = queue.submit(JobRequest(Gemm.parse(ODD), CPU))
     hung = Worker(
-        queue, store, stuck, lease_s=LEASE_SECONDS, name="hung:1:0", new_heartbeat=lambda: Heartbeat(0.3, hangs.set)
+        queue,
+        store,
+        stuck,
+        lease_s=LEASE_SECONDS,
+        name="hung:1:0",
+        new_heartbeat=lambda: Heartbeat(0.3, hangs.set),
+        alive_file=alive_file,
     )
     other = Worker(queue, store, sound, lease_s=LEASE_SECONDS, name="other:1:0")
     threads = [threading.Thread(target=worker.run, daemon=True) for worker in (hung, other)]
@@ -78,10 +85,13 @@ def test_a_worker_that_hangs_loses_its_job_to_another_and_writes_nothing_more(
         assert hangs.wait(15)
         assert "woken.wait" in caplog.text, "the log says where it stands"
         until(lambda: not queue.live_workers(1.0))
+        alive_file.unlink(missing_ok=True)
         threads[1].start()
         until(lambda: getattr(queue.job(job.id), "status", "") == "done")
+    assert not alive_file.exists(), "nothing says that it is alive"
     stuck.woken.set()
     until(lambda: bool(stuck.errors))
+    until(alive_file.exists)
     until(lambda: any(worker.name == "hung:1:0" for worker in queue.live_workers(1.0)))
     for worker in (hung, other):
         worker.stop()
@@ -117,7 +127,9 @@ def test_a_heartbeat_is_that_of_the_thread_which_works(monkeypatch: pytest.Monke
 STUCK = """
 import time
 from tirgemm.service.commands import worker
+from tirgemm.service.jobs import job_runner
 from tirgemm.service.jobs.engine import TuningEngine
+job_runner.WARM_SECONDS = 0
 TuningEngine.warm = lambda self: time.sleep(600)
 worker._main()
 """

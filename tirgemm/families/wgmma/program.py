@@ -16,7 +16,7 @@ from tirgemm.families.wgmma.planning.launch import REDUCE_SYMBOL, SYMBOL, launch
 from tirgemm.families.wgmma.planning.names import REPACK
 from tirgemm.families.wgmma.planning.plan import Plan
 from tirgemm.families.wgmma.planning.repacking import REPACK_SYMBOL, copies
-from tirgemm.families.wgmma.planning.timeline import ring_buffer
+from tirgemm.families.wgmma.planning.span_kinds import ring_buffer
 from tirgemm.gemm import Gemm
 from tirgemm.launch import Param
 

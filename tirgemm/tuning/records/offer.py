@@ -34,17 +34,20 @@ class Offer:
         return ConfigOrigin(self.device.key, dict(self.device.environment), self.same)
 
 
+def same_device(one: Device, other: Device) -> bool:
+    """Whether both are of one device class with as much memory: some models are sold with more than one size of it, of
+    which drivers reserve a little."""
+    alike = abs(one.memory_bytes - other.memory_bytes) <= _RESERVED * max(one.memory_bytes, other.memory_bytes)
+    return one.key == other.key and (one.kind == "cpu" or alike)
+
+
 def same_environment(one: Device, other: Device) -> bool:
     """Whether both are of one device class, with one driver and TVM and as much memory; False where either does not
     say."""
     ours, theirs = dict(one.environment), dict(other.environment)
     names = ENVIRONMENT[one.kind]
-    # Some models are sold with more than one size of memory; drivers reserve a little of it.
-    alike = abs(one.memory_bytes - other.memory_bytes) <= _RESERVED * max(one.memory_bytes, other.memory_bytes)
-    return (
-        (one.kind == "cpu" or alike)
-        and one.key == other.key
-        and all(ours.get(name, "") not in UNKNOWN and ours.get(name) == theirs.get(name) for name in names)
+    return same_device(one, other) and all(
+        ours.get(name, "") not in UNKNOWN and ours.get(name) == theirs.get(name) for name in names
     )
 
 

@@ -18,8 +18,8 @@ from tirgemm.families.wgmma.device.partial_sums import (
 )
 from tirgemm.families.wgmma.device.recorder import recorder
 from tirgemm.families.wgmma.device.shared_memory import cluster_sync
+from tirgemm.families.wgmma.planning.span_kinds import ADD, DRAIN, EXCHANGE, MULTIPLY, STORE, TURN, WAIT
 from tirgemm.families.wgmma.planning.tile import MMA_K, UNIT
-from tirgemm.families.wgmma.planning.timeline import ADD, DRAIN, EXCHANGE, MULTIPLY, STORE, TURN, WAIT
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M, WARPGROUP
 
 

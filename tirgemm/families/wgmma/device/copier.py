@@ -17,8 +17,8 @@ from tvm.script import tirx as T
 from tirgemm.families.wgmma.device.producer import POLICIES, load
 from tirgemm.families.wgmma.device.recorder import recorder
 from tirgemm.families.wgmma.planning.copies import Arithmetic, copies_of
+from tirgemm.families.wgmma.planning.span_kinds import LOAD, WAIT
 from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
-from tirgemm.families.wgmma.planning.timeline import LOAD, WAIT
 
 _COPY = "cp.async.ca.shared.global"
 _HINT = ".L2::cache_hint"

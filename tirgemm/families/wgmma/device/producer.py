@@ -10,7 +10,7 @@ from tvm.script import tirx as T
 
 from tirgemm.families.wgmma.device.recorder import recorder
 from tirgemm.families.wgmma.planning.names import EVICT_FIRST, EVICT_LAST, REPACK
-from tirgemm.families.wgmma.planning.timeline import LOAD, WAIT
+from tirgemm.families.wgmma.planning.span_kinds import LOAD, WAIT
 
 _LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _MULTICAST, _HINT = ".multicast::cluster", ".L2::cache_hint"

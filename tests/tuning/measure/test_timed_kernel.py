@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,13 +16,15 @@ from tests.helpers.wgmma_paths import TMA_KNOBS
 from tirgemm.analysis.timeline.decoding import UNWRITTEN
 from tirgemm.artifact import Signer, pack
 from tirgemm.config import Config
+from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, InvalidRequest, MeasurementFailed, Unsupported
 from tirgemm.families import family_named
 from tirgemm.families.common.ring_buffer import BEGUN, ENDED, HEADER_WORDS, RECORDED, TIMELINE
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import Pointer, TensorMap
-from tirgemm.tuning.timeline import TimedKernel, record, recorded, timed_kernel
+from tirgemm.tuning.timed_kernel import TimedKernel, record, recorded, timed_kernel
+from tirgemm.tuning.verify.host import HostBackend
 
 _H200 = named_device("sm_90a")
 _GEMM = Gemm.parse("1024x1024x512:f16:nt")
@@ -82,6 +86,83 @@ def test_words_that_no_kernel_recorded_are_refused(kernel: TimedKernel) -> None:
         recorded(kernel, 1024, words.ravel(), "emulator", {})
 
 
+class _HostGpu:
+    """A GPU whose memory is the host's."""
+
+    ordinal = 0
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def to_device(self, address: int, array: np.ndarray) -> None:
+        ctypes.memmove(address, array.ctypes.data, array.nbytes)
+
+    def to_host(self, address: int, out: np.ndarray) -> None:
+        ctypes.memmove(out.ctypes.data, address, out.nbytes)
+
+
+class _HostMemory:
+    """Memory of the host, as device memory is asked for; the last piece is kept."""
+
+    last: ClassVar[_HostMemory]
+
+    def __init__(self, nbytes: int) -> None:
+        self.words = np.zeros(nbytes // 4, np.uint32)
+        self.address = self.words.ctypes.data
+        _HostMemory.last = self
+
+
+class _TimedCalls:
+    """Stands for the kernel: computes D, and records that call number i began at cycle 2,000 i; ``factor``: D's."""
+
+    def __init__(self, kernel: TimedKernel, factor: float = 1.0) -> None:
+        self.kernel, self.factor, self.count = kernel, factor, 0
+        self.unwritten: list[bool] = []
+
+    def __call__(self, a: Any, b: Any, d: Any, ring: Any, alpha: float) -> None:
+        ours = _HostMemory.last.words
+        assert ring.data_ptr() == ours.ctypes.data
+        self.unwritten.append(bool((ours == UNWRITTEN).all()))
+        self.count += 1
+        ours[:] = _words(self.kernel, 2000 * self.count, 1000 * self.count).ravel()
+        left, right, out = (np.from_dlpack(tensor) for tensor in (a, b, d))
+        out[...] = (self.factor * alpha * (left.astype(np.float32) @ right.astype(np.float32).T)).astype(np.float16)
+
+
+@pytest.fixture
+def scaled(monkeypatch: pytest.MonkeyPatch) -> TimedKernel:
+    """A kernel that takes a scalar behind the tensors, on a GPU that is the host."""
+    monkeypatch.setattr("tirgemm.tuning.driver.cuda.Gpu", _HostGpu)
+    monkeypatch.setattr("tirgemm.tuning.driver.cuda.Memory", _HostMemory)
+    monkeypatch.setattr("tirgemm.tuning.verify.cuda.CudaBackend", lambda *_: HostBackend())
+    config = Config("wgmma", tuple((TMA_KNOBS | {"tile_n": 96, "stages": 2}).items()))
+    return timed_kernel(Gemm.parse("1024x1024x128:f16:nt:alpha"), config, _H200, _SLOTS)
+
+
+def test_the_last_of_some_calls_is_recorded_beside_one_long_before(
+    scaled: TimedKernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls = _TimedCalls(scaled)
+    monkeypatch.setattr("tirgemm.tuning.timed_kernel.loaded", lambda *_: calls)
+    gpu = _H200.with_(uuid="GPU-1")
+    recording = record(scaled, gpu, {"device": gpu.model}, blocks=2, lock_dir=tmp_path)
+    assert recording.measured
+    assert recording.blocks == (0, scaled.timed.ring.blocks // 2)
+    assert {track.begun.cycles for track in recording.tracks} == {2000 * calls.count}
+    assert recording.cycles_per_us == 2000.0
+    # Each of the two was begun with ring buffers in which nothing was written.
+    assert sum(calls.unwritten) == 2
+    assert calls.count > 6
+
+
+def test_a_kernel_that_is_wrong_with_time_stamps_is_not_recorded(
+    scaled: TimedKernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tirgemm.tuning.timed_kernel.loaded", lambda *_: _TimedCalls(scaled, factor=1.01))
+    with pytest.raises(MeasurementFailed, match="is wrong with time stamps"):
+        record(scaled, _H200.with_(uuid="GPU-1"), {}, lock_dir=tmp_path)
+
+
 def test_no_artifact_is_made_of_a_kernel_with_time_stamps(kernel: TimedKernel) -> None:
     contents = kernel.binary.contents(kernel.gemm, kernel.config, _H200)
     with pytest.raises(InvalidRequest, match="the launch's tensors and scalars are not those of"):
@@ -101,7 +182,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import Launch
 from tirgemm.tuning.build.binary import Binary
-from tirgemm.tuning.timeline import loaded
+from tirgemm.tuning.timed_kernel import loaded
 from tvm_ffi import from_dlpack
 import json
 binary = Binary(fake_cubin(), "cubin", Launch.from_json(json.loads({json.dumps(launch.to_json())!r})), {{}}, ())

@@ -18,7 +18,7 @@ from tirgemm.families.wgmma.planning.plan import Plan
 from tirgemm.families.wgmma.program import timed_program
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.build.cuda import checked_launch, lower
-from tirgemm.tuning.timeline import TimedKernel, recorded
+from tirgemm.tuning.timed_kernel import TimedKernel, recorded
 from verification.emulator.operands import KernelCall, decode
 from verification.emulator.wgmma_on_cpu import Kernels
 

@@ -1,0 +1,86 @@
+"""Measure how long a new problem waits for its first answer, the family's default: from a worker that has just started,
+and from one that has worked before.
+
+A real server process and real workers, one after the other; each sample is one new problem.
+
+usage: python -m benchmarks.service_speed.first_answer [--device cuda:0] [--out FILE]   from the root of the repository
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import httpx
+
+from benchmarks.command import run
+from benchmarks.service_speed.load import Turn
+from benchmarks.service_speed.turns import Figures, Server, alternate, parser, server
+from benchmarks.service_speed.working import await_worker, worker
+from tirgemm.errors import ServiceError
+from tirgemm.tuning_db import Database, JobQueue
+
+ANSWER_SECONDS = 60.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    figures, problems = Figures(options), _problems()
+    with tempfile.TemporaryDirectory(prefix="tirgemm-service-") as name:
+        folder = Path(name)
+        settings = {"TIRGEMM_FALLBACK_SECONDS": f"{ANSWER_SECONDS:g}"}
+        with Database.embedded(folder) as database, server(folder, settings) as service:
+
+            def warm(_turn: int) -> Turn:
+                return first_answer(service, database, next(problems), options.device)
+
+            def cold(turn: int) -> Turn:
+                with worker(folder, options.device):
+                    await_worker(database)
+                    return warm(turn)
+
+            figures.add(f"first answer, {options.device}, cold", alternate(service.port, cold, options))
+            with worker(folder, options.device):
+                await_worker(database)
+                figures.add(f"first answer, {options.device}, warm", alternate(service.port, warm, options))
+    figures.save()
+    return 0
+
+
+def first_answer(service: Server, database: Database, gemm: str, device: str) -> Turn:
+    """The time from the request to an answer with a kernel. Raises ServiceError where that has none."""
+    begun = time.perf_counter()
+    answer = httpx.post(
+        f"http://127.0.0.1:{service.port}/v1/kernels",
+        json={"gemm": gemm, "device": device},
+        headers=service.headers,
+        timeout=2 * ANSWER_SECONDS,
+    )
+    took = time.perf_counter() - begun
+    pending = answer.raise_for_status().json()
+    if answer.status_code == 202:
+        if pending["fallback"] is None:
+            raise ServiceError(f"{gemm} has no answer after {took:.0f} s")
+        # Else the next problem waits for this one's search.
+        JobQueue(database).cancel(pending["job"]["id"])
+    return Turn(1 / took, 1e3 * took, 1e3 * took)
+
+
+def _problems() -> Iterator[str]:
+    """Problems that no kernel is there for, of odd sizes."""
+    return (f"{m}x1021x1027:f16:nt" for m in itertools.count(1001, 2))
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    options = parser(__doc__)
+    options.add_argument("--device", default="cpu", help="what the worker serves and is asked for")
+    return options.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

@@ -1,0 +1,99 @@
+"""What measurements of the service have in common: options, a server, turns beside the bare route, the results file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.service_speed import document
+from benchmarks.service_speed.load import Turn, drive, request
+from benchmarks.service_speed.server import BARE
+from benchmarks.service_speed.stored_kernels import DEVICE
+from benchmarks.tables import figures_document
+from tirgemm import Gemm
+from tirgemm.bench.results import environment, load, measured_at, write
+from tirgemm.detect import device as detect_device
+from verification.service.processes import server_process
+
+ROOT = Path(__file__).resolve().parents[2]
+Measured = tuple[list[Turn], list[Turn]]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server process: its port, its process id, and the headers of a request with a key."""
+
+    port: int
+    pid: int
+    headers: dict[str, str]
+
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
+        """The bytes of a request."""
+        return request(method, path, self.headers, b"" if body is None else json.dumps(body).encode())
+
+    def hits(self, problems: Sequence[Gemm]) -> list[bytes]:
+        """The requests for known kernels."""
+        return [self.request("POST", "/v1/kernels", {"gemm": str(g), "device": DEVICE.key}) for g in problems]
+
+
+@contextmanager
+def server(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """A server process on a data folder, with ``settings`` as variables of its environment."""
+    with server_process("benchmarks.service_speed.server", folder, settings) as told:
+        headers = {"Authorization": f"Bearer {told['key']}", "Content-Type": "application/json"}
+        yield Server(told["port"], told["pid"], headers)
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The options of all measurements."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--connections", type=int, default=32)
+    made.add_argument("--turns", type=int, default=10)
+    made.add_argument("--seconds", type=float, default=2.0, help="of one turn")
+    made.add_argument("--commit", help="the program's, where its history is not here")
+    made.add_argument("--out", type=Path, help="the results file to write; rows of other figures stay in it")
+    return made
+
+
+def alternate(port: int, turn_of: Callable[[int], Turn], options: argparse.Namespace) -> Measured:
+    """Turns of ours and of the bare route, one after the other; the first of each is not kept."""
+    ours: list[Turn] = []
+    bare: list[Turn] = []
+    for turn in range(options.turns + 1):
+        ours.append(turn_of(turn))
+        bare.append(drive(port, [request("GET", BARE, {})], options.connections, options.seconds, seed=turn))
+    return ours[1:], bare[1:]
+
+
+def asked(port: int, requests: Sequence[bytes], options: argparse.Namespace) -> Measured:
+    """Turns in which these requests are sent, drawn at random."""
+    return alternate(port, lambda turn: drive(port, requests, options.connections, options.seconds, seed=turn), options)
+
+
+class Figures:
+    """The rows of one run, told as they come, and written into the results file beside those of other figures."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._about = environment(detect_device("cpu"), ROOT, options.commit)
+        self._rows: list[dict[str, Any]] = []
+
+    def add(self, figure: str, measured: Measured, **about: Any) -> None:
+        same = {"connections": self._options.connections, "turn_seconds": self._options.seconds}
+        row = document.row_of(figure, same | about, *measured) | measured_at(self._about, None)
+        print(f"{figure}: {row['per_second']:.0f} a second, p99 {row['p99_ms']:.1f} ms, share {row['share']:.2f}")
+        self._rows.append(row)
+
+    def save(self) -> None:
+        """Write them, where a file was named."""
+        path: Path | None = self._options.out
+        if path is None:
+            return
+        mine = {row["figure"] for row in self._rows}
+        others = [row for row in load(path)["rows"] if row["figure"] not in mine] if path.is_file() else []
+        write(path, figures_document(document.SUITE, self._about, [*others, *self._rows]))

@@ -1,0 +1,52 @@
+"""Measure how long known kernels take while a job tunes on the same machine, beside the same on an idle one.
+
+A real server process, and beside it for half of the turns a real worker with a job that searches on the CPU.
+
+usage: python -m benchmarks.service_speed.while_tuning [--out FILE]     from the root of the repository
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.command import run
+from benchmarks.service_speed.stored_kernels import gemms, store_kernels
+from benchmarks.service_speed.turns import Figures, asked, parser, server
+from benchmarks.service_speed.working import await_status, submitted, worker
+from tirgemm.tuning_db import Database
+
+TUNED = "509x511x513:f16:nt"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    figures, problems = Figures(options), gemms(options.kernels)
+    same = {"kernels": len(problems)}
+    with tempfile.TemporaryDirectory(prefix="tirgemm-service-") as name:
+        folder = Path(name)
+        store_kernels(folder, problems)
+        with server(folder) as service, Database.embedded(folder) as database:
+            hits = service.hits(problems)
+            figures.add("hits, nothing tunes", asked(service.port, hits, options), **same)
+            with worker(folder):
+                # More than it gets to in all turns together: it is cancelled behind the last one.
+                job = submitted(database, TUNED, trials=4000, seconds=3600.0)
+                await_status(database, job, "running")
+                figures.add("hits, a job tunes on the CPU", asked(service.port, hits, options), **same)
+                await_status(database, job, "running")
+    figures.save()
+    return 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    options = parser(__doc__)
+    options.add_argument("--kernels", type=int, default=64, help="known kernels, as many as a model has")
+    return options.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

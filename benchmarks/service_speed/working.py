@@ -1,0 +1,64 @@
+"""A worker process, and the jobs that it is given, past the server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tirgemm import Gemm
+from tirgemm.detect import device as detect_device
+from tirgemm.errors import ServiceError
+from tirgemm.tuning_db import Database, JobQueue, JobRequest
+from verification.service.processes import command
+
+WAIT_SECONDS, END_SECONDS = 120.0, 20.0
+
+
+@contextmanager
+def worker(folder: Path, device: str = "cpu") -> Iterator[None]:
+    """A worker on a data folder, alive; its job goes back to the queue at the end."""
+    arguments = ["--data", str(folder), "--lock-dir", str(folder / "locks"), "--devices", device]
+    process = subprocess.Popen(
+        command("worker", *arguments), env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    try:
+        if "serves" not in process.stdout.readline():
+            raise ServiceError("the worker did not start")
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def await_worker(database: Database) -> None:
+    """Wait until a worker is registered. Raises ServiceError where none comes."""
+    queue, deadline = JobQueue(database), time.monotonic() + WAIT_SECONDS
+    while not queue.live_workers(END_SECONDS):
+        if time.monotonic() > deadline:
+            raise ServiceError("no worker is registered")
+        time.sleep(0.01)
+
+
+def submitted(database: Database, gemm: str, *, trials: int, seconds: float) -> str:
+    """The id of a new job for the CPU."""
+    request = JobRequest(Gemm.parse(gemm), detect_device("cpu"), trials=trials, seconds=seconds)
+    return JobQueue(database).submit(request)[0].id
+
+
+def await_status(database: Database, job_id: str, status: str) -> None:
+    """Wait until a job has a status. Raises ServiceError where it does not come to it."""
+    queue, deadline = JobQueue(database), time.monotonic() + WAIT_SECONDS
+    while (job := queue.job(job_id)) is not None and job.status != status:
+        if job.ended or time.monotonic() > deadline:
+            raise ServiceError(f"job {job_id} is {job.status}, not {status}: {job.error}")
+        time.sleep(0.05)
