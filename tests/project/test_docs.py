@@ -60,9 +60,19 @@ def schema() -> dict[str, Any]:
 # -- docs/api.md -----------------------------------------------------------------------------------
 
 
+def is_page(operation: dict[str, Any]) -> bool:
+    """Whether it is told in docs/pages.md."""
+    return "pages" in operation.get("tags", [])
+
+
 def test_every_route_has_a_section_and_every_section_a_route() -> None:
     paths = schema()["paths"]
-    served = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    served = {
+        f"{method.upper()} {path}"
+        for path, methods in paths.items()
+        for method, operation in methods.items()
+        if not is_page(operation)
+    }
     assert set(re.findall(r"^### `([A-Z]+ /.*)`$", page("api.md"), re.MULTILINE)) == served
     table = page("api.md").partition("## What holds")[0]
     assert set(re.findall(r"^\| \[`([A-Z]+ /.*?)`\]", table, re.MULTILINE)) == served
@@ -72,6 +82,8 @@ def test_every_parameter_and_body_member_is_told() -> None:
     sections = dict(re.findall(r"^### `(.*?)`\n(.*?)(?=^##)", page("api.md"), re.MULTILINE | re.DOTALL))
     for path, methods in schema()["paths"].items():
         for method, operation in methods.items():
+            if is_page(operation):
+                continue
             section = sections[f"{method.upper()} {path}"]
             for parameter in operation.get("parameters", []):
                 if parameter["in"] != "path" and method != "head":
@@ -85,6 +97,20 @@ def test_every_parameter_and_body_member_is_told() -> None:
     assert not [
         name for name in batch if not re.search(rf"^\|[^|]*`{name}[`.]", sections["POST /v1/batches"], re.MULTILINE)
     ]
+
+
+def test_every_page_is_told_with_what_its_address_may_hold() -> None:
+    pages = {
+        path: operation
+        for path, methods in schema()["paths"].items()
+        for operation in methods.values()
+        if is_page(operation)
+    }
+    told = dict(re.findall(r"^\| `(/[^`]*)` \|(.*)\|$", page("pages.md"), re.MULTILINE))
+    assert told.keys() == pages.keys()
+    for path, operation in pages.items():
+        names = {one["name"] for one in operation.get("parameters", []) if one["in"] == "query"}
+        assert names == set(re.findall(r"`([a-z_]+)=", told[path])), path
 
 
 T = TypeVar("T")

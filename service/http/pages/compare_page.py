@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -140,7 +141,7 @@ async def compare_code_page(site: OwnSite, state: State, kernel: Ids) -> Respons
         letters=list(LETTERS[: len(records)]),
         figures=_rows([{"bytes of code and data": each.nbytes} | dict(each.figures) for each in figures]),
         units=_rows([{"all": each.instructions} | dict(each.units) if each.units else {} for each in figures]),
-        loop=_rows([{**dict(each.loop)} for each in figures]),
+        loop=_rows([dict(each.loop) for each in figures]),
         missing=missing,
         roofline=common_roofline(explanations),
     )
@@ -154,7 +155,7 @@ def _figures(state: ServiceState, record: KernelRecord) -> CodeFigures:
         return CodeFigures(record.artifact_bytes, missing=str(error))
 
 
-def _rows(columns: list[dict[str, int | None]]) -> list[CountRowBody]:
+def _rows(columns: Sequence[Mapping[str, int | None]]) -> list[CountRowBody]:
     names = dict.fromkeys(name for column in columns for name in column)
     return [CountRowBody(name=name, values=[column.get(name) for column in columns]) for name in names]
 
