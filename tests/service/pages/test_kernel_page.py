@@ -76,6 +76,9 @@ def test_a_later_kernel_of_the_same_config_lends_no_samples(service: Service) ->
     own = document(service, f"/kernels/{first.id}")["times"][0]["entries"][0]
     assert (own["median_us"], own["samples_us"], own["quartiles"]) == (10.0, [], None)
     assert "not stored" in page(service, f"/kernels/{first.id}")
+    spreads = {row["us"]: row["default"]["low"] for row in document(service, "/kernels")["kernels"]}
+    assert spreads[10.0] is None
+    assert spreads[11.0] is not None
 
 
 def test_knobs_have_the_familys_meanings(service: Service) -> None:
