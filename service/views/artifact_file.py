@@ -95,7 +95,7 @@ def _with_records(opened: Opened, data: Path | None, db: str | None) -> Opened:
 
 
 def _known_to(store: Store, opened: Opened, record: KernelRecord | None) -> Opened:
-    from tirgemm.service.views.kernel_timings import samples_of
+    from tirgemm.service.views.kernel_samples import samples_of
 
     manifest = opened.package.manifest
     samples = samples_of(store, manifest.gemm, manifest.device.key, manifest.config, manifest.kernel_sha256)

@@ -48,7 +48,7 @@ class ComparedTime:
         }
 
 
-class TimedKernel(Protocol):
+class SampledKernel(Protocol):
     """A kernel as far as its speed goes: its raw samples, and the timings of its manifest or record."""
 
     @property
@@ -68,7 +68,7 @@ class PairedTimes:
     not_comparable: str
 
     @classmethod
-    def of(cls, a: TimedKernel, b: TimedKernel, regime: Regime, not_comparable: str) -> PairedTimes:
+    def of(cls, a: SampledKernel, b: SampledKernel, regime: Regime, not_comparable: str) -> PairedTimes:
         """What is recorded of both: of one interleaved run where there is one."""
         pair = _one_run(a, b, regime)
         if pair is not None:
@@ -221,13 +221,13 @@ def compare_now(a: Opened, b: Opened, regime: Regime, seconds: float, lock_dir: 
     return Comparison(a, b, regime, PairedTimes((times[0], times[1]), True, ""))
 
 
-def _mine(kernel: TimedKernel, regime: Regime) -> list[SampleSet]:
+def _mine(kernel: SampledKernel, regime: Regime) -> list[SampleSet]:
     """The samples of a kernel in ``regime``, the best last."""
     mine = [samples for samples in kernel.samples if samples.conditions.get("regime", regime) == regime]
     return sorted(mine, key=lambda samples: _STAGES.index(samples.reason))
 
 
-def _one_run(a: TimedKernel, b: TimedKernel, regime: Regime) -> tuple[SampleSet, SampleSet] | None:
+def _one_run(a: SampledKernel, b: SampledKernel, regime: Regime) -> tuple[SampleSet, SampleSet] | None:
     """The last samples of both that were taken in one interleaved run, where there are such."""
     for one in reversed(_mine(a, regime)):
         for two in reversed(_mine(b, regime)):
@@ -241,7 +241,7 @@ def _one_run(a: TimedKernel, b: TimedKernel, regime: Regime) -> tuple[SampleSet,
     return None
 
 
-def recorded_time(kernel: TimedKernel, regime: Regime) -> ComparedTime | None:
+def recorded_time(kernel: SampledKernel, regime: Regime) -> ComparedTime | None:
     """The best recorded time of a kernel in ``regime``: of its samples, else its manifest's."""
     mine = _mine(kernel, regime)
     if mine:

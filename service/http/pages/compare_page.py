@@ -22,7 +22,7 @@ from tirgemm.service.http.routes.parameters import ONLY_KNOWN
 from tirgemm.service.http.state import ServiceState, State
 from tirgemm.service.views.code_figures import CodeFigures, code_figures
 from tirgemm.service.views.comparison import PairedTimes, verdict
-from tirgemm.service.views.kernel_comparison import (
+from tirgemm.service.views.kernels.kernel_comparison import (
     LETTERS,
     MAX_KERNELS,
     MIN_KERNELS,

@@ -12,10 +12,10 @@ from tirgemm.families import family_named
 from tirgemm.progress import role_name, role_words
 from tirgemm.service.http.documents import DeviceBody, ExplanationDocument, KernelDocument
 from tirgemm.service.http.pages.kernel_table_page import RatioBody
-from tirgemm.service.views.code_lines import CodeText
-from tirgemm.service.views.get_snippets import Snippet
-from tirgemm.service.views.kernel_history import environment_of
-from tirgemm.service.views.kernel_timings import RegimeTimes, TimedEntry
+from tirgemm.service.views.kernels.code_lines import CodeText
+from tirgemm.service.views.kernels.get_snippets import Snippet
+from tirgemm.service.views.kernels.kernel_history import environment_of
+from tirgemm.service.views.kernels.kernel_timings import RegimeTimes, TimedEntry
 from tirgemm.tuning.records import KernelRecord
 
 

@@ -16,8 +16,8 @@ from tirgemm.service.http.documents import DeviceBody
 from tirgemm.service.http.pages.site import HTML, OwnSite
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.state import ServiceState, State
-from tirgemm.service.views.distributions import RatioSpread
-from tirgemm.service.views.kernel_table import (
+from tirgemm.service.views.kernels.distributions import RatioSpread
+from tirgemm.service.views.kernels.kernel_table import (
     SORTS,
     ListedKernel,
     Order,
@@ -25,8 +25,8 @@ from tirgemm.service.views.kernel_table import (
     count_kernels,
     kernel_table,
 )
+from tirgemm.service.views.kernels.shape_filter import ShapeFilter
 from tirgemm.service.views.queries import device_keys, known_devices
-from tirgemm.service.views.shape_filter import ShapeFilter
 from tirgemm.status import ROLES
 
 router = APIRouter(tags=["pages"])

@@ -26,10 +26,11 @@ from tirgemm.service.http.routes.kernels import delete_kernel, kernel_record, pi
 from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.artifact_file import Opened, open_kernel
 from tirgemm.service.views.artifact_texts import text_of
-from tirgemm.service.views.code_lines import code_texts
-from tirgemm.service.views.get_snippets import snippets
-from tirgemm.service.views.kernel_history import environment_of, kernels_of_problem
-from tirgemm.service.views.kernel_timings import regime_times, samples_of
+from tirgemm.service.views.kernel_samples import samples_of
+from tirgemm.service.views.kernels.code_lines import code_texts
+from tirgemm.service.views.kernels.get_snippets import snippets
+from tirgemm.service.views.kernels.kernel_history import environment_of, kernels_of_problem
+from tirgemm.service.views.kernels.kernel_timings import regime_times
 from tirgemm.service.views.search_words import search_words
 from tirgemm.tuning.records import KernelRecord
 

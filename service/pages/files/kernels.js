@@ -1,4 +1,4 @@
-// Buttons that copy a text, linked lines of code, and what an explanation needs once it is in the page.
+// Buttons that copy a text, linked lines of code, and what is told where a part of a page cannot be had.
 
 for (const button of document.querySelectorAll("[data-copy]")) {
   button.hidden = !navigator.clipboard;
@@ -27,19 +27,7 @@ document.querySelector(".code")?.addEventListener("click", (event) => {
   mark(line);
 });
 
-// Whatever is wider than the window can be scrolled by keyboard too.
-function reachable() {
-  for (const wide of document.querySelectorAll("#report .wide:not([tabindex])")) {
-    wide.tabIndex = 0;
-    wide.setAttribute("role", "region");
-    wide.setAttribute("aria-label", "table or picture");
-  }
-}
-reachable();
-document.body.addEventListener("htmx:afterSwap", () => {
-  reachable();
-  tell("");
-});
+document.body.addEventListener("htmx:afterSwap", () => tell(""));
 
 // What is wrong with a filter, or why a part of a page cannot be made.
 function tell(words, target = null) {

@@ -12,8 +12,8 @@ from tests.service.pages.browser import HTML
 from tests.service.pages.page_records import A100, searched_kernel
 from tests.service.support import Service, serving
 from tirgemm.config import Config
-from tirgemm.service.views.kernel_table import SORTS, TableFilter, page_statements
-from tirgemm.service.views.shape_filter import ShapeFilter
+from tirgemm.service.views.kernels.kernel_table import SORTS, TableFilter, page_statements
+from tirgemm.service.views.kernels.shape_filter import ShapeFilter
 from tirgemm.tuning.records.store import Store
 
 

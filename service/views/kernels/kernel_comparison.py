@@ -10,7 +10,7 @@ from tirgemm.analysis.figures.charts import roofline_picture
 from tirgemm.config import Value
 from tirgemm.gemm import Regime
 from tirgemm.service.views.comparison import ComparedTime, PairedTimes, not_comparable, recorded_time
-from tirgemm.service.views.kernel_timings import samples_of
+from tirgemm.service.views.kernel_samples import samples_of
 from tirgemm.timings import Timings
 from tirgemm.tuning.records import KernelRecord, SampleSet
 from tirgemm.tuning.records.store import Store

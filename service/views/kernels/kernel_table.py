@@ -11,10 +11,10 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, func, select, tup
 from tirgemm.config import Config
 from tirgemm.errors import PageNotFound
 from tirgemm.gemm import Regime
-from tirgemm.service.views.distributions import RatioSpread, ratio_spread
-from tirgemm.service.views.kernel_timings import SAME_MEDIAN
+from tirgemm.service.views.kernels.distributions import RatioSpread, ratio_spread
+from tirgemm.service.views.kernels.kernel_timings import SAME_MEDIAN
+from tirgemm.service.views.kernels.shape_filter import ShapeFilter
 from tirgemm.service.views.queries import kernels_by_id
-from tirgemm.service.views.shape_filter import ShapeFilter
 from tirgemm.status import Role
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Database

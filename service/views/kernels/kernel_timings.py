@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tirgemm.config import Config
-from tirgemm.gemm import REGIMES, Gemm, Regime
-from tirgemm.service.views.distributions import Quartiles, RatioSpread, ratio_spread
+from tirgemm.gemm import REGIMES, Regime
+from tirgemm.service.views.kernels.distributions import Quartiles, RatioSpread, ratio_spread
 from tirgemm.timings import NotTimed, Timing
-from tirgemm.tuning.records import CandidateKey, KernelRecord, SampleSet
-from tirgemm.tuning.records.store import Store
+from tirgemm.tuning.records import KernelRecord, SampleSet
 
 # By how much a median and the same one in a kernel's document may differ: digits.
 SAME_MEDIAN = 1e-3
@@ -44,22 +42,9 @@ class RegimeTimes:
 
 
 def regime_times(record: KernelRecord, samples: Sequence[SampleSet]) -> tuple[RegimeTimes, ...]:
-    """The kernel's own regime first. ``samples`` are those of its config, see ``samples_of``."""
+    """The kernel's own regime first. ``samples`` are those of its config, see ``kernel_samples``."""
     order = (record.regime, *(regime for regime in REGIMES if regime != record.regime))
     return tuple(_times(record, regime, samples) for regime in order)
-
-
-def samples_of(
-    store: Store, gemm: Gemm, device_key: str, config: Config, kernel_sha256: str | None
-) -> tuple[SampleSet, ...]:
-    """The samples that are stored of a kernel, in every regime; of any build of its config where ``kernel_sha256`` is
-    None."""
-    samples: list[SampleSet] = []
-    for regime in REGIMES:
-        candidate = store.candidate(CandidateKey(gemm, device_key, regime, config.digest))
-        if candidate is not None and kernel_sha256 in (None, candidate.kernel_sha256):
-            samples += candidate.sample_sets
-    return tuple(samples)
 
 
 def _times(record: KernelRecord, regime: Regime, samples: Sequence[SampleSet]) -> RegimeTimes:
