@@ -32,7 +32,7 @@ NEW_PIP := $(INSTALL) $(shell grep '^pip==' requirements.lock)
 # Targets beside each other; what a target prints stays together.
 TOGETHER := --no-print-directory --jobs=2 --output-sync=target
 
-.PHONY: demo test lint types unit parallel-tests torch-tests timing-tests ray-tests lock results image image-test sbom up clean tools
+.PHONY: demo test lint types unit parallel-tests torch-tests timing-tests ray-tests lock docs results image image-test sbom up clean tools
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -121,7 +121,11 @@ lock: | tools
 	cp requirements.lock requirements-service.lock
 	$(VENV)-lock/bin/$(LOCK) --extra service --extra cuda --extra postgres --extra traces --output-file requirements-service.lock
 
-# Tables in README and docs, from the results files.
+# docs/ as a site, built again at every change. `make test` builds it too: tests/project/test_site.py.
+docs: $(STAMP)
+	$(BIN)/python -m mkdocs serve --dev-addr 127.0.0.1:8001
+
+# Tables in README and docs, and README's picture, from the results files.
 results: $(STAMP)
 	$(BIN)/python benchmarks/render.py
 
@@ -145,4 +149,4 @@ image-test: $(STAMP)
 	$(BIN)/python -u scripts/image_test.py
 
 clean:
-	rm -rf $(VENV) $(TORCH_VENV) $(RAY_VENV) $(VENV)-lock .demo build dist *.egg-info
+	rm -rf $(VENV) $(TORCH_VENV) $(RAY_VENV) $(VENV)-lock .demo .site build dist *.egg-info

@@ -1,4 +1,4 @@
-"""Write tables of results between the markers of README and docs.
+"""Write tables of results between the markers of README and docs, and README's picture.
 
 ``<!-- results:NAME -->`` to ``<!-- /results:NAME -->`` holds the tables of a suite, one for each device and regime that
 has a results file. ``DEVICE/TABLE`` is one of suite_tables.py, evidence_tables.py, models/document.py,
@@ -7,7 +7,7 @@ service_speed/document.py, many_devices/document.py or verification/service/proo
 ``square.sustained``) a results file. ``banks/TABLE`` is one of bank_tables.py, which is computed and not measured;
 ``ladder/``, ``tensorcore/`` and ``counters/`` are those of their modules. What was not measured yet says so.
 
-usage: render.py [--check] [FILE.md...]     default: README.md and docs; --check only says what would change
+usage: render.py [--check] [FILE...]     default: README.md and all of docs; --check only says what would change
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import bank_tables, counter_tables, evidence_tables, ladder_tables, suite_tables, tensorcore_tables  # noqa: E402
 from benchmarks.many_devices import document as many_devices  # noqa: E402
 from benchmarks.models import document as models  # noqa: E402
+from benchmarks.pictures.speed_picture import speed_picture  # noqa: E402
 from benchmarks.service_speed import document as service_speed  # noqa: E402
 from benchmarks.tables import documents, not_yet, table  # noqa: E402
 from tirgemm.bench.results import Document, load  # noqa: E402
@@ -51,6 +52,7 @@ OF_DEVICE = (
 )
 RESULTS = ROOT / "benchmarks" / "results"
 SUITES = ROOT / "benchmarks" / "suites"
+PICTURES: Mapping[Path, Callable[[Path], str]] = {ROOT / "docs" / "speed.svg": speed_picture}
 BLOCK = re.compile(r"(<!-- results:(?P<name>[\w./-]+) -->\n).*?(<!-- /results:(?P=name) -->)", re.DOTALL)
 MARKER = re.compile(r"<!-- /?results\b[^>]*-->")
 
@@ -65,10 +67,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("files", nargs="*", type=Path)
     options = parser.parse_args(arguments)
     changed = []
-    for path in options.files or [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        before = path.read_text()
+    ours = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *PICTURES]
+    for path in [path.resolve() for path in options.files] or ours:
+        before = path.read_text() if path.exists() else ""
         try:
-            after = rendered(before)
+            after = f"{PICTURES[path](RESULTS)}\n" if path in PICTURES else rendered(before)
         except MarkerError as error:
             print(f"{path}: {error}", file=sys.stderr)
             return 2

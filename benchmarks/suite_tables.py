@@ -153,7 +153,7 @@ def held_out(folder: Path, suites: Path) -> str:  # noqa: ARG001 - called like t
             for document in documents(folder.parent, f"{name}.{regime}", folder.name):
                 for variant in dict.fromkeys(row["variant"] for row in document["rows"]):
                     rows = [row for row in document["rows"] if row["variant"] == variant]
-                    aligned = [row for row in rows if _is_aligned(Gemm.parse(row["gemm"]))]
+                    aligned = [row for row in rows if has_aligned_rows(Gemm.parse(row["gemm"]))]
                     lines += [
                         [f"{name}, {words}; {len(these)}", variant, *_beside_baselines(these)]
                         for words, these in (("all", rows), ("rows of whole 16 bytes", aligned))
@@ -172,7 +172,7 @@ def _beside_baselines(rows: Sequence[Row]) -> list[str]:
     return [*map(geomean, columns), *behind]
 
 
-def _is_aligned(gemm: Gemm) -> bool:
+def has_aligned_rows(gemm: Gemm) -> bool:
     """Whether every row of every operand begins at a multiple of 16 bytes."""
     operands: tuple[Operand, ...] = ("a", "b", "d")
     sizes = {"a": gemm.dtype, "b": gemm.dtype, "d": gemm.out}

@@ -2,10 +2,10 @@
 
     python -m tests.newcomer.newcomer [--set-up] [--page docs/NAME.md ...] [--pipe | --terminal] [--transcript FILE]
 
-clones this checkout into an empty home, installs by README's lines, and runs every shell line and Python block of
-README and docs/getting-started.md (or of the pages named, each from a fresh folder and home). ``--set-up`` runs ``make
-demo`` and ``make test`` too. Without ``--pipe`` or ``--terminal`` everything is done twice: in a terminal, then without
-one.
+clones this checkout into an empty home, and runs every shell line and Python block of README and
+docs/getting-started.md, which says how to install it (or of the pages named, each from a fresh folder and home).
+``--set-up`` runs ``make demo`` and ``make test`` too, and README's snippet, which follows them. Without ``--pipe`` or
+``--terminal`` everything is done twice: in a terminal, then without one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ class Newcomer:
     python: tuple[Path, ...] = ()
     torch: Path | None = None
     skipped: list[str] = field(default_factory=list)
-    installed: set[str] = field(default_factory=set)
     has_torch: bool = False
 
     def environment(self) -> dict[str, str]:
@@ -94,6 +93,8 @@ class Newcomer:
             for block in blocks(page, self.checkout):
                 if not block.is_run or self._leaves_out(block):
                     continue
+                if "demo" in block.needs and self.path:
+                    self._bring_demo()
                 # An environment that was given has what it has.
                 if "torch" in block.needs and not self.path and not self.has_torch:
                     self._type(replace(block, needs=frozenset()), self._bring_torch(), shell)
@@ -113,6 +114,13 @@ class Newcomer:
                     self._say(f">>> {block.body.rstrip()}")
                     self._judge(block, block.body, interpreter.run(block.body))
 
+    def _bring_demo(self) -> None:
+        """What a snippet takes of ``make demo``, from the environment that is given: itself, and the launcher in the
+        checkout."""
+        (self.checkout / ".venv").symlink_to(self.path[0].parent)
+        for launcher in (ROOT / "tirgemm" / "artifact").glob("_launcher*.so"):
+            shutil.copy2(launcher, self.checkout / "tirgemm" / "artifact")
+
     def _bring_torch(self) -> str:
         """The command that adds PyTorch to the environment in use, beside the packages that it has."""
         if self.torch is None:
@@ -128,6 +136,7 @@ class Newcomer:
             "postgres": "it needs the PostgreSQL server that it names",
             "install": "an environment is given" if self.path else "",
             "hours": "it takes hours" if self.has_gpu else "",
+            "demo": "" if self.set_up or self.path else "only with --set-up, or in an environment that is given",
             "clone": "" if self.set_up or "gpu" in block.needs else "only with --set-up",
         }
         for need, reason in reasons.items():
@@ -139,12 +148,7 @@ class Newcomer:
 
     def _type(self, block: Block, command: str, shell: Shell) -> None:
         self._say(f"$ {command}")
-        if command.startswith(("pip install ", "python3 -m venv ")):
-            if command in self.installed:  # both pages say how; once is enough
-                self._say("(done already)")
-                return
-            self.installed.add(command)
-        typed = f"cd {self.checkout} && {command}" if "clone" in block.needs else command
+        typed = f"cd {self.checkout} && {command}" if block.needs & {"clone", "demo"} else command
         began = time.monotonic()
         ran = shell.run(typed, timeout=5400.0 if "clone" in block.needs else 300.0)
         self._judge(block, command, ran)

@@ -3,6 +3,7 @@
 A block may be preceded by ``<!-- run: WORD ... -->``:
 
 - ``clone``: run in the root of the checkout, as one who has just cloned it; else in the session's own folder;
+- ``demo``: run there after ``make demo``, in the environment that this made;
 - ``install``: makes or removes an environment; left out by a newcomer who was given one;
 - ``terminal``: a program that goes on until it is stopped, run in a terminal of its own;
 - ``gpu``: needs an NVIDIA GPU; without one every command must fail with an error that says so;
@@ -24,7 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DATA_LANGUAGES = frozenset({"http", "json"})
-NEEDS = frozenset({"clone", "install", "terminal", "gpu", "torch", "hours", "docker", "root", "postgres", "output"})
+NEEDS = frozenset(
+    {"clone", "demo", "install", "terminal", "gpu", "torch", "hours", "docker", "root", "postgres", "output"}
+)
 _BLOCK = re.compile(
     r"(?:^<!-- run: (?P<needs>[^>]*?) -->\n\n?)?^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -63,6 +66,11 @@ class Block:
         return lines
 
 
+def all_pages(root: Path) -> list[Path]:
+    """README and every page under docs/, in order."""
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+
+
 def blocks(path: Path, root: Path) -> Iterator[Block]:
     """The fenced blocks of a page in order. ValueError for a block that does not say what it is."""
     text = path.read_text(encoding="utf-8")
@@ -71,7 +79,7 @@ def blocks(path: Path, root: Path) -> Iterator[Block]:
         line = text.count("\n", 0, actual.start("info")) + 1
         needs = frozenset((actual["needs"] or "").split())
         language, _, rest = actual["info"].partition(" ")
-        title = rest.removeprefix("title=").strip() if rest.startswith("title=") else ""
+        title = rest.removeprefix("title=").strip(' "') if rest.startswith("title=") else ""
         if needs - NEEDS:
             raise ValueError(f"{page}:{line}: run: {' '.join(needs - NEEDS)}; known are {', '.join(sorted(NEEDS))}")
         block = Block(page, line, language, title, actual["body"], needs)

@@ -15,15 +15,20 @@ import pytest
 
 from tests.computed_once import SHARED, computed_once
 from tests.newcomer.newcomer import FIRST_PAGES, Newcomer, clone
-from tests.newcomer.pages import blocks
+from tests.newcomer.pages import all_pages, blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 # This one installs a package, into an environment of its own: test_adding_a_family.py runs it.
 ELSEWHERE = ("docs/adding-a-family.md",)
 # This one is for readers with PyTorch, in whose environment it is read.
 OF_PYTORCH = "docs/pytorch.md"
-PAGES = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))
-OTHER_PAGES = [page for page in PAGES if page not in (*FIRST_PAGES, *ELSEWHERE, OF_PYTORCH)]
+# Those of the others on which something is run.
+OTHER_PAGES = [
+    name
+    for page in all_pages(ROOT)
+    if (name := str(page.relative_to(ROOT))) not in (*FIRST_PAGES, *ELSEWHERE, OF_PYTORCH)
+    and any(block.is_run for block in blocks(page, ROOT))
+]
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.newcomer.newcomer import Disagreement, Newcomer
-from tests.newcomer.pages import Block, blocks
+from tests.newcomer.pages import Block, all_pages, blocks
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = all_pages(ROOT)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_of_every_page_says_whether_it_is_run(page: Path) -> None:
     listed = list(blocks(page, ROOT))
     assert len(listed) == page.read_text().count("\n```") // 2

@@ -12,14 +12,15 @@ from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any, TypeVar, cast
+from types import ModuleType
+from typing import Any, TypeVar
 
 import pytest
 
 import tirgemm.tuning.measure.errors  # noqa: F401 (its codes are told too)
 from tests.helpers.artifact_samples import TRUST, packed
 from tests.helpers.scripts import script
+from tests.newcomer.pages import all_pages
 from tirgemm.artifact import read
 from tirgemm.errors import TirgemmError
 from tirgemm.events import LOCAL, SENT, Ended, Event, Standing, event_from_json
@@ -27,13 +28,11 @@ from tirgemm.gemm import Gemm
 from tirgemm.launch import Launch
 from tirgemm.service.http import problems
 from tirgemm.service.http.documents import JobDocument, KernelDocument, PendingDocument
-from tirgemm.service.http.state import ServiceState
-from tirgemm.service.server.app import create_app
 from tirgemm.service.settings import Settings
 from tirgemm.timings import Timings
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = all_pages(ROOT)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -51,10 +50,10 @@ def examples_script() -> ModuleType:
     return script("scripts/render_api_examples.py")
 
 
-@cache
 def schema() -> dict[str, Any]:
-    """The API's own description. It needs no open service: nothing is asked of one."""
-    return create_app(cast(ServiceState, SimpleNamespace(settings=Settings.load()))).openapi()
+    """The API's own description, as the site's reference is made of it."""
+    document: dict[str, Any] = script("scripts/site_hooks.py").openapi()
+    return document
 
 
 # -- docs/api.md -----------------------------------------------------------------------------------
@@ -297,6 +296,18 @@ def test_every_command_has_a_section_with_its_options_and_no_others() -> None:
             assert told | common == options_of(commands()[name]), name
 
 
+# -- docs/decisions/ -----------------------------------------------------------------------------------
+
+
+def test_every_decision_has_its_date_and_every_topic_its_row() -> None:
+    pages = {path.name: path.read_text() for path in PAGES if path.parent.name == "decisions"}
+    index = pages.pop("index.md")
+    assert {f"({name})" for name in pages} == set(re.findall(r"\([\w-]+\.md\)", index))
+    entries = [(name, entry) for name, text in pages.items() for entry in re.findall(r"^- .*", text, re.MULTILINE)]
+    assert len(entries) > 300
+    assert not [(name, entry) for name, entry in entries if not re.match(r"- 20\d\d-\d\d-\d\d\. \S", entry)]
+
+
 # -- every page: links, commands, snippets -----------------------------------------------------------
 
 
@@ -307,7 +318,7 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_leads_somewhere(path: Path) -> None:
     text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", re.sub(r"\[`([^`]*)`\]", r"[\1]", path.read_text())))
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -317,6 +328,28 @@ def test_every_link_leads_somewhere(path: Path) -> None:
         there = (path.parent / name).resolve() if name else path
         assert there.exists(), target
         assert not anchor or anchor in anchors(there), target
+
+
+def test_what_stands_within_a_list_item_is_indented_as_the_site_wants_it() -> None:
+    """A paragraph or table behind an empty line belongs to the item above only from four spaces on, and the next item
+    begins behind an empty line."""
+    for path in PAGES:
+        text = FENCE.sub("", path.read_text())
+        assert not re.findall(r"\n\n {1,3}\S.*|\n\n {4}(?:.+\n)+- .*", text), path.name
+
+
+def test_every_source_file_that_is_named_exists() -> None:
+    """By its path, or the end of its path; CAPITALS stand for a name."""
+    folders = ("tirgemm", "service", "tuning_db", "benchmarks", "verification", "scripts", "tests")
+    files = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    named = {
+        (path.name, name)
+        for path in PAGES
+        for name in re.findall(r"`([\w./]+/\w+\.py)\b[^`]*`", path.read_text())
+        if not re.search(r"[A-Z]{3,}", name)
+    }
+    assert len(named) > 50
+    assert not [(page, name) for page, name in named if not any(file.endswith(f"/{name}") for file in files)]
 
 
 def shell_commands() -> list[tuple[str, list[str]]]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -22,9 +23,14 @@ from tirgemm.families.common.ring_buffer import TILE
 SUITE = "timeline"
 FORMAT = 1
 Source = Literal["device", "emulator"]
-# Of a document that is read: more is no recording of ours.
-_MOST_SPANS = 4_000_000
 _COLUMNS = ("kind", "number", "start", "length")
+# The members of a document but its tracks, and what each is made of.
+_MEMBERS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("source", "gemm", "family", "kernel", "source_sha256"), str),
+    **dict.fromkeys(("m", "slots", "launched", "timer_step_ns"), int),
+    **dict.fromkeys(("environment", "config", "resources", "kinds"), dict),
+    "cycles_per_us": float,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +179,7 @@ class Recording:
         """What is wrong with it, in sentences: of no device, of a rate or a kind that cannot be, of tracks."""
         if not self.tracks:
             yield "no warpgroup recorded anything"
-        if self.measured and self.cycles_per_us <= 0:
+        if self.measured and not 0 < self.cycles_per_us < math.inf:
             yield f"a device's clock makes {self.cycles_per_us} cycles a us"
         unknown = {span.kind for track in self.tracks for span in track.spans} - set(self.kinds)
         if unknown:
@@ -195,9 +201,9 @@ class Recording:
                     f"it is format {document['format']!r:.20} of {document['suite']!r:.40}; read is format {FORMAT} of "
                     f"{SUITE}"
                 )
-            members = {name: document[name] for name in cls.__dataclass_fields__}
-            kinds = [str(kind) for kind in dict(document["kinds"])]
-            members["tracks"] = tuple(_track(entry, kinds) for entry in document["tracks"])
+            members = {name: as_type(document[name]) for name, as_type in _MEMBERS.items()}
+            members["kinds"] = {str(kind): str(meaning) for kind, meaning in members["kinds"].items()}
+            members["tracks"] = tuple(_track(entry, list(members["kinds"])) for entry in document["tracks"])
             recording = cls(**members)
             if recording.source not in get_args(Source):
                 raise InvalidRequest(
@@ -254,8 +260,8 @@ def _track_json(track: Track, kinds: Sequence[str]) -> dict[str, Any]:
 
 def _track(entry: Mapping[str, Any], kinds: Sequence[str]) -> Track:
     numbers, of, distances, lengths = (list(map(int, entry["spans"][name])) for name in _COLUMNS)
-    if len(numbers) > _MOST_SPANS:
-        raise InvalidRequest(f"a track has {len(numbers)} spans; the limit is {_MOST_SPANS}")
+    if min(numbers, default=0) < 0:
+        raise InvalidRequest(f"a span is of kind {min(numbers)}; kinds are counted from 0")
     starts = accumulate(distances)
     spans = tuple(
         RecordedSpan(kinds[kind], number, start, start + length)

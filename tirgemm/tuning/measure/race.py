@@ -18,7 +18,7 @@ from tirgemm.tuning.records import SampleSet
 
 # A kill that is not the kernels' own must not cost the race.
 ATTEMPTS = 3
-# A smaller gap is believed only after a race with the buffers swapped (docs/definitions: a number names its regime) ...
+# A smaller gap is believed only after a race with the buffers swapped (docs/tuning.md: regimes) ...
 SMALL_GAP = 0.03
 # ... which is run where so many calls of every contender, about a race's, take no longer than so much.
 SWAP_CALLS, SWAP_SECONDS = 72, 3.0

@@ -19,6 +19,7 @@ from tirgemm.families.common.ring_buffer import (
     SM,
     SPAN_WORDS,
     TILE,
+    TIMELINE,
 )
 
 _READ = """
@@ -80,7 +81,7 @@ class SpanRecorder:
 
     def __init__(self, args, tiles, warpgroup, owner):
         self.args, self.ring, self.tiles, self.owner = args, args.ring, tiles, owner
-        self.memory = args.memory["timeline"]
+        self.memory = args.memory[TIMELINE]
         self.track = T.local_scalar("int32")
         self.count = T.local_scalar("int32")
         self.tile_start = T.local_scalar("uint32")

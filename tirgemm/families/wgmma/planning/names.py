@@ -15,7 +15,7 @@ ORDERS = ("m", "n")
 # What L2 is told of: nothing; that the streamed operand goes first; that the other stays last; both.
 NORMAL, EVICT_FIRST, EVICT_LAST, EVICT_BOTH = "normal", "first", "last", "first_last"
 
-# Every knob whose choices are words. Old records name others: see docs/decisions.md.
+# Every knob whose choices are words. Old records name others: see docs/decisions/knob-values.md.
 WORDS = {
     "schedule": (COOPERATIVE, PINGPONG),
     "reduction": (CLUSTER, KERNEL),
