@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar
 
 from tirgemm.status import Status
@@ -144,9 +145,22 @@ class BatchProposed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BuildsCounted(Event):
+    """How many candidates' builds are ``queued``, how many are ``building``, and how many are ``built`` and wait to be
+    measured. Told when that changes, at most twice a second, and when none is left; not where m is a range."""
+
+    KIND = "builds"
+    queued: int = 0
+    building: int = 0
+    built: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class CandidateRecorded(Event):
     """A candidate has its record. ``digest`` is the config's hash; ``us`` its median, None unless measured, and
-    ``predicted_us`` the model's; ``trials`` were proposed so far ``of`` those that the budget allows."""
+    ``predicted_us`` the model's; ``trials`` were proposed so far ``of`` those that the budget allows. Of a measured one
+    ``clock_mhz`` is the median clock while it ran, of a GPU also ``power_w``, the highest power, and ``throttled``, the
+    reasons for which its clock was held down; None and none where nothing says."""
 
     KIND = "candidate"
     config: str = ""
@@ -157,8 +171,38 @@ class CandidateRecorded(Event):
     trials: int = 0
     of: int = 0
     predicted_us: float | None = None
+    clock_mhz: float | None = None
+    power_w: float | None = None
+    throttled: tuple[str, ...] = ()
     seconds_left: float | None = None
     standing: Standing = Standing()
+
+
+@dataclass(frozen=True, slots=True)
+class RaceEntry:
+    """A finalist in a race: its config, the median and the quartiles of its samples in microseconds a call, its ratio
+    to the default (above 1 is faster) and the lower 95 % bound of that; where it failed the ``message`` alone. Ratios
+    are None where the default failed."""
+
+    config: str = ""
+    digest: str = ""
+    median_us: float | None = None
+    low_us: float | None = None
+    high_us: float | None = None
+    samples: int = 0
+    ratio: float | None = None
+    ratio_low: float | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalistsRaced(Event):
+    """The race that chooses has been run: its ``entries``, the default first. It is run again, ``swapped``, with the
+    buffers swapped where the lead is small. Not told where m is a range."""
+
+    KIND = "race"
+    entries: tuple[RaceEntry, ...] = ()
+    swapped: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +302,9 @@ SENT: tuple[type[Event], ...] = (
     SearchStarted,
     PhaseEntered,
     BatchProposed,
+    BuildsCounted,
     CandidateRecorded,
+    FinalistsRaced,
     KernelSelected,
     Done,
     Failed,
@@ -284,7 +330,9 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Timings):
         return value.to_json()
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [asdict(item) if is_dataclass(item) and not isinstance(item, type) else item for item in value]
+    return value
 
 
 def _number(value: Any) -> float | None:
@@ -304,19 +352,26 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "float | None": _number,
     "dict[str, Any]": lambda value: dict(value) if isinstance(value, dict) else {},
     "tuple[str, ...]": lambda value: tuple(map(str, value)) if isinstance(value, list | tuple) else (),
+    "tuple[RaceEntry, ...]": lambda value: (
+        tuple(_read(RaceEntry, item) for item in value if isinstance(item, dict)) if isinstance(value, list) else ()
+    ),
     "Timings": lambda value: Timings.from_json(value) if isinstance(value, dict) else Timings(),
     "Phase | None": _enum(Phase),
     "Status | None": _enum(Status),
 }
 
 
+@cache
+def _fields_read(cls: type[DataclassInstance]) -> tuple[tuple[str, Callable[[Any], Any] | None], ...]:
+    """The fields of ``cls``, and how each is read; None for a standing, whose members stand beside the others."""
+    return tuple((item.name, None if item.type == "Standing" else _READERS[str(item.type)]) for item in fields(cls))
+
+
 def _read(cls: type[T], data: Mapping[str, Any]) -> T:
     """``cls`` of the members of ``data`` that its fields name."""
     return cls(
         **{
-            item.name: _read(Standing, data)
-            if item.type == "Standing"
-            else _READERS[str(item.type)](data.get(item.name))
-            for item in fields(cls)
+            name: _read(Standing, data) if reader is None else reader(data.get(name))
+            for name, reader in _fields_read(cls)
         }
     )

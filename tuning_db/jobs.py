@@ -162,8 +162,10 @@ class JobQueue:
         device_keys: Sequence[str] | None = None,
         *,
         after: str = "",
+        sizes: str = "",
     ) -> list[Job]:
         """Jobs newest first, from behind the id ``after``; only those of this status, problem, one of these devices.
+        ``sizes``: of problems of any dtype and layout whose text begins with them, such as ``4096x4096x4096``.
 
         Raises PageNotFound where no job has the id ``after``.
         """
@@ -171,7 +173,10 @@ class JobQueue:
         if status is not None:
             wanted = wanted.where(JobRow.status == status)
         if gemm is not None:
-            wanted = wanted.where(GemmRow.text == str(gemm))
+            wanted = wanted.where(JobRow.gemm_id.in_(select(GemmRow.id).where(GemmRow.text == str(gemm))))
+        if sizes:
+            begun = select(GemmRow.id).where(GemmRow.text.startswith(f"{sizes}:", autoescape=True))
+            wanted = wanted.where(JobRow.gemm_id.in_(begun))
         if device_keys is not None:
             wanted = wanted.where(JobRow.device_key.in_(list(device_keys)))
         with self.db.read() as connection:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, Select, bindparam, insert, select
+from sqlalchemy import Connection, Row, Select, bindparam, case, insert, select
 
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -302,3 +302,8 @@ def figure_values(seq: int, gemm_number: int, kernel: KernelRecord) -> dict[str,
 
 
 KERNEL_ORDER = (KernelRow.stored_at.desc(), KernelRow.seq.desc())
+# Of the tuned and fallback kernels of a problem, a device and a regime the first one answers.
+ANSWER_ORDER = (
+    case((KernelRow.pinned_at.is_not(None), 0), (KernelRow.role == "tuned", 1), else_=2),
+    *KERNEL_ORDER,
+)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, case, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, func, insert, select, update
 
 from tirgemm.device import Device
 from tirgemm.errors import KernelPinned, StoreError
@@ -43,7 +43,7 @@ _ANSWER = (
         KernelRow.regime == bindparam("regime"),
         KernelRow.role.in_(("tuned", "fallback")),
     )
-    .order_by(case((KernelRow.pinned_at.is_not(None), 0), (KernelRow.role == "tuned", 1), else_=2), *rows.KERNEL_ORDER)
+    .order_by(*rows.ANSWER_ORDER)
     .limit(1)
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tirgemm.tuning_db.access.api_keys import Scope
+from tirgemm.tuning_db.access.api_keys import ApiKey, Scope
 
 # Probes of whatever runs the service have no key, nor has who signs in or out.
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login", "/logout"})
@@ -28,3 +28,9 @@ def required_scope(method: str, path: str) -> Scope | None:
     if path.startswith(("/v1/jobs/", "/v1/batches/", "/jobs/", "/models/")):
         return "tune"
     return "admin"
+
+
+def may_change(key_id: str | None, caller: ApiKey | None) -> bool:
+    """Whether ``caller`` may change what was asked for with the key ``key_id``: whoever asked for it, an admin, and
+    everybody where keys are off."""
+    return caller is None or caller.allows("admin") or (caller.allows("tune") and key_id == caller.id)

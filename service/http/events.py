@@ -19,13 +19,14 @@ PAGE = 500
 RETRY_MS = 500
 
 
-def last_event_id(header: str) -> int:
-    """The event to go on behind. Raises the 422 problem for what this service never gave out as an id."""
-    if not header:
+def last_event_id(value: str, name: str = "Last-Event-ID") -> int:
+    """The event to go on behind, which was given as ``name``. Raises the 422 problem for what this service never gave
+    out as an id."""
+    if not value:
         return 0
-    if not (header.isascii() and header.isdigit() and len(header) <= 18):
-        raise Problem(422, f"Last-Event-ID is {header[:80]!r}; it must be the id of an event", "invalid_request")
-    return int(header)
+    if not (value.isascii() and value.isdigit() and len(value) <= 18):
+        raise Problem(422, f"{name} is {value[:80]!r}; it must be the id of an event", "invalid_request")
+    return int(value)
 
 
 async def stream(state: ServiceState, job_id: str, after: int) -> AsyncIterator[ServerSentEvent]:

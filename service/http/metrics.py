@@ -20,6 +20,8 @@ logger = logging.getLogger("tirgemm.service")
 
 # However often it is asked, the database is read once in so long.
 FIGURES_SECONDS = 5.0
+# Where the answer to a request for a kernel may come from.
+SOURCES = ("memory", "database", "job")
 
 
 class Metrics:
@@ -43,12 +45,18 @@ class Metrics:
             ["source"],
             registry=self._registry,
         )
-        for source in ("memory", "database", "job"):
+        for source in SOURCES:
             self.answers.labels(source)
         self._registry.register(_FigureCollector(self))
         self.figures: ServiceFigures | None = None
         self._read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
+
+    def answered(self) -> dict[str, int]:
+        """How many requests for kernels were answered since this process started, by where from."""
+        samples = (sample for metric in self.answers.collect() for sample in metric.samples)
+        totals = {sample.labels["source"]: sample.value for sample in samples if sample.name.endswith("_total")}
+        return {source: int(totals[source]) for source in SOURCES}
 
     async def text(self) -> bytes:
         """All of it, in the text format; without the database's figures where that does not answer."""

@@ -18,7 +18,9 @@ from tirgemm.service.http.metrics import Metrics
 from tirgemm.service.http.recent_look import RecentLook
 from tirgemm.service.http.watch import Watch
 from tirgemm.service.settings import Settings
+from tirgemm.service.views.job_history import HistoryReader
 from tirgemm.service.views.service_figures import FigureReader
+from tirgemm.service.views.service_overview import OverviewReader
 from tirgemm.tuning_db import Database, JobQueue, data_folder
 from tirgemm.tuning_db.access.api_keys import ApiKey
 from tirgemm.tuning_db.queue.batches import BatchTable
@@ -39,7 +41,8 @@ class ServiceState:
     ``explainer`` has a process of its own, to be closed with the database; ``watch`` is whom everybody waits with;
     ``access`` knows the API keys. Kept in memory are ``documents`` of kernels, of which ``kernel_pages`` are made, and
     the ``known`` answers, which hold as long as the ``recent`` look at the database. ``metrics`` are
-    for Prometheus."""
+    for Prometheus, ``overview`` is for the front page, ``histories`` are for
+    those of jobs."""
 
     settings: Settings
     database: Database
@@ -55,6 +58,8 @@ class ServiceState:
     recent: RecentLook = field(init=False)
     known: KnownAnswers = field(init=False)
     metrics: Metrics = field(init=False)
+    overview: OverviewReader = field(init=False)
+    histories: HistoryReader = field(init=False)
     access: AccessControl = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +68,8 @@ class ServiceState:
         self.recent = RecentLook(self.queue, self.settings.alive_seconds)
         self.known = KnownAnswers(self.database, self.recent, self.access)
         self.metrics = Metrics(FigureReader(self.database, self.settings.lease_seconds))
+        self.overview = OverviewReader(self.database)
+        self.histories = HistoryReader(self.queue)
         self.batches = BatchTable(self.database)
         self.watch = Watch(self.queue, self.batches, self.settings.alive_seconds, self.stopping)
 

@@ -187,7 +187,9 @@ def test_examples_of_a_job_have_the_members_of_its_documents() -> None:
         "fallback",
         "started",
         "batch",
+        "builds",
         "candidate",
+        "race",
         "selected",
         "done",
     ]

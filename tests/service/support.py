@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import queue
 import socket
 import threading
 import time
@@ -21,6 +22,7 @@ from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, Cancelled
 from tirgemm.events import CandidateRecorded, EventHandler, KernelSelected, SearchStarted
+from tirgemm.events import Event as TuningEvent
 from tirgemm.service.http.state import ServiceState, open_database
 from tirgemm.service.jobs.worker import Worker
 from tirgemm.service.server.process import uvicorn_config
@@ -45,9 +47,10 @@ def kernel_record(
     salt: str = "",
     device: Device | None = None,
     search: dict[str, Any] | None = None,
+    timing: Timing | None = None,
 ) -> KernelRecord:
     """A stored kernel that spent the trials of ``request``, whose artifact is a few bytes: the service never looks into
-    it."""
+    it. ``timing`` is that of its regime."""
     blob = f"artifact of {request.gemm} {role} {salt}".encode() * 9
     sha256 = store.put_blob(blob)
     kernel_sha256 = hashlib.sha256(blob + b"kernel").hexdigest()
@@ -64,7 +67,9 @@ def kernel_record(
         artifact_sha256=sha256,
         artifact_bytes=len(blob),
         certificate=None if role == "unverified" else certificate,
-        timings=Timings({request.regime: Timing(12.5)}, search=SearchSummary.from_json(search) if search else None),
+        timings=Timings(
+            {request.regime: timing or Timing(12.5)}, search=SearchSummary.from_json(search) if search else None
+        ),
         trials=request.trials,
         created_at="2026-01-01T00:00:00Z",
     )
@@ -73,7 +78,8 @@ def kernel_record(
 
 @dataclass
 class ScriptedEngine:
-    """An Engine whose pace the test sets: ``gate`` holds the search, ``fallback_gate`` the fallback."""
+    """An Engine whose pace the test sets: ``gate`` holds the search, ``fallback_gate`` the fallback; a search that is
+    held tells the ``events`` that the test puts there."""
 
     store: SqlStore
     devices_here: list[Device] = field(default_factory=lambda: [CPU])
@@ -82,6 +88,7 @@ class ScriptedEngine:
     fallback_gate: threading.Event = field(default_factory=threading.Event)
     calls: list[tuple[str, str]] = field(default_factory=list)
     fail_with: Exception | None = None
+    events: queue.SimpleQueue[TuningEvent] = field(default_factory=queue.SimpleQueue)
 
     def engines(self) -> list[ScriptedEngine]:
         """Also a fleet: of this one."""
@@ -121,6 +128,8 @@ class ScriptedEngine:
             between_batches()
         while not self.gate.wait(0.02):
             between_batches()
+            while not self.events.empty():
+                on_event(self.events.get())
             if cancel.is_set():
                 raise Cancelled("stopped")
         if self.fail_with is not None:
@@ -193,13 +202,14 @@ class Service:
 
 
 @contextmanager
-def serving(data: Path, **options: Any) -> Iterator[Service]:
-    """The application under uvicorn in a thread, on a data folder of its own."""
+def serving(data: Path, listen_at: int = 0, **options: Any) -> Iterator[Service]:
+    """The application under uvicorn in a thread, on a data folder of its own; at a free port, or at that of a service
+    that has ended."""
     usual = {"data": data, "lock_dir": data / "locks", "fallback_seconds": 0.6, "lease_seconds": 2.0}
     settings = Settings.load(**usual | options)
     database = open_database(settings)
     state = ServiceState(settings, database, LayeredStore(database), JobQueue(database), "ed25519:" + "A" * 43 + "=")
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", listen_at))
     server = uvicorn.Server(uvicorn_config(state, graceful_seconds=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

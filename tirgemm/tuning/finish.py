@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, TirgemmError, VerificationFailed
-from tirgemm.events import KernelSelected, Phase
+from tirgemm.events import FinalistsRaced, KernelSelected, Phase, RaceEntry
 from tirgemm.families import family_named
 from tirgemm.gemm import REGIMES
 from tirgemm.timings import NotTimed, SearchSummary, SelectionReason, StreamTiming, Timings
@@ -237,7 +239,22 @@ def _selection(
             taken = taken.beside(DEFAULT, theirs.samples_us)
         samples[finalist.name] = taken
         tuning.store.add_samples(tuning.evaluator.key(finalist.config), samples[finalist.name])
-    return RaceResult(samples, result.failed)
+    chosen_from = RaceResult(samples, result.failed)
+    entries = tuple(_entry(finalist, chosen_from, default, tuning.seed) for finalist in finalists)
+    tuning.emit(FinalistsRaced(entries=entries, swapped=swap))
+    return chosen_from
+
+
+def _entry(finalist: Finalist, result: RaceResult, default: Finalist, seed: int) -> RaceEntry:
+    """What is told of a finalist's race."""
+    config, digest = str(finalist.config), finalist.config.digest
+    if finalist.name in result.failed:
+        return RaceEntry(config, digest, message=str(result.failed[finalist.name]))
+    samples = result.samples[finalist.name]
+    low, high = (round(float(value), 4) for value in np.quantile(samples.samples_us, (0.25, 0.75)))
+    compared = finalist is default or DEFAULT in samples.baselines
+    ratio, ratio_low = ratio_to_default(samples, seed=seed) if compared else (None, None)
+    return RaceEntry(config, digest, samples.median_us, low, high, len(samples.samples_us), ratio, ratio_low)
 
 
 def _choice(

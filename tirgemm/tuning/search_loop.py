@@ -10,13 +10,15 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from tirgemm.errors import Cancelled
-from tirgemm.events import BatchProposed, CandidateRecorded, Phase
+from tirgemm.events import BatchProposed, BuildsCounted, CandidateRecorded, Phase
 from tirgemm.timings import SearchEnd
 from tirgemm.tuning.process import spans
 from tirgemm.tuning.search.search import LEAST_TRIED, Proposal, Search
 
 # Candidates of a batch, and at most twice as many in flight before the next one is asked for.
 BATCH = 8
+# How the builds stand is told at most once in so long, but for their end.
+BUILDS_SECONDS = 0.5
 
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
@@ -55,6 +57,9 @@ class SearchLoop:
         tuning.deadline = self.deadline = time.monotonic() + tuning.budget.seconds
         self.building: dict[Future[Binary], Proposal] = {}
         self.built: deque[tuple[Proposal, Future[Binary]]] = deque()
+        # Queued, building, built: as it was told last, and when.
+        self._builds_told = 0, 0, 0
+        self._builds_told_at = float("-inf")
         self.exhausted = False
         self.measured = False
 
@@ -183,6 +188,7 @@ class SearchLoop:
         """Take over the builds that have ended."""
         for future in [f for f in self.building if f in done]:  # in the order of the proposals
             self.built.append((self.building.pop(future), future))
+        self._tell_builds()
 
     def measure_one(self) -> Candidate:
         """Verify and time the oldest finished build, record what became of it and tell the search."""
@@ -192,6 +198,7 @@ class SearchLoop:
         """Verify and time the oldest finished builds side by side, one in each measuring process; record what became of
         each and tell the search."""
         finished = [self.built.popleft() for _ in range(min(len(measurers), len(self.built)))]
+        self._tell_builds()
         self.tuning.enter(Phase.MEASURING)
         self.measured = True
         candidates = self.tuning.evaluator.candidates(finished, measurers[: len(finished)])
@@ -202,7 +209,17 @@ class SearchLoop:
             self._tell(candidate)
         return candidates
 
+    def _tell_builds(self) -> None:
+        building = sum(future.running() for future in self.building)
+        counts = len(self.building) - building, building, len(self.built)
+        recent = time.monotonic() < self._builds_told_at + BUILDS_SECONDS
+        if counts != self._builds_told and not (recent and any(counts)):
+            self._builds_told, self._builds_told_at = counts, time.monotonic()
+            queued, building, built = counts
+            self.tuning.emit(BuildsCounted(queued=queued, building=building, built=built))
+
     def _tell(self, candidate: Candidate) -> None:
+        conditions = candidate.sample_sets[0].conditions if candidate.sample_sets else {}
         self.tuning.emit(
             CandidateRecorded(
                 config=str(candidate.config),
@@ -213,6 +230,9 @@ class SearchLoop:
                 trials=self.trials,
                 of=self.limit,
                 predicted_us=candidate.predicted_us,
+                clock_mhz=conditions.get("clock_mhz"),
+                power_w=conditions.get("power_w"),
+                throttled=tuple(conditions.get("throttled", ())),
                 seconds_left=self.tuning.seconds_left(),
                 standing=self.tuning.standing(),
             )
@@ -226,3 +246,4 @@ class SearchLoop:
                 self.trials -= 1
         self.trials -= len(self.built)
         self.built.clear()
+        self._tell_builds()

@@ -36,3 +36,11 @@ async def _fields(request: Request, site: OwnSite) -> dict[str, str]:
 
 # The fields of a form without its token. Raises Problem. Every route that a form is sent to takes them.
 FormFields = Annotated[dict[str, str], Depends(_fields)]
+
+
+def only_fields(fields: dict[str, str], *names: str) -> list[str]:
+    """The fields of a form that has these and no others, in this order. Raises the 422 problem."""
+    if fields.keys() != set(names):
+        sent, wanted = ", ".join(sorted(fields))[:200] or "none", ", ".join(names) or "none"
+        raise Problem(422, f"the form has the fields {sent}; it must have {wanted}", "invalid_request")
+    return [fields[name] for name in names]

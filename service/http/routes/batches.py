@@ -15,7 +15,7 @@ from tirgemm.service.http.batch_requests import answer_batch
 from tirgemm.service.http.events import stream_batch
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.jobs import After
-from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN
+from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, require_own
 from tirgemm.service.http.state import Caller, State
 from tirgemm.tuning_db.queue.batches import Batch
 
@@ -91,9 +91,7 @@ def cancel_batch(batch: NamedBatch, state: State, caller: Caller) -> BatchDocume
 
     A key cancels the batches that it asked for; one of the scope admin every batch.
     """
-    if caller is not None and batch.key_id != caller.id and not caller.allows("admin"):
-        detail = f"batch {batch.id} was asked for with another key; it takes a key of the scope admin to cancel it"
-        raise Problem(403, detail, "not_your_job")
+    require_own(f"batch {batch.id}", batch.key_id, caller, "cancel")
     batch = state.batches.cancel(batch.id)
     if batch.status == "done":
         raise Problem(409, f"batch {batch.id} is done; there is nothing to cancel", "job_finished")

@@ -12,7 +12,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.service.http.documents import JobDocument, JobList, JobSummary, PriorityChange, RetryRequest
 from tirgemm.service.http.events import last_event_id, stream
 from tirgemm.service.http.problems import Problem
-from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, DeviceFilter, GemmFilter
+from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, DeviceFilter, GemmFilter, require_own
 from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.queries import device_keys
 from tirgemm.status import ENDED, JobStatus
@@ -30,8 +30,15 @@ def _job(job_id: str, state: State) -> Job:
 
 async def _after(
     last_event: Annotated[str, Header(alias="Last-Event-ID", json_schema_extra={"pattern": "^[0-9]{0,18}$"})] = "",
+    after: Annotated[
+        str,
+        Query(
+            description="As Last-Event-ID, which counts where both are there, and which browsers send only when back.",
+            json_schema_extra={"pattern": "^[0-9]{0,18}$"},
+        ),
+    ] = "",
 ) -> int:
-    return last_event_id(last_event)
+    return last_event_id(last_event) if last_event else last_event_id(after, "after")
 
 
 # Looked at before a stream starts, so that what is wrong is still an error and not the end of a stream.
@@ -46,13 +53,6 @@ def job_document(state: ServiceState, job: Job) -> JobDocument:
     fallback = state.store.kernel_by_id(job.fallback_id) if job.fallback_id else None
     kernel = state.store.kernel_by_id(job.kernel_id) if job.kernel_id else None
     return JobDocument.with_kernels(job, fallback, kernel)
-
-
-def _require_own(job: Job, caller: Caller, verb: str) -> None:
-    """Raise the 403 problem where it takes another key to change a job."""
-    if caller is not None and job.key_id != caller.id and not caller.allows("admin"):
-        detail = f"job {job.id} was asked for with another key; it takes a key of the scope admin to {verb} it"
-        raise Problem(403, detail, "not_your_job")
 
 
 @router.get("", dependencies=[ONLY_KNOWN])
@@ -86,7 +86,7 @@ def cancel_job(job: FoundJob, state: State, caller: Caller) -> JobDocument:
     The job is cancelled at once; its worker stops within a second. A key cancels the jobs that it asked for first; one
     of the scope admin cancels every job.
     """
-    _require_own(job, caller, "cancel")
+    require_own(f"job {job.id}", job.key_id, caller, "cancel")
     job = state.queue.cancel(job.id)
     if job.status in ("done", "failed"):
         raise Problem(
@@ -101,7 +101,7 @@ def change_job(job: FoundJob, body: PriorityChange, state: State, caller: Caller
 
     A key changes the jobs that it asked for first, up to the priority that its scope allows.
     """
-    _require_own(job, caller, "change")
+    require_own(f"job {job.id}", job.key_id, caller, "change")
     state.access.require_priority(caller, body.priority)
     changed = state.queue.prioritise(job.id, body.priority)
     if changed.status != "queued":
@@ -116,7 +116,7 @@ def retry_job(job: FoundJob, body: RetryRequest, state: State, caller: Caller, r
 
     A job may be retried a few times, see the limits in /v1/meta. A key retries the jobs that it asked for first.
     """
-    _require_own(job, caller, "retry")
+    require_own(f"job {job.id}", job.key_id, caller, "retry")
     settings = state.settings
     retried = state.queue.retry(
         job.id,
@@ -133,8 +133,8 @@ def retry_job(job: FoundJob, body: RetryRequest, state: State, caller: Caller, r
 async def job_events(job: FoundJob, state: State, after: After) -> AsyncIterator[ServerSentEvent]:
     """The job's events as they happen, from the first one or from behind Last-Event-ID; ends when the job ends.
 
-    Kinds: started, phase, fallback, batch, candidate, selected, and last one of done, failed, cancelled. A comment
-    comes every 15 seconds in which nothing happens.
+    Kinds: started, phase, fallback, batch, builds, candidate, race, selected, and last one of done, failed, cancelled.
+    A comment comes every 15 seconds in which nothing happens.
     """
     async for event in stream(state, job.id, after):
         yield event

@@ -1,4 +1,4 @@
-"""Parameters that several routes share, and the refusal of those that a route does not take."""
+"""Parameters that several routes share, and the refusal of those that a route does not take, or of another key."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Annotated
 from fastapi import Depends, Header, Query, Request
 from fastapi.routing import APIRoute
 
+from tirgemm.service.access.scopes import may_change
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.requests import unique_members
+from tirgemm.service.http.state import Caller
 
 DeviceFilter = Annotated[
     str | None,
@@ -47,6 +49,13 @@ async def _only_known(request: Request) -> None:
 
 JSON_BODY = Depends(_require_json)
 ONLY_KNOWN = Depends(_only_known)
+
+
+def require_own(what: str, key_id: str | None, caller: Caller, verb: str) -> None:
+    """Raise the 403 problem where it takes another key to ``verb`` that, named as in ``job 1234``."""
+    if not may_change(key_id, caller):
+        detail = f"{what} was asked for with another key; it takes a key of the scope admin to {verb} it"
+        raise Problem(403, detail, "not_your_job")
 
 
 def etag_matches(header: str, etag: str) -> bool:

@@ -17,6 +17,7 @@ from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_G
 from tests.traces.kept_spans import kept_spans
 from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.events import BatchProposed, CandidateRecorded, SearchStarted, UnknownEvent
+from tirgemm.gemm import Gemm
 from tirgemm.status import JobStatus
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.process import spans
@@ -168,6 +169,13 @@ class JobQueueContract(QueueFixtures):
     def test_a_request_outside_its_limits_cannot_be_made(self, bad: dict[str, Any]) -> None:
         with pytest.raises(InvalidRequest, match=next(iter(bad))):
             JobRequest(GEMM, DEVICE, **bad)
+
+    def test_jobs_are_listed_by_sizes_of_any_dtype_and_layout(self, queue: JobQueue) -> None:
+        texts = ("129x67x31:f16:nt", "129x67x31:bf16:nn", "129x67x311:f16:nt", "1..129x67x31:f16:nt")
+        ids = [queue.submit(JobRequest(Gemm.parse(text), DEVICE))[0].id for text in texts]
+        assert [job.id for job in queue.jobs(sizes="129x67x31")] == [ids[1], ids[0]]
+        assert [job.id for job in queue.jobs(gemm=Gemm.parse(texts[0]))] == [ids[0]]
+        assert queue.jobs(sizes="%") == queue.jobs(sizes="129x67x3_") == []
 
     def test_jobs_are_listed_newest_first_and_by_status(self, queue: JobQueue) -> None:
         ids = [queue.submit(JobRequest(GEMM.with_(m=m), DEVICE))[0].id for m in (3, 5, 7)]

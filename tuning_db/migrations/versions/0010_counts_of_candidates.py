@@ -1,13 +1,13 @@
 """An index of candidates by problem that holds their family, status and time, for lists that count them.
 
-Revision 0011, on top of 0009.
+Revision 0010, on top of 0009.
 """
 
 from __future__ import annotations
 
 from alembic import op
 
-revision = "0011"
+revision = "0010"
 down_revision = "0009"
 branch_labels = None
 depends_on = None

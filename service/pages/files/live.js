@@ -1,0 +1,80 @@
+// What the live pages share: following server-sent events, and fetching parts of the page anew.
+"use strict";
+
+const live = {
+  // Follow the events of `address` from behind the event `last`. `on(kind, data)` is called with each, `link(state)` with
+  // "lost" and "back". A browser comes back by itself where the connection broke; where the server refused, here. It ends
+  // with an event of one of `ends`.
+  follow(address, last, kinds, ends, on, link) {
+    let source = null;
+    let lost = false;
+    const open = () => {
+      source = new EventSource(`${address}?after=${last}`);
+      source.onopen = () => {
+        if (lost) link("back");
+        lost = false;
+      };
+      source.onerror = () => {
+        if (!lost) link("lost");
+        lost = true;
+        if (source.readyState === EventSource.CLOSED) setTimeout(open, 1000);
+      };
+      for (const kind of [...kinds, ...ends]) {
+        source.addEventListener(kind, (event) => {
+          last = event.lastEventId || last;
+          if (ends.includes(kind)) source.close();
+          on(kind, JSON.parse(event.data));
+        });
+      }
+    };
+    open();
+  },
+
+  // Tell in the element of the id `link` whether the page is up to date.
+  tellLink(state) {
+    const element = document.getElementById("link");
+    element.hidden = state === "back";
+    element.textContent = state === "lost" ? "The service does not answer; this page goes on when it is back." : "";
+  },
+
+  // Fetch the page and put its elements with the attribute data-live, and those of the given ids, in the place of these.
+  async refresh(ids = []) {
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+    if (!answer.ok || answer.redirected) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const focused = document.activeElement?.id;
+    const parts = [...document.querySelectorAll("[data-live]")].map((part) => [part, `[data-live="${part.dataset.live}"]`]);
+    for (const id of ids) parts.push([document.getElementById(id), `#${id}`]);
+    for (const [part, selector] of parts) {
+      const newer = fresh.querySelector(selector);
+      if (part && newer && newer.innerHTML !== part.innerHTML) part.innerHTML = newer.innerHTML;
+    }
+    if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  },
+
+  // A function that has the page refreshed soon, but not so often that the server has much to do.
+  refresher() {
+    let waiting = false;
+    let pause = 1000;
+    return () => {
+      if (waiting) return;
+      waiting = true;
+      setTimeout(async () => {
+        const begun = performance.now();
+        waiting = false;
+        try {
+          await live.refresh();
+        } catch {
+          // The server does not answer: the next event has it tried again.
+        }
+        pause = Math.max(1000, 10 * (performance.now() - begun));
+      }, pause);
+    };
+  },
+
+  // The job or the batch has ended: the whole page is as it will stay.
+  async end(ids = []) {
+    for (const form of document.querySelectorAll("[data-while=live]")) form.remove();
+    await live.refresh(ids);
+  },
+};

@@ -1,0 +1,184 @@
+"""``FleetView``: the workers with what each of their devices does at this moment, the queue, and rates of trials."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, select
+
+from tirgemm.events import CandidateRecorded, Phase, PhaseEntered, event_from_json
+from tirgemm.service.jobs.worker_names import slot_name
+from tirgemm.status import LIVE, Status
+from tirgemm.tuning_db import JobQueue
+from tirgemm.tuning_db.models import CandidateRow, EventRow, GemmRow, JobRow
+from tirgemm.tuning_db.queue.job_rows import QUEUE_ORDER
+from tirgemm.tuning_db.times import iso
+
+RATE_MINUTES = 10
+# No more than so many candidates, the newest, are looked at for the rates.
+NEWEST = 20_000
+SHOWN_JOBS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """What a device is tuning: ``tried`` of the candidates that the budget allows are recorded; the best so far and the
+    default in microseconds a call; ``phase`` in words."""
+
+    id: str
+    gemm: str
+    regime: str
+    phase: str
+    tried: int
+    of: int
+    best_us: float | None
+    default_us: float | None
+    started_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDevice:
+    """A device of a worker, for how many seconds it has been measured on since the worker's start, and its job; None
+    where it has none."""
+
+    name: str
+    key: str
+    model: str
+    kind: str
+    measured_s: float
+    job: RunningJob | None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetWorker:
+    """A live worker process."""
+
+    name: str
+    seen_at: str
+    devices: tuple[FleetDevice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingJob:
+    """A job in the queue."""
+
+    id: str
+    gemm: str
+    device: str
+    priority: int
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRates:
+    """Candidates of the last ``minutes`` by status, and a minute: ``trials`` recorded and ``builds`` that came to a
+    kernel; of no more than the newest ``NEWEST``."""
+
+    minutes: float
+    trials: float
+    builds: float
+    statuses: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """The fleet at one moment. ``jobs`` counts live ones by state, ``waiting`` are the first of the queue."""
+
+    workers: tuple[FleetWorker, ...]
+    jobs: dict[str, int]
+    waiting: tuple[WaitingJob, ...]
+    rates: FleetRates
+
+
+def read_fleet(queue: JobQueue, alive_seconds: float) -> FleetView:
+    """The fleet now; a worker that was not seen for ``alive_seconds`` is not of it. Raises StoreError."""
+    workers = queue.live_workers(alive_seconds)
+    with queue.db.read() as connection:
+        running = _running(connection)
+        live = select(JobRow.status, func.count()).where(JobRow.status.in_(LIVE)).group_by(JobRow.status)
+        jobs: dict[str, int] = dict.fromkeys(LIVE, 0) | {row[0]: row[1] for row in connection.execute(live)}
+        waiting = tuple(WaitingJob(*row) for row in connection.execute(_WAITING))
+        rates = _rates(connection, queue.db.now(connection))
+    return FleetView(
+        tuple(
+            FleetWorker(
+                worker.name,
+                worker.seen_at,
+                tuple(
+                    FleetDevice(
+                        device.name,
+                        device.key,
+                        device.model,
+                        device.kind,
+                        seconds,
+                        running.get(slot_name(worker.name, number)),
+                    )
+                    for number, (device, seconds) in enumerate(
+                        zip(worker.devices, worker.measuring or (0.0,) * len(worker.devices), strict=False)
+                    )
+                ),
+            )
+            for worker in workers
+        ),
+        jobs,
+        waiting,
+        rates,
+    )
+
+
+_WAITING = (
+    select(JobRow.id, GemmRow.text, JobRow.device_key, JobRow.priority, JobRow.created_at)
+    .join(GemmRow, GemmRow.id == JobRow.gemm_id)
+    .where(JobRow.status == "queued")
+    .order_by(*QUEUE_ORDER)
+    .limit(SHOWN_JOBS)
+)
+
+
+def _running(connection: Connection) -> dict[str, RunningJob]:
+    """The running jobs by their owner."""
+    wanted = (
+        select(JobRow.id, JobRow.owner, JobRow.regime, JobRow.trials, JobRow.started_at, GemmRow.text)
+        .join(GemmRow, GemmRow.id == JobRow.gemm_id)
+        .where(JobRow.status == "running")
+    )
+    jobs: dict[str, RunningJob] = {}
+    for row in connection.execute(wanted):
+        phase = event_from_json(PhaseEntered.KIND, _newest(connection, row.id, PhaseEntered.KIND))
+        candidate = event_from_json(CandidateRecorded.KIND, _newest(connection, row.id, CandidateRecorded.KIND))
+        assert isinstance(phase, PhaseEntered)
+        assert isinstance(candidate, CandidateRecorded)
+        standing = candidate.standing
+        jobs[row.owner or ""] = RunningJob(
+            row.id,
+            row.text,
+            row.regime,
+            f"{(phase.phase or Phase.STARTING).words} {phase.detail}".strip(),
+            standing.tried,
+            candidate.of or row.trials,
+            standing.best_us,
+            standing.default_us,
+            row.started_at,
+        )
+    return jobs
+
+
+def _newest(connection: Connection, job_id: str, kind: str) -> dict[str, object]:
+    """The data of a job's newest event of a kind; empty where it has none."""
+    wanted = select(EventRow.data).where(EventRow.job_id == job_id, EventRow.kind == kind)
+    data: dict[str, object] | None = connection.execute(wanted.order_by(EventRow.id.desc()).limit(1)).scalar()
+    return data or {}
+
+
+def _rates(connection: Connection, now: float) -> FleetRates:
+    newest = connection.execute(select(func.max(CandidateRow.id))).scalar() or 0
+    wanted = (
+        select(CandidateRow.status, func.count())
+        .where(CandidateRow.id > newest - NEWEST, CandidateRow.created_at >= iso(now - 60 * RATE_MINUTES))
+        .where(CandidateRow.origin == "", CandidateRow.status != str(Status.PRUNED))
+        .group_by(CandidateRow.status)
+    )
+    statuses: Counter[str] = Counter({row[0]: row[1] for row in connection.execute(wanted)})
+    built = statuses.total() - statuses[Status.BUILD_FAILED]
+    return FleetRates(RATE_MINUTES, statuses.total() / RATE_MINUTES, built / RATE_MINUTES, dict(statuses))

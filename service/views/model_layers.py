@@ -1,0 +1,124 @@
+"""``ModelLayers``: the problems of a batch with what each is answered with now, and their gains weighted by time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Connection, and_, select
+
+from tirgemm.tuning_db import Database
+from tirgemm.tuning_db.models import BatchItemRow, KernelRow
+from tirgemm.tuning_db.queue.batches import Batch, ItemState
+from tirgemm.tuning_db.rows import ANSWER_ORDER, parts
+
+# What answers a problem now: the kernel of a search, a family's default, or nothing yet.
+Served = Literal["tuned", "default", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A problem of a batch: the ``kernel`` that it is answered with now, its median and that of the default of the same
+    run in microseconds a call, ``gain``, the default's over its own (1 where the default answers), and its ``share`` of
+    the time of all layers with one. None where nobody knows."""
+
+    gemm: str
+    state: ItemState
+    served: Served
+    expected_gain: float
+    job: str | None
+    kernel: str | None
+    us: float | None
+    default_us: float | None
+    gain: float | None
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLayers:
+    """The layers of a batch, the largest share of time first. ``total_us`` and ``default_us`` are sums over the
+    ``timed`` layers, of which both are known; ``gain`` is the second over the first: each layer counts once, by its
+    time."""
+
+    layers: tuple[Layer, ...]
+    served: dict[Served, int]
+    timed: int
+    total_us: float
+    default_us: float
+    gain: float | None
+
+
+def model_layers(database: Database, batch: Batch) -> ModelLayers:
+    """How the problems of a batch are answered now. Raises StoreError."""
+    with database.read() as connection:
+        answers = _answers(connection, batch.id)
+    layers = []
+    for number, item in enumerate(batch.items):
+        kernel, served, us, default_us = answers.get(number, (None, "nothing", None, None))
+        gain = default_us / us if us and default_us else None
+        layers.append(
+            Layer(
+                str(item.gemm), item.state, served, item.expected_gain, item.job_id, kernel, us, default_us, gain, None
+            )
+        )
+    timed = [(layer.us, layer.default_us) for layer in layers if layer.us and layer.default_us]
+    total, default = sum(us for us, _ in timed), sum(us for _, us in timed)
+    shared = [_with_share(layer, total) for layer in layers]
+    shared.sort(key=lambda layer: -(layer.share or 0.0))
+    kinds: tuple[Served, ...] = ("tuned", "default", "nothing")
+    counts = {kind: sum(layer.served == kind for layer in layers) for kind in kinds}
+    return ModelLayers(tuple(shared), counts, len(timed), total, default, default / total if total else None)
+
+
+def _with_share(layer: Layer, total: float) -> Layer:
+    known = layer.us is not None and layer.default_us is not None and total > 0
+    return Layer(
+        layer.gemm,
+        layer.state,
+        layer.served,
+        layer.expected_gain,
+        layer.job,
+        layer.kernel,
+        layer.us,
+        layer.default_us,
+        layer.gain,
+        layer.us / total if known and layer.us is not None else None,
+    )
+
+
+_Answer = tuple[str | None, Served, float | None, float | None]
+
+
+def _answers(connection: Connection, batch_id: str) -> dict[int, _Answer]:
+    """By the number of an item the kernel that its problem is answered with."""
+    item, kernel = BatchItemRow, KernelRow
+    same = and_(kernel.gemm_id == item.gemm_id, kernel.device_key == item.device_key, kernel.regime == item.regime)
+    wanted = (
+        select(item.number, kernel.id)
+        .join(kernel, same)
+        .where(item.batch_id == batch_id, kernel.role.in_(("tuned", "fallback")))
+        .order_by(item.number, *ANSWER_ORDER)
+    )
+    chosen: dict[int, str] = {}
+    for number, kernel_id in connection.execute(wanted):
+        chosen.setdefault(number, kernel_id)
+    answers: dict[str, _Answer] = {}
+    columns = (kernel.id, kernel.role, kernel.regime, kernel.timings)
+    for part in parts(sorted(set(chosen.values()))):
+        for row in connection.execute(select(*columns).where(kernel.id.in_(part))):
+            us, default_us = _times(row.timings, row.regime)
+            if row.role == "tuned":
+                answers[row.id] = row.id, "tuned", us, default_us
+            else:
+                answers[row.id] = row.id, "default", us, us
+    return {number: answers[kernel_id] for number, kernel_id in chosen.items() if kernel_id in answers}
+
+
+def _times(timings: Mapping[str, Any], regime: str) -> tuple[float | None, float | None]:
+    """The median of a stored kernel, and that of the default in the same run."""
+    timing = timings.get(regime)
+    if not isinstance(timing, dict):
+        return None, None
+    default = timing.get("baselines", {}).get("default", {})
+    return timing.get("median_us"), default.get("median_us")

@@ -1,0 +1,186 @@
+"""Pages that change while they are looked at: a job at ten events a second and over a restart, a model, the fleet."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.browser.visits import PICTURES, Visits
+from tests.service.pages.search_events import candidates, race, search_events
+from tests.service.support import Service, serving
+from tirgemm.events import BuildsCounted, Event
+from tirgemm.tuning_db.access.api_keys import KeyTable
+
+GEMMS = ["4096x4096x4096:f16:nt", "11008x4096x4096:f16:nt", "1023x4096x11008:bf16:nt"]
+LONG_MS = 20_000
+
+
+@pytest.fixture
+def working(service: Service) -> Iterator[Service]:
+    """The service with a worker whose searches tell what the test says."""
+    service.engine.fallback_gate.set()
+    with service.worker():
+        yield service
+
+
+def running(service: Service) -> str:
+    """The id of a job that is searched for."""
+    job: str = service.post(GEMMS[0]).json()["job"]["id"]
+    service.wait_for(job, "running")
+    return job
+
+
+def tell(service: Service, *events: Event) -> None:
+    for event in events:
+        service.engine.events.put(event)
+
+
+def recorded(service: Service, job: str) -> int:
+    return len([event for event in service.queue.events(job, limit=10_000) if event.kind == "candidate"])
+
+
+def test_a_job_is_followed_at_ten_events_a_second(working: Service, visits: Visits) -> None:
+    job = running(working)
+    tell(working, *search_events(20, trials=64))
+    tab = visits.open(f"/jobs/{job}")
+    tab.locator("#now", has_text="20 of 64 candidates tried").wait_for()
+    assert tab.locator("#timeline canvas").count() == 1
+    # No reload from here on, or this is gone.
+    tab.evaluate("window.keep = 1")
+
+    def pour() -> None:
+        for event in candidates(40, trials=64, first=20):
+            tell(working, event)
+            time.sleep(0.1)
+
+    pouring = threading.Thread(target=pour, daemon=True)
+    pouring.start()
+    tab.locator("#now", has_text="60 of 64 candidates tried").wait_for(timeout=LONG_MS)
+    pouring.join()
+    chart = tab.locator("#timeline [role=img]")
+    told = recorded(working, job)
+    tab.locator(f'#timeline [aria-label="{told} candidates over time"]').wait_for()
+    assert chart.count() == 1
+    tell(working, race(), BuildsCounted())
+    tab.get_by_text("0 queued, 0 building, 0 built").wait_for()
+    tab.get_by_text("the measuring process died: signal 11").wait_for()
+    tab.locator('[data-live="predictions"] svg').wait_for()
+    chart.hover()
+    assert "µs a call" in tab.locator("#pointed").inner_text() or "failed" in tab.locator("#pointed").inner_text()
+    visits.check("job")
+
+    working.engine.gate.set()
+    tab.locator("#now", has_text="It is done").wait_for()
+    assert tab.get_by_role("button", name="Cancel the job").count() == 0
+    assert tab.evaluate("window.keep") == 1
+
+
+def test_a_job_goes_on_after_the_server_was_restarted(tmp_path: Path, visits: Visits) -> None:
+    data = tmp_path / "restarted"
+    with ExitStack() as first:
+        service = first.enter_context(serving(data))
+        service.engine.fallback_gate.set()
+        worker = ExitStack()
+        worker.enter_context(service.worker())
+        job = running(service)
+        tell(service, *search_events(5, trials=64))
+        tab = visits.open(f"{service.url}/jobs/{job}")
+        tab.locator("#now", has_text="5 of 64 candidates tried").wait_for()
+        tab.evaluate("window.keep = 1")
+        worker.close()
+    port = urlsplit(service.url).port
+    assert port is not None
+    tab.get_by_text("The service does not answer").wait_for()
+    with serving(data, listen_at=port) as service:
+        service.engine.fallback_gate.set()
+        with service.worker():
+            service.wait_for(job, "running")
+            tell(service, *search_events(9, trials=64))
+            tab.locator("#now", has_text="9 of 64 candidates tried").wait_for(timeout=LONG_MS)
+            # Told once each: those of before the restart, of both searches.
+            tab.locator(f'#timeline [aria-label="{recorded(service, job)} candidates over time"]').wait_for()
+            assert not tab.get_by_text("The service does not answer").is_visible()
+            service.engine.gate.set()
+            tab.locator("#now", has_text="It is done").wait_for()
+    assert tab.evaluate("window.keep") == 1
+    # That the server was not there is all that the browser may complain of.
+    visits.complaints[:] = [told for told in visits.complaints if "net::ERR_" not in told]
+
+
+def test_the_buttons_of_a_job(working: Service, visits: Visits) -> None:
+    job = running(working)
+    tab = visits.open(f"/jobs/{job}")
+    tab.get_by_role("button", name="Ask with this budget").click()
+    tab.wait_for_url(lambda url: "/jobs/" in url and job not in url)
+    tab.locator("#now", has_text="It waits for a worker.").wait_for()
+    tab.get_by_role("button", name="Cancel the job").click()
+    tab.locator("#now", has_text="It was cancelled.").wait_for()
+    assert working.http.get(f"/v1/jobs/{job}").json()["status"] == "running"
+
+
+def test_a_model_is_followed_to_its_end(working: Service, visits: Visits) -> None:
+    batch = working.http.post("/v1/batches", json={"gemms": GEMMS}).json()["id"]
+    tab = visits.open(f"/models/{batch}")
+    tab.evaluate("window.keep = 1")
+    tab.get_by_text("0 of 3 searches have ended").wait_for()
+    visits.check("model")
+    working.engine.gate.set()
+    tab.get_by_text("3 of 3 searches have ended").wait_for(timeout=LONG_MS)
+    assert tab.get_by_role("button", name="Cancel the batch").count() == 0
+    assert tab.evaluate("window.keep") == 1
+    visits.open("/models")
+    visits.check("models")
+
+
+def test_lists_and_the_fleet_are_fetched_anew(working: Service, visits: Visits) -> None:
+    visits.open("/")
+    visits.check("front")
+    tab = visits.open("/jobs")
+    visits.check("jobs")
+    tab = visits.open("/fleet")
+    tab.evaluate("window.keep = 1")
+    tab.get_by_text("nothing: it waits for a job").wait_for()
+    running(working)
+    tell(working, *search_events(7, trials=64))
+    tab.get_by_text("7 of 64").wait_for()
+    visits.check("fleet")
+    tab.goto("/jobs")
+    tab.get_by_label("Status").select_option("failed")
+    tab.get_by_role("button", name="Filter").click()
+    tab.get_by_text("No job matches").wait_for()
+    tab.goto("/jobs?status=running")
+    tab.locator("td .state-running").wait_for()
+
+
+def test_a_job_without_scripts_is_shown_as_it_is(working: Service, visits: Visits) -> None:
+    job = running(working)
+    tell(working, *search_events(20, trials=64))
+    while recorded(working, job) < 20:
+        time.sleep(0.02)
+    assert visits.context.browser is not None
+    plain = visits.context.browser.new_context(java_script_enabled=False)
+    page = plain.new_page()
+    page.goto(f"{working.url}/jobs/{job}")
+    assert page.locator("#now", has_text="20 of 64 candidates tried").is_visible()
+    assert page.locator("#timeline svg path[marker-start='url(#mark0)']").count() == 1
+    page.screenshot(path=PICTURES / "job-without-scripts.light.png", full_page=True)
+    plain.close()
+
+
+def test_a_reader_follows_a_job_by_the_cookie(working: Service, visits: Visits) -> None:
+    job = running(working)
+    _, secret = KeyTable(working.state.database).create("a reader", "read")
+    working.state.access.read()
+    tab = visits.open(f"/jobs/{job}")
+    tab.get_by_label("API key").fill(secret)
+    tab.get_by_role("button", name="Sign in").click()
+    tab.wait_for_url(f"**/jobs/{job}")
+    assert tab.get_by_role("button", name="Cancel the job").count() == 0
+    tell(working, *search_events(6, trials=64))
+    tab.locator("#now", has_text="6 of 64 candidates tried").wait_for()
