@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from tirgemm.errors import InvalidConfig
 
-Value: TypeAlias = "int | str | bool"
+Value: TypeAlias = int | str | bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,8 @@ class CandidateRow(Base):
     __table_args__ = (
         UniqueConstraint("gemm_id", "device_key", "regime", "config_digest"),
         Index(None, "device_key", "regime", "status", "id"),
+        # Holds all that a list of problems counts, so that it reads no row.
+        Index("ix_candidates_counts", "gemm_id", "device_key", "regime", "family", "status", "search_us"),
         NEVER_REUSED,
     )
 

@@ -14,7 +14,17 @@ from tirgemm.service.http.body_limit import BodyLimit
 from tirgemm.service.http.head_requests import HeadRequests
 from tirgemm.service.http.host_check import HostCheck, own_names
 from tirgemm.service.http.key_check import KeyCheck, holds_key
-from tirgemm.service.http.pages import assets, compare_page, fleet, kernel_table_page, login, models, one_kernel_page
+from tirgemm.service.http.pages import (
+    assets,
+    compare_page,
+    fleet,
+    kernel_table_page,
+    login,
+    models,
+    one_kernel_page,
+    spaces,
+    timelines,
+)
 from tirgemm.service.http.pages import jobs as job_pages
 from tirgemm.service.http.pages.problem_pages import ProblemPages
 from tirgemm.service.http.request_metrics import RequestMetrics
@@ -70,7 +80,7 @@ def create_app(state: ServiceState) -> FastAPI:
     problems.install(app)
     routers = [module.router for module in (kernels, explain, batches, jobs, artifacts, info, metrics)]
     routers += [module.router for module in (assets, login, kernel_table_page, one_kernel_page, compare_page)]
-    routers += [module.router for module in (job_pages, models, fleet)]
+    routers += [module.router for module in (job_pages, models, fleet, spaces, timelines)]
     for router in routers:
         app.include_router(router)
     app.state.routes = [route for router in routers for route in router.routes]

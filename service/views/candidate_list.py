@@ -49,7 +49,7 @@ class ListedCandidate:
 
     @property
     def us(self) -> float | None:
-        return self.times[0].interval.value if self.times else None
+        return self.times[0].samples.median_us if self.times else None
 
     @property
     def clock_mhz(self) -> int | None:
@@ -149,14 +149,16 @@ class Recorded:
         return out.getvalue()
 
 
-def recorded(database: Database, gemm: Gemm, device: str | None, regime: Regime) -> Recorded:
+def recorded(
+    database: Database, gemm: Gemm, device: str | None, regime: Regime, shipped: ShippedRecords | None = None
+) -> Recorded:
     """The candidates of ``gemm`` on the device that ``device`` names: a key, ``cpu``, ``cuda`` or an architecture:
     those of the database, and the shipped ones, whatever driver and TVM they were measured under.
 
     Without a name the only device that has some, or this machine's. Raises InvalidRequest where there are none.
     """
-    shipped = ShippedRecords()
-    key = _device(_places(database, shipped, gemm), gemm, device, regime)
+    shipped = shipped or ShippedRecords()
+    key = _device(recorded_places(database, shipped, gemm), gemm, device, regime)
     own, file = SqlStore(database).candidates(gemm, key, regime), shipped.of(key)
     beneath = without(file.candidates(key, str(gemm), regime), own) if file else []
     entries = [*(_entry(c) for c in own), *(_entry(c, shipped=True) for c in beneath)]
@@ -181,7 +183,7 @@ def other_knobs(entries: Sequence[ListedCandidate]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for entry in entries for name in knobs_of(entry) if name not in same))
 
 
-def _places(database: Database, shipped: ShippedRecords, gemm: Gemm) -> dict[tuple[str, str], int]:
+def recorded_places(database: Database, shipped: ShippedRecords, gemm: Gemm) -> dict[tuple[str, str], int]:
     """How many candidates of ``gemm`` there are, by device key and regime."""
     wanted = (
         select(CandidateRow.device_key, CandidateRow.regime, func.count())

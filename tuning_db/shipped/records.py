@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ from tirgemm.tuning_db.record_values import plain_candidates, value_in
 _CHUNK = 64 << 10
 # Problems of a file whose candidates are kept, once they were asked for.
 _KEPT = 64
+# And of how many is known which families they are of: that takes a tenth of making them.
+_KEPT_FAMILIES = 8192
+# A config as ``candidate_out`` writes it.
+_FAMILY = re.compile(rb'"config":\{"family":"([^"\\]+)"')
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class ShippedFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.candidates = lru_cache(maxsize=_KEPT)(self._read)
+        self.families = lru_cache(maxsize=_KEPT_FAMILIES)(self._read_families)
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -53,19 +59,30 @@ class ShippedFile:
         return self._head.members.keys()
 
     def _read(self, device_key: str, gemm: str, regime: str) -> tuple[Candidate, ...]:
+        lines = self._text(device_key, gemm, regime).splitlines()
+        try:
+            return tuple(plain_candidates(map(json.loads, lines)))
+        except (KeyError, ValueError) as error:
+            raise self._damaged(gemm, regime, error) from error
+
+    def _read_families(self, device_key: str, gemm: str, regime: str) -> frozenset[str]:
+        return frozenset(name.decode() for name in _FAMILY.findall(self._text(device_key, gemm, regime)))
+
+    def _text(self, device_key: str, gemm: str, regime: str) -> bytes:
+        """The lines of a member; none where there is no such member."""
         place = self._head.members.get((device_key, gemm, regime))
         if place is None:
-            return ()
+            return b""
         offset, size = place
         try:
             with self.path.open("rb") as file:
                 file.seek(self._head.start + offset)
-                lines = gzip.decompress(file.read(size)).splitlines()
-            return tuple(plain_candidates(map(json.loads, lines)))
-        except (OSError, EOFError, KeyError, ValueError, zlib.error) as error:
-            raise InvalidRequest(
-                f"{self.path} is damaged at {gemm}, {regime}: {error}; install tirgemm again"
-            ) from error
+                return gzip.decompress(file.read(size))
+        except (OSError, EOFError, zlib.error) as error:
+            raise self._damaged(gemm, regime, error) from error
+
+    def _damaged(self, gemm: str, regime: str, error: Exception) -> InvalidRequest:
+        return InvalidRequest(f"{self.path} is damaged at {gemm}, {regime}: {error}; install tirgemm again")
 
     @cached_property
     def _head(self) -> _Head:

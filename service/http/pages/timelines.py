@@ -1,0 +1,130 @@
+"""``/kernels/{kernel_id}/timeline``: what each warpgroup of a kernel does over time, as it was recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.concurrency import run_in_threadpool
+from markupsafe import Markup
+from pydantic import BaseModel, Field
+
+from tirgemm.errors import InvalidRequest
+from tirgemm.families import families
+from tirgemm.families.base import WithTimeline
+from tirgemm.service.explain.drawings import Drawing
+from tirgemm.service.explain.kernel_timeline import (
+    DrawnTimeline,
+    drawn_timeline,
+    emulated_timeline,
+    recording_place,
+)
+from tirgemm.service.explain.tables import Section
+from tirgemm.service.http.pages.site import HTML, OwnSite
+from tirgemm.service.http.problems import Problem
+from tirgemm.service.http.routes.kernels import kernel_record
+from tirgemm.service.http.routes.parameters import ONLY_KNOWN
+from tirgemm.service.http.state import ServiceState, State
+from tirgemm.tuning.records import KernelRecord
+
+router = APIRouter(tags=["pages"])
+
+
+class TimelineBody(BaseModel):
+    """A recording: of a ``device``, or of an emulator, whose steps are no times. ``kinds``: what a span can be, and
+    what that means; ``section``: the shares of its time that a warpgroup spends on what."""
+
+    source: str
+    device: str
+    driver: str | None
+    gemm: str
+    family: str
+    config: dict[str, Any]
+    length: float
+    unit: str
+    cycles_per_us: float
+    timer_step_ns: int
+    kinds: dict[str, str]
+    section: Section
+    drawing: Drawing = Field(exclude=True)
+
+    @classmethod
+    def of(cls, drawn: DrawnTimeline) -> TimelineBody:
+        return cls(**{name: getattr(drawn, name) for name in cls.model_fields})
+
+    @property
+    def svg(self) -> Markup:
+        return Markup(self.drawing.svg)
+
+
+class TimelineDocument(BaseModel):
+    """The timeline of a kernel. Without a recording ``reason`` says why, ``command`` records one, where its family has
+    time stamps, for ``place`` in the service's data folder, and ``illustration`` is what the emulator recorded of
+    another kernel."""
+
+    kernel: str
+    gemm: str
+    device: str
+    family: str
+    recording: TimelineBody | None
+    trace: str | None
+    command: str | None
+    place: str
+    reason: str | None
+    illustration: TimelineBody | None
+
+
+@router.get("/kernels/{kernel_id}/timeline", response_model=TimelineDocument, responses=HTML, dependencies=[ONLY_KNOWN])
+async def timeline_page(kernel_id: str, site: OwnSite, state: State) -> Response:
+    """What each warpgroup of each block of a kernel does over time, where that was recorded; else how to record it."""
+    document = await run_in_threadpool(_timeline, state, kernel_id)
+    return site.answer("timeline.html", f"Timeline of kernel {document.kernel}", document)
+
+
+@router.get(
+    "/kernels/{kernel_id}/timeline/trace",
+    response_class=Response,
+    dependencies=[ONLY_KNOWN],
+    responses={200: {"description": "Chrome trace events.", "content": {"application/json": {}}}},
+)
+def get_timeline_trace(kernel_id: str, state: State) -> Response:
+    """The recording as a file that ui.perfetto.dev and chrome://tracing open: a process a block, a thread a
+    warpgroup."""
+    record = kernel_record(state, kernel_id)
+    drawn = drawn_timeline(state.settings.data, record)
+    if drawn is None:
+        raise Problem(404, f"the timeline of kernel {record.id} was not recorded", "not_found")
+    name = f"{record.id}.trace.json"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
+    return Response(drawn.trace, headers=headers, media_type="application/json")
+
+
+def _timeline(state: ServiceState, kernel_id: str) -> TimelineDocument:
+    record = kernel_record(state, kernel_id)
+    drawn, unable = None, _unrecordable(record)
+    reason = unable or "it was not recorded yet"
+    try:
+        drawn = None if unable else drawn_timeline(state.settings.data, record)
+    except InvalidRequest as error:
+        reason = str(error)
+    place = recording_place(state.settings.data, record.id)
+    return TimelineDocument(
+        kernel=record.id,
+        gemm=str(record.gemm),
+        device=record.device.key,
+        family=record.config.family,
+        recording=None if drawn is None else TimelineBody.of(drawn),
+        trace=None if drawn is None else f"/kernels/{record.id}/timeline/trace",
+        command=None if unable else f"tirgemm explain --kernel {record.id} --timeline {place.name}",
+        place=f"{place.parent.name}/{place.name}",
+        reason=None if drawn is not None else reason,
+        illustration=None if drawn is not None else TimelineBody.of(emulated_timeline()),
+    )
+
+
+def _unrecordable(record: KernelRecord) -> str | None:
+    """Why a kernel can have no recording; None where it can."""
+    able = [name for name, family in families().items() if isinstance(family, WithTimeline)]
+    if record.config.family in able:
+        return None
+    return f"kernels of family {record.config.family} have no time stamps; families that have them: {', '.join(able)}"

@@ -1,0 +1,1 @@
+"""What the pages of recorded candidates show: the list of spaces, one space in pictures, one candidate."""
