@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import statistics
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import func, select
 
@@ -16,14 +14,14 @@ from tirgemm.status import ROLES, Role
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.kernel_version import read_version
-from tirgemm.tuning_db.models import KernelRow
+from tirgemm.tuning_db.models import KernelFigureRow
 
 # The gains are those of so many kernels, the newest.
 GAINS_OF = 500
 SHOWN_KERNELS = 8
 
-_PLACES = select(KernelRow.device_key, KernelRow.role, func.count().label("kernels")).group_by(
-    KernelRow.device_key, KernelRow.role
+_PLACES = select(KernelFigureRow.device_key, KernelFigureRow.role, func.count().label("kernels")).group_by(
+    KernelFigureRow.device_key, KernelFigureRow.role
 )
 
 
@@ -85,15 +83,15 @@ class OverviewReader:
 
 def _overview(database: Database) -> ServiceOverview:
     newest_tuned = (
-        select(KernelRow.regime, KernelRow.timings)
-        .where(KernelRow.role == "tuned")
-        .order_by(KernelRow.seq.desc())
+        select(KernelFigureRow.default_ratio, KernelFigureRow.baseline_ratio)
+        .where(KernelFigureRow.role == "tuned")
+        .order_by(KernelFigureRow.seq.desc())
         .limit(GAINS_OF)
     )
     with database.read() as connection:
         places = connection.execute(_PLACES).all()
-        problems = connection.execute(select(func.count(func.distinct(KernelRow.gemm_id)))).scalar_one()
-        ratios = [_ratios(row.timings, row.regime) for row in connection.execute(newest_tuned)]
+        problems = connection.execute(select(func.count(func.distinct(KernelFigureRow.gemm_id)))).scalar_one()
+        ratios = connection.execute(newest_tuned).all()
     ids = [name for name, _ in kernel_ids(database, KernelFilter(), limit=SHOWN_KERNELS)]
     return ServiceOverview(
         {role: sum(row.kernels for row in places if row.role == role) for role in ROLES},
@@ -109,23 +107,9 @@ def _median(ratios: list[float]) -> MedianGain:
     return MedianGain(statistics.median(ratios) if ratios else None, len(ratios))
 
 
-def _ratios(timings: Mapping[str, Any], regime: str) -> tuple[float | None, float | None]:
-    """The ratios to the default and to the fastest baseline in a stored document, of which nothing else is read."""
-    timing = timings.get(regime)
-    baselines = timing.get("baselines") if isinstance(timing, dict) else None
-    if not isinstance(baselines, dict):
-        return None, None
-    ratios = {name: one.get("ratio") for name, one in baselines.items() if isinstance(one, dict)}
-    default = ratios.pop("default", None)
-    others = [ratio for ratio in ratios.values() if isinstance(ratio, int | float) and ratio > 0]
-    return default if isinstance(default, int | float) else None, min(others, default=None)
-
-
 def _new_kernel(record: KernelRecord) -> NewKernel:
     timing = record.timings.of(record.regime)
-    ratios = {} if timing is None else {name: one.ratio for name, one in timing.baselines.items()}
-    default = ratios.pop("default", None)
-    baseline = min(ratios, key=lambda name: ratios[name], default=None)
+    baseline = None if timing is None else timing.fastest_baseline
     return NewKernel(
         record.id,
         str(record.gemm),
@@ -133,8 +117,8 @@ def _new_kernel(record: KernelRecord) -> NewKernel:
         record.regime,
         record.role,
         None if timing is None else timing.median_us,
-        default,
+        None if timing is None else timing.ratio_to("default"),
         baseline,
-        None if baseline is None else ratios[baseline],
+        None if timing is None or baseline is None else timing.ratio_to(baseline),
         record.created_at,
     )
