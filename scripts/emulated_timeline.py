@@ -12,12 +12,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from verification.emulator.timeline import emulated_timelines
+
 from tirgemm.config import Config
 from tirgemm.families.wgmma.planning.plan import plan
 from tirgemm.gemm import Gemm
 from tirgemm.service.explain.kernel_timeline import EMULATED
 from verification.emulator.operands import KernelCall
-from verification.emulator.timeline import emulated_timelines
 
 GEMM = Gemm.parse("256x128x512:f16:nt")
 SEED, SLOTS, SMS = 5, 256, 2
