@@ -159,7 +159,8 @@ def _own_places(
 ) -> list[Place]:
     """Spaces of the database, newest problem first, and of one problem by device and regime."""
     conditions = _conditions(wanted, _keys(database, shipped, wanted.device))
-    gemms = select(GemmRow.id).order_by(GemmRow.id.desc()).limit(limit)
+    # The problem that the page before ended in may have nothing more.
+    gemms = select(GemmRow.id).order_by(GemmRow.id.desc()).limit(limit + (after is not None))
     gemms = gemms.where(select(CandidateRow.id).where(CandidateRow.gemm_id == GemmRow.id, *conditions).exists())
     if wanted.gemm:
         gemms = gemms.where(GemmRow.text.contains(wanted.gemm, autoescape=True))

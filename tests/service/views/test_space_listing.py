@@ -100,6 +100,18 @@ def test_filters_keep_what_fits(database: Database, tmp_path: Path, wanted: dict
     assert _listed(database, shipped, **wanted) == [names[name] for name in kept]
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_pages_of_own_spaces_alone_go_on_to_the_last(database: Database, tmp_path: Path, limit: int) -> None:
+    own = [Gemm.parse(f"{m}x9x11:f16:nt") for m in range(7, 0, -1)]
+    _fill(database, *own)
+    listed: list[str] = []
+    after: str | None = ""
+    while after is not None and len(listed) <= len(own):
+        part, after = list_spaces(database, ShippedRecords(tmp_path), SpaceFilter(), after, limit)
+        listed += [space.gemm for space in part]
+    assert listed == [str(gemm) for gemm in reversed(own)]
+
+
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_pages_have_every_space_once(database: Database, shipped: ShippedRecords, limit: int) -> None:
     own = [Gemm.parse(f"{m}x9x11:f16:nt") for m in (7, 5, 3)]
