@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Callable
@@ -177,6 +178,7 @@ def _changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         (lambda d: d.update(kinds=["tile"]), "it is not a recording of a timeline"),
         (lambda d: d.update(environment="H200"), "it is not a recording of a timeline"),
         (lambda d: d.update(m="many"), "it is not a recording of a timeline"),
+        (lambda d: d.update(m=float("inf")), "it is not a recording of a timeline"),
         (lambda d: d.update(cycles_per_us=float("nan")), "a device's clock makes nan cycles a us"),
         (lambda d: d["tracks"][0]["spans"]["length"].pop(), "it is not a recording of a timeline"),
         (lambda d: d.update(tracks=[]), "no warpgroup recorded anything"),
@@ -197,7 +199,20 @@ def test_a_document_that_is_no_recording_is_refused(
     assert str(file) in str(error.value)
 
 
-@pytest.mark.parametrize(("name", "data"), [("a.json", b"{"), ("b.json.gz", b"no gzip"), ("absent.json", None)])
+_DAMAGED = gzip.compress(b"{}")[:10] + b"\xff" * 12
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.json", b"{"),
+        ("deep.json", b"[" * 100_000),
+        ("b.json.gz", b"no gzip"),
+        ("damaged.json.gz", _DAMAGED),
+        ("absent.json", None),
+    ],
+    ids=["a", "deep", "b", "damaged", "absent"],
+)
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, data: bytes | None) -> None:
     if data is not None:
         (tmp_path / name).write_bytes(data)
