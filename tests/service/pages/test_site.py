@@ -7,12 +7,13 @@ import json
 import re
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
 from tests.service.pages.browser import Browser
-from tests.service.support import Service
+from tests.service.support import AUTHORITIES, Service
 from tirgemm.service.access.scopes import is_page, required_scope
 from tirgemm.service.http.pages.forms import _fields
 from tirgemm.service.pages.assets import ASSETS, asset_address, assets
@@ -76,6 +77,15 @@ def test_the_cookie_counts_for_looking_alone(service: Service, browser: Browser)
     browser.sign_in(_secret(service))
     answer = browser.http.post("/v1/kernels", json={"gemm": "64x64x64:f16:nn"}, headers={"Accept": "*/*"})
     assert answer.status_code == 401
+
+
+def test_cookies_of_other_programs_on_the_host_do_not_sign_out(service: Service, browser: Browser) -> None:
+    browser.sign_in(_secret(service))
+    own = "; ".join(f"{name}={value}" for name, value in browser.http.cookies.items())
+    prefs = 'prefs={"b": "c d"}'
+    sent = (f"{prefs}; {own}", f"{own}; {prefs}", f"{own}; tirgemm_key=of-another")
+    answers = [httpx.get(f"{service.url}/kernels", headers={"Cookie": text}, verify=AUTHORITIES) for text in sent]
+    assert [answer.status_code for answer in answers] == [200, 200, 401]
 
 
 def test_signing_out_forgets_the_key(service: Service, browser: Browser) -> None:
