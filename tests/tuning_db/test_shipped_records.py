@@ -253,6 +253,19 @@ def test_a_similar_device_is_offered_what_was_measured_on_the_nearest(database: 
         assert store.offer(gemm, another, REGIME) is not None, another
 
 
+def test_a_device_is_not_offered_what_another_class_in_the_same_file_measured(
+    database: Database, tmp_path: Path
+) -> None:
+    gpu = OTHER_DEVICE.with_(uuid="GPU-1", environment=(("driver", "580.65"), ("tvm", "0.27")))
+    limited = gpu.with_(power_limit_w=450)
+    file = tmp_path / f"{gpu.key.split(':')[2]}{shipped.SUFFIX}"
+    pack(file, [gpu, limited], [*measured_on(gpu, OTHER_GEMM, times(1)), *measured_on(limited, GEMM, times(1))])
+    records = ShippedRecords(tmp_path)
+    assert LayeredStore(database, records).offer(OTHER_GEMM, gpu, REGIME) is not None
+    assert LayeredStore(database, records).offer(GEMM, gpu, REGIME) is None
+    assert LayeredStore(database, records, other_devices=True).offer(GEMM, gpu, REGIME) is not None
+
+
 def test_the_history_near_a_problem_is_of_the_problems_most_like_it(database: Database) -> None:
     store = LayeredStore(database)
     gemm = Gemm.parse("4000x4096x4096:f16:nt")

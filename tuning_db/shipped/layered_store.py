@@ -88,7 +88,8 @@ def shipped_offer(
     """What was shipped of one problem for this device, or where ``other_devices`` are asked for, for one of its
     architecture; None where nothing was."""
     for theirs, file in shipped.alike(device):
-        if not other_devices and not any(same_device(each, device) for each in file.devices):
+        own = theirs.key == device.key and any(same_device(each, device) for each in file.devices)
+        if not own and not other_devices:
             continue
         offered = file.candidates(theirs.key, str(gemm), regime)
         same = _same(file, device, str(gemm), regime)
