@@ -147,7 +147,8 @@ class BatchProposed(Event):
 @dataclass(frozen=True, kw_only=True)
 class BuildsCounted(Event):
     """How many candidates' builds are ``queued``, how many are ``building``, and how many are ``built`` and wait to be
-    measured. Told when that changes, at most twice a second, and when none is left; not where m is a range."""
+    measured. Told when that changes, at most twice a second, and when none is left; not where m is a range. A service
+    forgets it once the job has ended."""
 
     KIND = "builds"
     queued: int = 0

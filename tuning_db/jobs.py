@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, func,
 
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, JobNotRetried, PageNotFound
-from tirgemm.events import Event
+from tirgemm.events import BuildsCounted, Event
 from tirgemm.gemm import Gemm
 from tirgemm.status import ENDED, LIVE, EndedStatus, JobStatus
 from tirgemm.tuning.budget import Budget
@@ -263,7 +263,10 @@ class JobQueue:
     def finish(
         self, job_id: str, owner: str, status: EndedStatus, kernel_id: str | None = None, error: str | None = None
     ) -> bool:
-        """End a running job that ``owner`` holds. False, and nothing written, where it was cancelled or taken over."""
+        """End a running job that ``owner`` holds. False, and nothing written, where it was cancelled or taken over.
+
+        How its builds stood, which grew with its time, is forgotten of a job that has ended.
+        """
         if status not in ENDED:
             raise InvalidRequest(f"a job ends as one of {', '.join(ENDED)}, not {status!r}")
         values = {
@@ -276,7 +279,10 @@ class JobQueue:
         with self.db.write() as connection:
             now = self._now(connection)
             values |= {"finished_at": iso(now), **run_ended(now)}
-            return bool(connection.execute(update(JobRow).where(*running).values(values)).rowcount)
+            updated = connection.execute(update(JobRow).where(*running).values(values)).rowcount
+            over = select(JobRow.id).where(JobRow.id == job_id, JobRow.status.in_(ENDED))
+            connection.execute(delete(EventRow).where(EventRow.job_id.in_(over), EventRow.kind == BuildsCounted.KIND))
+            return bool(updated)
 
     def release(self, job_id: str, owner: str) -> bool:
         """Put a job that ``owner`` holds back into the queue at once, in good order: that is no attempt.

@@ -16,9 +16,9 @@ import pytest
 from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_GEMM, kernel
 from tests.traces.kept_spans import kept_spans
 from tirgemm.errors import InvalidRequest, StoreError
-from tirgemm.events import BatchProposed, CandidateRecorded, SearchStarted, UnknownEvent
+from tirgemm.events import BatchProposed, BuildsCounted, CandidateRecorded, SearchStarted, UnknownEvent
 from tirgemm.gemm import Gemm
-from tirgemm.status import JobStatus
+from tirgemm.status import EndedStatus, JobStatus
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.process import spans
 from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
@@ -294,6 +294,22 @@ class JobQueueContract(QueueFixtures):
         assert (actual.status, actual.kernel_id, actual.ended) == ("done", stored.id, True)
         assert actual.finished_at == "2027-01-15T08:01:01.500000Z"
         assert queue.claim("w2", KEYS, 5.0) is None
+
+    @pytest.mark.parametrize("status", ["done", "failed", "cancelled"])
+    def test_how_the_builds_stood_is_forgotten_with_the_end(self, queue: JobQueue, status: EndedStatus) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        other, _ = queue.submit(JobRequest(OTHER_GEMM, DEVICE))
+        self.claimed(queue)
+        for told in (SearchStarted(), BuildsCounted(queued=5), BatchProposed(), BuildsCounted()):
+            queue.add_event(job.id, told)
+            queue.add_event(other.id, told)
+        queue.finish(job.id, "of another worker", status)
+        assert len(queue.events(job.id)) == 4
+        if status == "cancelled":
+            queue.cancel(job.id)
+        queue.finish(job.id, "w1", status)
+        assert [event.kind for event in queue.events(job.id)] == ["started", "batch"]
+        assert len(queue.events(other.id)) == 4
 
     def test_a_failed_job_says_why(self, queue: JobQueue) -> None:
         job, _ = queue.submit(JobRequest(GEMM, DEVICE))
