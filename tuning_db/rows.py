@@ -291,12 +291,13 @@ def figure_values(seq: int, gemm_number: int, kernel: KernelRecord) -> dict[str,
         "device_key": kernel.device.key,
         "regime": kernel.regime,
         "role": kernel.role,
-        "family": kernel.config.family,
+        # As long as the columns are: records of elsewhere may have longer names, and PostgreSQL takes none.
+        "family": kernel.config.family[:64],
         "work": float(gemm.flops),
         "us": us,
         "tflops": None if us is None else gemm.flops / us / 1e6,
         "default_ratio": None if timing is None else timing.ratio_to("default"),
-        "baseline": baseline,
+        "baseline": baseline and baseline[:64],
         "baseline_ratio": None if timing is None or baseline is None else timing.ratio_to(baseline),
     }
 

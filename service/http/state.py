@@ -25,6 +25,7 @@ from tirgemm.tuning_db import Database, JobQueue, data_folder
 from tirgemm.tuning_db.access.api_keys import ApiKey
 from tirgemm.tuning_db.queue.batches import BatchTable
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
+from tirgemm.tuning_db.upkeep.missing_figures import add_missing_figures
 
 # How long an answer of a database server is awaited: by requests, whose clients wait, and by workers.
 REQUEST_SECONDS, WORKER_SECONDS = 5.0, 30.0
@@ -75,9 +76,10 @@ class ServiceState:
 
     @classmethod
     def open(cls, settings: Settings) -> ServiceState:
-        """Open the data folder: the database, and the signing key, made where absent. Raises what open_database
-        does."""
+        """Open the data folder: the database, with the figures of kernels that an older tirgemm stored since its
+        upgrade, and the signing key, made where absent. Raises what open_database does."""
         database = open_database(settings, REQUEST_SECONDS)
+        add_missing_figures(database)
         signer = Signer.load_or_create(settings.signing_key)
         return cls(settings, database, LayeredStore(database), JobQueue(database), signer.public)
 

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 from alembic import command
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, delete, select, text, update
 
 from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_GEMM, kernel
+from tirgemm.config import Config
 from tirgemm.gemm import Range
 from tirgemm.timings import BaselineTime, Timing, Timings
 from tirgemm.tuning_db import Database, SqlStore, schema
-from tirgemm.tuning_db.models import KernelFigureRow
+from tirgemm.tuning_db.kernel_version import read_version
+from tirgemm.tuning_db.models import KernelFigureRow, KernelRow
+from tirgemm.tuning_db.upkeep.missing_figures import add_missing_figures
 
 TIMED = Timings(
     {
@@ -23,6 +26,8 @@ TIMED = Timings(
         "isolated": Timing(99.0),
     }
 )
+# Longer than the columns are.
+LONG_NAMES = Timings({"sustained": Timing(10.0, 41, {"b" * 65: BaselineTime(12, 1.2)})})
 
 
 @pytest.fixture(params=["sqlite_database", "postgres_database"])
@@ -57,11 +62,12 @@ def test_an_older_schema_is_brought_up_to_the_same_figures(database: Database) -
         {"timings": TIMED, "regime": "isolated", "device": OTHER_DEVICE},
         {"gemm": GEMM.with_(m=Range(1, 64)), "timings": Timings({"sustained": Timing(0.0)})},
         {"role": "unverified", "timings": Timings(predicted_us=3.0), "device": DEVICE},
+        {"timings": LONG_NAMES, "config": Config("f" * 65, (("tile_n", 8),))},
     ):
         store.put_kernel(kernel(**values))
     with database.read() as connection:
         before = figures(connection)
-    assert [row["us"] for row in before] == [10.0, 99.0, None, None]
+    assert [row["us"] for row in before] == [10.0, 99.0, None, None, 10.0]
     with database.write() as connection:
         command.downgrade(schema.alembic_config(connection), "0008")
     with database.write() as connection:
@@ -69,3 +75,21 @@ def test_an_older_schema_is_brought_up_to_the_same_figures(database: Database) -
         command.upgrade(schema.alembic_config(connection), "head")
     with database.read() as connection:
         assert figures(connection) == before
+
+
+def test_figures_of_kernels_that_an_older_process_stored_are_added(database: Database) -> None:
+    store = SqlStore(database)
+    for gemm in (GEMM, OTHER_GEMM):
+        store.put_kernel(kernel(timings=TIMED, gemm=gemm))
+    damaged = store.put_kernel(kernel(timings=TIMED))
+    assert add_missing_figures(database) == 0
+    with database.write() as connection:
+        before = figures(connection)[:2]
+        connection.execute(delete(KernelFigureRow).where(KernelFigureRow.gemm_id != before[0]["gemm_id"]))
+        connection.execute(delete(KernelFigureRow).where(KernelFigureRow.seq > before[1]["seq"]))
+        connection.execute(update(KernelRow).where(KernelRow.id == damaged.id).values(device=[]))
+        version = read_version(connection)
+    assert add_missing_figures(database) == 1
+    with database.read() as connection:
+        assert figures(connection) == before
+        assert read_version(connection) > version

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import delete
 from sqlalchemy.dialects import sqlite
 
 from tests.service.pages.browser import HTML
 from tests.service.pages.page_records import A100, searched_kernel
 from tests.service.support import Service, serving
 from tirgemm.config import Config
-from tirgemm.service.views.kernels.kernel_table import SORTS, TableFilter, page_statements
+from tirgemm.service.http.state import ServiceState
+from tirgemm.service.settings import Settings
+from tirgemm.service.views.kernels.kernel_table import SORTS, TableFilter, count_kernels, page_statements
 from tirgemm.service.views.kernels.shape_filter import ShapeFilter
 from tirgemm.tuning.records.store import Store
+from tirgemm.tuning_db.models import KernelFigureRow
 
 
 def listed(service: Service, query: str = "") -> dict[str, Any]:
@@ -145,3 +151,13 @@ def test_every_order_is_served_by_an_index(several: Service, sort: str) -> None:
             with several.state.database.read() as connection:
                 plan = str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}").all())
             assert "TEMP B-TREE" not in plan, f"{text}\n{plan}"
+
+
+def test_a_kernel_that_an_older_process_stored_is_listed_from_the_next_start_on(tmp_path: Path) -> None:
+    for stored in (0, 1):
+        state = ServiceState.open(Settings.load(data=tmp_path))
+        with closing(state.database), closing(state.explainer):
+            assert count_kernels(state.database, TableFilter()) == stored
+            searched_kernel(state.store, "129x67x31:f16:nt")
+            with state.database.write() as connection:
+                connection.execute(delete(KernelFigureRow))
