@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable
-from http.cookies import CookieError, SimpleCookie
 
 from starlette.responses import Response
 
@@ -15,16 +14,11 @@ FORM_COOKIE = "tirgemm_form"
 
 
 def cookie(headers: Iterable[tuple[bytes, bytes]], name: str) -> str:
-    """The value of a cookie among the headers of a request; empty where it is not there, twice, or cannot be read."""
-    values = []
-    for header, value in headers:
-        if header == b"cookie":
-            parsed: SimpleCookie = SimpleCookie()
-            try:
-                parsed.load(value.decode("latin-1"))
-            except CookieError:
-                return ""
-            values += [parsed[name].value] if name in parsed else []
+    """The value of a cookie of ours among the headers of a request; empty where it is not there or twice. Those of
+    other servers at the same host may look however they like."""
+    lines = [value.decode("latin-1") for header, value in headers if header == b"cookie"]
+    pairs = [part.partition("=") for line in lines for part in line.split(";")]
+    values = [value.strip() for key, _, value in pairs if key.strip() == name]
     return values[0] if len(values) == 1 else ""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -229,7 +230,7 @@ class Recording:
         try:
             data = path.read_bytes()
             document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
             raise InvalidRequest(f"{path} cannot be read as a recording: {error}") from error
         try:
             return cls.from_json(document)
