@@ -44,16 +44,15 @@ class Explainer:
         where the process ends, QueueFull where too many wait, Cancelled."""
         known = (len(stored.candidates), sum(len(c.sample_sets) for c in stored.candidates))
         key = (stored.record.id, known, frozenset(stored.rates.items()))
-        answer = self._known.get(key)
-        if answer is None:
+        if key not in self._known:
             async with self._admission.turn():
                 # Who was before may have asked for the same.
-                answer = self._known.get(key) or await run_in_threadpool(self._ask, stored)
-        self._known[key] = answer
+                if key not in self._known:
+                    self._known[key] = await run_in_threadpool(self._ask, stored)
         self._known.move_to_end(key)
         while len(self._known) > _KEPT:
             self._known.popitem(last=False)
-        return answer
+        return self._known[key]
 
     def _ask(self, stored: Stored) -> Answer:
         with self._using:
