@@ -47,7 +47,7 @@ def service(folder: Path, suites: Path) -> str:
     head = ["figure", "answers/s", "bare route/s", "share", "p50 ms", "p99 ms", "bare p50, p99 ms"]
     lines = [
         [
-            row["figure"] + (f"; the server's most memory {row['server_mib']:.0f} MiB" if "server_mib" in row else ""),
+            _named(row),
             f"{row['per_second']:,.0f}",
             f"{row['bare_per_second']:,.0f}",
             f"{row['share']:.2f}" if row["figure"].startswith(COMPARED) else "",
@@ -66,6 +66,15 @@ def service(folder: Path, suites: Path) -> str:
             f"documents of {hits['document_bytes']:,} bytes, medians of {len(hits['samples'])} turns"
         )
     return f"{setting}\n\n{table(head, lines, 1)}"
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    """The figure of a row and what else was measured of it."""
+    if "server_mib" in row:
+        return f"{row['figure']}; the server's most memory {row['server_mib']:.0f} MiB"
+    if "page_bytes" in row:
+        return f"{row['figure']}; {row['page_bytes'] / 1000:.0f} kB, one connection"
+    return str(row["figure"])
 
 
 def _medians(row: Mapping[str, Any]) -> dict[str, float]:

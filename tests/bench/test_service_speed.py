@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.service_speed import document as service_speed
-from benchmarks.service_speed import first_answer, listeners, while_tuning
+from benchmarks.service_speed import first_answer, listeners, pages, while_tuning
 from benchmarks.service_speed.load import Turn, drive
 from benchmarks.service_speed.measure import main
 from benchmarks.service_speed.stored_kernels import gemms, store_kernels
@@ -91,6 +91,20 @@ def test_every_listener_is_told_every_event(tmp_path: Path) -> None:
     assert 20 < row["server_mib"] < 500
     assert list(service_speed.problems(load(file))) == []
     assert f"; the server's most memory {row['server_mib']:.0f} MiB" in service_speed.service(file.parent, tmp_path)
+
+
+def test_pages_are_asked_for_as_a_browser_does(tmp_path: Path) -> None:
+    file = tmp_path / "machine" / service_speed.FILE
+    assert pages.main(["--kernels", "60", *QUICKEST[2:], "--out", str(file)]) == 0
+    document = load(file)
+    assert list(service_speed.problems(document)) == []
+    rows = {row["figure"]: row for row in document["rows"]}
+    assert {"page /", "page /kernels", "page /kernels/ID", "page /compare?kernel=ID&kernel=ID", "page /fleet"} <= set(
+        rows
+    )
+    assert rows["page /kernels"]["page_bytes"] > 20_000, "a page of 50 kernels"
+    assert {row["connections"] for row in rows.values()} == {1}
+    assert "| page /fleet; " in service_speed.service(file.parent, tmp_path)
 
 
 def test_a_figure_that_is_measured_again_takes_the_place_of_what_it_was(tmp_path: Path) -> None:

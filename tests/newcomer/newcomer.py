@@ -136,6 +136,7 @@ class Newcomer:
             "postgres": "it needs the PostgreSQL server that it names",
             "install": "an environment is given" if self.path else "",
             "hours": "it takes hours" if self.has_gpu else "",
+            "recorded": "" if self.has_gpu else "no GPU is here to have recorded what it reads",
             "demo": "" if self.set_up or self.path else "only with --set-up, or in an environment that is given",
             "clone": "" if self.set_up or "gpu" in block.needs else "only with --set-up",
         }

@@ -7,6 +7,7 @@ A block may be preceded by ``<!-- run: WORD ... -->``:
 - ``install``: makes or removes an environment; left out by a newcomer who was given one;
 - ``terminal``: a program that goes on until it is stopped, run in a terminal of its own;
 - ``gpu``: needs an NVIDIA GPU; without one every command must fail with an error that says so;
+- ``recorded``: needs what a ``gpu`` block of the page wrote; left out without a GPU;
 - ``torch``: needs PyTorch, which readers bring: the newcomer installs the version that the tests have;
 - ``hours``: takes hours on a GPU; run there only where that is asked for;
 - ``docker``, ``root``: needs a container engine, changes the machine; run only where that is asked for;
@@ -26,7 +27,20 @@ from pathlib import Path
 
 DATA_LANGUAGES = frozenset({"http", "json"})
 NEEDS = frozenset(
-    {"clone", "demo", "install", "terminal", "gpu", "torch", "hours", "docker", "root", "postgres", "output"}
+    {
+        "clone",
+        "demo",
+        "install",
+        "terminal",
+        "gpu",
+        "recorded",
+        "torch",
+        "hours",
+        "docker",
+        "root",
+        "postgres",
+        "output",
+    }
 )
 _BLOCK = re.compile(
     r"(?:^<!-- run: (?P<needs>[^>]*?) -->\n\n?)?^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL

@@ -102,7 +102,7 @@ def test_head_is_get_without_the_body_everywhere(service: Service) -> None:
     job, _ = service.queue.submit(JobRequest(Gemm.parse("7x5x3"), CPU))
     batch = service.state.batches.submit([WantedProblem(JobRequest(Gemm.parse("7x5x9"), CPU))], asked=1)
     names = {"kernel_id": record.id, "job_id": job.id, "batch_id": batch.id, "sha256": record.artifact_sha256}
-    names |= {"kind": "cuda", "gemm": "7x5x3", "config_hash": "0" * 16}
+    names |= {"kind": "source", "gemm": ODD, "config_hash": "0" * 16}
     for path, operations in service.http.get("/openapi.json").json()["paths"].items():
         if "get" not in operations or path.endswith("/events"):
             continue

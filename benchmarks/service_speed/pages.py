@@ -1,0 +1,65 @@
+"""Measure how long the service's pages take to answer a browser, with many kernels in the database.
+
+A real server process on a temporary SQLite database; one connection, which asks for one page after the other. Scripts,
+style sheets and pictures are not asked for: a browser keeps them.
+
+usage: python -m benchmarks.service_speed.pages [--kernels 100000] [--out FILE]     from the root of the repository
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+
+from benchmarks.command import run
+from benchmarks.service_speed.stored_kernels import gemms, store_kernels
+from benchmarks.service_speed.turns import Figures, asked, parser, server
+
+ANSWER_SECONDS = 60.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    figures, problems = Figures(options), gemms(options.kernels)
+    with tempfile.TemporaryDirectory(prefix="tirgemm-service-") as name:
+        folder = Path(name)
+        store_kernels(folder, problems)
+        with server(folder) as service:
+            url, headers = f"http://127.0.0.1:{service.port}", service.headers | {"Accept": "text/html"}
+            listed = httpx.get(f"{url}/v1/kernels?limit=2", headers=service.headers, timeout=ANSWER_SECONDS)
+            first, second = (kernel["id"] for kernel in listed.raise_for_status().json()["kernels"])
+            for page in (
+                "/",
+                "/kernels",
+                "/kernels?sort=-tflops",
+                f"/kernels?shape=n%3D{problems[0].n}",
+                f"/kernels/{first}",
+                f"/compare?kernel={first}&kernel={second}",
+                "/jobs",
+                "/models",
+                "/spaces",
+                "/fleet",
+            ):
+                answer = httpx.get(url + page, headers=headers, timeout=ANSWER_SECONDS).raise_for_status()
+                shown = page.replace(first, "ID").replace(second, "ID")
+                asking = [service.request("GET", page).replace(b"\r\n", b"\r\nAccept: text/html\r\n", 1)]
+                about = {"kernels": len(problems), "page_bytes": len(answer.content)}
+                figures.add(f"page {shown}", asked(service.port, asking, options), **about)
+    figures.save()
+    return 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    options = parser(__doc__)
+    options.set_defaults(connections=1, turns=3, seconds=1.0)
+    options.add_argument("--kernels", type=int, default=100_000, help="kernels in the database")
+    return options.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
