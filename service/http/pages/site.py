@@ -104,7 +104,7 @@ class SiteRequest:
 def _scheme(request: Request) -> str:
     """``https`` where the browser speaks that, by the word of the proxy before the service, which has no TLS itself, or
     by the browser's own. Who lies is deceived alone: its cookies and lines to copy are all that hangs on it."""
-    forwarded = request.headers.get("x-forwarded-proto", "").strip().lower()
+    forwarded = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
     is_https = forwarded == "https" or request.headers.get("origin", "").startswith("https://")
     return "https" if is_https else str(request.scope["scheme"])
 
