@@ -130,7 +130,7 @@ class WorkersDied(TirgemmError):
 
 
 class QueueFull(TirgemmError):
-    """As many jobs wait as may; ask again later."""
+    """As many jobs wait as may, or requests for work that takes seconds; ask again later."""
 
     code = "queue_full"
     status = 503

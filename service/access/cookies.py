@@ -14,13 +14,11 @@ FORM_COOKIE = "tirgemm_form"
 
 
 def cookie(headers: Iterable[tuple[bytes, bytes]], name: str) -> str:
-    """The value of a cookie among the headers of a request; empty where it is not there, or twice."""
-    values = []
-    for header, value in headers:
-        if header == b"cookie":
-            # One by one: a browser sends those of other programs on the same host too, whatever they hold.
-            pairs = (pair.partition("=") for pair in value.decode("latin-1").split(";"))
-            values += [text.strip() for key, _, text in pairs if key.strip() == name]
+    """The value of a cookie of ours among the headers of a request; empty where it is not there or twice. Those of
+    other servers at the same host may look however they like."""
+    lines = [value.decode("latin-1") for header, value in headers if header == b"cookie"]
+    pairs = [part.partition("=") for line in lines for part in line.split(";")]
+    values = [value.strip() for key, _, value in pairs if key.strip() == name]
     return values[0] if len(values) == 1 else ""
 
 

@@ -5,7 +5,6 @@ They lower and disassemble, which takes a second or two and TVM; the server's ow
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from fastapi.concurrency import run_in_threadpool
 
 from tirgemm.errors import AnalysisFailed, Cancelled
+from tirgemm.service.admission import Admission
 from tirgemm.service.explain.gather import Stored
 from tirgemm.tuning.process.child_rpc import ChildDied, ChildProcess, ChildTimedOut
 
@@ -22,6 +22,7 @@ _MODULE = "tirgemm.service.explain.child"
 _START_S = 60.0
 _LONGEST_S = 120.0
 _KEPT = 64
+_MOST_WAITING = 32
 
 
 class Explainer:
@@ -31,7 +32,7 @@ class Explainer:
     """
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
+        self._admission = Admission(1, _MOST_WAITING)
         # A request that was cancelled leaves its thread at work: the next one waits for it here.
         self._using = threading.Lock()
         self._child: ChildProcess | None = None
@@ -39,17 +40,19 @@ class Explainer:
         self._known: OrderedDict[object, Answer] = OrderedDict()
 
     async def answer(self, stored: Stored) -> Answer:
-        """The document and the page. Raises what explaining raises, AnalysisFailed where the process ends,
-        Cancelled."""
+        """The document and the page; what is known waits for nobody. Raises what explaining raises, AnalysisFailed
+        where the process ends, QueueFull where too many wait, Cancelled."""
         known = (len(stored.candidates), sum(len(c.sample_sets) for c in stored.candidates))
         key = (stored.record.id, known, frozenset(stored.rates.items()))
-        async with self._turn:
-            if key not in self._known:
-                self._known[key] = await run_in_threadpool(self._ask, stored)
-            self._known.move_to_end(key)
-            while len(self._known) > _KEPT:
-                self._known.popitem(last=False)
-            return self._known[key]
+        if key not in self._known:
+            async with self._admission.turn():
+                # Who was before may have asked for the same.
+                if key not in self._known:
+                    self._known[key] = await run_in_threadpool(self._ask, stored)
+        self._known.move_to_end(key)
+        while len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        return self._known[key]
 
     def _ask(self, stored: Stored) -> Answer:
         with self._using:

@@ -76,7 +76,11 @@ def drawn_timeline(data: Path, record: KernelRecord) -> DrawnTimeline | None:
     for ending in _ENDINGS:
         path = data / FOLDER / f"{record.id}{ending}"
         if path.is_file():
-            drawn = _drawn(path, path.stat().st_mtime_ns)
+            try:
+                drawn = _drawn(path, path.stat().st_mtime_ns)
+            except InvalidRequest as error:
+                # Where the service has its data is not told.
+                raise InvalidRequest(str(error).replace(str(path), path.name)) from error
             ours = (str(record.gemm), record.config.family, dict(record.config.knobs))
             theirs = (drawn.gemm, drawn.family, dict(drawn.config))
             if ours != theirs:

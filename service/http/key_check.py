@@ -101,7 +101,8 @@ class _CheckedRequest:
         changed = self.values.get("changed") or (path if method == "DELETE" else None)
         address = client[0] if client else ""
         key_id = self.key.id if self.key is not None else None
-        if status in (401, 429):
+        # A form without its token may come from anybody: of those without a key no row each is written.
+        if status in (401, 429) or (status in REFUSALS and self.key is None):
             self.access.count_refusal(AuditEntry(key_id, method, "*", status, address))
         elif status in REFUSALS or (method not in SAFE_METHODS and status < 400 and changed is not None):
             await self.access.record(AuditEntry(key_id, method, changed or path, status, address))

@@ -70,13 +70,14 @@ def create_app(state: ServiceState) -> FastAPI:
     app.state.service = state
     # The last one added is asked first.
     app.add_middleware(AnswerKnownKernels, state=state)
-    app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES)
     app.add_middleware(KeyCheck, state=state)
     app.add_middleware(
         HostCheck, names=own_names(state.settings.host, state.settings.hosts), header_bytes=MAX_HEADER_BYTES
     )
     app.add_middleware(ProblemPages)
+    # Around the pages of problems, too, which are made of the body that HEAD leaves out.
+    app.add_middleware(HeadRequests)
     problems.install(app)
     routers = [module.router for module in (kernels, explain, batches, jobs, artifacts, info, metrics)]
     routers += [module.router for module in (assets, login, kernel_table_page, one_kernel_page, compare_page)]

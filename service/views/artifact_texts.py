@@ -95,9 +95,12 @@ def _asm(package: Package) -> Text:
         file = Path(folder) / "kernel.so"
         file.write_bytes(package.binary)
         command = [tool, "--disassemble", "--no-show-raw-insn", str(file)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_SECONDS, errors="replace", cwd=folder
-        )
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=_SECONDS, errors="replace", cwd=folder
+            )
+        except subprocess.TimeoutExpired as error:
+            raise AnalysisFailed(f"{Path(tool).name} takes longer than {_SECONDS:g} s to read kernel.so") from error
     if done.returncode:
         raise AnalysisFailed(f"{Path(tool).name} does not read kernel.so: {done.stderr.strip()[-400:]}")
     lines = done.stdout.splitlines()

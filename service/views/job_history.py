@@ -156,18 +156,23 @@ class HistoryReader:
         with self._lock:
             known = self._sums.pop(job.id, None)
             summed = known if known is not None and known.start == start else _Sum(start)
-            for stored in self._queue.events(job.id, after=summed.last_event, limit=MOST_EVENTS):
-                summed.take(stored)
             self._sums[job.id] = summed
             while len(self._sums) > KEPT:
                 del self._sums[next(iter(self._sums))]
-            return summed.history(rule_sentences(self._queue.db, job))
+        sentences = rule_sentences(self._queue.db, job)
+        # One of each job: no page waits for what that of another job asks of the database.
+        with summed.lock:
+            for stored in self._queue.events(job.id, after=summed.last_event, limit=MOST_EVENTS):
+                summed.take(stored)
+            return summed.history(sentences)
 
 
 class _Sum:
-    """The sum of a job's events up to ``last_event``; times count from ``start``."""
+    """The sum of a job's events up to ``last_event``; times count from ``start``. Whoever adds to it holds its
+    ``lock``."""
 
     def __init__(self, start: str) -> None:
+        self.lock = threading.Lock()
         self.start = start
         self._began = datetime.fromisoformat(start)
         self._now = JobHistory()
@@ -218,7 +223,8 @@ class _Sum:
 
     def _take_candidate(self, event: CandidateRecorded) -> None:
         now = self._now
-        now.candidates.append(_point(event, self._began))
+        last = now.candidates[-1].seconds if now.candidates else 0.0
+        now.candidates.append(_point(event, self._began, last))
         now.standing, now.seconds_left = event.standing, event.seconds_left
         now.proposed, now.of = event.trials or now.proposed, event.of or now.of
         if event.us is not None:
@@ -250,8 +256,12 @@ def _rule_counts(pruned: Mapping[str, Any], sentences: Mapping[str, str]) -> lis
     ]
 
 
-def _point(event: CandidateRecorded, start: datetime) -> CandidatePoint:
-    seconds = round((datetime.fromisoformat(event.at) - start).total_seconds(), 2)
+def _point(event: CandidateRecorded, start: datetime, last: float) -> CandidatePoint:
+    """The mark of a candidate; of one that does not say when it was recorded at the seconds of the ``last`` one."""
+    try:
+        seconds = round((datetime.fromisoformat(event.at) - start).total_seconds(), 2)
+    except (ValueError, TypeError):
+        seconds = last
     return CandidatePoint(
         seconds,
         event.config.partition("(")[0],

@@ -73,9 +73,9 @@ class OverviewReader:
 
     def read(self) -> ServiceOverview:
         """The overview now. Raises StoreError."""
+        with self._database.read() as connection:
+            version = read_version(connection)
         with self._lock:
-            with self._database.read() as connection:
-                version = read_version(connection)
             if self._read is None or self._read[0] != version:
                 self._read = version, _overview(self._database)
             return self._read[1]

@@ -146,6 +146,13 @@ def test_wrong_expired_and_revoked_keys_are_401(guarded: Guarded, monkeypatch: p
     assert {entry.address for entry in log} == {"127.0.0.1"}
 
 
+def test_forms_without_a_token_are_one_row_for_whoever_has_no_key(guarded: Guarded) -> None:
+    guarded.key("read")
+    for _ in range(3):
+        assert guarded.http.post("/login", data={"key": WRONG}).json()["code"] == "form_token"
+    assert [(entry.action, entry.outcome, entry.count) for entry in guarded.log()] == [("POST", 403, 3)]
+
+
 def test_keys_are_read_again_within_seconds(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     key, secret = guarded.key("read")
     monkeypatch.setattr(access_control, "CACHE_SECONDS", 0.0)

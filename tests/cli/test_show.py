@@ -108,6 +108,16 @@ def test_a_cpu_kernels_machine_code_is_disassembled(run: Run, home: Path, monkey
     assert (code, "needs objdump (binutils or LLVM)" in err) == (2, True)
 
 
+def test_a_disassembler_that_does_not_end_is_ended(run: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = home / "objdump"
+    tool.write_text("#!/bin/sh\nexec sleep 60\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(home), prepend=os.pathsep)
+    monkeypatch.setattr("tirgemm.service.views.artifact_texts._SECONDS", 0.1)
+    code, _, err = run("show", cpu_artifact(home), "--asm")
+    assert (code, "objdump takes longer than 0.1 s to read kernel.so" in err) == (1, True), err
+
+
 def test_a_gpu_kernel_has_script_cuda_ptx_and_sass(run: Run, gpu_artifact: Path) -> None:
     code, out, _ = run("show", gpu_artifact)
     assert (code, "registers a thread" in out, "Texts of it: --script, --cuda, --ptx, --sass." in out) == (

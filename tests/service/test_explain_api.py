@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+import threading
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tirgemm.errors import Cancelled
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tirgemm.service.explain.explainer import Explainer
+from tirgemm.service.explain.explainer import Answer, Explainer
 from tirgemm.service.explain.gather import Stored
 from tirgemm.service.http.documents import ExplanationDocument
 from tirgemm.timings import SearchSummary, SelectionReason, StreamTiming, Timing, Timings
@@ -162,6 +163,33 @@ def test_what_cannot_be_explained_is_a_problem_that_says_why(service: Service) -
     answer = service.http.get(f"/v1/kernels/{gone.id}/explain")
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_config")
     assert "tile" in answer.json()["detail"]
+
+
+def test_what_is_known_does_not_wait_for_what_is_being_explained(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, other = (Stored.of(service.store, gpu_kernel(service.store, gemm)) for gemm in (SMALL, "131x67x31:f16:nt"))
+    explainer, begun, go = Explainer(), threading.Event(), threading.Event()
+
+    def ask(stored: Stored) -> Answer:
+        if stored is other:
+            begun.set()
+            assert go.wait(20)
+        return {"kernel": stored.record.id if stored.record else None}, "page"
+
+    monkeypatch.setattr(explainer, "_ask", ask)
+
+    async def both() -> None:
+        first = await explainer.answer(known)
+        waiting = asyncio.create_task(explainer.answer(other))
+        try:
+            assert await asyncio.to_thread(begun.wait, 10)
+            assert await asyncio.wait_for(explainer.answer(known), 5) is first
+        finally:
+            go.set()
+        assert (await waiting)[0] != first[0]
+
+    asyncio.run(both())
 
 
 def test_a_process_that_ends_is_told_and_replaced_and_an_end_cancels(service: Service) -> None:

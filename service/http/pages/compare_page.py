@@ -114,9 +114,9 @@ class CompareCodeBody(BaseModel):
 
 
 @router.get("/compare", response_model=CompareBody, responses=HTML, dependencies=[ONLY_KNOWN])
-async def compare_page(site: OwnSite, state: State, kernel: Chosen = None, regime: Regime | None = None) -> Response:
+def compare_page(site: OwnSite, state: State, kernel: Chosen = None, regime: Regime | None = None) -> Response:
     """Kernels side by side: times, knobs, machine code."""
-    document = await run_in_threadpool(_comparison, state, kernel or [], regime)
+    document = _comparison(state, kernel or [], regime)
     return site.answer("compare.html", "Compare kernels", document)
 
 
@@ -124,7 +124,8 @@ async def compare_page(site: OwnSite, state: State, kernel: Chosen = None, regim
 async def compare_code_page(site: OwnSite, state: State, kernel: Ids) -> Response:
     """What the machine code of kernels says, which takes seconds to read, and their places in one roofline."""
     records = await run_in_threadpool(_records, state, kernel)
-    figures = await run_in_threadpool(lambda: [_figures(state, record) for record in records])
+    async with state.code_work.turn():
+        figures = await run_in_threadpool(lambda: [_figures(state, record) for record in records])
     explanations, missing = {}, {}
     for letter, record, figure in zip(LETTERS, records, figures, strict=False):
         if figure.missing:
@@ -145,7 +146,7 @@ async def compare_code_page(site: OwnSite, state: State, kernel: Ids) -> Respons
         missing=missing,
         roofline=common_roofline(explanations),
     )
-    return site.answer("compare_code.html", "Machine code", document)
+    return await run_in_threadpool(site.answer, "compare_code.html", "Machine code", document)
 
 
 def _figures(state: ServiceState, record: KernelRecord) -> CodeFigures:

@@ -68,14 +68,15 @@ def jobs_page(
 def job_page(site: OwnSite, job: FoundJob, state: State, caller: Caller) -> Response:
     """One job with all that it has done: candidates over time, what was pruned, predicted against measured times, the
     queue of builds, clock and power, the finalists' race."""
-    limits = state.settings
+    limits, asked = state.settings, job.request
+    has_room = asked.trials < limits.max_trials or asked.seconds < limits.max_seconds
     document = JobPage(
         job=job_document(state, job),
         history=state.histories.read(job),
         may_change=may_change(job.key_id, caller),
-        may_ask=caller is None or caller.allows("tune"),
-        offered_trials=min(2 * job.request.trials, limits.max_trials),
-        offered_seconds=min(2 * job.request.seconds, limits.max_seconds),
+        may_ask=has_room and (caller is None or caller.allows("tune")),
+        offered_trials=min(2 * asked.trials, limits.max_trials),
+        offered_seconds=min(2 * asked.seconds, limits.max_seconds),
         max_trials=limits.max_trials,
         max_seconds=limits.max_seconds,
     )

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Response
-from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 
 from tirgemm.families import families
@@ -114,7 +113,7 @@ class KernelFilterBody(BaseModel):
         ),
     ] = ""
     dtype: Literal["", "f16", "bf16", "f32"] = ""
-    family: Annotated[str, Field(max_length=64)] = ""
+    family: Annotated[str, Field(pattern=r"^[0-9A-Za-z_.-]{0,64}$")] = ""
     device: Annotated[str, Field(max_length=200, description="A device's key, or a name such as sm_90a.")] = ""
     regime: Literal["", "sustained", "isolated"] = ""
     role: Literal["", "tuned", "fallback", "unverified"] = ""
@@ -149,12 +148,11 @@ class _TableQuery(KernelFilterBody):
 
 
 @router.get("/kernels", response_model=KernelTableBody, responses=HTML)
-async def kernels_page(site: OwnSite, state: State, query: Annotated[_TableQuery, Query()]) -> Response:
+def kernels_page(site: OwnSite, state: State, query: Annotated[_TableQuery, Query()]) -> Response:
     """The table of kernels: 50 at a time, filtered, sorted."""
     if query.sort not in SORTS:
         raise Problem(422, f"sort is {query.sort!r}; it is one of {', '.join(SORTS)}", "invalid_request")
-    document = await run_in_threadpool(_table, state, query)
-    return site.answer("kernels.html", "Kernels", document)
+    return site.answer("kernels.html", "Kernels", _table(state, query))
 
 
 def _table(state: ServiceState, query: _TableQuery) -> KernelTableBody:

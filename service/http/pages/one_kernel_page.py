@@ -20,12 +20,13 @@ from tirgemm.service.http.pages.kernel_page_documents import (
     knobs_of,
     role_phrase,
 )
-from tirgemm.service.http.pages.site import HTML, OwnSite
+from tirgemm.service.http.pages.site import HTML, OwnSite, SiteRequest
+from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.explain import stored_kernel
 from tirgemm.service.http.routes.kernels import delete_kernel, kernel_record, pin_kernel, unpin_kernel
 from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.artifact_file import Opened, open_kernel
-from tirgemm.service.views.artifact_texts import text_of
+from tirgemm.service.views.artifact_texts import NAMES, text_of
 from tirgemm.service.views.kernel_samples import samples_of
 from tirgemm.service.views.kernels.code_lines import code_texts
 from tirgemm.service.views.kernels.get_snippets import snippets
@@ -33,6 +34,7 @@ from tirgemm.service.views.kernels.kernel_history import environment_of, kernels
 from tirgemm.service.views.kernels.kernel_timings import regime_times
 from tirgemm.service.views.search_words import search_words
 from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning_db.access.api_keys import ApiKey
 
 router = APIRouter(prefix="/kernels", tags=["pages"])
 
@@ -41,15 +43,14 @@ MOST_LINES = 2500
 
 
 @router.get("/{kernel_id}", response_model=KernelPageBody, responses=HTML)
-async def kernel_page(kernel_id: str, request: Request, site: OwnSite, state: State, caller: Caller) -> Response:
+def kernel_page(kernel_id: str, request: Request, site: OwnSite, state: State, caller: Caller) -> Response:
     """A kernel: its times and their distributions, its config, certificate and history, and how to get it."""
-    url = str(request.base_url).rstrip("/")
-    may_change = caller is None or caller.allows("admin")
-    document = await run_in_threadpool(_document, state, kernel_id, url, may_change)
+    url = str(request.base_url.replace(scheme=site.scheme)).rstrip("/")
+    document = _document(state, kernel_id, url, caller)
     return site.answer("kernel.html", f"Kernel of {document.kernel.gemm}", document)
 
 
-def _document(state: ServiceState, kernel_id: str, url: str, may_change: bool) -> KernelPageBody:
+def _document(state: ServiceState, kernel_id: str, url: str, caller: ApiKey | None) -> KernelPageBody:
     record = kernel_record(state, kernel_id)
     samples = samples_of(state.store, record.gemm, record.device.key, record.config, None)
     answer = state.store.kernel(record.gemm, record.device.key, record.regime)
@@ -57,6 +58,7 @@ def _document(state: ServiceState, kernel_id: str, url: str, may_change: bool) -
     defaults = [each for each in others if each.role == "fallback" and each.regime == record.regime]
     history = [each for each in others if each.device.model == record.device.model]
     flops = record.gemm.flops
+    lines_to_copy = snippets(record, url, state.public_key, signed_in=caller is not None)
     return KernelPageBody(
         kernel=KernelDocument.of(record),
         role_words=role_phrase(record),
@@ -66,13 +68,13 @@ def _document(state: ServiceState, kernel_id: str, url: str, may_change: bool) -
         times=[RegimeTimesBody.of(times, flops) for times in regime_times(record, samples)],
         knobs=knobs_of(record),
         environment=environment_of(record),
-        snippets=[SnippetBody.of(each) for each in snippets(record, url, state.public_key)],
+        snippets=[SnippetBody.of(each) for each in lines_to_copy],
         signer=state.public_key,
         search=search_words(record.timings.search, record.trials),
         history=[OtherKernelBody.of(each, record) for each in history],
         elsewhere=[OtherKernelBody.of(each, record) for each in others if each not in history],
         default_id=next((each.id for each in defaults if each.device.key == record.device.key), None),
-        may_change=may_change,
+        may_change=caller is None or caller.allows("admin"),
     )
 
 
@@ -83,7 +85,8 @@ async def explanation_page(kernel_id: str, site: OwnSite, state: State) -> Respo
     explanation, page = await state.explainer.answer(stored)
     read = ExplanationDocument.model_validate(explanation)
     document = ExplanationPageBody(id=kernel_id, explanation=read, html=_content(page))
-    return site.answer("kernel_explanation.html", f"Why the kernel of {stored.record.gemm} is so fast", document)
+    title = f"Why the kernel of {stored.record.gemm} is so fast"
+    return await run_in_threadpool(site.answer, "kernel_explanation.html", title, document)
 
 
 def _content(page: str) -> str:
@@ -94,23 +97,31 @@ def _content(page: str) -> str:
 @router.get("/{kernel_id}/code", response_model=KernelCodeBody, responses=HTML)
 async def code_page(kernel_id: str, site: OwnSite, state: State) -> Response:
     """Source, TVMScript, PTX and machine code of a kernel side by side, with their lines linked."""
-    document = await run_in_threadpool(_code, state, kernel_id)
+    async with state.code_work.turn():
+        return await run_in_threadpool(_code, state, kernel_id, site)
+
+
+def _code(state: ServiceState, kernel_id: str, site: SiteRequest) -> Response:
+    record = kernel_record(state, kernel_id)
+    document = KernelCodeBody.of(record, code_texts(opened_kernel(state, record)), MOST_LINES)
     return site.answer("kernel_code.html", f"Code of {document.gemm}", document)
 
 
-def _code(state: ServiceState, kernel_id: str) -> KernelCodeBody:
-    record = kernel_record(state, kernel_id)
-    return KernelCodeBody.of(record, code_texts(opened_kernel(state, record)), MOST_LINES)
-
-
 @router.get("/{kernel_id}/code/{kind}", response_class=PlainTextResponse)
-def code_text(kernel_id: str, kind: str, state: State) -> Response:
+async def code_text(kernel_id: str, kind: str, state: State) -> Response:
     """One text of a kernel, whole: ``script``, ``cuda``, ``ptx``, ``sass``, ``llvm`` or ``asm``."""
-    opened = opened_kernel(state, kernel_record(state, kernel_id))
+    if kind not in NAMES:
+        raise Problem(404, f"there is no text {kind[:64]!r} of a kernel; there may be {', '.join(NAMES)}")
+    async with state.code_work.turn():
+        text = await run_in_threadpool(_text, state, kernel_id, kind)
     return PlainTextResponse(
-        text_of(opened, kind).text,
+        text,
         headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"},
     )
+
+
+def _text(state: ServiceState, kernel_id: str, kind: str) -> str:
+    return text_of(opened_kernel(state, kernel_record(state, kernel_id)), kind).text
 
 
 def opened_kernel(state: ServiceState, record: KernelRecord) -> Opened:

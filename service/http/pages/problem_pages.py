@@ -53,9 +53,12 @@ def _shown(scope: Scope, start: Message, body: bytes) -> Response:
     """The page of a problem document; for one that asks for a key, the way to the form that takes it."""
     problem, headers = json.loads(body), Headers(raw=start["headers"])
     if problem["status"] == 401 and scope["method"] in ("GET", "HEAD"):
+        if "hx-request" in Headers(scope=scope):
+            # A part of a page: the whole one is asked for again, which leads to the form.
+            return Response(status_code=401, headers={"HX-Refresh": "true", "Cache-Control": "no-store"})
         query = scope["query_string"].decode("latin-1")
         target = scope["path"] + (f"?{query}" if query else "")
         return RedirectResponse(f"/login?next={quote(target, safe='')}", 303, {"Cache-Control": "no-store"})
     response = SiteRequest(Request(scope)).page("problem.html", problem["title"], problem["status"], problem=problem)
-    response.headers.update({name: headers[name] for name in ("allow", "retry-after") if name in headers})
+    response.headers.update({name: headers[name] for name in ("allow", "connection", "retry-after") if name in headers})
     return response

@@ -64,8 +64,9 @@ class SiteRequest:
 
     def __init__(self, request: Request) -> None:
         headers = request.scope["headers"]
-        self._secure = request.url.scheme == "https"
-        self._path = request.url.path
+        self.scheme = _scheme(request)
+        # Not of the request's URL: a refused Host may make one that cannot be parsed.
+        self._path = request.scope["path"]
         self._form_cookie = cookie(headers, FORM_COOKIE)
         self._is_new = not self._form_cookie
         if self._is_new:
@@ -97,7 +98,15 @@ class SiteRequest:
 
     def set_cookie(self, response: Response, name: str, value: str) -> None:
         """Give the browser a cookie, over HTTPS alone where the request came so."""
-        set_cookie(response, name, value, secure=self._secure)
+        set_cookie(response, name, value, secure=self.scheme == "https")
+
+
+def _scheme(request: Request) -> str:
+    """``https`` where the browser speaks that, by the word of the proxy before the service, which has no TLS itself, or
+    by the browser's own. Who lies is deceived alone: its cookies and lines to copy are all that hangs on it."""
+    forwarded = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
+    is_https = forwarded == "https" or request.headers.get("origin", "").startswith("https://")
+    return "https" if is_https else str(request.scope["scheme"])
 
 
 def _is_below(path: str, address: str) -> bool:

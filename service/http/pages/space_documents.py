@@ -28,18 +28,18 @@ class SpaceChoices:
 
 class SpaceList(BaseModel):
     """Spaces, the database's own first, newest problem first; ``next`` is the ``after`` of the next page, null at the
-    end. ``filters``: what was asked for."""
+    end; ``newer``: whether this is not the first. ``filters``: what was asked for."""
 
     spaces: list[SpaceSummary]
     next: str | None
+    newer: bool
     filters: dict[str, str]
     choices: SpaceChoices
 
-    @property
-    def next_url(self) -> str:
-        """The address of the next page."""
-        asked = {name: value for name, value in self.filters.items() if value}
-        return f"/spaces?{urlencode(asked | {'after': self.next or ''})}"
+    def page_url(self, after: str = "") -> str:
+        """The address of the page behind ``after`` with the same filters, without it of the first."""
+        asked = {name: value for name, value in (self.filters | {"after": after}).items() if value}
+        return f"/spaces?{urlencode(asked)}"
 
 
 class ImportanceBody(BaseModel):
@@ -98,11 +98,10 @@ class SpaceDocument(BaseModel):
         """The address without its query."""
         return space_url(self.gemm, self.device, self.regime).partition("?")[0]
 
-    @property
-    def next_url(self) -> str:
-        """The address of the next page of candidates, with the same pictures."""
+    def page_url(self, after: str = "") -> str:
+        """The address of the page of candidates behind ``after``, without it of the first, with the same pictures."""
         knobs = [self.heat_map.x.knob, self.heat_map.y.knob] if self.heat_map else []
-        return space_url(self.gemm, self.device, self.regime, family=self.family, knob=knobs, after=self.next or "")
+        return space_url(self.gemm, self.device, self.regime, family=self.family, knob=knobs, after=after)
 
     def values_of(self, knob: str) -> tuple[Value, ...]:
         """The values of a knob among the candidates."""

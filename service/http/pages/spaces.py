@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
-from fastapi.concurrency import run_in_threadpool
 
 from tirgemm.config import Config
 from tirgemm.errors import InvalidRequest, PageNotFound
@@ -51,7 +50,7 @@ AfterPage = Annotated[str, Query(pattern=r"^[ -~]{0,900}$", description="The `ne
 
 
 @router.get("/spaces", response_model=SpaceList, responses=HTML, dependencies=[ONLY_KNOWN])
-async def spaces_page(
+def spaces_page(
     site: OwnSite,
     state: State,
     gemm: GemmPart = "",
@@ -63,11 +62,11 @@ async def spaces_page(
 ) -> Response:
     """The problems that have recorded candidates, by device and regime, 50 at a time."""
     wanted = SpaceFilter(gemm, dtype, family, device, regime)
-    return site.answer("spaces.html", "Spaces", await run_in_threadpool(_space_list, state, wanted, after))
+    return site.answer("spaces.html", "Spaces", _space_list(state, wanted, after))
 
 
 @router.get("/spaces/{gemm}", response_model=SpaceDocument, responses=HTML, dependencies=[ONLY_KNOWN])
-async def space_page(
+def space_page(
     gemm: str,
     site: OwnSite,
     state: State,
@@ -81,14 +80,12 @@ async def space_page(
 ) -> Response:
     """All recorded candidates of a problem: a heat map over two knobs, parallel coordinates, the importance of knobs,
     and the candidates of one family, 50 at a time."""
-    document = await run_in_threadpool(
-        _space, state, Gemm.parse(gemm), device, regime, (family, tuple(knob or ()), after)
-    )
+    document = _space(state, Gemm.parse(gemm), device, regime, (family, tuple(knob or ()), after))
     return site.answer("space.html", f"Space of {document.gemm}", document)
 
 
 @router.get("/candidates/{config_hash}", response_model=CandidateDocument, responses=HTML, dependencies=[ONLY_KNOWN])
-async def candidate_page(
+def candidate_page(
     config_hash: str,
     site: OwnSite,
     state: State,
@@ -98,7 +95,7 @@ async def candidate_page(
 ) -> Response:
     """One candidate of a problem on a device in a regime: its config, what became of it, and its samples beside those
     of the default and of the fastest."""
-    document = await run_in_threadpool(_candidate, state, config_hash, Gemm.parse(gemm), device, regime)
+    document = _candidate(state, config_hash, Gemm.parse(gemm), device, regime)
     return site.answer("candidate.html", f"Candidate {document.config_hash}", document)
 
 
@@ -108,6 +105,7 @@ def _space_list(state: ServiceState, wanted: SpaceFilter, after: str) -> SpaceLi
     return SpaceList(
         spaces=listed,
         next=more,
+        newer=bool(after),
         filters={name: getattr(wanted, name) for name in SpaceFilter.__slots__},
         choices=SpaceChoices(tuple(recorded_devices(state.database, shipped)), tuple(families())),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Response
-from fastapi.concurrency import run_in_threadpool
 from markupsafe import Markup
 from pydantic import BaseModel, Field
 
@@ -75,9 +74,9 @@ class TimelineDocument(BaseModel):
 
 
 @router.get("/kernels/{kernel_id}/timeline", response_model=TimelineDocument, responses=HTML, dependencies=[ONLY_KNOWN])
-async def timeline_page(kernel_id: str, site: OwnSite, state: State) -> Response:
+def timeline_page(kernel_id: str, site: OwnSite, state: State) -> Response:
     """What each warpgroup of each block of a kernel does over time, where that was recorded; else how to record it."""
-    document = await run_in_threadpool(_timeline, state, kernel_id)
+    document = _timeline(state, kernel_id)
     return site.answer("timeline.html", f"Timeline of kernel {document.kernel}", document)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
+from tirgemm._client.api_key import VARIABLE
 from tirgemm.tuning.records import KernelRecord
 
 
@@ -16,9 +17,9 @@ class Snippet:
     text: str
 
 
-def snippets(record: KernelRecord, url: str, key: str) -> tuple[Snippet, ...]:
+def snippets(record: KernelRecord, url: str, key: str, *, signed_in: bool) -> tuple[Snippet, ...]:
     """How to get the artifact of ``record`` from the service at ``url``, which signs with ``key``: each has the line
-    that trusts that key."""
+    that trusts that key. ``signed_in``: it takes an API key, which the first two read from the environment."""
     sha256, file = record.artifact_sha256, f"{url}/v1/artifacts/{record.artifact_sha256}"
     python = (
         "import tirgemm\n\n"
@@ -31,8 +32,9 @@ def snippets(record: KernelRecord, url: str, key: str) -> tuple[Snippet, ...]:
         f"tirgemm trust add {url} {key}  # compare it with whoever runs the service\n"
         f"tirgemm get {gemm} --url {url} --device {device} --regime {record.regime} --output kernel.tirgemm\n"
     )
+    header = f' -H "Authorization: Bearer ${VARIABLE}"' if signed_in else ""
     http = (
-        f"curl -fsS -o kernel.tirgemm {file}\n"
+        f"curl -fsS{header} -o kernel.tirgemm {file}\n"
         f"tirgemm trust add {key}  # compare it with whoever runs the service\n"
         "tirgemm show kernel.tirgemm  # whose it is, and what is in it; nothing of it is run\n"
     )

@@ -6,7 +6,10 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,11 @@ from tests.service.pages.page_records import A100, H200, WGMMA, compiled_kernel,
 from tests.service.support import CPU, Service
 from tirgemm.artifact import Signer
 from tirgemm.config import Config
+from tirgemm.errors import AnalysisFailed
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
+from tirgemm.service.admission import Admission
+from tirgemm.service.http.pages import one_kernel_page
 from tirgemm.timings import MemberTiming
 from tirgemm.tuning_db.access.api_keys import KeyTable
 from tirgemm.tuning_db.access.audit import AuditLog
@@ -138,6 +144,61 @@ def test_the_history_says_what_of_the_environment_differs(service: Service) -> N
 def test_a_kernel_that_is_not_there_is_a_404(service: Service, path: str, kernel_id: str) -> None:
     answer = service.http.get(f"/kernels/{path.format(kernel_id)}")
     assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+
+
+def test_the_line_for_plain_http_sends_the_key_where_it_takes_one(service: Service, browser: Browser) -> None:
+    kernel = searched_kernel(service.store)
+    assert "Bearer" not in page(service, f"/kernels/{kernel.id}")
+    _, secret = KeyTable(service.state.database).create("a reader", "read")
+    service.state.access.read()
+    browser.sign_in(secret)
+    read = unescape(browser.open(f"/kernels/{kernel.id}").text)
+    assert f'curl -fsS -H "Authorization: Bearer $TIRGEMM_KEY" -o kernel.tirgemm {service.url}' in read
+    assert secret not in read
+
+
+def test_the_snippets_have_the_scheme_of_the_proxy(service: Service) -> None:
+    address = f"/kernels/{searched_kernel(service.store).id}"
+    read = service.http.get(address, headers={"X-Forwarded-Proto": "https"}).json()
+    for snippet in read["snippets"]:
+        assert service.url.replace("http:", "https:") in snippet["text"]
+        assert service.url not in snippet["text"]
+
+
+def test_a_text_that_no_kernel_has_is_a_404(service: Service) -> None:
+    answer = service.http.get(f"/kernels/{searched_kernel(service.store).id}/code/cobol")
+    assert answer.status_code == 404
+    assert answer.json()["detail"] == (
+        "there is no text 'cobol' of a kernel; there may be script, cuda, ptx, sass, llvm, asm"
+    )
+
+
+def test_what_compiles_and_disassembles_has_few_threads_and_a_line_that_ends(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> None:
+        begun.set()
+        assert go.wait(20)
+        raise AnalysisFailed("it was interrupted by the test")
+
+    monkeypatch.setattr(one_kernel_page, "opened_kernel", slow)
+    service.state.code_work = Admission(1, 0)
+    kernel, other = (searched_kernel(service.store, us=us) for us in (10.0, 11.0))
+    own = f"/kernels/{kernel.id}"
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(service.http.get, f"{own}/code")
+        try:
+            assert begun.wait(10)
+            for address in (f"{own}/code", f"{own}/code/sass", f"/compare/code?kernel={kernel.id}&kernel={other.id}"):
+                answer = service.http.get(address, timeout=5)
+                assert (answer.status_code, answer.json()["code"]) == (503, "queue_full"), address
+                assert answer.headers["retry-after"] == "5"
+            assert service.http.get(own).status_code == 200
+        finally:
+            go.set()
+        assert first.result().status_code == 422
 
 
 def test_forms_pin_and_delete_and_are_in_the_audit_log(service: Service, browser: Browser) -> None:

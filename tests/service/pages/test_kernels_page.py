@@ -132,6 +132,7 @@ def test_a_page_is_told_by_links_and_a_form_alone(several: Service) -> None:
         ("?shape=n%3D1%20n%3D2", 422, "each once"),
         ("?shape=abc%25", 422, "the shape is 'abc%'"),
         ("?role=best", 422, "role"),
+        ("?family=%00", 422, "family"),
         ("?after=00ff", 404, "after is '00ff'"),
         ("?colour=red", 422, "colour"),
     ],

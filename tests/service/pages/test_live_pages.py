@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,6 +140,36 @@ def test_what_a_newer_worker_or_an_attacker_tells_is_text(service: Service, brow
     page = browser.open(f"/jobs/{job.id}").text
     assert nasty not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_a_candidate_that_does_not_say_when_it_was_is_drawn_beside_the_last(service: Service) -> None:
+    job = running(service, 2)
+    odd = next(event for event in search_events(1) if event.kind == "candidate")
+    for at in ("", "2026-11-23T10:00:00"):
+        service.queue.add_event(job.id, replace(odd, at=at))
+    read = service.http.get(f"/jobs/{job.id}").json()["history"]["candidates"]
+    assert [row[0] for row in read[2:]] == [read[1][0]] * 2
+
+
+def test_a_page_does_not_wait_for_the_events_of_another_job(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, other = queued(service), queued(service, replace(GEMM, m=5))
+    real, begun, go = service.queue.events, threading.Event(), threading.Event()
+
+    def events(job_id: str, *arguments: Any, **more: Any) -> Any:
+        if job_id == slow.id:
+            begun.set()
+            assert go.wait(20)
+        return real(job_id, *arguments, **more)
+
+    monkeypatch.setattr(service.queue, "events", events)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(service.http.get, f"/jobs/{slow.id}")
+        try:
+            assert begun.wait(10)
+            assert service.http.get(f"/jobs/{other.id}", timeout=5).status_code == 200
+        finally:
+            go.set()
+        assert first.result().status_code == 200
 
 
 # -- the list of jobs --------------------------------------------------------------------------------
@@ -282,6 +314,20 @@ def test_a_budget_that_cannot_be_is_refused_with_its_value(
     assert answer.status_code == 422
     assert words in answer.text
     assert len(service.queue.jobs()) == 1
+
+
+def test_the_form_takes_the_budget_that_it_offers(service: Service, browser: Browser) -> None:
+    job = queued(service, trials=64, seconds=1000.5544)
+    page = browser.open(f"/jobs/{job.id}").text
+    (least,) = re.findall(r'name="seconds"[^>]* min="([^"]+)"', page)
+    answer = browser.send(f"/jobs/{job.id}/raise", browser.token(page), trials="65", seconds=least)
+    assert answer.status_code == 303
+
+
+def test_a_job_that_has_all_the_budget_there_is_offers_no_more(service: Service, browser: Browser) -> None:
+    limits = service.state.settings
+    job = queued(service, trials=limits.max_trials, seconds=limits.max_seconds)
+    assert "/raise" not in browser.open(f"/jobs/{job.id}").text
 
 
 # -- a model -----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
@@ -12,10 +13,14 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
+from tests.helpers import recorded_space
 from tests.service.pages.browser import Browser
+from tests.service.pages.page_records import searched_kernel
 from tests.service.support import AUTHORITIES, Service
 from tirgemm.service.access.scopes import is_page, required_scope
+from tirgemm.service.http.pages import site
 from tirgemm.service.http.pages.forms import _fields
+from tirgemm.service.pages import render
 from tirgemm.service.pages.assets import ASSETS, asset_address, assets
 from tirgemm.service.server.app import create_app
 from tirgemm.tuning_db.access.api_keys import KeyTable
@@ -46,6 +51,16 @@ def test_who_is_not_signed_in_is_asked_to_and_led_back(service: Service, browser
     assert "HttpOnly" in kept
     assert "SameSite=strict" in kept
     assert browser.http.get("/v1/kernels").status_code == 200
+
+
+@pytest.mark.parametrize("told", ["Origin", "X-Forwarded-Proto"])
+def test_behind_a_proxy_that_speaks_https_the_key_is_sent_over_it_alone(
+    service: Service, browser: Browser, told: str
+) -> None:
+    secret = _secret(service)
+    token = browser.token(browser.open("/login").text)
+    browser.http.headers[told] = service.url.replace("http:", "https:") if told == "Origin" else "https, http"
+    assert "; secure" in browser.send("/login", token, key=secret).headers["set-cookie"].lower()
 
 
 def test_a_wrong_key_is_told_and_not_kept(service: Service, browser: Browser) -> None:
@@ -123,6 +138,56 @@ def test_a_problem_is_a_page_for_a_browser_and_a_document_for_others(service: Se
     assert document.headers["content-type"] == "application/problem+json"
     api = browser.http.get("/v1/kernels/abc")
     assert api.headers["content-type"] == "application/problem+json"
+
+
+def test_a_problem_is_told_to_head_without_a_body(browser: Browser) -> None:
+    answer = browser.http.head("/no-such-page")
+    assert (answer.status_code, answer.content) == (404, b"")
+    assert answer.headers["content-type"].startswith("text/html")
+
+
+@pytest.mark.parametrize("host", ["[", "[1:2", "elsewhere.example"])
+def test_a_host_that_is_not_ours_is_refused_on_a_page(browser: Browser, host: str) -> None:
+    answer = browser.http.get("/", headers={"Host": host})
+    assert (answer.status_code, answer.headers["connection"]) == (421, "close")
+    assert "this service answers to" in answer.text
+
+
+def test_a_part_of_a_page_that_asks_for_a_key_has_the_whole_page_asked_for_again(
+    service: Service, browser: Browser
+) -> None:
+    _secret(service)
+    answer = browser.http.get("/fleet", headers={"HX-Request": "true"})
+    assert (answer.status_code, answer.headers["hx-refresh"], answer.text) == (401, "true", "")
+
+
+def test_pages_are_made_beside_the_event_loop(
+    service: Service, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded_space.record(service.state.database, recorded_space.every())
+    kernel, other = (searched_kernel(service.store, us=us) for us in (10.0, 11.0))
+    made: dict[str, bool] = {}
+
+    def watched(template: str, **values: object) -> str:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            made[template] = True
+        else:
+            made[template] = False
+        return render(template, **values)
+
+    monkeypatch.setattr(site, "render", watched)
+    own, space = f"/kernels/{kernel.id}", f"/spaces/{recorded_space.GEMM}"
+    candidate = service.http.get(space).json()["candidates"][0]["url"]
+    for address in (
+        *("/", "/fleet", "/jobs", "/models", "/kernels", "/spaces", own, f"{own}/timeline", space, candidate),
+        f"/compare?kernel={kernel.id}&kernel={other.id}",
+        f"/compare/code?kernel={kernel.id}&kernel={other.id}",
+    ):
+        assert browser.open(address).status_code == 200, address
+    assert len(made) == 12
+    assert all(made.values()), made
 
 
 def test_assets_are_kept_for_good_at_an_address_of_their_bytes(service: Service, browser: Browser) -> None:

@@ -235,6 +235,17 @@ def test_candidates_are_listed_fastest_first_50_at_a_time(space: Service) -> Non
     assert rows[62]["reason"] == f"{PRUNED.rule}: {PRUNED.message}"
 
 
+@pytest.mark.parametrize("address", [f"{SPACE}?family=mma&knob=tile_m&knob=tile_n", "/spaces?dtype=f32"])
+def test_pages_behind_the_first_lead_back_to_it(space: Service, browser: Browser, address: str) -> None:
+    for m in range(1, 52):
+        space.store.add_candidate(PRUNED.with_(gemm=Gemm.parse(f"{m}x5x7:f32:nn")))
+    first = browser.open(address).text
+    assert "First page" not in first
+    (onward,) = re.findall(r'<a rel="next" href="([^"]+)"', first)
+    (back,) = re.findall(r'<a href="([^"]+)">First page</a>', browser.open(unescape(onward)).text)
+    assert browser.open(unescape(back)).text == first
+
+
 def test_times_of_runs_under_other_clocks_are_made_comparable(space: Service) -> None:
     """Where the reference took half as long again, so does a candidate that is as fast as the fastest."""
     slow = recorded_space.candidate(recorded_space.config(tile_m=64, tile_n=16, stages=6), 1.5 * FASTEST_US)

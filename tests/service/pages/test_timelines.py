@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -99,6 +100,22 @@ def test_a_file_that_is_none_is_told_and_one_put_in_its_place_is_shown(service: 
     put_recording(service, kernel_id, EMULATOR)
     os.utime(path, ns=(3, 3))
     assert service.http.get(f"/kernels/{kernel_id}/timeline").json()["recording"]["source"] == "emulator"
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [gzip.compress(b"", mtime=0)[:10] + b"\xff" * 20, b"[" * 100_000, b'{"suite": "gemm"}'],
+    ids=["gzip", "nested", "another"],
+)
+def test_a_damaged_file_is_told_by_its_name_alone(service: Service, damaged: bytes) -> None:
+    kernel_id = recorded_kernel(service)
+    path = put_recording(service, kernel_id, RECORDED, ".json.gz" if damaged[:1] == b"\x1f" else ".json")
+    path.write_bytes(damaged)
+    page, trace = (service.http.get(f"/kernels/{kernel_id}/timeline{part}") for part in ("", "/trace"))
+    assert (page.status_code, trace.status_code) == (200, 422)
+    for told in (page.json()["reason"], trace.json()["detail"]):
+        assert path.name in told
+        assert str(path.parent) not in told
 
 
 def test_a_family_without_time_stamps_says_so(service: Service, browser: Browser) -> None:
