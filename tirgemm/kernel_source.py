@@ -1,5 +1,5 @@
-"""``KernelSource``, the interface through which ``tirgemm.torch`` looks up compiled kernels and has missing ones built,
-and ``Policy``, which kernels it accepts."""
+"""Protocol of a provider of compiled kernels (``KernelSource``), which ``tirgemm.torch`` looks them up in and has
+missing ones built by; ``Policy`` says which kernels it may use."""
 
 from __future__ import annotations
 

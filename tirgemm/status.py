@@ -1,4 +1,4 @@
-"""Enumerations of a tuning candidate's status (``Status``), a job's state and a stored kernel's role."""
+"""Enumerations: the status of a candidate, the status of a job, the role of a stored kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client wants of a resource that is there as a page and as a document."""
+"""Content negotiation by the ``Accept`` header: HTML or JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Names of worker processes (``owner_name``) and of the owners of job leases, one for each device of a worker."""
+"""Identifiers of workers: ``host:pid:nonce`` of a worker process, with a device number behind it for the owner of a
+job's lease; and whether such a process still runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the pages of recorded candidates show: the list of spaces, one space in pictures, one candidate."""
+"""View models of search spaces: the list of problems with recorded candidates, one problem's space, one candidate."""

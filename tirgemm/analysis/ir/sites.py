@@ -1,7 +1,6 @@
-"""Memory-access tree of a kernel's TensorIR: its loads and stores of shared and global memory (``Site``), inside the
-loops, conditions and register assignments that enclose them.
-
-How often an access runs, and in which lanes of a warp, follows from the nodes above it.
+"""Dataclasses of a kernel's memory accesses as a tree: ``Site`` is one load or store of shared or global memory in the
+TensorIR; loops, branches and register assignments are the inner nodes, from which its trip count and active lanes
+follow.
 """
 
 from __future__ import annotations

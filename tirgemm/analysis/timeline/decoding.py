@@ -1,4 +1,4 @@
-"""Tracks out of ring buffers of time stamps, and what the stamps of all of them say about the clocks."""
+"""Decoder of a timeline's ring buffers: the spans of each warpgroup, and the offsets and rate of the SMs' clocks."""
 
 from __future__ import annotations
 
