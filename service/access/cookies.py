@@ -6,11 +6,13 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable
+from typing import Literal
 
 from starlette.responses import Response
 
 KEY_COOKIE = "tirgemm_key"
 FORM_COOKIE = "tirgemm_form"
+SAME_SITE: Literal["lax"] = "lax"
 
 
 def cookie(headers: Iterable[tuple[bytes, bytes]], name: str) -> str:
@@ -34,5 +36,6 @@ def new_form_cookie() -> str:
 
 
 def set_cookie(response: Response, name: str, value: str, *, secure: bool) -> None:
-    """Give a browser a cookie until it is closed, which no script can read and no other site makes it send."""
-    response.set_cookie(name, value, path="/", secure=secure, httponly=True, samesite="strict")
+    """Give a browser a cookie until it is closed, which no script can read. It comes along where a link of another site
+    is followed, but not with what such a site sends or loads."""
+    response.set_cookie(name, value, path="/", secure=secure, httponly=True, samesite=SAME_SITE)

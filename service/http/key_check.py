@@ -70,10 +70,10 @@ class _CheckedRequest:
 
     async def check(self) -> None:
         """Raises Problem for a request that is refused, StoreError where the keys cannot be read."""
+        _refuse_key_in_url(self.scope["query_string"])
         needed = required_scope(self.scope["method"], self.scope["path"])
         if needed is None:
             return
-        _refuse_key_in_url(self.scope["query_string"])
         keys = await self.access.keys()
         if not keys:
             return
@@ -119,7 +119,10 @@ def holds_key(query: bytes) -> bool:
 def _refuse_key_in_url(query: bytes) -> None:
     """Addresses are logged, cached and passed on: a key in one is not taken, valid or not."""
     if holds_key(query):
-        detail = "a key does not belong into an address; send it as `Authorization: Bearer KEY`, and revoke this one"
+        detail = (
+            "an address is kept by logs and histories, so a key does not belong into it; send it as `Authorization: "
+            "Bearer KEY` or by the form at /login, and revoke this one"
+        )
         raise Problem(400, detail, "key_in_url")
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
@@ -16,6 +17,9 @@ from tests.service.pages.search_events import candidates, race, search_events
 from tests.service.support import Service, serving
 from tirgemm.events import BuildsCounted, Event
 from tirgemm.tuning_db.access.api_keys import KeyTable
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 GEMMS = ["4096x4096x4096:f16:nt", "11008x4096x4096:f16:nt", "1023x4096x11008:bf16:nt"]
 LONG_MS = 20_000
@@ -184,3 +188,36 @@ def test_a_reader_follows_a_job_by_the_cookie(working: Service, visits: Visits) 
     assert tab.get_by_role("button", name="Cancel the job").count() == 0
     tell(working, *search_events(6, trials=64))
     tab.locator("#now", has_text="6 of 64 candidates tried").wait_for()
+
+
+def test_a_refused_page_asks_ever_less_often_and_no_more_once_its_session_has_ended(
+    working: Service, visits: Visits
+) -> None:
+    job = running(working)
+    statuses, asked = [503], []
+
+    def refuse(route: Route) -> None:
+        if route.request.resource_type == "eventsource":
+            asked.append(route.request.url)
+        route.fulfill(status=statuses[0])
+
+    tab = visits.tab
+    tab.clock.install()
+    tab.route("**/v1/jobs/*/events*", refuse)
+    visits.open(f"/jobs/{job}")
+    for times, seconds in enumerate((1, 2, 4, 8, 16, 32, 60), 1):
+        tab.get_by_text(f"tries again in {seconds} s").wait_for()
+        if seconds == 60:
+            break
+        tab.clock.run_for(1000 * seconds - 100)
+        assert len(asked) == times, "it waits"
+        tab.clock.run_for(100)
+    statuses[0] = 401
+    tab.clock.run_for(60_000)
+    tab.get_by_text("Your session has ended").wait_for()
+    before = len(asked)
+    tab.clock.run_for(600_000)
+    assert len(asked) == before
+    assert tab.get_by_role("link", name="Sign in").get_attribute("href") == f"/login?next=%2Fjobs%2F{job}"
+    assert all("503" in told or "401" in told for told in visits.complaints)
+    visits.complaints.clear()

@@ -31,6 +31,7 @@ from tirgemm.service.views.kernels.kernel_comparison import (
     compared,
     differing_knobs,
 )
+from tirgemm.service.views.kernels.kernel_history import kernels_of_problem
 from tirgemm.tuning.records import KernelRecord
 
 router = APIRouter(tags=["pages"])
@@ -38,6 +39,10 @@ router = APIRouter(tags=["pages"])
 _IDS = Query(description="The ids of 2 to 6 kernels; the first is what the others are compared with.")
 Ids = Annotated[list[str], _IDS]
 Chosen = Annotated[list[str] | None, _IDS]
+
+
+# Of more that were ticked, or of a problem with more, these are shown to choose from.
+MOST_CHOICES = 50
 
 
 class IntervalBody(BaseModel):
@@ -83,8 +88,34 @@ class KnobRowBody(BaseModel):
     values: list[int | str | bool | None]
 
 
+class KernelChoice(BaseModel):
+    """A kernel that may be ticked to be compared."""
+
+    id: str
+    gemm: str
+    device: str
+    regime: str
+    shown_role: str
+    us: float | None
+    chosen: bool
+
+    @classmethod
+    def of(cls, record: KernelRecord, *, chosen: bool) -> KernelChoice:
+        timing = record.timings.of(record.regime)
+        return cls(
+            id=record.id,
+            gemm=str(record.gemm),
+            device=record.device.model,
+            regime=record.regime,
+            shown_role=role_name(record.role, portable=record.portable),
+            us=timing.median_us if timing else None,
+            chosen=chosen,
+        )
+
+
 class CompareBody(BaseModel):
-    """Kernels side by side; empty before any are chosen. ``code``: the address of what their machine code says."""
+    """Kernels side by side; empty before enough are chosen, with ``fault`` saying what is wrong with those that are and
+    ``choices`` to choose from. ``code``: the address of what their machine code says."""
 
     regime: Regime
     kernels: list[ComparedKernelBody]
@@ -92,6 +123,8 @@ class CompareBody(BaseModel):
     knobs: list[KnobRowBody]
     code: str | None
     regimes: dict[str, str]
+    fault: str | None = None
+    choices: list[KernelChoice] = []
 
 
 class CountRowBody(BaseModel):
@@ -116,8 +149,14 @@ class CompareCodeBody(BaseModel):
 @router.get("/compare", response_model=CompareBody, responses=HTML, dependencies=[ONLY_KNOWN])
 def compare_page(site: OwnSite, state: State, kernel: Chosen = None, regime: Regime | None = None) -> Response:
     """Kernels side by side: times, knobs, machine code."""
-    document = _comparison(state, kernel or [], regime)
-    return site.answer("compare.html", "Compare kernels", document)
+    ids = _different(kernel or [])
+    fault = _fault(ids) if kernel else None
+    if fault is None:
+        return site.answer("compare.html", "Compare kernels", _comparison(state, ids, regime))
+    if not site.wants_html:
+        raise Problem(422, fault, "invalid_request")
+    document = _comparison(state, [], regime).model_copy(update={"fault": fault, "choices": _choices(state, ids)})
+    return site.page("compare.html", "Compare kernels", 422, page=document)
 
 
 @router.get("/compare/code", response_model=CompareCodeBody, responses=HTML, dependencies=[ONLY_KNOWN])
@@ -163,11 +202,32 @@ def _rows(columns: Sequence[Mapping[str, int | None]]) -> list[CountRowBody]:
 
 def _records(state: ServiceState, ids: list[str]) -> list[KernelRecord]:
     """The kernels of these ids. Raises Problem for too few, too many, and for one that is not there."""
-    wanted = list(dict.fromkeys(ids))
-    if not MIN_KERNELS <= len(wanted) <= MAX_KERNELS:
-        detail = f"{len(wanted)} kernels are to be compared; it takes {MIN_KERNELS} to {MAX_KERNELS} different ones"
-        raise Problem(422, detail, "invalid_request")
+    wanted = _different(ids)
+    fault = _fault(wanted)
+    if fault is not None:
+        raise Problem(422, fault, "invalid_request")
     return [kernel_record(state, each) for each in wanted]
+
+
+def _different(ids: Sequence[str]) -> list[str]:
+    """Every id once; a field of a form that was left empty is none."""
+    return [each for each in dict.fromkeys(ids) if each]
+
+
+def _fault(ids: Sequence[str]) -> str | None:
+    """What is wrong with the number of kernels that are to be compared."""
+    if MIN_KERNELS <= len(ids) <= MAX_KERNELS:
+        return None
+    chosen = "no kernel is" if not ids else "1 kernel is" if len(ids) == 1 else f"{len(ids)} kernels are"
+    return f"{chosen} to be compared; it takes {MIN_KERNELS} to {MAX_KERNELS} different ones"
+
+
+def _choices(state: ServiceState, ids: Sequence[str]) -> list[KernelChoice]:
+    """The kernels that were chosen, and where that is one, others of its problem."""
+    chosen = [kernel_record(state, each) for each in ids[:MOST_CHOICES]]
+    others = kernels_of_problem(state.database, chosen[0]) if len(chosen) == 1 else []
+    beside = [record for record in others if record.id not in ids][: MOST_CHOICES - len(chosen)]
+    return [KernelChoice.of(record, chosen=record in chosen) for record in (*chosen, *beside)]
 
 
 def _comparison(state: ServiceState, ids: list[str], regime: Regime | None) -> CompareBody:

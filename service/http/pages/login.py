@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import RedirectResponse
 
-from tirgemm.service.access.cookies import KEY_COOKIE
+from tirgemm.service.access.cookies import KEY_COOKIE, SAME_SITE
 from tirgemm.service.http.pages.forms import FormFields
 from tirgemm.service.http.pages.site import OwnSite, SiteRequest
 from tirgemm.service.http.state import State
@@ -46,7 +46,7 @@ async def sign_out(fields: FormFields) -> Response:
     """Forget the key."""
     del fields
     response = RedirectResponse("/login", 303, {"Cache-Control": "no-store"})
-    response.delete_cookie(KEY_COOKIE, path="/", httponly=True, samesite="strict")
+    response.delete_cookie(KEY_COOKIE, path="/", httponly=True, samesite=SAME_SITE)
     return response
 
 

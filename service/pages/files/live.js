@@ -3,21 +3,32 @@
 
 const live = {
   // Follow the events of `address` from behind the event `last`. `on(kind, data)` is called with each, `link(state)` with
-  // "lost" and "back". A browser comes back by itself where the connection broke; where the server refused, here. It ends
-  // with an event of one of `ends`.
+  // "lost" (and the seconds until the next try, where they are known), "back" and "signed out". A browser comes back by
+  // itself where the connection broke; where the server refused, here, ever later. It ends with an event of one of
+  // `ends`, and where the session has ended.
   follow(address, last, kinds, ends, on, link) {
+    const [shortest, longest] = [1, 60];
     let source = null;
     let lost = false;
+    let seconds = shortest;
     const open = () => {
       source = new EventSource(`${address}?after=${last}`);
       source.onopen = () => {
         if (lost) link("back");
         lost = false;
+        seconds = shortest;
       };
-      source.onerror = () => {
+      source.onerror = async () => {
         if (!lost) link("lost");
         lost = true;
-        if (source.readyState === EventSource.CLOSED) setTimeout(open, 1000);
+        if (source.readyState !== EventSource.CLOSED) return;
+        if (await live.signedOut(`${address}?after=${last}`)) {
+          link("signed out");
+          return;
+        }
+        setTimeout(open, 1000 * seconds);
+        link("lost", seconds);
+        seconds = Math.min(2 * seconds, longest);
       };
       for (const kind of [...kinds, ...ends]) {
         source.addEventListener(kind, (event) => {
@@ -30,11 +41,34 @@ const live = {
     open();
   },
 
+  // Whether the events of `address` are refused for want of a key: an EventSource does not tell why it was refused.
+  async signedOut(address) {
+    const enough = new AbortController();
+    try {
+      const answer = await fetch(address, { headers: { Accept: "text/event-stream" }, signal: enough.signal });
+      return answer.status === 401 || answer.status === 403;
+    } catch {
+      return false;
+    } finally {
+      enough.abort();
+    }
+  },
+
   // Tell in the element of the id `link` whether the page is up to date.
-  tellLink(state) {
+  tellLink(state, seconds) {
     const element = document.getElementById("link");
     element.hidden = state === "back";
-    element.textContent = state === "lost" ? "The service does not answer; this page goes on when it is back." : "";
+    element.textContent = "";
+    if (state === "lost") {
+      const next = seconds ? `tries again in ${seconds} s` : "goes on when it is back";
+      element.textContent = `The service does not answer; this page ${next}.`;
+    }
+    if (state === "signed out") {
+      const way = document.createElement("a");
+      way.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
+      way.textContent = "Sign in";
+      element.append("Your session has ended, and what you see is no longer up to date. ", way, " to follow it again.");
+    }
   },
 
   // Fetch the page and put its elements with the attribute data-live, and those of the given ids, in the place of these.

@@ -49,7 +49,7 @@ def test_who_is_not_signed_in_is_asked_to_and_led_back(service: Service, browser
     assert (answer.status_code, answer.headers["location"]) == (303, "/kernels?gemm=64x64x64:f16:nn")
     kept = answer.headers["set-cookie"]
     assert "HttpOnly" in kept
-    assert "SameSite=strict" in kept
+    assert "SameSite=lax" in kept
     assert browser.http.get("/v1/kernels").status_code == 200
 
 
@@ -71,6 +71,22 @@ def test_a_wrong_key_is_told_and_not_kept(service: Service, browser: Browser) ->
     assert "tirgemm_key" not in browser.http.cookies
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_key_in_the_address_of_the_form_is_refused_and_not_repeated(
+    service: Service, browser: Browser, method: str
+) -> None:
+    secret = _secret(service)
+    token = browser.token(browser.open("/login").text)
+    fields = {"form_token": token, "key": secret} if method == "POST" else None
+    for query in ({"key": secret}, {"next": "/", "key": "mistyped-key"}, {"next": secret}):
+        answer = browser.http.request(method, "/login", params=query, data=fields)
+        assert answer.status_code == 400
+        assert "an address is kept by logs" in answer.text
+        assert secret not in answer.text
+        assert "mistyped-key" not in answer.text
+        assert "tirgemm_key" not in browser.http.cookies
+
+
 @pytest.mark.parametrize("target", ["https://elsewhere.example/", "//elsewhere.example", "/\\elsewhere.example", "no"])
 def test_signing_in_leads_to_no_other_site(service: Service, browser: Browser, target: str) -> None:
     assert browser.sign_in(_secret(service), target).headers["location"] == "/"
@@ -86,6 +102,25 @@ def test_a_form_without_its_token_changes_nothing(service: Service, browser: Bro
         assert answer.status_code == 403
         assert "not one of this browser" in answer.text
     assert "tirgemm_key" not in browser.http.cookies
+
+
+def test_a_page_of_another_site_sends_no_form_even_with_the_cookies_and_the_token(
+    service: Service, browser: Browser
+) -> None:
+    kernel = searched_kernel(service.store)
+    _, secret = KeyTable(service.state.database).create("an admin", "admin")
+    service.state.access.read()
+    own = f"/kernels/{kernel.id}"
+    browser.sign_in(secret, own)
+    token = browser.token(browser.open(own).text)
+    fields = {"form_token": token}
+    for target in (f"{own}/delete", f"{own}/pin", "/logout"):
+        for origin in ("https://elsewhere.example", "null"):
+            answer = browser.http.post(target, data=fields, headers={"Origin": origin})
+            assert answer.status_code == 403, target
+            assert "cross_origin" in answer.text
+    assert service.store.kernel_by_id(kernel.id) == kernel
+    assert browser.http.post(f"{own}/pin", data=fields, headers={"Origin": service.url}).status_code == 303
 
 
 def test_the_cookie_counts_for_looking_alone(service: Service, browser: Browser) -> None:
