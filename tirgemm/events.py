@@ -147,8 +147,8 @@ class BatchProposed(Event):
 @dataclass(frozen=True, kw_only=True)
 class BuildsCounted(Event):
     """How many candidates' builds are ``queued``, how many are ``building``, and how many are ``built`` and wait to be
-    measured. Told when that changes, at most twice a second, and when none is left; not where m is a range. A service
-    forgets it once the job has ended."""
+    measured. Told when that changes, at most twice a second, and when none is left. A service forgets it once the job
+    has ended."""
 
     KIND = "builds"
     queued: int = 0
@@ -161,7 +161,8 @@ class CandidateRecorded(Event):
     """A candidate has its record. ``digest`` is the config's hash; ``us`` its median, None unless measured, and
     ``predicted_us`` the model's; ``trials`` were proposed so far ``of`` those that the budget allows. Of a measured one
     ``clock_mhz`` is the median clock while it ran, of a GPU also ``power_w``, the highest power, and ``throttled``, the
-    reasons for which its clock was held down; None and none where nothing says."""
+    reasons for which its clock was held down; None and none where nothing says. Where the problem's m is a range, ``m``
+    is the part of it that the candidate is for, such as ``1..64``, and it was measured at its end; else empty."""
 
     KIND = "candidate"
     config: str = ""
@@ -176,6 +177,7 @@ class CandidateRecorded(Event):
     power_w: float | None = None
     throttled: tuple[str, ...] = ()
     seconds_left: float | None = None
+    m: str = ""
     standing: Standing = Standing()
 
 
@@ -199,11 +201,13 @@ class RaceEntry:
 @dataclass(frozen=True, kw_only=True)
 class FinalistsRaced(Event):
     """The race that chooses has been run: its ``entries``, the default first. It is run again, ``swapped``, with the
-    buffers swapped where the lead is small. Not told where m is a range."""
+    buffers swapped where the lead is small. Where m is a range there is one at each size that is compared; ``m`` is as
+    of a candidate."""
 
     KIND = "race"
     entries: tuple[RaceEntry, ...] = ()
     swapped: bool = False
+    m: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from tirgemm.artifact.sign import Signer
+from tirgemm.config import Config
 from tirgemm.service.access.access_control import AccessControl
 from tirgemm.service.admission import Admission
 from tirgemm.service.explain.explainer import Explainer
@@ -16,9 +17,11 @@ from tirgemm.service.http.kernel_documents import KernelDocuments
 from tirgemm.service.http.kernel_pages import KernelPages
 from tirgemm.service.http.known_answers import KnownAnswers
 from tirgemm.service.http.metrics import Metrics
+from tirgemm.service.http.pages.space_documents import ImportanceBody
 from tirgemm.service.http.recent_look import RecentLook
 from tirgemm.service.http.watch import Watch
 from tirgemm.service.settings import Settings
+from tirgemm.service.single_flight import SingleFlight
 from tirgemm.service.views.job_history import HistoryReader
 from tirgemm.service.views.service_figures import FigureReader
 from tirgemm.service.views.service_overview import OverviewReader
@@ -33,6 +36,8 @@ REQUEST_SECONDS, WORKER_SECONDS = 5.0, 30.0
 # How many requests compile or disassemble a kernel for a page at a time, of the threads that answer all others too,
 # and how many more may wait.
 CODE_AT_ONCE, CODE_WAITING = 2, 32
+# Of how many problems the importance of knobs is kept: some 40 figures each, beside the times that they are of.
+KEPT_IMPORTANCES = 64
 
 
 def open_database(settings: Settings, limit_s: float = WORKER_SECONDS) -> Database:
@@ -48,7 +53,7 @@ class ServiceState:
     ``access`` knows the API keys. Kept in memory are ``documents`` of kernels, of which ``kernel_pages`` are made, and
     the ``known`` answers, which hold as long as the ``recent`` look at the database. ``metrics`` are
     for Prometheus, ``overview`` is for the front page, ``histories`` are for
-    those of jobs."""
+    those of jobs, ``importances`` of knobs for those of spaces."""
 
     settings: Settings
     database: Database
@@ -67,6 +72,9 @@ class ServiceState:
     metrics: Metrics = field(init=False)
     overview: OverviewReader = field(init=False)
     histories: HistoryReader = field(init=False)
+    importances: SingleFlight[tuple[tuple[Config, float], ...], ImportanceBody] = field(
+        default_factory=lambda: SingleFlight(KEPT_IMPORTANCES)
+    )
     access: AccessControl = field(init=False)
 
     def __post_init__(self) -> None:

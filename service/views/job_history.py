@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -31,8 +32,11 @@ from tirgemm.tuning_db.models import CandidateRow, GemmRow
 # More events than a search of the largest budget tells.
 MOST_EVENTS = 100_000
 FASTEST = 10
-# Jobs of whose events the sum is kept.
-KEPT = 16
+# Of the sums of jobs that are kept: candidates in all, which are 16 searches of the largest budget or a
+# thousand small ones. A job counts as so many candidates at least.
+KEPT_CANDIDATES = 65_536
+LEAST_WEIGHT = 64
+_SIZES = re.compile(r"\d+")
 # Of what a candidate failed with, as its mark is told.
 REASON_CHARS = 200
 
@@ -40,8 +44,8 @@ REASON_CHARS = 200
 class CandidatePoint(NamedTuple):
     """A candidate of a job: when it was recorded, in seconds since the job was started, its family and config's hash,
     what became of it, its median and what the model expected in microseconds a call, the median clock and on a GPU the
-    highest power while it was measured, and of one that failed the beginning of the reason. An array in JSON, as there
-    may be thousands."""
+    highest power while it was measured, of one that failed the beginning of the reason, and where m is a range the part
+    of it that the candidate is for. An array in JSON, as there may be thousands."""
 
     seconds: float
     family: str
@@ -52,17 +56,19 @@ class CandidatePoint(NamedTuple):
     clock_mhz: float | None
     power_w: float | None
     message: str
+    m: str
 
 
 @dataclass(frozen=True, slots=True)
 class TriedConfig:
     """A candidate by its config: the median in microseconds a call, and its ratio to the default's (above 1 is faster);
-    None where there is none."""
+    None where there is none. ``m``: as of a ``CandidatePoint``."""
 
     config: str
     digest: str
     us: float | None
     ratio: float | None
+    m: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +92,12 @@ class RuleCount:
 
 @dataclass(frozen=True, slots=True)
 class FinalistRace:
-    """A race of the finalists, the default first; ``swapped``: with the buffers swapped."""
+    """A race of the finalists, the default first; ``swapped``: with the buffers swapped. ``m``: as of a
+    ``CandidatePoint``."""
 
     entries: tuple[RaceEntry, ...]
     swapped: bool
+    m: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +138,11 @@ class JobHistory:
         return list(dict.fromkeys([*self.space, *(point.family for point in self.candidates if point.family)]))
 
     @property
+    def is_range(self) -> bool:
+        """Whether the candidates are of parts of a range of m."""
+        return any(point.m for point in self.candidates)
+
+    @property
     def phase_words(self) -> str:
         """The phase as a user reads it, empty before the first."""
         words = Phase(self.phase).words if self.phase in set(Phase) else self.phase
@@ -143,7 +156,8 @@ class JobHistory:
 
 
 class HistoryReader:
-    """Sums up jobs from their events; of the last ``KEPT`` that were asked for it reads those that are new alone."""
+    """Sums up jobs from their events; of those that were asked for last, which have at most ``KEPT_CANDIDATES``
+    together, it reads the new events alone."""
 
     def __init__(self, queue: JobQueue) -> None:
         self._queue = queue
@@ -157,14 +171,25 @@ class HistoryReader:
             known = self._sums.pop(job.id, None)
             summed = known if known is not None and known.start == start else _Sum(start)
             self._sums[job.id] = summed
-            while len(self._sums) > KEPT:
-                del self._sums[next(iter(self._sums))]
         sentences = rule_sentences(self._queue.db, job)
         # One of each job: no page waits for what that of another job asks of the database.
         with summed.lock:
             for stored in self._queue.events(job.id, after=summed.last_event, limit=MOST_EVENTS):
                 summed.take(stored)
-            return summed.history(sentences)
+            history = summed.history(sentences)
+        self._forget()
+        return history
+
+    def _forget(self) -> None:
+        """Forget the jobs that nobody has asked for the longest, beyond what is kept; never the last one."""
+        with self._lock:
+            weights = {name: summed.weight for name, summed in self._sums.items()}
+            total = sum(weights.values())
+            for name in list(self._sums)[:-1]:
+                if total <= KEPT_CANDIDATES:
+                    return
+                total -= weights[name]
+                del self._sums[name]
 
 
 class _Sum:
@@ -178,12 +203,17 @@ class _Sum:
         self._now = JobHistory()
         self._failed: Counter[tuple[Status, str]] = Counter()
         self._examples: dict[tuple[Status, str], str] = {}
-        self._times: dict[str, tuple[float, str]] = {}
+        self._times: dict[tuple[str, str], tuple[float, str]] = {}
         self._pruned: dict[str, Any] = {}
 
     @property
     def last_event(self) -> int:
         return self._now.last_event
+
+    @property
+    def weight(self) -> int:
+        """About how many candidates it is as large as."""
+        return max(LEAST_WEIGHT, len(self._now.candidates))
 
     def take(self, stored: StoredEvent) -> None:
         """Add the next event."""
@@ -204,22 +234,31 @@ class _Sum:
             case BuildsCounted() as event:
                 now.builds = BuildCounts(event.queued, event.building, event.built)
             case FinalistsRaced() as event:
-                now.races.append(FinalistRace(event.entries, event.swapped))
+                now.races.append(FinalistRace(event.entries, event.swapped, event.m))
             case CandidateRecorded() as event:
                 self._take_candidate(event)
 
     def history(self, sentences: Mapping[str, str]) -> JobHistory:
         """The sum; ``sentences`` says of each rule what it said of one config."""
-        default_us = self._now.standing.default_us
-        ordered = sorted(self._times.items(), key=lambda item: item[1][0])
-        fastest = [
-            TriedConfig(config, digest, us, default_us / us if default_us and us else None)
-            for digest, (us, config) in ordered[:FASTEST]
-        ]
+        fastest = self._fastest()
         failed = [FailedConfigs(*why, count, self._examples[why]) for why, count in self._failed.most_common()]
         pruned = _rule_counts(self._pruned, sentences)
         candidates, races = list(self._now.candidates), list(self._now.races)
         return replace(self._now, candidates=candidates, races=races, fastest=fastest, failed=failed, pruned=pruned)
+
+    def _fastest(self) -> list[TriedConfig]:
+        """The fastest; where m is a range that of each part, as times of several sizes compare with nothing."""
+        default_us = self._now.standing.default_us
+        ordered = sorted(self._times.items(), key=lambda item: item[1][0])
+        if not any(m for m, _ in self._times):
+            return [
+                TriedConfig(config, digest, us, default_us / us if default_us and us else None, m)
+                for (m, digest), (us, config) in ordered[:FASTEST]
+            ]
+        first: dict[str, TriedConfig] = {}
+        for (m, digest), (us, config) in ordered:
+            first.setdefault(m, TriedConfig(config, digest, us, None, m))
+        return sorted(first.values(), key=lambda tried: [int(size) for size in _SIZES.findall(tried.m)][::-1])
 
     def _take_candidate(self, event: CandidateRecorded) -> None:
         now = self._now
@@ -228,7 +267,7 @@ class _Sum:
         now.standing, now.seconds_left = event.standing, event.seconds_left
         now.proposed, now.of = event.trials or now.proposed, event.of or now.of
         if event.us is not None:
-            self._times[event.digest] = event.us, event.config
+            self._times[event.m, event.digest] = event.us, event.config
         elif event.status is not None and event.status is not Status.MEASURED:
             why = event.status, event.message
             self._failed[why] += 1
@@ -272,6 +311,7 @@ def _point(event: CandidateRecorded, start: datetime, last: float) -> CandidateP
         event.clock_mhz,
         event.power_w,
         event.message[:REASON_CHARS],
+        event.m,
     )
 
 

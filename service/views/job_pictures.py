@@ -129,9 +129,12 @@ def _race_name(entries: Sequence[RaceEntry], entry: RaceEntry) -> str:
 
 
 def _best_line(measured: Sequence[CandidatePoint]) -> list[tuple[float, float]]:
-    """Where a candidate is faster than all before it: the seconds and its time."""
+    """Where a candidate is faster than all before it: the seconds and its time. None where m is a range, of whose sizes
+    each has its own best."""
     best: list[tuple[float, float]] = []
     for point in measured:
+        if point.m:
+            return []
         if point.us and (not best or point.us < best[-1][1]):
             best.append((point.seconds, point.us))
     return best

@@ -202,7 +202,8 @@ def test_a_refused_page_asks_ever_less_often_and_no_more_once_its_session_has_en
         route.fulfill(status=statuses[0])
 
     tab = visits.tab
-    tab.clock.install()
+    tab.clock.install(time=0)
+    tab.clock.pause_at(1)
     tab.route("**/v1/jobs/*/events*", refuse)
     visits.open(f"/jobs/{job}")
     for times, seconds in enumerate((1, 2, 4, 8, 16, 32, 60), 1):
@@ -221,3 +222,34 @@ def test_a_refused_page_asks_ever_less_often_and_no_more_once_its_session_has_en
     assert tab.get_by_role("link", name="Sign in").get_attribute("href") == f"/login?next=%2Fjobs%2F{job}"
     assert all("503" in told or "401" in told for told in visits.complaints)
     visits.complaints.clear()
+
+
+def test_a_page_is_refreshed_once_at_a_time_and_once_more_for_what_came_meanwhile(
+    working: Service, visits: Visits
+) -> None:
+    job = running(working)
+    tell(working, *search_events(2, trials=64))
+    held: list[Route] = []
+    tab = visits.tab
+    tab.clock.install(time=0)
+    tab.clock.pause_at(1)
+    visits.open(f"/jobs/{job}")
+    # What the script asks for besides the events: the page's document, which has come, and the page anew.
+    tab.locator("#timeline canvas").wait_for()
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    tab.route(f"**/jobs/{job}", hold)
+    for number in range(2, 6):
+        tell(working, *candidates(1, trials=64, first=number))
+        tab.locator("#now", has_text=f"{number + 1} of 64 candidates tried").wait_for()
+        tab.clock.run_for(30_000)
+    assert len(held) == 1
+    held[0].continue_()
+    while len(held) == 1:
+        tab.clock.run_for(2_000_000)
+        tab.wait_for_timeout(50)
+    held[1].continue_()
+    tab.clock.run_for(2_000_000)
+    assert len(held) == 2, "nothing has come since"

@@ -14,9 +14,18 @@ from tests.helpers.fake_workbench import FakeBench
 from tirgemm import Budget, Config, Gemm
 from tirgemm.artifact import Package, Trust, read
 from tirgemm.errors import Cancelled, VerificationFailed
-from tirgemm.events import CandidateRecorded, Event, KernelSelected, PhaseEntered
+from tirgemm.events import (
+    BatchProposed,
+    BuildsCounted,
+    CandidateRecorded,
+    Event,
+    FinalistsRaced,
+    KernelSelected,
+    PhaseEntered,
+)
 from tirgemm.families import FAMILIES
 from tirgemm.gemm import Range, Regime
+from tirgemm.tuning import search_loop
 from tirgemm.tuning.default_set import DefaultPart, default_set
 from tirgemm.tuning.kernel_set.sizes import searched_sizes
 from tirgemm.tuning.measure.requests import RaceOptions
@@ -206,8 +215,12 @@ def test_the_caller_hears_of_all_sizes_as_of_one_search() -> None:
     bench = Bench()
     record = tuned(bench, on_event=events.append)
     told = [event for event in events if isinstance(event, CandidateRecorded)]
-    assert [event.trials for event in told] == list(range(1, len(told) + 1))
-    assert all(event.of >= event.trials for event in told)
+    assert len(told) > 3
+    for number, event in enumerate(told, 1):
+        assert number <= event.trials <= event.of
+    parts = {event.m for event in told}
+    assert len(parts) > 2
+    assert all(4 <= Gemm.parse(f"{part}x96x64:f32:nt").m_max <= 64 for part in parts)
     (selected,) = (event for event in events if isinstance(event, KernelSelected))
     assert selected.kernel == record.id
     assert [event.kind for event in events[-1:]] == ["done"]
@@ -239,3 +252,23 @@ def test_where_nothing_runs_at_any_size_the_search_says_so_and_the_fallback_stay
     with pytest.raises(VerificationFailed, match=r"none of the fastest kernels of 4\.\.64x96x64"):
         tuned(bench)
     assert bench.store.kernel(GEMM, bench.device.key, REGIME) == fallback
+
+
+def test_pruned_configs_builds_and_races_of_all_sizes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_loop, "BUILDS_SECONDS", 3600.0)
+    events: list[Event] = []
+    control = Control(on_event=events.append)
+    tuning_of(Gemm.parse("4..8x96x64:f32:nt"), FakeBench(), REGIME, Budget(10, 600.0), control=control).run()
+    batches = [event for event in events if isinstance(event, BatchProposed)]
+    totals = [sum(event.pruned.values()) for event in batches]
+    assert totals == sorted(totals), "those of all sizes, so that they only grow"
+    assert len(set(totals)) > 2
+    assert [event.trials for event in batches] == sorted(event.trials for event in batches)
+    builds = [event for event in events if isinstance(event, BuildsCounted)]
+    assert any(event.built for event in builds)
+    assert (builds[-1].queued, builds[-1].building, builds[-1].built) == (0, 0, 0)
+    assert len(builds) <= 1 + len(batches), "seldom, of all sizes together"
+    races = [event for event in events if isinstance(event, FinalistsRaced)]
+    raced = [event.m for event in races]
+    assert len(set(raced)) == len(raced) > 1
+    assert all(len(event.entries) > 1 for event in races)

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from tirgemm.errors import Cancelled
-from tirgemm.events import BatchProposed, BuildsCounted, CandidateRecorded, Phase
+from tirgemm.events import BatchProposed, BuildsCounted, CandidateRecorded, EventHandler, Phase
 from tirgemm.timings import SearchEnd
 from tirgemm.tuning.process import spans
 from tirgemm.tuning.search.search import LEAST_TRIED, Proposal, Search
@@ -25,6 +25,23 @@ if TYPE_CHECKING:
     from tirgemm.tuning.measure import Measurer
     from tirgemm.tuning.records import Candidate
     from tirgemm.tuning.tuning_task import TuningTask
+
+
+class BuildsReport:
+    """Tells ``emit`` how the builds stand, at most once in ``BUILDS_SECONDS``, but always when none is left."""
+
+    def __init__(self, emit: EventHandler) -> None:
+        self._emit = emit
+        self._told = 0, 0, 0
+        self._told_at = float("-inf")
+
+    def tell(self, queued: int, building: int, built: int) -> None:
+        """Tell these counts, where they are others than those told last."""
+        counts = queued, building, built
+        recent = time.monotonic() < self._told_at + BUILDS_SECONDS
+        if counts != self._told and not (recent and any(counts)):
+            self._told, self._told_at = counts, time.monotonic()
+            self._emit(BuildsCounted(queued=queued, building=building, built=built))
 
 
 class SearchLoop:
@@ -57,9 +74,7 @@ class SearchLoop:
         tuning.deadline = self.deadline = time.monotonic() + tuning.budget.seconds
         self.building: dict[Future[Binary], Proposal] = {}
         self.built: deque[tuple[Proposal, Future[Binary]]] = deque()
-        # Queued, building, built: as it was told last, and when.
-        self._builds_told = 0, 0, 0
-        self._builds_told_at = float("-inf")
+        self._builds = BuildsReport(tuning.emit)
         self.exhausted = False
         self.measured = False
 
@@ -211,12 +226,7 @@ class SearchLoop:
 
     def _tell_builds(self) -> None:
         building = sum(future.running() for future in self.building)
-        counts = len(self.building) - building, building, len(self.built)
-        recent = time.monotonic() < self._builds_told_at + BUILDS_SECONDS
-        if counts != self._builds_told and not (recent and any(counts)):
-            self._builds_told, self._builds_told_at = counts, time.monotonic()
-            queued, building, built = counts
-            self.tuning.emit(BuildsCounted(queued=queued, building=building, built=built))
+        self._builds.tell(len(self.building) - building, building, len(self.built))
 
     def _tell(self, candidate: Candidate) -> None:
         conditions = candidate.sample_sets[0].conditions if candidate.sample_sets else {}

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 
 from tirgemm.artifact.manifest import MAX_KERNELS
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, InvalidConfig, InvalidRequest, TirgemmError, VerificationFailed
-from tirgemm.events import CandidateRecorded, Event, KernelSelected, Phase, PhaseEntered
+from tirgemm.events import KernelSelected, Phase
 from tirgemm.families import family_named, refusal
 from tirgemm.families.base import require_valid
 from tirgemm.families.choice import expected_time_us
@@ -23,6 +24,7 @@ from tirgemm.timings import SearchEnd, SearchSummary
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.finish import QUICK, FinishPlan, Selection, mark_failed
 from tirgemm.tuning.kernel_set.partition import Loss, Segment, partition
+from tirgemm.tuning.kernel_set.set_events import SetEvents
 from tirgemm.tuning.kernel_set.sizes import coarse_first, compared_sizes, searched_sizes
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning.selection import ratio_low
@@ -68,7 +70,9 @@ class SetTuning(Tuning):
     ends with one kernel for the whole range.
     """
 
-    _told = _expected = 0
+    @cached_property
+    def _events(self) -> SetEvents:
+        return SetEvents(self.emit, self.standing)
 
     @property
     def m(self) -> Range:
@@ -118,23 +122,17 @@ class SetTuning(Tuning):
         names = [family.name for family in self.families if refusal(family, gemm, self.device) is None]
         if not names:
             return None
-        control = Control(self._relay, self.end.cancel, self.end.stop, self.between_batches)
+        told = self._events.handler(str(gemm.m))
+        control = Control(told, self.end.cancel, self.end.stop, self.between_batches)
         return Tuning(gemm, self.workbench, self.regime, self.budget, seed=self.seed, families=names, control=control)
-
-    def _relay(self, event: Event) -> None:
-        """Tell the caller of one size's search as of the whole."""
-        if isinstance(event, CandidateRecorded):
-            self._told += 1
-            self.emit(replace(event, trials=self._told, of=self._expected, standing=self.standing()))
-        elif isinstance(event, PhaseEntered):
-            self.emit(event)
 
     def _sweep(
         self, tunings: Sequence[Tuning], seconds: float, configs: Mapping[Gemm, Sequence[Config]] | None
     ) -> Sweep:
         sweep = Sweep(tunings, seconds=seconds, configs=configs, selects=False)
-        self._expected = self._told + sum(max(0, one.loop.limit - one.loop.trials) for one in sweep.problems)
+        self._events.begin(sum(max(0, one.loop.limit - one.loop.trials) for one in sweep.problems))
         sweep.run()
+        self._events.end()
         return sweep
 
     def _searched(self, tunings: list[Tuning]) -> SearchSummary:

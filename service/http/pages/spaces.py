@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -132,7 +131,9 @@ def _space(
     every = _recorded(state, gemm, device, regime)
     problem = ProblemSpace.of(state.store, every)
     space = problem.family(family)
-    importance = _importance(tuple(space.times.items()))
+    # It takes longer than all else on the page.
+    times = tuple(space.times.items())
+    importance = state.importances.get(times, lambda: _importance(dict(times)))
     place = (str(gemm), every.device_key, every.regime)
     others = {(str(gemm), key, where) for key, where in recorded_places(state.database, state.store.shipped, gemm)}
     kernel = state.store.kernel(gemm, every.device_key, every.regime)
@@ -158,11 +159,9 @@ def _space(
     )
 
 
-@lru_cache(maxsize=64)
-def _importance(times: tuple[tuple[Config, float], ...]) -> ImportanceBody:
-    """Kept, for it takes longer than all else on the page."""
+def _importance(times: dict[Config, float]) -> ImportanceBody:
     try:
-        importance = knob_importance(dict(times))
+        importance = knob_importance(times)
     except InvalidRequest as error:
         return ImportanceBody(candidates=len(times), refusal=str(error))
     return ImportanceBody(

@@ -136,7 +136,8 @@ class Charts {
   times() {
     this.points.sort((a, b) => a.seconds - b.seconds);
     let best = null;
-    const line = this.points.map(({ us }) => (best = us && (best === null || us < best) ? us : best));
+    // Of a range of m each size has its own best.
+    const line = this.points.map(({ us, m }) => (best = us && !m && (best === null || us < best) ? us : best));
     const families = this.families.map((name) => this.points.map(({ family, us }) => (family === name && us) || null));
     const top = Math.max(...this.points.map(({ us }) => us || 0)) || 1;
     const failed = this.points.map(({ us }) => (us ? null : top * 1.12));
@@ -202,11 +203,12 @@ class Charts {
     const height = (us) => (us ? chart.valToPos(us, "y") : 0);
     const far = ({ seconds, us }) => Math.hypot(chart.valToPos(seconds, "x") - left, height(us) - top);
     const nearest = this.points.reduce((best, point) => (far(point) < far(best) ? point : best));
-    const { family, digest, us, predicted_us: predicted, seconds, message } = nearest;
+    const { family, digest, us, predicted_us: predicted, seconds, message, m } = nearest;
+    const where = m ? ` for m = ${m}` : "";
     const became = us
       ? `${short(us)} µs a call${predicted ? `, ${short(predicted)} were predicted` : ""}`
       : `${(nearest.status || "unknown").replace("_", " ")}${message ? `: ${message}` : ""}`;
-    document.getElementById("pointed").textContent = `${family} ${digest}, after ${seconds.toFixed(1)} s: ${became}.`;
+    document.getElementById("pointed").textContent = `${family} ${digest}${where}, after ${seconds.toFixed(1)} s: ${became}.`;
   }
 }
 

@@ -86,24 +86,30 @@ const live = {
     if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   },
 
-  // A function that has the page refreshed soon, but not so often that the server has much to do.
+  // A function that has the page refreshed soon, but not so often that the server has much to do, and one at a time: what
+  // asks for it meanwhile has it refreshed once more.
   refresher() {
-    let waiting = false;
+    let busy = false;
+    let again = false;
     let pause = 1000;
-    return () => {
-      if (waiting) return;
-      waiting = true;
+    const soon = () => {
+      again = busy;
+      if (busy) return;
+      busy = true;
       setTimeout(async () => {
         const begun = performance.now();
-        waiting = false;
+        again = false;
         try {
           await live.refresh();
         } catch {
           // The server does not answer: the next event has it tried again.
         }
         pause = Math.max(1000, 10 * (performance.now() - begun));
+        busy = false;
+        if (again) soon();
       }, pause);
     };
+    return soon;
   },
 
   // The job or the batch has ended: the whole page is as it will stay.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from typing import Any
 from urllib.parse import urlencode
@@ -17,9 +19,11 @@ from tests.service.pages.browser import Browser
 from tests.service.support import Service, serving
 from tirgemm.config import Config
 from tirgemm.gemm import Gemm
+from tirgemm.service.http.pages import spaces
 from tirgemm.service.views.spaces.family_space import MAX_LINES
 from tirgemm.timings import Timing, Timings
 from tirgemm.tuning.records import Candidate, KernelRecord
+from tirgemm.tuning.search.knob_importance import KnobImportance
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 
 LONGEST = Gemm.parse(
@@ -176,6 +180,29 @@ def test_the_two_most_important_knobs_are_shown_where_none_is_chosen(space: Serv
     # The one with fewer values across: a page is scrolled down.
     assert [document["heat_map"][axis]["knob"] for axis in "xy"] == ["stages", "tile_m"]
     assert _document(space, SPACE, knob="tile_n")["heat_map"]["y"]["knob"] == "tile_m"
+
+
+def test_requests_at_once_wait_for_one_computation_of_importance(
+    space: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+    computed: list[int] = []
+
+    def slow(times: dict[Config, float]) -> KnobImportance:
+        computed.append(len(times))
+        begun.set()
+        assert go.wait(20)
+        return KnobImportance(len(times), 0.5, ())
+
+    monkeypatch.setattr(spaces, "knob_importance", slow)
+    path = f"/spaces/{_tuned(space, 1053)}"
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(_document, space, path) for _ in range(4)]
+        assert begun.wait(20)
+        go.set()
+        answers = [future.result(timeout=20)["importance"] for future in asked]
+    assert [answer["explained"] for answer in answers] == [0.5] * 4
+    assert len(computed) == 1
 
 
 def test_a_family_with_few_candidates_or_knobs_says_so(space: Service, browser: Browser) -> None:

@@ -1,0 +1,77 @@
+"""``SetEvents``: events of the searches at sizes of m, told as those of one tuning."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tirgemm.events import (
+    BatchProposed,
+    BuildsCounted,
+    CandidateRecorded,
+    Event,
+    EventHandler,
+    FinalistsRaced,
+    PhaseEntered,
+    Standing,
+)
+from tirgemm.tuning.search_loop import BuildsReport
+
+
+class SetEvents:
+    """Adds up what the searches of the parts of a range of m tell, and tells it to ``emit``: candidates and proposals
+    are counted over all of them, so are pruned configs and the queue of builds; what is of one part says which.
+    ``standing`` says how the whole stands."""
+
+    def __init__(self, emit: EventHandler, standing: Callable[[], Standing]) -> None:
+        self._emit = emit
+        self._standing = standing
+        self._builds = BuildsReport(emit)
+        self._told = self._proposed = self._expected = 0
+        # What each search told last.
+        self._pruned: dict[int, Mapping[str, Any]] = {}
+        self._counts: dict[int, BuildsCounted] = {}
+        self._searches = 0
+
+    def handler(self, m: str) -> EventHandler:
+        """What hears the events of a search of the part ``m`` of the range."""
+        search = self._searches
+        self._searches += 1
+        return lambda event: self._relay(event, search, m)
+
+    def begin(self, candidates: int) -> None:
+        """Searches begin that together try at most so many ``candidates``."""
+        self._proposed, self._expected = self._told, self._told + candidates
+
+    def end(self) -> None:
+        """These searches have ended, and so have their builds."""
+        self._counts.clear()
+        self._builds.tell(0, 0, 0)
+
+    def _relay(self, event: Event, search: int, m: str) -> None:
+        match event:
+            case CandidateRecorded():
+                self._told += 1
+                self._proposed = max(self._proposed, self._told)
+                self._emit(replace(event, m=m, trials=self._proposed, of=self._expected, standing=self._standing()))
+            case BatchProposed():
+                self._proposed += event.proposed
+                self._pruned[search] = event.pruned
+                total: Counter[str] = Counter()
+                for pruned in self._pruned.values():
+                    total.update(pruned)
+                self._emit(replace(event, trials=self._proposed, pruned=dict(total)))
+            case BuildsCounted():
+                self._counts[search] = event
+                counts = self._counts.values()
+                self._builds.tell(
+                    sum(one.queued for one in counts),
+                    sum(one.building for one in counts),
+                    sum(one.built for one in counts),
+                )
+            case FinalistsRaced():
+                self._emit(replace(event, m=m))
+            case PhaseEntered():
+                self._emit(event)
