@@ -1,5 +1,5 @@
-"""The explaining process of a service: ``python -m service.explain.child``. Imports TVM once, then explains what it is
-sent."""
+"""The process of a service that explains, compiles and disassembles: ``python -m service.explain.child``. Calls the
+functions that it is sent, and keeps TVM once it was imported."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from typing import Any
 from tirgemm.errors import AnalysisFailed, TirgemmError
 from tirgemm.tuning.process.child_rpc import Channel, serve, without_torch
 
-# Jobs come before explanations.
+# Jobs come before what is looked at.
 _NICE = 5
 
+# A function of a module, and what it is called with.
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
-def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Any], tuple[dict[str, Any], str]]:
+
+def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Call], Any]:
     del arguments
     os.nice(_NICE)
     without_torch()
-    from tirgemm.service.explain.gather import explained
-    from tirgemm.service.explain.page import page
 
-    def handle(stored: Any) -> tuple[dict[str, Any], str]:
+    def handle(call: Call) -> Any:
         channel.alive()
+        function, values = call
         try:
-            report = explained(stored)
-            return report.to_json(), page(report)
+            return function(*values)
         except TirgemmError:
             raise
         except Exception as error:  # a fault here must not end the process without a word
-            raise AnalysisFailed(f"{stored.record.config}: {type(error).__name__}: {error}"[:2000]) from error
+            raise AnalysisFailed(f"{type(error).__name__}: {error}"[:2000]) from error
 
     return handle
 

@@ -11,7 +11,6 @@ from fastapi import Depends, Request
 from tirgemm.artifact.sign import Signer
 from tirgemm.config import Config
 from tirgemm.service.access.access_control import AccessControl
-from tirgemm.service.admission import Admission
 from tirgemm.service.explain.explainer import Explainer
 from tirgemm.service.http.kernel_documents import KernelDocuments
 from tirgemm.service.http.kernel_pages import KernelPages
@@ -33,9 +32,6 @@ from tirgemm.tuning_db.upkeep.missing_figures import add_missing_figures
 
 # How long an answer of a database server is awaited: by requests, whose clients wait, and by workers.
 REQUEST_SECONDS, WORKER_SECONDS = 5.0, 30.0
-# How many requests compile or disassemble a kernel for a page at a time, of the threads that answer all others too,
-# and how many more may wait.
-CODE_AT_ONCE, CODE_WAITING = 2, 32
 # Of how many problems the importance of knobs is kept: some 40 figures each, beside the times that they are of.
 KEPT_IMPORTANCES = 64
 
@@ -48,8 +44,8 @@ def open_database(settings: Settings, limit_s: float = WORKER_SECONDS) -> Databa
 @dataclass
 class ServiceState:
     """The open parts of one service; ``stopping`` ends the event streams so that the server can shut down;
-    ``explainer`` has a process of its own, to be closed with the database; ``code_work`` lets few at a time compile and
-    disassemble; ``watch`` is whom everybody waits with;
+    ``explainer`` has a process of its own, to be closed with the database, where all is compiled and disassembled that
+    is looked at; ``watch`` is whom everybody waits with;
     ``access`` knows the API keys. Kept in memory are ``documents`` of kernels, of which ``kernel_pages`` are made, and
     the ``known`` answers, which hold as long as the ``recent`` look at the database. ``metrics`` are
     for Prometheus, ``overview`` is for the front page, ``histories`` are for
@@ -62,7 +58,6 @@ class ServiceState:
     public_key: str
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     explainer: Explainer = field(default_factory=Explainer)
-    code_work: Admission = field(default_factory=lambda: Admission(CODE_AT_ONCE, CODE_WAITING))
     batches: BatchTable = field(init=False)
     watch: Watch = field(init=False)
     documents: KernelDocuments = field(default_factory=KernelDocuments)

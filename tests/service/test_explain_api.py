@@ -171,7 +171,8 @@ def test_what_is_known_does_not_wait_for_what_is_being_explained(
     known, other = (Stored.of(service.store, gpu_kernel(service.store, gemm)) for gemm in (SMALL, "131x67x31:f16:nt"))
     explainer, begun, go = Explainer(), threading.Event(), threading.Event()
 
-    def ask(stored: Stored) -> Answer:
+    def ask(_: str, __: object, arguments: tuple[Stored]) -> Answer:
+        (stored,) = arguments
         if stored is other:
             begun.set()
             assert go.wait(20)

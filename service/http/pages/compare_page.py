@@ -9,12 +9,12 @@ from fastapi import APIRouter, Query, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 
-from tirgemm.errors import TirgemmError
+from tirgemm.errors import QueueFull, TirgemmError
 from tirgemm.gemm import REGIMES, Regime
 from tirgemm.progress import role_name
 from tirgemm.service.explain.gather import Stored
 from tirgemm.service.http.documents import DeviceBody
-from tirgemm.service.http.pages.one_kernel_page import opened_kernel
+from tirgemm.service.http.pages.one_kernel_page import ask_of_code, opened_kernel
 from tirgemm.service.http.pages.site import HTML, OwnSite
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.kernels import kernel_record
@@ -163,8 +163,7 @@ def compare_page(site: OwnSite, state: State, kernel: Chosen = None, regime: Reg
 async def compare_code_page(site: OwnSite, state: State, kernel: Ids) -> Response:
     """What the machine code of kernels says, which takes seconds to read, and their places in one roofline."""
     records = await run_in_threadpool(_records, state, kernel)
-    async with state.code_work.turn():
-        figures = await run_in_threadpool(lambda: [_figures(state, record) for record in records])
+    figures = [await _figures(state, record) for record in records]
     explanations, missing = {}, {}
     for letter, record, figure in zip(LETTERS, records, figures, strict=False):
         if figure.missing:
@@ -188,9 +187,12 @@ async def compare_code_page(site: OwnSite, state: State, kernel: Ids) -> Respons
     return await run_in_threadpool(site.answer, "compare_code.html", "Machine code", document)
 
 
-def _figures(state: ServiceState, record: KernelRecord) -> CodeFigures:
+async def _figures(state: ServiceState, record: KernelRecord) -> CodeFigures:
     try:
-        return code_figures(opened_kernel(state, record))
+        opened = await run_in_threadpool(opened_kernel, state, record)
+        return await ask_of_code(state, opened, code_figures)
+    except QueueFull:
+        raise  # it is the server that is busy, whatever the kernel
     except TirgemmError as error:
         return CodeFigures(record.artifact_bytes, missing=str(error))
 

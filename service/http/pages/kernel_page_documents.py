@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -192,7 +192,7 @@ class KernelCodeBody(BaseModel):
     texts: list[CodeTextBody]
 
     @classmethod
-    def of(cls, record: KernelRecord, texts: tuple[CodeText, ...], most: int) -> KernelCodeBody:
+    def of(cls, record: KernelRecord, texts: Sequence[CodeText], most: int) -> KernelCodeBody:
         """Of each text the first ``most`` lines."""
         linked = {line.source for text in texts if text.kind != "cuda" for line in text.lines} - {None}
         colours = {source: at % 8 for at, source in enumerate(sorted(source for source in linked if source))}

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse, RedirectResponse
 
 from tirgemm.artifact import Trust
+from tirgemm.errors import AnalysisFailed
 from tirgemm.progress import role_name
 from tirgemm.service.http.documents import ExplanationDocument, KernelDocument
 from tirgemm.service.http.pages.forms import FormFields
@@ -20,15 +25,15 @@ from tirgemm.service.http.pages.kernel_page_documents import (
     knobs_of,
     role_phrase,
 )
-from tirgemm.service.http.pages.site import HTML, OwnSite, SiteRequest
+from tirgemm.service.http.pages.site import HTML, OwnSite
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.explain import stored_kernel
 from tirgemm.service.http.routes.kernels import delete_kernel, kernel_record, pin_kernel, unpin_kernel
 from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.artifact_file import Opened, open_kernel
-from tirgemm.service.views.artifact_texts import NAMES, text_of
+from tirgemm.service.views.artifact_texts import NAMES, kinds, text_of
 from tirgemm.service.views.kernel_samples import samples_of
-from tirgemm.service.views.kernels.code_lines import code_texts
+from tirgemm.service.views.kernels.code_lines import CodeText, linked_text
 from tirgemm.service.views.kernels.get_snippets import snippets
 from tirgemm.service.views.kernels.kernel_history import environment_of, kernels_of_problem
 from tirgemm.service.views.kernels.kernel_timings import regime_times
@@ -40,6 +45,8 @@ router = APIRouter(prefix="/kernels", tags=["pages"])
 
 # Of each text on the page of the code: with those of all others far below a page's megabyte.
 MOST_LINES = 2500
+
+T = TypeVar("T")
 
 
 @router.get("/{kernel_id}", response_model=KernelPageBody, responses=HTML)
@@ -97,14 +104,18 @@ def _content(page: str) -> str:
 @router.get("/{kernel_id}/code", response_model=KernelCodeBody, responses=HTML)
 async def code_page(kernel_id: str, site: OwnSite, state: State) -> Response:
     """Source, TVMScript, PTX and machine code of a kernel side by side, with their lines linked."""
-    async with state.code_work.turn():
-        return await run_in_threadpool(_code, state, kernel_id, site)
+    record, opened = await run_in_threadpool(_opened, state, kernel_id)
+    texts = [await _linked(state, opened, kind) for kind in kinds(opened.package)]
+    document = KernelCodeBody.of(record, texts, MOST_LINES)
+    return await run_in_threadpool(site.answer, "kernel_code.html", f"Code of {document.gemm}", document)
 
 
-def _code(state: ServiceState, kernel_id: str, site: SiteRequest) -> Response:
-    record = kernel_record(state, kernel_id)
-    document = KernelCodeBody.of(record, code_texts(opened_kernel(state, record)), MOST_LINES)
-    return site.answer("kernel_code.html", f"Code of {document.gemm}", document)
+async def _linked(state: ServiceState, opened: Opened, kind: str) -> CodeText:
+    """A text with its lines linked; where making it ends the process that makes it, why it is missing."""
+    try:
+        return await ask_of_code(state, opened, linked_text, kind)
+    except AnalysisFailed as error:
+        return CodeText(kind, missing=str(error))
 
 
 @router.get("/{kernel_id}/code/{kind}", response_class=PlainTextResponse)
@@ -112,16 +123,26 @@ async def code_text(kernel_id: str, kind: str, state: State) -> Response:
     """One text of a kernel, whole: ``script``, ``cuda``, ``ptx``, ``sass``, ``llvm`` or ``asm``."""
     if kind not in NAMES:
         raise Problem(404, f"there is no text {kind[:64]!r} of a kernel; there may be {', '.join(NAMES)}")
-    async with state.code_work.turn():
-        text = await run_in_threadpool(_text, state, kernel_id, kind)
+    _, opened = await run_in_threadpool(_opened, state, kernel_id)
+    text = await ask_of_code(state, opened, text_of, kind)
     return PlainTextResponse(
-        text,
+        text.text,
         headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"},
     )
 
 
-def _text(state: ServiceState, kernel_id: str, kind: str) -> str:
-    return text_of(opened_kernel(state, kernel_record(state, kernel_id)), kind).text
+def _opened(state: ServiceState, kernel_id: str) -> tuple[KernelRecord, Opened]:
+    record = kernel_record(state, kernel_id)
+    return record, opened_kernel(state, record)
+
+
+async def ask_of_code(state: ServiceState, opened: Opened, function: Callable[..., T], *arguments: str) -> T:
+    """What ``function`` says of an artifact's code: compiled and disassembled in the explainer's process, and kept.
+    Raises what ``Explainer.call`` raises."""
+    key = (function.__name__, opened.package.sha256, opened.trusted, *arguments)
+    bare = replace(opened, record=None, samples=())
+    what = f"reading {', '.join(arguments) or 'the code'} of {opened.where}"
+    return await state.explainer.call(key, what, function, bare, *arguments)
 
 
 def opened_kernel(state: ServiceState, record: KernelRecord) -> Opened:

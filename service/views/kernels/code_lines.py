@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tirgemm.artifact import Package
 from tirgemm.errors import TirgemmError
 from tirgemm.service.views.artifact_file import Opened
-from tirgemm.service.views.artifact_texts import NAMES, RECORDED, kinds, text_of
+from tirgemm.service.views.artifact_texts import NAMES, RECORDED, text_of
 
 _SOURCE = RECORDED["cuda"]
 _LINE_INFO = "-lineinfo"
@@ -47,12 +47,8 @@ class CodeText:
         return NAMES[self.kind]
 
 
-def code_texts(opened: Opened) -> tuple[CodeText, ...]:
-    """Every text that there is of an artifact, in the order from the source to the machine code."""
-    return tuple(_text(opened, kind) for kind in kinds(opened.package))
-
-
-def _text(opened: Opened, kind: str) -> CodeText:
+def linked_text(opened: Opened, kind: str) -> CodeText:
+    """The text of that kind, or why it cannot be had, with its lines linked to those of the source."""
     try:
         text = text_of(opened, kind)
     except TirgemmError as error:

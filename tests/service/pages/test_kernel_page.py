@@ -17,14 +17,15 @@ import pytest
 
 from tests.helpers.artifact_samples import SIGNER, certified
 from tests.service.pages.browser import HTML, Browser
+from tests.service.pages.code_faults import crash, other_code
 from tests.service.pages.page_records import A100, H200, WGMMA, compiled_kernel, searched_kernel
 from tests.service.support import CPU, Service
 from tirgemm.artifact import Signer
 from tirgemm.config import Config
-from tirgemm.errors import AnalysisFailed
+from tirgemm.errors import InvalidRequest
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
-from tirgemm.service.admission import Admission
+from tirgemm.service.explain.explainer import Explainer
 from tirgemm.service.http.pages import one_kernel_page
 from tirgemm.timings import MemberTiming
 from tirgemm.tuning_db.access.api_keys import KeyTable
@@ -181,11 +182,15 @@ def test_what_compiles_and_disassembles_has_few_threads_and_a_line_that_ends(
     def slow(*_: object) -> None:
         begun.set()
         assert go.wait(20)
-        raise AnalysisFailed("it was interrupted by the test")
+        raise InvalidRequest("it was interrupted by the test")
 
-    monkeypatch.setattr(one_kernel_page, "opened_kernel", slow)
-    service.state.code_work = Admission(1, 0)
-    kernel, other = (searched_kernel(service.store, us=us) for us in (10.0, 11.0))
+    explainer = Explainer(waiting=0)
+    monkeypatch.setattr(explainer, "_ask", slow)
+    service.state.explainer = explainer
+    signer = Signer.generate()
+    service.state.public_key = signer.public
+    kernel = compiled_kernel(service.store, signer)
+    other = searched_kernel(service.store, us=11.0)
     own = f"/kernels/{kernel.id}"
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(service.http.get, f"{own}/code")
@@ -259,9 +264,7 @@ def test_the_snippets_get_the_kernel_as_printed(service: Service, tmp_path: Path
             assert (folder / "kernel.tirgemm").read_bytes() == blob
 
 
-def test_lines_of_code_are_those_of_the_source_where_the_machine_code_is_the_same(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_of_code_are_those_of_the_source_where_the_machine_code_is_the_same(service: Service) -> None:
     signer = Signer.generate()
     service.state.public_key = signer.public
     kernel = compiled_kernel(service.store, signer)
@@ -286,15 +289,31 @@ def test_lines_of_code_are_those_of_the_source_where_the_machine_code_is_the_sam
     assert whole.text.splitlines() == [line["text"] for line in texts["cuda"]["lines"]]
     assert service.http.get(f"/kernels/{kernel.id}/code/asm").status_code == 422
 
-    from tirgemm.tuning.driver import nvrtc
 
-    real = nvrtc.compile_again
-    monkeypatch.setattr(
-        nvrtc, "compile_again", lambda source, flags, name: real(f"{source}\n__global__ void f() {{}}", flags, name)
-    )
+def test_code_of_another_compiler_is_not_linked(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    signer = Signer.generate()
+    service.state.public_key = signer.public
+    kernel = compiled_kernel(service.store, signer)
+    monkeypatch.setattr(one_kernel_page, "linked_text", other_code)
     sass = document(service, f"/kernels/{kernel.id}/code")["texts"][3]
     assert "makes other machine code" in sass["unlinked"]
     assert {line["source"] for line in sass["lines"]} == {None}
+
+
+def test_a_compiler_that_crashes_costs_one_text_and_what_was_made_is_kept(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signer = Signer.generate()
+    service.state.public_key = signer.public
+    kernel = compiled_kernel(service.store, signer)
+    monkeypatch.setattr(one_kernel_page, "linked_text", crash)
+    texts = [document(service, f"/kernels/{kernel.id}/code")["texts"] for _ in range(2)]
+    pids = [[line["text"] for text in each for line in text["lines"]] for each in texts]
+    assert pids[0] == pids[1], "made once"
+    assert len(pids[0]) == 3
+    assert str(os.getpid()) not in pids[0], "in another process"
+    assert "SIGSEGV" in texts[0][2]["missing"]
+    assert f"reading ptx of kernel {kernel.id} ended its process" in texts[0][2]["missing"]
 
 
 def test_the_code_of_a_damaged_artifact_is_refused_in_words(service: Service) -> None:

@@ -195,7 +195,7 @@ def test_requests_at_once_wait_for_one_computation_of_importance(
         return KnobImportance(len(times), 0.5, ())
 
     monkeypatch.setattr(spaces, "knob_importance", slow)
-    path = f"/spaces/{_tuned(space, 1053)}"
+    path = f"/spaces/{_tuned(space, 1053, recorded_space.candidate(recorded_space.config(tile_m=8), 3.0))}"
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(_document, space, path) for _ in range(4)]
         assert begun.wait(20)

@@ -1,0 +1,31 @@
+"""Compilers as faulty as they may be, called in the process of a service that compiles for its pages."""
+
+from __future__ import annotations
+
+import os
+import signal
+from unittest import mock
+
+from tirgemm.service.views.artifact_file import Opened
+from tirgemm.service.views.kernels.code_lines import CodeLine, CodeText, linked_text
+
+
+def other_code(opened: Opened, kind: str) -> CodeText:
+    """As where another version of the compiler is installed than the kernel was built by."""
+    from tirgemm.tuning.driver import nvrtc
+
+    real = nvrtc.compile_again
+
+    def other(source: str, flags: tuple[str, ...], name: str) -> bytes:
+        return real(f"{source}\n__global__ void f() {{}}", flags, name)
+
+    with mock.patch.object(nvrtc, "compile_again", other):
+        return linked_text(opened, kind)
+
+
+def crash(opened: Opened, kind: str) -> CodeText:
+    """As a compiler that crashes on PTX; of the others the process that made them."""
+    del opened
+    if kind == "ptx":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return CodeText(kind, (CodeLine(str(os.getpid())),))
