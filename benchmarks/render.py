@@ -2,9 +2,9 @@
 
 ``<!-- results:NAME -->`` to ``<!-- /results:NAME -->`` holds the tables of a suite, one for each device and regime that
 has a results file. ``DEVICE/TABLE`` is one of suite_tables.py, evidence_tables.py, models/document.py,
-service_speed/document.py, many_devices/document.py or verification/service/proofs_file.py over a device's folder,
-``DEVICE/FILE`` (``calls``,
-``square.sustained``) a results file. ``banks/TABLE`` is one of bank_tables.py, which is computed and not measured;
+service_speed/document.py, many_devices/document.py, timeline/tables.py or
+verification/service/proofs_file.py over a device's folder, ``DEVICE/FILE`` (``calls``, ``square.sustained``) a results
+file. ``banks/TABLE`` is one of bank_tables.py, which is computed and not measured;
 ``ladder/``, ``tensorcore/`` and ``counters/`` are those of their modules. What was not measured yet says so.
 
 usage: render.py [--check] [FILE...]     default: README.md and all of docs; --check only says what would change
@@ -27,6 +27,7 @@ from benchmarks.models import document as models  # noqa: E402
 from benchmarks.pictures.speed_picture import speed_picture  # noqa: E402
 from benchmarks.service_speed import document as service_speed  # noqa: E402
 from benchmarks.tables import documents, not_yet, table  # noqa: E402
+from benchmarks.timeline import tables as timeline_tables  # noqa: E402
 from tirgemm.bench.results import Document, load  # noqa: E402
 from tirgemm.gemm import REGIMES  # noqa: E402
 from verification.service import proofs_file  # noqa: E402
@@ -49,6 +50,7 @@ OF_DEVICE = (
     | service_speed.TABLES
     | many_devices.TABLES
     | proofs_file.TABLES
+    | timeline_tables.TABLES
 )
 RESULTS = ROOT / "benchmarks" / "results"
 SUITES = ROOT / "benchmarks" / "suites"

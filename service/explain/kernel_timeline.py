@@ -1,5 +1,5 @@
-"""Timelines of stored kernels: recordings in a folder of the data folder, each named after its kernel, and one by the
-emulator that shows what such a picture looks like."""
+"""Timelines of stored kernels: recordings in a folder of the data folder, each named after its kernel, and those that
+come with the package, recorded on GPUs by ``benchmarks.timeline.record``."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from tirgemm.analysis.timeline.perfetto import perfetto
 from tirgemm.analysis.timeline.recording import Recording
 from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Gemm
 from tirgemm.service.explain.drawings import Drawing, timeline_drawing
 from tirgemm.service.explain.tables import Section
 from tirgemm.service.explain.timeline_text import timeline_section
 from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning.search.similar_problems import nearest
 
 FOLDER = "timelines"
-EMULATED = Path(__file__).with_name("emulated_timeline.json")
 _ENDINGS = (".json.gz", ".json")
+_SHIPPED = "*/*.timeline.json.gz"
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnTimeline:
     """A recording as it is shown: ``section`` tells in words and numbers what ``drawing`` draws; ``kinds`` are the
-    spans with their meanings; ``trace`` is the file for Perfetto. ``length`` is in ``unit``, ``cycles_per_us`` and
-    ``timer_step_ns`` are 0 of an emulator."""
+    spans with their meanings. ``length`` is in ``unit``, ``cycles_per_us`` and ``timer_step_ns`` are 0 of an
+    emulator."""
 
     source: str
     device: str
@@ -42,7 +45,7 @@ class DrawnTimeline:
     kinds: Mapping[str, str]
     section: Section
     drawing: Drawing
-    trace: bytes
+    recording: Recording
 
     @classmethod
     def of(cls, recording: Recording) -> DrawnTimeline:
@@ -61,8 +64,18 @@ class DrawnTimeline:
             dict(recording.kinds),
             timeline_section(recording),
             timeline_drawing(recording),
-            json.dumps(perfetto(recording), allow_nan=False).encode(),
+            recording,
         )
+
+    @property
+    def trace(self) -> bytes:
+        """The file for Perfetto: a megabyte for 10,000 spans, made when it is asked for."""
+        return json.dumps(perfetto(self.recording), allow_nan=False).encode()
+
+    def is_of(self, record: KernelRecord) -> bool:
+        """Whether it is of the kernel's problem and config."""
+        ours = (str(record.gemm), record.config.family, dict(record.config.knobs))
+        return ours == (self.gemm, self.family, dict(self.config))
 
 
 def recording_place(data: Path, kernel_id: str) -> Path:
@@ -71,8 +84,9 @@ def recording_place(data: Path, kernel_id: str) -> Path:
 
 
 def drawn_timeline(data: Path, record: KernelRecord) -> DrawnTimeline | None:
-    """The timeline of a kernel; None where there is no recording. Raises InvalidRequest for a file that is none, or is
-    one of another kernel."""
+    """The timeline of a kernel: of the data folder, else one that came with the package, of this config on this model
+    of device; None where there is no recording. Raises InvalidRequest for a file that is none, or is one of another
+    kernel."""
     for ending in _ENDINGS:
         path = data / FOLDER / f"{record.id}{ending}"
         if path.is_file():
@@ -81,24 +95,33 @@ def drawn_timeline(data: Path, record: KernelRecord) -> DrawnTimeline | None:
             except InvalidRequest as error:
                 # Where the service has its data is not told.
                 raise InvalidRequest(str(error).replace(str(path), path.name)) from error
-            ours = (str(record.gemm), record.config.family, dict(record.config.knobs))
-            theirs = (drawn.gemm, drawn.family, dict(drawn.config))
-            if ours != theirs:
+            if not drawn.is_of(record):
                 raise InvalidRequest(
-                    f"{path.name} in the folder {FOLDER} is a recording of {theirs[0]}, {theirs[1]}; kernel "
+                    f"{path.name} in the folder {FOLDER} is a recording of {drawn.gemm}, {drawn.family}; kernel "
                     f"{record.id} is another config or problem: record it anew"
                 )
             return drawn
-    return None
+    theirs = (drawn for drawn in map(_shipped, shipped_files()) if drawn.is_of(record))
+    return next((drawn for drawn in theirs if drawn.device == record.device.model), None)
 
 
-def emulated_timeline() -> DrawnTimeline:
-    """The timeline of a small kernel as the emulator recorded it: nothing was measured."""
-    return _drawn(EMULATED, EMULATED.stat().st_mtime_ns)
+def shipped_files() -> tuple[Path, ...]:
+    """The recordings that come with the package, of all devices."""
+    return tuple(sorted(Path(str(resources.files("tirgemm.bench") / "measured")).glob(_SHIPPED)))
 
 
-@lru_cache(maxsize=8)
+def similar_timeline(gemm: Gemm) -> DrawnTimeline | None:
+    """Of the recordings that come with the package that of the problem nearest to ``gemm``; None without any."""
+    of = {Gemm.parse(drawn.gemm): drawn for drawn in map(_shipped, shipped_files())}
+    return of[gemm] if gemm in of else next((of[problem] for problem in nearest(gemm, of)), None)
+
+
+def _shipped(path: Path) -> DrawnTimeline:
+    return _drawn(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
 def _drawn(path: Path, changed: int) -> DrawnTimeline:
-    """Kept until the file has ``changed``: a recording holds a hundred thousand spans."""
+    """Kept until the file has ``changed``: a recording holds ten thousand spans."""
     del changed
     return DrawnTimeline.of(Recording.read(path))

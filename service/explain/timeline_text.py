@@ -3,26 +3,20 @@ on what."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from tirgemm.analysis.timeline.recording import Recording
+from tirgemm.analysis.timeline.waits import share_under_way, shares_of_roles, shortest_wait
 from tirgemm.families.common.ring_buffer import TILE
 from tirgemm.service.explain.tables import Section, count, duration, row, share, table
 
 
 def timeline_section(recording: Recording) -> Section:
     """The facts of a recording, and a row for each role with its shares; blank what is no work of that role."""
-    spent: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    whole: Counter[str] = Counter()
-    for track in recording.tracks:
-        whole[track.role] += sum(tile.length for tile in track.tiles)
-        for span in track.steps:
-            spent[track.role][span.kind] += span.length
     kinds = [kind for kind in recording.kinds if kind != TILE]
     rows = (
-        row(role, *(share(of[kind] / whole[role]) if kind in of and whole[role] else "" for kind in kinds))
-        for role, of in sorted(spent.items(), key=lambda entry: entry[0].startswith("consumer"))
+        row(role, *(share(spent[kind]) if kind in spent else "" for kind in kinds))
+        for role, spent in shares_of_roles(recording).items()
     )
     heads = ("share of tiles' time", *(f">{kind}" for kind in kinds))
     return table("Timeline", heads, rows, tuple(_lines(recording)), tuple(_notes(recording)), topic="timeline")
@@ -48,6 +42,18 @@ def _lines(recording: Recording) -> Iterator[str]:
         yield f"registers: with time stamps {count(resources['spill_bytes'])} bytes a thread are spilled"
 
 
+def waiting_words(recording: Recording) -> str:
+    """What consumers that wait for data wait for, in sentences; empty where an emulator recorded it or none waits."""
+    under_way, shortest = share_under_way(recording), shortest_wait(recording)
+    if not recording.measured or under_way is None or shortest is None:
+        return ""
+    return (
+        f"In {share(under_way)} of the time that consumers wait for data, the producer waits for a free stage or has "
+        f"issued its last load: the data are on their way from memory. In the other {share(1 - under_way)} it issues "
+        f"loads. A wait takes at least {count(shortest)} cycles, where its stage is ready."
+    )
+
+
 def _notes(recording: Recording) -> Iterator[str]:
     lost = sum(track.lost for track in recording.tracks)
     if lost:
@@ -55,3 +61,6 @@ def _notes(recording: Recording) -> Iterator[str]:
             f"The first {count(lost)} spans were overwritten: a warpgroup keeps its last {count(recording.slots)}, and "
             f"the shares are of the tiles that are there whole or in part."
         )
+    words = waiting_words(recording)
+    if words:
+        yield words

@@ -373,7 +373,12 @@ def test_the_text_shares_out_the_time_of_each_role() -> None:
     ]
     assert "clocks: 2,000 cycles a us; the SMs' are laid side by side to 1,000 ns" in section.lines
     assert "took: 1.95 us, on warm caches" in section.lines
-    assert section.notes == ()
+    assert section.notes == (
+        "In 100 % of the time that consumers wait for data, the producer waits for a free stage or has issued its last "
+        "load: the data are on their way from memory. In the other 0 % it issues loads. A wait takes at least 300 "
+        "cycles, where its stage is ready.",
+    )
+    assert timeline_section(_emulated()).notes == ()
 
 
 def test_spans_that_were_lost_and_registers_that_spilled_are_told() -> None:

@@ -48,7 +48,7 @@ def test_from_the_list_through_a_space_to_a_candidate(service: Service, visits: 
 def test_a_timeline_that_was_recorded_and_one_that_was_not(service: Service, visits: Visits) -> None:
     kernel_id = recorded_kernel(service)
     tab = visits.open(f"/kernels/{kernel_id}/timeline")
-    assert "nothing was measured" in tab.get_by_role("main").inner_text()
+    assert "It is not this kernel's" in tab.get_by_role("main").inner_text()
     visits.check("timeline-illustrated")
     put_recording(service, kernel_id, RECORDED)
     tab.reload()

@@ -15,8 +15,8 @@ from tirgemm.service.explain.drawings import Drawing
 from tirgemm.service.explain.kernel_timeline import (
     DrawnTimeline,
     drawn_timeline,
-    emulated_timeline,
     recording_place,
+    similar_timeline,
 )
 from tirgemm.service.explain.tables import Section
 from tirgemm.service.http.pages.site import HTML, OwnSite
@@ -58,8 +58,8 @@ class TimelineBody(BaseModel):
 
 class TimelineDocument(BaseModel):
     """The timeline of a kernel. Without a recording ``reason`` says why, ``command`` records one, where its family has
-    time stamps, for ``place`` in the service's data folder, and ``illustration`` is what the emulator recorded of
-    another kernel."""
+    time stamps, for ``place`` in the service's data folder, and ``illustration`` is one that comes with the package, of
+    the problem nearest to this one."""
 
     kernel: str
     gemm: str
@@ -117,8 +117,13 @@ def _timeline(state: ServiceState, kernel_id: str) -> TimelineDocument:
         command=None if unable else f"tirgemm explain --kernel {record.id} --timeline {place.name}",
         place=f"{place.parent.name}/{place.name}",
         reason=None if drawn is not None else reason,
-        illustration=None if drawn is not None else TimelineBody.of(emulated_timeline()),
+        illustration=None if drawn is not None else _illustration(record),
     )
+
+
+def _illustration(record: KernelRecord) -> TimelineBody | None:
+    similar = similar_timeline(record.gemm)
+    return None if similar is None else TimelineBody.of(similar)
 
 
 def _unrecordable(record: KernelRecord) -> str | None:

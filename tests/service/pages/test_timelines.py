@@ -12,10 +12,13 @@ from html import unescape
 import pytest
 
 from tests.service.pages.browser import Browser
+from tests.service.pages.page_records import A100, H200, searched_kernel
 from tests.service.pages.timeline_records import CONFIG, EMULATOR, RECORDED, put_recording, recorded_kernel
 from tests.service.support import Service
 from tirgemm.analysis.timeline.perfetto import perfetto
+from tirgemm.analysis.timeline.recording import Recording
 from tirgemm.config import Config
+from tirgemm.service.explain.kernel_timeline import shipped_files
 
 
 @pytest.fixture
@@ -33,11 +36,14 @@ def test_without_a_recording_it_says_how_to_make_one_and_shows_what_it_would_be(
     assert document["command"] == f"tirgemm explain --kernel {kernel_id} --timeline {kernel_id}.json.gz"
     assert document["place"] == f"timelines/{kernel_id}.json.gz"
     assert document["reason"] == "it was not recorded yet"
-    assert document["illustration"]["source"] == "emulator"
+    # Of the three that come with the package the nearest to 256x128x512.
+    assert (document["illustration"]["gemm"], document["illustration"]["device"]) == (
+        "128x4096x7168:f16:nt",
+        "NVIDIA H200",
+    )
     page = unescape(browser.open(f"/kernels/{kernel_id}/timeline").text)
     assert document["command"] in page
-    assert "An illustration: another, small kernel" in page
-    assert "Emulated timeline (nothing was measured)" in page
+    assert "It is not this kernel's: it was recorded of 128x4096x7168:f16:nt, wgmma, on NVIDIA H200" in page
     assert service.http.get(f"/kernels/{kernel_id}/timeline/trace").status_code == 404
 
 
@@ -76,7 +82,7 @@ def test_what_an_emulator_recorded_is_called_so(service: Service, browser: Brows
     put_recording(service, kernel_id, EMULATOR)
     page = browser.open(f"/kernels/{kernel_id}/timeline").text
     assert 'role="alert">Recorded by the emulator' in page
-    assert "An illustration" not in page
+    assert "The timeline of another kernel" not in page
 
 
 def test_a_recording_of_another_config_is_refused(service: Service, browser: Browser) -> None:
@@ -130,3 +136,20 @@ def test_a_family_without_time_stamps_says_so(service: Service, browser: Browser
 )
 def test_a_kernel_that_is_not_there_has_no_timeline(service: Service, path: str) -> None:
     assert service.http.get(path).status_code == 404
+
+
+def test_a_recording_of_the_package_is_the_kernels_own_on_its_model_of_device(
+    service: Service, browser: Browser
+) -> None:
+    path = next(path for path in shipped_files() if path.name.startswith("square"))
+    square = Recording.read(path)
+    config = Config("wgmma", tuple(square.config.items()))
+    own = searched_kernel(service.store, square.gemm, device=H200, config=config).id
+    elsewhere = searched_kernel(service.store, square.gemm, device=A100, config=config).id
+    document = service.http.get(f"/kernels/{own}/timeline").json()
+    assert (document["recording"]["gemm"], document["recording"]["device"]) == (square.gemm, "NVIDIA H200")
+    assert len(service.http.get(document["trace"]).json()["traceEvents"]) > 9396
+    page = browser.open(f"/kernels/{own}/timeline").text
+    assert "of the time that consumers wait for data" in page
+    assert len(page) < 120_000
+    assert service.http.get(f"/kernels/{elsewhere}/timeline").json()["recording"] is None

@@ -10,11 +10,11 @@ from tirgemm.analysis.timeline.recording import Recording
 from tirgemm.config import Config
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tirgemm.service.explain.kernel_timeline import EMULATED
 from tirgemm.timings import Timing, Timings
 from tirgemm.tuning.records import KernelRecord
 
-EMULATOR = Recording.read(EMULATED)
+# Of verification/emulator/emulated_timeline.py.
+EMULATOR = Recording.read(Path(__file__).parents[2] / "data" / "emulated_timeline.json")
 CONFIG = Config("wgmma", tuple(EMULATOR.config.items()))
 # As if a GPU had recorded it: a step of the emulator is a cycle.
 RECORDED = replace(
