@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup, escape
 
-from tirgemm.analysis.figures.svg import circle, number, path, rect, room, text
+from tirgemm.analysis.figures.svg import circle, number, path, rect, room, round_ticks, text
 
 # A ratio's bar: its middle is 1, each end a factor of 4.
 _HALF, _HIGH, _FACTOR = 40.0, 16.0, 4.0
@@ -62,9 +62,8 @@ def sample_boxes(rows: Sequence[tuple[str, Sequence[float]]], title: str) -> Mar
         shapes.append(text(right + 6, middle + 4, f"{median:.4g} µs"))
         y += _ROW
     shapes.append(path([(left, y + 2), (right, y + 2)], "axis"))
-    for at in range(5):
-        us = low + (high - low) * at / 4
-        shapes += [path([(across(us), y + 2), (across(us), y + 6)], "axis"), text(across(us), y + 18, f"{us:.4g}", "m")]
+    for us, label in round_ticks(low, high, 6):
+        shapes += [path([(across(us), y + 2), (across(us), y + 6)], "axis"), text(across(us), y + 18, label, "m")]
     y += 26
     size = f'viewBox="0 0 {number(_WIDTH)} {number(y)}" width="{number(_WIDTH)}" height="{number(y)}"'
     return Markup(f'<svg class="samples" role="img" aria-label="{escape(title)}" {size}>{"".join(shapes)}</svg>')

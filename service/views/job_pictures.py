@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from tirgemm.analysis.figures.svg import number, room
+from tirgemm.analysis.figures.svg import number, room, round_step
 from tirgemm.events import RaceEntry
 from tirgemm.service.views.job_history import CandidatePoint, JobHistory
 
@@ -44,7 +44,7 @@ class Axis:
     def ticks(self) -> list[float]:
         """Round values within, two to ten of them."""
         if not self.log:
-            step = _round_step((self.high - self.low) / 5)
+            step = round_step((self.high - self.low) / 5)
             return [step * n for n in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         for digits in ((1,), (1, 2, 5), tuple(range(1, 10)), tuple(n / 2 for n in range(2, 20))):
@@ -170,11 +170,6 @@ def _axes(across: Axis, up: Axis, below: str, beside: str) -> str:
     labels.append(f'<text x="{middle}" y="{number(up.start + 34)}" class="middle">{below}</text>')
     labels.append(f'<text x="4" y="12">{beside}</text>')
     return f'<path d="{lines}" class="grid"/>{"".join(labels)}'
-
-
-def _round_step(step: float) -> float:
-    power: float = 10.0 ** math.floor(math.log10(step))
-    return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= step)
 
 
 def _svg(title: str, height: float, shapes: Iterable[str]) -> Markup:

@@ -6,11 +6,26 @@ Shapes have classes and no styles of their own: colours, light and dark, are tho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from xml.sax.saxutils import escape, quoteattr
 
 HUES = 8
 CHARACTER = 6.2  # width of one at the size of labels, to leave room by
+
+
+def round_step(least: float) -> float:
+    """The least of 1, 2 and 5 times a power of ten that is not below ``least``: the step of an axis."""
+    power: float = 10.0 ** math.floor(math.log10(least))
+    return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= least)
+
+
+def round_ticks(low: float, high: float, count: int) -> list[tuple[float, str]]:
+    """Round values from ``low`` to ``high``, at most ``count`` steps of them, with their labels."""
+    step = round_step((high - low) / count)
+    digits = max(0, -math.floor(math.log10(step)))
+    ticks = (tick * step for tick in range(math.ceil(low / step), math.floor(high / step) + 1))
+    return [(tick, f"{tick:,.{digits}f}") for tick in ticks]
 
 
 def number(value: float) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tirgemm.analysis.figures.svg import HUES, number, path, picture, rect, room, text
+from tirgemm.analysis.figures.svg import HUES, number, path, picture, rect, room, round_ticks, text
 from tirgemm.analysis.timeline.recording import RecordedSpan, Recording, Track
 from tirgemm.errors import InvalidRequest
 
@@ -24,6 +24,8 @@ _MOST_BLOCKS = 4
 # Spans of one tile that are drawn one by one, with what they are to be read at the mouse.
 _MOST_SPANS = 600
 _TICKS = 8
+# The colours of the usual kinds, the same in every picture and far from one another where they stand side by side.
+_USUAL = {"wait": 0, "turn": 1, "load": 5, "multiply": 3, "drain": 6, "exchange": 4, "add": 7, "store": 2}
 
 
 def timeline_svg(recording: Recording) -> str:
@@ -62,7 +64,9 @@ def colours_of(recording: Recording) -> dict[str, str]:
     kinds = [kind for kind in recording.kinds if kind in occur]
     if len(kinds) > HUES:
         raise InvalidRequest(f"spans of {len(kinds)} kinds ({', '.join(kinds)}); there are {HUES} colours")
-    return {kind: f"h{hue}" for hue, kind in enumerate(kinds)}
+    usual = {kind: _USUAL[kind] for kind in kinds if kind in _USUAL}
+    left = (hue for hue in range(HUES) if hue not in usual.values())
+    return {kind: f"h{usual[kind] if kind in usual else next(left)}" for kind in kinds}
 
 
 def _legend(colours: dict[str, str], y: float) -> Iterator[str]:
@@ -123,19 +127,13 @@ class _Window:
 
     def draw_axis(self, y: float, shapes: list[str]) -> float:
         """Draw the scale below ``y``; where the next thing goes."""
-        length = self.end - self.start
-        step = 10.0 ** math.floor(math.log10(length / _TICKS))
-        step *= next(times for times in (1, 2, 5, 10) if length / (step * times) <= _TICKS)
         shapes.append(path([(self.left, y), (self.left + self.width, y)], "l"))
-        first = math.ceil(self.start / step)
-        ticks = [tick * step for tick in range(first, math.floor(self.end / step) + 1)]
-        digits = max(0, -math.floor(math.log10(step)))
         unit = "us" if self.recording.measured else "steps"
-        for tick in ticks:
-            x = self.x(tick)
+        ticks = round_ticks(self.start, self.end, _TICKS)
+        for number_of, (tick, label) in enumerate(ticks, 1):
+            x, last = self.x(tick), number_of == len(ticks)
             shapes.append(path([(x, y), (x, y + 4)], "l"))
-            last = tick == ticks[-1]
-            shapes.append(text(x, y + 15, f"{tick:,.{digits}f}{f' {unit}' if last else ''}", "s e" if last else "s m"))
+            shapes.append(text(x, y + 15, f"{label} {unit}" if last else label, "s e" if last else "s m"))
         return y + 24
 
     def _overlaps(self, track: Track, span: RecordedSpan) -> bool:
