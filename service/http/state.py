@@ -9,21 +9,19 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from tirgemm.artifact.sign import Signer
-from tirgemm.config import Config
 from tirgemm.service.access.access_control import AccessControl
 from tirgemm.service.explain.explainer import Explainer
 from tirgemm.service.http.kernel_documents import KernelDocuments
 from tirgemm.service.http.kernel_pages import KernelPages
 from tirgemm.service.http.known_answers import KnownAnswers
 from tirgemm.service.http.metrics import Metrics
-from tirgemm.service.http.pages.space_documents import ImportanceBody
 from tirgemm.service.http.recent_look import RecentLook
 from tirgemm.service.http.watch import Watch
 from tirgemm.service.settings import Settings
-from tirgemm.service.single_flight import SingleFlight
 from tirgemm.service.views.job_history import HistoryReader
 from tirgemm.service.views.service_figures import FigureReader
 from tirgemm.service.views.service_overview import OverviewReader
+from tirgemm.service.views.spaces.importance import ImportanceReader
 from tirgemm.tuning_db import Database, JobQueue, data_folder
 from tirgemm.tuning_db.access.api_keys import ApiKey
 from tirgemm.tuning_db.queue.batches import BatchTable
@@ -32,8 +30,6 @@ from tirgemm.tuning_db.upkeep.missing_figures import add_missing_figures
 
 # How long an answer of a database server is awaited: by requests, whose clients wait, and by workers.
 REQUEST_SECONDS, WORKER_SECONDS = 5.0, 30.0
-# Of how many problems the importance of knobs is kept: some 40 figures each, beside the times that they are of.
-KEPT_IMPORTANCES = 64
 
 
 def open_database(settings: Settings, limit_s: float = WORKER_SECONDS) -> Database:
@@ -67,9 +63,7 @@ class ServiceState:
     metrics: Metrics = field(init=False)
     overview: OverviewReader = field(init=False)
     histories: HistoryReader = field(init=False)
-    importances: SingleFlight[tuple[tuple[Config, float], ...], ImportanceBody] = field(
-        default_factory=lambda: SingleFlight(KEPT_IMPORTANCES)
-    )
+    importances: ImportanceReader = field(default_factory=ImportanceReader)
     access: AccessControl = field(init=False)
 
     def __post_init__(self) -> None:

@@ -165,8 +165,9 @@ def test_the_wheel_holds_every_module_and_data_file_of_the_checkout(built: Built
     }
     expected |= {f"tirgemm/bench/shapes/{path.name}" for path in (ROOT / "benchmarks" / "suites").iterdir()}
     results = ROOT / "benchmarks" / "results"
-    ladders = [MEASURED, *(str(path.relative_to(results)) for path in results.glob("*/ladder.*"))]
-    expected |= {f"tirgemm/bench/measured/{name}" for name in ladders}
+    shipped = (path for kind in ("ladder.*", "*.timeline.json.gz") for path in results.glob(f"*/{kind}"))
+    measured = [MEASURED, *(str(path.relative_to(results)) for path in shipped)]
+    expected |= {f"tirgemm/bench/measured/{name}" for name in measured}
     assert expected - names == set()
     assert names - expected == {"tirgemm/artifact/_launcher.so"}
 

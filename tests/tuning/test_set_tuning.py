@@ -25,7 +25,7 @@ from tirgemm.events import (
 )
 from tirgemm.families import FAMILIES
 from tirgemm.gemm import Range, Regime
-from tirgemm.tuning import search_loop
+from tirgemm.tuning.build import builds_report
 from tirgemm.tuning.default_set import DefaultPart, default_set
 from tirgemm.tuning.kernel_set.sizes import searched_sizes
 from tirgemm.tuning.measure.requests import RaceOptions
@@ -255,7 +255,7 @@ def test_where_nothing_runs_at_any_size_the_search_says_so_and_the_fallback_stay
 
 
 def test_pruned_configs_builds_and_races_of_all_sizes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_loop, "BUILDS_SECONDS", 3600.0)
+    monkeypatch.setattr(builds_report, "BUILDS_SECONDS", 3600.0)
     events: list[Event] = []
     control = Control(on_event=events.append)
     tuning_of(Gemm.parse("4..8x96x64:f32:nt"), FakeBench(), REGIME, Budget(10, 600.0), control=control).run()

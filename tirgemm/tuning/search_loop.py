@@ -10,38 +10,20 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from tirgemm.errors import Cancelled
-from tirgemm.events import BatchProposed, BuildsCounted, CandidateRecorded, EventHandler, Phase
+from tirgemm.events import BatchProposed, CandidateRecorded, Phase
 from tirgemm.timings import SearchEnd
+from tirgemm.tuning.build.builds_report import BuildsReport
 from tirgemm.tuning.process import spans
 from tirgemm.tuning.search.search import LEAST_TRIED, Proposal, Search
 
 # Candidates of a batch, and at most twice as many in flight before the next one is asked for.
 BATCH = 8
-# How the builds stand is told at most once in so long, but for their end.
-BUILDS_SECONDS = 0.5
 
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
     from tirgemm.tuning.measure import Measurer
     from tirgemm.tuning.records import Candidate
     from tirgemm.tuning.tuning_task import TuningTask
-
-
-class BuildsReport:
-    """Tells ``emit`` how the builds stand, at most once in ``BUILDS_SECONDS``, but always when none is left."""
-
-    def __init__(self, emit: EventHandler) -> None:
-        self._emit = emit
-        self._told = 0, 0, 0
-        self._told_at = float("-inf")
-
-    def tell(self, queued: int, building: int, built: int) -> None:
-        """Tell these counts, where they are others than those told last."""
-        counts = queued, building, built
-        recent = time.monotonic() < self._told_at + BUILDS_SECONDS
-        if counts != self._told and not (recent and any(counts)):
-            self._told, self._told_at = counts, time.monotonic()
-            self._emit(BuildsCounted(queued=queued, building=building, built=built))
 
 
 class SearchLoop:

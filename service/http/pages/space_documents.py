@@ -13,9 +13,9 @@ from tirgemm.gemm import Regime
 from tirgemm.service.views.spaces.candidate_detail import KnobBeside, MadeKernel, MeasuredSamples
 from tirgemm.service.views.spaces.drawings import heat_map_drawing, parallel_drawing, share_bar
 from tirgemm.service.views.spaces.family_space import HeatMap, KnobValues, ParallelLines
+from tirgemm.service.views.spaces.importance import ImportanceOfKnobs
 from tirgemm.service.views.spaces.listing import SpaceSummary, candidate_url, space_url
 from tirgemm.service.views.spaces.problem_space import PeerConfig
-from tirgemm.tuning.search.knob_importance import KnobShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,6 @@ class SpaceList(BaseModel):
         """The address of the page behind ``after`` with the same filters, without it of the first."""
         asked = {name: value for name, value in (self.filters | {"after": after}).items() if value}
         return f"/spaces?{urlencode(asked)}"
-
-
-class ImportanceBody(BaseModel):
-    """How important each knob is, see ``tirgemm.tuning.search.knob_importance``; where that cannot be told ``shares``
-    are empty, and ``refusal`` says why. ``candidates``: the measured ones that it rests on."""
-
-    candidates: int
-    explained: float | None = None
-    shares: list[KnobShare] = []
-    refusal: str | None = None
 
 
 class CandidateRowBody(BaseModel):
@@ -84,7 +74,7 @@ class SpaceDocument(BaseModel):
     knobs: list[KnobValues]
     heat_map: HeatMap | None
     parallel: ParallelLines
-    importance: ImportanceBody
+    importance: ImportanceOfKnobs
     candidates: list[CandidateRowBody]
     first: int
     next: str | None

@@ -7,15 +7,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from tirgemm.config import Config
-from tirgemm.errors import InvalidRequest, PageNotFound
+from tirgemm.errors import PageNotFound
 from tirgemm.families import families
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.http.pages.site import HTML, OwnSite
 from tirgemm.service.http.pages.space_documents import (
     CandidateDocument,
     CandidateRowBody,
-    ImportanceBody,
     SpaceChoices,
     SpaceDocument,
     SpaceList,
@@ -26,6 +24,7 @@ from tirgemm.service.http.state import ServiceState, State
 from tirgemm.service.views.candidate_list import ListedCandidate, Recorded, recorded, recorded_places
 from tirgemm.service.views.spaces.candidate_detail import candidate_detail
 from tirgemm.service.views.spaces.family_space import FamilySpace, HeatMap
+from tirgemm.service.views.spaces.importance import ImportanceOfKnobs
 from tirgemm.service.views.spaces.listing import (
     SpaceFilter,
     candidate_url,
@@ -35,7 +34,6 @@ from tirgemm.service.views.spaces.listing import (
     summaries,
 )
 from tirgemm.service.views.spaces.problem_space import ProblemSpace
-from tirgemm.tuning.search.knob_importance import knob_importance
 
 router = APIRouter(tags=["pages"])
 
@@ -131,9 +129,7 @@ def _space(
     every = _recorded(state, gemm, device, regime)
     problem = ProblemSpace.of(state.store, every)
     space = problem.family(family)
-    # It takes longer than all else on the page.
-    times = tuple(space.times.items())
-    importance = state.importances.get(times, lambda: _importance(dict(times)))
+    importance = state.importances.read(space.times)
     place = (str(gemm), every.device_key, every.regime)
     others = {(str(gemm), key, where) for key, where in recorded_places(state.database, state.store.shipped, gemm)}
     kernel = state.store.kernel(gemm, every.device_key, every.regime)
@@ -159,17 +155,7 @@ def _space(
     )
 
 
-def _importance(times: dict[Config, float]) -> ImportanceBody:
-    try:
-        importance = knob_importance(times)
-    except InvalidRequest as error:
-        return ImportanceBody(candidates=len(times), refusal=str(error))
-    return ImportanceBody(
-        candidates=importance.candidates, explained=importance.explained, shares=list(importance.shares)
-    )
-
-
-def _heat_map(space: FamilySpace, importance: ImportanceBody, knobs: tuple[str, ...]) -> HeatMap | None:
+def _heat_map(space: FamilySpace, importance: ImportanceOfKnobs, knobs: tuple[str, ...]) -> HeatMap | None:
     """The map over the knobs that were asked for, else over the two most important ones, the one with fewer values
     across; None where no two knobs differ."""
     order = [share.knob for share in importance.shares if share.share]

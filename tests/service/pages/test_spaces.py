@@ -19,7 +19,7 @@ from tests.service.pages.browser import Browser
 from tests.service.support import Service, serving
 from tirgemm.config import Config
 from tirgemm.gemm import Gemm
-from tirgemm.service.http.pages import spaces
+from tirgemm.service.views.spaces import importance
 from tirgemm.service.views.spaces.family_space import MAX_LINES
 from tirgemm.timings import Timing, Timings
 from tirgemm.tuning.records import Candidate, KernelRecord
@@ -194,7 +194,7 @@ def test_requests_at_once_wait_for_one_computation_of_importance(
         assert go.wait(20)
         return KnobImportance(len(times), 0.5, ())
 
-    monkeypatch.setattr(spaces, "knob_importance", slow)
+    monkeypatch.setattr(importance, "knob_importance", slow)
     path = f"/spaces/{_tuned(space, 1053, recorded_space.candidate(recorded_space.config(tile_m=8), 3.0))}"
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(_document, space, path) for _ in range(4)]

@@ -11,7 +11,7 @@ from tests.helpers.fake_workbench import FakeBench, hashed_us
 from tirgemm import Budget, Config, Gemm
 from tirgemm.events import BatchProposed, BuildsCounted, CandidateRecorded, Event, FinalistsRaced
 from tirgemm.families import FAMILIES
-from tirgemm.tuning import search_loop
+from tirgemm.tuning.build import builds_report
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
 
@@ -28,7 +28,7 @@ def told(bench: FakeBench, trials: int) -> list[Event]:
 
 
 def test_the_queue_of_builds_is_told_seldom_but_when_it_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_loop, "BUILDS_SECONDS", 3600.0)
+    monkeypatch.setattr(builds_report, "BUILDS_SECONDS", 3600.0)
     events = told(FakeBench(), 12)
     counted = [event for event in events if isinstance(event, BuildsCounted)]
     assert counted
@@ -41,7 +41,7 @@ def test_the_queue_of_builds_is_told_seldom_but_when_it_is_empty(monkeypatch: py
 
 
 def test_every_change_of_the_queue_of_builds_is_told_where_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_loop, "BUILDS_SECONDS", 0.0)
+    monkeypatch.setattr(builds_report, "BUILDS_SECONDS", 0.0)
     counts = [(e.queued, e.building, e.built) for e in told(FakeBench(), 12) if isinstance(e, BuildsCounted)]
     batch = max(built for _, _, built in counts)
     assert counts[: batch + 1] == [(0, 0, built) for built in range(batch, -1, -1)]

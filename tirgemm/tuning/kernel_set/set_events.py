@@ -17,7 +17,7 @@ from tirgemm.events import (
     PhaseEntered,
     Standing,
 )
-from tirgemm.tuning.search_loop import BuildsReport
+from tirgemm.tuning.build.builds_report import BuildsReport
 
 
 class SetEvents:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tirgemm.service.single_flight import SingleFlight
+from tirgemm.service.views.single_flight import SingleFlight
 
 
 @pytest.mark.parametrize("fails", [False, True])
