@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.computed_once import SHARED, computed_once
-from tests.helpers.frugal_libraries import FRUGAL
-from tests.helpers.own_variables import own_variables
+from tests.helpers.library_variables import FRUGAL, own_variables
 from tirgemm._collection import collect_seldom
 
 _HOME = Path(tempfile.mkdtemp(prefix="tirgemm-tests-"))

@@ -38,6 +38,7 @@ from benchmarks.models.decoder import MOST_TOKENS, Decoder  # noqa: E402
 from benchmarks.models.dependent_kernels import dependent_kernels  # noqa: E402
 from benchmarks.models.document import (  # noqa: E402
     ALL_KERNELS,
+    IN_MODEL,
     KEY,
     RACED_KERNELS,
     SUITE,
@@ -176,6 +177,11 @@ class ModelRace:
             accelerate(module, rows=rows, source=made, policy="tuned", measured=measured)
             for module, rows in ((twin.layers, self.rows_of(variant)), (twin.head, [1]))
         ]
+        if self.options.in_model:
+            for tokens in self.options.tokens:
+                x = decoder.prompts(tokens)
+                for report in reports:
+                    report.race(lambda x=x: twin(x), graph=GRAPH in self.options.modes)
         layers, head = (report.gemms for report in reports)
         for said in dict.fromkeys(str(each) for report in reports for each in report.linears):
             print(said, flush=True)
@@ -195,12 +201,13 @@ class ModelRace:
             keys = [key for key in self.keys(variant) if key[:2] == (name, dtype) and key not in done]
             if not keys or self.over:
                 continue
+            plain = decoder.twin()
             exact = decoder.cast(torch.float32 if self.device.kind == "cuda" else torch.float64)
             with self.served(decoder, variant) as (twin, kernels):
                 for key in keys:
                     if not self.over:
                         row = dict(zip(KEY, key, strict=True))
-                        yield row | self._measured(decoder, twin, exact, key) | _origin(about, kernels[key[2]])
+                        yield row | self._measured(plain, twin, exact, key) | _origin(about, kernels[key[2]])
 
     def keys(self, variant: str) -> list[tuple[Any, ...]]:
         """What rows there are to be of a variant."""
@@ -251,9 +258,11 @@ def main(
         raise InvalidRequest("mode graph needs a GPU: CUDA graphs are captured there")
     if DEPENDENT in options.variants and device.kind != "cuda":
         raise InvalidRequest(f"variant {DEPENDENT} needs a GPU: a CPU has no dependent launches")
+    if options.all_kernels and options.in_model:
+        raise InvalidRequest("--all-kernels uses what --in-model would leave to PyTorch; give one of them")
     about = results.environment(device, ROOT, options.commit) | {
         "transformers": results.version_of("transformers"),
-        "kernels": ALL_KERNELS if options.all_kernels or device.kind != "cuda" else RACED_KERNELS,
+        "kernels": _kernels(options, device),
     }
     document = _document(options, about)
     deadline = time.monotonic() + options.limit if options.limit is not None else None
@@ -284,6 +293,13 @@ def main(
     if left:
         print(f"{len(left)} rows are left: run it again with --resume")
     return 1 if left or wrong else 0
+
+
+def _kernels(options: argparse.Namespace, device: Device) -> str:
+    """Which of the kernels that were made the models run on."""
+    if options.in_model:
+        return IN_MODEL
+    return ALL_KERNELS if options.all_kernels or device.kind != "cuda" else RACED_KERNELS
 
 
 def _origin(about: Mapping[str, Any], kernels: Sequence[Kernel]) -> results.Row:
@@ -324,6 +340,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--variants", nargs="+", choices=(EXACT, DEPENDENT, SET), help="on a GPU all")
     made.add_argument("--policy", choices=("tuned", "shipped", "default"), default="default", help="what may be made")
     made.add_argument("--all-kernels", action="store_true", help="use kernels too that accelerate finds slower")
+    made.add_argument("--in-model", action="store_true", help="race the kernels in the model itself too")
     made.add_argument("--turns", type=int, default=30, help="samples of a row")
     made.add_argument("--turn-seconds", type=float, default=0.008, help="about how long a sample takes")
     made.add_argument("--limit", type=float, default=None, help="begin no row after so many seconds")

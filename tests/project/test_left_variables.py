@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.helpers.own_variables import own_variables
+from tests.helpers.library_variables import own_variables
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,9 @@ def test_a_call_without_a_kernel_is_looked_at_once_until_one_comes(monkeypatch: 
     from tirgemm.torch import linear, linear_call
 
     looked, ran, real = [], [], linear_call.linear_choice
-    monkeypatch.setattr(linear_call, "linear_choice", lambda *given: (looked.append(given[0].shape[0]), real(*given))[1])
+    monkeypatch.setattr(
+        linear_call, "linear_choice", lambda *given: (looked.append(given[0].shape[0]), real(*given))[1]
+    )
     memory, weight = torch.randn(16 * 19 + 4), torch.randn(11, 19)
     aligned = memory[-memory.data_ptr() % 16 // 4 :]
     odd, x = aligned[1 : 1 + 8 * 19].view(8, 19), aligned[: 7 * 19].view(7, 19)

@@ -45,7 +45,7 @@ def ratios(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
 
     gains = PairedRatio(0.9, 0.9, 0.9)
     monkeypatch.setattr(linear_race, "_ratio", ratio)
-    monkeypatch.setattr(model_race, "_ratios", lambda call, raced, kept, graph: (dict.fromkeys(kept, gains), gains))
+    monkeypatch.setattr(model_race, "_ratios", lambda *given: (dict.fromkeys(given[2], gains), gains))
     return given
 
 
@@ -97,10 +97,7 @@ def test_a_linear_that_pytorch_computes_faster_throughout_is_given_back(ratios: 
     ratios[5] = 1.5
     report = accelerated(made, source, rows=5, policy="tuned", measured=True)
     assert {type(layer) for layer in made} == {torch.nn.Linear, torch.nn.ReLU}
-    assert (
-        str(report.linears[0])
-        == f"0: left alone: {SLOWER}\n    {FIVE}: {SLOWER}, 1.500 of its time for 5 rows"
-    )
+    assert str(report.linears[0]) == f"0: left alone: {SLOWER}\n    {FIVE}: {SLOWER}, 1.500 of its time for 5 rows"
     report.undo()
 
     with routed("default", source=source) as calls:

@@ -19,7 +19,7 @@ from tirgemm.artifact import Kernel
 from tirgemm.gemm import Range
 from tirgemm.torch.alternation import PairedRatio, alternating, captured, ended, paired_ratio
 
-TURNS, TURN_S = 9, 0.004
+TURNS, TURN_S = 9, 0.003
 # A kernel is kept that takes so much less than PyTorch's time: less is within what its place in a model changes.
 MARGIN = 0.01
 # Weights of so many bytes are in no cache.
