@@ -20,8 +20,8 @@ from verification.cases import Case, Feature, dtypes, random_cases
 _MOST_VALUES = 8
 # Families some of whose kernels split k over several blocks.
 SPLITTING = ("mma", "wgmma", "wmma")
-# Cases that a family's deterministic ones are chosen from.
-_DETERMINISTIC_DRAWN = 60
+# Cases that a family's deterministic and chained ones are chosen from.
+_DETERMINISTIC_DRAWN, _CHAINED_DRAWN = 60, 40
 # A problem that every rung of the ladder takes: 128 x 128 tiles for more than half of the SMs.
 _LADDER = "1100x1160x520:f32:nn"
 
@@ -151,9 +151,21 @@ def deterministic_cases(family: Family, device: Device) -> list[Case]:
     return covering(taken, paths, build_cost)
 
 
+def chained_cases(family: Family, device: Device) -> list[Case]:
+    """Cases whose D may be the A of the next call: B is square, and both are by rows. Every path that the family offers
+    them occurs."""
+    return covering(random_cases(family, device, _CHAINED_DRAWN, 11, draw=_square_gemm), paths, build_cost)
+
+
 def splits_k(case: Case) -> bool:
     """Whether several blocks compute parts of k of the same outputs."""
     return int(dict(case.config.knobs).get("split", 1)) > 1
+
+
+def _square_gemm(rng: random.Random) -> Gemm:
+    """A problem whose n is its k; rows of 521 are no multiple of what a copy takes."""
+    m, n = rng.choice((60, 200, 1100)), rng.choice((520, 521, 1032))
+    return Gemm.parse(f"{m}x{n}x{n}:{rng.choice(('f16', 'bf16'))}:{rng.choice(('nn', 'nt'))}")
 
 
 def _small_gemm(rng: random.Random, *, plain: bool, dtypes: tuple[str, ...]) -> Gemm | None:
