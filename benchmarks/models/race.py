@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +180,9 @@ class ModelRace:
         ]
         if self.options.in_model:
             for tokens in self.options.tokens:
-                x = decoder.prompts(tokens)
+                call: Callable[[], Any] = partial(_called, twin, decoder.prompts(tokens))
                 for report in reports:
-                    report.race(lambda x=x: twin(x), graph=GRAPH in self.options.modes)
+                    report.race(call, graph=GRAPH in self.options.modes)
         layers, head = (report.gemms for report in reports)
         for said in dict.fromkeys(str(each) for report in reports for each in report.linears):
             print(said, flush=True)
@@ -293,6 +294,11 @@ def main(
     if left:
         print(f"{len(left)} rows are left: run it again with --resume")
     return 1 if left or wrong else 0
+
+
+def _called(decoder: Decoder, x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = decoder(x)
+    return result
 
 
 def _kernels(options: argparse.Namespace, device: Device) -> str:

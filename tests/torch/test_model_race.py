@@ -98,6 +98,21 @@ def test_a_kernel_that_wins_alone_and_slows_the_others_down_is_dropped(
     assert not table.left(UP, kernels[UP].device)
 
 
+def test_a_chain_has_every_kind_and_little_more_than_no_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tirgemm.torch import linear_race, model_race
+
+    linear = torch.nn.Linear
+    blocks = [(linear(K, N), linear(K, N, bias=False), linear(N, K)) for _ in range(9)]
+    modules = [*(each for block in blocks for each in block), linear(N, 2)]
+    monkeypatch.setattr(linear_race, "ENOUGH_BYTES", 4 * (5 * N * K + N * 2))
+    chosen = linear_race.enough(modules)
+    assert [modules.index(each) for each in chosen] == [0, 1, 2, 3, 4, len(modules) - 1]
+    ran: list[Any] = []
+    monkeypatch.setattr(linear, "forward", lambda self, x: ran.append((self, x.shape)))
+    model_race.chain(M, modules)()
+    assert ran == [(each, (M, each.in_features)) for each in chosen]
+
+
 @pytest.mark.usefixtures("alone")
 def test_a_model_that_is_not_faster_with_any_kernel_gets_none(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from tirgemm.torch import model_race

@@ -56,15 +56,20 @@ def lost_rows(kernel: Kernel, modules: Sequence[nn.Linear]) -> dict[Range, float
 
 
 def enough(modules: Sequence[nn.Linear]) -> list[nn.Linear]:
-    """The first modules, one of each shape at least, whose weights are in no cache when they come round again."""
-    chosen, nbytes, shapes = [], 0, {module.weight.shape for module in modules}
-    for module in modules:
-        if nbytes >= ENOUGH_BYTES and not shapes:
+    """The first module of each kind, and as many of the others, from the first on, that all their weights are in no
+    cache when they come round again; in their order."""
+    first: dict[tuple[object, ...], int] = {}
+    for place, module in enumerate(modules):
+        first.setdefault((module.weight.shape, module.weight.dtype, module.bias is None), place)
+    chosen = set(first.values())
+    nbytes = sum(modules[place].weight.nbytes for place in chosen)
+    for place, module in enumerate(modules):
+        if nbytes >= ENOUGH_BYTES:
             break
-        chosen.append(module)
-        nbytes += module.weight.nbytes
-        shapes.discard(module.weight.shape)
-    return chosen
+        if place not in chosen:
+            chosen.add(place)
+            nbytes += module.weight.nbytes
+    return [modules[place] for place in sorted(chosen)]
 
 
 def random_input(rows: int, weight: Tensor) -> Tensor:
