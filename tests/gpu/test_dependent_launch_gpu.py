@@ -69,6 +69,14 @@ def builds(bench: AlteredBench) -> Builds:
     return {(case, alteration): bench.build(case, alteration) for case in CASES for alteration in ALTERATIONS}
 
 
+@pytest.fixture(autouse=True)
+def _stream() -> Iterator[None]:
+    """All of a test on one stream, which is not the legacy default one."""
+    with torch.cuda.stream(torch.cuda.Stream()):
+        yield
+        torch.cuda.synchronize()
+
+
 def operands(gemm: Gemm) -> tuple[Any, Any]:
     """Random rows, and a square B that keeps their size."""
     how: dict[str, Any] = {"device": HOPPER[0].name, "generator": torch.Generator(HOPPER[0].name).manual_seed(5)}
