@@ -114,7 +114,10 @@ def test_a_chain_has_every_kind_and_little_more_than_no_cache_holds(monkeypatch:
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_model_that_is_not_faster_with_any_kernel_gets_none(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("of_all", "is_kept"), [(0.999, True), (1.0, False)])
+def test_a_model_that_is_not_faster_with_its_kernels_gets_none(
+    of_all: float, is_kept: bool, table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tirgemm.torch import model_race
     from tirgemm.torch.alternation import PairedRatio
 
@@ -123,13 +126,13 @@ def test_a_model_that_is_not_faster_with_any_kernel_gets_none(table: Any, monkey
     def ratios(*given: Any) -> Any:
         kept = given[2]
         rounds.append(len(kept))
-        return dict.fromkeys(kept, PairedRatio(0.999, 0.98, 1.01)), PairedRatio(0.998, 0.97, 1.0)
+        return dict.fromkeys(kept, PairedRatio(1.001, 1.0, 1.01)), PairedRatio(of_all, 0.98, 1.01)
 
     monkeypatch.setattr(model_race, "_ratios", ratios)
     report, kernels = accelerated(model, monkeypatch, measured=True)
     assert rounds == [2]
-    assert {type(layer) for layer in model} == {torch.nn.Linear}
-    assert all(table.leaves(gemm, kernels[gemm].device) for gemm in (UP, DOWN)), str(report)
+    assert {type(layer) is torch.nn.Linear for layer in model} == {not is_kept}
+    assert {table.leaves(gemm, kernels[gemm].device) for gemm in (UP, DOWN)} == {not is_kept}, str(report)
 
 
 @pytest.mark.usefixtures("slow_pytorch")

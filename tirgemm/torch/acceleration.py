@@ -153,7 +153,7 @@ class Acceleration:
 
     def race(self, call: Callable[[], object], *, graph: bool = False) -> None:
         """Run the model by ``call`` with and without each kernel that it uses, and leave PyTorch the rows of those
-        without which it is faster; of all, where it is not clearly faster with the rest.
+        without which it is faster; of all, where it is not faster with the rest.
 
         ``graph`` captures the call in CUDA graphs, for a model that will run so. Takes some hundred calls; nothing else
         should run on the device. Raises InvalidRequest for a graph without a GPU, and what ``call`` raises.

@@ -39,8 +39,8 @@ class RacedKernel:
 def dropped(call: Callable[[], Any], raced: Sequence[RacedKernel], *, graph: bool) -> dict[RacedKernel, float]:
     """The kernels without which ``call``, which runs their modules, is faster, with its time over that without them.
 
-    On a GPU with ``graph`` it is captured in CUDA graphs. Where ``call`` is not clearly faster with those that are left
-    than with none, all are dropped. A race that cannot be run is logged, and drops none.
+    On a GPU with ``graph`` it is captured in CUDA graphs. Where ``call`` is not faster with those that are left than
+    with none, all are dropped. A race that cannot be run is logged, and drops none.
     """
     try:
         with torch.no_grad(), _restored(raced):
@@ -85,7 +85,7 @@ def _dropped(call: Callable[[], Any], raced: Sequence[RacedKernel], graph: bool)
         without, of_all = _ratios(call, raced, kept, graph)
         worst = max(kept, key=lambda each: without[each].median)
         if without[worst].low <= 1:
-            if of_all.high >= 1:
+            if of_all.median >= 1:
                 lost |= dict.fromkeys(kept, of_all.median)
             break
         kept.remove(worst)
