@@ -23,27 +23,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.proposal_sources import Pool, PoolFamily, SearchedSpace, has_config, ranked_by
+from tirgemm.bench.results import environment
+from tirgemm.detect import device as detect
+from tirgemm.families import family_named
+from tirgemm.families.common.ranking_model import RankingModel
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.comparable_times import comparable_times
+from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.ranking_training import problem_rows, train
+from tirgemm.tuning.records import Candidate, Status
+from tirgemm.tuning.search import search as search_module
+from tirgemm.tuning.search.expected_gain import faded, gains, improvement, spread
+from tirgemm.tuning.search.ranked_model import RankedModel
+from tirgemm.tuning.search.recorded_space import RecordedSpace, Row
+from tirgemm.tuning.search.search import Search, SearchOptions
+from tirgemm.tuning.search_loop import BATCH
+from tirgemm.tuning_db.transfer import read_candidates, read_devices
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.proposal_sources import Pool, PoolFamily, SearchedSpace, has_config, ranked_by  # noqa: E402
-from tirgemm.bench.results import environment  # noqa: E402
-from tirgemm.detect import device as detect  # noqa: E402
-from tirgemm.families import Family, family_named  # noqa: E402
-from tirgemm.families.common.ranking_model import RankingModel  # noqa: E402
-from tirgemm.gemm import Gemm  # noqa: E402
-from tirgemm.tuning.comparable_times import comparable_times  # noqa: E402
-from tirgemm.tuning.effort import Effort  # noqa: E402
-from tirgemm.tuning.ranking_training import problem_rows, train  # noqa: E402
-from tirgemm.tuning.records import Candidate, Status  # noqa: E402
-from tirgemm.tuning.search import search as search_module  # noqa: E402
-from tirgemm.tuning.search.expected_gain import faded, gains, improvement, spread  # noqa: E402
-from tirgemm.tuning.search.ranked_model import RankedModel  # noqa: E402
-from tirgemm.tuning.search.recorded_space import RecordedSpace, Row  # noqa: E402
-from tirgemm.tuning.search.search import Search, SearchOptions  # noqa: E402
-from tirgemm.tuning.search_loop import BATCH  # noqa: E402
-from tirgemm.tuning_db.transfer import read_candidates, read_devices  # noqa: E402
-
 SUITE = "effort_replay"
 LEAST_CONFIGS, FOLDS = 40, 5
 RULES = ("first", "model", "history", "standard", "exhaustive")
@@ -74,8 +74,7 @@ def spaces(path: Path) -> Iterator[SearchedSpace]:
             for config, us in times.items():
                 predicted = family.predict_us(gemm, config, device, "sustained")
                 pool.rows[pool.number(config)] = Row(Status.MEASURED, us, predicted)
-            made: Family = PoolFamily(pool, family)  # type: ignore[assignment]
-            yield SearchedSpace(str(gemm), pool, made, (), ranking)
+            yield SearchedSpace(str(gemm), pool, PoolFamily(pool, family), (), ranking)
 
 
 def replayed(case: SearchedSpace) -> dict[str, Any]:

@@ -21,15 +21,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tirgemm.bench.results import dump, environment, measured_at
+from tirgemm.detect import device as detect_device
+from tirgemm.device import Device
+from tirgemm.tuning.driver.nvrtc import Cubin, compile_source
+
 HERE = Path(__file__).resolve().parent
-if __name__ == "__main__":
-    sys.path.insert(0, str(HERE.parent))
-
-from tirgemm.bench.results import dump, environment, measured_at  # noqa: E402 - found by the line above
-from tirgemm.detect import device as detect_device  # noqa: E402
-from tirgemm.device import Device  # noqa: E402
-from tirgemm.tuning.driver.nvrtc import Cubin, compile_source  # noqa: E402
-
 SUITE = "mma_ceiling"
 SOURCE = HERE / "mma_ceiling.cu"
 SYMBOL = "mma_ceiling"

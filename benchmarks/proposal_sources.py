@@ -21,29 +21,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tirgemm.bench.results import environment
+from tirgemm.config import Config, Space
+from tirgemm.detect import device as detect
+from tirgemm.device import Device
+from tirgemm.errors import InvalidConfig
+from tirgemm.families import Family, family_named
+from tirgemm.families.common.config_columns import ConfigColumns
+from tirgemm.families.common.ranking_model import RankingModel
+from tirgemm.families.features import expected_us, features
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.comparable_times import comparable_times
+from tirgemm.tuning.ranking_training import problem_rows, train
+from tirgemm.tuning.records import Candidate, Status
+from tirgemm.tuning.search import search as search_module
+from tirgemm.tuning.search.cost_model import BoostedTrees
+from tirgemm.tuning.search.ranked_model import RankedModel
+from tirgemm.tuning.search.recorded_space import RecordedFamily, RecordedSpace, Row
+from tirgemm.tuning.search.search import Search, SearchOptions
+from tirgemm.tuning_db.transfer import read_candidates, read_devices
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from tirgemm.bench.results import environment  # noqa: E402 - found by the line above
-from tirgemm.config import Config, Space  # noqa: E402
-from tirgemm.detect import device as detect  # noqa: E402
-from tirgemm.device import Device  # noqa: E402
-from tirgemm.errors import InvalidConfig  # noqa: E402
-from tirgemm.families import Family, family_named  # noqa: E402
-from tirgemm.families.common.config_columns import ConfigColumns  # noqa: E402
-from tirgemm.families.common.ranking_model import RankingModel  # noqa: E402
-from tirgemm.families.features import expected_us, features  # noqa: E402
-from tirgemm.gemm import Gemm  # noqa: E402
-from tirgemm.tuning.comparable_times import comparable_times  # noqa: E402
-from tirgemm.tuning.ranking_training import problem_rows, train  # noqa: E402
-from tirgemm.tuning.records import Candidate, Status  # noqa: E402
-from tirgemm.tuning.search import search as search_module  # noqa: E402
-from tirgemm.tuning.search.cost_model import BoostedTrees  # noqa: E402
-from tirgemm.tuning.search.ranked_model import RankedModel  # noqa: E402
-from tirgemm.tuning.search.recorded_space import RecordedFamily, RecordedSpace, Row  # noqa: E402
-from tirgemm.tuning.search.search import Search, SearchOptions  # noqa: E402
-from tirgemm.tuning_db.transfer import read_candidates, read_devices  # noqa: E402
-
 SUITE = "proposal_sources"
 RANKED = "ranking model"
 # The share of the neighbourhood in the first proposals, and later.
@@ -85,7 +85,7 @@ class PoolFamily(RecordedFamily):
         super().__init__(recorded)
         self.family = family
 
-    def supports(self, gemm: Gemm, device: Device) -> str | None:  # noqa: ARG002 - other problems teach the model
+    def supports(self, gemm: Gemm, device: Device) -> str | None:
         return None
 
     def space(self, gemm: Gemm, device: Device) -> Space:
@@ -102,10 +102,10 @@ class RankedFamily(PoolFamily):
         super().__init__(pool.recorded, pool.family)
         self.order = sorted(expected_us, key=lambda config: expected_us[config])
 
-    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:  # noqa: ARG002
+    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
         return self.order[0]
 
-    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int, **_: bool) -> list[Config]:  # noqa: ARG002
+    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int, **_: bool) -> list[Config]:
         return self.order[:count]
 
 
@@ -139,11 +139,11 @@ def pools(path: Path, count: int) -> Iterator[SearchedSpace]:
             predicted = family.predict_us(gemm, config, device, "sustained")
             recorded.rows[recorded.number(config)] = Row(Status.MEASURED, us, predicted)
         others = [c for g, recorded_of in problems.items() if (g.n, g.k) != (gemm.n, gemm.k) for c in recorded_of]
-        made: Family = PoolFamily(recorded, family)  # type: ignore[assignment]
+        pool = PoolFamily(recorded, family)
         seen = [rows for rows in rows_of_all if (rows.gemm.n, rows.gemm.k) != (gemm.n, gemm.k)]
         ranking = RankingModel.of_json(train(seen, device, {}))
-        yield SearchedSpace(f"{gemm} alone", recorded, made, (), ranking)
-        yield SearchedSpace(f"{gemm} with others", recorded, made, tuple(others))
+        yield SearchedSpace(f"{gemm} alone", recorded, pool, (), ranking)
+        yield SearchedSpace(f"{gemm} with others", recorded, pool, tuple(others))
 
 
 def has_config(space: Space, config: Config) -> bool:
@@ -196,8 +196,7 @@ def ranked_by(case: SearchedSpace, ranking: RankingModel) -> Family:
     inputs = features(gemm, configs, device, regime, pool.family)
     times = expected_us(gemm, configs, inputs, regime, ranking)
     expected = {configs.config(row): us for row, us in enumerate(times.tolist())}
-    made: Family = RankedFamily(pool, expected)
-    return made
+    return RankedFamily(pool, expected)
 
 
 def main() -> int:
@@ -205,7 +204,7 @@ def main() -> int:
     # Pools are always enumerated and scored: their points are no neighbours of each other.
     search_module.ALL_SCORED = 10_000
     complete = RecordedSpace.load(ROOT / "tests" / "data" / "h200_simt.space.json.gz")
-    cases = [SearchedSpace("simt, complete", complete, complete.family()), *pools(options.records, options.problems)]  # type: ignore[arg-type]
+    cases = [SearchedSpace("simt, complete", complete, complete.family()), *pools(options.records, options.problems)]
     rows: list[dict[str, Any]] = []
     for case in cases:
         search_module.ALL_SCORED = 64 if case.name == "simt, complete" else 10_000

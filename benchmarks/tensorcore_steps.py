@@ -17,22 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tirgemm.bench import results  # noqa: E402 - found by the line above
-from tirgemm.bench.contest import Contest, Entrant, failed_row  # noqa: E402
-from tirgemm.bench.ladder_run import RACES, with_parent  # noqa: E402
-from tirgemm.bench.suite_file import Suite  # noqa: E402
-from tirgemm.config import Config, Value  # noqa: E402
-from tirgemm.detect import device as detect_device  # noqa: E402
-from tirgemm.device import Device  # noqa: E402
-from tirgemm.errors import TirgemmError  # noqa: E402
-from tirgemm.families import family_named  # noqa: E402
-from tirgemm.gemm import Gemm, Regime  # noqa: E402
-from tirgemm.tuning.records import SampleSet  # noqa: E402
-from tirgemm.tuning.records.memory_store import MemoryStore  # noqa: E402
-from tirgemm.tuning.workbench import Workbench  # noqa: E402
+from tirgemm.bench import results
+from tirgemm.bench.contest import Contest, Entrant, failed_row
+from tirgemm.bench.ladder_run import RACES, with_parent
+from tirgemm.bench.suite_file import Suite
+from tirgemm.config import Config, Value
+from tirgemm.detect import device as detect_device
+from tirgemm.device import Device
+from tirgemm.errors import TirgemmError
+from tirgemm.families import family_named
+from tirgemm.gemm import Gemm, Regime
+from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.records.memory_store import MemoryStore
+from tirgemm.tuning.workbench import Workbench
+
+ROOT = Path(__file__).resolve().parents[1]
 
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary

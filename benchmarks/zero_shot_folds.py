@@ -18,14 +18,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tirgemm.bench.results import environment  # noqa: E402 - found by the line above
-from tirgemm.bench.suites import named_suites, suite_named  # noqa: E402
-from tirgemm.detect import device as detect  # noqa: E402
-from tirgemm.gemm import Gemm  # noqa: E402
-from tirgemm.tuning.ranking_training import (  # noqa: E402
+from tirgemm.bench.results import environment
+from tirgemm.bench.suites import named_suites, suite_named
+from tirgemm.detect import device as detect
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.ranking_training import (
     FIRST,
     PARAMETERS,
     ROUNDS,
@@ -34,8 +33,9 @@ from tirgemm.tuning.ranking_training import (  # noqa: E402
     problem_rows,
     records_sha256,
 )
-from tirgemm.tuning_db.transfer import read_candidates, read_devices  # noqa: E402
+from tirgemm.tuning_db.transfer import read_candidates, read_devices
 
+ROOT = Path(__file__).resolve().parents[1]
 SUITE = "zero_shot_folds"
 FOLDS = 24
 

@@ -16,27 +16,27 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks import command
+from tirgemm.artifact import Trust, read
+from tirgemm.bench import results
+from tirgemm.bench.contest import MIN_SAMPLES, failed_row
+from tirgemm.bench.suites import suite_named
+from tirgemm.detect import device as detect_device
+from tirgemm.errors import TirgemmError
+from tirgemm.gemm import Gemm, Range, Regime, regime_named
+from tirgemm.tuning.budget import Budget, covers
+from tirgemm.tuning.build.binary import compiled_source
+from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.measure.measurer import SLOW_BASELINES
+from tirgemm.tuning.measure.race import race
+from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.set_tuning import tuning_of
+from tirgemm.tuning.workbench import Workbench
+from tirgemm.tuning_db.data_folder import open_store, signer
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import command  # noqa: E402 - found by the line above
-from tirgemm.artifact import Trust, read  # noqa: E402
-from tirgemm.bench import results  # noqa: E402
-from tirgemm.bench.contest import MIN_SAMPLES, failed_row  # noqa: E402
-from tirgemm.bench.suites import suite_named  # noqa: E402
-from tirgemm.detect import device as detect_device  # noqa: E402
-from tirgemm.errors import TirgemmError  # noqa: E402
-from tirgemm.gemm import Gemm, Range, Regime, regime_named  # noqa: E402
-from tirgemm.tuning.budget import Budget, covers  # noqa: E402
-from tirgemm.tuning.build.binary import compiled_source  # noqa: E402
-from tirgemm.tuning.effort import Effort  # noqa: E402
-from tirgemm.tuning.measure.measurer import SLOW_BASELINES  # noqa: E402
-from tirgemm.tuning.measure.race import race  # noqa: E402
-from tirgemm.tuning.measure.requests import RaceOptions  # noqa: E402
-from tirgemm.tuning.set_tuning import tuning_of  # noqa: E402
-from tirgemm.tuning.workbench import Workbench  # noqa: E402
-from tirgemm.tuning_db.data_folder import open_store, signer  # noqa: E402
-
 RACES = 2
 SET, TUNED = "set", "tuned"
 

@@ -28,15 +28,14 @@ from typing import Any
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import tirgemm  # noqa: E402 - found by the line above
-from benchmarks import command  # noqa: E402
-from benchmarks.models import agreement  # noqa: E402
-from benchmarks.models.decoder import MOST_TOKENS, Decoder  # noqa: E402
-from benchmarks.models.dependent_kernels import dependent_kernels  # noqa: E402
-from benchmarks.models.document import (  # noqa: E402
+import tirgemm
+from benchmarks import command
+from benchmarks.models import agreement
+from benchmarks.models.decoder import MOST_TOKENS, Decoder
+from benchmarks.models.dependent_kernels import dependent_kernels
+from benchmarks.models.document import (
     ALL_KERNELS,
     KEY,
     RACED_KERNELS,
@@ -46,22 +45,23 @@ from benchmarks.models.document import (  # noqa: E402
     speedup,
     summary,
 )
-from benchmarks.models.hugging_face import SHAPES, TINY_SHAPES, hugging_face_decoder  # noqa: E402
-from tirgemm.artifact import Kernel  # noqa: E402
-from tirgemm.bench import results  # noqa: E402
-from tirgemm.detect import device as detect_device  # noqa: E402
-from tirgemm.device import Device  # noqa: E402
-from tirgemm.errors import InvalidRequest  # noqa: E402
-from tirgemm.gemm import Gemm, Range  # noqa: E402
-from tirgemm.kernel_source import Arrived, KernelSource, Policy, Preparation  # noqa: E402
-from tirgemm.torch.acceleration import accelerate  # noqa: E402
-from tirgemm.torch.alternation import alternating, captured, ended  # noqa: E402
-from tirgemm.torch.kernel_table import TABLE, is_tuned  # noqa: E402
-from tirgemm.torch.linear_problems import linears_of  # noqa: E402
-from tirgemm.torch.problems import DTYPES  # noqa: E402
-from tirgemm.tuning.measure.baselines.torch_baseline import pin  # noqa: E402
-from tirgemm.tuning.process.locks import DeviceLock  # noqa: E402
+from benchmarks.models.hugging_face import SHAPES, TINY_SHAPES, hugging_face_decoder
+from tirgemm.artifact import Kernel
+from tirgemm.bench import results
+from tirgemm.detect import device as detect_device
+from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Gemm, Range
+from tirgemm.kernel_source import Arrived, KernelSource, Policy, Preparation
+from tirgemm.torch.acceleration import accelerate
+from tirgemm.torch.alternation import alternating, captured, ended
+from tirgemm.torch.kernel_table import TABLE, is_tuned
+from tirgemm.torch.linear_problems import linears_of
+from tirgemm.torch.problems import DTYPES
+from tirgemm.tuning.measure.baselines.torch_baseline import pin
+from tirgemm.tuning.process.locks import DeviceLock
 
+ROOT = Path(__file__).resolve().parents[2]
 EXACT, SET, DEPENDENT = "tirgemm", "tirgemm_set", "tirgemm_pdl"
 EAGER, GRAPH = "eager", "graph"
 # What is raced where nothing else is asked for.

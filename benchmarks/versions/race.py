@@ -17,24 +17,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks import command
+from tirgemm.artifact import Trust
+from tirgemm.bench import results
+from tirgemm.bench.contest import Contest, Entrant, failed_row
+from tirgemm.bench.suites import suite_named
+from tirgemm.config import Config
+from tirgemm.detect import device as detect_device
+from tirgemm.errors import InvalidRequest, TirgemmError
+from tirgemm.gemm import Gemm, Regime, regime_named
+from tirgemm.tuning.build.binary import compiled_source
+from tirgemm.tuning.measure.measurer import SLOW_BASELINES
+from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.records.memory_store import MemoryStore
+from tirgemm.tuning.workbench import Workbench
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import command  # noqa: E402 - found by the line above
-from tirgemm.artifact import Trust  # noqa: E402
-from tirgemm.bench import results  # noqa: E402
-from tirgemm.bench.contest import Contest, Entrant, failed_row  # noqa: E402
-from tirgemm.bench.suites import suite_named  # noqa: E402
-from tirgemm.config import Config  # noqa: E402
-from tirgemm.detect import device as detect_device  # noqa: E402
-from tirgemm.errors import InvalidRequest, TirgemmError  # noqa: E402
-from tirgemm.gemm import Gemm, Regime, regime_named  # noqa: E402
-from tirgemm.tuning.build.binary import compiled_source  # noqa: E402
-from tirgemm.tuning.measure.measurer import SLOW_BASELINES  # noqa: E402
-from tirgemm.tuning.records import SampleSet  # noqa: E402
-from tirgemm.tuning.records.memory_store import MemoryStore  # noqa: E402
-from tirgemm.tuning.workbench import Workbench  # noqa: E402
-
 RACES = 2
 _CONDITIONS = ("shared", "operand_sets", "temperature_c", "absent", "left_out")
 

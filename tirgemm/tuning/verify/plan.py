@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from tirgemm.expr import evaluate
 from tirgemm.gemm import Gemm, Range, operand_named
 from tirgemm.reference.bound import INTEGERS
 
@@ -137,10 +138,7 @@ def layout_of(gemm: Gemm, name: str, m: int) -> OperandPlacement:
         return OperandPlacement(name, gemm.out, 1, 1, gemm.n, gemm.n, 0, gemm.align, False)
     op = operand_named(name)
     fixed = gemm.with_(m=m) if isinstance(gemm.m, Range) else gemm
-    rows, cols, ld, stride = (
-        int(d)  # type: ignore[arg-type]
-        for d in (*fixed.matrix(op), fixed.leading(op), fixed.batch_stride(op))
-    )
+    rows, cols, ld, stride = (evaluate(d, m) for d in (*fixed.matrix(op), fixed.leading(op), fixed.batch_stride(op)))
     transposed = (name == "a" and gemm.trans_a) or (name == "b" and gemm.trans_b)
     dtype = gemm.operand_dtype(op)
     return OperandPlacement(
