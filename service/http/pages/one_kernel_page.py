@@ -7,7 +7,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse, RedirectResponse
 
 from tirgemm.artifact import Trust
-from tirgemm.progress import role_name
+from tirgemm.progress import role_name, role_words
 from tirgemm.service.http.documents import ExplanationDocument, KernelDocument
 from tirgemm.service.http.pages.forms import FormFields
 from tirgemm.service.http.pages.kernel_page_documents import (
@@ -15,10 +15,7 @@ from tirgemm.service.http.pages.kernel_page_documents import (
     KernelCodeBody,
     KernelPageBody,
     OtherKernelBody,
-    RegimeTimesBody,
-    SnippetBody,
     knobs_of,
-    role_phrase,
 )
 from tirgemm.service.http.pages.site import HTML, OwnSite, SiteRequest
 from tirgemm.service.http.problems import Problem
@@ -57,18 +54,16 @@ def _document(state: ServiceState, kernel_id: str, url: str, caller: ApiKey | No
     others = [each for each in kernels_of_problem(state.database, record) if each.id != record.id]
     defaults = [each for each in others if each.role == "fallback" and each.regime == record.regime]
     history = [each for each in others if each.device.model == record.device.model]
-    flops = record.gemm.flops
-    lines_to_copy = snippets(record, url, state.public_key, signed_in=caller is not None)
     return KernelPageBody(
         kernel=KernelDocument.of(record),
-        role_words=role_phrase(record),
+        role_words=role_words(record.role, portable=record.portable),
         shown_role=role_name(record.role, portable=record.portable),
         answers=answer is not None and answer.id == record.id,
-        flops=flops,
-        times=[RegimeTimesBody.of(times, flops) for times in regime_times(record, samples)],
+        flops=record.gemm.flops,
+        times=list(regime_times(record, samples)),
         knobs=knobs_of(record),
         environment=environment_of(record),
-        snippets=[SnippetBody.of(each) for each in lines_to_copy],
+        snippets=list(snippets(record, url, state.public_key, signed_in=caller is not None)),
         signer=state.public_key,
         search=search_words(record.timings.search, record.trials),
         history=[OtherKernelBody.of(each, record) for each in history],
