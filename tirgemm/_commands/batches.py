@@ -14,12 +14,7 @@ from tirgemm._terminal.tables import Column, Table
 from tirgemm.cli import URL
 from tirgemm.errors import Interrupted
 
-app = typer.Typer(
-    help="Submit, list, watch and cancel batches of a service: problems that are tuned together.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = console.command_group("Submit, list, watch and cancel batches of a service: problems that are tuned together.")
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="A batch, by its id.")]
 
 

@@ -16,12 +16,7 @@ from tirgemm.events import JobPolled, Phase
 from tirgemm.progress import ProgressTracker
 from tirgemm.timings import Timings
 
-app = typer.Typer(
-    help="List, watch, cancel, retry and reorder the tuning jobs of a service.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = console.command_group("List, watch, cancel, retry and reorder the tuning jobs of a service.")
 ServiceUrl = Annotated[str, typer.Option("--url", help="The service.")]
 # Whoever only looks is not kept waiting for a service that is away.
 PATIENCE_SECONDS = 3.0
