@@ -13,7 +13,6 @@ In these spaces evolution cannot mutate: the model takes the configs in its orde
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import random
@@ -25,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks import command
 from benchmarks.proposal_sources import Pool, PoolFamily, SearchedSpace, has_config, ranked_by
 from tirgemm.bench.results import environment
 from tirgemm.detect import device as detect
@@ -138,11 +138,9 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command.parser((__doc__ or "").splitlines()[0], "--commit", "--out")
     parser.add_argument("--records", type=Path, default=ROOT / "tuning_db/shipped/nvidia-h200.jsonl.gz")
     parser.add_argument("--problems", type=int, default=60)
-    parser.add_argument("--commit", default=None)
-    parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     # Pools are always enumerated and scored: their points are no neighbours of each other.
     search_module.ALL_SCORED = 10_000

@@ -23,6 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks import command
 from tirgemm.bench.results import environment
 from tirgemm.config import Config, Space
 from tirgemm.detect import device as detect
@@ -228,12 +229,10 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command.parser((__doc__ or "").splitlines()[0], "--commit", "--out")
     parser.add_argument("--records", type=Path, default=ROOT / "tuning_db/shipped/nvidia-h200.jsonl.gz")
     parser.add_argument("--problems", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--commit", default=None)
-    parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 
 

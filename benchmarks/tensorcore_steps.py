@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks import command
 from tirgemm.bench import results
 from tirgemm.bench.contest import Contest
 from tirgemm.bench.step_race import RacedStep, race_steps
@@ -140,7 +141,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = command.parser(__doc__, "--resume", "--processes", "--lock-dir", "--commit", "--out")
     made.add_argument("gemm", nargs="*", help="problems (default: the suite tensorcore_steps)")
     made.add_argument(
         "--device", default=None, help="cuda:0, or an architecture to build only (default: the first GPU)"
@@ -148,11 +149,6 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--regime", default="sustained", choices=("sustained", "isolated"))
     made.add_argument("--seconds", type=float, default=4.0, help="about how long a problem's interleaved run takes")
     made.add_argument("--limit", type=float, default=600.0, help="begin no problem after so many seconds")
-    made.add_argument("--processes", type=int, default=None, help="build processes (default: one a hardware thread)")
-    made.add_argument("--lock-dir", type=Path, default=None)
-    made.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
-    made.add_argument("--resume", action="store_true", help="keep the rows of an earlier run on the same machine")
-    made.add_argument("--out", type=Path, required=True, help="the results file")
     return made
 
 

@@ -11,7 +11,6 @@ estimates' constants were fitted. Needs no device.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Collection
@@ -20,6 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks import command
 from tirgemm.bench.results import environment
 from tirgemm.bench.suites import named_suites, suite_named
 from tirgemm.detect import device as detect
@@ -57,11 +57,9 @@ def row(ranked: HeldOut, published: Collection[Gemm]) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command.parser((__doc__ or "").splitlines()[0], "--commit", "--out")
     parser.add_argument("records", type=Path, help="a records file; the first device in it")
-    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--folds", type=int, default=FOLDS, help="parts of the (n, k), each held out in turn")
-    parser.add_argument("--commit", default=None)
     options = parser.parse_args()
     device = read_devices(options.records)[0]
     problems = problem_rows(read_candidates(options.records), device)

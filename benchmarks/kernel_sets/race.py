@@ -114,21 +114,15 @@ def _tuned(bench: Workbench, gemm: Gemm, regime: Regime, budget: Budget) -> byte
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = command.parser(
+        __doc__, "--device", "--resume", "--processes", "--data", "--lock-dir", "--commit", "--out", "--limit"
+    )
     made.add_argument("--suite", default="rows", help="a suite by name, or its file")
-    made.add_argument("--device", default="cuda:0")
     made.add_argument("--regime", default="sustained")
     made.add_argument("--effort", default=Effort.STANDARD.value, help="of each search")
     made.add_argument("--trials", type=int, default=None, help="candidates of each m that is searched, at most")
     made.add_argument("--search-seconds", type=float, default=None, help="of a set, and of each kernel for one m")
     made.add_argument("--seconds", type=float, default=1.0, help="about how long the races of a problem take")
-    made.add_argument("--limit", type=float, default=None, help="begin no problem after so many seconds")
-    made.add_argument("--resume", action="store_true", help="keep the rows that the file has")
-    made.add_argument("--processes", type=int, default=None, help="build processes")
-    made.add_argument("--data", type=Path, default=None, help="the data folder; by default the user's")
-    made.add_argument("--lock-dir", type=Path, default=None, help="where the devices' locks lie")
-    made.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
-    made.add_argument("--out", type=Path, required=True)
     return made
 
 

@@ -315,8 +315,7 @@ def _document(options: argparse.Namespace, about: dict[str, Any]) -> results.Doc
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--device", default="cuda:0")
+    made = command.parser(__doc__, "--device", "--resume", "--data", "--lock-dir", "--commit", "--out", "--limit")
     made.add_argument("--models", nargs="+", choices=[*SHAPES, *TINY_SHAPES], help="on a GPU the large, else the tiny")
     made.add_argument("--dtypes", nargs="+", choices=[*DTYPES], help="on a GPU f16, else f32")
     made.add_argument("--tokens", nargs="+", type=int, help="of the prompts")
@@ -326,12 +325,6 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--all-kernels", action="store_true", help="use kernels too that accelerate finds slower")
     made.add_argument("--turns", type=int, default=30, help="samples of a row")
     made.add_argument("--turn-seconds", type=float, default=0.008, help="about how long a sample takes")
-    made.add_argument("--limit", type=float, default=None, help="begin no row after so many seconds")
-    made.add_argument("--resume", action="store_true", help="keep the rows that the file has")
-    made.add_argument("--data", type=Path, default=None, help="the data folder; by default the user's")
-    made.add_argument("--lock-dir", type=Path, default=None, help="where the devices' locks lie")
-    made.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
-    made.add_argument("--out", type=Path, required=True)
     return made
 
 

@@ -126,15 +126,11 @@ def _beside(samples: dict[str, SampleSet], name: str, entrants: dict[str, Entran
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = command.parser(__doc__, "--device", "--processes", "--commit", "--out")
     made.add_argument("suite")
     made.add_argument("before", type=Path)
     made.add_argument("after", type=Path)
-    made.add_argument("--device", default="cuda:0")
     made.add_argument("--seconds", type=float, default=1.0, help="about how long the races of a problem take")
-    made.add_argument("--processes", type=int, default=None, help="build processes")
-    made.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
-    made.add_argument("--out", type=Path, required=True)
     return made
 
 
