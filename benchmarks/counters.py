@@ -27,7 +27,6 @@ from typing import Any
 
 from benchmarks import command
 from benchmarks.counted import ncu
-from benchmarks.counted.calls import END
 from benchmarks.counted.cases import CountedCase, cases
 from benchmarks.counted.document import COUNTED, CountedKernel, documented, summary
 from benchmarks.counted.metrics import base_names, candidates, chosen
@@ -40,6 +39,7 @@ from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, InvalidRequest, MeasurementFailed, TirgemmError
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build.compile import build
+from verification.sanitized_call import END
 
 ROOT = Path(__file__).resolve().parents[1]
 # Cases in one process of the profiler, whose start costs seconds, and what it may take: what a limit can cost.

@@ -25,20 +25,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import command
-from benchmarks.proposal_sources import Pool, PoolFamily, SearchedSpace, has_config, ranked_by
+from benchmarks.proposal_sources import PoolFamily, SearchedSpace, candidates_by_problem, pool_of, ranked_by, times_of
 from tirgemm.bench.results import environment
 from tirgemm.detect import device as detect
 from tirgemm.families import family_named
 from tirgemm.families.common.ranking_model import RankingModel
-from tirgemm.gemm import Gemm
-from tirgemm.tuning.comparable_times import comparable_times
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.ranking_training import problem_rows, train
-from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning.search import search as search_module
 from tirgemm.tuning.search.expected_gain import faded, gains, improvement, spread
 from tirgemm.tuning.search.ranked_model import RankedModel
-from tirgemm.tuning.search.recorded_space import RecordedSpace, Row
 from tirgemm.tuning.search.search import Search, SearchOptions
 from tirgemm.tuning.search_loop import BATCH
 from tirgemm.tuning_db.transfer import read_candidates, read_devices
@@ -53,11 +49,7 @@ def spaces(path: Path) -> Iterator[SearchedSpace]:
     """Every problem of many recorded configs, with a model that has seen none of its (n, k)."""
     device, family = read_devices(path)[0], family_named("wgmma")
     candidates = read_candidates(path)
-    rows_of_all = problem_rows(candidates, device)
-    problems: dict[Gemm, list[Candidate]] = {}
-    for candidate in candidates:
-        if (candidate.config.family, candidate.regime) == ("wgmma", "sustained"):
-            problems.setdefault(candidate.gemm, []).append(candidate)
+    rows_of_all, problems = problem_rows(candidates, device), candidates_by_problem(candidates)
     groups = sorted({(gemm.n, gemm.k) for gemm in problems})
     random.Random(7).shuffle(groups)
     for fold in range(FOLDS):
@@ -65,15 +57,10 @@ def spaces(path: Path) -> Iterator[SearchedSpace]:
         seen = [rows for rows in rows_of_all if (rows.gemm.n, rows.gemm.k) not in held]
         ranking = RankingModel.of_json(train(seen, device, {}))
         for gemm, recorded in problems.items():
-            space = family.space(gemm, device)
-            times = {c: us for c, us in comparable_times(recorded).items() if us is not None and has_config(space, c)}
+            times = times_of(recorded, family, device)
             if (gemm.n, gemm.k) not in held or len(times) < LEAST_CONFIGS:
                 continue
-            default = min(times, key=lambda config: family.predict_us(gemm, config, device, "sustained"))
-            pool = RecordedSpace(gemm, device, "sustained", Pool.of(space, list(times)), default, path.name)
-            for config, us in times.items():
-                predicted = family.predict_us(gemm, config, device, "sustained")
-                pool.rows[pool.number(config)] = Row(Status.MEASURED, us, predicted)
+            pool = pool_of(gemm, times, family, device, path.name)
             yield SearchedSpace(str(gemm), pool, PoolFamily(pool, family), (), ranking)
 
 

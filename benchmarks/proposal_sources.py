@@ -16,7 +16,7 @@ import math
 import random
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,27 +124,44 @@ class SearchedSpace:
 def pools(path: Path, count: int) -> Iterator[SearchedSpace]:
     """Problems of many recorded configs, drawn by a seed; each without and with the records of other (n, k)."""
     device, family = read_devices(path)[0], family_named("wgmma")
-    problems: dict[Gemm, list[Candidate]] = {}
     candidates = read_candidates(path)
-    rows_of_all = problem_rows(candidates, device)
-    for candidate in candidates:
-        if (candidate.config.family, candidate.regime) == ("wgmma", "sustained"):
-            problems.setdefault(candidate.gemm, []).append(candidate)
+    rows_of_all, problems = problem_rows(candidates, device), candidates_by_problem(candidates)
     large = [gemm for gemm, recorded in problems.items() if len(recorded) >= LEAST_CONFIGS]
     for gemm in random.Random(13).sample(large, count):
-        space = family.space(gemm, device)
-        times = {c: us for c, us in comparable_times(problems[gemm]).items() if us is not None and has_config(space, c)}
-        default = min(times, key=lambda config: family.predict_us(gemm, config, device, "sustained"))
-        recorded = RecordedSpace(gemm, device, "sustained", Pool.of(space, list(times)), default, path.name)
-        for config, us in times.items():
-            predicted = family.predict_us(gemm, config, device, "sustained")
-            recorded.rows[recorded.number(config)] = Row(Status.MEASURED, us, predicted)
+        recorded = pool_of(gemm, times_of(problems[gemm], family, device), family, device, path.name)
         others = [c for g, recorded_of in problems.items() if (g.n, g.k) != (gemm.n, gemm.k) for c in recorded_of]
         pool = PoolFamily(recorded, family)
         seen = [rows for rows in rows_of_all if (rows.gemm.n, rows.gemm.k) != (gemm.n, gemm.k)]
         ranking = RankingModel.of_json(train(seen, device, {}))
         yield SearchedSpace(f"{gemm} alone", recorded, pool, (), ranking)
         yield SearchedSpace(f"{gemm} with others", recorded, pool, tuple(others))
+
+
+def candidates_by_problem(candidates: Iterable[Candidate]) -> dict[Gemm, list[Candidate]]:
+    """The candidates of ``wgmma`` that were measured in the regime sustained."""
+    problems: dict[Gemm, list[Candidate]] = {}
+    for candidate in candidates:
+        if (candidate.config.family, candidate.regime) == ("wgmma", "sustained"):
+            problems.setdefault(candidate.gemm, []).append(candidate)
+    return problems
+
+
+def times_of(candidates: Sequence[Candidate], family: Family, device: Device) -> dict[Config, float]:
+    """Comparable microseconds of the candidates of one problem whose configs today's space has."""
+    space = family.space(candidates[0].gemm, device)
+    times = comparable_times(candidates).items()
+    return {config: us for config, us in times if us is not None and has_config(space, config)}
+
+
+def pool_of(gemm: Gemm, times: Mapping[Config, float], family: Family, device: Device, source: str) -> RecordedSpace:
+    """The recorded configs of a problem as a space; its default is the one of the least estimate."""
+    predicted = {config: family.predict_us(gemm, config, device, "sustained") for config in times}
+    default = min(predicted, key=lambda config: predicted[config])
+    points = Pool.of(family.space(gemm, device), list(times))
+    pool = RecordedSpace(gemm, device, "sustained", points, default, source)
+    for config, us in times.items():
+        pool.rows[pool.number(config)] = Row(Status.MEASURED, us, predicted[config])
+    return pool
 
 
 def has_config(space: Space, config: Config) -> bool:

@@ -7,6 +7,7 @@ are told apart. Operands end where their allocations end, so that a read or writ
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,15 @@ from tirgemm.tuning.verify.plan import GemmTest, tensor_shape
 BEGIN, END = "== begin", "== end"
 
 
-def main(arguments: list[str]) -> int:
+def call_each(arguments: list[str], call: Callable[[Gpu, Kernel], str]) -> int:
+    """The program: what ``call`` says of each kernel stands behind its ``== end NAME``."""
     uuid, key, *files = arguments
     without_torch()
     gpu = Gpu(gpu_of(uuid))
     for file in files:
         name = Path(file).stem
         print(BEGIN, name, flush=True)
-        print(END, name, called(gpu, load(file, trust=Trust.of(key))), flush=True)
+        print(END, name, call(gpu, load(file, trust=Trust.of(key))), flush=True)
     return 0
 
 
@@ -64,4 +66,4 @@ class _Upload:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(call_each(sys.argv[1:], called))

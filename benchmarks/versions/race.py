@@ -28,7 +28,6 @@ from tirgemm.config import Config
 from tirgemm.detect import device as detect_device
 from tirgemm.errors import InvalidRequest, TirgemmError
 from tirgemm.gemm import Gemm, Regime, regime_named
-from tirgemm.tuning.build.binary import compiled_source
 from tirgemm.tuning.measure.measurer import SLOW_BASELINES
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.records.memory_store import MemoryStore
@@ -98,21 +97,9 @@ def _rows(
             rows[name] = failed_row(gemm, entrant.config, name, failures[0])
             continue
         races = [_beside(report.samples, name, sound) for report in reports]
-        manifest = entrant.manifest(Trust.of(bench.signer.public))
         conditions = {key: races[0].conditions[key] for key in _CONDITIONS if key in races[0].conditions}
-        rows[name] = results.measured_row(
-            gemm,
-            entrant.config,
-            name,
-            races,
-            results.MeasuredKernel(
-                errors[name],
-                manifest.launch.workspace_bytes(gemm.m_max),
-                entrant.sha256,
-                manifest.sources[compiled_source(manifest.sources)],
-            ),
-            conditions,
-        )
+        kernel = entrant.measured(gemm, errors[name], Trust.of(bench.signer.public))
+        rows[name] = results.measured_row(gemm, entrant.config, name, races, kernel, conditions)
     return [rows[name] for name in entrants]
 
 

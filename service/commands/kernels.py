@@ -187,10 +187,9 @@ def _figures(kernel: Document, regime: Regime) -> tuple[str, str]:
 def _kernels(url: str | None, data: Path | None, db: str | None) -> Iterator[KernelCatalog]:
     """Those of the service at ``url`` where that is given, else those of a database, which must be there."""
     if url is not None:
-        from tirgemm._commands.jobs import PATIENCE_SECONDS
-        from tirgemm.client import Client
+        from tirgemm._commands.jobs import client_of
 
-        with Client(url, patience=PATIENCE_SECONDS) as client:
+        with client_of(url) as client:
             yield client
         return
     from tirgemm.tuning_db.data_folder import existing_database

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tirgemm._commands.jobs import PATIENCE_SECONDS, ServiceUrl
+from tirgemm._commands.jobs import ServiceUrl, client_of
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
 from tirgemm._terminal.tables import Column, Table
@@ -33,12 +33,11 @@ def submit(
 ) -> None:
     """Ask for every problem that FILE lists, on one device. It does not wait."""
     from tirgemm._client.model_file import ModelFile
-    from tirgemm.client import Client
 
     model = ModelFile.read(file)
     budget = {name: value for name, value in (("trials", trials), ("seconds", seconds)) if value is not None}
     queue = {name: value for name, value in (("priority", priority), ("window", window)) if value is not None}
-    with Client(url, patience=PATIENCE_SECONDS) as client:
+    with client_of(url) as client:
         batch = client.submit_batch(
             list(model.kernels.values()),
             device=model.device,
@@ -57,9 +56,7 @@ def list_batches(
     as_json: Json = False,
 ) -> None:
     """The newest batches."""
-    from tirgemm.client import Client
-
-    with Client(url, patience=PATIENCE_SECONDS) as client:
+    with client_of(url) as client:
         batches = client.batches(limit)
 
     def show() -> None:
@@ -75,9 +72,7 @@ def list_batches(
 @app.command()
 def show(batch_id: BatchId, url: ServiceUrl = URL, as_json: Json = False) -> None:
     """A batch with each of its problems, the largest expected gain first."""
-    from tirgemm.client import Client
-
-    with Client(url, patience=PATIENCE_SECONDS) as client:
+    with client_of(url) as client:
         batch = client.batch(batch_id)
 
     def tell() -> None:
@@ -121,9 +116,7 @@ def watch(batch_id: BatchId, url: ServiceUrl = URL, as_json: Json = False) -> No
 @app.command()
 def cancel(batch_id: BatchId, url: ServiceUrl = URL, as_json: Json = False) -> None:
     """Cancel the jobs that a batch made. What they have measured stays."""
-    from tirgemm.client import Client
-
-    with Client(url, patience=PATIENCE_SECONDS) as client:
+    with client_of(url) as client:
         batch = client.cancel_batch(batch_id)
     console.emit(as_json, batch, lambda: console.out.print(_words(batch)))
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tirgemm.bench.contest import Contest
+from tirgemm.bench.contest import Contest, chosen_baselines
 from tirgemm.bench.ladder_report import steps, tuned
 from tirgemm.bench.machine_code import Code, machine_code
 from tirgemm.bench.results import Row
@@ -62,14 +62,8 @@ class LadderRun:
         if workbench.measurer is None:
             raise InvalidRequest(workbench.device.only_named)
         self.measurer: Measurer = workbench.measurer
-        offered = self.measurer.baselines()
-        self.baselines = tuple(name for name in BASELINES if name in offered) if baselines is None else tuple(baselines)
-        unknown = [name for name in self.baselines if name not in offered]
-        if unknown:
-            raise InvalidRequest(
-                f"baseline {unknown[0]!r} cannot be measured on {workbench.device.name} here;"
-                f" baselines are {', '.join(offered) or 'none'}"
-            )
+        usual = (name for name in BASELINES if name in self.measurer.baselines())
+        self.baselines = chosen_baselines(self.measurer, workbench.device, usual if baselines is None else baselines)
 
     def measure(
         self, gemm: Gemm, regime: Regime, known: Sequence[Row], on_stage: OnStage = lambda _: None

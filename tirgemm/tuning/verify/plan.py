@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tirgemm.expr import evaluate
-from tirgemm.gemm import Gemm, Range, operand_named
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Range, operand_named
 from tirgemm.reference.bound import INTEGERS
 
 Test = Literal["exact", "normal"]
@@ -23,6 +23,8 @@ VECTORS = 3
 _INNER = {"candidate": 2, "certificate": 5}
 _DENSE_TAIL = 64
 _ADDEND = 4
+# Bytes of which each operand that is timed begins at a multiple.
+TIMED_ALIGN = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,22 @@ class OperandPlacement:
     def span(self) -> int:
         """Elements from the first to one past the last."""
         return (self.batch - 1) * self.stride + (self.rows - 1) * self.ld + self.cols
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the span."""
+        return self.span * DTYPE_BYTES[self.dtype]
+
+    @property
+    def padded_bytes(self) -> int:
+        """Bytes up to where another operand may begin, as operands that are timed lie behind one another."""
+        align = max(TIMED_ALIGN, self.align)
+        return -(-self.nbytes // align) * align
+
+
+def operand_layouts(gemm: Gemm) -> list[OperandPlacement]:
+    """The layouts of the inputs and of D at the largest m."""
+    return [layout_of(gemm, name, gemm.m_max) for name in (*gemm.inputs, "d")]
 
 
 def layout_of(gemm: Gemm, name: str, m: int) -> OperandPlacement:
