@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import PlainTextResponse, RedirectResponse
+from fastapi.responses import PlainTextResponse
 
 from tirgemm.artifact import Trust
 from tirgemm.progress import role_name, role_words
 from tirgemm.service.http.documents import ExplanationDocument, KernelDocument
-from tirgemm.service.http.pages.forms import FormFields
+from tirgemm.service.http.pages.forms import FormFields, redirected
 from tirgemm.service.http.pages.kernel_page_documents import (
     ExplanationPageBody,
     KernelCodeBody,
@@ -129,7 +129,7 @@ async def pin_form(kernel_id: str, state: State, request: Request, fields: FormF
     """Pin the kernel."""
     del fields
     await run_in_threadpool(pin_kernel, kernel_id, state, request)
-    return _back(kernel_id)
+    return redirected(request, f"/kernels/{kernel_id}", f"/v1/kernels/{kernel_id}/pin")
 
 
 @router.post("/{kernel_id}/unpin", include_in_schema=False)
@@ -137,8 +137,7 @@ async def unpin_form(kernel_id: str, state: State, request: Request, fields: For
     """Unpin the kernel."""
     del fields
     await run_in_threadpool(unpin_kernel, kernel_id, state)
-    request.state.changed = f"/v1/kernels/{kernel_id}/pin"
-    return _back(kernel_id)
+    return redirected(request, f"/kernels/{kernel_id}", f"/v1/kernels/{kernel_id}/pin")
 
 
 @router.post("/{kernel_id}/delete", include_in_schema=False)
@@ -146,9 +145,4 @@ async def delete_form(kernel_id: str, state: State, request: Request, fields: Fo
     """Delete the kernel."""
     del fields
     await run_in_threadpool(delete_kernel, kernel_id, state)
-    request.state.changed = f"/v1/kernels/{kernel_id}"
-    return RedirectResponse("/kernels", 303, {"Cache-Control": "no-store"})
-
-
-def _back(kernel_id: str) -> Response:
-    return RedirectResponse(f"/kernels/{kernel_id}", 303, {"Cache-Control": "no-store"})
+    return redirected(request, "/kernels", f"/v1/kernels/{kernel_id}")
