@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -276,22 +276,12 @@ def _held(deployment: Deployment) -> list[str]:
 def deployed(kind: str) -> Iterator[Deployment]:
     """A fresh service on a database of that kind, in a folder that is deleted at the end."""
     folder = Path(tempfile.mkdtemp(prefix="tirgemm-kills-"))
-    try:
-        if kind == "sqlite":
-            deployment = Deployment(folder)
-            try:
-                yield deployment
-            finally:
-                deployment.close()
-            return
-        with running(find_programs(), DURABLE) as server:
-            deployment = Deployment(folder, server)
-            try:
-                yield deployment
-            finally:
-                deployment.close()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        server = None if kind == "sqlite" else stack.enter_context(running(find_programs(), DURABLE))
+        deployment = Deployment(folder, server)
+        stack.callback(deployment.close)
+        yield deployment
 
 
 def campaign(kind: str, runs: int, seed: int, proofs: ProofsFile) -> None:
