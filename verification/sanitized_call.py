@@ -25,8 +25,12 @@ from tirgemm.tuning.verify.plan import GemmTest, tensor_shape
 BEGIN, END = "== begin", "== end"
 
 
+def main(arguments: list[str]) -> int:
+    return call_each(arguments, called)
+
+
 def call_each(arguments: list[str], call: Callable[[Gpu, Kernel], str]) -> int:
-    """The program: what ``call`` says of each kernel stands behind its ``== end NAME``."""
+    """Call each kernel; what ``call`` says of it stands behind its ``== end NAME``."""
     uuid, key, *files = arguments
     without_torch()
     gpu = Gpu(gpu_of(uuid))
@@ -66,4 +70,4 @@ class _Upload:
 
 
 if __name__ == "__main__":
-    sys.exit(call_each(sys.argv[1:], called))
+    sys.exit(main(sys.argv[1:]))
