@@ -29,15 +29,14 @@ from typing import Any
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import tirgemm  # noqa: E402 - found by the line above
-from benchmarks import command  # noqa: E402
-from benchmarks.models import agreement  # noqa: E402
-from benchmarks.models.decoder import MOST_TOKENS, Decoder  # noqa: E402
-from benchmarks.models.dependent_kernels import dependent_kernels  # noqa: E402
-from benchmarks.models.document import (  # noqa: E402
+import tirgemm
+from benchmarks import command
+from benchmarks.models import agreement
+from benchmarks.models.decoder import MOST_TOKENS, Decoder
+from benchmarks.models.dependent_kernels import dependent_kernels
+from benchmarks.models.document import (
     ALL_KERNELS,
     IN_MODEL,
     KEY,
@@ -48,22 +47,23 @@ from benchmarks.models.document import (  # noqa: E402
     speedup,
     summary,
 )
-from benchmarks.models.hugging_face import SHAPES, TINY_SHAPES, hugging_face_decoder  # noqa: E402
-from tirgemm.artifact import Kernel  # noqa: E402
-from tirgemm.bench import results  # noqa: E402
-from tirgemm.detect import device as detect_device  # noqa: E402
-from tirgemm.device import Device  # noqa: E402
-from tirgemm.errors import InvalidRequest  # noqa: E402
-from tirgemm.gemm import Gemm, Range  # noqa: E402
-from tirgemm.kernel_source import Arrived, KernelSource, Policy, Preparation  # noqa: E402
-from tirgemm.torch.acceleration import accelerate  # noqa: E402
-from tirgemm.torch.alternation import alternating, captured, ended  # noqa: E402
-from tirgemm.torch.kernel_table import TABLE, is_tuned  # noqa: E402
-from tirgemm.torch.linear_problems import linears_of  # noqa: E402
-from tirgemm.torch.problems import DTYPES  # noqa: E402
-from tirgemm.tuning.measure.baselines.torch_baseline import pin  # noqa: E402
-from tirgemm.tuning.process.locks import DeviceLock  # noqa: E402
+from benchmarks.models.hugging_face import SHAPES, TINY_SHAPES, hugging_face_decoder
+from tirgemm.artifact import Kernel
+from tirgemm.bench import results
+from tirgemm.detect import device as detect_device
+from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Gemm, Range
+from tirgemm.kernel_source import Arrived, KernelSource, Policy, Preparation
+from tirgemm.torch.acceleration import accelerate
+from tirgemm.torch.alternation import alternating, captured, ended
+from tirgemm.torch.kernel_table import TABLE, is_tuned
+from tirgemm.torch.linear_problems import linears_of
+from tirgemm.torch.problems import DTYPES
+from tirgemm.tuning.measure.baselines.torch_baseline import pin
+from tirgemm.tuning.process.locks import DeviceLock
 
+ROOT = Path(__file__).resolve().parents[2]
 EXACT, SET, DEPENDENT = "tirgemm", "tirgemm_set", "tirgemm_pdl"
 EAGER, GRAPH = "eager", "graph"
 # What is raced where nothing else is asked for.
@@ -337,8 +337,7 @@ def _document(options: argparse.Namespace, about: dict[str, Any]) -> results.Doc
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--device", default="cuda:0")
+    made = command.parser(__doc__, "--device", "--resume", "--data", "--lock-dir", "--commit", "--out", "--limit")
     made.add_argument("--models", nargs="+", choices=[*SHAPES, *TINY_SHAPES], help="on a GPU the large, else the tiny")
     made.add_argument("--dtypes", nargs="+", choices=[*DTYPES], help="on a GPU f16, else f32")
     made.add_argument("--tokens", nargs="+", type=int, help="of the prompts")
@@ -349,12 +348,6 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--in-model", action="store_true", help="race the kernels in the model itself too")
     made.add_argument("--turns", type=int, default=30, help="samples of a row")
     made.add_argument("--turn-seconds", type=float, default=0.008, help="about how long a sample takes")
-    made.add_argument("--limit", type=float, default=None, help="begin no row after so many seconds")
-    made.add_argument("--resume", action="store_true", help="keep the rows that the file has")
-    made.add_argument("--data", type=Path, default=None, help="the data folder; by default the user's")
-    made.add_argument("--lock-dir", type=Path, default=None, help="where the devices' locks lie")
-    made.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
-    made.add_argument("--out", type=Path, required=True)
     return made
 
 
