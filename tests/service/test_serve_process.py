@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,16 +16,10 @@ import typer
 from typer.testing import CliRunner
 
 from tests.helpers.command_line import runner
+from tests.helpers.waiting import until
 from tirgemm.service import log_lines
 from tirgemm.service.commands.serve import serve
 from verification.service.processes import Serve, alive, command, descendants
-
-
-def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def refused(*arguments: str) -> str:
@@ -151,7 +144,7 @@ def test_server_and_worker_live_and_die_together(tmp_path: Path, refused_here: C
         assert children
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(20) == 0
-        until(lambda: not any(map(alive, children)), 5)
+        until(lambda: not any(map(alive, children)))
 
 
 def test_the_workers_processes_do_not_outlive_a_killed_server(tmp_path: Path) -> None:
@@ -160,6 +153,6 @@ def test_the_workers_processes_do_not_outlive_a_killed_server(tmp_path: Path) ->
         assert server.worker_pid() in children
         server.process.kill()
         server.process.wait(5)
-        until(lambda: not any(map(alive, children)), 12)
+        until(lambda: not any(map(alive, children)))
     with Serve(tmp_path) as again:
         assert httpx.get(f"{again.url}/healthz").status_code == 200
