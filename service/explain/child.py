@@ -3,15 +3,11 @@ functions that it is sent, and keeps TVM once it was imported."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 from tirgemm.errors import AnalysisFailed, TirgemmError
 from tirgemm.tuning.process.child_rpc import Channel, serve, without_torch
-
-# Jobs come before what is looked at.
-_NICE = 5
 
 # A function of a module, and what it is called with.
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -19,7 +15,6 @@ Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Call], Any]:
     del arguments
-    os.nice(_NICE)
     without_torch()
 
     def handle(call: Call) -> Any:

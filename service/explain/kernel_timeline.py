@@ -4,12 +4,13 @@ come with the package, recorded on GPUs by ``benchmarks.timeline.record``."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
+from pydantic import BaseModel, Field, PrivateAttr
 
 from tirgemm.analysis.timeline.perfetto import perfetto
 from tirgemm.analysis.timeline.recording import Recording
@@ -26,56 +27,62 @@ _ENDINGS = (".json.gz", ".json")
 _SHIPPED = "*/*.timeline.json.gz"
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnTimeline:
-    """A recording as it is shown: ``section`` tells in words and numbers what ``drawing`` draws; ``kinds`` are the
-    spans with their meanings. ``length`` is in ``unit``, ``cycles_per_us`` and ``timer_step_ns`` are 0 of an
-    emulator."""
+class DrawnTimeline(BaseModel):
+    """A recording as it is shown: of a ``device``, or of an emulator, whose steps are no times.
+
+    ``kinds``: what a span can be, and what that means; ``section`` tells in words and numbers what ``drawing`` draws.
+    ``length`` is in ``unit``, ``cycles_per_us`` and ``timer_step_ns`` are 0 of an emulator.
+    """
 
     source: str
     device: str
     driver: str | None
     gemm: str
     family: str
-    config: Mapping[str, Any]
+    config: dict[str, Any]
     length: float
     unit: str
     cycles_per_us: float
     timer_step_ns: int
-    kinds: Mapping[str, str]
+    kinds: dict[str, str]
     section: Section
-    drawing: Drawing
-    recording: Recording
+    drawing: Drawing = Field(exclude=True)
+    _recording: Recording = PrivateAttr()
+
+    @property
+    def svg(self) -> Markup:
+        return Markup(self.drawing.svg)
 
     @classmethod
     def of(cls, recording: Recording) -> DrawnTimeline:
         about = recording.environment
-        return cls(
-            recording.source,
-            str(about.get("device")),
-            str(about["driver"]) if about.get("driver") else None,
-            recording.gemm,
-            recording.family,
-            dict(recording.config),
-            recording.length,
-            recording.unit,
-            recording.cycles_per_us,
-            recording.timer_step_ns,
-            dict(recording.kinds),
-            timeline_section(recording),
-            timeline_drawing(recording),
-            recording,
+        drawn = cls(
+            source=recording.source,
+            device=str(about.get("device")),
+            driver=str(about["driver"]) if about.get("driver") else None,
+            gemm=recording.gemm,
+            family=recording.family,
+            config=dict(recording.config),
+            length=recording.length,
+            unit=recording.unit,
+            cycles_per_us=recording.cycles_per_us,
+            timer_step_ns=recording.timer_step_ns,
+            kinds=dict(recording.kinds),
+            section=timeline_section(recording),
+            drawing=timeline_drawing(recording),
         )
+        drawn._recording = recording
+        return drawn
 
     @property
     def trace(self) -> bytes:
         """The file for Perfetto: a megabyte for 10,000 spans, made when it is asked for."""
-        return json.dumps(perfetto(self.recording), allow_nan=False).encode()
+        return json.dumps(perfetto(self._recording), allow_nan=False).encode()
 
     def is_of(self, record: KernelRecord) -> bool:
         """Whether it is of the kernel's problem and config."""
         ours = (str(record.gemm), record.config.family, dict(record.config.knobs))
-        return ours == (self.gemm, self.family, dict(self.config))
+        return ours == (self.gemm, self.family, self.config)
 
 
 def recording_place(data: Path, kernel_id: str) -> Path:
