@@ -14,12 +14,7 @@ from tirgemm.service.commands.tune import Data
 if TYPE_CHECKING:
     from tirgemm.artifact.signing_keys import SigningKeys
 
-app = typer.Typer(
-    help="List, rotate and revoke the keys that artifacts are signed with; revoke artifacts.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = console.command_group("List, rotate and revoke the keys that artifacts are signed with; revoke artifacts.")
 
 
 @app.command("list")
