@@ -272,11 +272,12 @@ def kernel_values(gemm_number: int, kernel: KernelRecord, certificate: str | Non
     }
 
 
-def put_kernel(connection: Connection, kernel: KernelRecord, values: Mapping[str, Any]) -> None:
-    """Insert a kernel, a row of ``kernel_values`` with its id, origin and times, and what it is listed by."""
-    inserted = connection.execute(insert(KernelRow).values(values).returning(KernelRow.seq))
-    figures = figure_values(inserted.scalar_one(), values["gemm_id"], kernel)
-    connection.execute(insert(KernelFigureRow).values(figures))
+def put_kernel(connection: Connection, kernel: KernelRecord, values: Mapping[str, Any]) -> int:
+    """Insert a kernel, a row of ``kernel_values`` with its id, origin and times, and what it is listed by; returns its
+    row number."""
+    seq = connection.execute(insert(KernelRow).values(values).returning(KernelRow.seq)).scalar_one()
+    connection.execute(insert(KernelFigureRow).values(figure_values(seq, values["gemm_id"], kernel)))
+    return seq
 
 
 def figure_values(seq: int, gemm_number: int, kernel: KernelRecord) -> dict[str, Any]:
@@ -302,8 +303,10 @@ def figure_values(seq: int, gemm_number: int, kernel: KernelRecord) -> dict[str,
     }
 
 
+# The kernels that may answer: those that somebody has run.
+ANSWERS = KernelRow.role.in_(("tuned", "fallback"))
 KERNEL_ORDER = (KernelRow.stored_at.desc(), KernelRow.seq.desc())
-# Of the tuned and fallback kernels of a problem, a device and a regime the first one answers.
+# Of those of a problem, a device and a regime the first one answers.
 ANSWER_ORDER = (
     case((KernelRow.pinned_at.is_not(None), 0), (KernelRow.role == "tuned", 1), else_=2),
     *KERNEL_ORDER,

@@ -18,8 +18,9 @@ from tirgemm.tuning.records.json_values import merged, plain_candidate, plain_sa
 from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning.records.row_signatures import require_same_rows
 from tirgemm.tuning_db import rows
+from tirgemm.tuning_db.answers.kernel_document import put_documents
+from tirgemm.tuning_db.answers.kernel_version import raise_version
 from tirgemm.tuning_db.database import Database
-from tirgemm.tuning_db.kernel_version import raise_version
 from tirgemm.tuning_db.models import (
     ArtifactRow,
     AttemptRow,
@@ -41,7 +42,7 @@ _ANSWER = (
         GemmRow.text == bindparam("gemm"),
         KernelRow.device_key == bindparam("device_key"),
         KernelRow.regime == bindparam("regime"),
-        KernelRow.role.in_(("tuned", "fallback")),
+        rows.ANSWERS,
     )
     .order_by(*rows.ANSWER_ORDER)
     .limit(1)
@@ -159,9 +160,9 @@ class SqlStore:
 
     def put_kernel(self, kernel: KernelRecord) -> KernelRecord:
         with self._record() as connection:
-            kernel_id = write_kernel(self.db, connection, kernel)
+            written = write_kernel(self.db, connection, kernel)
             raise_version(self.db, connection)
-            return _one_kernel(connection, kernel_id)
+            return written
 
     def kernel(self, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:
         wanted = {"gemm": str(gemm), "device_key": device_key, "regime": regime}
@@ -338,9 +339,9 @@ def refresh_search_us(connection: Connection, number: int) -> None:
 
 def write_kernel(
     db: Database, connection: Connection, kernel: KernelRecord, origin: str = "", stored_at: str = ""
-) -> str:
-    """Insert a kernel with its device, artifact and certificate; returns its id. Raises VerificationFailed for an
-    invariant one that gives a row other bits than one that is stored.
+) -> KernelRecord:
+    """Insert a kernel with its device, artifact, certificate and document; returns it as it is stored. Raises
+    VerificationFailed for an invariant one that gives a row other bits than one that is stored.
 
     With ``origin`` and ``stored_at`` it keeps its id and takes its place by that time; without, it comes before all
     that are there.
@@ -370,12 +371,10 @@ def write_kernel(
         "created_at": kernel.created_at or now,
         "stored_at": stored_at,
     }
-    rows.put_kernel(connection, kernel, values)
-    return kernel_id
-
-
-def _one_kernel(connection: Connection, kernel_id: str) -> KernelRecord:
-    return rows.kernel_of(connection.execute(rows.KERNEL_BY_ID, {"kernel_id": kernel_id}).one())
+    seq = rows.put_kernel(connection, kernel, values)
+    written = rows.kernel_of(connection.execute(rows.KERNEL_BY_ID, {"kernel_id": kernel_id}).one())
+    put_documents(db, connection, [(seq, written)])
+    return written
 
 
 def _is_key(key: CandidateKey) -> tuple[ColumnElement[bool], ...]:

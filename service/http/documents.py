@@ -10,11 +10,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from tirgemm.device import Device
 from tirgemm.errors import public_detail
 from tirgemm.gemm import Regime
-from tirgemm.service.views.kernel_members import device_members, kernel_members
 from tirgemm.status import JobStatus, Role
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job
+from tirgemm.tuning_db.answers.kernel_document import device_members, kernel_members
 from tirgemm.tuning_db.job_values import MAX_PRIORITY, MIN_PRIORITY
 from tirgemm.tuning_db.queue.job_rows import MAX_REASON
 

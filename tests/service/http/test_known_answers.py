@@ -11,9 +11,9 @@ import pytest
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tirgemm.service.http import answer_known_kernels, recent_look
 from tirgemm.service.http.kernel_documents import Rendered
-from tirgemm.service.http.known_answers import KnownAnswer, KnownAnswers
+from tirgemm.service.http.known import answer_known_kernels, recent_look
+from tirgemm.service.http.known.known_answers import KnownAnswer, KnownAnswers
 from tirgemm.tuning_db import Database, JobRequest, SqlStore
 
 REQUEST = JobRequest(Gemm.parse(ODD), CPU)
