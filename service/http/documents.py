@@ -36,7 +36,7 @@ class BudgetRequest(BaseModel):
     """How much the search may spend at most; what is not given is the effort's own bound, see the limits in
     /v1/meta."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     trials: Annotated[StrictInt, Field(ge=1), WHOLE] | None = Field(default=None, description="Candidates built.")
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = None
@@ -53,7 +53,7 @@ class QueueRequest(BaseModel):
     """How a new job waits for a worker; a job that is joined gets the higher priority, and the window goes where either
     request has none."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     priority: Annotated[StrictInt, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY), WHOLE] = Field(
         default=0, description="Higher first, then the oldest."
@@ -81,6 +81,7 @@ class KernelRequest(BaseModel):
         description="How far the search goes: none certifies the default, quick races the best-expected few, standard "
         "searches until little is expected of more, exhaustive until next to nothing is.",
     )
+    # Frozen values, which are not copied for each request.
     budget: BudgetRequest = BudgetRequest()
     queue: QueueRequest = QueueRequest()
     seed: Annotated[StrictInt, Field(ge=0, lt=2**31), WHOLE] = 0

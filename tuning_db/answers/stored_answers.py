@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import JSON, Executable, Text, and_, bindparam, cast, func, select, type_coerce
 from sqlalchemy.sql.expression import ColumnElement, FromClause
@@ -110,6 +110,10 @@ def _statement(entries: FromClause, number: ColumnElement[int]) -> Executable:
 # Built once: to build them takes longer than to run them.
 _LIST = bindparam("wanted", type_=Text)
 _ENTRIES = func.json_each(_LIST).table_valued("key", "value", name="entries")
-_NUMBERED = func.json_array_elements(cast(_LIST, JSON)).table_valued("value", with_ordinality="number", name="entries")
+_NUMBERED = (
+    func.json_array_elements(cast(_LIST, JSON))
+    .table_valued("value", with_ordinality="number")
+    .render_derived("entries")
+)
 _SQLITE = _statement(_ENTRIES, _ENTRIES.c.key)
 _POSTGRES = _statement(_NUMBERED, _NUMBERED.c.number - 1)

@@ -41,9 +41,14 @@ def kernel_id(service: Service, gemm: Gemm) -> str:
 
 
 def test_the_artifact_of_another_problem_in_a_row_is_refused_by_the_client(service: Service) -> None:
-    sha256 = service.store.put_blob(certified(OTHER, signer=SIGNER))
+    sha256, record = service.store.put_blob(certified(OTHER, signer=SIGNER)), service.store.kernels()[-1]
+    old = record.artifact_sha256
+    assert record.gemm == GEMM
     write(service, NEW_ARTIFACT, sha256)
     write(service, "UPDATE kernels SET artifact_sha256 = ? WHERE id = ?", sha256, kernel_id(service, GEMM))
+    # The document is stored beside the row.
+    named = "(SELECT seq FROM kernels WHERE artifact_sha256 = ?)"
+    write(service, f"UPDATE kernel_documents SET json = replace(json, ?, ?) WHERE seq = {named}", old, sha256, sha256)
     with Client(service.url, trust=SIGNER.public, patience=0.1) as client:
         with pytest.raises(MismatchedArtifact, match="with a kernel for 131x67x31"):
             client.kernel(str(GEMM))
