@@ -176,15 +176,20 @@ class SqlStore:
         return None if row is None else rows.kernel_of(row)
 
     def kernels(self, limit: int = 100, after: str = "") -> list[KernelRecord]:
-        wanted = rows.select_kernels().order_by(KernelRow.seq.desc()).limit(max(limit, 0))
+        newest = select(KernelRow.seq, KernelRow.id).order_by(KernelRow.seq.desc())
+        kernels: list[tuple[int, KernelRecord]] = []
         with self.db.read() as connection:
             if after:
                 seq = connection.execute(select(KernelRow.seq).where(KernelRow.id == after)).scalar()
                 if seq is None:
                     raise StoreError(f"no kernel has the id {after!r}; list from the start or behind a listed id")
-                wanted = wanted.where(KernelRow.seq < seq)
-            kernels = connection.execute(wanted).all()
-        return [rows.kernel_of(row) for row in kernels]
+                newest = newest.where(KernelRow.seq < seq)
+            # Damaged ones are left out: then there is room for more.
+            while page := connection.execute(newest.limit(max(limit - len(kernels), 0))).all():
+                ids = [row.id for row in page]
+                kernels += [(row.seq, kernel) for row, kernel in rows.kernels_by_id(connection, ids)]
+                newest = newest.where(KernelRow.seq < page[-1].seq)
+        return [kernel for _, kernel in sorted(kernels, key=lambda pair: -pair[0])]
 
     def delete_kernel(self, kernel_id: str) -> bool:
         """Forget a kernel; False where there is none of this id. Its candidates and their samples stay.
@@ -240,15 +245,8 @@ class SqlStore:
         return None
 
     def _candidates(self, where: tuple[ColumnElement[bool], ...], newest: int | None = None) -> list[Candidate]:
-        order = CandidateRow.id if newest is None else CandidateRow.id.desc()
-        ids = select(CandidateRow.id).join(GemmRow).where(*where).order_by(order).limit(newest).subquery()
-        wanted = select(*rows.CANDIDATE_COLUMNS).join(GemmRow).join(ids, ids.c.id == CandidateRow.id).order_by(order)
-        samples = (
-            select(*rows.SAMPLE_COLUMNS).join(ids, ids.c.id == SampleSetRow.candidate_id).order_by(SampleSetRow.id)
-        )
         with self.db.read() as connection:
-            candidate_rows = connection.execute(wanted).all()
-            return rows.candidates_of(candidate_rows, connection.execute(samples).all()) if candidate_rows else []
+            return rows.read_candidates(connection, where, newest)
 
 
 def select_key(key: CandidateKey) -> Select[int, str]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from sqlalchemy import Connection, Row, or_, select
 
-from tirgemm.errors import StoreError
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.answers.kernel_document import RENDERING, put_documents
@@ -15,36 +13,25 @@ from tirgemm.tuning_db.answers.kernel_version import raise_version
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.models import KernelDocumentRow, KernelFigureRow, KernelRow
 
-logger = logging.getLogger("tirgemm.tuning_db")
-
 
 def add_missing_rows(db: Database) -> int:
     """Write what kernels are listed by, and their documents as this tirgemm renders them, where a kernel has none of
-    it; returns of how many. Rows of kernels that make no sense are passed over."""
+    it; returns of how many. Damaged rows of kernels are passed over."""
     rendered = select(KernelDocumentRow.seq).where(KernelDocumentRow.rendering == RENDERING)
     lacking = or_(KernelRow.seq.not_in(select(KernelFigureRow.seq)), KernelRow.seq.not_in(rendered))
     with db.read() as connection:
         numbers = connection.execute(select(KernelRow.seq).where(lacking).order_by(KernelRow.seq)).scalars().all()
     added = 0
     for part in rows.parts(numbers):
-        # Locked, so that nobody deletes them meanwhile.
-        wanted = rows.select_kernels().where(KernelRow.seq.in_(part)).with_for_update(of=KernelRow)
         with db.write() as connection:
-            read = connection.execute(wanted.order_by(KernelRow.seq)).all()
-            kernels = [(row, record) for row in read if (record := _sound(row)) is not None]
+            # Locked, so that nobody deletes them meanwhile.
+            locked = select(KernelRow.id).where(KernelRow.seq.in_(part)).order_by(KernelRow.seq).with_for_update()
+            kernels = rows.kernels_by_id(connection, connection.execute(locked).scalars().all())
             _put_figures(db, connection, kernels)
             put_documents(db, connection, [(row.seq, record) for row, record in kernels])
             raise_version(db, connection)
         added += len(kernels)
     return added
-
-
-def _sound(row: Row[Any]) -> KernelRecord | None:
-    try:
-        return rows.kernel_of(row)
-    except StoreError as error:
-        logger.warning("a kernel is not listed: %s", error)
-        return None
 
 
 def _put_figures(db: Database, connection: Connection, kernels: list[tuple[Row[Any], KernelRecord]]) -> None:
