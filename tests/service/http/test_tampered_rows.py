@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from tests.service.support import CPU, Service, kernel_record, queueing
 from tirgemm import Client
 from tirgemm.errors import MismatchedArtifact
 from tirgemm.gemm import Gemm
+from tirgemm.timings import BaselineTime, Timing, Timings
+from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning_db import JobRequest, rows
 from tirgemm.tuning_db.upkeep.admin import check
 from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
@@ -136,6 +139,32 @@ def test_a_damaged_candidate_is_left_out_of_its_space_and_can_be_recorded_again(
     write(service, f"UPDATE candidates SET config = 'no JSON' WHERE {number} = {number}", *[damaged.config.digest] * 2)
     answer = service.http.get(f"/spaces/{GEMM}", params={"device": CPU.key})
     assert (answer.status_code, "db check" in answer.text) == (500, False), "nothing is left to show"
+
+
+@pytest.mark.parametrize("value", ["no JSON", '"12.5"'])
+def test_damaged_samples_leave_a_kernel_in_the_table_without_its_spread(
+    service: Service, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = service.store.kernel(GEMM, CPU.key, "sustained")
+    assert record is not None
+    report = SampleSet((12.5, 12.5, 12.5), "report", {"default": (25.0, 25.0, 25.0)}, {})
+    timing = Timing(12.5, 3, {"default": BaselineTime(25.0, 2.0)})
+    named = replace(record, id="", artifact_sha256=record.artifact_sha256, timings=Timings({"sustained": timing}))
+    newest = service.store.put_kernel(named)
+    given = replace(candidate(0), gemm=GEMM, device_key=CPU.key, config=record.config, sample_sets=(report,))
+    service.store.add_candidate(given)
+
+    def spread() -> Any:
+        rows_shown = service.http.get("/kernels", headers={"Accept": "application/json"}).json()["kernels"]
+        return next(row["default"] for row in rows_shown if row["id"] == newest.id)
+
+    whole = spread()
+    write(service, "UPDATE sample_sets SET samples_us = ?", value)
+    for _ in range(2):
+        lacking = spread()
+        assert lacking["ratio"] == whole["ratio"] == 2.0
+        assert (lacking["low"], whole["low"]) == (None, 2.0)
+    assert len([line for line in caplog.messages if "what was measured of" in line]) == 1
 
 
 def test_a_server_starts_beside_a_damaged_kernel(service: Service) -> None:
