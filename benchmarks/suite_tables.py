@@ -145,28 +145,36 @@ def shapes(folder: Path, suites: Path) -> str:
 
 
 def held_out(folder: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites
-    """Problems that nothing was fitted to: what each effort's kernels reach of the baselines, aligned rows apart."""
+    """Problems that nothing was fitted to: what each effort's kernels reach of the baselines, aligned rows apart; each
+    suite, and all judge suites together."""
     parts = []
     for regime in REGIMES:
-        lines = []
-        for name in (*(f"judge-{seed}" for seed in JUDGE_SEEDS), GRID_NAME):
-            for document in documents(folder.parent, f"{name}.{regime}", folder.name):
-                for variant in dict.fromkeys(row["variant"] for row in document["rows"]):
-                    rows = [row for row in document["rows"] if row["variant"] == variant]
-                    aligned = [row for row in rows if has_aligned_rows(Gemm.parse(row["gemm"]))]
-                    lines += [
-                        [f"{name}, {words}; {len(these)}", variant, *_beside_baselines(these)]
-                        for words, these in (("all", rows), ("rows of whole 16 bytes", aligned))
-                    ]
+        names = (*(f"judge-{seed}" for seed in JUDGE_SEEDS), GRID_NAME)
+        files = [(name, one) for name in names for one in documents(folder.parent, f"{name}.{regime}", folder.name)]
+        suite_rows = {name: one["rows"] for name, one in files}
+        judged = [name for name in suite_rows if name != GRID_NAME]
+        if len(judged) > 1:
+            suite_rows[f"**{', '.join(judged)} together**"] = [row for name in judged for row in suite_rows[name]]
+        lines = [
+            [f"{name}, {which}; {len(these)}", variant, *_beside_baselines(these)]
+            for name, rows in suite_rows.items()
+            for variant in dict.fromkeys(row["variant"] for row in rows)
+            for which, these in _by_alignment([row for row in rows if row["variant"] == variant])
+        ]
         if lines:
-            names = [*(f"× {name}" for name in BASELINES[:2]), *(f"behind {name}" for name in BASELINES[:2])]
+            columns = [*(f"× {name}" for name in BASELINES[:2]), *(f"behind {name}" for name in BASELINES[:2])]
             head = f"{regime}; geometric mean (least)"
-            parts.append(f"{head}\n\n{table(['problems', 'variant', *names], lines, 2)}")
+            parts.append(f"{head}\n\n{table(['problems', 'variant', *columns], lines, 2)}")
     return "\n\n".join(parts) or not_yet("tirgemm bench judge-101 --variants zero_shot,quick,standard")
 
 
+def _by_alignment(rows: Sequence[Row]) -> list[tuple[str, Sequence[Row]]]:
+    """All rows, and those of problems with aligned rows, each with its words."""
+    return [("all", rows), ("rows of whole 16 bytes", [r for r in rows if has_aligned_rows(Gemm.parse(r["gemm"]))])]
+
+
 def _beside_baselines(rows: Sequence[Row]) -> list[str]:
-    """Mean and least ratio to the first two baselines, then of how many rows each is ahead."""
+    """Mean and least ratio to the first two baselines, then in how many rows each is ahead."""
     columns = [[row["baselines"].get(name, {}).get("ratio") for row in rows] for name in BASELINES[:2]]
     behind = [str(sum(ratio is not None and ratio < 1 for ratio in column)) for column in columns]
     return [*map(geomean, columns), *behind]
