@@ -16,7 +16,7 @@ from tirgemm.families import supporting
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.http.devices import Target, resolve, unavailable
 from tirgemm.service.http.documents import KernelRequest
-from tirgemm.service.http.kernel_documents import Rendered
+from tirgemm.service.http.known.kernel_documents import Rendered
 from tirgemm.service.http.known.known_answers import KnownAnswer
 from tirgemm.service.http.known.recent_look import EVER_SECONDS
 from tirgemm.service.http.problems import Problem
@@ -28,7 +28,7 @@ from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job, JobRequest
 from tirgemm.tuning_db.access.quotas import Asker
-from tirgemm.tuning_db.answers.stored_answers import StoredAnswer, Wanted
+from tirgemm.tuning_db.answers.stored_answers import StoredAnswer, WantedAnswer
 from tirgemm.tuning_db.job_values import Window
 from tirgemm.tuning_db.upkeep.pins import set_pinned
 
@@ -105,9 +105,9 @@ async def stored_answer(state: ServiceState, body: KernelRequest, devices: Seque
         return None
     # What is stored is a problem: to look the text up takes less time than to parse it.
     text = body.gemm if isinstance(body.gemm, str) else str(Gemm.from_json(body.gemm))
-    stored = await state.lookups.find(Wanted(text, target.key, body.regime))
+    stored = await state.lookups.find(WantedAnswer(text, target.key, body.regime))
     if stored is None and (canonical := str(Gemm.from_json(body.gemm))) != text:
-        stored = await state.lookups.find(Wanted(canonical, target.key, body.regime))
+        stored = await state.lookups.find(WantedAnswer(canonical, target.key, body.regime))
     if stored is None or not state.store.has_blob(stored.artifact_sha256):
         return None
     if stored.document is None:

@@ -12,8 +12,8 @@ from tirgemm.artifact.sign import Signer
 from tirgemm.service.access.access_control import AccessControl
 from tirgemm.service.admission import Admission
 from tirgemm.service.explain.explainer import Explainer
-from tirgemm.service.http.kernel_documents import KernelDocuments
 from tirgemm.service.http.kernel_pages import KernelPages
+from tirgemm.service.http.known.kernel_documents import KernelDocuments
 from tirgemm.service.http.known.kernel_lookups import KernelLookups
 from tirgemm.service.http.known.known_answers import KnownAnswers
 from tirgemm.service.http.known.recent_look import RecentLook

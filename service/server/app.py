@@ -9,11 +9,11 @@ from fastapi import FastAPI
 
 from tirgemm._version import __version__
 from tirgemm.service.http import problems
+from tirgemm.service.http.answer_known_kernels import AnswerKnownKernels
 from tirgemm.service.http.body_limit import BodyLimit
 from tirgemm.service.http.head_requests import HeadRequests
 from tirgemm.service.http.host_check import HostCheck, own_names
 from tirgemm.service.http.key_check import KeyCheck, holds_key
-from tirgemm.service.http.known.answer_known_kernels import AnswerKnownKernels
 from tirgemm.service.http.pages import (
     assets,
     compare_page,

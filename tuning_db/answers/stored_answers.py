@@ -21,7 +21,7 @@ from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.models import GemmRow, KernelDocumentRow, KernelRow
 
 
-class Wanted(NamedTuple):
+class WantedAnswer(NamedTuple):
     """What is asked for: the text form of a gemm, as it is stored, the key of a device class, and a regime."""
 
     gemm: str
@@ -49,7 +49,7 @@ class StoredAnswer:
         return self.search is not None and self.search.ended == "interrupted"
 
 
-def stored_answers(db: Database, wanted: Sequence[Wanted]) -> list[StoredAnswer | None]:
+def stored_answers(db: Database, wanted: Sequence[WantedAnswer]) -> list[StoredAnswer | None]:
     """For each the stored answer, as ``SqlStore.kernel`` chooses it; None where there is none. Raises StoreError."""
     answers: list[StoredAnswer | None] = [None] * len(wanted)
     statement = _SQLITE if db.is_sqlite else _POSTGRES

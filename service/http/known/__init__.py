@@ -1,1 +1,1 @@
-"""Answers of ``POST /v1/kernels`` for known kernels, given before the routes: from memory, else by batched lookups."""
+"""What is kept in memory of known kernels, and how the others are looked up: answers, documents, batched lookups."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tirgemm.tuning_db import Database
-from tirgemm.tuning_db.answers.stored_answers import StoredAnswer, Wanted, stored_answers
+from tirgemm.tuning_db.answers.stored_answers import StoredAnswer, WantedAnswer, stored_answers
 
 # So many fill a batch: the first of them waits for the last.
 AT_ONCE = 64
@@ -16,10 +16,10 @@ class KernelLookups:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._waiting: list[tuple[Wanted, asyncio.Future[StoredAnswer | None]]] = []
+        self._waiting: list[tuple[WantedAnswer, asyncio.Future[StoredAnswer | None]]] = []
         self._working: asyncio.Task[None] | None = None
 
-    async def find(self, wanted: Wanted) -> StoredAnswer | None:
+    async def find(self, wanted: WantedAnswer) -> StoredAnswer | None:
         """The stored answer, read after this call; None where there is none. Raises StoreError."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[StoredAnswer | None] = loop.create_future()

@@ -37,7 +37,7 @@ from tirgemm.service.views.spaces.listing import (
 )
 from tirgemm.service.views.spaces.problem_space import ProblemSpace
 from tirgemm.tuning.search.knob_importance import knob_importance
-from tirgemm.tuning_db.answers.stored_answers import Wanted, stored_answers
+from tirgemm.tuning_db.answers.stored_answers import WantedAnswer, stored_answers
 
 router = APIRouter(tags=["pages"])
 
@@ -136,7 +136,7 @@ def _space(
     importance = _importance(tuple(space.times.items()))
     place = (str(gemm), every.device_key, every.regime)
     others = {(str(gemm), key, where) for key, where in recorded_places(state.database, state.store.shipped, gemm)}
-    (kernel,) = stored_answers(state.database, [Wanted(str(gemm), every.device_key, every.regime)])
+    (kernel,) = stored_answers(state.database, [WantedAnswer(str(gemm), every.device_key, every.regime)])
     first, rows = _candidate_page(space, after)
     return SpaceDocument(
         gemm=place[0],

@@ -18,7 +18,7 @@ from tirgemm.timings import MemberTiming, SearchSummary, Timing, Timings
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db.answers.kernel_document import RENDERING, render
-from tirgemm.tuning_db.answers.stored_answers import StoredAnswer, Wanted, stored_answers
+from tirgemm.tuning_db.answers.stored_answers import StoredAnswer, WantedAnswer, stored_answers
 from tirgemm.tuning_db.models import KernelDocumentRow
 from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
 from tirgemm.tuning_db.upkeep.pins import set_pinned
@@ -56,8 +56,8 @@ def database(request: pytest.FixtureRequest) -> Database:
     return actual
 
 
-def wanted_of(record: KernelRecord) -> Wanted:
-    return Wanted(str(record.gemm), record.device.key, record.regime)
+def wanted_of(record: KernelRecord) -> WantedAnswer:
+    return WantedAnswer(str(record.gemm), record.device.key, record.regime)
 
 
 def check(database: Database, records: list[KernelRecord]) -> list[StoredAnswer | None]:
@@ -118,9 +118,9 @@ def test_a_batch_answers_each_of_its_requests_in_its_place(database: Database) -
     store = SqlStore(database)
     known = store.put_kernel(kernel())
     other = store.put_kernel(kernel(gemm=OTHER_GEMM))
-    odd = [Wanted(text, DEVICE.key, "sustained") for text in ("", "1x1x1", "a\0b", "\ud800", "'; --", '"[')]
+    odd = [WantedAnswer(text, DEVICE.key, "sustained") for text in ("", "1x1x1", "a\0b", "\ud800", "'; --", '"[')]
     asked = [odd[0], wanted_of(other), *odd[1:], wanted_of(known), wanted_of(other)]
-    answers = stored_answers(database, [*asked, Wanted(str(GEMM), "elsewhere", "sustained")])
+    answers = stored_answers(database, [*asked, WantedAnswer(str(GEMM), "elsewhere", "sustained")])
     ids = [answer and answer.kernel_id for answer in answers]
     assert ids == [None, other.id, *[None] * 5, known.id, other.id, None]
     assert stored_answers(database, []) == []

@@ -15,13 +15,13 @@ from tirgemm.errors import StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.http.documents import KernelDocument
-from tirgemm.service.http.kernel_documents import Rendered
 from tirgemm.service.http.known import kernel_lookups, recent_look
+from tirgemm.service.http.known.kernel_documents import Rendered
 from tirgemm.service.http.known.kernel_lookups import KernelLookups
 from tirgemm.service.http.known.known_answers import KnownAnswer, KnownAnswers
 from tirgemm.tuning_db import Database, JobRequest, SqlStore
 from tirgemm.tuning_db.answers.kernel_document import render
-from tirgemm.tuning_db.answers.stored_answers import StoredAnswer, Wanted, stored_answers
+from tirgemm.tuning_db.answers.stored_answers import StoredAnswer, WantedAnswer, stored_answers
 from tirgemm.tuning_db.models import KernelDocumentRow
 
 REQUEST = JobRequest(Gemm.parse(ODD), CPU)
@@ -35,7 +35,7 @@ def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The problems that were looked up in the database, from now on."""
     gemms: list[str] = []
 
-    def looked(database: Database, wanted: Sequence[Wanted]) -> list[StoredAnswer | None]:
+    def looked(database: Database, wanted: Sequence[WantedAnswer]) -> list[StoredAnswer | None]:
         gemms.extend(each.gemm for each in wanted)
         return stored_answers(database, wanted)
 
@@ -102,10 +102,10 @@ def test_requests_that_arrive_during_a_lookup_are_looked_up_together(
 ) -> None:
     monkeypatch.setattr(kernel_lookups, "AT_ONCE", 3)
     kernel_id = stored(service)
-    known, unknown = (Wanted(text, CPU.key, "sustained") for text in (ODD, "1x1x1"))
+    known, unknown = (WantedAnswer(text, CPU.key, "sustained") for text in (ODD, "1x1x1"))
     batches: list[int] = []
 
-    def counted(database: Database, wanted: Sequence[Wanted]) -> list[StoredAnswer | None]:
+    def counted(database: Database, wanted: Sequence[WantedAnswer]) -> list[StoredAnswer | None]:
         batches.append(len(wanted))
         if len(batches) == 2:
             raise StoreError("the second one fails")
