@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks import command
 from benchmarks.counted import ncu
 from benchmarks.counted.metrics import base_names, chosen, compared, value
 from tirgemm.analysis.banks.shared_access import WARP, SharedAccess
@@ -245,12 +246,10 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = command.parser(__doc__, "--commit", "--out")
     made.add_argument("--device", default=None, help="cuda:0, or an architecture with --log (default: the first GPU)")
     made.add_argument("--seconds", type=float, default=120.0, help="stop the profiler after so many")
     made.add_argument("--log", type=Path, help="an earlier run's log of the profiler, over the same probes")
-    made.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
-    made.add_argument("--out", type=Path, required=True, help="the results file")
     made.add_argument("--launch", action="store_true", help=argparse.SUPPRESS)
     return made.parse_args()
 

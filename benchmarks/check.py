@@ -20,26 +20,26 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import mma_ceiling
+from benchmarks.counted import document as counted
+from benchmarks.history import History
+from benchmarks.many_devices import document as many_devices
+from benchmarks.models import document as models
+from benchmarks.service_speed import document as service_speed
+from benchmarks.timeline import document as timelines
+from tirgemm import Config, Gemm, TirgemmError
+from tirgemm.bench.held_out import held_out
+from tirgemm.bench.results import FORMAT, load, race
+from tirgemm.bench.suite_file import Suite
+from tirgemm.tuning.records import Status
+from tirgemm.tuning_db import shipped
+from tirgemm.tuning_db.transfer import read_candidates
+from verification import evidence, sources
+from verification.service import proofs_file
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-from benchmarks import mma_ceiling  # noqa: E402 - found by the line above
-from benchmarks.counted import document as counted  # noqa: E402
-from benchmarks.history import History  # noqa: E402
-from benchmarks.many_devices import document as many_devices  # noqa: E402
-from benchmarks.models import document as models  # noqa: E402
-from benchmarks.service_speed import document as service_speed  # noqa: E402
-from benchmarks.timeline import document as timelines  # noqa: E402
-from tirgemm import Config, Gemm, TirgemmError  # noqa: E402
-from tirgemm.bench.held_out import held_out  # noqa: E402
-from tirgemm.bench.results import FORMAT, load, race  # noqa: E402
-from tirgemm.bench.suite_file import Suite  # noqa: E402
-from tirgemm.tuning.records import Status  # noqa: E402
-from tirgemm.tuning_db import shipped  # noqa: E402
-from tirgemm.tuning_db.transfer import read_candidates  # noqa: E402
-from verification import evidence, sources  # noqa: E402
-from verification.service import proofs_file  # noqa: E402
-
 STATUSES = {"measured", "skipped", "build_failed", "wrong", "timed_out", "crashed"}
 LEAST_ISOLATED, LEAST_RACES = 50, 2
 # Kernels of an evidence file that are lowered again, unless all are asked for.

@@ -1,11 +1,33 @@
-"""Command lines of measuring programs: deliberate errors end them with one sentence."""
+"""Command lines of measuring programs: the options that several have, and deliberate errors as one sentence."""
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 from tirgemm.errors import DeviceUnavailable, TirgemmError
+
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "--device": {"default": "cuda:0"},
+    "--limit": {"type": float, "help": "begin nothing after so many seconds"},
+    "--resume": {"action": "store_true", "help": "keep what the file has"},
+    "--processes": {"type": int, "help": "build processes (default: one a hardware thread)"},
+    "--data": {"type": Path, "help": "the data folder; by default the user's"},
+    "--lock-dir": {"type": Path, "help": "where the devices' locks lie"},
+    "--commit": {"help": "the program's commit, for a copy without its history"},
+    "--out": {"type": Path, "required": True, "help": "the file that is written"},
+}
+
+
+def parser(about: str | None, *options: str) -> argparse.ArgumentParser:
+    """A parser that tells ``about``, with these of the options that several programs have."""
+    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in options:
+        made.add_argument(name, **_OPTIONS[name])
+    return made
 
 
 def run(main: Callable[[], int]) -> int:

@@ -25,8 +25,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks import command
 from benchmarks.counted import ncu
-from benchmarks.counted.calls import END
 from benchmarks.counted.cases import CountedCase, cases
 from benchmarks.counted.document import COUNTED, CountedKernel, documented, summary
 from benchmarks.counted.metrics import base_names, candidates, chosen
@@ -39,6 +39,7 @@ from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, InvalidRequest, MeasurementFailed, TirgemmError
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build.compile import build
+from verification.sanitized_call import END
 
 ROOT = Path(__file__).resolve().parents[1]
 # Cases in one process of the profiler, whose start costs seconds, and what it may take: what a limit can cost.
@@ -212,16 +213,13 @@ def _environment() -> dict[str, str]:
 
 
 def _options() -> argparse.Namespace:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = command.parser(__doc__, "--processes", "--commit", "--out")
     made.add_argument(
         "--device", default=None, help="cuda:0, or an architecture to predict only (default: the first GPU)"
     )
     made.add_argument("--seconds", type=float, default=400.0, help="begin nothing after so many")
-    made.add_argument("--processes", type=int, default=None, help="build processes (default: one a hardware thread)")
     made.add_argument("--case", action="append", help="only cases whose name begins so (again for more)")
     made.add_argument("--again", type=Path, metavar="FOLDER", help="an earlier run's files, to compare with once more")
-    made.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
-    made.add_argument("--out", type=Path, required=True, help="the results file")
     return made.parse_args()
 
 

@@ -13,7 +13,6 @@ In these spaces evolution cannot mutate: the model takes the configs in its orde
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import random
@@ -23,27 +22,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import command
+from benchmarks.proposal_sources import PoolFamily, SearchedSpace, candidates_by_problem, pool_of, ranked_by, times_of
+from tirgemm.bench.results import environment
+from tirgemm.detect import device as detect
+from tirgemm.families import family_named
+from tirgemm.families.common.ranking_model import RankingModel
+from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.ranking_training import problem_rows, train
+from tirgemm.tuning.search import search as search_module
+from tirgemm.tuning.search.expected_gain import faded, gains, improvement, spread
+from tirgemm.tuning.search.ranked_model import RankedModel
+from tirgemm.tuning.search.search import Search, SearchOptions
+from tirgemm.tuning.search_loop import BATCH
+from tirgemm.tuning_db.transfer import read_candidates, read_devices
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.proposal_sources import Pool, PoolFamily, SearchedSpace, has_config, ranked_by  # noqa: E402
-from tirgemm.bench.results import environment  # noqa: E402
-from tirgemm.detect import device as detect  # noqa: E402
-from tirgemm.families import Family, family_named  # noqa: E402
-from tirgemm.families.common.ranking_model import RankingModel  # noqa: E402
-from tirgemm.gemm import Gemm  # noqa: E402
-from tirgemm.tuning.comparable_times import comparable_times  # noqa: E402
-from tirgemm.tuning.effort import Effort  # noqa: E402
-from tirgemm.tuning.ranking_training import problem_rows, train  # noqa: E402
-from tirgemm.tuning.records import Candidate, Status  # noqa: E402
-from tirgemm.tuning.search import search as search_module  # noqa: E402
-from tirgemm.tuning.search.expected_gain import faded, gains, improvement, spread  # noqa: E402
-from tirgemm.tuning.search.ranked_model import RankedModel  # noqa: E402
-from tirgemm.tuning.search.recorded_space import RecordedSpace, Row  # noqa: E402
-from tirgemm.tuning.search.search import Search, SearchOptions  # noqa: E402
-from tirgemm.tuning.search_loop import BATCH  # noqa: E402
-from tirgemm.tuning_db.transfer import read_candidates, read_devices  # noqa: E402
-
 SUITE = "effort_replay"
 LEAST_CONFIGS, FOLDS = 40, 5
 RULES = ("first", "model", "history", "standard", "exhaustive")
@@ -53,11 +49,7 @@ def spaces(path: Path) -> Iterator[SearchedSpace]:
     """Every problem of many recorded configs, with a model that has seen none of its (n, k)."""
     device, family = read_devices(path)[0], family_named("wgmma")
     candidates = read_candidates(path)
-    rows_of_all = problem_rows(candidates, device)
-    problems: dict[Gemm, list[Candidate]] = {}
-    for candidate in candidates:
-        if (candidate.config.family, candidate.regime) == ("wgmma", "sustained"):
-            problems.setdefault(candidate.gemm, []).append(candidate)
+    rows_of_all, problems = problem_rows(candidates, device), candidates_by_problem(candidates)
     groups = sorted({(gemm.n, gemm.k) for gemm in problems})
     random.Random(7).shuffle(groups)
     for fold in range(FOLDS):
@@ -65,17 +57,11 @@ def spaces(path: Path) -> Iterator[SearchedSpace]:
         seen = [rows for rows in rows_of_all if (rows.gemm.n, rows.gemm.k) not in held]
         ranking = RankingModel.of_json(train(seen, device, {}))
         for gemm, recorded in problems.items():
-            space = family.space(gemm, device)
-            times = {c: us for c, us in comparable_times(recorded).items() if us is not None and has_config(space, c)}
+            times = times_of(recorded, family, device)
             if (gemm.n, gemm.k) not in held or len(times) < LEAST_CONFIGS:
                 continue
-            default = min(times, key=lambda config: family.predict_us(gemm, config, device, "sustained"))
-            pool = RecordedSpace(gemm, device, "sustained", Pool.of(space, list(times)), default, path.name)
-            for config, us in times.items():
-                predicted = family.predict_us(gemm, config, device, "sustained")
-                pool.rows[pool.number(config)] = Row(Status.MEASURED, us, predicted)
-            made: Family = PoolFamily(pool, family)  # type: ignore[assignment]
-            yield SearchedSpace(str(gemm), pool, made, (), ranking)
+            pool = pool_of(gemm, times, family, device, path.name)
+            yield SearchedSpace(str(gemm), pool, PoolFamily(pool, family), (), ranking)
 
 
 def replayed(case: SearchedSpace) -> dict[str, Any]:
@@ -139,11 +125,9 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command.parser((__doc__ or "").splitlines()[0], "--commit", "--out")
     parser.add_argument("--records", type=Path, default=ROOT / "tuning_db/shipped/nvidia-h200.jsonl.gz")
     parser.add_argument("--problems", type=int, default=60)
-    parser.add_argument("--commit", default=None)
-    parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     # Pools are always enumerated and scored: their points are no neighbours of each other.
     search_module.ALL_SCORED = 10_000

@@ -94,7 +94,7 @@ def regret(problems: Sequence[Measured], device: Device, regime: str, constants:
 
 def fitted(problems: Sequence[Measured], device: Device, regime: str, rounds: int) -> WgmmaConstants:
     """Constants that make the error least, from the present ones on."""
-    from scipy.optimize import minimize  # type: ignore[import-untyped]
+    from scipy.optimize import minimize
 
     names = [field.name for field in fields(WgmmaConstants)]
     start = np.array([getattr(CONSTANTS[regime], name) for name in names])

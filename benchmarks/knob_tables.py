@@ -16,15 +16,14 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tirgemm.config import Config, Value  # noqa: E402 - found by the line above
-from tirgemm.gemm import REGIMES, Gemm  # noqa: E402
-from tirgemm.tuning.comparable_times import comparable_times  # noqa: E402
-from tirgemm.tuning.records import Candidate  # noqa: E402
-from tirgemm.tuning_db.shipped import file_of  # noqa: E402
-from tirgemm.tuning_db.transfer import read_candidates  # noqa: E402
+from tirgemm.config import Config, Value
+from tirgemm.gemm import REGIMES, Gemm
+from tirgemm.tuning.comparable_times import comparable_times
+from tirgemm.tuning.records import Candidate
+from tirgemm.tuning_db.shipped import file_of
+from tirgemm.tuning_db.transfer import read_candidates
 
 # Classes of shapes by m, each up to and including its number.
 CLASSES = ((16, "m <= 16"), (128, "m <= 128"), (1023, "m < 1024"), (2**31, "m >= 1024"))
@@ -36,7 +35,7 @@ _NEEDS = {"reduction": ("split", 1)}
 Times = dict[Config, float]
 
 
-def knobs(folder: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites
+def knobs(folder: Path, suites: Path) -> str:
     """The tables of a device's folder: of the family ``wgmma`` in the records that are shipped of it."""
     return tables([candidate for candidate in _shipped(folder.name) if candidate.config.family == "wgmma"])
 
@@ -73,7 +72,7 @@ def times_of(candidates: Sequence[Candidate], regime: str) -> Iterable[tuple[Gem
             yield gemm, times
 
 
-def knob_worth(folder: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites
+def knob_worth(folder: Path, suites: Path) -> str:
     """What each value of each knob is worth, by family, over every recorded shape and regime: see ``worth``."""
     families: dict[str, list[Candidate]] = {}
     for candidate in _shipped(folder.name):

@@ -9,7 +9,6 @@ sm_90a`` (or another architecture) the kernels are only compiled, and what ptxas
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import hashlib
 import itertools
@@ -21,15 +20,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import command
+from tirgemm.bench.results import dump, environment, measured_at
+from tirgemm.detect import device as detect_device
+from tirgemm.device import Device
+from tirgemm.tuning.driver.nvrtc import Cubin, compile_source
+
 HERE = Path(__file__).resolve().parent
-if __name__ == "__main__":
-    sys.path.insert(0, str(HERE.parent))
-
-from tirgemm.bench.results import dump, environment, measured_at  # noqa: E402 - found by the line above
-from tirgemm.detect import device as detect_device  # noqa: E402
-from tirgemm.device import Device  # noqa: E402
-from tirgemm.tuning.driver.nvrtc import Cubin, compile_source  # noqa: E402
-
 SUITE = "mma_ceiling"
 SOURCE = HERE / "mma_ceiling.cu"
 SYMBOL = "mma_ceiling"
@@ -46,10 +45,8 @@ _SETTLE_S, _PAUSE_S = 1.5, 0.05
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__, "--device", "--commit")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--commit", help="the program's commit, where this copy of it has no history")
     options = parser.parse_args()
     device = detect_device(options.device)
     if not device.present:

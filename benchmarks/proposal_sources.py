@@ -16,34 +16,35 @@ import math
 import random
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import command
+from tirgemm.bench.results import environment
+from tirgemm.config import Config, Space
+from tirgemm.detect import device as detect
+from tirgemm.device import Device
+from tirgemm.errors import InvalidConfig
+from tirgemm.families import Family, family_named
+from tirgemm.families.common.config_columns import ConfigColumns
+from tirgemm.families.common.ranking_model import RankingModel
+from tirgemm.families.features import expected_us, features
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.comparable_times import comparable_times
+from tirgemm.tuning.ranking_training import problem_rows, train
+from tirgemm.tuning.records import Candidate, Status
+from tirgemm.tuning.search import search as search_module
+from tirgemm.tuning.search.cost_model import BoostedTrees
+from tirgemm.tuning.search.ranked_model import RankedModel
+from tirgemm.tuning.search.recorded_space import RecordedFamily, RecordedSpace, Row
+from tirgemm.tuning.search.search import Search, SearchOptions
+from tirgemm.tuning_db.transfer import read_candidates, read_devices
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from tirgemm.bench.results import environment  # noqa: E402 - found by the line above
-from tirgemm.config import Config, Space  # noqa: E402
-from tirgemm.detect import device as detect  # noqa: E402
-from tirgemm.device import Device  # noqa: E402
-from tirgemm.errors import InvalidConfig  # noqa: E402
-from tirgemm.families import Family, family_named  # noqa: E402
-from tirgemm.families.common.config_columns import ConfigColumns  # noqa: E402
-from tirgemm.families.common.ranking_model import RankingModel  # noqa: E402
-from tirgemm.families.features import expected_us, features  # noqa: E402
-from tirgemm.gemm import Gemm  # noqa: E402
-from tirgemm.tuning.comparable_times import comparable_times  # noqa: E402
-from tirgemm.tuning.ranking_training import problem_rows, train  # noqa: E402
-from tirgemm.tuning.records import Candidate, Status  # noqa: E402
-from tirgemm.tuning.search import search as search_module  # noqa: E402
-from tirgemm.tuning.search.cost_model import BoostedTrees  # noqa: E402
-from tirgemm.tuning.search.ranked_model import RankedModel  # noqa: E402
-from tirgemm.tuning.search.recorded_space import RecordedFamily, RecordedSpace, Row  # noqa: E402
-from tirgemm.tuning.search.search import Search, SearchOptions  # noqa: E402
-from tirgemm.tuning_db.transfer import read_candidates, read_devices  # noqa: E402
-
 SUITE = "proposal_sources"
 RANKED = "ranking model"
 # The share of the neighbourhood in the first proposals, and later.
@@ -85,7 +86,7 @@ class PoolFamily(RecordedFamily):
         super().__init__(recorded)
         self.family = family
 
-    def supports(self, gemm: Gemm, device: Device) -> str | None:  # noqa: ARG002 - other problems teach the model
+    def supports(self, gemm: Gemm, device: Device) -> str | None:
         return None
 
     def space(self, gemm: Gemm, device: Device) -> Space:
@@ -102,10 +103,10 @@ class RankedFamily(PoolFamily):
         super().__init__(pool.recorded, pool.family)
         self.order = sorted(expected_us, key=lambda config: expected_us[config])
 
-    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:  # noqa: ARG002
+    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
         return self.order[0]
 
-    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int, **_: bool) -> list[Config]:  # noqa: ARG002
+    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int, **_: bool) -> list[Config]:
         return self.order[:count]
 
 
@@ -123,27 +124,44 @@ class SearchedSpace:
 def pools(path: Path, count: int) -> Iterator[SearchedSpace]:
     """Problems of many recorded configs, drawn by a seed; each without and with the records of other (n, k)."""
     device, family = read_devices(path)[0], family_named("wgmma")
-    problems: dict[Gemm, list[Candidate]] = {}
     candidates = read_candidates(path)
-    rows_of_all = problem_rows(candidates, device)
+    rows_of_all, problems = problem_rows(candidates, device), candidates_by_problem(candidates)
+    large = [gemm for gemm, recorded in problems.items() if len(recorded) >= LEAST_CONFIGS]
+    for gemm in random.Random(13).sample(large, count):
+        recorded = pool_of(gemm, times_of(problems[gemm], family, device), family, device, path.name)
+        others = [c for g, recorded_of in problems.items() if (g.n, g.k) != (gemm.n, gemm.k) for c in recorded_of]
+        pool = PoolFamily(recorded, family)
+        seen = [rows for rows in rows_of_all if (rows.gemm.n, rows.gemm.k) != (gemm.n, gemm.k)]
+        ranking = RankingModel.of_json(train(seen, device, {}))
+        yield SearchedSpace(f"{gemm} alone", recorded, pool, (), ranking)
+        yield SearchedSpace(f"{gemm} with others", recorded, pool, tuple(others))
+
+
+def candidates_by_problem(candidates: Iterable[Candidate]) -> dict[Gemm, list[Candidate]]:
+    """The candidates of ``wgmma`` that were measured in the regime sustained."""
+    problems: dict[Gemm, list[Candidate]] = {}
     for candidate in candidates:
         if (candidate.config.family, candidate.regime) == ("wgmma", "sustained"):
             problems.setdefault(candidate.gemm, []).append(candidate)
-    large = [gemm for gemm, recorded in problems.items() if len(recorded) >= LEAST_CONFIGS]
-    for gemm in random.Random(13).sample(large, count):
-        space = family.space(gemm, device)
-        times = {c: us for c, us in comparable_times(problems[gemm]).items() if us is not None and has_config(space, c)}
-        default = min(times, key=lambda config: family.predict_us(gemm, config, device, "sustained"))
-        recorded = RecordedSpace(gemm, device, "sustained", Pool.of(space, list(times)), default, path.name)
-        for config, us in times.items():
-            predicted = family.predict_us(gemm, config, device, "sustained")
-            recorded.rows[recorded.number(config)] = Row(Status.MEASURED, us, predicted)
-        others = [c for g, recorded_of in problems.items() if (g.n, g.k) != (gemm.n, gemm.k) for c in recorded_of]
-        made: Family = PoolFamily(recorded, family)  # type: ignore[assignment]
-        seen = [rows for rows in rows_of_all if (rows.gemm.n, rows.gemm.k) != (gemm.n, gemm.k)]
-        ranking = RankingModel.of_json(train(seen, device, {}))
-        yield SearchedSpace(f"{gemm} alone", recorded, made, (), ranking)
-        yield SearchedSpace(f"{gemm} with others", recorded, made, tuple(others))
+    return problems
+
+
+def times_of(candidates: Sequence[Candidate], family: Family, device: Device) -> dict[Config, float]:
+    """Comparable microseconds of the candidates of one problem whose configs today's space has."""
+    space = family.space(candidates[0].gemm, device)
+    times = comparable_times(candidates).items()
+    return {config: us for config, us in times if us is not None and has_config(space, config)}
+
+
+def pool_of(gemm: Gemm, times: Mapping[Config, float], family: Family, device: Device, source: str) -> RecordedSpace:
+    """The recorded configs of a problem as a space; its default is the one of the least estimate."""
+    predicted = {config: family.predict_us(gemm, config, device, "sustained") for config in times}
+    default = min(predicted, key=lambda config: predicted[config])
+    points = Pool.of(family.space(gemm, device), list(times))
+    pool = RecordedSpace(gemm, device, "sustained", points, default, source)
+    for config, us in times.items():
+        pool.rows[pool.number(config)] = Row(Status.MEASURED, us, predicted[config])
+    return pool
 
 
 def has_config(space: Space, config: Config) -> bool:
@@ -196,8 +214,7 @@ def ranked_by(case: SearchedSpace, ranking: RankingModel) -> Family:
     inputs = features(gemm, configs, device, regime, pool.family)
     times = expected_us(gemm, configs, inputs, regime, ranking)
     expected = {configs.config(row): us for row, us in enumerate(times.tolist())}
-    made: Family = RankedFamily(pool, expected)
-    return made
+    return RankedFamily(pool, expected)
 
 
 def main() -> int:
@@ -205,7 +222,7 @@ def main() -> int:
     # Pools are always enumerated and scored: their points are no neighbours of each other.
     search_module.ALL_SCORED = 10_000
     complete = RecordedSpace.load(ROOT / "tests" / "data" / "h200_simt.space.json.gz")
-    cases = [SearchedSpace("simt, complete", complete, complete.family()), *pools(options.records, options.problems)]  # type: ignore[arg-type]
+    cases = [SearchedSpace("simt, complete", complete, complete.family()), *pools(options.records, options.problems)]
     rows: list[dict[str, Any]] = []
     for case in cases:
         search_module.ALL_SCORED = 64 if case.name == "simt, complete" else 10_000
@@ -229,12 +246,10 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command.parser((__doc__ or "").splitlines()[0], "--commit", "--out")
     parser.add_argument("--records", type=Path, default=ROOT / "tuning_db/shipped/nvidia-h200.jsonl.gz")
     parser.add_argument("--problems", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--commit", default=None)
-    parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 
 

@@ -18,18 +18,19 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import bank_tables, counter_tables, evidence_tables, ladder_tables, suite_tables, tensorcore_tables  # noqa: E402
-from benchmarks.many_devices import document as many_devices  # noqa: E402
-from benchmarks.models import document as models  # noqa: E402
-from benchmarks.pictures.speed_picture import speed_picture  # noqa: E402
-from benchmarks.service_speed import document as service_speed  # noqa: E402
-from benchmarks.tables import documents, not_yet, table  # noqa: E402
-from tirgemm.bench.results import Document, load  # noqa: E402
-from tirgemm.gemm import REGIMES  # noqa: E402
-from verification.service import proofs_file  # noqa: E402
+from benchmarks import bank_tables, counter_tables, evidence_tables, ladder_tables, suite_tables, tensorcore_tables
+from benchmarks.many_devices import document as many_devices
+from benchmarks.models import document as models
+from benchmarks.pictures.speed_picture import speed_picture
+from benchmarks.service_speed import document as service_speed
+from benchmarks.tables import documents, not_yet, table
+from tirgemm.bench.results import Document, load
+from tirgemm.gemm import REGIMES
+from verification.service import proofs_file
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def _of_no_results(made: Callable[[], str]) -> Callable[[Path, Path], str]:

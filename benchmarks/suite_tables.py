@@ -144,7 +144,7 @@ def shapes(folder: Path, suites: Path) -> str:
     return "\n\n".join(parts) or _NOT_YET
 
 
-def held_out(folder: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites
+def held_out(folder: Path, suites: Path) -> str:
     """Problems that nothing was fitted to: what each effort's kernels reach of the baselines, aligned rows apart; each
     suite, and all judge suites together."""
     parts = []
@@ -230,7 +230,7 @@ def bandwidth(folder: Path, suites: Path) -> str:
     return table(head, lines, 2) if lines else _NOT_YET
 
 
-def proposals(results: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites
+def proposals(results: Path, suites: Path) -> str:
     """Sources of proposals at equal trials: the best time over the optimum, geometric means over spaces and seeds."""
     path = results / "proposal_sources.json"
     if not path.is_file():
@@ -254,7 +254,7 @@ def proposals(results: Path, suites: Path) -> str:  # noqa: ARG001 - called like
     )
 
 
-def zero_shot(results: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites
+def zero_shot(results: Path, suites: Path) -> str:
     """First choices for shapes whose (n, k) was held out, by the estimate and by the ranking model."""
     path = results / "zero_shot_folds.json"
     if not path.is_file():
@@ -277,7 +277,7 @@ def zero_shot(results: Path, suites: Path) -> str:  # noqa: ARG001 - called like
     return table(head, lines, 2)
 
 
-def efforts(results: Path, suites: Path) -> str:  # noqa: ARG001 - called like the tables of suites
+def efforts(results: Path, suites: Path) -> str:
     """Rules that end a search, replayed on recorded configs: trials spent, and what is lost."""
     path = results / "effort_replay.json"
     if not path.is_file():

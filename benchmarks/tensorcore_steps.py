@@ -15,30 +15,25 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import command
+from tirgemm.bench import results
+from tirgemm.bench.contest import Contest
+from tirgemm.bench.step_race import RacedStep, race_steps
+from tirgemm.bench.suite_file import Suite
+from tirgemm.config import Config, Value
+from tirgemm.detect import device as detect_device
+from tirgemm.device import Device
+from tirgemm.families import family_named
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.records.memory_store import MemoryStore
+from tirgemm.tuning.workbench import Workbench
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from tirgemm.bench import results  # noqa: E402 - found by the line above
-from tirgemm.bench.contest import Contest, Entrant, failed_row  # noqa: E402
-from tirgemm.bench.ladder_run import RACES, with_parent  # noqa: E402
-from tirgemm.bench.suite_file import Suite  # noqa: E402
-from tirgemm.config import Config, Value  # noqa: E402
-from tirgemm.detect import device as detect_device  # noqa: E402
-from tirgemm.device import Device  # noqa: E402
-from tirgemm.errors import TirgemmError  # noqa: E402
-from tirgemm.families import family_named  # noqa: E402
-from tirgemm.gemm import Gemm, Regime  # noqa: E402
-from tirgemm.tuning.records import SampleSet  # noqa: E402
-from tirgemm.tuning.records.memory_store import MemoryStore  # noqa: E402
-from tirgemm.tuning.workbench import Workbench  # noqa: E402
-
-if TYPE_CHECKING:
-    from tirgemm.tuning.build.binary import Binary
 
 SUITE = ROOT / "benchmarks" / "suites" / "tensorcore_steps.json"
-_CONDITIONS = ("at", "shared", "operand_sets", "temperature_c", "absent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,68 +126,22 @@ def main(arguments: list[str]) -> int:
                 return 1
             if all(file.find(gemm, step.name) for step in STEPS):
                 continue
-            rows = _rows(bench, gemm, options.regime, options.seconds) if device.present else _built(bench, gemm)
-            failed += sum(row["status"] != "measured" for row in rows) if device.present else 0
-            if device.present:
-                file.put(*rows)
+            configs = {step.name: config(step.name, gemm, device) for step in STEPS}
+            if bench.measurer is None:
+                for name, build in {name: bench.build(gemm, made) for name, made in configs.items()}.items():
+                    print(gemm, name, build.result().resources, flush=True)
+                continue
+            raced = [RacedStep(step.name, step.parent, configs[step.name]) for step in STEPS]
+            contest = Contest(bench.measurer, bench.measurer.baselines(), options.seconds)
+            rows = race_steps(bench, contest, gemm, options.regime, raced, on_stage=print)
+            file.put(*rows)
+            failed += sum(row["status"] != "measured" for row in rows)
+            print(gemm, *(f"{row['variant']} {row['tflops'] or 0:.0f}" for row in rows), "TFLOP/s", flush=True)
     return 1 if failed else 0
 
 
-def _built(bench: Workbench, gemm: Gemm) -> list[results.Row]:
-    """Build every step and say what it takes. Raises BuildFailed, InvalidConfig."""
-    builds = {step.name: bench.build(gemm, config(step.name, gemm, bench.device)) for step in STEPS}
-    for name, build in builds.items():
-        print(f"{gemm} {name}: {build.result().resources}", flush=True)
-    return []
-
-
-def _rows(bench: Workbench, gemm: Gemm, regime: Regime, seconds: float) -> list[results.Row]:
-    assert bench.measurer is not None
-    contest = Contest(bench.measurer, bench.measurer.baselines(), seconds)
-    configs = {step.name: config(step.name, gemm, bench.device) for step in STEPS}
-    builds = {name: bench.build(gemm, made) for name, made in configs.items()}
-    rows: dict[str, results.Row] = {}
-    entrants: dict[str, Entrant] = {}
-    binaries: dict[str, Binary] = {}
-    errors: dict[str, float] = {}
-    for name, made in configs.items():
-        try:
-            binaries[name] = builds[name].result()
-            entrant = Entrant(made, bench.package(gemm, made, binaries[name]))
-            errors[name] = contest.verify(entrant)
-            entrants[name] = entrant
-        except TirgemmError as error:
-            rows[name] = failed_row(gemm, made, name, error)
-    outcomes = contest.on_same_operands(entrants, regime, RACES)
-    failed = {name: error for outcome in outcomes for name, error in outcome.failed.items()}
-    rows |= {name: failed_row(gemm, configs[name], name, error) for name, error in failed.items()}
-    races = [outcome.samples for outcome in outcomes]
-    for step in STEPS:
-        if step.name in entrants and step.name not in failed:
-            rows[step.name] = _row(gemm, step, entrants[step.name], races, binaries[step.name], errors[step.name])
-            print(f"{gemm} {step.name}: {rows[step.name]['tflops']:.0f} TFLOP/s", flush=True)
-    return [rows[step.name] for step in STEPS]
-
-
-def _row(
-    gemm: Gemm, step: Step, entrant: Entrant, races: list[dict[str, SampleSet]], binary: Binary, error: float
-) -> results.Row:
-    taken = [with_parent(samples, step.name, step.parent) for samples in races]
-    ours = taken[0]
-    conditions: dict[str, Any] = {name: ours.conditions[name] for name in _CONDITIONS if name in ours.conditions}
-    conditions |= {name: binary.resources[name] for name in ("registers", "spill_bytes", "shared_bytes")}
-    return results.measured_row(
-        gemm,
-        entrant.config,
-        step.name,
-        taken,
-        results.MeasuredKernel(error, binary.launch.workspace_bytes(gemm.m_max), entrant.sha256, binary.source_sha256),
-        conditions,
-    )
-
-
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = command.parser(__doc__, "--resume", "--processes", "--lock-dir", "--commit", "--out")
     made.add_argument("gemm", nargs="*", help="problems (default: the suite tensorcore_steps)")
     made.add_argument(
         "--device", default=None, help="cuda:0, or an architecture to build only (default: the first GPU)"
@@ -200,11 +149,6 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--regime", default="sustained", choices=("sustained", "isolated"))
     made.add_argument("--seconds", type=float, default=4.0, help="about how long a problem's interleaved run takes")
     made.add_argument("--limit", type=float, default=600.0, help="begin no problem after so many seconds")
-    made.add_argument("--processes", type=int, default=None, help="build processes (default: one a hardware thread)")
-    made.add_argument("--lock-dir", type=Path, default=None)
-    made.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
-    made.add_argument("--resume", action="store_true", help="keep the rows of an earlier run on the same machine")
-    made.add_argument("--out", type=Path, required=True, help="the results file")
     return made
 
 

@@ -11,21 +11,20 @@ estimates' constants were fitted. Needs no device.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tirgemm.bench.results import environment  # noqa: E402 - found by the line above
-from tirgemm.bench.suites import named_suites, suite_named  # noqa: E402
-from tirgemm.detect import device as detect  # noqa: E402
-from tirgemm.gemm import Gemm  # noqa: E402
-from tirgemm.tuning.ranking_training import (  # noqa: E402
+from benchmarks import command
+from tirgemm.bench.results import environment
+from tirgemm.bench.suites import named_suites, suite_named
+from tirgemm.detect import device as detect
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.ranking_training import (
     FIRST,
     PARAMETERS,
     ROUNDS,
@@ -34,8 +33,9 @@ from tirgemm.tuning.ranking_training import (  # noqa: E402
     problem_rows,
     records_sha256,
 )
-from tirgemm.tuning_db.transfer import read_candidates, read_devices  # noqa: E402
+from tirgemm.tuning_db.transfer import read_candidates, read_devices
 
+ROOT = Path(__file__).resolve().parents[1]
 SUITE = "zero_shot_folds"
 FOLDS = 24
 
@@ -57,11 +57,9 @@ def row(ranked: HeldOut, published: Collection[Gemm]) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command.parser((__doc__ or "").splitlines()[0], "--commit", "--out")
     parser.add_argument("records", type=Path, help="a records file; the first device in it")
-    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--folds", type=int, default=FOLDS, help="parts of the (n, k), each held out in turn")
-    parser.add_argument("--commit", default=None)
     options = parser.parse_args()
     device = read_devices(options.records)[0]
     problems = problem_rows(read_candidates(options.records), device)

@@ -19,13 +19,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.live import Live
 from rich.text import Text
 
 from tirgemm import Client, Device, Gemm
 from tirgemm._terminal.console import out as console
+from tirgemm._terminal.progress_view import console_view
 from tirgemm._terminal.tables import Column, Table
 from tirgemm.detect import device as detect
+from tirgemm.errors import TirgemmError
+from tirgemm.events import Phase
+from tirgemm.progress import ProgressTracker
+from tirgemm.timings import Timings
 
 ROOT = Path(__file__).resolve().parents[1]
 STATE = ROOT / ".demo"
@@ -97,34 +101,16 @@ def service() -> Iterator[str]:
 
 
 def tuned(client: Client, gemm: Gemm, device: Device) -> None:
-    """POST one shape and follow its job."""
+    """Ask for one shape and follow its job. Raises what ends it."""
     began = time.monotonic()
-    answer = client.submit(gemm, device=device.key, budget=BUDGET)
-    if answer.kernel is not None:
-        seconds = time.monotonic() - began
-        console.print(Text.assemble(("●", "green"), f" {gemm}: answered from the database in {1e3 * seconds:.0f} ms"))
-        return
-    counts: dict[str, int] = {}
-    state: dict[str, Any] = {}
-    with Live(console=console, refresh_per_second=8, transient=True) as live:
-        for event in client.events(answer.job_id):
-            state |= {k: v for k, v in event.data.items() if v is not None}
-            if event.kind == "candidate":
-                counts[event.data["status"]] = counts.get(event.data["status"], 0) + 1
-            live.update(progress(gemm, event.kind, state, counts, time.monotonic() - began))
-    job = client.job(answer.job_id)
-    console.print(progress(gemm, job["status"], state, counts, time.monotonic() - began))
-    if job["status"] != "done":
-        sys.exit(f"{gemm}: the job ended {job['status']}: {job.get('error')}")
-
-
-def progress(gemm: Gemm, kind: str, state: dict[str, Any], counts: dict[str, int], seconds: float) -> Text:
-    """One line: how far the search is, the best so far, and what became of the candidates."""
-    best = f"{state['best_us']:.1f} us" if state.get("best_us") else "…"
-    words = ", ".join(f"{n} {status}" for status, n in counts.items())
-    mark = ("●", "green") if kind == "done" else ("○", "yellow")
-    trials = f"{state.get('trials', 0)}/{BUDGET['trials']} trials"
-    return Text.assemble(mark, f" {gemm}  {seconds:4.0f} s  {trials}  best {best}  {words}")
+    tracker = ProgressTracker(str(gemm), phase=Phase.QUEUED)
+    with console_view(tracker, console) as view:
+        kernel = client.document(gemm, device=device.key, budget=BUDGET, on_event=view)
+    seconds, statuses = time.monotonic() - began, tracker.statuses
+    words = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "answered from the database"
+    us = Timings.from_json(kernel["timings"]).of("sustained")
+    best = f"  best {us.median_us:.1f} us" if us else ""
+    console.print(Text.assemble(("●", "green"), f" {gemm}  {seconds:.2f} s{best}  {words}"))
 
 
 def client_environment(device: Device) -> Path:
@@ -181,7 +167,7 @@ def show(rows: list[dict[str, Any]]) -> None:
     console.print()
     console.print(table)
     console.print()
-    console.print("error: the largest, over sqrt(k) u |a_i||b_j|; call: timed in the client's environment", style="dim")
+    console.print("error: the largest, over its bound; call: timed in the client's environment", style="dim")
     for row in rows:
         best = ": the default is the best" if row["default_is_best"] else ""
         console.print(f"{row['gemm']}: {row['config']}{best}", style="dim")
@@ -191,5 +177,5 @@ if __name__ == "__main__":
     os.chdir(ROOT)
     try:
         sys.exit(main())
-    except subprocess.CalledProcessError as failed:
+    except (subprocess.CalledProcessError, TirgemmError) as failed:
         sys.exit(f"demo: {failed}")

@@ -36,12 +36,12 @@ from tirgemm.service.jobs.worker import Worker
 from tirgemm.service.server.process import uvicorn_config
 from tirgemm.service.settings import Settings
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from scripts.example_values import ELIDED, WORKER, Normaliser
+from scripts.stored_kernel import gpu_kernel
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from scripts.example_values import ELIDED, WORKER, Normaliser  # noqa: E402 - found by the line above
-from scripts.stored_kernel import gpu_kernel  # noqa: E402
-
 FILES = (ROOT / "docs" / "api.md", ROOT / "docs" / "artifact.md")
 BLOCK = re.compile(r"(<!-- example:([a-z-]+) -->\n)(.*?)(<!-- /example:\2 -->)", re.DOTALL)
 GEMM = "129x67x31:f16:nt"

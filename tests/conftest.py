@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.computed_once import SHARED, computed_once
-from tests.helpers.frugal_libraries import FRUGAL
+from tests.helpers.library_variables import FRUGAL, own_variables
 from tirgemm._collection import collect_seldom
 
 _HOME = Path(tempfile.mkdtemp(prefix="tirgemm-tests-"))
@@ -128,12 +128,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _environment() -> Iterator[None]:
     """No test leaves environment variables behind: what the next one prints, or where it writes, depends on them."""
-    before = _variables()
+    before = own_variables()
     yield
-    assert _variables() == before, "the test leaves environment variables changed"
-
-
-def _variables() -> dict[str, str]:
-    """All but pytest's own, and those that PyTorch sets when it compiles."""
-    foreign = ("PYTEST_CURRENT_TEST", "TORCH", "_TORCH")
-    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    assert own_variables() == before, "the test leaves environment variables changed"

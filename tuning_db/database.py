@@ -23,6 +23,7 @@ from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db import schema
 from tirgemm.tuning_db.blobs import BlobStore
 from tirgemm.tuning_db.models import Base
+from tirgemm.tuning_db.times import Clock
 
 BUSY_SECONDS = 30
 FILE_NAME = "tirgemm.db"
@@ -129,6 +130,17 @@ class Database:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
+
+
+class ClockedTables:
+    """Some tables of a Database. ``clock`` gives seconds since 1970; by default the database's."""
+
+    def __init__(self, db: Database, clock: Clock | None = None) -> None:
+        self.db = db
+        self._clock = clock
+
+    def _now(self, connection: Connection) -> float:
+        return self.db.now(connection) if self._clock is None else self._clock()
 
 
 def make_folder(folder: Path) -> None:

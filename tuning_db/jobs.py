@@ -23,7 +23,7 @@ from tirgemm.tuning.process.spans import spanned
 from tirgemm.tuning.records.json_values import plain_json, plain_text
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.access.quotas import Asker, require_quota
-from tirgemm.tuning_db.database import Database
+from tirgemm.tuning_db.database import ClockedTables
 from tirgemm.tuning_db.job_values import Job, JobProgress, JobRequest, StoredEvent, WorkerRecord, priority_named
 from tirgemm.tuning_db.models import EventRow, GemmRow, JobRow, WorkerRow
 from tirgemm.tuning_db.queue.budget_shares import LIMIT, granted
@@ -50,7 +50,7 @@ from tirgemm.tuning_db.queue.job_rows import (
     unknown_job,
     window_open,
 )
-from tirgemm.tuning_db.times import Clock, iso
+from tirgemm.tuning_db.times import iso
 
 Heartbeat = Literal["ok", "cancelled", "lost"]
 _WORKERS_SINCE = (
@@ -59,15 +59,8 @@ _WORKERS_SINCE = (
 _WAITS = (JobRow.status == "queued", JobRow.owner.is_(None))
 
 
-class JobQueue:
-    """The job, event and worker tables of a Database. ``clock`` gives seconds since 1970; by default the database's."""
-
-    def __init__(self, db: Database, clock: Clock | None = None) -> None:
-        self.db = db
-        self._clock = clock
-
-    def _now(self, connection: Connection) -> float:
-        return self.db.now(connection) if self._clock is None else self._clock()
+class JobQueue(ClockedTables):
+    """The job, event and worker tables of a Database."""
 
     # -- requests ------------------------------------------------------------------------------
 

@@ -118,21 +118,26 @@ def put_certificate(db: Database, connection: Connection, certificate: Certifica
     return key
 
 
+# Of a candidate, under one name in its value, its row and its record.
+CANDIDATE_MEMBERS = (
+    "message",
+    "rule",
+    "error",
+    "trace",
+    "source_sha256",
+    "binary_sha256",
+    "kernel_sha256",
+    "attempt",
+    "predicted_us",
+)
+
+
 def candidate_values(candidate: Candidate) -> dict[str, Any]:
     """The columns of a candidate that recording it again replaces."""
-    return {
+    return {name: getattr(candidate, name) for name in CANDIDATE_MEMBERS} | {
         "family": candidate.config.family,
         "config": candidate.config.to_json(),
         "status": str(candidate.status),
-        "message": candidate.message,
-        "rule": candidate.rule,
-        "error": candidate.error,
-        "trace": candidate.trace,
-        "source_sha256": candidate.source_sha256,
-        "binary_sha256": candidate.binary_sha256,
-        "kernel_sha256": candidate.kernel_sha256,
-        "attempt": candidate.attempt,
-        "predicted_us": candidate.predicted_us,
         "updated_at": iso(),
     }
 
@@ -240,16 +245,8 @@ def _candidate(row: Row[Any], sample_sets: tuple[SampleSet, ...]) -> Candidate:
         regime=row.regime,
         config=Config.from_json(row.config),
         status=Status(row.status),
-        message=row.message,
-        rule=row.rule,
-        error=row.error,
-        trace=row.trace,
-        source_sha256=row.source_sha256,
-        binary_sha256=row.binary_sha256,
-        kernel_sha256=row.kernel_sha256,
-        attempt=row.attempt,
-        predicted_us=row.predicted_us,
         sample_sets=sample_sets,
+        **{name: row._mapping[name] for name in CANDIDATE_MEMBERS},
     )
 
 

@@ -1,6 +1,7 @@
 """Builds of mutated configs, as ``BuildPool`` calls them in its processes.
 
 A config with one more knob, ``alteration``, names an altered source: ``DELAY``, ``LIMIT+DROP:412`` (``alterations``).
+With ``DEPENDENT`` among its words, kernels wait at their entry and are launched for programmatic dependent launch.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.launch import Launch
 from tirgemm.tuning.build.binary import Binary
+from tirgemm.tuning.build.dependent_launch import waiting
 from verification.alterations import altered
 
 BUILDER = "verification.altered:build"
-KNOB = "alteration"
+KNOB, DEPENDENT = "alteration", "dependent"
 
 
 def with_alteration(config: Config, alteration: str) -> Config:
@@ -33,7 +35,11 @@ def build(gemm: Gemm, config: Config, device: Device) -> Binary:
 
     base = Config(config.family, tuple(knob for knob in config.knobs if knob[0] != KNOB))
     launch, source = lowered(gemm, base, device)
-    text = altered(source, config[KNOB]) if config[KNOB] else source
+    words = [word for word in config[KNOB].split("+") if word]
+    others = "+".join(word for word in words if word != DEPENDENT)
+    text = altered(source, others) if others else source
+    if DEPENDENT in words:
+        text, launch = waiting(text, launch)
     text, cubin = compile_lowered(text, device.arch)
     kernels = [cubin.resources[kernel.symbol] for kernel in launch.kernels]
     resources = {

@@ -30,6 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import command
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig, TirgemmError
@@ -304,13 +305,11 @@ EMULATORS: dict[str, Emulator] = {
 
 
 def _options() -> argparse.Namespace:
-    made = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    made = command.parser((__doc__ or "").splitlines()[0], "--commit", "--out")
     made.add_argument("family", choices=sorted(EMULATORS))
     made.add_argument("--seconds", type=float, default=600.0, help="stop after so many")
     made.add_argument("--processes", type=int, default=None, help="kernels at a time (default: one a hardware thread)")
     made.add_argument("--kernels", type=int, default=None, help="only the first so many kernels")
-    made.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
-    made.add_argument("--out", type=Path, required=True, help="the evidence file")
     return made.parse_args()
 
 

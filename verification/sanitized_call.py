@@ -7,6 +7,7 @@ are told apart. Operands end where their allocations end, so that a read or writ
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,18 @@ BEGIN, END = "== begin", "== end"
 
 
 def main(arguments: list[str]) -> int:
+    return call_each(arguments, called)
+
+
+def call_each(arguments: list[str], call: Callable[[Gpu, Kernel], str]) -> int:
+    """Call each kernel; what ``call`` says of it stands behind its ``== end NAME``."""
     uuid, key, *files = arguments
     without_torch()
     gpu = Gpu(gpu_of(uuid))
     for file in files:
         name = Path(file).stem
         print(BEGIN, name, flush=True)
-        print(END, name, called(gpu, load(file, trust=Trust.of(key))), flush=True)
+        print(END, name, call(gpu, load(file, trust=Trust.of(key))), flush=True)
     return 0
 
 

@@ -7,38 +7,26 @@ the driver puts them, on lines of memory. No other kernel is launched: launches 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tvm_ffi
 
-from tirgemm.artifact import Kernel, Trust, load
-from tirgemm.detect import gpu_of
+from tirgemm.artifact import Kernel
 from tirgemm.gemm import DTYPE_BYTES
 from tirgemm.reference.numbers import encode
 from tirgemm.tuning.driver.cuda import Gpu, Memory
 from tirgemm.tuning.driver.tensors import CUDA, View
-from tirgemm.tuning.process.child_rpc import without_torch
 from tirgemm.tuning.verify.plan import GemmTest, layout_of, tensor_shape
-
-BEGIN, END = "== begin", "== end"
+from verification.sanitized_call import call_each
 
 
 def main(arguments: list[str]) -> int:
-    uuid, key, *files = arguments
-    without_torch()
-    gpu = Gpu(gpu_of(uuid))
-    for file in files:
-        name = Path(file).stem
-        print(BEGIN, name, flush=True)
-        call(gpu, load(file, trust=Trust.of(key)))
-        print(END, name, flush=True)
-    return 0
+    return call_each(arguments, call)
 
 
-def call(gpu: Gpu, kernel: Kernel) -> None:
-    """One call of ``kernel`` at its largest m."""
+def call(gpu: Gpu, kernel: Kernel) -> str:
+    """One call of ``kernel`` at its largest m, of which nothing is said."""
     gemm = kernel.gemm
     problem = GemmTest(gemm, gemm.m_max, "normal", 1)
     numbers = np.random.default_rng(1).standard_normal(1 << 20, dtype=np.float32)
@@ -52,6 +40,7 @@ def call(gpu: Gpu, kernel: Kernel) -> None:
     with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", gpu.ordinal), int(gpu.stream)):
         kernel.raw(*(view.tensor for _, view in operands), *problem.arguments)
     gpu.synchronize()
+    return ""
 
 
 if __name__ == "__main__":

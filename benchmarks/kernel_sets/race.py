@@ -16,27 +16,27 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks import command
+from tirgemm.artifact import Trust, read
+from tirgemm.bench import results
+from tirgemm.bench.contest import MIN_SAMPLES, failed_row
+from tirgemm.bench.suites import suite_named
+from tirgemm.detect import device as detect_device
+from tirgemm.errors import TirgemmError
+from tirgemm.gemm import Gemm, Range, Regime, regime_named
+from tirgemm.tuning.budget import Budget, covers
+from tirgemm.tuning.build.binary import compiled_source
+from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.measure.measurer import SLOW_BASELINES
+from tirgemm.tuning.measure.race import race
+from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.set_tuning import tuning_of
+from tirgemm.tuning.workbench import Workbench
+from tirgemm.tuning_db.data_folder import open_store, signer
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import command  # noqa: E402 - found by the line above
-from tirgemm.artifact import Trust, read  # noqa: E402
-from tirgemm.bench import results  # noqa: E402
-from tirgemm.bench.contest import MIN_SAMPLES, failed_row  # noqa: E402
-from tirgemm.bench.suites import suite_named  # noqa: E402
-from tirgemm.detect import device as detect_device  # noqa: E402
-from tirgemm.errors import TirgemmError  # noqa: E402
-from tirgemm.gemm import Gemm, Range, Regime, regime_named  # noqa: E402
-from tirgemm.tuning.budget import Budget, covers  # noqa: E402
-from tirgemm.tuning.build.binary import compiled_source  # noqa: E402
-from tirgemm.tuning.effort import Effort  # noqa: E402
-from tirgemm.tuning.measure.measurer import SLOW_BASELINES  # noqa: E402
-from tirgemm.tuning.measure.race import race  # noqa: E402
-from tirgemm.tuning.measure.requests import RaceOptions  # noqa: E402
-from tirgemm.tuning.set_tuning import tuning_of  # noqa: E402
-from tirgemm.tuning.workbench import Workbench  # noqa: E402
-from tirgemm.tuning_db.data_folder import open_store, signer  # noqa: E402
-
 RACES = 2
 SET, TUNED = "set", "tuned"
 
@@ -114,21 +114,15 @@ def _tuned(bench: Workbench, gemm: Gemm, regime: Regime, budget: Budget) -> byte
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = command.parser(
+        __doc__, "--device", "--resume", "--processes", "--data", "--lock-dir", "--commit", "--out", "--limit"
+    )
     made.add_argument("--suite", default="rows", help="a suite by name, or its file")
-    made.add_argument("--device", default="cuda:0")
     made.add_argument("--regime", default="sustained")
     made.add_argument("--effort", default=Effort.STANDARD.value, help="of each search")
     made.add_argument("--trials", type=int, default=None, help="candidates of each m that is searched, at most")
     made.add_argument("--search-seconds", type=float, default=None, help="of a set, and of each kernel for one m")
     made.add_argument("--seconds", type=float, default=1.0, help="about how long the races of a problem take")
-    made.add_argument("--limit", type=float, default=None, help="begin no problem after so many seconds")
-    made.add_argument("--resume", action="store_true", help="keep the rows that the file has")
-    made.add_argument("--processes", type=int, default=None, help="build processes")
-    made.add_argument("--data", type=Path, default=None, help="the data folder; by default the user's")
-    made.add_argument("--lock-dir", type=Path, default=None, help="where the devices' locks lie")
-    made.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
-    made.add_argument("--out", type=Path, required=True)
     return made
 
 

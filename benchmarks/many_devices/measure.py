@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import run
+from benchmarks import command
 from benchmarks.many_devices import document
 from benchmarks.many_devices.document import QueueRun
 from benchmarks.tables import figures_document
@@ -164,7 +164,7 @@ def _measuring(queue: JobQueue) -> list[float]:
 
 
 def _options(arguments: Sequence[str] | None) -> Any:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__, "--lock-dir", "--commit")
     parser.add_argument("--jobs", type=int, default=40)
     parser.add_argument("--devices", type=int, action="append", help="how many besides one; default: all of the host")
     parser.add_argument("--kind", choices=("cuda", "cpu"), default="cuda")
@@ -173,11 +173,9 @@ def _options(arguments: Sequence[str] | None) -> Any:
     parser.add_argument("--size", type=int, nargs=3, default=(1000, 4104, 4104), help="m of the first problem, n, k")
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="build processes")
-    parser.add_argument("--lock-dir", type=Path)
-    parser.add_argument("--commit", help="the program's, where its history is not here")
     parser.add_argument("--out", type=Path, help="the results file to write")
     return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(command.run(main))

@@ -14,7 +14,7 @@ MOST_TOKENS = 2048
 INITIALIZER_RANGE = 0.02
 
 
-class Decoder(nn.Module):  # type: ignore[misc]
+class Decoder(nn.Module):  # type: ignore[misc]  # types are checked where PyTorch is not installed
     """What computes the logits (count, 1, vocabulary) of the last of the tokens (count, tokens), or without a
     vocabulary hidden states of hidden states (count, tokens, hidden).
 

@@ -9,11 +9,13 @@ from typing import Any
 
 from benchmarks.tables import geomean, not_yet, table
 from tirgemm.bench.results import Document, Row, load
+from tirgemm.tuning.intervals import ratio_interval
 
 SUITE = "models"
 FILE = "models.json"
-# Which kernels a model ran on: all that were made, or those that ``accelerate`` found no slower than PyTorch.
-ALL_KERNELS, RACED_KERNELS = "all kernels", "raced kernels"
+# Which kernels a model ran on: all that were made, those that ``accelerate`` kept, or those that its race in the model
+# kept.
+ALL_KERNELS, RACED_KERNELS, IN_MODEL = "all kernels", "raced kernels", "kernels raced in the model"
 KEY = ("model", "dtype", "tokens", "mode", "variant")
 
 
@@ -25,6 +27,11 @@ def key_of(row: Row) -> tuple[Any, ...]:
 def speedup(row: Row) -> float:
     """PyTorch's median time over ours."""
     return float(statistics.median(row["pytorch_samples_ms"]) / statistics.median(row["samples_ms"]))
+
+
+def is_slower(row: Row) -> bool:
+    """Whether ours is slower beyond the spread of the samples: the 95 % interval of the speedup lies below 1."""
+    return ratio_interval(row["pytorch_samples_ms"], row["samples_ms"], paired=True).high < 1
 
 
 def agrees(row: Row) -> bool:
@@ -86,7 +93,14 @@ def models(folder: Path, suites: Path) -> str:
     head = ["model", "dtype", "tokens", *modes, *(f"{variant}, {mode}" for variant, mode in columns)]
     about = document["environment"]
     which = f"transformers {about['transformers']}, {about.get('kernels', RACED_KERNELS)}"
-    return f"{about['device']}, torch {about['torch']}, {which}, {about['date'][:10]}\n\n{table(head, body, 2)}"
+    slower = [f"{_name(row)} ({speedup(row):.3f})" for row in rows if is_slower(row)]
+    below = f"Slower than PyTorch beyond the spread of the samples (95 %): {'; '.join(slower) or 'none'}."
+    first = f"{about['device']}, torch {about['torch']}, {which}, {about['date'][:10]}"
+    return f"{first}\n\n{table(head, body, 2)}\n\n{below}"
+
+
+def _name(row: Row) -> str:
+    return f"{row['variant']}, {row['mode']}, {row['model']}, {row['tokens']} tokens"
 
 
 def _geomean(rows: Iterable[Row], column: tuple[str, str]) -> str:

@@ -23,21 +23,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import tirgemm  # noqa: E402 - found by the line above
-from benchmarks import command  # noqa: E402
-from benchmarks.models import agreement  # noqa: E402
-from benchmarks.models.decoder import MOST_TOKENS, Decoder  # noqa: E402
-from benchmarks.models.dependent_kernels import dependent_kernels  # noqa: E402
-from benchmarks.models.document import (  # noqa: E402
+import tirgemm
+from benchmarks import command
+from benchmarks.models import agreement
+from benchmarks.models.decoder import MOST_TOKENS, Decoder
+from benchmarks.models.dependent_kernels import dependent_kernels
+from benchmarks.models.document import (
     ALL_KERNELS,
+    IN_MODEL,
     KEY,
     RACED_KERNELS,
     SUITE,
@@ -46,22 +47,23 @@ from benchmarks.models.document import (  # noqa: E402
     speedup,
     summary,
 )
-from benchmarks.models.hugging_face import SHAPES, TINY_SHAPES, hugging_face_decoder  # noqa: E402
-from tirgemm.artifact import Kernel  # noqa: E402
-from tirgemm.bench import results  # noqa: E402
-from tirgemm.detect import device as detect_device  # noqa: E402
-from tirgemm.device import Device  # noqa: E402
-from tirgemm.errors import InvalidRequest  # noqa: E402
-from tirgemm.gemm import Gemm, Range  # noqa: E402
-from tirgemm.kernel_source import Arrived, KernelSource, Policy, Preparation  # noqa: E402
-from tirgemm.torch.acceleration import accelerate  # noqa: E402
-from tirgemm.torch.alternation import alternating, captured, ended  # noqa: E402
-from tirgemm.torch.kernel_table import TABLE, is_tuned  # noqa: E402
-from tirgemm.torch.linear_problems import linears_of  # noqa: E402
-from tirgemm.torch.problems import DTYPES  # noqa: E402
-from tirgemm.tuning.measure.baselines.torch_baseline import pin  # noqa: E402
-from tirgemm.tuning.process.locks import DeviceLock  # noqa: E402
+from benchmarks.models.hugging_face import SHAPES, TINY_SHAPES, hugging_face_decoder
+from tirgemm.artifact import Kernel
+from tirgemm.bench import results
+from tirgemm.detect import device as detect_device
+from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Gemm, Range
+from tirgemm.kernel_source import Arrived, KernelSource, Policy, Preparation
+from tirgemm.torch.acceleration import accelerate
+from tirgemm.torch.alternation import alternating, captured, ended
+from tirgemm.torch.kernel_table import TABLE, is_tuned
+from tirgemm.torch.linear_problems import linears_of
+from tirgemm.torch.problems import DTYPES
+from tirgemm.tuning.measure.baselines.torch_baseline import pin
+from tirgemm.tuning.process.locks import DeviceLock
 
+ROOT = Path(__file__).resolve().parents[2]
 EXACT, SET, DEPENDENT = "tirgemm", "tirgemm_set", "tirgemm_pdl"
 EAGER, GRAPH = "eager", "graph"
 # What is raced where nothing else is asked for.
@@ -176,6 +178,11 @@ class ModelRace:
             accelerate(module, rows=rows, source=made, policy="tuned", measured=measured)
             for module, rows in ((twin.layers, self.rows_of(variant)), (twin.head, [1]))
         ]
+        if self.options.in_model:
+            for tokens in self.options.tokens:
+                call: Callable[[], Any] = partial(_called, twin, decoder.prompts(tokens))
+                for report in reports:
+                    report.race(call, graph=GRAPH in self.options.modes)
         layers, head = (report.gemms for report in reports)
         for said in dict.fromkeys(str(each) for report in reports for each in report.linears):
             print(said, flush=True)
@@ -195,12 +202,13 @@ class ModelRace:
             keys = [key for key in self.keys(variant) if key[:2] == (name, dtype) and key not in done]
             if not keys or self.over:
                 continue
+            plain = decoder.twin()
             exact = decoder.cast(torch.float32 if self.device.kind == "cuda" else torch.float64)
             with self.served(decoder, variant) as (twin, kernels):
                 for key in keys:
                     if not self.over:
                         row = dict(zip(KEY, key, strict=True))
-                        yield row | self._measured(decoder, twin, exact, key) | _origin(about, kernels[key[2]])
+                        yield row | self._measured(plain, twin, exact, key) | _origin(about, kernels[key[2]])
 
     def keys(self, variant: str) -> list[tuple[Any, ...]]:
         """What rows there are to be of a variant."""
@@ -251,9 +259,11 @@ def main(
         raise InvalidRequest("mode graph needs a GPU: CUDA graphs are captured there")
     if DEPENDENT in options.variants and device.kind != "cuda":
         raise InvalidRequest(f"variant {DEPENDENT} needs a GPU: a CPU has no dependent launches")
+    if options.all_kernels and options.in_model:
+        raise InvalidRequest("--all-kernels uses what --in-model would leave to PyTorch; give one of them")
     about = results.environment(device, ROOT, options.commit) | {
         "transformers": results.version_of("transformers"),
-        "kernels": ALL_KERNELS if options.all_kernels or device.kind != "cuda" else RACED_KERNELS,
+        "kernels": _kernels(options, device),
     }
     document = _document(options, about)
     deadline = time.monotonic() + options.limit if options.limit is not None else None
@@ -286,6 +296,18 @@ def main(
     return 1 if left or wrong else 0
 
 
+def _called(decoder: Decoder, x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = decoder(x)
+    return result
+
+
+def _kernels(options: argparse.Namespace, device: Device) -> str:
+    """Which of the kernels that were made the models run on."""
+    if options.in_model:
+        return IN_MODEL
+    return ALL_KERNELS if options.all_kernels or device.kind != "cuda" else RACED_KERNELS
+
+
 def _origin(about: Mapping[str, Any], kernels: Sequence[Kernel]) -> results.Row:
     """Where a row comes from: its kernels by what they were selected as, and one hash of all their sources."""
     digests = sorted(digest for kernel in kernels for digest in _sources(kernel))
@@ -315,8 +337,7 @@ def _document(options: argparse.Namespace, about: dict[str, Any]) -> results.Doc
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--device", default="cuda:0")
+    made = command.parser(__doc__, "--device", "--resume", "--data", "--lock-dir", "--commit", "--out", "--limit")
     made.add_argument("--models", nargs="+", choices=[*SHAPES, *TINY_SHAPES], help="on a GPU the large, else the tiny")
     made.add_argument("--dtypes", nargs="+", choices=[*DTYPES], help="on a GPU f16, else f32")
     made.add_argument("--tokens", nargs="+", type=int, help="of the prompts")
@@ -324,14 +345,9 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--variants", nargs="+", choices=(EXACT, DEPENDENT, SET), help="on a GPU all")
     made.add_argument("--policy", choices=("tuned", "shipped", "default"), default="default", help="what may be made")
     made.add_argument("--all-kernels", action="store_true", help="use kernels too that accelerate finds slower")
+    made.add_argument("--in-model", action="store_true", help="race the kernels in the model itself too")
     made.add_argument("--turns", type=int, default=30, help="samples of a row")
     made.add_argument("--turn-seconds", type=float, default=0.008, help="about how long a sample takes")
-    made.add_argument("--limit", type=float, default=None, help="begin no row after so many seconds")
-    made.add_argument("--resume", action="store_true", help="keep the rows that the file has")
-    made.add_argument("--data", type=Path, default=None, help="the data folder; by default the user's")
-    made.add_argument("--lock-dir", type=Path, default=None, help="where the devices' locks lie")
-    made.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
-    made.add_argument("--out", type=Path, required=True)
     return made
 
 

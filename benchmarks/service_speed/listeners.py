@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import re
 import sys
 import tempfile
@@ -111,12 +110,7 @@ class Audience:
             all_came = self.arrived.wait_for(lambda: len(self.latencies) >= self.awaited, ARRIVE_SECONDS)
         if not all_came:
             raise ServiceError(f"{self.awaited - len(self.latencies)} of {self.awaited} events did not come")
-        took, latencies = time.perf_counter() - begun, sorted(self.latencies)
-        return Turn(
-            round(len(latencies) / took, 1),
-            round(1e3 * latencies[len(latencies) // 2], 3),
-            round(1e3 * latencies[math.ceil(0.99 * len(latencies)) - 1], 3),
-        )
+        return Turn.of(self.latencies, time.perf_counter() - begun)
 
     def close(self) -> None:
         """Close the connections."""

@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -22,6 +22,13 @@ class Turn:
     per_second: float
     p50_ms: float
     p99_ms: float
+
+    @classmethod
+    def of(cls, latencies: Iterable[float], took: float) -> Turn:
+        """That of answers which took so long each, in seconds, and ``took`` so long together."""
+        known = sorted(latencies)
+        p50, p99 = known[len(known) // 2], known[math.ceil(0.99 * len(known)) - 1]
+        return cls(round(len(known) / took, 1), round(1e3 * p50, 3), round(1e3 * p99, 3))
 
 
 def drive(port: int, requests: Sequence[bytes], connections: int, seconds: float, seed: int) -> Turn:
@@ -51,14 +58,9 @@ async def _drive(port: int, requests: Sequence[bytes], connections: int, seconds
         way.start(stop_at)
     await asyncio.gather(*(way.ended for way in ways))
     took = time.perf_counter() - begun
-    latencies = sorted(latency for way in ways for latency in way.latencies)
     for way in ways:
         way.close()
-    return Turn(
-        round(len(latencies) / took, 1),
-        round(1e3 * latencies[len(latencies) // 2], 3),
-        round(1e3 * latencies[math.ceil(0.99 * len(latencies)) - 1], 3),
-    )
+    return Turn.of((latency for way in ways for latency in way.latencies), took)
 
 
 class _Connection(asyncio.Protocol):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import command
 from benchmarks.service_speed import document
 from benchmarks.service_speed.load import Turn, drive, request
 from benchmarks.service_speed.server import BARE
@@ -51,11 +52,10 @@ def server(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """The options of all measurements."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = command.parser(description, "--commit")
     made.add_argument("--connections", type=int, default=32)
     made.add_argument("--turns", type=int, default=10)
     made.add_argument("--seconds", type=float, default=2.0, help="of one turn")
-    made.add_argument("--commit", help="the program's, where its history is not here")
     made.add_argument("--out", type=Path, help="the results file to write; rows of other figures stay in it")
     return made
 

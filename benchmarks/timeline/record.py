@@ -52,10 +52,8 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda:0")
+    parser = command.parser(__doc__, "--device", "--commit")
     parser.add_argument("--out", type=Path, help="the folder (default: the device's under benchmarks/results)")
-    parser.add_argument("--commit", help="the program's commit, where this copy of it has no history")
     return parser.parse_args()
 
 

@@ -17,24 +17,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks import command
+from tirgemm.artifact import Trust
+from tirgemm.bench import results
+from tirgemm.bench.contest import Contest, Entrant, failed_row
+from tirgemm.bench.suites import suite_named
+from tirgemm.config import Config
+from tirgemm.detect import device as detect_device
+from tirgemm.errors import InvalidRequest, TirgemmError
+from tirgemm.gemm import Gemm, Regime, regime_named
+from tirgemm.tuning.measure.measurer import SLOW_BASELINES
+from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.records.memory_store import MemoryStore
+from tirgemm.tuning.workbench import Workbench
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import command  # noqa: E402 - found by the line above
-from tirgemm.artifact import Trust  # noqa: E402
-from tirgemm.bench import results  # noqa: E402
-from tirgemm.bench.contest import Contest, Entrant, failed_row  # noqa: E402
-from tirgemm.bench.suites import suite_named  # noqa: E402
-from tirgemm.config import Config  # noqa: E402
-from tirgemm.detect import device as detect_device  # noqa: E402
-from tirgemm.errors import InvalidRequest, TirgemmError  # noqa: E402
-from tirgemm.gemm import Gemm, Regime, regime_named  # noqa: E402
-from tirgemm.tuning.build.binary import compiled_source  # noqa: E402
-from tirgemm.tuning.measure.measurer import SLOW_BASELINES  # noqa: E402
-from tirgemm.tuning.records import SampleSet  # noqa: E402
-from tirgemm.tuning.records.memory_store import MemoryStore  # noqa: E402
-from tirgemm.tuning.workbench import Workbench  # noqa: E402
-
 RACES = 2
 _CONDITIONS = ("shared", "operand_sets", "temperature_c", "absent", "left_out")
 
@@ -98,21 +97,9 @@ def _rows(
             rows[name] = failed_row(gemm, entrant.config, name, failures[0])
             continue
         races = [_beside(report.samples, name, sound) for report in reports]
-        manifest = entrant.manifest(Trust.of(bench.signer.public))
         conditions = {key: races[0].conditions[key] for key in _CONDITIONS if key in races[0].conditions}
-        rows[name] = results.measured_row(
-            gemm,
-            entrant.config,
-            name,
-            races,
-            results.MeasuredKernel(
-                errors[name],
-                manifest.launch.workspace_bytes(gemm.m_max),
-                entrant.sha256,
-                manifest.sources[compiled_source(manifest.sources)],
-            ),
-            conditions,
-        )
+        kernel = entrant.measured(gemm, errors[name], Trust.of(bench.signer.public))
+        rows[name] = results.measured_row(gemm, entrant.config, name, races, kernel, conditions)
     return [rows[name] for name in entrants]
 
 
@@ -126,15 +113,11 @@ def _beside(samples: dict[str, SampleSet], name: str, entrants: dict[str, Entran
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = command.parser(__doc__, "--device", "--processes", "--commit", "--out")
     made.add_argument("suite")
     made.add_argument("before", type=Path)
     made.add_argument("after", type=Path)
-    made.add_argument("--device", default="cuda:0")
     made.add_argument("--seconds", type=float, default=1.0, help="about how long the races of a problem take")
-    made.add_argument("--processes", type=int, default=None, help="build processes")
-    made.add_argument("--commit", default=None, help="the program's commit, for a copy without its history")
-    made.add_argument("--out", type=Path, required=True)
     return made
 
 

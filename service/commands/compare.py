@@ -90,7 +90,7 @@ def _times(comparison: Comparison) -> Section:
     from tirgemm.service.views.comparison import verdict
 
     rows = []
-    for name, opened, time in zip("AB", (comparison.a, comparison.b), comparison.times, strict=True):
+    for name, opened, time in zip("AB", (comparison.a, comparison.b), comparison.timing.times, strict=True):
         if time is None:
             rows.append(row(name, "-", "", "", "", f"it was not measured in the regime {comparison.regime}"))
             continue

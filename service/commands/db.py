@@ -18,12 +18,7 @@ from tirgemm.service.commands.tune import Data, Url
 from tirgemm.service.commands.upkeep import backup, prune, restore
 from tirgemm.tuning_db.data_folder import database_file, existing_database, open_database
 
-app = typer.Typer(
-    help="Inspect, export, import, merge, prune and back up the tuning database.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = console.command_group("Inspect, export, import, merge, prune and back up the tuning database.")
 app.command()(collect)
 for _upkeep in (prune, backup, restore):
     app.command()(_upkeep)

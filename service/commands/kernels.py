@@ -15,6 +15,7 @@ from tirgemm._terminal.tables import Column, Fields, Table
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import REGIMES, Gemm, Regime, regime_named
 from tirgemm.progress import role_name, role_words
+from tirgemm.service.commands.tune import Data, Url
 from tirgemm.service.views.member_table import member_table
 from tirgemm.service.views.search_words import search_words
 from tirgemm.timings import MemberTiming, Timings
@@ -22,32 +23,21 @@ from tirgemm.timings import MemberTiming, Timings
 if TYPE_CHECKING:
     from tirgemm.tuning_db import Database, SqlStore
 
-app = typer.Typer(
-    help="List, show, pin and delete kernels: of a service where --url is given, else of a tuning database.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+app = console.command_group(
+    "List, show, pin and delete kernels: of a service where --url is given, else of a tuning database."
 )
 ServiceUrl = Annotated[str | None, typer.Option("--url", help="A service; by default the data folder is looked into.")]
-Data = Annotated[
-    Path | None,
-    typer.Option("--data", metavar="DIR", envvar="TIRGEMM_DATA", help="Data folder; default ~/.local/share/tirgemm."),
-]
-DbUrl = Annotated[
-    str | None,
-    typer.Option("--db", metavar="URL", envvar="TIRGEMM_DB", help="Database; default: SQLite in the data folder."),
-]
 KernelId = Annotated[str, typer.Argument(metavar="ID", help="A kernel, by its id.")]
 KernelIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Kernels, by their ids.")]
 Document = dict[str, Any]
 
 
 class KernelCatalog(Protocol):
-    """Kernels as the API's documents, wherever they are."""
+    """Kernels as the API's documents, wherever they are: a ``Client`` has them of a service."""
 
-    def list(self, limit: int, gemm: str | None, device: str | None, regime: Regime | None) -> list[Document]: ...
+    def kernels(self, limit: int, *, gemm: str | None, device: str | None, regime: Regime | None) -> list[Document]: ...
 
-    def show(self, kernel_id: str) -> Document: ...
+    def kernel_document(self, kernel_id: str) -> Document: ...
 
     def delete(self, kernel_id: str) -> None: ...
 
@@ -64,13 +54,14 @@ def list_kernels(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 20,
     url: ServiceUrl = None,
     data: Data = None,
-    db: DbUrl = None,
+    db: Url = None,
     as_json: Json = False,
 ) -> None:
     """The newest kernels. Of several tuned ones for a problem, device and regime the newest is the one that is
     served."""
     with _kernels(url, data, db) as kernels:
-        documents = kernels.list(limit, gemm, device, None if regime is None else regime_named(regime))
+        asked = None if regime is None else regime_named(regime)
+        documents = kernels.kernels(limit, gemm=gemm, device=device, regime=asked)
 
     def show() -> None:
         table = Table(
@@ -106,14 +97,12 @@ def list_kernels(
 
 
 @app.command()
-def show(
-    kernel_id: KernelId, url: ServiceUrl = None, data: Data = None, db: DbUrl = None, as_json: Json = False
-) -> None:
+def show(kernel_id: KernelId, url: ServiceUrl = None, data: Data = None, db: Url = None, as_json: Json = False) -> None:
     """A kernel: its problem, device, config, times and certificate."""
     from tirgemm.config import Config
 
     with _kernels(url, data, db) as kernels:
-        kernel = kernels.show(kernel_id)
+        kernel = kernels.kernel_document(kernel_id)
 
     def tell() -> None:
         config = Config(kernel["family"], tuple(kernel["config"].items()))
@@ -149,11 +138,11 @@ def show(
 
 @app.command()
 def delete(
-    kernel_ids: KernelIds, url: ServiceUrl = None, data: Data = None, db: DbUrl = None, as_json: Json = False
+    kernel_ids: KernelIds, url: ServiceUrl = None, data: Data = None, db: Url = None, as_json: Json = False
 ) -> None:
     """Delete kernels with their artifacts. What was measured stays, so that making one again is quick."""
     with _kernels(url, data, db) as kernels:
-        documents = [kernels.show(kernel_id) for kernel_id in dict.fromkeys(kernel_ids)]
+        documents = [kernels.kernel_document(kernel_id) for kernel_id in dict.fromkeys(kernel_ids)]
         for kernel in documents:
             kernels.delete(kernel["id"])
 
@@ -167,9 +156,7 @@ def delete(
 
 
 @app.command()
-def pin(
-    kernel_id: KernelId, url: ServiceUrl = None, data: Data = None, db: DbUrl = None, as_json: Json = False
-) -> None:
+def pin(kernel_id: KernelId, url: ServiceUrl = None, data: Data = None, db: Url = None, as_json: Json = False) -> None:
     """Pin a kernel: it is what is served, whatever is tuned later, and is neither deleted nor pruned."""
     with _kernels(url, data, db) as kernels:
         kernel = kernels.pin(kernel_id, pinned=True)
@@ -179,7 +166,7 @@ def pin(
 
 @app.command()
 def unpin(
-    kernel_id: KernelId, url: ServiceUrl = None, data: Data = None, db: DbUrl = None, as_json: Json = False
+    kernel_id: KernelId, url: ServiceUrl = None, data: Data = None, db: Url = None, as_json: Json = False
 ) -> None:
     """Unpin a kernel: the newest tuned one is served again."""
     with _kernels(url, data, db) as kernels:
@@ -200,39 +187,16 @@ def _figures(kernel: Document, regime: Regime) -> tuple[str, str]:
 def _kernels(url: str | None, data: Path | None, db: str | None) -> Iterator[KernelCatalog]:
     """Those of the service at ``url`` where that is given, else those of a database, which must be there."""
     if url is not None:
-        from tirgemm._commands.jobs import PATIENCE_SECONDS
-        from tirgemm.client import Client
+        from tirgemm._commands.jobs import client_of
 
-        with Client(url, patience=PATIENCE_SECONDS) as client:
-            yield _Served(client)
+        with client_of(url) as client:
+            yield client
         return
     from tirgemm.tuning_db.data_folder import existing_database
     from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
     with existing_database(data, db, or_give="a service with --url") as database:
         yield _Stored(database, LayeredStore(database))
-
-
-class _Served:
-    """Kernels of a service."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def list(self, limit: int, gemm: str | None, device: str | None, regime: Regime | None) -> list[Document]:
-        documents: list[Document] = self._client.kernels(limit, gemm=gemm, device=device, regime=regime)
-        return documents
-
-    def show(self, kernel_id: str) -> Document:
-        document: Document = self._client.kernel_document(kernel_id)
-        return document
-
-    def delete(self, kernel_id: str) -> None:
-        self._client.delete(kernel_id)
-
-    def pin(self, kernel_id: str, *, pinned: bool) -> Document:
-        document: Document = self._client.pin(kernel_id, pinned=pinned)
-        return document
 
 
 class _Stored:
@@ -242,7 +206,7 @@ class _Stored:
         self._database = database
         self._store = store
 
-    def list(self, limit: int, gemm: str | None, device: str | None, regime: Regime | None) -> list[Document]:
+    def kernels(self, limit: int, *, gemm: str | None, device: str | None, regime: Regime | None) -> list[Document]:
         from tirgemm.service.views.queries import device_keys, list_kernels
         from tirgemm.tuning_db.answers.kernel_document import kernel_members
 
@@ -251,7 +215,7 @@ class _Stored:
         records = list_kernels(self._database, gemm=problem, device_keys=keys, regime=regime, limit=limit)
         return [kernel_members(record) for record in records]
 
-    def show(self, kernel_id: str) -> Document:
+    def kernel_document(self, kernel_id: str) -> Document:
         from tirgemm.tuning_db.answers.kernel_document import kernel_members
 
         record = self._store.kernel_by_id(kernel_id)
@@ -270,4 +234,4 @@ class _Stored:
         from tirgemm.tuning_db.upkeep.pins import set_pinned
 
         record = set_pinned(self._database, kernel_id, pinned=pinned)
-        return self.show(kernel_id) if record is None else kernel_members(record)
+        return self.kernel_document(kernel_id) if record is None else kernel_members(record)

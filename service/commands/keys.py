@@ -13,12 +13,7 @@ from tirgemm._terminal.tables import Table
 from tirgemm.service.commands.tune import Data, Url
 from tirgemm.tuning_db.data_folder import existing_database, open_database
 
-app = typer.Typer(
-    help="Make, list and revoke the API keys of a service; list its audit log.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = console.command_group("Make, list and revoke the API keys of a service; list its audit log.")
 
 
 @app.command()

@@ -8,47 +8,36 @@ from typing import Annotated, Any
 import typer
 
 from tirgemm._collection import collect_seldom
-from tirgemm.service.commands.service_options import (
-    BuildProcesses,
-    DatabaseUrl,
-    DataFolder,
-    Devices,
-    EngineName,
-    LeaseSeconds,
-    LockFolder,
-    LogFormat,
-    OtherDevices,
-    RayAddress,
-    Verbose,
-)
+from tirgemm.service.commands import service_options as options
 
 
 def serve(
-    data: DataFolder = None,
-    db: DatabaseUrl = None,
+    data: options.DataFolder = None,
+    db: options.DatabaseUrl = None,
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on; 127.0.0.1 by default.")] = None,
     port: Annotated[int | None, typer.Option("--port", help="Port to listen on; 0 is any free one.")] = None,
     worker: Annotated[
         bool | None, typer.Option("--worker/--no-worker", help="Whether to run a worker beside the server.")
     ] = None,
-    devices: Devices = None,
-    engine: EngineName = None,
-    address: RayAddress = None,
-    processes: BuildProcesses = None,
-    other_devices: OtherDevices = None,
-    lock_dir: LockFolder = None,
-    lease_seconds: LeaseSeconds = None,
+    devices: options.Devices = None,
+    engine: options.EngineName = None,
+    address: options.RayAddress = None,
+    processes: options.BuildProcesses = None,
+    other_devices: options.OtherDevices = None,
+    lock_dir: options.LockFolder = None,
+    lease_seconds: options.LeaseSeconds = None,
     insecure: Annotated[
         bool | None, typer.Option("--insecure", help="Listen elsewhere than on loopback without any API key.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as one JSON object.")] = False,
-    log_format: LogFormat = None,
-    verbose: Verbose = False,
+    log_format: options.LogFormat = None,
+    verbose: options.Verbose = False,
 ) -> None:
     """Serve kernels over HTTP until stopped. Options not given come from TIRGEMM_* variables.
 
     Exits with 2 where the data folder or the port is in use, a device is not here, or a setting is wrong.
     """
+    arguments = options.of_settings(locals())
     from tirgemm.errors import TirgemmError
     from tirgemm.service.jobs.fleets import require_devices
     from tirgemm.service.log_lines import log_to_stderr
@@ -59,22 +48,7 @@ def serve(
         typer.echo(json.dumps(info) if as_json else f"tirgemm serves on {info['url']} from {info['data']}")
 
     try:
-        settings = Settings.load(
-            data=data,
-            db=db,
-            host=host,
-            port=port,
-            worker=worker,
-            devices=devices,
-            engine=engine,
-            address=address,
-            processes=processes,
-            other_devices=other_devices,
-            lock_dir=lock_dir,
-            lease_seconds=lease_seconds,
-            insecure=insecure,
-            log_format=log_format,
-        )
+        settings = Settings.load(**arguments)
         log_to_stderr(verbose=verbose, log_format=settings.log_format)
         if settings.worker:
             require_devices(settings)  # refused now rather than by one worker after the other

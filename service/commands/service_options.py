@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -35,3 +36,10 @@ LogFormat: TypeAlias = Annotated[
     str | None, typer.Option("--log-format", help="text or json: how stderr has what is logged.")
 ]
 Verbose: TypeAlias = Annotated[bool, typer.Option("--verbose", "-v", help="Log what libraries say, too.")]
+
+
+def of_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a command's arguments that are settings of the service, by their names."""
+    from tirgemm.service.settings import Settings
+
+    return {name: value for name, value in arguments.items() if name in Settings.model_fields}

@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 # How long a command waits for another one that changes the keys.
 CHANGE_SECONDS = 10.0
 
-app = typer.Typer(
-    help="List, rotate and revoke the keys that artifacts are signed with; revoke artifacts.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = console.command_group("List, rotate and revoke the keys that artifacts are signed with; revoke artifacts.")
 
 
 @app.command("list")

@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 5.0
 
-app = typer.Typer(
-    help="Say whose kernels are accepted: those of your own key, of other keys, and of services.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = console.command_group("Say whose kernels are accepted: those of your own key, of other keys, and of services.")
 
 
 @app.command("list")

@@ -10,19 +10,7 @@ from typing import Annotated
 import typer
 
 from tirgemm._collection import collect_seldom
-from tirgemm.service.commands.service_options import (
-    BuildProcesses,
-    DatabaseUrl,
-    DataFolder,
-    Devices,
-    EngineName,
-    LeaseSeconds,
-    LockFolder,
-    LogFormat,
-    OtherDevices,
-    RayAddress,
-    Verbose,
-)
+from tirgemm.service.commands import service_options as options
 
 # A worker that was told to stop may still be releasing its job when the next one is started.
 SUPERVISED_WAIT_SECONDS = 20.0
@@ -31,25 +19,26 @@ HUNG = 70
 
 
 def worker(
-    data: DataFolder = None,
-    db: DatabaseUrl = None,
-    devices: Devices = None,
-    engine: EngineName = None,
-    address: RayAddress = None,
-    processes: BuildProcesses = None,
-    other_devices: OtherDevices = None,
-    lock_dir: LockFolder = None,
-    lease_seconds: LeaseSeconds = None,
+    data: options.DataFolder = None,
+    db: options.DatabaseUrl = None,
+    devices: options.Devices = None,
+    engine: options.EngineName = None,
+    address: options.RayAddress = None,
+    processes: options.BuildProcesses = None,
+    other_devices: options.OtherDevices = None,
+    lock_dir: options.LockFolder = None,
+    lease_seconds: options.LeaseSeconds = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True, help="End with this process.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print name and devices as one JSON object.")] = False,
-    log_format: LogFormat = None,
-    verbose: Verbose = False,
+    log_format: options.LogFormat = None,
+    verbose: options.Verbose = False,
 ) -> None:
     """Claim jobs from the database and tune until stopped. Options not given come from TIRGEMM_* variables.
 
     Exits with 2 where there is no such database or device, another worker of this machine is on it, or a setting is
     wrong, and with 70 when it hangs.
     """
+    arguments = options.of_settings(locals())
     from tirgemm.artifact.sign import Signer
     from tirgemm.errors import TirgemmError
     from tirgemm.service.http.state import open_database
@@ -69,18 +58,7 @@ def worker(
     if parent is not None:
         die_with(parent)
     try:
-        settings = Settings.load(
-            data=data,
-            db=db,
-            devices=devices,
-            engine=engine,
-            address=address,
-            processes=processes,
-            other_devices=other_devices,
-            lock_dir=lock_dir,
-            lease_seconds=lease_seconds,
-            log_format=log_format,
-        )
+        settings = Settings.load(**arguments)
         log_to_stderr(verbose=verbose, log_format=settings.log_format)
         require_database(
             settings.data,

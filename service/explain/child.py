@@ -3,20 +3,15 @@ sent."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 from tirgemm.errors import AnalysisFailed, TirgemmError
 from tirgemm.tuning.process.child_rpc import Channel, serve, without_torch
 
-# Jobs come before explanations.
-_NICE = 5
-
 
 def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Any], tuple[dict[str, Any], str]]:
     del arguments
-    os.nice(_NICE)
     without_torch()
     from tirgemm.service.explain.gather import explained
     from tirgemm.service.explain.page import page

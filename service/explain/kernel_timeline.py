@@ -4,11 +4,12 @@ emulator that shows what such a picture looks like."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
+from pydantic import BaseModel, Field
 
 from tirgemm.analysis.timeline.perfetto import perfetto
 from tirgemm.analysis.timeline.recording import Recording
@@ -23,45 +24,51 @@ EMULATED = Path(__file__).with_name("emulated_timeline.json")
 _ENDINGS = (".json.gz", ".json")
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnTimeline:
-    """A recording as it is shown: ``section`` tells in words and numbers what ``drawing`` draws; ``kinds`` are the
-    spans with their meanings; ``trace`` is the file for Perfetto. ``length`` is in ``unit``, ``cycles_per_us`` and
-    ``timer_step_ns`` are 0 of an emulator."""
+class DrawnTimeline(BaseModel):
+    """A recording as it is shown: of a ``device``, or of an emulator, whose steps are no times.
+
+    ``kinds``: what a span can be, and what that means; ``section`` tells in words and numbers what ``drawing`` draws;
+    ``trace`` is the file for Perfetto. ``length`` is in ``unit``, ``cycles_per_us`` and ``timer_step_ns`` are 0 of an
+    emulator.
+    """
 
     source: str
     device: str
     driver: str | None
     gemm: str
     family: str
-    config: Mapping[str, Any]
+    config: dict[str, Any]
     length: float
     unit: str
     cycles_per_us: float
     timer_step_ns: int
-    kinds: Mapping[str, str]
+    kinds: dict[str, str]
     section: Section
-    drawing: Drawing
-    trace: bytes
+    drawing: Drawing = Field(exclude=True)
+    trace: bytes = Field(exclude=True)
+
+    @property
+    def svg(self) -> Markup:
+        return Markup(self.drawing.svg)
 
     @classmethod
     def of(cls, recording: Recording) -> DrawnTimeline:
         about = recording.environment
         return cls(
-            recording.source,
-            str(about.get("device")),
-            str(about["driver"]) if about.get("driver") else None,
-            recording.gemm,
-            recording.family,
-            dict(recording.config),
-            recording.length,
-            recording.unit,
-            recording.cycles_per_us,
-            recording.timer_step_ns,
-            dict(recording.kinds),
-            timeline_section(recording),
-            timeline_drawing(recording),
-            json.dumps(perfetto(recording), allow_nan=False).encode(),
+            source=recording.source,
+            device=str(about.get("device")),
+            driver=str(about["driver"]) if about.get("driver") else None,
+            gemm=recording.gemm,
+            family=recording.family,
+            config=dict(recording.config),
+            length=recording.length,
+            unit=recording.unit,
+            cycles_per_us=recording.cycles_per_us,
+            timer_step_ns=recording.timer_step_ns,
+            kinds=dict(recording.kinds),
+            section=timeline_section(recording),
+            drawing=timeline_drawing(recording),
+            trace=json.dumps(perfetto(recording), allow_nan=False).encode(),
         )
 
 
@@ -82,7 +89,7 @@ def drawn_timeline(data: Path, record: KernelRecord) -> DrawnTimeline | None:
                 # Where the service has its data is not told.
                 raise InvalidRequest(str(error).replace(str(path), path.name)) from error
             ours = (str(record.gemm), record.config.family, dict(record.config.knobs))
-            theirs = (drawn.gemm, drawn.family, dict(drawn.config))
+            theirs = (drawn.gemm, drawn.family, drawn.config)
             if ours != theirs:
                 raise InvalidRequest(
                     f"{path.name} in the folder {FOLDER} is a recording of {theirs[0]}, {theirs[1]}; kernel "

@@ -14,10 +14,9 @@ from tirgemm.gemm import Gemm
 from tirgemm.service.http.batch_documents import BatchRequest
 from tirgemm.service.http.known.recent_look import EVER_SECONDS
 from tirgemm.service.http.problems import Problem
-from tirgemm.service.http.requests import devices_seen, known_kernel, target_of, workable
+from tirgemm.service.http.requests import devices_seen, is_answer, known_kernel, target_of, workable
 from tirgemm.service.http.state import ServiceState
-from tirgemm.tuning.budget import Budget, covers, effort_of
-from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.search.headroom import headrooms
 from tirgemm.tuning_db import JobRequest
@@ -120,21 +119,12 @@ def _wanted(state: ServiceState, body: BatchRequest, problems: _Problems) -> lis
                 window=window,
             ),
             gain,
-            kernel.id if kernel is not None and _answers(kernel, usual) else None,
+            kernel.id if kernel is not None and is_answer(kernel, usual, named=False) else None,
             kernel.id if kernel is not None and kernel.role == "tuned" else None,
         )
         for gemm, kernel, gain in zip(problems.gemms, problems.known, gains, strict=True)
     ]
     return _shared(state, body, wanted)
-
-
-def _answers(kernel: KernelRecord, usual: Budget) -> bool:
-    """Whether a stored kernel does for whoever names no budget of its own."""
-    if kernel.pinned:
-        return True
-    if usual.effort is Effort.NONE:
-        return covers(kernel, usual)
-    return kernel.role == "tuned" and effort_of(kernel).level >= usual.effort.level
 
 
 def _shared(state: ServiceState, body: BatchRequest, wanted: Sequence[WantedProblem]) -> list[WantedProblem]:

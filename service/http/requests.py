@@ -156,15 +156,18 @@ def job_request(body: KernelRequest, gemm: Gemm, device: Device, budget: Budget,
     )
 
 
-def _is_answer(known: KernelRecord | StoredAnswer, body: KernelRequest, budget: Budget) -> bool:
-    """Whether a stored kernel does: a pinned one always; for whoever names no budget one that was tuned with the effort
-    or a larger one, else one whose search covers the budget."""
+def is_answer(known: KernelRecord | StoredAnswer, budget: Budget, *, named: bool) -> bool:
+    """Whether a stored kernel does: a pinned one always; for whoever has not ``named`` a budget one that was tuned with
+    the effort or a larger one, else one whose search covers the budget."""
     if known.pinned:
         return True
-    named = body.budget.trials is not None or body.budget.seconds is not None
     if named or budget.effort is Effort.NONE:
         return search_covers(known, budget)
     return known.role == "tuned" and effort_of(known).level >= budget.effort.level
+
+
+def _is_answer(known: KernelRecord | StoredAnswer, body: KernelRequest, budget: Budget) -> bool:
+    return is_answer(known, budget, named=body.budget.trials is not None or body.budget.seconds is not None)
 
 
 def known_kernel(state: ServiceState, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TypeVar
 
 from fastapi.concurrency import run_in_threadpool
 
@@ -24,21 +25,34 @@ BATCH_POLL_SECONDS = 0.5
 KEPT_EVENTS = 1000
 
 
-class JobFeed:
+class Feed:
+    """What the followers of one thing share. ``changed`` is set at the next change, and replaced by a fresh event: take
+    it first, look, then wait for it."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self.followers = 0
+
+    def wake(self) -> None:
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
+
+F = TypeVar("F", bound=Feed)
+
+
+class JobFeed(Feed):
     """What the followers of one job share: how far it is, and its newest events.
 
-    ``changed`` is set at the next change, and replaced by a fresh event: take it first, look, then wait for it.
     ``progress`` is None until the first look (``seen``), and where the job is not there. Events up to the id ``floor``
     are not kept here.
     """
 
-    def __init__(self, job_id: str) -> None:
-        self.job_id = job_id
+    def __init__(self) -> None:
+        super().__init__()
         self.seen = False
         self.progress: JobProgress | None = None
         self.floor = 0
-        self.changed = asyncio.Event()
-        self.followers = 0
         self._events: deque[StoredEvent] = deque()
 
     @property
@@ -61,36 +75,24 @@ class JobFeed:
         self.progress, self.seen = progress, True
         self.wake()
 
-    def wake(self) -> None:
-        changed, self.changed = self.changed, asyncio.Event()
-        changed.set()
-
     @property
     def newest(self) -> int:
         """The id of the newest event that its followers can see."""
         return self._events[-1].id if self._events else self.floor
 
 
-class BatchFeed:
-    """What the followers of one batch share: its ``states``, None until the first look and where it is not there.
-
-    ``changed`` is set at the next change, and replaced by a fresh event: take it first, look, then wait for it.
-    """
+class BatchFeed(Feed):
+    """What the followers of one batch share: its ``states``, None until the first look and where it is not there."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.states: BatchStates | None = None
-        self.changed = asyncio.Event()
-        self.followers = 0
 
     def update(self, states: BatchStates | None) -> None:
         """Take in what a poll read, and wake the followers where it is something new."""
         if states != self.states:
             self.states = states
             self.wake()
-
-    def wake(self) -> None:
-        changed, self.changed = self.changed, asyncio.Event()
-        changed.set()
 
 
 class Watch:
@@ -119,32 +121,27 @@ class Watch:
         """Whether the database is looked at, because somebody waits."""
         return self._poller is not None and not self._poller.done()
 
-    @contextmanager
-    def follow(self, job_id: str) -> Iterator[JobFeed]:
+    def follow(self, job_id: str) -> AbstractContextManager[JobFeed]:
         """The feed of a job, shared with all its followers, until the end of the block."""
-        feed = self._feeds.setdefault(job_id, JobFeed(job_id))
-        feed.followers += 1
-        self._start()
-        try:
-            yield feed
-        finally:
-            feed.followers -= 1
-            if not feed.followers:
-                del self._feeds[job_id]
+        return self._followed(self._feeds, job_id, JobFeed)
+
+    def follow_batch(self, batch_id: str) -> AbstractContextManager[BatchFeed]:
+        """The feed of a batch, shared with all its followers, until the end of the block; the batch is looked at at
+        once."""
+        self._batches_seen = 0.0
+        return self._followed(self._batch_feeds, batch_id, BatchFeed)
 
     @contextmanager
-    def follow_batch(self, batch_id: str) -> Iterator[BatchFeed]:
-        """The feed of a batch, shared with all its followers, until the end of the block."""
-        feed = self._batch_feeds.setdefault(batch_id, BatchFeed())
+    def _followed(self, feeds: dict[str, F], name: str, made: Callable[[], F]) -> Iterator[F]:
+        feed = feeds.setdefault(name, made())
         feed.followers += 1
-        self._batches_seen = 0.0
         self._start()
         try:
             yield feed
         finally:
             feed.followers -= 1
             if not feed.followers:
-                del self._batch_feeds[batch_id]
+                del feeds[name]
 
     async def worker(self, seconds: float) -> None:
         """Return once a worker is alive, or after ``seconds``."""
@@ -172,10 +169,8 @@ class Watch:
                 await asyncio.wait_for(self._stopping.wait(), POLL_SECONDS)
             except TimeoutError:
                 continue
-        for feed in self._feeds.values():
+        for feed in (*self._feeds.values(), *self._batch_feeds.values()):
             feed.wake()
-        for batch_feed in self._batch_feeds.values():
-            batch_feed.wake()
         self._worker.set()
         self._worker = asyncio.Event()
 

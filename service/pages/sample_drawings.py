@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from markupsafe import Markup, escape
 
 from tirgemm.analysis.figures.svg import circle, number, path, rect, room, text
@@ -27,8 +28,7 @@ def ratio_bar(name: str, ratio: float, low: float | None, high: float | None) ->
         shapes.append(path([(left, 8), (right, 8)], "spread"))
         shapes += [path([(end, 5), (end, 11)], "spread") for end in (left, right)]
         label += f", the middle half of the samples {low:.2f} to {high:.2f}"
-    size = f'viewBox="0 0 {number(2 * _HALF)} {number(_HIGH)}" width="{number(2 * _HALF)}" height="{number(_HIGH)}"'
-    return Markup(f'<svg class="ratio" role="img" aria-label="{escape(label)}" {size}>{"".join(shapes)}</svg>')
+    return drawing("ratio", "img", label, 2 * _HALF, _HIGH, shapes)
 
 
 def _across(ratio: float) -> float:
@@ -52,7 +52,7 @@ def sample_boxes(rows: Sequence[tuple[str, Sequence[float]]], title: str) -> Mar
     shapes, y = [], 4.0
     for row, (name, samples) in enumerate(known):
         middle = y + _ROW / 2
-        first, median, last = (_quantile(samples, share) for share in (0.25, 0.5, 0.75))
+        first, median, last = np.quantile(samples, (0.25, 0.5, 0.75)).tolist()
         shown = samples[:: max(1, -(-len(samples) // _MOST_DOTS))]
         # Spread a little up and down, so that dots beside each other are seen apart.
         shapes += [circle(across(us), middle + (at * 5 % 13 - 6) * 0.8, 1.6, "dot", "") for at, us in enumerate(shown)]
@@ -66,12 +66,11 @@ def sample_boxes(rows: Sequence[tuple[str, Sequence[float]]], title: str) -> Mar
         us = low + (high - low) * at / 4
         shapes += [path([(across(us), y + 2), (across(us), y + 6)], "axis"), text(across(us), y + 18, f"{us:.4g}", "m")]
     y += 26
-    size = f'viewBox="0 0 {number(_WIDTH)} {number(y)}" width="{number(_WIDTH)}" height="{number(y)}"'
-    return Markup(f'<svg class="samples" role="img" aria-label="{escape(title)}" {size}>{"".join(shapes)}</svg>')
+    return drawing("samples", "img", title, _WIDTH, y, shapes)
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+def drawing(kind: str, role: str, title: str, width: float, height: float, shapes: Sequence[str]) -> Markup:
+    """The SVG of some shapes in a class; without a ``title`` it is hidden from screen readers."""
+    size = f'viewBox="0 0 {number(width)} {number(height)}" width="{number(width)}" height="{number(height)}"'
+    label = f' aria-label="{escape(title)}"' if title else ' aria-hidden="true"'
+    return Markup(f'<svg class="{kind}" role="{role}"{label} {size}>{"".join(shapes)}</svg>')

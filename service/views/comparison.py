@@ -136,14 +136,6 @@ class Comparison:
         return code_figures(self.a), code_figures(self.b)
 
     @property
-    def times(self) -> tuple[ComparedTime | None, ComparedTime | None]:
-        return self.timing.times
-
-    @property
-    def same_run(self) -> bool:
-        return self.timing.same_run
-
-    @property
     def differences(self) -> tuple[Difference, ...]:
         return differences(self.a.package.manifest.config, self.b.package.manifest.config)
 
@@ -151,32 +143,19 @@ class Comparison:
     def same_kernel(self) -> bool:
         return self.a.package.manifest.kernel_sha256 == self.b.package.manifest.kernel_sha256
 
-    @property
-    def comparable(self) -> str:
-        """Why the times do not tell which is faster, in words; empty where they do."""
-        return self.timing.not_comparable
-
-    @property
-    def ratio(self) -> float | None:
-        return self.timing.ratio
-
-    @property
-    def ratio_interval(self) -> Interval | None:
-        return self.timing.ratio_interval
-
     def to_json(self) -> dict[str, Any]:
-        interval = self.ratio_interval
+        timing, interval = self.timing, self.timing.ratio_interval
         return {
             "regime": self.regime,
             "same_kernel": self.same_kernel,
-            "same_run": self.same_run,
-            "not_comparable": self.comparable or None,
-            "ratio": self.ratio,
+            "same_run": timing.same_run,
+            "not_comparable": timing.not_comparable or None,
+            "ratio": timing.ratio,
             "ratio_interval": interval.to_json() if interval else None,
             "differences": [asdict(each) for each in self.differences],
             **{
                 name: _side(opened) | {"time": time.to_json() if time else None, "code": code.to_json()}
-                for name, opened, time, code in zip("ab", (self.a, self.b), self.times, self.code, strict=True)
+                for name, opened, time, code in zip("ab", (self.a, self.b), timing.times, self.code, strict=True)
             },
         }
 
@@ -199,8 +178,9 @@ def compare_now(a: Opened, b: Opened, regime: Regime, seconds: float, lock_dir: 
     from tirgemm.tuning.measure.requests import RaceOptions
 
     comparison = compare(a, b, regime)
-    if comparison.comparable or comparison.same_kernel:
-        raise InvalidRequest(f"{a.where} and {b.where} are not raced: {comparison.comparable or 'they are one kernel'}")
+    why = comparison.timing.not_comparable
+    if why or comparison.same_kernel:
+        raise InvalidRequest(f"{a.where} and {b.where} are not raced: {why or 'they are one kernel'}")
     for opened in (a, b):
         if not opened.trusted:
             key = opened.package.key

@@ -92,14 +92,14 @@ def test_what_is_loaded_twice_is_counted_twice() -> None:
 def test_the_sgemm_articles_store_conflicts_are_the_transposed_tiles() -> None:
     """134,217,728 loads and 16,777,216 conflicts in stores of 4096^3: its float4 kernel; BM + 4 removes them."""
     float4, padded = rung("float4")[0], rung("pad_store")[0]
-    assert float4.shared_loads.requests == padded.shared_loads.requests == 134_217_728
-    assert (float4.shared_stores.conflicts, padded.shared_stores.conflicts) == (16_777_216, 0)
+    assert float4.totals["shared_loads"].requests == padded.totals["shared_loads"].requests == 134_217_728
+    assert (float4.totals["shared_stores"].conflicts, padded.totals["shared_stores"].conflicts) == (16_777_216, 0)
     assert all(a.operand == "a" for a in float4.accesses if a.space == "shared" and a.op == "store" and a.conflicts)
 
 
 def test_coalescing_is_the_difference_between_the_first_rungs() -> None:
     naive, coalesced = rung("naive")[0], rung("coalesced")[0]
-    assert naive.global_loads.requests == coalesced.global_loads.requests
+    assert naive.totals["global_loads"].requests == coalesced.totals["global_loads"].requests
     (slow,) = [a for a in naive.accesses if a.op == "load" and a.operand == "a"]
     (fast,) = [a for a in coalesced.accesses if a.op == "load" and a.operand == "b"]
     assert slow.sectors_per_request > 16

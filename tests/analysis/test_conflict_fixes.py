@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import pytest
 
+from tests.analysis import handmade
 from tirgemm.analysis.explanation import Explanation
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
@@ -15,8 +16,9 @@ from tirgemm.service.explain.conflict_words import fix_words, search_words
 from tirgemm.service.explain.gather import Report
 from tirgemm.service.explain.report_text import sections
 from tirgemm.tuning import conflict_fixes as module
+from tirgemm.tuning import explain as explaining
 from tirgemm.tuning.conflict_fixes import NO_FIXES, ConflictFix, ConflictFixes, conflict_fixes
-from tirgemm.tuning.explain import chosen, explain, memory_of
+from tirgemm.tuning.explain import chosen, explain, memory_of, rolled_memory_of
 from tirgemm.tuning.rivals import Difference
 
 GEMM = Gemm.parse("256x256x256:f16:nt")
@@ -46,6 +48,42 @@ def test_what_removes_a_conflict_does_so_when_counted_again(family: str, knobs: 
         assert fix.estimate_us + fix.slower_us == pytest.approx(predicted)
         assert fix.spared_us > 0
     assert 0 < fixes.tried <= module.MOST_TRIED
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "arch", "knobs"),
+    [
+        ("simt", "129x67x31:f32:nn", "sm_80", ""),
+        ("simt", "1..300x513x255:bf16:nt", "sm_80", "pad=0"),
+        ("mma", "1000x1000x520:f16:nn:bias", "sm_80", "shared=none"),
+        ("wmma", "256x128x192:f16:tt:beta", "sm_80", "pad=0"),
+        ("wgmma", "129x136x67:f16:nt", "sm_90a", ""),
+    ],
+)
+def test_loops_tell_what_their_unrolled_copies_tell(family: str, text: str, arch: str, knobs: str) -> None:
+    gemm, device = Gemm.parse(text), named_device(arch)
+    config = chosen(gemm, device, family, knobs)
+    rolled = rolled_memory_of(gemm, config, device)
+    unrolled = memory_of(gemm, config, device, compiled=False)
+    assert [kernel.totals for kernel in rolled] == [kernel.totals for kernel in unrolled]
+    assert module._conflicts(a for k in rolled for a in k.accesses) == module._conflicts(
+        a for k in unrolled for a in k.accesses
+    )
+
+
+def test_what_only_unrolled_copies_tell_is_told_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the elements of an integer array, which a loop computes, nothing is known while it is a loop."""
+    program = handmade.program(
+        'r = T.sblock_alloc_buffer((4,), "int32", scope="local")\n'
+        "for i in T.unroll(4):\n    r[i] = tx * i\nfor i in T.unroll(4):\n    d[r[i]] = a[tx]"
+    )
+    monkeypatch.setattr(explaining, "_program", lambda *_: program)
+    config = chosen(GEMM, A100, "simt")
+    (rolled,) = rolled_memory_of(GEMM, config, A100)
+    (unrolled,) = memory_of(GEMM, config, A100, compiled=False)
+    assert rolled == unrolled
+    assert not rolled.unknown
+    assert rolled.global_stores.requests == 16
 
 
 def test_a_fix_is_told_beside_the_conflict_in_the_report_and_the_document() -> None:
@@ -79,7 +117,7 @@ def test_a_neighbour_that_cannot_be_lowered_removes_nothing_and_harms_nothing(mo
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("an error of TVM's C++")
 
-    monkeypatch.setattr(module, "memory_of", broken)
+    monkeypatch.setattr(module, "rolled_memory_of", broken)
     fixes = conflict_fixes(explained("mma", "shared=none"), "sustained")
     assert fixes.tried == module.MOST_TRIED
     assert {fix.knobs for fix in fixes.fixes} == {None}
@@ -88,7 +126,7 @@ def test_a_neighbour_that_cannot_be_lowered_removes_nothing_and_harms_nothing(mo
 def test_nothing_is_lowered_where_nothing_conflicts(monkeypatch: pytest.MonkeyPatch) -> None:
     explanation = explained("mma", "epilogue=direct")
     assert not [a for kernel in explanation.kernels for a in kernel.memory.accesses if a.conflicts]
-    monkeypatch.setattr(module, "memory_of", None)
+    monkeypatch.setattr(module, "rolled_memory_of", None)
     assert conflict_fixes(explanation, "sustained") == NO_FIXES
     assert list(search_words(NO_FIXES)) == []
 

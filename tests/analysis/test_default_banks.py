@@ -93,5 +93,5 @@ def test_a_layout_that_conflicts_breaks_its_familys_claim(
 def test_the_articles_padding_frees_loads_and_not_stores() -> None:
     """8 halves of padding in rows of 32, copied row by row: what the padding article found on its 3090."""
     (kernel,) = analyses("wmma", "2048x2048x512:f16:nt", (("tile_k", 32), ("pad", 8)), "sm_86")
-    assert kernel.shared_loads.conflicts == 0
-    assert kernel.shared_copies.conflicts == kernel.shared_copies.wavefronts // 2 > 0
+    assert kernel.totals["shared_loads"].conflicts == 0
+    assert kernel.totals["shared_copies"].conflicts == kernel.totals["shared_copies"].wavefronts // 2 > 0

@@ -28,6 +28,7 @@ from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.build.compile import build
+from verification import sanitized_call
 
 H200 = named_device("sm_90a")
 
@@ -264,11 +265,11 @@ def test_calls_are_of_the_gpu_and_the_packages_that_the_profiler_s_command_names
     monkeypatch.setattr(counters, "_packed", packed_as_text)
     counters.count([kernel("a", "k")], H200.with_(uuid="GPU-7"), [], fake_ncu / "x.ncu", time.monotonic() + 60)
     said: list[object] = []
-    monkeypatch.setattr(calls, "without_torch", lambda: None)
-    monkeypatch.setattr(calls, "gpu_of", said.append)
-    monkeypatch.setattr(calls, "Gpu", lambda device: device)
-    monkeypatch.setattr(calls, "load", lambda file, **_: said.append(Path(file).stem))
-    monkeypatch.setattr(calls, "call", lambda *_: None)
+    monkeypatch.setattr(sanitized_call, "without_torch", lambda: None)
+    monkeypatch.setattr(sanitized_call, "gpu_of", said.append)
+    monkeypatch.setattr(sanitized_call, "Gpu", lambda device: device)
+    monkeypatch.setattr(sanitized_call, "load", lambda file, **_: said.append(Path(file).stem))
+    monkeypatch.setattr(calls, "call", lambda *_: "")
     (command,) = commands
     assert calls.main(command[command.index("benchmarks.counted.calls") + 1 :]) == 0
     assert said == ["GPU-7", "a"]

@@ -1,4 +1,4 @@
-"""Commits that rows name: ancestors, others, times before them, and checkouts that cannot tell."""
+"""Commits that rows name: ancestors, others, times before them, checkouts that cannot tell, and changed ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.history import History
+from tirgemm import Device
+from tirgemm.bench.results import environment
 
 WHEN = "2026-03-01T12:00:00+00:00"
 
@@ -53,3 +55,20 @@ def test_a_shallow_clone_and_a_copy_without_history_say_that_they_cannot_tell(ch
     assert History(tmp_path / "copy").unknown == "this copy has no git history"
     assert History(tmp_path / "copy").problem("0" * 40, WHEN) == ""
     assert History(tmp_path / "copy").problem(None, WHEN) != ""
+
+
+def test_what_programs_write_does_not_make_a_commit_dirty_and_a_changed_source_does(checkout: Path) -> None:
+    device = Device("cpu", "x86-64-v3", "Some CPU", 3, 2**33)
+    results, page, source = (checkout / path for path in ("benchmarks/results/a.json", "docs/results.md", "kernel.py"))
+    for path in (results, page, source):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("before")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "--message", "files")
+    commit = git(checkout, "rev-parse", "HEAD")
+    results.write_text("after")
+    page.write_text("after")
+    assert environment(device, checkout)["commit"] == commit
+    source.write_text("after")
+    assert environment(device, checkout)["commit"] == f"{commit}-dirty"
+    assert environment(device, checkout / "missing")["commit"] is None

@@ -15,6 +15,7 @@ import pytest
 from benchmarks.many_devices import document as many_devices
 from benchmarks.many_devices import measure
 from benchmarks.many_devices.document import QueueRun
+from tests.helpers.waiting import until
 from tests.service.support import CPU, ScriptedEngine
 from tirgemm.bench.results import load
 from tirgemm.device import Device
@@ -67,13 +68,15 @@ class Fleet:
 def scripted(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """Workers of the measurement are threads, on two devices of a kind; they fail where ``fail`` is set."""
     told = {"fail": False}
+    fleets: list[Fleet] = []
 
     @contextmanager
     def worker(folder: Path, served: Sequence[Device], options: argparse.Namespace) -> Iterator[None]:
         assert options.processes == 3
         with Database.embedded(folder) as database:
             store = SqlStore(database)
-            worker = Worker(JobQueue(database), store, Fleet(store, len(served), told["fail"]), lease_s=0.5)
+            fleets.append(Fleet(store, len(served), told["fail"]))
+            worker = Worker(JobQueue(database), store, fleets[-1], lease_s=0.5)
             thread = threading.Thread(target=worker.run)
             thread.start()
             try:
@@ -82,10 +85,14 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
                 worker.stop()
                 thread.join(20)
 
+    def reported(queue: JobQueue) -> None:
+        spent = [engine.measured_s for engine in fleets[-1].engines()]
+        until(lambda: [seconds for told in queue.live_workers(60) for seconds in told.measuring] == spent)
+
     monkeypatch.setattr(measure, "worker", worker)
     monkeypatch.setattr(measure, "devices", lambda: [CPU, CPU])
     # Only the times tell two signs of life apart, and those are of whole seconds in a record.
-    monkeypatch.setattr(measure, "_await_report", lambda _queue: threading.Event().wait(0.6))
+    monkeypatch.setattr(measure, "_await_report", reported)
     return told
 
 

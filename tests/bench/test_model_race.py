@@ -89,6 +89,27 @@ def test_linears_without_a_kernel_are_pytorchs(tmp_path: Path) -> None:
     assert (row["difference"], row["kernels"]) == (0, {})
 
 
+def test_kernels_are_raced_in_the_model_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tirgemm.torch import acceleration
+
+    calls: list[int] = []
+
+    def dropped(call: Any, raced: Any, *, graph: bool) -> dict[Any, float]:
+        calls.append(call().shape[1])
+        assert not graph, "a CPU has no graphs"
+        return {each: 1.5 for each in raced if each.kernel.gemm.n == 32 and each.rows.high == 3}
+
+    monkeypatch.setattr(acceleration, "dropped", dropped)
+    options = ["--models", MODELS[0], "--variants", "tirgemm", "--in-model"]
+    assert race(tmp_path, *options, source=SampleSource()) == 0
+    # Layers and head are accelerated apart; this model has no head.
+    assert calls == [1, 1, 3, 3]
+    assert [row["kernels"] for row in rows_of(tmp_path / models.FILE)] == [{"default": 2}, {"default": 1}]
+    assert load(tmp_path / models.FILE)["environment"]["kernels"] == models.IN_MODEL
+
+
 def test_what_is_wrong_with_a_file_is_said(raced: Path, tmp_path: Path) -> None:
     document = load(raced)
     rows = document["rows"]
@@ -111,6 +132,10 @@ def test_the_table_has_medians_and_speedups(raced: Path, tmp_path: Path) -> None
     assert "| model | dtype | tokens | PyTorch, eager, ms | tirgemm, eager | tirgemm_set, eager |" in table
     assert f"| {MODELS[0]} | f32 | 3 | 3.000 | 1.500 | 1.500 |" in table
     assert "| geomean (least) |  |  |  | 1.500 (1.500) | 1.500 (1.500) |" in table
+    assert table.endswith("Slower than PyTorch beyond the spread of the samples (95 %): none.")
+    document["rows"][1]["samples_ms"], document["rows"][1]["pytorch_samples_ms"] = [2.0, 3.0, 4.0], [1.8, 2.9, 3.9]
+    write(tmp_path / models.FILE, document)
+    assert models.models(tmp_path, tmp_path).endswith(f"(95 %): tirgemm, eager, {MODELS[0]}, 3 tokens (0.967).")
     assert models.models(tmp_path / "none", tmp_path).startswith("Not measured yet: `python benchmarks/models/race.py")
 
 
@@ -119,6 +144,7 @@ def test_the_table_has_medians_and_speedups(raced: Path, tmp_path: Path) -> None
     [
         (["--tokens", "0"], "they must be from 1 to 2048"),
         (["--modes", "graph"], "mode graph needs a GPU"),
+        (["--in-model", "--all-kernels"], "give one of them"),
         (["--variants", "tirgemm_pdl"], "variant tirgemm_pdl needs a GPU"),
         (["--device", "sm_90a"], "is only named"),
     ],

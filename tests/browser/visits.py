@@ -29,7 +29,7 @@ class Visits:
     @classmethod
     def begin(cls, browser: Browser, url: str) -> Visits:
         context = browser.new_context(base_url=url, viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
-        context.set_default_timeout(90_000)
+        context.set_default_timeout(20_000)
         visits = cls(context, context.new_page())
         visits.tab.on("console", visits._on_console)
         visits.tab.on("pageerror", lambda error: visits.complaints.append(f"exception: {error}"))

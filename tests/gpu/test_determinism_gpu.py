@@ -1,7 +1,8 @@
 """Deterministic kernels give the same bits at every launch, whatever else runs and however late their blocks are.
 
-The definitions' test: 100 launches beside a competing kernel and with random delays per block. Kernels cover every way
-to schedule, to reduce, to load and to store; a split-K that adds in order of arrival must fail.
+The definitions' test: 100 launches beside a competing kernel and with random delays per block. Kernels of every family
+that splits k cover every way to schedule, to reduce, to load and to store; a split-K that adds in order of arrival must
+fail. That altered sources compile is tested without a GPU (``tests/verification``).
 """
 
 from __future__ import annotations
@@ -17,10 +18,9 @@ from tirgemm.artifact import Contents, Trust, load, pack
 from tirgemm.artifact.sign import Signer
 from tirgemm.config import Config
 from tirgemm.detect import devices
-from tirgemm.families.base import rejected
-from tirgemm.families.wgmma import Wgmma
+from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
-from tirgemm.hardware import named_device
+from tirgemm.hardware import ARCHITECTURES
 from tirgemm.launch import KernelLaunch, Launch, Pointer, scalar_args, tensor_args
 from tirgemm.timings import Timings
 from tirgemm.tuning.build.binary import Binary
@@ -29,14 +29,16 @@ from tirgemm.tuning.verify.plan import GemmTest
 from verification.alterations import DELAY, LATE, altered
 from verification.altered_bench import AlteredBench
 from verification.cases import Case
-from verification.covering import build_cost, covering, paths, small_cases
+from verification.covering import SPLITTING, deterministic_cases
 from verification.disturbance import Competitor, differing, outputs
 
-GPUS = [device for device in devices() if device.kind == "cuda" and device.arch == "sm_90a"]
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="this machine has no Hopper GPU")]
+GPUS = [device for device in devices() if device.kind == "cuda" and device.arch in ARCHITECTURES]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not GPUS, reason=f"this machine has no GPU of {', '.join(ARCHITECTURES)}"),
+]
 
-FAMILY = Wgmma()
-H200 = named_device("sm_90a")
+_ANY = Gemm.parse("64x64x64:f16:nt")
 LAUNCHES = 100
 # How the source of a kernel is altered: not at all, blocks that start late, warps that are late everywhere.
 ALTERATIONS = ("", LATE, DELAY)
@@ -61,17 +63,17 @@ extern "C" __global__ void arrive(const unsigned short* a, const unsigned short*
 """
 
 
-def deterministic_cases() -> list[Case]:
-    """Cases of problems that ask for determinism, such that every path that the family offers them occurs."""
-    actual = []
-    for case in small_cases(FAMILY, H200, 200, plain=True):
-        gemm = case.gemm.with_(deterministic=True)
-        if FAMILY.supports(gemm, H200) is None and rejected(FAMILY, gemm, case.config, H200) is None:
-            actual.append(Case(gemm, case.config))
-    return covering(actual, paths, build_cost)
+def deterministic() -> list[Case]:
+    """The cases of every family that splits k on this GPU."""
+    return [
+        case
+        for family in map(family_named, SPLITTING)
+        if family.supports(_ANY, GPUS[0]) is None
+        for case in deterministic_cases(family, GPUS[0])
+    ]
 
 
-CASES = deterministic_cases() if GPUS else []
+CASES = deterministic() if GPUS else []
 Builds = dict[tuple[Case, str], "Future[Binary]"]
 
 
@@ -106,7 +108,7 @@ def competitor(gpu: Any) -> Competitor:
     return Competitor(gpu)
 
 
-@pytest.mark.parametrize("case", CASES, ids=[f"{case.gemm} {case.config.digest}" for case in CASES])
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.config.family} {case.key}" for case in CASES])
 def test_disturbed_launches_give_the_same_bits(
     bench: AlteredBench, builds: Builds, gpu: Any, backend: Any, competitor: Competitor, case: Case
 ) -> None:

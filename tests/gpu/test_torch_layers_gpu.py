@@ -270,12 +270,34 @@ def test_kernels_are_raced_against_pytorch_as_a_model_is_accelerated(register: A
     wanted = torch.nn.functional.linear(x, model[0].weight, model[0].bias)
     report = accelerate(model, rows=Range(1, 64), policy="tuned")
     left = TABLE.left(kernel.gemm, kernel.device)
-    assert all(ratio > 1 for ratio in left.values())
+    assert all(ratio > 0.9 for ratio in left.values()), "but for the margin and the spread PyTorch is faster"
     served = TABLE.find(kernel.gemm.with_(m=33), kernel.device)
     assert (served is None) == any(rows.low <= 33 <= rows.high for rows in left)
     by_pytorch.clear()
     assert torch.allclose(model[0](x), wanted, atol=1e-2, rtol=1e-2)
     assert len(by_pytorch) == (served is None), str(report)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_model_is_raced_as_it_is_called_and_gives_slow_kernels_back(register: Any, graph: bool) -> None:
+    from tirgemm.torch import accelerate
+    from tirgemm.torch.kernel_table import TABLE
+
+    # The simt family's default of a large problem, beside PyTorch's product on tensor cores.
+    n, m = 2048, 1024
+    kernel = loaded(artifact(f"{m}x{n}x{n}:f16:nt:bias"))
+    register(kernel)
+    model = torch.nn.Sequential(*(torch.nn.Linear(n, n) for _ in range(4))).half().cuda()
+    x = torch.randn(m, n, device="cuda", dtype=torch.float16)
+    wanted = model(x)
+    report = accelerate(model, rows=m, policy="tuned", measured=False)
+    assert len(report.replaced) == 4
+    report.race(lambda: model(x), graph=graph)
+    assert not report.replaced, str(report)
+    ((rows, ratio),) = TABLE.left(kernel.gemm, kernel.device).items()
+    assert (rows.low, rows.high) == (m, m)
+    assert ratio > 1.5
+    assert torch.equal(model(x), wanted)
 
 
 def test_products_are_routed_and_gradients_are_pytorchs(register: Any) -> None:

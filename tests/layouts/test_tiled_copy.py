@@ -91,11 +91,12 @@ def test_the_text_form_of_a_copy_round_trips(copy: TiledCopy) -> None:
 
 def test_composed_with_a_layout_it_gives_addresses() -> None:
     copy, layout = TiledCopy.row_major(128, 32, 8), Layout.padded(64, 32, 2, 8)
-    placed = copy.placed(layout, row=32)
+    rows, columns = np.moveaxis(copy.elements(), -1, 0)
+    placed = layout.byte_offset(rows + 32, columns)
     assert placed.shape == (128, 8)
     assert placed[5, 3] == (32 + 1) * 80 + (8 + 3) * 2
     with pytest.raises(InvalidConfig, match="row 64 is outside"):
-        copy.placed(layout, row=33)
+        layout.byte_offset(rows + 33, columns)
 
 
 def test_requests_are_warps_in_order_of_steps_and_vectors() -> None:

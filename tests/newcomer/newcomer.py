@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
-from tests.helpers.frugal_libraries import FRUGAL
+from tests.helpers.library_variables import FRUGAL
 from tests.newcomer.pages import Block, blocks
 from tests.newcomer.sessions import COLUMNS, Interpreter, Ran, Shell
 

@@ -214,7 +214,7 @@ def serving(data: Path, listen_at: int = 0, **options: Any) -> Iterator[Service]
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    with httpx.Client(base_url=url, timeout=90, verify=AUTHORITIES) as http:
+    with httpx.Client(base_url=url, timeout=20, verify=AUTHORITIES) as http:
         yield Service(url, http, state, ScriptedEngine(state.store))
     state.stopping.set()
     server.should_exit = True

@@ -6,18 +6,21 @@ import asyncio
 import hashlib
 import re
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scripts.stored_kernel import gpu_kernel
-from tests.service.support import CPU, Service, kernel_record
+from tests.service.support import CPU, Service, kernel_record, serving
 from tirgemm.artifact import Signer, pack
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
+from tirgemm.service.explain import explainer as module
 from tirgemm.service.explain.explainer import Answer, Explainer
 from tirgemm.service.explain.gather import Stored
 from tirgemm.service.http.documents import ExplanationDocument
@@ -28,11 +31,33 @@ from tirgemm.tuning.records.store import Store
 from tirgemm.tuning_db import JobRequest
 
 SMALL = "129x67x31:f16:nt"
+OTHER = "131x67x31:f16:nt"
+# Answers at once with who it is, where the explaining process imports TVM.
+CHILD = """
+import os
+from tirgemm.tuning.process.child_rpc import serve
+
+def prepare(channel, arguments):
+    def handle(stored):
+        channel.alive()
+        return {"kernel": stored.record.id, "process": os.getpid()}, "page"
+    return handle
+
+serve(prepare)
+"""
 
 
-def tuned_kernel(store: Store, signer: Signer) -> tuple[KernelRecord, Config]:
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with no worker, whose explaining process answers all of these tests: to start one takes longer than to
+    explain a kernel."""
+    with serving(tmp_path_factory.mktemp("service")) as actual:
+        yield actual
+
+
+def tuned_kernel(store: Store, signer: Signer, text: str = SMALL) -> tuple[KernelRecord, Config]:
     """A kernel with its real artifact, and what it was chosen from: a runner-up, a pruned and a failed candidate."""
-    gemm, device = Gemm.parse(SMALL), named_device("sm_80")
+    gemm, device = Gemm.parse(text), named_device("sm_80")
     family = family_named("simt")
     config = family.default(gemm, device, "sustained")
     other = config.with_(raster=2) if config["raster"] == 1 else config.with_(raster=1)
@@ -113,7 +138,7 @@ def test_a_stored_kernel_is_explained_with_what_it_was_chosen_from(service: Serv
 
 
 def test_code_of_an_artifact_that_is_not_trusted_is_not_read_and_that_is_said(service: Service) -> None:
-    record, _ = tuned_kernel(service.store, Signer.generate())
+    record, _ = tuned_kernel(service.store, Signer.generate(), OTHER)
     service.state.public_key = Signer.generate().public
     actual = service.http.get(f"/v1/kernels/{record.id}/explain").json()
     assert actual["code"] == "compiled here: the artifact is damaged or signed with a key that is not trusted here"
@@ -168,7 +193,7 @@ def test_what_cannot_be_explained_is_a_problem_that_says_why(service: Service) -
 def test_what_is_known_does_not_wait_for_what_is_being_explained(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known, other = (Stored.of(service.store, gpu_kernel(service.store, gemm)) for gemm in (SMALL, "131x67x31:f16:nt"))
+    known, other = (Stored.of(service.store, gpu_kernel(service.store, gemm)) for gemm in (SMALL, OTHER))
     explainer, begun, go = Explainer(), threading.Event(), threading.Event()
 
     def ask(stored: Stored) -> Answer:
@@ -192,11 +217,16 @@ def test_what_is_known_does_not_wait_for_what_is_being_explained(
     asyncio.run(both())
 
 
-def test_a_process_that_ends_is_told_and_replaced_and_an_end_cancels(service: Service) -> None:
+def test_a_process_that_ends_is_replaced_and_an_end_cancels(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "planted_child.py").write_text(CHILD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(module, "_MODULE", "planted_child")
     stored = Stored.of(service.store, gpu_kernel(service.store, SMALL))
     explainer = Explainer()
 
-    async def twice() -> tuple[Any, Any]:
+    async def twice() -> tuple[Answer, Answer]:
         first = await explainer.answer(stored)
         assert explainer._child is not None
         explainer._child.kill()
@@ -205,8 +235,9 @@ def test_a_process_that_ends_is_told_and_replaced_and_an_end_cancels(service: Se
         return first, await explainer.answer(stored)
 
     try:
-        first, again = asyncio.run(twice())
-        assert first == again
+        (first, _), (again, _) = asyncio.run(twice())
+        assert first["kernel"] == again["kernel"]
+        assert first["process"] != again["process"]
         explainer._known.clear()
         explainer.close()
         with pytest.raises(Cancelled):

@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,58 +15,69 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.helpers.command_line import runner
+from tests.helpers.waiting import until
+from tirgemm.service import log_lines
 from tirgemm.service.commands.serve import serve
 from verification.service.processes import Serve, alive, command, descendants
 
 
-def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
-def refused(*arguments: str, environment: dict[str, str] | None = None) -> str:
+def refused(*arguments: str) -> str:
     """What a command says that must end with exit code 2."""
-    ended = subprocess.run(
-        command(*arguments),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=os.environ | (environment or {}),
-    )
+    ended = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2, ended.stderr
     assert "Traceback" not in ended.stderr
     return ended.stderr
 
 
-def test_a_second_server_on_the_folder_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+@pytest.fixture
+def refused_here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """As ``refused``, in this process, whose log stays as it is: a command of its own imports for a second."""
+    monkeypatch.setattr(log_lines, "log_to_stderr", lambda **_: None)
+    run = runner(capsys)
+
+    def call(*arguments: object) -> str:
+        code, _, words = run(*arguments)
+        assert code == 2, words
+        return words
+
+    return call
+
+
+def test_a_second_server_on_the_folder_is_refused_and_the_first_goes_on(
+    tmp_path: Path, refused_here: Callable[..., str]
+) -> None:
     with Serve(tmp_path, "--no-worker") as first:
         words = refused("serve", "--data", str(tmp_path), "--port", "0", "--no-worker")
         assert f"in use by process {first.process.pid}" in words
-        as_json = refused("serve", "--data", str(tmp_path), "--port", "0", "--no-worker", "--json")
+        as_json = refused_here("serve", "--data", tmp_path, "--port", "0", "--no-worker", "--json")
         assert json.loads(as_json.splitlines()[-1])["error"] == "already_running"
         assert httpx.get(f"{first.url}/healthz").status_code == 200
         assert json.loads((tmp_path / "server.json").read_text())["url"] == first.url
         other = tmp_path / "other"
         port = first.url.rsplit(":", 1)[1]
-        assert "is in use by another process" in refused("serve", "--data", str(other), "--port", port, "--no-worker")
+        words = refused_here("serve", "--data", other, "--port", port, "--no-worker")
+        assert "is in use by another process" in words
     assert first.process.returncode == 0
     assert not (tmp_path / "server.json").exists()
 
 
-def test_settings_come_from_variables_and_options_win(tmp_path: Path) -> None:
+def test_settings_come_from_variables_and_options_win(
+    tmp_path: Path, refused_here: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     variables = {"TIRGEMM_DATA": str(tmp_path / "from variable"), "TIRGEMM_PORT": "1", "TIRGEMM_WORKER": "false"}
     with Serve(tmp_path / "from option", environment=variables) as server:
         assert (tmp_path / "from option" / "signing.key").exists()
         assert not (tmp_path / "from variable").exists()
         assert httpx.get(f"{server.url}/readyz").status_code == 503
-    words = refused("serve", "--no-worker", environment={"TIRGEMM_DATA": str(tmp_path), "TIRGEMM_PORT": "http"})
-    assert "TIRGEMM_PORT" in words
+    monkeypatch.setenv("TIRGEMM_DATA", str(tmp_path))
+    monkeypatch.setenv("TIRGEMM_PORT", "http")
+    assert "TIRGEMM_PORT" in refused_here("serve", "--no-worker")
 
 
-def test_a_database_of_a_newer_schema_is_refused_and_not_touched(tmp_path: Path) -> None:
+def test_a_database_of_a_newer_schema_is_refused_and_not_touched(
+    tmp_path: Path, refused_here: Callable[..., str]
+) -> None:
     with Serve(tmp_path, "--no-worker"):
         pass
     (file,) = tmp_path.glob("*.db")
@@ -75,24 +85,27 @@ def test_a_database_of_a_newer_schema_is_refused_and_not_touched(tmp_path: Path)
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()
     for name in ("serve", "worker"):
-        words = refused(name, "--data", str(tmp_path), *(("--port", "0") if name == "serve" else ()))
+        words = refused_here(name, "--data", tmp_path, *(("--port", "0") if name == "serve" else ()))
         assert "newer" in words
     with sqlite3.connect(file) as connection:
         assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("9999",)
     connection.close()
 
 
-def test_a_worker_joins_a_service_that_is_there_and_makes_none(tmp_path: Path) -> None:
+def test_a_worker_joins_a_service_that_is_there_and_makes_none(
+    tmp_path: Path, refused_here: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     typo, there = tmp_path / "typo", tmp_path / "there"
     there.mkdir()
-    words = refused("worker", "--data", str(typo), "--lock-dir", str(tmp_path / "locks"))
+    words = refused_here("worker", "--data", typo, "--lock-dir", tmp_path / "locks")
     assert f"{typo} holds no tuning database" in words
     assert f"start that first, with `tirgemm serve --data {typo}`" in words
-    as_json = refused("worker", "--data", str(there), "--lock-dir", str(tmp_path / "locks"), "--json")
+    as_json = refused_here("worker", "--data", there, "--lock-dir", tmp_path / "locks", "--json")
     assert json.loads(as_json)["error"] == "invalid_request"
     url = f"sqlite:///{typo}/x.db"
-    assert "no data folder" in refused("worker", "--data", str(typo), environment={"TIRGEMM_DB": url})
-    assert "no database file" in refused("worker", "--data", str(there), "--db", url)
+    assert "no database file" in refused_here("worker", "--data", there, "--db", url)
+    monkeypatch.setenv("TIRGEMM_DB", url)
+    assert "no data folder" in refused_here("worker", "--data", typo)
     assert list(tmp_path.iterdir()) == [there], "nothing was made, no lock either"
 
 
@@ -116,10 +129,10 @@ def test_a_wrong_setting_is_one_sentence(tmp_path: Path, options: list[str], wor
     assert ended.stderr.count("\n") == 1
 
 
-def test_server_and_worker_live_and_die_together(tmp_path: Path) -> None:
+def test_server_and_worker_live_and_die_together(tmp_path: Path, refused_here: Callable[..., str]) -> None:
     with Serve(tmp_path) as server:
         assert httpx.get(f"{server.url}/readyz").json()["workers"] == 1
-        words = refused("worker", "--data", str(tmp_path), "--lock-dir", str(tmp_path / "locks"))
+        words = refused_here("worker", "--data", tmp_path, "--lock-dir", tmp_path / "locks")
         assert "in use by process" in words
         worker = server.worker_pid()
         os.kill(worker, signal.SIGKILL)
@@ -131,7 +144,7 @@ def test_server_and_worker_live_and_die_together(tmp_path: Path) -> None:
         assert children
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(20) == 0
-        until(lambda: not any(map(alive, children)), 5)
+        until(lambda: not any(map(alive, children)))
 
 
 def test_the_workers_processes_do_not_outlive_a_killed_server(tmp_path: Path) -> None:
@@ -140,6 +153,6 @@ def test_the_workers_processes_do_not_outlive_a_killed_server(tmp_path: Path) ->
         assert server.worker_pid() in children
         server.process.kill()
         server.process.wait(5)
-        until(lambda: not any(map(alive, children)), 12)
+        until(lambda: not any(map(alive, children)))
     with Serve(tmp_path) as again:
         assert httpx.get(f"{again.url}/healthz").status_code == 200

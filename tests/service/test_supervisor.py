@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,18 +12,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.helpers.waiting import until
 from tests.service.support import AUTHORITIES
 from tirgemm.service.jobs.supervisor import Supervisor
 from verification.service.processes import Serve, alive
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
-
-
-def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @contextmanager
@@ -80,6 +73,6 @@ def test_a_frozen_worker_of_a_real_service_is_replaced(tmp_path: Path) -> None:
         first = server.worker_pid()
         until(lambda: httpx.get(f"{server.url}/readyz", verify=AUTHORITIES).status_code == 200)
         os.kill(first, signal.SIGSTOP)
-        until(lambda: server.worker_pid() not in (0, first), 30)
-        until(lambda: httpx.get(f"{server.url}/readyz", verify=AUTHORITIES).status_code == 200, 30)
+        until(lambda: server.worker_pid() not in (0, first))
+        until(lambda: httpx.get(f"{server.url}/readyz", verify=AUTHORITIES).status_code == 200)
         assert "hangs" in server.log.read_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.helpers.waiting import until
 from tests.service.support import AUTHORITIES, CPU, ODD, Service, kernel_record, read_events, serving
 from tirgemm.events import BatchProposed
 from tirgemm.gemm import Gemm
@@ -19,13 +19,6 @@ from tirgemm.tuning_db import JobRequest
 
 REQUEST = JobRequest(Gemm.parse(ODD), CPU)
 NO_WAIT = {"Prefer": "wait=0"}
-
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def counted(service: Service, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
@@ -164,5 +157,5 @@ def test_a_closed_connection_is_waited_for_no_longer(service: Service, path: str
             else:
                 with pytest.raises(httpx.ReadTimeout):
                     http.post("/v1/kernels", json={"gemm": ODD}, headers={"Prefer": "wait=100"}, timeout=0.5)
-        until(lambda: service.state.watch.followers == 0, 5)
+        until(lambda: service.state.watch.followers == 0)
         assert service.queue.job(job_id) is not None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.artifact_samples import TRUST, certified, cpu, kernel
+from tests.torch.restored_table import restored_table
 from tests.torch.watched_kernel import watch
 from tirgemm.artifact import Kernel, load
 from tirgemm.errors import DeviceUnavailable, InvalidRequest
@@ -151,3 +152,22 @@ def test_more_kinds_of_calls_than_are_kept_are_still_right(
     for m in (*range(1, 20), *range(1, 20)):
         x = torch.randint(-3, 4, (m, 17)).float()
         assert torch.equal(linear(x, weight), torch.nn.functional.linear(x, weight))
+
+
+def test_a_call_without_a_kernel_is_looked_at_once_until_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tirgemm.torch import linear, linear_call
+
+    looked, ran, real = [], [], linear_call.linear_choice
+    monkeypatch.setattr(
+        linear_call, "linear_choice", lambda *given: (looked.append(given[0].shape[0]), real(*given))[1]
+    )
+    memory, weight = torch.randn(16 * 19 + 4), torch.randn(11, 19)
+    aligned = memory[-memory.data_ptr() % 16 // 4 :]
+    odd, x = aligned[1 : 1 + 8 * 19].view(8, 19), aligned[: 7 * 19].view(7, 19)
+    with restored_table() as table:
+        for given in (odd, odd, x, x, x):
+            assert torch.equal(linear(given, weight), torch.nn.functional.linear(given, weight))
+        assert looked == [8, 8, 7], "of an odd address nothing is known about others"
+        table.add(watch(kernel(Gemm(7, 11, 19, "f32", "nt")), lambda given: ran.append(given.shape[0]), monkeypatch))
+        assert torch.allclose(linear(x, weight), torch.nn.functional.linear(x, weight), atol=1e-5)
+        assert ran == [7]

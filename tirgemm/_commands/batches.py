@@ -7,19 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from tirgemm._commands.jobs import PATIENCE_SECONDS, ServiceUrl
+from tirgemm._commands.jobs import ServiceUrl, client_of
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
 from tirgemm._terminal.tables import Column, Table
 from tirgemm.cli import URL
 from tirgemm.errors import Interrupted
 
-app = typer.Typer(
-    help="Submit, list, watch and cancel batches of a service: problems that are tuned together.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = console.command_group("Submit, list, watch and cancel batches of a service: problems that are tuned together.")
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="A batch, by its id.")]
 
 
@@ -38,12 +33,11 @@ def submit(
 ) -> None:
     """Ask for every problem that FILE lists, on one device. It does not wait."""
     from tirgemm._client.model_file import ModelFile
-    from tirgemm.client import Client
 
     model = ModelFile.read(file)
     budget = {name: value for name, value in (("trials", trials), ("seconds", seconds)) if value is not None}
     queue = {name: value for name, value in (("priority", priority), ("window", window)) if value is not None}
-    with Client(url, patience=PATIENCE_SECONDS) as client:
+    with client_of(url) as client:
         batch = client.submit_batch(
             list(model.kernels.values()),
             device=model.device,
@@ -62,9 +56,7 @@ def list_batches(
     as_json: Json = False,
 ) -> None:
     """The newest batches."""
-    from tirgemm.client import Client
-
-    with Client(url, patience=PATIENCE_SECONDS) as client:
+    with client_of(url) as client:
         batches = client.batches(limit)
 
     def show() -> None:
@@ -80,9 +72,7 @@ def list_batches(
 @app.command()
 def show(batch_id: BatchId, url: ServiceUrl = URL, as_json: Json = False) -> None:
     """A batch with each of its problems, the largest expected gain first."""
-    from tirgemm.client import Client
-
-    with Client(url, patience=PATIENCE_SECONDS) as client:
+    with client_of(url) as client:
         batch = client.batch(batch_id)
 
     def tell() -> None:
@@ -126,9 +116,7 @@ def watch(batch_id: BatchId, url: ServiceUrl = URL, as_json: Json = False) -> No
 @app.command()
 def cancel(batch_id: BatchId, url: ServiceUrl = URL, as_json: Json = False) -> None:
     """Cancel the jobs that a batch made. What they have measured stays."""
-    from tirgemm.client import Client
-
-    with Client(url, patience=PATIENCE_SECONDS) as client:
+    with client_of(url) as client:
         batch = client.cancel_batch(batch_id)
     console.emit(as_json, batch, lambda: console.out.print(_words(batch)))
 

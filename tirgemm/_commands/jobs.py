@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,12 +16,10 @@ from tirgemm.events import JobPolled, Phase
 from tirgemm.progress import ProgressTracker
 from tirgemm.timings import Timings
 
-app = typer.Typer(
-    help="List, watch, cancel, retry and reorder the tuning jobs of a service.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+if TYPE_CHECKING:
+    from tirgemm.client import Client
+
+app = console.command_group("List, watch, cancel, retry and reorder the tuning jobs of a service.")
 ServiceUrl = Annotated[str, typer.Option("--url", help="The service.")]
 # Whoever only looks is not kept waiting for a service that is away.
 PATIENCE_SECONDS = 3.0
@@ -38,9 +36,7 @@ def list_jobs(
     as_json: Json = False,
 ) -> None:
     """The newest jobs."""
-    from tirgemm.client import Client
-
-    with Client(url, patience=PATIENCE_SECONDS) as client:
+    with client_of(url) as client:
         jobs = client.jobs(limit, gemm=gemm, device=device, status=status)
 
     def show() -> None:
@@ -95,9 +91,7 @@ def watch(job_id: JobId, url: ServiceUrl = URL, as_json: Json = False) -> None:
 @app.command()
 def cancel(job_id: JobId, url: ServiceUrl = URL, as_json: Json = False) -> None:
     """Cancel a job that is queued or running, for everyone who waits for it. What it has measured stays."""
-    from tirgemm.client import Client
-
-    with Client(url, patience=PATIENCE_SECONDS) as client:
+    with client_of(url) as client:
         job = client.cancel(job_id)
     console.emit(as_json, job, lambda: console.out.print(_ending(job)))
 
@@ -110,9 +104,7 @@ def retry(
     as_json: Json = False,
 ) -> None:
     """Put a job that failed or was cancelled back into the queue. It goes on from what it has measured."""
-    from tirgemm.client import Client
-
-    with Client(url, patience=PATIENCE_SECONDS) as client:
+    with client_of(url) as client:
         job = client.retry(job_id, reason)
     console.emit(as_json, job, lambda: console.out.print(_ending(job)))
 
@@ -125,11 +117,16 @@ def prioritise(
     as_json: Json = False,
 ) -> None:
     """Give a queued job another place in the queue. Write `--` before a negative PRIORITY."""
-    from tirgemm.client import Client
-
-    with Client(url, patience=PATIENCE_SECONDS) as client:
+    with client_of(url) as client:
         job = client.prioritise(job_id, priority)
     console.emit(as_json, job, lambda: console.out.print(f"{_ending(job)}, of priority {job['priority']}"))
+
+
+def client_of(url: str) -> Client:
+    """A client of the service at ``url`` that does not wait long for one that is away."""
+    from tirgemm.client import Client
+
+    return Client(url, patience=PATIENCE_SECONDS)
 
 
 def _ending(job: dict[str, Any]) -> str:

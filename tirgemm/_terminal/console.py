@@ -101,6 +101,11 @@ def emit(as_json: bool, document: Any, show: Callable[[], None]) -> None:
         show()
 
 
+def command_group(words: str) -> typer.Typer:
+    """A group of commands whose help says ``words``."""
+    return typer.Typer(help=words, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     """Run the app and return the exit code; every deliberate error is one sentence without a traceback."""
     given = sys.argv[1:] if arguments is None else list(arguments)

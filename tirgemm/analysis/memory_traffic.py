@@ -32,6 +32,14 @@ from tirgemm.launch import KernelLaunch, Launch, Pointer, Size, TensorMap
 if TYPE_CHECKING:
     from tvm import IRModule
     from tvm.tirx import PrimFunc
+# Space and operations of each sum; what TMA moves does not pass here.
+_TOTALS = {
+    "shared_loads": ("shared", "load", "ldmatrix"),
+    "shared_stores": ("shared", "store", "stmatrix"),
+    "shared_copies": ("shared", "copy"),
+    "global_loads": ("global", "load", "copy"),
+    "global_stores": ("global", "store"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,31 +155,9 @@ class KernelAnalysis:
         )
 
     @property
-    def shared_loads(self) -> Traffic:
-        return self.traffic("shared", "load", "ldmatrix")
-
-    @property
-    def shared_stores(self) -> Traffic:
-        """Stores of the load/store unit, without what cp.async writes."""
-        return self.traffic("shared", "store", "stmatrix")
-
-    @property
-    def shared_copies(self) -> Traffic:
-        return self.traffic("shared", "copy")
-
-    @property
-    def global_loads(self) -> Traffic:
-        """Loads, and the reading side of cp.async; what TMA loads does not pass here."""
-        return self.traffic("global", "load", "copy")
-
-    @property
-    def global_stores(self) -> Traffic:
-        return self.traffic("global", "store")
-
-    @property
     def totals(self) -> dict[str, Traffic]:
-        names = ("shared_loads", "shared_stores", "shared_copies", "global_loads", "global_stores")
-        return {name: getattr(self, name) for name in names}
+        """By what is done where; copies are of cp.async, whose reading side is with the loads of global memory."""
+        return {name: self.traffic(*which) for name, which in _TOTALS.items()}
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON has it."""

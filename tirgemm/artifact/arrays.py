@@ -22,14 +22,14 @@ class Arrays:
 
     name = "DLPack"
 
-    def take(self, name: str, array: Any, writes: bool) -> Any:  # noqa: ARG002 (what the libraries below need)
+    def take(self, name: str, array: Any, writes: bool) -> Any:
         """``array`` in a form that the launcher takes. Raises CallError and CallTypeError naming the argument."""
         try:
             return native.tvm_ffi().from_dlpack(array)
         except (BufferError, TypeError, RuntimeError, ValueError) as error:
             raise CallTypeError(f"{name} cannot be passed by DLPack: {error}") from error
 
-    def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, align: int, like: Any) -> Any:  # noqa: ARG002
+    def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, align: int, like: Any) -> Any:
         """A new output. Raises CallTypeError where this library has no way to make one."""
         raise CallTypeError(
             f"a kernel called with {type(like).__name__} needs out=: only NumPy, PyTorch and CuPy outputs are made"
@@ -65,7 +65,7 @@ class NumPy(Arrays):
         except BufferError as error:
             raise CallTypeError(f"{name} cannot be passed by DLPack: {error}") from error
 
-    def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, align: int, like: Any) -> Any:  # noqa: ARG002
+    def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, align: int, like: Any) -> Any:
         import numpy
 
         kind = self._dtype(dtype)
@@ -94,7 +94,7 @@ class PyTorch(Arrays):
 
     name = "PyTorch"
 
-    def take(self, name: str, array: Any, writes: bool) -> Any:  # noqa: ARG002
+    def take(self, name: str, array: Any, writes: bool) -> Any:
         if array.requires_grad and sys.modules["torch"].is_grad_enabled():
             raise CallError(
                 f"{name} requires grad, and this kernel has no backward: call it under torch.no_grad(), or detach "
@@ -120,7 +120,7 @@ class CuPy(Arrays):
 
     name = "CuPy"
 
-    def take(self, name: str, array: Any, writes: bool) -> Any:  # noqa: ARG002
+    def take(self, name: str, array: Any, writes: bool) -> Any:
         ffi = native.tvm_ffi()
         try:
             # -1: no synchronisation, as the kernel is queued on the very stream that CuPy works on.
@@ -130,7 +130,7 @@ class CuPy(Arrays):
         except (BufferError, TypeError, ValueError) as error:
             raise CallTypeError(f"{name} cannot be passed by DLPack: {error}") from error
 
-    def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, align: int, like: Any) -> Any:  # noqa: ARG002
+    def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, align: int, like: Any) -> Any:
         cupy = sys.modules["cupy"]
         with like.device:
             if strides == dense(shape):

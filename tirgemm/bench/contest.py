@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tirgemm.artifact import Manifest, Trust, read
 from tirgemm.bench import results
 from tirgemm.bench.results import Row
 from tirgemm.config import Config
-from tirgemm.errors import TirgemmError, VerificationFailed
+from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest, TirgemmError, VerificationFailed
 from tirgemm.gemm import Gemm, Regime
+from tirgemm.tuning.build.binary import compiled_source
 from tirgemm.tuning.measure import Measurer
 from tirgemm.tuning.measure.race import RaceResult, confirmed_race, race
 from tirgemm.tuning.measure.requests import RaceOptions
@@ -44,10 +46,28 @@ class Entrant:
         """The package's. Raises ArtifactError."""
         return read(self.package, trust).manifest
 
+    def measured(self, gemm: Gemm, error: float, trust: Trust) -> results.MeasuredKernel:
+        """What a row says of it, whose result is ``error`` times its bound away from the reference."""
+        manifest = self.manifest(trust)
+        source = manifest.sources[compiled_source(manifest.sources)]
+        return results.MeasuredKernel(error, manifest.launch.workspace_bytes(gemm.m_max), self.sha256, source)
+
     def is_same_kernel(self, other: Entrant, trust: Trust) -> bool:
         """Whether machine code and launch are the other's, whatever the configs are called."""
         mine, theirs = self.manifest(trust), other.manifest(trust)
         return (mine.binary_sha256, mine.launch) == (theirs.binary_sha256, theirs.launch)
+
+
+def chosen_baselines(measurer: Measurer, device: Device, names: Iterable[str]) -> tuple[str, ...]:
+    """The names of baselines, each of which can be measured here. Raises InvalidRequest."""
+    chosen, offered = tuple(names), measurer.baselines()
+    unknown = [name for name in chosen if name not in offered]
+    if unknown:
+        raise InvalidRequest(
+            f"baseline {unknown[0]!r} cannot be measured on {device.name} here;"
+            f" baselines are {', '.join(offered) or 'none'}"
+        )
+    return chosen
 
 
 @dataclass

@@ -1,7 +1,6 @@
 """Ladder measurement: every rung of a problem beside the baselines in interleaved races, each verified first.
 
-All contenders share their operands, which rotate over at least four times the L2, so that no rung owes anything to
-where its buffers lie. A rung whose launches would take too long is left out, with the reason.
+A rung whose launches would take too long is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -10,23 +9,19 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tirgemm.bench import results
-from tirgemm.bench.contest import Contest, Entrant, failed_row
-from tirgemm.bench.ladder_report import LadderStep, steps, tuned
+from tirgemm.bench.contest import Contest, chosen_baselines
+from tirgemm.bench.ladder_report import steps, tuned
 from tirgemm.bench.machine_code import Code, machine_code
 from tirgemm.bench.results import Row
+from tirgemm.bench.step_race import RACES, RacedStep, race_steps
 from tirgemm.errors import (
-    DoesNotFit,
     InvalidRequest,
     MissingExtra,
-    TirgemmError,
     Unsupported,
 )
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.comparable_times import known_candidates
-from tirgemm.tuning.measure.race import RaceResult
-from tirgemm.tuning.records import SampleSet
 
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
@@ -34,12 +29,9 @@ if TYPE_CHECKING:
     from tirgemm.tuning.workbench import Workbench
 
 BASELINES = ("torch.matmul", "cublaslt_best")
-# How often a problem's rungs are raced: what is published shows how far its races lie apart.
-RACES = 2
 # Launches of a kernel that takes long: two to verify, and a race two to see how long it takes, three samples, one for
 # good measure.
 SLOW_LAUNCHES = 2 + 6 * RACES
-_CONDITIONS = ("at", "shared", "operand_sets", "temperature_c", "absent")
 
 OnStage = Callable[[str], None]
 
@@ -70,14 +62,8 @@ class LadderRun:
         if workbench.measurer is None:
             raise InvalidRequest(workbench.device.only_named)
         self.measurer: Measurer = workbench.measurer
-        offered = self.measurer.baselines()
-        self.baselines = tuple(name for name in BASELINES if name in offered) if baselines is None else tuple(baselines)
-        unknown = [name for name in self.baselines if name not in offered]
-        if unknown:
-            raise InvalidRequest(
-                f"baseline {unknown[0]!r} cannot be measured on {workbench.device.name} here;"
-                f" baselines are {', '.join(offered) or 'none'}"
-            )
+        usual = (name for name in BASELINES if name in self.measurer.baselines())
+        self.baselines = chosen_baselines(self.measurer, workbench.device, usual if baselines is None else baselines)
 
     def measure(
         self, gemm: Gemm, regime: Regime, known: Sequence[Row], on_stage: OnStage = lambda _: None
@@ -93,41 +79,21 @@ class LadderRun:
         if self.recorded:
             known_configs = known_candidates(self.workbench.store, gemm, self.workbench.device, regime)
             ladder = (*ladder, tuned(gemm, self.workbench.device, regime, known_configs))
-        builds = {s.name: self.workbench.build(gemm, s.config) for s in ladder if s.config is not None}
-        rows: dict[str, Row] = {}
-        binaries: dict[str, Binary] = {}
-        entrants: dict[str, Entrant] = {}
-        errors: dict[str, float] = {}
         contest = Contest(self.measurer, self.baselines, self.seconds, self.seed)
-        for step in ladder:
-            on_stage(f"{gemm}: building and verifying {step.name}")
-            try:
-                if step.config is None:
-                    raise Unsupported(step.refused)
-                self._require_quick(step, gemm, regime, known)
-                binary = builds[step.name].result()
-                entrant = Entrant(step.config, self.workbench.package(gemm, step.config, binary))
-                errors[step.name] = contest.verify(entrant)
-                binaries[step.name], entrants[step.name] = binary, entrant
-            except TirgemmError as error:
-                if error.outcome is None and not isinstance(error, (Unsupported, DoesNotFit)):
-                    raise
-                rows[step.name] = failed_row(gemm, step.config, step.name, error)
-        on_stage(f"{gemm}: measuring {len(entrants)} rungs beside {', '.join(self.baselines) or 'nothing'}")
-        try:
-            race_results = contest.on_same_operands(entrants, regime, RACES)
-        except DoesNotFit as error:
-            race_results = [RaceResult({}, dict.fromkeys(entrants, error))]
-        failed = {name: error for result in race_results for name, error in result.failed.items()}
-        rows |= {name: failed_row(gemm, entrants[name].config, name, error) for name, error in failed.items()}
-        codes = {name: _code(binary) for name, binary in binaries.items()}
-        races = [result.samples for result in race_results]
-        for step in ladder:
-            if step.name in entrants and step.name not in failed:
-                rows[step.name] = self._row(gemm, step, entrants, races, binaries, codes, errors[step.name])
-        return [rows[step.name] for step in ladder]
+        codes: dict[str, Code | None] = {}
 
-    def _require_quick(self, step: LadderStep, gemm: Gemm, regime: Regime, known: Sequence[Row]) -> None:
+        def require(step: RacedStep) -> None:
+            self._require_quick(step, gemm, regime, known)
+
+        def about(step: RacedStep, binaries: Mapping[str, Binary]) -> dict[str, Any]:
+            for name, binary in binaries.items() if not codes else ():
+                codes[name] = _code(binary)
+            return _code_figures(codes[step.name], codes.get(step.parent) if step.parent else None)
+
+        raced = [RacedStep(step.name, step.rung.parent, step.config, step.refused) for step in ladder]
+        return race_steps(self.workbench, contest, gemm, regime, raced, require=require, about=about, on_stage=on_stage)
+
+    def _require_quick(self, step: RacedStep, gemm: Gemm, regime: Regime, known: Sequence[Row]) -> None:
         """Raise Unsupported where the rung's launches would take longer than it may."""
         launch_s, source = self._launch_seconds(step, gemm, regime, known)
         if SLOW_LAUNCHES * launch_s > self.limit_s:
@@ -136,7 +102,7 @@ class LadderRun:
                 f" {self.limit_s:g} s that a rung may take"
             )
 
-    def _launch_seconds(self, step: LadderStep, gemm: Gemm, regime: Regime, known: Sequence[Row]) -> tuple[float, str]:
+    def _launch_seconds(self, step: RacedStep, gemm: Gemm, regime: Regime, known: Sequence[Row]) -> tuple[float, str]:
         """A launch by the same rung's time at the largest problem measured before, else by the family's estimate."""
         same = [
             row
@@ -153,47 +119,17 @@ class LadderRun:
         us = family_named("simt").predict_us(gemm, step.config, self.workbench.device, regime)
         return us / 1e6, "the family's estimate"
 
-    def _row(
-        self,
-        gemm: Gemm,
-        step: LadderStep,
-        entrants: dict[str, Entrant],
-        races: Sequence[dict[str, SampleSet]],
-        binaries: dict[str, Binary],
-        codes: dict[str, Code | None],
-        error: float,
-    ) -> Row:
-        """The rung's row; its parent stands among its baselines, by the parent's name."""
-        entrant, binary, parent = entrants[step.name], binaries[step.name], step.rung.parent
-        taken = [with_parent(samples, step.name, parent) for samples in races]
-        ours = taken[0]
-        conditions: dict[str, Any] = {name: ours.conditions[name] for name in _CONDITIONS if name in ours.conditions}
-        conditions |= {name: binary.resources[name] for name in ("registers", "spill_bytes", "shared_bytes")}
-        code, before = codes[step.name], codes.get(parent) if parent else None
-        if code is not None:
-            conditions |= {
-                "fma_share": code.fma_share,
-                "lds_per_fma": code.loads_per_fma("LDS"),
-                "ldg_per_fma": code.loads_per_fma("LDG"),
-            }
-            conditions |= {"code_beside_parent": code.beside(before)} if before is not None else {}
-        return results.measured_row(
-            gemm,
-            entrant.config,
-            step.name,
-            taken,
-            results.MeasuredKernel(
-                error, binary.launch.workspace_bytes(gemm.m_max), entrant.sha256, binary.source_sha256
-            ),
-            conditions,
-        )
 
-
-def with_parent(samples: Mapping[str, SampleSet], name: str, parent: str | None) -> SampleSet:
-    """A step's samples; its parent's, where it was in the race, stand among the baselines by the parent's name."""
-    ours = samples[name]
-    beside = {parent: samples[parent].samples_us} if parent in samples and parent is not None else {}
-    return SampleSet(ours.samples_us, ours.reason, ours.baselines | beside, ours.conditions)
+def _code_figures(code: Code | None, before: Code | None) -> dict[str, Any]:
+    """What a row says of a rung's machine code, beside its parent's."""
+    if code is None:
+        return {}
+    figures: dict[str, Any] = {
+        "fma_share": code.fma_share,
+        "lds_per_fma": code.loads_per_fma("LDS"),
+        "ldg_per_fma": code.loads_per_fma("LDG"),
+    }
+    return figures | ({} if before is None else {"code_beside_parent": code.beside(before)})
 
 
 def _code(binary: Binary) -> Code | None:

@@ -40,6 +40,8 @@ Document: TypeAlias = "dict[str, Any]"
 FORMAT = 2
 DECIMALS, DIGITS = 3, 5
 MAX_SAMPLES = 50
+# What programs that measure write, and what ``benchmarks/render.py`` makes of it: a change there changes no kernel.
+_OUTPUTS = ("benchmarks/results", "docs", "README.md")
 _CONDITIONS = ("at", "swapped", "operand_sets", "temperature_c", "absent", "left_out")
 
 
@@ -345,11 +347,18 @@ def version_of(package: str) -> str | None:
 
 
 def _commit(repository: Path | None) -> str | None:
-    """The commit of the checkout that runs, with ``-dirty`` where files of it are changed."""
+    """The commit of the checkout that runs, with ``-dirty`` where files of it are changed that a program may read."""
     if repository is None:
         return None
-    command = ["git", "-C", str(repository), "describe", "--always", "--abbrev=40", "--dirty", "--match", "no-tag"]
+    written = [f":(top,exclude){path}" for path in _OUTPUTS]
     try:
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip() or None
+        commit = _git(repository, "rev-parse", "HEAD")
+        changed = _git(repository, "status", "--porcelain", "--untracked-files=no", "--", ":/", *written)
     except (OSError, subprocess.SubprocessError):
         return None
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(repository: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(repository), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()

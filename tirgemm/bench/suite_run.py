@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tirgemm.artifact import Trust
 from tirgemm.bench import results
-from tirgemm.bench.contest import Contest, Entrant, failed_row
+from tirgemm.bench.contest import Contest, Entrant, chosen_baselines, failed_row
 from tirgemm.bench.effort_answers import (
     EFFORTS,
     EffortAnswer,
@@ -35,7 +35,6 @@ from tirgemm.events import EventHandler
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.budget import Budget
-from tirgemm.tuning.build.binary import compiled_source
 from tirgemm.tuning.comparable_times import fastest, known_candidates
 from tirgemm.tuning.measure.race import RaceResult
 from tirgemm.tuning.records import SampleSet
@@ -142,14 +141,8 @@ class Bench:
     def __init__(self, workbench: Workbench, options: BenchOptions) -> None:
         self.workbench = workbench
         self.options = options
-        offered = self.measurer.baselines()
-        chosen = offered if options.baselines is None else options.baselines
-        unknown = [name for name in chosen if name not in offered]
-        if unknown:
-            raise InvalidRequest(
-                f"baseline {unknown[0]!r} cannot be measured on {workbench.device.name} here;"
-                f" baselines are {', '.join(offered) or 'none'}"
-            )
+        wanted = self.measurer.baselines() if options.baselines is None else options.baselines
+        chosen = chosen_baselines(self.measurer, workbench.device, wanted)
         self.contest = Contest(self.measurer, chosen, options.seconds, options.seed)
         self._builds: dict[tuple[Gemm, Config], Future[Binary]] = {}
         self._read_gbps: dict[int, float] = {}
@@ -371,20 +364,9 @@ class Bench:
         error: float,
         about: dict[str, Any],
     ) -> Row:
-        manifest = entrant.manifest(self._trust)
-        return results.measured_row(
-            shape.gemm,
-            entrant.config,
-            variant,
-            races,
-            results.MeasuredKernel(
-                error,
-                manifest.launch.workspace_bytes(shape.gemm.m_max),
-                entrant.sha256,
-                manifest.sources[compiled_source(manifest.sources)],
-            ),
-            results.race_conditions(races) | about,
-        )
+        kernel = entrant.measured(shape.gemm, error, self._trust)
+        conditions = results.race_conditions(races) | about
+        return results.measured_row(shape.gemm, entrant.config, variant, races, kernel, conditions)
 
     @property
     def _trust(self) -> Trust:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirgemm.errors import InvalidConfig
-from tirgemm.layouts.shared import Layout
 from tirgemm.layouts.strided import Strided
 
 Integers = NDArray[np.int64]
@@ -105,14 +104,6 @@ class TiledCopy:
         rows, _ = self.tiler
         number = self.layout_tv(np.arange(self.thread_count)[:, None], np.arange(self.value_count)[None, :])
         return np.stack([number % rows, number // rows], axis=-1).astype(np.int64)
-
-    def placed(self, layout: Layout, row: int = 0, column: int = 0) -> Integers:
-        """The copy composed with a shared layout: the byte offset of every value of every thread, [thread, value].
-
-        The copied tile starts at (``row``, ``column``) of ``layout``. Raises InvalidConfig where it does not fit.
-        """
-        at = self.elements()
-        return layout.byte_offset(at[..., 0] + row, at[..., 1] + column)
 
     def owner(self) -> Integers:
         """The thread of every element of the tile: [row, column]."""

@@ -83,14 +83,6 @@ class Strided:
         given = coordinate[0] if len(coordinate) == 1 else coordinate
         return _offset(self.shape, self.stride, given)
 
-    def coordinate(self, index: Any) -> tuple[Any, ...]:
-        """The flat coordinate, one number a leaf, of a one-dimensional index."""
-        parts = []
-        for extent, _ in self.modes[:-1]:
-            parts.append(index % extent)
-            index = index // extent
-        return (*parts, index)
-
     def coalesced(self) -> Strided:
         """The same function of a one-dimensional index with as few modes as can be."""
         modes: list[tuple[int, int]] = []

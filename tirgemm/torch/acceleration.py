@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,7 +18,8 @@ from tirgemm.kernel_source import KernelSource, Policy, Preparation, policy_name
 from tirgemm.torch.kernel_table import TABLE, is_tuned
 from tirgemm.torch.linear_module import Linear, become, become_plain
 from tirgemm.torch.linear_problems import LinearProblems, linears_of
-from tirgemm.torch.linear_race import slower_rows
+from tirgemm.torch.linear_race import lost_rows, raced_rows
+from tirgemm.torch.model_race import RacedKernel, chain, dropped, observed_rows
 from tirgemm.torch.prepared_call import SLOWER
 from tirgemm.torch.service_kernels import ServiceKernels
 
@@ -76,12 +77,13 @@ class _Kernels:
         kernel = TABLE.find(gemm, device) if device is not None else None
         left = TABLE.left(gemm, device) if device is not None else {}
         told = ", ".join(
-            f"{ratio:.2f} times for {rows if rows.low < rows.high else rows.low} rows" for rows, ratio in left.items()
+            f"{ratio:.3f} of its time for {rows if rows.low < rows.high else rows.low} rows"
+            for rows, ratio in left.items()
         )
         if kernel is not None:
-            return f"{_words(kernel)}; PyTorch is faster, {told}" if left else _words(kernel)
+            return f"{_words(kernel)}; {SLOWER}, {told}" if left else _words(kernel)
         if left:
-            return f"PyTorch is faster, {told}"
+            return f"{SLOWER}, {told}"
         return f"no kernel: {failures[gemm]}" if gemm in failures else self._said[gemm]
 
     def _looked_up(self, gemm: Gemm, source: KernelSource | None, policy: Policy) -> str:
@@ -149,31 +151,99 @@ class Acceleration:
                 self._race(all_made=True)
         return done
 
+    def race(self, call: Callable[[], object], *, graph: bool = False) -> None:
+        """Run the model by ``call`` with and without each kernel that it uses, and leave PyTorch the rows of those
+        without which it is faster; of all, where it is not faster with the rest.
+
+        ``graph`` captures the call in CUDA graphs, for a model that will run so. Takes some hundred calls; nothing else
+        should run on the device. Raises InvalidRequest for a graph without a GPU, and what ``call`` raises.
+        """
+        if graph and not torch.cuda.is_available():
+            raise InvalidRequest("graph=True needs a GPU: CUDA graphs are captured there")
+        with _one_at_a_time:
+            calls = observed_rows(call, self._replaced)
+            self._leave(dropped(call, self._raced_kernels(calls), graph=graph))
+            self._give_back(all_made=all(preparation.finished.is_set() for preparation in self.preparations))
+
     def _race(self, *, all_made: bool) -> None:
-        """Race the kernels that are there and were not raced yet, and give back linears that PyTorch computes faster
-        throughout, but before ``all_made`` none for which a better kernel may come."""
+        """Race the kernels that are there and were not raced yet, alone and among the model's other linears, and give
+        back linears of which PyTorch is left all rows, but before ``all_made`` none for which a better kernel may
+        come."""
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return
-        ours = {id(module) for module in self._replaced}
+        self._race_in_order(self._race_alone())
+        self._give_back(all_made=all_made)
+
+    def _race_alone(self) -> list[tuple[Kernel, Device]]:
+        """Race each kernel on the linears that it computes; those that were raced now."""
         groups: dict[tuple[Gemm, Device], list[nn.Linear]] = {}
-        linears = [each for each in self._kernels if id(each.linear.module) in ours]
-        for each in linears:
-            for gemm in each.linear.gemms:
-                if each.linear.device is not None and self._races(gemm, each.linear.device):
-                    groups.setdefault((gemm, each.linear.device), []).append(each.linear.module)
+        for linear in self._replaced_linears():
+            for gemm in linear.gemms:
+                if linear.device is not None and self._races(gemm, linear.device):
+                    groups.setdefault((gemm, linear.device), []).append(linear.module)
+        raced = []
         for (gemm, device), modules in groups.items():
             kernel = TABLE.find(gemm, device)
             if kernel is not None and kernel.kernel_sha256 not in self._raced:
                 self._raced.add(kernel.kernel_sha256)
-                TABLE.leave(kernel, slower_rows(kernel, modules))
-        for each in linears:
-            if each.wanted and not all_made:
+                TABLE.leave(kernel, lost_rows(kernel, modules))
+                raced.append((kernel, device))
+        return raced
+
+    def _race_in_order(self, fresh: Sequence[tuple[Kernel, Device]]) -> None:
+        """Race what won alone among all linears that take as many rows, in the model's order."""
+        for device in dict.fromkeys(device for _, device in fresh):
+            ends = {rows.high for kernel, place in fresh if place == device for rows in raced_rows(kernel)}
+            for m in sorted(ends):
+                modules = [
+                    linear.module
+                    for linear in self._replaced_linears()
+                    if linear.device == device and any(gemm.m_min <= m <= gemm.m_max for gemm in linear.gemms)
+                ]
+                raced = [
+                    each for each in self._raced_kernels([(module, m) for module in modules]) if each.rows.high == m
+                ]
+                # One that computes them all was raced so.
+                if raced and len(raced[0].modules) < len(modules):
+                    self._leave(dropped(chain(m, modules), raced, graph=True))
+
+    def _raced_kernels(self, calls: Sequence[tuple[nn.Linear, int]]) -> list[RacedKernel]:
+        """The kernels of calls of these modules with so many rows, but no invariant ones."""
+        linears = {id(linear.module): linear for linear in self._replaced_linears()}
+        modules: dict[tuple[str, Range], list[nn.Linear]] = {}
+        kernels: dict[str, Kernel] = {}
+        for module, m in calls:
+            linear = linears.get(id(module))
+            if linear is None or linear.device is None:
                 continue
+            gemm = next((g for g in linear.gemms if g.m_min <= m <= g.m_max), None)
+            if gemm is None or gemm.invariant:
+                continue
+            kernel = TABLE.find(gemm.with_(m=m), linear.device)
+            if kernel is not None:
+                rows = next(each for each in raced_rows(kernel) if each.low <= m <= each.high)
+                kernels[kernel.kernel_sha256] = kernel
+                modules.setdefault((kernel.kernel_sha256, rows), []).append(module)
+        return [RacedKernel(kernels[sha256], rows, tuple(each)) for (sha256, rows), each in modules.items()]
+
+    def _leave(self, lost: Mapping[RacedKernel, float]) -> None:
+        for each, ratio in lost.items():
+            TABLE.leave(each.kernel, TABLE.left(each.kernel.gemm, each.kernel.device) | {each.rows: ratio})
+
+    def _give_back(self, *, all_made: bool) -> None:
+        ours = {id(module) for module in self._replaced}
+        for each in self._kernels:
             place = each.linear.device
-            if place is not None and all(TABLE.leaves(gemm, place) for gemm in each.linear.gemms):
+            if id(each.linear.module) not in ours or place is None or (each.wanted and not all_made):
+                continue
+            if all(TABLE.leaves(gemm, place) for gemm in each.linear.gemms):
                 each.reason = SLOWER
                 become_plain(each.linear.module)
                 self._replaced.remove(each.linear.module)
+
+    def _replaced_linears(self) -> list[LinearProblems]:
+        ours = {id(module) for module in self._replaced}
+        return [each.linear for each in self._kernels if id(each.linear.module) in ours]
 
     def _races(self, gemm: Gemm, device: Device) -> bool:
         measured = device.kind == "cuda" if self._measured is None else self._measured
@@ -225,8 +295,9 @@ def accelerate(
     give a row the same bits whatever the other rows are.
 
     ``measured``, by default on GPUs, races kernels that are there when this or the report's ``wait`` returns against
-    PyTorch on the model's weights, for some milliseconds each, and leaves PyTorch the rows for which it is faster, of
-    invariant ones none. Raises InvalidRequest.
+    PyTorch on the model's weights, for some tenths of a second a number of rows, alone and among the model's other
+    linears, and leaves PyTorch the rows for which they are not clearly faster, of invariant ones none. The report's
+    ``race`` does so in the model itself. Raises InvalidRequest.
     """
     policy_named(policy)
     numbers = row_counts(rows)

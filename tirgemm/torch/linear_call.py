@@ -44,6 +44,8 @@ _kept = tensor_calls.kept_call()
 # Reasons for which a dense copy of x is tried where PyTorch's bits will not do: it begins at another address.
 _COPIED = (NO_KERNEL, "strides", "alignment")
 LOG = logging.getLogger("tirgemm.torch")
+# Kernels ask for no more, in bytes.
+_ALIGN = 16
 # Calls that were to be invariant and are PyTorch's, as far as they were logged.
 _TOLD: set[tuple[str, str]] = set()
 _MOST_TOLD = 4096
@@ -135,7 +137,8 @@ def _chosen(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant:
             if isinstance(copied, PreparedCall):
                 return _flat(copied, dense, weight, bias)
         _tell(choice, weight)
-    elif choice.reason == SLOWER:
+    elif choice.reason == SLOWER or (choice.reason == NO_KERNEL and x.is_contiguous() and not x.data_ptr() % _ALIGN):
+        # For want of a kernel even for such an x, until the table changes: else every call would be looked at in full.
         _SERVED.keep((x, weight, bias), (act, invariant), _pytorch(act), generation)
     return reference(x, weight, bias, act)
 

@@ -8,7 +8,7 @@ refused while gradients are recorded.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tirgemm.artifact import Kernel
 
 MatmulOp: TypeAlias = "Callable[..., Tensor]"
+InputName: TypeAlias = 'Operand | Literal["bias"]'
 
 NAME = "tirgemm::gemm"
 
@@ -102,10 +103,11 @@ def _no_gradient(ctx: Any, *gradients: Any) -> tuple[None, ...]:
     raise CallError(f"{NAME} has no gradient")
 
 
-def _given(gemm: Gemm, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None) -> dict[str, Tensor]:
+def _given(gemm: Gemm, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None) -> dict[InputName, Tensor]:
     """The tensors of the call by name. Raises CallTypeError for one that is missing or superfluous."""
-    tensors = {"a": a, "b": b}
-    for name, tensor, occurs in (("c", c, gemm.beta), ("bias", bias, gemm.bias)):
+    tensors: dict[InputName, Tensor] = {"a": a, "b": b}
+    optional: tuple[tuple[InputName, Tensor | None, bool], ...] = (("c", c, gemm.beta), ("bias", bias, gemm.bias))
+    for name, tensor, occurs in optional:
         if (tensor is not None) != occurs:
             raise CallTypeError(
                 f"{name} {'is missing' if occurs else 'was given'}; {gemm} takes {', '.join(gemm.inputs)}"
@@ -129,10 +131,9 @@ def _result(gemm: Gemm, rows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return _at(gemm.shape("d"), rows), _at(gemm.strides("d"), rows)
 
 
-def _check(gemm: Gemm, name: str, tensor: Tensor, rows: int) -> None:
-    operand: Operand = name  # type: ignore[assignment]
-    dtype = gemm.out if name == "bias" else gemm.operand_dtype(operand)
-    shape = (gemm.n,) if name == "bias" else _at(gemm.shape(operand), rows)
+def _check(gemm: Gemm, name: InputName, tensor: Tensor, rows: int) -> None:
+    dtype = gemm.out if name == "bias" else gemm.operand_dtype(name)
+    shape = (gemm.n,) if name == "bias" else _at(gemm.shape(name), rows)
     if tensor.dtype != DTYPES[dtype]:
         raise CallTypeError(f"{name} has dtype {tensor.dtype}; {gemm} takes {DTYPES[dtype]}")
     if tensor.dim() != len(shape) or any(have != want for have, want in zip(tensor.shape, shape, strict=True)):

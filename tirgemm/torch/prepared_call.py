@@ -32,7 +32,7 @@ from tirgemm.torch.problems import (
 V = TypeVar("V")
 
 NO_KERNEL = "no kernel"
-SLOWER = "PyTorch is faster"
+SLOWER = "not faster than PyTorch"
 # What the launcher and DLPack raise before anything runs: PyTorch computes such a call, or raises its own error.
 REFUSED = (ValueError, TypeError, RuntimeError, BufferError)
 

@@ -18,11 +18,11 @@ from tirgemm.errors import InvalidConfig
 from tirgemm.families import Family, family_named
 from tirgemm.gemm import Regime
 from tirgemm.hardware import BANK_BYTES, BANKS, shared_gbps
-from tirgemm.tuning.explain import memory_of
+from tirgemm.tuning.explain import rolled_memory_of
 from tirgemm.tuning.rivals import Difference, differences
 from tirgemm.tuning.search.partial_config import completed
 
-# Lowering one takes a tenth of a second to half of one: the search is to take seconds.
+# Lowering and counting one takes a twentieth of a second: the search is to take no more than a second.
 MOST_TRIED = 12
 
 # Buffer, operand and operation of accesses.
@@ -148,7 +148,7 @@ def _neighbours(family: Family, explained: Explanation, regime: Regime) -> list[
 def _conflicts_of(explained: Explanation, config: Config) -> dict[AccessKey, int] | None:
     """The conflicts of another config as written; None where it cannot be lowered."""
     try:
-        kernels = memory_of(explained.gemm, config, explained.device, compiled=False, m=explained.m)
+        kernels = rolled_memory_of(explained.gemm, config, explained.device, m=explained.m)
     except Exception:  # TVM raises whatever its C++ raised; what cannot be built removes nothing
         return None
     return _conflicts(access for kernel in kernels for access in kernel.accesses)

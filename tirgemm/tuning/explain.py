@@ -16,7 +16,7 @@ from tirgemm.families.base import Program
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.families.common.tracing import quick_tracing
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.tuning.build.cuda import checked_launch, compile_lowered, lower_all
+from tirgemm.tuning.build.cuda import checked_launch, compile_lowered, lower_all, lower_rolled
 from tirgemm.tuning.search.partial_config import completed, parse_knobs
 
 _HERE = "compiled here"
@@ -47,8 +47,7 @@ def explain(
     require("explaining a kernel", "tune")
     family = writing(gemm, config.family, device)
     try:
-        with quick_tracing():
-            program = family.instantiate(gemm, config, device)
+        program = _program(family, gemm, config, device)
         host, module, source = lower_all(program, device.arch)
     except TirgemmError:
         raise
@@ -129,10 +128,27 @@ def memory_of(
 ) -> tuple[KernelAnalysis, ...]:
     """The memory accesses alone of every kernel of ``config``, in order of launch; arguments and errors as
     ``explain``."""
-    family = writing(gemm, config.family, device)
-    with quick_tracing():
-        program = family.instantiate(gemm, config, device)
+    program = _program(writing(gemm, config.family, device), gemm, config, device)
     return memory_of_program(program, gemm, device, compiled=compiled, m=m)
+
+
+def rolled_memory_of(gemm: Gemm, config: Config, device: Device, *, m: int = 0) -> tuple[KernelAnalysis, ...]:
+    """As ``memory_of`` without machine code, with loops that the kernel unrolls left as loops: the sums are the same,
+    and take a tenth of the time where much is unrolled.
+
+    Where something is unknown so, or sampled, as a register that a loop chooses, the loops are unrolled after all.
+    """
+    program = _program(writing(gemm, config.family, device), gemm, config, device)
+    host, module = lower_rolled(program, device.arch)
+    kernels = analyse(module, checked_launch(program, host), gemm, device, None, m)
+    if any(kernel.unknown or any(access.sampled for access in kernel.accesses) for kernel in kernels):
+        return memory_of_program(program, gemm, device, compiled=False, m=m)
+    return kernels
+
+
+def _program(family: Family, gemm: Gemm, config: Config, device: Device) -> Program:
+    with quick_tracing():
+        return family.instantiate(gemm, config, device)
 
 
 def memory_of_program(

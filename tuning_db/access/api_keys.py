@@ -15,9 +15,9 @@ from typing import Any, Literal
 from sqlalchemy import Row, or_, select, update
 
 from tirgemm.errors import InvalidRequest
-from tirgemm.tuning_db.database import Database
+from tirgemm.tuning_db.database import ClockedTables
 from tirgemm.tuning_db.models import ApiKeyRow
-from tirgemm.tuning_db.times import Clock, iso
+from tirgemm.tuning_db.times import iso
 
 Scope = Literal["read", "tune", "admin"]
 # Each may what those before it may.
@@ -89,12 +89,8 @@ def secret_hash(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-class KeyTable:
-    """The API keys of a Database. ``clock`` gives seconds since 1970; by default the database's."""
-
-    def __init__(self, db: Database, clock: Clock | None = None) -> None:
-        self.db = db
-        self._clock = clock
+class KeyTable(ClockedTables):
+    """The API keys of a Database."""
 
     def create(
         self, name: str, scope: str, *, expires_days: float | None = None, quotas: Quotas | None = None
@@ -108,7 +104,7 @@ class KeyTable:
             raise InvalidRequest(f"expiry is {expires_days} days; it must be above 0 and at most {MAX_EXPIRY_DAYS:g}")
         secret = SECRET_PREFIX + secrets.token_urlsafe(32)
         with self.db.write() as connection:
-            now = self.db.now(connection) if self._clock is None else self._clock()
+            now = self._now(connection)
             values = {
                 "id": secrets.token_hex(8),
                 "name": name,
@@ -138,7 +134,7 @@ class KeyTable:
                 # A whole secret may have been pasted: no more of it is repeated than is shown anyway.
                 shown = name[: len(SECRET_PREFIX) + SHOWN_CHARACTERS]
                 raise InvalidRequest(f"{number} the id or prefix {shown!r}; `tirgemm keys list` shows them")
-            now = iso(self.db.now(connection) if self._clock is None else self._clock())
+            now = iso(self._now(connection))
             mine = ApiKeyRow.id == ids[0]
             connection.execute(update(ApiKeyRow).where(mine, ApiKeyRow.revoked_at.is_(None)).values(revoked_at=now))
             return _key(connection.execute(select(*ApiKeyRow.__table__.columns).where(mine)).one())

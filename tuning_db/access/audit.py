@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import insert, select
 
-from tirgemm.tuning_db.database import Database
+from tirgemm.tuning_db.database import ClockedTables
 from tirgemm.tuning_db.models import AuditRow
-from tirgemm.tuning_db.times import Clock, iso
+from tirgemm.tuning_db.times import iso
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +34,15 @@ class StoredEntry:
     entry: AuditEntry
 
 
-class AuditLog:
-    """The audit table of a Database. ``clock`` gives seconds since 1970; by default the database's."""
-
-    def __init__(self, db: Database, clock: Clock | None = None) -> None:
-        self.db = db
-        self._clock = clock
+class AuditLog(ClockedTables):
+    """The audit table of a Database."""
 
     def add(self, entries: Sequence[AuditEntry]) -> None:
         """Write entries, all of one moment; what is too long for its column is cut."""
         if not entries:
             return
         with self.db.write() as connection:
-            at = iso(self.db.now(connection) if self._clock is None else self._clock())
+            at = iso(self._now(connection))
             values = [
                 {
                     "at": at,

@@ -22,13 +22,13 @@ from tirgemm.timings import Timings
 from tirgemm.tuning.process.spans import spanned
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.access.quotas import Asker, require_batch_quota, require_quota
-from tirgemm.tuning_db.database import Database
+from tirgemm.tuning_db.database import ClockedTables
 from tirgemm.tuning_db.job_values import JobRequest
 from tirgemm.tuning_db.models import BatchItemRow, BatchRow, GemmRow, JobRow, KernelRow
 from tirgemm.tuning_db.queue.budget_shares import Spending, spending, trials_recorded
 from tirgemm.tuning_db.queue.job_leases import cancel_live
 from tirgemm.tuning_db.queue.job_rows import NewJob, add_jobs, require_room
-from tirgemm.tuning_db.times import Clock, iso
+from tirgemm.tuning_db.times import iso
 
 BatchStatus = Literal["queued", "running", "done", "cancelled"]
 # What an item can be: answered at once, a job's status, or neither job nor kernel is there any more.
@@ -120,15 +120,8 @@ class BatchStates:
     cancelled: bool
 
 
-class BatchTable:
-    """The batches of a Database. ``clock`` gives seconds since 1970; by default the database's."""
-
-    def __init__(self, db: Database, clock: Clock | None = None) -> None:
-        self.db = db
-        self._clock = clock
-
-    def _now(self, connection: Connection) -> float:
-        return self.db.now(connection) if self._clock is None else self._clock()
+class BatchTable(ClockedTables):
+    """The batches of a Database."""
 
     @spanned("submit")
     def submit(

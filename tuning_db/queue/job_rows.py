@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, or_, select, update
@@ -151,20 +152,6 @@ def _job(row: Row[Any]) -> Job:
         None if row.window_start is None else Window(row.window_start, row.window_end),
     )
     return Job(
-        row.id,
-        request,
-        row.status,
-        row.fallback_id,
-        row.kernel_id,
-        row.error,
-        row.created_at,
-        row.started_at,
-        row.finished_at,
-        row.attempts,
-        row.owner,
-        row.key_id,
-        row.retries,
-        row.retry_reason,
-        row.batch_id,
-        row.traceparent,
+        request=request,
+        **{item.name: row._mapping[item.name] for item in fields(Job) if item.name != "request"},
     )

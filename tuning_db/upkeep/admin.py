@@ -137,7 +137,8 @@ def vacuum(db: Database) -> None:
         raw = db.engine.raw_connection()
         try:
             if not db.is_sqlite:
-                raw.driver_connection.autocommit = True  # type: ignore[union-attr]
+                driver: Any = raw.driver_connection
+                driver.autocommit = True
             raw.cursor().execute("VACUUM")
         finally:
             # Not back into the pool, whose connections all begin transactions by themselves.

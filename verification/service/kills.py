@@ -8,7 +8,6 @@ usage: python -m verification.service.kills --runs 200 --seed 1 --out FILE [--re
 
 from __future__ import annotations
 
-import argparse
 import random
 import shutil
 import signal
@@ -16,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ import httpx
 import psycopg
 from sqlalchemy import func, select
 
-from benchmarks.command import run
+from benchmarks import command
 from tirgemm.errors import AlreadyRunning, StoreUnavailable
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.process.locks import FileLock
@@ -277,22 +276,12 @@ def _held(deployment: Deployment) -> list[str]:
 def deployed(kind: str) -> Iterator[Deployment]:
     """A fresh service on a database of that kind, in a folder that is deleted at the end."""
     folder = Path(tempfile.mkdtemp(prefix="tirgemm-kills-"))
-    try:
-        if kind == "sqlite":
-            deployment = Deployment(folder)
-            try:
-                yield deployment
-            finally:
-                deployment.close()
-            return
-        with running(find_programs(), DURABLE) as server:
-            deployment = Deployment(folder, server)
-            try:
-                yield deployment
-            finally:
-                deployment.close()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        server = None if kind == "sqlite" else stack.enter_context(running(find_programs(), DURABLE))
+        deployment = Deployment(folder, server)
+        stack.callback(deployment.close)
+        yield deployment
 
 
 def campaign(kind: str, runs: int, seed: int, proofs: ProofsFile) -> None:
@@ -311,13 +300,10 @@ def campaign(kind: str, runs: int, seed: int, proofs: ProofsFile) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__, "--resume", "--commit", "--out")
     parser.add_argument("--runs", type=int, default=20, help="in all, half of them on each database")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
-    parser.add_argument("--out", type=Path, required=True, help="the results file")
-    parser.add_argument("--resume", action="store_true", help="add to what the file has")
     parser.add_argument("--session", type=int, default=10, help="runs in one deployment, then a fresh one")
-    parser.add_argument("--commit", help="the program's, where its history is not here")
     options = parser.parse_args(arguments)
     # What was started is ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -334,4 +320,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(command.run(main))

@@ -7,7 +7,6 @@ root to mount the small file system whose disk is full
 
 from __future__ import annotations
 
-import argparse
 import socket
 import statistics
 import subprocess
@@ -21,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.command import run
+from benchmarks import command
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 from verification.service.kills import Deployment, deployed, ended, lost
@@ -220,10 +219,8 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__, "--commit", "--out")
     parser.add_argument("--only", nargs="*", choices=NAMES, default=NAMES, help="these proofs")
-    parser.add_argument("--out", type=Path, required=True, help="the results file")
-    parser.add_argument("--commit", help="the program's, where its history is not here")
     options = parser.parse_args(arguments)
     proofs = ProofsFile(options.out, commit=options.commit, resume=True)
     made: dict[str, tuple[str, Callable[[], list[str]]]] = {
@@ -244,4 +241,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(command.run(main))

@@ -7,7 +7,6 @@ usage: python -m verification.service.random_requests --schemathesis FOLDER/bin/
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import run
+from benchmarks import command
 from tirgemm.errors import InvalidRequest
 from verification.service.processes import server_process
 from verification.service.proofs_file import ProofsFile
@@ -81,13 +80,11 @@ def told(report: dict[str, Any], code: int) -> tuple[int, list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__, "--commit", "--out")
     parser.add_argument("--schemathesis", type=Path, required=True, help="its command")
     parser.add_argument("--cases", type=int, default=10_000, help="to be sent in all, in as many rounds as it takes")
     parser.add_argument("--examples", type=int, default=50, help="of each operation in a round")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6, help="of the first round")
-    parser.add_argument("--out", type=Path, required=True, help="the results file")
-    parser.add_argument("--commit", help="the program's, where its history is not here")
     options = parser.parse_args(arguments)
     proofs = ProofsFile(options.out, commit=options.commit, resume=True)
     sent, failures = 0, list[str]()
@@ -104,4 +101,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(command.run(main))

@@ -7,6 +7,7 @@ from typing import Annotated
 from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
+from fastapi.responses import RedirectResponse
 
 from tirgemm.service.http.pages.site import OwnSite
 from tirgemm.service.http.problems import Problem
@@ -36,6 +37,12 @@ async def _fields(request: Request, site: OwnSite) -> dict[str, str]:
 
 # The fields of a form without its token. Raises Problem. Every route that a form is sent to takes them.
 FormFields = Annotated[dict[str, str], Depends(_fields)]
+
+
+def redirected(request: Request, page: str, changed: str) -> RedirectResponse:
+    """Lead the browser to ``page`` behind a form that ``changed`` what has this address in the API."""
+    request.state.changed = changed
+    return RedirectResponse(page, 303, {"Cache-Control": "no-store"})
 
 
 def only_fields(fields: dict[str, str], *names: str) -> list[str]:

@@ -12,13 +12,13 @@ from pydantic import BeforeValidator, ValidationError
 from tirgemm.gemm import Gemm
 from tirgemm.service.access.scopes import may_change
 from tirgemm.service.http.documents import JobSummary, KernelRequest
-from tirgemm.service.http.pages.forms import FormFields, only_fields
+from tirgemm.service.http.pages.forms import FormFields, only_fields, redirected
 from tirgemm.service.http.pages.live_documents import JobPage, JobsPage
 from tirgemm.service.http.pages.site import HTML, OwnSite
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.requests import answer
 from tirgemm.service.http.routes.jobs import FoundJob, cancel_job, job_document
-from tirgemm.service.http.routes.parameters import ONLY_KNOWN
+from tirgemm.service.http.routes.parameters import ONLY_KNOWN, PageAfter
 from tirgemm.service.http.state import Caller, State
 from tirgemm.service.views.queries import device_keys
 from tirgemm.status import JobStatus
@@ -36,7 +36,6 @@ ProblemFilter = Annotated[
 ]
 DeviceName = Annotated[str, Query(max_length=200, description="Only this device: its key, or a name such as cpu.")]
 StatusFilter = Annotated[JobStatus | None, _EMPTY, Query(description="Only jobs of this status.")]
-After = Annotated[str, Query(pattern=r"^[0-9a-f]{0,32}$", description="The `next` of the page before.")]
 
 
 @router.get("", dependencies=[ONLY_KNOWN], response_model=JobsPage, responses=HTML)
@@ -46,7 +45,7 @@ def jobs_page(
     shape: ProblemFilter = "",
     device: DeviceName = "",
     status: StatusFilter = None,
-    after: After = "",
+    after: PageAfter = "",
 ) -> Response:
     """The newest jobs, 50 at a time, by status, device and problem; an empty filter is none."""
     sizes = shape if _SIZES.fullmatch(shape) else ""
@@ -88,8 +87,7 @@ def cancel(job: FoundJob, state: State, caller: Caller, request: Request, fields
     """Cancel the job, as DELETE /v1/jobs/{job_id} does, and lead back to its page."""
     only_fields(fields)
     cancel_job(job, state, caller)
-    request.state.changed = f"/v1/jobs/{job.id}"
-    return RedirectResponse(f"/jobs/{job.id}", 303)
+    return redirected(request, f"/jobs/{job.id}", f"/v1/jobs/{job.id}")
 
 
 @router.post("/{job_id}/raise", response_class=RedirectResponse, status_code=303, include_in_schema=False)
@@ -102,8 +100,7 @@ def raise_budget(job: FoundJob, state: State, caller: Caller, request: Request, 
     if answered.job is None:
         assert answered.kernel is not None
         return RedirectResponse(f"/kernels/{answered.kernel.id}", 303)
-    request.state.changed = f"/v1/jobs/{answered.job.id}"
-    return RedirectResponse(f"/jobs/{answered.job.id}", 303)
+    return redirected(request, f"/jobs/{answered.job.id}", f"/v1/jobs/{answered.job.id}")
 
 
 def _larger_request(job: Job, budget: list[str]) -> KernelRequest:

@@ -3,71 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import BaseModel
 
 from tirgemm.errors import InvalidRequest
 from tirgemm.families import family_named
-from tirgemm.progress import role_name, role_words
-from tirgemm.service.http.documents import DeviceBody, ExplanationDocument, KernelDocument
-from tirgemm.service.http.pages.kernel_table_page import RatioBody
+from tirgemm.service.http.documents import ExplanationDocument, KernelDocument
+from tirgemm.service.http.pages.kernel_table_page import ListedKernelBody, listed_members
 from tirgemm.service.views.kernels.code_lines import CodeText
 from tirgemm.service.views.kernels.get_snippets import Snippet
 from tirgemm.service.views.kernels.kernel_history import environment_of
-from tirgemm.service.views.kernels.kernel_timings import RegimeTimes, TimedEntry
+from tirgemm.service.views.kernels.kernel_timings import RegimeTimes
 from tirgemm.tuning.records import KernelRecord
-
-
-class QuartilesBody(BaseModel):
-    """Samples in microseconds a call: the least, the middle half from ``low`` to ``high``, the median, the most."""
-
-    least: float
-    low: float
-    median: float
-    high: float
-    most: float
-    count: int
-
-
-class TimedEntryBody(BaseModel):
-    """What ran in a run: ``name`` is empty for the kernel itself. ``quartiles`` and ``samples_us`` of the stored
-    samples, null and empty where there are none; ``speed``: the time of this baseline over the kernel's."""
-
-    name: str
-    median_us: float
-    tflops: float
-    quartiles: QuartilesBody | None
-    samples_us: list[float]
-    speed: RatioBody | None
-
-    @classmethod
-    def of(cls, entry: TimedEntry, flops: int) -> TimedEntryBody:
-        known = entry.quartiles
-        return cls(
-            name=entry.name,
-            median_us=entry.median_us,
-            tflops=flops / entry.median_us / 1e6,
-            quartiles=QuartilesBody.model_validate(known, from_attributes=True) if known else None,
-            samples_us=list(entry.samples_us),
-            speed=RatioBody.of(entry.speed),
-        )
-
-
-class RegimeTimesBody(BaseModel):
-    """One run in a regime, the kernel first; without entries ``missing`` says why."""
-
-    regime: str
-    entries: list[TimedEntryBody]
-    conditions: dict[str, Any]
-    missing: str | None
-
-    @classmethod
-    def of(cls, times: RegimeTimes, flops: int) -> RegimeTimesBody:
-        entries = [TimedEntryBody.of(entry, flops) for entry in times.entries]
-        return cls(
-            regime=times.regime, entries=entries, conditions=dict(times.conditions), missing=times.missing or None
-        )
 
 
 class KnobBody(BaseModel):
@@ -78,56 +25,27 @@ class KnobBody(BaseModel):
     meaning: str | None
 
 
-class SnippetBody(BaseModel):
-    """A text to copy that gets the kernel."""
-
-    name: str
-    text: str
-
-    @classmethod
-    def of(cls, snippet: Snippet) -> SnippetBody:
-        return cls(name=snippet.name, text=snippet.text)
-
-
-class OtherKernelBody(BaseModel):
+class OtherKernelBody(ListedKernelBody):
     """Another kernel of the same problem. ``same``: it has the same machine code and launch; ``changed``: what of the
     environment is other there, and how."""
 
-    id: str
-    device: DeviceBody
-    regime: str
-    role: str
-    shown_role: str
-    verified: bool
-    pinned: bool
-    family: str
     config_hash: str
     same: bool
-    us: float | None
     default_ratio: float | None
     environment: dict[str, str]
     changed: dict[str, str]
-    created_at: str
 
     @classmethod
     def of(cls, other: KernelRecord, record: KernelRecord) -> OtherKernelBody:
         timing, environment = other.timings.of(other.regime), environment_of(other)
         return cls(
-            id=other.id,
-            device=DeviceBody.of(other.device),
-            regime=other.regime,
-            role=other.role,
-            shown_role=role_name(other.role, portable=other.portable),
-            verified=other.certificate is not None and other.certificate.passed,
-            pinned=other.pinned,
-            family=other.config.family,
+            **listed_members(other),
             config_hash=other.config.digest,
             same=other.kernel_sha256 == record.kernel_sha256,
             us=timing.median_us if timing else None,
             default_ratio=timing.ratio_to("default") if timing else None,
             environment=environment,
             changed=_changed(environment_of(record), environment),
-            created_at=other.created_at,
         )
 
 
@@ -142,10 +60,10 @@ class KernelPageBody(BaseModel):
     shown_role: str
     answers: bool
     flops: int
-    times: list[RegimeTimesBody]
+    times: list[RegimeTimes]
     knobs: list[KnobBody]
     environment: dict[str, str]
-    snippets: list[SnippetBody]
+    snippets: list[Snippet]
     signer: str
     search: str
     history: list[OtherKernelBody]
@@ -223,11 +141,6 @@ def knobs_of(record: KernelRecord) -> list[KnobBody]:
     except InvalidRequest:
         meanings = {}
     return [KnobBody(name=name, value=value, meaning=meanings.get(name) or None) for name, value in record.config.knobs]
-
-
-def role_phrase(record: KernelRecord) -> str:
-    """What a kernel is there for, in words."""
-    return role_words(record.role, portable=record.portable)
 
 
 def _changed(here: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:

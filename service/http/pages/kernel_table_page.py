@@ -27,6 +27,7 @@ from tirgemm.service.views.kernels.kernel_table import (
 from tirgemm.service.views.kernels.shape_filter import ShapeFilter
 from tirgemm.service.views.queries import device_keys, known_devices
 from tirgemm.status import ROLES
+from tirgemm.tuning.records import KernelRecord
 
 router = APIRouter(tags=["pages"])
 
@@ -44,61 +45,57 @@ _FIRST: dict[Order, str] = {
 }
 
 
-class RatioBody(BaseModel):
-    """The median time of the baseline ``name`` over the kernel's, and between which values the middle half of the
-    samples' ratios lies; null where no samples are stored."""
-
-    name: str
-    ratio: float
-    low: float | None
-    high: float | None
-
-    @classmethod
-    def of(cls, spread: RatioSpread | None) -> RatioBody | None:
-        if spread is None:
-            return None
-        return cls(name=spread.name, ratio=spread.ratio, low=spread.low, high=spread.high)
-
-
-class KernelRowBody(BaseModel):
-    """A kernel in a row: its time and speed in its regime, and its ratios to the default and to the fastest of the
-    other baselines that ran beside it; null where nobody took them. ``members``: how many kernels a set has."""
+class ListedKernelBody(BaseModel):
+    """What every list says of a kernel; ``us``: its time in its regime, null where nobody took it."""
 
     id: str
-    gemm: str
     device: DeviceBody
     regime: str
     role: str
     shown_role: str
-    pinned: bool
     verified: bool
+    pinned: bool
     family: str
-    members: int
     us: float | None
-    tflops: float | None
-    default: RatioBody | None
-    baseline: RatioBody | None
     created_at: str
+
+
+def listed_members(record: KernelRecord) -> dict[str, Any]:
+    """The members of a ListedKernelBody without ``us``."""
+    return {
+        "id": record.id,
+        "device": DeviceBody.of(record.device),
+        "regime": record.regime,
+        "role": record.role,
+        "shown_role": role_name(record.role, portable=record.portable),
+        "verified": record.certificate is not None and record.certificate.passed,
+        "pinned": record.pinned,
+        "family": record.config.family,
+        "created_at": record.created_at,
+    }
+
+
+class KernelRowBody(ListedKernelBody):
+    """A kernel in a row: its speed in its regime, and its ratios to the default and to the fastest of the other
+    baselines that ran beside it; null where nobody took them. ``members``: how many kernels a set has."""
+
+    gemm: str
+    members: int
+    tflops: float | None
+    default: RatioSpread | None
+    baseline: RatioSpread | None
 
     @classmethod
     def of(cls, listed: ListedKernel) -> KernelRowBody:
         record = listed.record
         return cls(
-            id=record.id,
+            **listed_members(record),
             gemm=str(record.gemm),
-            device=DeviceBody.of(record.device),
-            regime=record.regime,
-            role=record.role,
-            shown_role=role_name(record.role, portable=record.portable),
-            pinned=record.pinned,
-            verified=record.certificate is not None and record.certificate.passed,
-            family=record.config.family,
             members=len(record.timings.members or ()),
             us=listed.us,
             tflops=listed.tflops,
-            default=RatioBody.of(listed.default),
-            baseline=RatioBody.of(listed.baseline),
-            created_at=record.created_at,
+            default=listed.default,
+            baseline=listed.baseline,
         )
 
 

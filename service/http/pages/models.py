@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from tirgemm.service.access.scopes import may_change
 from tirgemm.service.http.batch_documents import BatchSummary
-from tirgemm.service.http.pages.forms import FormFields, only_fields
+from tirgemm.service.http.pages.forms import FormFields, only_fields, redirected
 from tirgemm.service.http.pages.live_documents import ModelPage, ModelsPage
 from tirgemm.service.http.pages.site import HTML, OwnSite
 from tirgemm.service.http.routes.batches import NamedBatch, cancel_batch, list_batches
-from tirgemm.service.http.routes.parameters import ONLY_KNOWN
+from tirgemm.service.http.routes.parameters import ONLY_KNOWN, PageAfter
 from tirgemm.service.http.state import Caller, State
 from tirgemm.service.views.model_layers import model_layers
 
@@ -26,7 +24,7 @@ PAGE = 20
 def models_page(
     site: OwnSite,
     state: State,
-    after: Annotated[str, Query(pattern=r"^[0-9a-f]{0,32}$", description="The `next` of the page before.")] = "",
+    after: PageAfter = "",
 ) -> Response:
     """The newest batches, 20 at a time."""
     page = list_batches(state, after, PAGE)
@@ -49,5 +47,4 @@ def cancel(batch: NamedBatch, state: State, caller: Caller, request: Request, fi
     """Cancel the batch, as DELETE /v1/batches/{batch_id} does, and lead back to its page."""
     only_fields(fields)
     cancel_batch(batch, state, caller)
-    request.state.changed = f"/v1/batches/{batch.id}"
-    return RedirectResponse(f"/models/{batch.id}", 303)
+    return redirected(request, f"/models/{batch.id}", f"/v1/batches/{batch.id}")

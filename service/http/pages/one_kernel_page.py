@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import PlainTextResponse, RedirectResponse
+from fastapi.responses import PlainTextResponse
 
 from tirgemm.artifact import Trust
-from tirgemm.progress import role_name
+from tirgemm.progress import role_name, role_words
 from tirgemm.service.http.documents import ExplanationDocument, KernelDocument
-from tirgemm.service.http.pages.forms import FormFields
+from tirgemm.service.http.pages.forms import FormFields, redirected
 from tirgemm.service.http.pages.kernel_page_documents import (
     ExplanationPageBody,
     KernelCodeBody,
     KernelPageBody,
     OtherKernelBody,
-    RegimeTimesBody,
-    SnippetBody,
     knobs_of,
-    role_phrase,
 )
 from tirgemm.service.http.pages.site import HTML, OwnSite, SiteRequest
 from tirgemm.service.http.problems import Problem
@@ -57,18 +54,16 @@ def _document(state: ServiceState, kernel_id: str, url: str, caller: ApiKey | No
     others = [each for each in kernels_of_problem(state.database, record) if each.id != record.id]
     defaults = [each for each in others if each.role == "fallback" and each.regime == record.regime]
     history = [each for each in others if each.device.model == record.device.model]
-    flops = record.gemm.flops
-    lines_to_copy = snippets(record, url, state.public_key, signed_in=caller is not None)
     return KernelPageBody(
         kernel=KernelDocument.of(record),
-        role_words=role_phrase(record),
+        role_words=role_words(record.role, portable=record.portable),
         shown_role=role_name(record.role, portable=record.portable),
         answers=answer is not None and answer.id == record.id,
-        flops=flops,
-        times=[RegimeTimesBody.of(times, flops) for times in regime_times(record, samples)],
+        flops=record.gemm.flops,
+        times=list(regime_times(record, samples)),
         knobs=knobs_of(record),
         environment=environment_of(record),
-        snippets=[SnippetBody.of(each) for each in lines_to_copy],
+        snippets=list(snippets(record, url, state.public_key, signed_in=caller is not None)),
         signer=state.public_key,
         search=search_words(record.timings.search, record.trials),
         history=[OtherKernelBody.of(each, record) for each in history],
@@ -134,7 +129,7 @@ async def pin_form(kernel_id: str, state: State, request: Request, fields: FormF
     """Pin the kernel."""
     del fields
     await run_in_threadpool(pin_kernel, kernel_id, state, request)
-    return _back(kernel_id)
+    return redirected(request, f"/kernels/{kernel_id}", f"/v1/kernels/{kernel_id}/pin")
 
 
 @router.post("/{kernel_id}/unpin", include_in_schema=False)
@@ -142,8 +137,7 @@ async def unpin_form(kernel_id: str, state: State, request: Request, fields: For
     """Unpin the kernel."""
     del fields
     await run_in_threadpool(unpin_kernel, kernel_id, state)
-    request.state.changed = f"/v1/kernels/{kernel_id}/pin"
-    return _back(kernel_id)
+    return redirected(request, f"/kernels/{kernel_id}", f"/v1/kernels/{kernel_id}/pin")
 
 
 @router.post("/{kernel_id}/delete", include_in_schema=False)
@@ -151,9 +145,4 @@ async def delete_form(kernel_id: str, state: State, request: Request, fields: Fo
     """Delete the kernel."""
     del fields
     await run_in_threadpool(delete_kernel, kernel_id, state)
-    request.state.changed = f"/v1/kernels/{kernel_id}"
-    return RedirectResponse("/kernels", 303, {"Cache-Control": "no-store"})
-
-
-def _back(kernel_id: str) -> Response:
-    return RedirectResponse(f"/kernels/{kernel_id}", 303, {"Cache-Control": "no-store"})
+    return redirected(request, "/kernels", f"/v1/kernels/{kernel_id}")

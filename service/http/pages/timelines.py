@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Response
-from markupsafe import Markup
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from tirgemm.errors import InvalidRequest
 from tirgemm.families import families
 from tirgemm.families.base import WithTimeline
-from tirgemm.service.explain.drawings import Drawing
 from tirgemm.service.explain.kernel_timeline import (
     DrawnTimeline,
     drawn_timeline,
     emulated_timeline,
     recording_place,
 )
-from tirgemm.service.explain.tables import Section
 from tirgemm.service.http.pages.site import HTML, OwnSite
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.kernels import kernel_record
@@ -27,33 +22,6 @@ from tirgemm.service.http.state import ServiceState, State
 from tirgemm.tuning.records import KernelRecord
 
 router = APIRouter(tags=["pages"])
-
-
-class TimelineBody(BaseModel):
-    """A recording: of a ``device``, or of an emulator, whose steps are no times. ``kinds``: what a span can be, and
-    what that means; ``section``: the shares of its time that a warpgroup spends on what."""
-
-    source: str
-    device: str
-    driver: str | None
-    gemm: str
-    family: str
-    config: dict[str, Any]
-    length: float
-    unit: str
-    cycles_per_us: float
-    timer_step_ns: int
-    kinds: dict[str, str]
-    section: Section
-    drawing: Drawing = Field(exclude=True)
-
-    @classmethod
-    def of(cls, drawn: DrawnTimeline) -> TimelineBody:
-        return cls(**{name: getattr(drawn, name) for name in cls.model_fields})
-
-    @property
-    def svg(self) -> Markup:
-        return Markup(self.drawing.svg)
 
 
 class TimelineDocument(BaseModel):
@@ -65,12 +33,12 @@ class TimelineDocument(BaseModel):
     gemm: str
     device: str
     family: str
-    recording: TimelineBody | None
+    recording: DrawnTimeline | None
     trace: str | None
     command: str | None
     place: str
     reason: str | None
-    illustration: TimelineBody | None
+    illustration: DrawnTimeline | None
 
 
 @router.get("/kernels/{kernel_id}/timeline", response_model=TimelineDocument, responses=HTML, dependencies=[ONLY_KNOWN])
@@ -112,12 +80,12 @@ def _timeline(state: ServiceState, kernel_id: str) -> TimelineDocument:
         gemm=str(record.gemm),
         device=record.device.key,
         family=record.config.family,
-        recording=None if drawn is None else TimelineBody.of(drawn),
+        recording=drawn,
         trace=None if drawn is None else f"/kernels/{record.id}/timeline/trace",
         command=None if unable else f"tirgemm explain --kernel {record.id} --timeline {place.name}",
         place=f"{place.parent.name}/{place.name}",
         reason=None if drawn is not None else reason,
-        illustration=None if drawn is not None else TimelineBody.of(emulated_timeline()),
+        illustration=None if drawn is not None else emulated_timeline(),
     )
 
 

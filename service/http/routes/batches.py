@@ -15,7 +15,7 @@ from tirgemm.service.http.batch_requests import answer_batch
 from tirgemm.service.http.events import stream_batch
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.jobs import After
-from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, require_own
+from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, PageAfter, require_own
 from tirgemm.service.http.state import Caller, State
 from tirgemm.tuning_db.queue.batches import Batch
 
@@ -69,7 +69,7 @@ async def request_batch(request: Request, body: BatchRequest, state: State, call
 @router.get("", dependencies=[ONLY_KNOWN])
 def list_batches(
     state: State,
-    after: Annotated[str, Query(pattern=r"^[0-9a-f]{0,32}$", description="The `next` of the page before.")] = "",
+    after: PageAfter = "",
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> BatchList:
     """The newest batches, without their items."""

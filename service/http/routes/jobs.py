@@ -12,7 +12,14 @@ from tirgemm.gemm import Gemm
 from tirgemm.service.http.documents import JobDocument, JobList, JobSummary, PriorityChange, RetryRequest
 from tirgemm.service.http.events import last_event_id, stream
 from tirgemm.service.http.problems import Problem
-from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, DeviceFilter, GemmFilter, require_own
+from tirgemm.service.http.routes.parameters import (
+    JSON_BODY,
+    ONLY_KNOWN,
+    DeviceFilter,
+    GemmFilter,
+    PageAfter,
+    require_own,
+)
 from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.queries import device_keys
 from tirgemm.status import ENDED, JobStatus
@@ -61,7 +68,7 @@ def list_jobs(
     gemm: GemmFilter = None,
     device: DeviceFilter = None,
     status: Annotated[JobStatus | None, Query(description="Only jobs of this status.")] = None,
-    after: Annotated[str, Query(pattern=r"^[0-9a-f]{0,32}$", description="The `next` of the page before.")] = "",
+    after: PageAfter = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> JobList:
     """The newest jobs."""

@@ -18,7 +18,14 @@ from tirgemm.service.http.prefer import wait_preference
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.requests import KernelOrJob, answer, answer_of, progress
 from tirgemm.service.http.routes.jobs import job_document
-from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, DeviceFilter, GemmFilter, etag_matches
+from tirgemm.service.http.routes.parameters import (
+    JSON_BODY,
+    ONLY_KNOWN,
+    DeviceFilter,
+    GemmFilter,
+    PageAfter,
+    etag_matches,
+)
 from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.queries import KernelFilter, device_keys
 from tirgemm.tuning.process import spans
@@ -98,7 +105,7 @@ def get_kernels(
     gemm: GemmFilter = None,
     device: DeviceFilter = None,
     regime: Regime | None = None,
-    after: Annotated[str, Query(pattern=r"^[0-9a-f]{0,32}$", description="The `next` of the page before.")] = "",
+    after: PageAfter = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
     """Kernels of every role, newest first."""

@@ -18,6 +18,7 @@ DeviceFilter = Annotated[
     str | None,
     Query(max_length=200, description="Only this device: its key, or a name such as cpu, cuda:0 or sm_90a."),
 ]
+PageAfter = Annotated[str, Query(pattern=r"^[0-9a-f]{0,32}$", description="The `next` of the page before.")]
 GemmFilter = Annotated[str | None, Query(max_length=512, description="Only this problem, in its text form.")]
 
 

@@ -17,17 +17,15 @@ SAME_MEDIAN = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class TimedEntry:
-    """What ran: ``name`` is empty for the kernel itself. ``samples_us`` are empty where they are not stored, ``speed``
-    is the time of a baseline over the kernel's."""
+    """What ran: ``name`` is empty for the kernel itself. ``quartiles`` and ``samples_us`` of the stored samples, None
+    and empty where there are none; ``speed`` is the time of a baseline over the kernel's."""
 
     name: str
     median_us: float
+    tflops: float
+    quartiles: Quartiles | None
     samples_us: tuple[float, ...]
     speed: RatioSpread | None
-
-    @property
-    def quartiles(self) -> Quartiles | None:
-        return Quartiles.of(self.samples_us) if self.samples_us else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ class RegimeTimes:
     regime: Regime
     entries: tuple[TimedEntry, ...] = ()
     conditions: Mapping[str, Any] = field(default_factory=dict)
-    missing: str = ""
+    missing: str | None = None
 
 
 def regime_times(record: KernelRecord, samples: Sequence[SampleSet]) -> tuple[RegimeTimes, ...]:
@@ -55,10 +53,15 @@ def _times(record: KernelRecord, regime: Regime, samples: Sequence[SampleSet]) -
         return RegimeTimes(regime, missing="nobody ran this build" if record.role == "unverified" else "not measured")
     taken = _run_of(told, samples)
     ours = taken.samples_us if taken is not None else ()
-    entries = [TimedEntry("", told.median_us, ours, None)]
+
+    def entry(name: str, us: float, samples_us: tuple[float, ...], speed: RatioSpread | None) -> TimedEntry:
+        quartiles = Quartiles.of(samples_us) if samples_us else None
+        return TimedEntry(name, us, record.gemm.flops / us / 1e6, quartiles, samples_us, speed)
+
+    entries = [entry("", told.median_us, ours, None)]
     for name, time in told.baselines.items():
         theirs = taken.baselines.get(name, ()) if taken is not None else ()
-        entries.append(TimedEntry(name, time.median_us, theirs, ratio_spread(name, time.ratio, theirs, ours)))
+        entries.append(entry(name, time.median_us, theirs, ratio_spread(name, time.ratio, theirs, ours)))
     entries.sort(key=lambda entry: (entry.name != "", entry.name != "default", entry.median_us))
     return RegimeTimes(regime, tuple(entries), told.conditions)
 

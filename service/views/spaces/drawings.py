@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 
 from markupsafe import Markup, escape
 
-from tirgemm.analysis.figures.svg import number, path, rect, room, text
+from tirgemm.analysis.figures.svg import path, rect, room, text
+from tirgemm.service.pages.sample_drawings import drawing
 from tirgemm.service.views.spaces.family_space import ConfigLine, HeatCell, HeatMap, ParallelLines
 
 _MARGIN, _LINE = 8.0, 14.0
@@ -42,7 +43,7 @@ def heat_map_drawing(heat: HeatMap, url: Callable[[str], str]) -> Markup:
         f"Heat map of {heat.y.knob} by {heat.x.knob}: {len(heat.cells)} of "
         f"{len(heat.x.values) * len(heat.y.values)} cells have candidates"
     )
-    return _svg("heat", "group", title, width, bottom + 2 * _LINE, [*shapes, *legend])
+    return drawing("heat", "group", title, width, bottom + 2 * _LINE, [*shapes, *legend])
 
 
 def _cell(heat: HeatMap, cell: HeatCell, x: float, y: float, url: str) -> str:
@@ -133,7 +134,7 @@ def parallel_drawing(parallel: ParallelLines) -> Markup:
         f"Parallel coordinates of {parallel.candidates} candidates over {len(axes)} knobs and their time; the fastest "
         f"{parallel.fast} are highlighted"
     )
-    return _svg("parallel", "img", title, xs[-1] + right, top + height + 2 * _LINE, shapes)
+    return drawing("parallel", "img", title, xs[-1] + right, top + height + 2 * _LINE, shapes)
 
 
 def _axis(x: float, top: float, height: float, name: str, raised: float) -> Sequence[str]:
@@ -146,15 +147,9 @@ def _kind(line: ConfigLine) -> str:
 
 def share_bar(share: float) -> Markup:
     """A bar as long as a share of 1; the share itself stands beside it."""
-    return _svg("share", "presentation", "", _BAR_WIDTH, 12, [rect(0, 1, _BAR_WIDTH * share, 10, "ours")])
+    return drawing("share", "presentation", "", _BAR_WIDTH, 12, [rect(0, 1, _BAR_WIDTH * share, 10, "ours")])
 
 
 def _us(us: float) -> str:
     """A time with about four digits."""
     return f"{us:.{0 if us >= 1000 else 1 if us >= 100 else 2 if us >= 10 else 3}f}"
-
-
-def _svg(kind: str, role: str, title: str, width: float, height: float, shapes: Sequence[str]) -> Markup:
-    size = f'viewBox="0 0 {number(width)} {number(height)}" width="{number(width)}" height="{number(height)}"'
-    label = f' aria-label="{escape(title)}"' if title else ' aria-hidden="true"'
-    return Markup(f'<svg class="{kind}" role="{role}"{label} {size}>{"".join(shapes)}</svg>')

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from tests.helpers.waiting import until
 from tirgemm.artifact import Signer, Trust, read
 from tirgemm.detect import device as detect_device
 from tirgemm.errors import Cancelled, DeviceUnavailable
@@ -29,13 +29,6 @@ def request(text: str, trials: int = 2) -> JobRequest:
     return JobRequest(Gemm.parse(text), CPU, trials=trials, effort=Effort.QUICK)
 
 
-def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
 @contextmanager
 def working(queue: JobQueue, store: SqlStore, fleet: Fleet) -> Iterator[Worker]:
     """A worker of the fleet, in a thread."""
@@ -52,7 +45,7 @@ def working(queue: JobQueue, store: SqlStore, fleet: Fleet) -> Iterator[Worker]:
 
 def ended(queue: JobQueue, job_ids: list[str]) -> list[Job]:
     """The jobs, once all of them have ended."""
-    until(lambda: all(progress.status in ENDED for progress in queue.progress(job_ids).values()))
+    until(lambda: all(progress.status in ENDED for progress in queue.progress(job_ids).values()), 120)
     return [job for job in map(queue.job, job_ids) if job is not None]
 
 
@@ -71,7 +64,7 @@ class EngineContract:
         asked = [request(f"{m}x48x16:f32:nt") for m in (31, 33)]
         with working(queue, store, fleet) as worker:
             jobs = ended(queue, [queue.submit(one)[0].id for one in asked])
-            until(lambda: sum(queue.live_workers(60)[0].measuring) > 0)
+            until(lambda: sum(queue.live_workers(60)[0].measuring) > 0, 120)
             assert [device.key for device in worker.devices] == [CPU.key] * 2
         assert [(job.status, job.error, job.attempts) for job in jobs] == [("done", None, 1)] * 2
         assert len({job.owner for job in jobs}) == 2, "each was tuned on a device of its own, side by side"

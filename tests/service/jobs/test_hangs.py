@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.helpers.waiting import until
 from tests.service.support import CPU, ODD, ScriptedEngine
 from tirgemm.errors import LeaseLost
 from tirgemm.events import EventHandler
@@ -50,13 +50,6 @@ class HangingEngine(ScriptedEngine):
 def database(tmp_path: Path) -> Iterator[Database]:
     with Database.embedded(tmp_path) as actual:
         yield actual
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 15
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def test_a_worker_that_hangs_loses_its_job_to_another_and_writes_nothing_more(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench
+from tests.helpers.waiting import until
 from tests.service.support import CPU, ODD, ScriptedEngine
 from tirgemm.detect import devices
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, InvalidDevice
 from tirgemm.gemm import Gemm
+from tirgemm.service.jobs import job_runner
 from tirgemm.service.jobs.engine import TunerImports, TuningEngine
 from tirgemm.service.jobs.job_runner import JobRunner
 from tirgemm.service.jobs.served_devices import chosen_devices
@@ -36,13 +37,6 @@ class ScriptedFleet:
     def close(self) -> None:
         for engine in self._engines:
             engine.close()
-
-
-class Broken(ScriptedEngine):
-    """An engine that fails where nobody expects it."""
-
-    def warm(self) -> None:
-        raise ZeroDivisionError("the engine is broken")
 
 
 @pytest.fixture
@@ -72,16 +66,9 @@ def job_of(queue: JobQueue, job_id: str) -> Job:
     return job
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
 def test_every_device_works_on_a_job_of_its_own(database: Database, queue: JobQueue) -> None:
     engines = [engine_of(database, device) for device in (CPU, CPU, OTHER)]
-    worker = Worker(queue, SqlStore(database), ScriptedFleet(*engines), lease_s=1.0)
+    worker = Worker(queue, SqlStore(database), ScriptedFleet(*engines), lease_s=60.0)
     thread = threading.Thread(target=worker.run)
     alike = [submit(queue, f"{m}x67x31") for m in (129, 131, 133)]
     other = submit(queue, ODD, OTHER)
@@ -103,11 +90,19 @@ def test_every_device_works_on_a_job_of_its_own(database: Database, queue: JobQu
     assert {job_of(queue, job_id).attempts for job_id in (*alike, other)} == {0}
 
 
-def test_what_no_engine_may_do_ends_the_worker_with_all_jobs_handed_back(database: Database, queue: JobQueue) -> None:
-    good = engine_of(database, CPU)
-    broken = Broken(good.store, [OTHER])
-    worker = Worker(queue, good.store, ScriptedFleet(good, broken), lease_s=1.0)
+def test_what_no_engine_may_do_ends_the_worker_with_all_jobs_handed_back(
+    database: Database, queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, broken = engine_of(database, CPU), engine_of(database, OTHER)
+    worker = Worker(queue, good.store, ScriptedFleet(good, broken), lease_s=60.0)
     job_id = submit(queue, ODD)
+
+    def warm() -> None:
+        until(lambda: job_of(queue, job_id).status == "running")
+        raise ZeroDivisionError("the engine is broken")
+
+    monkeypatch.setattr(job_runner, "WARM_SECONDS", 0)
+    monkeypatch.setattr(broken, "warm", warm)
     with pytest.raises(ZeroDivisionError, match="broken"):
         worker.run()
     assert job_of(queue, job_id).status == "queued"
@@ -137,7 +132,7 @@ class Measuring(ScriptedEngine):
 
 def test_a_worker_tells_for_how_long_it_has_measured_on_each_device(database: Database, queue: JobQueue) -> None:
     engines = [engine_of(database, CPU), Measuring(SqlStore(database), [OTHER])]
-    worker = Worker(queue, SqlStore(database), ScriptedFleet(*engines), lease_s=1.0)
+    worker = Worker(queue, SqlStore(database), ScriptedFleet(*engines), lease_s=60.0)
     thread = threading.Thread(target=worker.run)
     thread.start()
     until(lambda: [record.measuring for record in queue.live_workers(60)] == [(0.0, 4.5)])

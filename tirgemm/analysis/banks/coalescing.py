@@ -26,16 +26,15 @@ WIDTHS = (1, 2, 4, 8, 16)
 class CoalescingReport:
     """What ``analyze`` found, request by request: [request] each. Arrays are not to be written to.
 
-    ``sectors`` and ``lines`` are distinct ones; ``fewest_sectors`` and ``fewest_lines`` are what as many distinct bytes
-    would need side by side from an aligned start; ``used_bytes`` the distinct bytes that some lane asked for;
-    ``aligned_bytes`` the largest power of two, at most a line, that divides the first address.
+    ``sectors`` and ``lines`` are distinct ones; ``fewest_sectors`` are what as many distinct bytes would need side by
+    side from an aligned start; ``used_bytes`` the distinct bytes that some lane asked for; ``aligned_bytes`` the
+    largest power of two, at most a line, that divides the first address.
     """
 
     width: int
     sectors: Integers
     lines: Integers
     fewest_sectors: Integers
-    fewest_lines: Integers
     used_bytes: Integers
     aligned_bytes: Integers
 
@@ -101,7 +100,6 @@ def analyze(addresses: ArrayLike, width: int, active: ArrayLike | None = None) -
         sectors=_distinct(given // SECTOR_BYTES, part),
         lines=_distinct(given // LINE_BYTES, part),
         fewest_sectors=-(-used // SECTOR_BYTES),
-        fewest_lines=-(-used // LINE_BYTES),
         used_bytes=used,
         aligned_bytes=aligned.astype(np.int64),
     )

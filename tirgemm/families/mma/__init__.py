@@ -33,7 +33,7 @@ class Mma:
     def supports(self, gemm: Gemm, device: Device) -> str | None:
         return unsupported(gemm, device, self.name) or refused_rows(self.name, gemm, device)
 
-    def space(self, gemm: Gemm, device: Device) -> Space:  # noqa: ARG002
+    def space(self, gemm: Gemm, device: Device) -> Space:
         return space(gemm)
 
     def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
@@ -45,7 +45,7 @@ class Mma:
     def load_waits(self, gemm: Gemm, config: Config, device: Device, regime: str) -> LoadWaits:
         return load_waits(gemm, config, device, regime)
 
-    def shared_tile(self, gemm: Gemm, config: Config, device: Device) -> SharedTile:  # noqa: ARG002
+    def shared_tile(self, gemm: Gemm, config: Config, device: Device) -> SharedTile:
         return tiling(gemm, config).shared_tile
 
     def instantiate(self, gemm: Gemm, config: Config, device: Device) -> Program:

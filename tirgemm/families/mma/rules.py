@@ -17,7 +17,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import WARP
 
 
-def _copy(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+def _copy(gemm: Gemm, config: Config, device: Device) -> str | None:
     return rules.copy(tiling(gemm, config), config["copy"])
 
 
@@ -31,7 +31,7 @@ def _resident(gemm: Gemm, config: Config, device: Device) -> str | None:
     return rules.resident(cut, registers_of(cut, config["registers"]), device)
 
 
-def _epilogue(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+def _epilogue(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut, most = tiling(gemm, config), WARP * VECTOR
     if cut.epilogue != STAGED or cut.warp_n <= most:
         return None

@@ -52,7 +52,7 @@ class Simt:
                 )
         return refused_rows(self.name, gemm, device)
 
-    def space(self, gemm: Gemm, device: Device) -> Space:  # noqa: ARG002
+    def space(self, gemm: Gemm, device: Device) -> Space:
         return space(gemm)
 
     def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
@@ -67,7 +67,7 @@ class Simt:
     def derived_knobs(self, config: Config) -> dict[str, Value]:
         return {"stages": PIPELINES[config["pipeline"]]}
 
-    def shared_tile(self, gemm: Gemm, config: Config, device: Device) -> SharedTile | None:  # noqa: ARG002
+    def shared_tile(self, gemm: Gemm, config: Config, device: Device) -> SharedTile | None:
         cut = tiling(gemm, config)
         if not cut.shares:
             return None

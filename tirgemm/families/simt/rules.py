@@ -17,7 +17,7 @@ _REGISTER_SLACK = 8
 _REGISTER_UNIT = 8  # registers of a thread are given in multiples of this
 
 
-def _thread_tile(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+def _thread_tile(gemm: Gemm, config: Config, device: Device) -> str | None:
     for axis in ("m", "n"):
         block, thread = config[f"block_{axis}"], config[f"thread_{axis}"]
         if thread > block:
@@ -25,14 +25,14 @@ def _thread_tile(gemm: Gemm, config: Config, device: Device) -> str | None:  # n
     return None
 
 
-def _threads(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+def _threads(gemm: Gemm, config: Config, device: Device) -> str | None:
     threads = config["block_m"] // config["thread_m"] * (config["block_n"] // config["thread_n"])
     if _MIN_THREADS <= threads <= _MAX_THREADS:
         return None
     return f"the block has {threads} threads; it must have from {_MIN_THREADS} to {_MAX_THREADS}"
 
 
-def _lanes(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+def _lanes(gemm: Gemm, config: Config, device: Device) -> str | None:
     lanes_n = config["lanes_n"]
     for axis, lanes in (("m", WARP // lanes_n), ("n", lanes_n)):
         threads = config[f"block_{axis}"] // config[f"thread_{axis}"]
@@ -41,14 +41,14 @@ def _lanes(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: A
     return None
 
 
-def _piece(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+def _piece(gemm: Gemm, config: Config, device: Device) -> str | None:
     most = max(config["thread_m"], config["thread_n"])
     if config["piece"] <= most:
         return None
     return f"piece={config['piece']} is more than the {most} outputs that a thread has along an axis"
 
 
-def _lane_order(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+def _lane_order(gemm: Gemm, config: Config, device: Device) -> str | None:
     if config["lane_order"] == "row" or 2 <= config["lanes_n"] <= WARP // 2:
         return None
     return (
@@ -57,7 +57,7 @@ def _lane_order(gemm: Gemm, config: Config, device: Device) -> str | None:  # no
     )
 
 
-def _reads(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+def _reads(gemm: Gemm, config: Config, device: Device) -> str | None:
     if config["reads"] == "fragments":
         return None
     for knob, value in (("vector", 1), ("pad", 0), ("pipeline", "none"), ("lane_order", "row")):
@@ -66,7 +66,7 @@ def _reads(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: A
     return None
 
 
-def _barriers(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+def _barriers(gemm: Gemm, config: Config, device: Device) -> str | None:
     buffers = PIPELINES[config["pipeline"]]
     if config["barriers"] >= 2 or buffers > 1:
         return None
@@ -76,20 +76,20 @@ def _barriers(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa
     )
 
 
-def _unroll(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+def _unroll(gemm: Gemm, config: Config, device: Device) -> str | None:
     if config["unroll"] <= config["block_k"]:
         return None
     return f"unroll={config['unroll']} is more than the {config['block_k']} steps of k that a tile holds"
 
 
-def _raster(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+def _raster(gemm: Gemm, config: Config, device: Device) -> str | None:
     columns = -(-gemm.n // config["block_n"])
     if columns % config["raster"] == 0:
         return None
     return f"raster={config['raster']} does not divide the {columns} blocks along n"
 
 
-def _copy(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+def _copy(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = tiling(gemm, config)
     if not cut.shares:
         return None
@@ -164,7 +164,7 @@ def _share_of_registers(resident: int, cut: ThreadTiling, device: Device) -> int
     return min(share, device.limits.registers_per_thread)
 
 
-def _grid(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+def _grid(gemm: Gemm, config: Config, device: Device) -> str | None:
     extents = [evaluate(extent, gemm.m_max) for extent in grid(gemm, tiling(gemm, config))]
     for axis, extent, limit in zip("xyz", extents, MAX_GRID, strict=True):
         if extent > limit:

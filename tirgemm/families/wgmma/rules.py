@@ -48,7 +48,7 @@ def empty_parts(steps: Any, split: Any) -> Any:
     return -(-steps // split) * (split - 1) >= steps
 
 
-def _words(gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG001
+def _words(gemm: Gemm, config: Config, device: Device) -> str | None:
     """Values that only old records have."""
     return next((reason for knob in WORDS if (reason := unknown_word(knob, config[knob]))), None)
 

@@ -96,21 +96,42 @@ def lower(program: Program, arch: str) -> tuple[IRModule, str]:
 
 def lower_all(program: Program, arch: str) -> tuple[IRModule, IRModule, str]:
     """As ``lower``, and between the two the device functions from which the source is written."""
+    with _lowering(program, arch) as target:
+        host, device, device_target = _lowered(program, target)
+        return host, device, _source(device, device_target)
+
+
+def lower_rolled(program: Program, arch: str) -> tuple[IRModule, IRModule]:
+    """The two modules of ``lower_all``, with loops left as loops that are unrolled there: what is analysed and never
+    compiled takes a tenth of the time so."""
+    rolled = replace(program, pass_config=(*program.pass_config, ("tirx.UnrollLoop", {"explicit_unroll": False})))
+    with _lowering(rolled, arch) as target:
+        host, device, _ = _lowered(rolled, target)
+        return host, device
+
+
+@contextmanager
+def _lowering(program: Program, arch: str) -> Iterator[Target]:
+    """TVM's settings while ``program`` is lowered, and the target that it is lowered for."""
     import tvm
-    from tvm import tirx
     from tvm.target import Target
-    from tvm.tirx.build import split_host_device_mods
 
     target = Target({"kind": "cuda", "arch": arch}, host="llvm")
-    pipeline, _, finalize_device = tirx.get_tir_pipeline(program.pipeline)
     with tvm.transform.PassContext(opt_level=3, config=dict(program.pass_config)), target:
-        lowered = pipeline(tirx.transform.BindTarget(target)(program.mod))
-        host, devices = split_host_device_mods(lowered)
-        if len(devices) != 1:
-            raise BuildFailed(f"the program lowers to kernels of {len(devices)} targets; it must be the GPU alone")
-        ((device_target, module),) = devices.items()
-        device = finalize_device()(module)
-        return host, device, _source(device, device_target)
+        yield target
+
+
+def _lowered(program: Program, target: Target) -> tuple[IRModule, IRModule, Target]:
+    from tvm import tirx
+    from tvm.tirx.build import split_host_device_mods
+
+    pipeline, _, finalize_device = tirx.get_tir_pipeline(program.pipeline)
+    lowered = pipeline(tirx.transform.BindTarget(target)(program.mod))
+    host, devices = split_host_device_mods(lowered)
+    if len(devices) != 1:
+        raise BuildFailed(f"the program lowers to kernels of {len(devices)} targets; it must be the GPU alone")
+    ((device_target, module),) = devices.items()
+    return host, finalize_device()(module), device_target
 
 
 def _source(module: IRModule, target: Target) -> str:

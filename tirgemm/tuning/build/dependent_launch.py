@@ -15,7 +15,7 @@ from tirgemm.device import Device
 from tirgemm.errors import BuildFailed
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import ARCHITECTURES
-from tirgemm.launch import DEPENDENT_LAUNCH, KernelLaunch
+from tirgemm.launch import DEPENDENT_LAUNCH, KernelLaunch, Launch
 from tirgemm.tuning.build import compile as plain
 from tirgemm.tuning.build.binary import Binary
 
@@ -41,23 +41,27 @@ def with_dependent_launch(binary: Binary, arch: str) -> Binary:
     BuildFailed."""
     from tirgemm.tuning.driver.nvrtc import compile_source
 
-    source = binary.sources["kernel.cu"]
-    for kernel in binary.launch.kernels:
-        source = waiting_at_entry(source, kernel.symbol)
+    source, launch = waiting(binary.sources["kernel.cu"], binary.launch)
     cubin = compile_source(source, arch)
-    launch = replace(binary.launch, kernels=tuple(_dependent(kernel) for kernel in binary.launch.kernels))
     return replace(
         binary, data=cubin.data, launch=launch, sources=binary.sources | {"kernel.cu": source}, flags=cubin.flags
     )
 
 
+def waiting(source: str, launch: Launch) -> tuple[str, Launch]:
+    """CUDA source whose kernels wait at their entry, and their launches with the attribute. Raises BuildFailed."""
+    for kernel in launch.kernels:
+        source = waiting_at_entry(source, kernel.symbol)
+    return source, replace(launch, kernels=tuple(_dependent(kernel) for kernel in launch.kernels))
+
+
 def waiting_at_entry(source: str, symbol: str) -> str:
     """CUDA source in which the kernel of that name waits before anything else. Raises BuildFailed where it has none."""
     entry = re.compile(rf"(__global__[^;{{}}]*\b{re.escape(symbol)}\([^;{{}}]*\)\s*\{{)")
-    waiting, count = entry.subn(lambda match: match[1] + _WAIT, source)
+    text, count = entry.subn(lambda match: match[1] + _WAIT, source)
     if count != 1:
         raise BuildFailed(f"the source defines {count} kernels {symbol}; there must be one")
-    return waiting
+    return text
 
 
 def _dependent(kernel: KernelLaunch) -> KernelLaunch:

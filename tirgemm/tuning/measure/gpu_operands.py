@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from tirgemm.errors import DoesNotFit
 from tirgemm.gemm import Gemm
-from tirgemm.reference.numbers import BITS
 from tirgemm.tuning.driver.cuda import Gpu, Memory
 from tirgemm.tuning.driver.tensors import CUDA, View
 from tirgemm.tuning.verify.cuda import CudaBackend
-from tirgemm.tuning.verify.plan import OperandPlacement, layout_of, tensor_shape
+from tirgemm.tuning.verify.plan import TIMED_ALIGN, operand_layouts, tensor_shape
 
 _ROTATION = 4
 _SETS = 8192
-_ALIGN = 256
 
 
 @dataclass(frozen=True)
@@ -29,7 +25,7 @@ class Operands:
 
 def sets_that_fit(gemm: Gemm, contenders: int, gpu: Gpu, backend: CudaBackend) -> int:
     """Sets for each of ``contenders`` that own their operands. Raises DoesNotFit where one each is too many."""
-    one = sum(_padded(layout) for layout in _layouts(gemm))
+    one = sum(layout.padded_bytes for layout in operand_layouts(gemm))
     wanted = min(_SETS, max(2, -(-_ROTATION * gpu.device.limits.l2_bytes // one)))
     budget = gpu.free_bytes() * 3 // 4
     if budget < contenders * wanted * one:
@@ -46,31 +42,18 @@ def sets_that_fit(gemm: Gemm, contenders: int, gpu: Gpu, backend: CudaBackend) -
 
 def filled(gemm: Gemm, sets: int, seed: int, gpu: Gpu, backend: CudaBackend) -> Operands:
     """Fresh memory with ``sets`` sets of random normal operands, each apart."""
-    layouts = _layouts(gemm)
-    memory = Memory(sets * sum(_padded(layout) for layout in layouts) + max(_ALIGN, gemm.align))
-    at = memory.address + -memory.address % max(_ALIGN, gemm.align)
+    layouts = operand_layouts(gemm)
+    memory = Memory(sets * sum(layout.padded_bytes for layout in layouts) + max(TIMED_ALIGN, gemm.align))
+    at = memory.address + -memory.address % max(TIMED_ALIGN, gemm.align)
     backend.fill_normal(at, memory.address + memory.nbytes - at, gemm.dtype, seed)
     views = []
     for i in range(sets):
         one: dict[str, View] = {}
         for layout in layouts:
             if layout.dtype != gemm.dtype and layout.name != "d":
-                backend.fill_normal(at, _size(layout), layout.dtype, seed + i)
+                backend.fill_normal(at, layout.nbytes, layout.dtype, seed + i)
             one[layout.name] = View(at, layout.dtype, *tensor_shape(layout), CUDA, gpu.ordinal)
-            at += _padded(layout)
+            at += layout.padded_bytes
         views.append(one)
     gpu.synchronize()
     return Operands(memory, views)
-
-
-def _layouts(gemm: Gemm) -> list[OperandPlacement]:
-    return [layout_of(gemm, name, gemm.m_max) for name in (*gemm.inputs, "d")]
-
-
-def _size(layout: OperandPlacement) -> int:
-    return layout.span * int(np.dtype(BITS[layout.dtype]).itemsize)
-
-
-def _padded(layout: OperandPlacement) -> int:
-    align = max(_ALIGN, layout.align)
-    return -(-_size(layout) // align) * align

@@ -36,13 +36,12 @@ from tirgemm.tuning.measure.requests import Time
 from tirgemm.tuning.measure.rounds import Block, Enough, alternate, assign, settle, turn
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.host import HostBackend
-from tirgemm.tuning.verify.plan import OperandPlacement, layout_of, tensor_shape
+from tirgemm.tuning.verify.plan import TIMED_ALIGN, operand_layouts, tensor_shape
 
 _ROTATION = 4
 _EVICTION = 2
 _SETS = 1024
 _MEMORY_SHARE = 8
-_ALIGN = 256
 _BLOCK_S = 1e-3
 _RANDOM = 1 << 20
 _PRIVATE_CACHE = 4 << 20
@@ -227,27 +226,14 @@ def _array_calls(function: Callable[..., object], gemm: Gemm, operands: _Operand
     return itertools.cycle([lambda a=arrays: function(**a) for arrays in _arrays(gemm, operands)])
 
 
-def _layouts(gemm: Gemm) -> list[OperandPlacement]:
-    return [layout_of(gemm, name, gemm.m_max) for name in (*gemm.inputs, "d")]
-
-
-def _size(layout: OperandPlacement) -> int:
-    return layout.span * int(np.dtype(BITS[layout.dtype]).itemsize)
-
-
-def _padded(layout: OperandPlacement) -> int:
-    align = max(_ALIGN, layout.align)
-    return -(-_size(layout) // align) * align
-
-
 def _set_bytes(gemm: Gemm) -> int:
-    return sum(_padded(layout) for layout in _layouts(gemm))
+    return sum(layout.padded_bytes for layout in operand_layouts(gemm))
 
 
 def _operands(gemm: Gemm, sets: int, rng: np.random.Generator) -> _Operands:
     """Fresh memory, filled from a million random normal numbers, each part from a random offset on."""
-    layouts = _layouts(gemm)
-    align = max(_ALIGN, gemm.align)
+    layouts = operand_layouts(gemm)
+    align = max(TIMED_ALIGN, gemm.align)
     memory = np.empty(sets * _set_bytes(gemm) + align, np.uint8)
     first = -memory.ctypes.data % align
     normal = rng.standard_normal(_RANDOM, dtype=np.float32)
@@ -258,10 +244,10 @@ def _operands(gemm: Gemm, sets: int, rng: np.random.Generator) -> _Operands:
         one: dict[str, View] = {}
         for layout in layouts:
             if layout.dtype != gemm.dtype and layout.name != "d":
-                flat: Bits = memory[at : at + _size(layout)].view(BITS[layout.dtype])
+                flat: Bits = memory[at : at + layout.nbytes].view(BITS[layout.dtype])
                 _scatter(flat, pools[layout.dtype], rng)
             one[layout.name] = View(memory.ctypes.data + at, layout.dtype, *tensor_shape(layout))
-            at += _padded(layout)
+            at += layout.padded_bytes
         views.append(one)
     return _Operands(memory, first, views)
 
@@ -271,11 +257,11 @@ def _arrays(gemm: Gemm, operands: _Operands) -> list[dict[str, Bits]]:
     at, arrays = operands.first, []
     for _ in operands.views:
         one: dict[str, Bits] = {}
-        for layout in _layouts(gemm):
-            flat: Bits = operands.memory[at : at + _size(layout)].view(BITS[layout.dtype])
+        for layout in operand_layouts(gemm):
+            flat: Bits = operands.memory[at : at + layout.nbytes].view(BITS[layout.dtype])
             shape, strides = tensor_shape(layout)
             one[layout.name] = np.lib.stride_tricks.as_strided(flat, shape, [s * flat.itemsize for s in strides])
-            at += _padded(layout)
+            at += layout.padded_bytes
         arrays.append(one)
     return arrays
 

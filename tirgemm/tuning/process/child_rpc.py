@@ -333,7 +333,8 @@ def without_torch() -> None:
 
     tvm_ffi would import it only to exchange tensors with it: seconds and hundreds of megabytes a process, for nothing.
     """
-    sys.modules["torch"] = None  # type: ignore[assignment]  # what the import statement takes for "not installed"
+    modules: dict[str, Any] = sys.modules
+    modules["torch"] = None  # what the import statement takes for "not installed"
 
 
 def allow_torch() -> None:

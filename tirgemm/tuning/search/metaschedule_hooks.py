@@ -26,7 +26,7 @@ with needed_by("tirgemm.tuning.search.metaschedule_hooks"):
 
 
 @derived_object
-class MutateKnob(PyMutator):  # type: ignore[misc]
+class MutateKnob(PyMutator):  # type: ignore[misc]  # TVM has no types
     """Changes the decision of one sampled knob: half of the time to a neighbouring choice, else to any other.
 
     Choices are ordered, so a neighbour is usually the smallest step; knobs with one choice are left alone.
@@ -79,7 +79,7 @@ class MutateKnob(PyMutator):  # type: ignore[misc]
 
 
 @derived_object
-class ApplyRules(PyPostproc):  # type: ignore[misc]
+class ApplyRules(PyPostproc):  # type: ignore[misc]  # TVM has no types
     """Rejects every schedule whose annotations name a point that the gate does not admit."""
 
     def __init__(self, gate: Gate) -> None:
@@ -97,7 +97,7 @@ class ApplyRules(PyPostproc):  # type: ignore[misc]
 
 
 @derived_object
-class Scored(PyCostModel):  # type: ignore[misc]
+class Scored(PyCostModel):  # type: ignore[misc]  # TVM has no types
     """A cost model that only scores: it learns from reported candidates, not through MetaSchedule."""
 
     def __init__(self, gate: Gate, scorer: Callable[[Sequence[Point]], Scores]) -> None:
@@ -105,7 +105,7 @@ class Scored(PyCostModel):  # type: ignore[misc]
         self.gate = gate
         self.scorer = scorer
 
-    def predict(self, context: Any, candidates: Any) -> Any:  # noqa: ARG002
+    def predict(self, context: Any, candidates: Any) -> Any:  # noqa: ARG002 - TVM calls it so
         """Speeds relative to the best: the weights by which evolution draws parents."""
         points = [annotated_point(candidate.sch, self.gate.annotation_names) for candidate in candidates]
         return np.exp(self.scorer([point for point in points if point is not None]))

@@ -120,27 +120,27 @@ class RecordedFamily:
         self.recorded = recorded
         self.name = recorded.space.family
 
-    def supports(self, gemm: Gemm, device: Device) -> str | None:  # noqa: ARG002
+    def supports(self, gemm: Gemm, device: Device) -> str | None:
         recorded = self.recorded.gemm
         return None if gemm == recorded else f"{recorded} was recorded, not {gemm}"
 
-    def space(self, gemm: Gemm, device: Device) -> Space:  # noqa: ARG002
+    def space(self, gemm: Gemm, device: Device) -> Space:
         return self.recorded.space
 
     @property
     def rules(self) -> tuple[Rule, ...]:
         return (Rule("unrecorded", self._unrecorded),)
 
-    def default(self, gemm: Gemm, device: Device, regime: Regime) -> Config:  # noqa: ARG002
+    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
         return self.recorded.default
 
-    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:  # noqa: ARG002
+    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
         return self.recorded.rows[self.recorded.number(config)].predicted_us
 
-    def instantiate(self, gemm: Gemm, config: Config, device: Device) -> Program:  # noqa: ARG002
+    def instantiate(self, gemm: Gemm, config: Config, device: Device) -> Program:
         raise InvalidRequest(f"{config} is a row of a recorded space; the family itself instantiates it")
 
-    def _unrecorded(self, gemm: Gemm, config: Config, device: Device) -> str | None:  # noqa: ARG002
+    def _unrecorded(self, gemm: Gemm, config: Config, device: Device) -> str | None:
         row = self.recorded.rows.get(self.recorded.number(config))
         if row is None:
             return "the point was not recorded"

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from tirgemm.gemm import Gemm, Range, operand_named
+from tirgemm.expr import evaluate
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Range, operand_named
 from tirgemm.reference.bound import INTEGERS
 
 Test = Literal["exact", "normal"]
@@ -22,6 +23,8 @@ VECTORS = 3
 _INNER = {"candidate": 2, "certificate": 5}
 _DENSE_TAIL = 64
 _ADDEND = 4
+# Bytes of which each operand that is timed begins at a multiple.
+TIMED_ALIGN = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,22 @@ class OperandPlacement:
         """Elements from the first to one past the last."""
         return (self.batch - 1) * self.stride + (self.rows - 1) * self.ld + self.cols
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the span."""
+        return self.span * DTYPE_BYTES[self.dtype]
+
+    @property
+    def padded_bytes(self) -> int:
+        """Bytes up to where another operand may begin, as operands that are timed lie behind one another."""
+        align = max(TIMED_ALIGN, self.align)
+        return -(-self.nbytes // align) * align
+
+
+def operand_layouts(gemm: Gemm) -> list[OperandPlacement]:
+    """The layouts of the inputs and of D at the largest m."""
+    return [layout_of(gemm, name, gemm.m_max) for name in (*gemm.inputs, "d")]
+
 
 def layout_of(gemm: Gemm, name: str, m: int) -> OperandPlacement:
     """The layout of ``a``, ``b``, ``c``, ``d`` or ``bias`` (one row of n, the same for every matrix of the batch)."""
@@ -137,10 +156,7 @@ def layout_of(gemm: Gemm, name: str, m: int) -> OperandPlacement:
         return OperandPlacement(name, gemm.out, 1, 1, gemm.n, gemm.n, 0, gemm.align, False)
     op = operand_named(name)
     fixed = gemm.with_(m=m) if isinstance(gemm.m, Range) else gemm
-    rows, cols, ld, stride = (
-        int(d)  # type: ignore[arg-type]
-        for d in (*fixed.matrix(op), fixed.leading(op), fixed.batch_stride(op))
-    )
+    rows, cols, ld, stride = (evaluate(d, m) for d in (*fixed.matrix(op), fixed.leading(op), fixed.batch_stride(op)))
     transposed = (name == "a" and gemm.trans_a) or (name == "b" and gemm.trans_b)
     dtype = gemm.operand_dtype(op)
     return OperandPlacement(

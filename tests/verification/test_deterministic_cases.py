@@ -1,0 +1,59 @@
+"""Cases of the tests of determinism and of dependent launches on a GPU (``tests/gpu``): which they are, and that their
+altered sources compile."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tirgemm.families import family_named
+from tirgemm.hardware import named_device
+from tirgemm.launch import DEPENDENT_LAUNCH
+from verification.alterations import DELAY, LATE, altered
+from verification.altered import DEPENDENT, build, lowered, with_alteration
+from verification.cases import Case
+from verification.covering import SPLITTING, build_cost, chained_cases, deterministic_cases, small_cases, splits_k
+
+H200 = named_device("sm_90a")
+CUDA_FAMILIES = ("simt", "mma", "wmma", "wgmma")
+
+
+def reduction(case: Case) -> str:
+    """How the parts of k are added: families without the knob have a second kernel for it."""
+    return str(dict(case.config.knobs).get("reduction", "kernel"))
+
+
+def test_families_that_split_k_are_those_whose_drawn_cases_do() -> None:
+    drawn = {name: small_cases(family_named(name), H200, 6, plain=True) for name in CUDA_FAMILIES}
+    assert {name for name, cases in drawn.items() if any(map(splits_k, cases))} == set(SPLITTING)
+
+
+@pytest.mark.parametrize("family", SPLITTING)
+def test_both_kernels_of_a_split_can_be_late_delayed_and_launched_early(family: str) -> None:
+    split = [case for case in deterministic_cases(family_named(family), H200) if splits_k(case)]
+    assert all(case.gemm.deterministic for case in split)
+    assert {reduction(case) for case in split} == ({"cluster", "kernel"} if family == "wgmma" else {"kernel"})
+    case = min((case for case in split if reduction(case) == "kernel"), key=build_cost)
+    launch, text = lowered(case.gemm, case.config, H200)
+    symbols = [kernel.symbol for kernel in launch.kernels]
+    assert len(symbols) > 1, "one adds what the other leaves"
+    late = altered(text, LATE).splitlines()
+    entries = [line for line in late if line.startswith('extern "C"') and "tirgemm_delay(" in line]
+    assert [symbol for symbol in symbols if any(f" {symbol}(" in entry for entry in entries)] == symbols
+    delayed = build(case.gemm, with_alteration(case.config, f"{DEPENDENT}+{DELAY}"), H200)
+    source = delayed.sources["kernel.cu"]
+    assert delayed.resources["spill_bytes"] == 0
+    assert source.count("tirgemm_delay(") > len(entries) + 1, "more than the starts are delayed"
+    for kernel in delayed.launch.kernels:
+        assert DEPENDENT_LAUNCH in kernel.attributes
+        assert re.search(
+            rf"\b{kernel.symbol}\([^;{{]*\) \{{\s*asm[^;]*launch_dependents;[^;]*;\s*asm[^;]*wait;", source
+        )
+
+
+def test_chained_cases_write_what_they_read_in_every_way() -> None:
+    cases = chained_cases(family_named("wgmma"), H200)
+    assert all(case.gemm.n == case.gemm.k and case.gemm.layout[0] == "n" for case in cases)
+    assert {case.config["load"] for case in cases} == {"tma", "repack"}
+    assert {reduction(case) for case in cases if splits_k(case)} == {"cluster", "kernel"}
