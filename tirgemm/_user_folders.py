@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-# Files of a data folder: the private key that its artifacts are signed with, and what a running server holds.
+# Files of a data folder: the private key that its artifacts are signed with, what a running server holds, and what a
+# command holds that changes the keys or the list of revocations.
 SIGNING_KEY = "signing.key"
 SERVER_LOCK = "server.lock"
+KEYS_LOCK = "keys.lock"
 
 
 def user_config() -> Path:

@@ -200,6 +200,10 @@ class DamagedBlob(StoreError):
     """The bytes of a blob are no longer those that its name says."""
 
 
+class DamagedRow(StoreError):
+    """A row of the database makes no sense."""
+
+
 class SchemaTooNew(StoreError):
     """The database was written by a newer tirgemm."""
 

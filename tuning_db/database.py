@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from tirgemm.errors import InvalidRequest, MissingExtra, StorageFull, StoreError, StoreUnavailable
+from tirgemm.errors import DamagedRow, InvalidRequest, MissingExtra, StorageFull, StoreError, StoreUnavailable
 from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db import schema
 from tirgemm.tuning_db.blobs import BlobStore
@@ -162,7 +162,7 @@ def translated(place: str) -> Iterator[None]:
         raise _translate(error, place) from error
     except (json.JSONDecodeError, RecursionError) as error:
         words = "a column holds no JSON that can be read"
-        raise StoreError(f"database {place} is damaged ({words}: {error}); put a backup back") from error
+        raise DamagedRow(f"database {place} is damaged ({words}: {error}); put a backup back") from error
 
 
 def _translate(error: Exception, place: str) -> StoreError:

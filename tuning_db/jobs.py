@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, func,
 
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, JobNotRetried, PageNotFound
-from tirgemm.events import BuildsCounted, Event
+from tirgemm.events import Event
 from tirgemm.gemm import Gemm
 from tirgemm.status import ENDED, LIVE, EndedStatus, JobStatus
 from tirgemm.tuning.budget import Budget
@@ -27,7 +27,15 @@ from tirgemm.tuning_db.database import ClockedTables
 from tirgemm.tuning_db.job_values import Job, JobProgress, JobRequest, StoredEvent, WorkerRecord, priority_named
 from tirgemm.tuning_db.models import EventRow, GemmRow, JobRow, WorkerRow
 from tirgemm.tuning_db.queue.budget_shares import LIMIT, granted
-from tirgemm.tuning_db.queue.job_leases import cancel_live, declare_dead, expired_owners, held, require_held, run_ended
+from tirgemm.tuning_db.queue.job_leases import (
+    cancel_live,
+    declare_dead,
+    expired_owners,
+    forget_builds,
+    held,
+    require_held,
+    run_ended,
+)
 from tirgemm.tuning_db.queue.job_rows import (
     MAX_REASON,
     MAX_RETRIES,
@@ -273,8 +281,7 @@ class JobQueue(ClockedTables):
             now = self._now(connection)
             values |= {"finished_at": iso(now), **run_ended(now)}
             updated = connection.execute(update(JobRow).where(*running).values(values)).rowcount
-            over = select(JobRow.id).where(JobRow.id == job_id, JobRow.status.in_(ENDED))
-            connection.execute(delete(EventRow).where(EventRow.job_id.in_(over), EventRow.kind == BuildsCounted.KIND))
+            forget_builds(connection, JobRow.id == job_id)
             return bool(updated)
 
     def release(self, job_id: str, owner: str) -> bool:

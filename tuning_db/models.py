@@ -227,6 +227,21 @@ class KernelFigureRow(Base):
     baseline_ratio: Mapped[float | None] = mapped_column(Float(53))
 
 
+class KernelDocumentRow(Base):
+    """A kernel's document as text, as it is while the kernel is not pinned, in the form of the number ``rendering``;
+    ``search`` is JSON of how its search ended, empty where nothing says."""
+
+    __tablename__ = "kernel_documents"
+    __table_args__ = (Index(None, "rendering", "seq"),)
+
+    seq: Mapped[int] = mapped_column(
+        Serial, ForeignKey("kernels.seq", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    )
+    rendering: Mapped[int] = mapped_column(Integer)
+    search: Mapped[str] = mapped_column(Text)
+    json: Mapped[str] = mapped_column(Text)
+
+
 class KernelVersionRow(Base):
     """The one row of this table, made at the first change, counts the changes of the stored kernels."""
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import json
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, Select, bindparam, case, insert, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, case, insert, select
 
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import StoreError
+from tirgemm.errors import DamagedRow
 from tirgemm.gemm import Gemm
 from tirgemm.timings import Timings
 from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
@@ -31,7 +33,10 @@ from tirgemm.tuning_db.times import iso
 
 # Well below the fewest variables that a statement of any SQLite may have.
 IDS_AT_ONCE = 500
+K = TypeVar("K")
 T = TypeVar("T")
+
+logger = logging.getLogger("tirgemm.tuning_db")
 
 
 def parts(values: Sequence[T], size: int = IDS_AT_ONCE) -> Iterator[Sequence[T]]:
@@ -149,23 +154,88 @@ def sample_values(candidate_id: int, samples: SampleSet, origin: str = "") -> di
     }
 
 
-SAMPLE_COLUMNS = (
-    SampleSetRow.candidate_id,
-    SampleSetRow.samples_us,
-    SampleSetRow.reason,
-    SampleSetRow.baselines,
-    SampleSetRow.conditions,
-)
+_SAMPLES = ("samples_us", "reason", "baselines", "conditions")
+SAMPLE_COLUMNS = (SampleSetRow.candidate_id, *(getattr(SampleSetRow, name) for name in _SAMPLES))
 CANDIDATE_COLUMNS = (*CandidateRow.__table__.columns, GemmRow.text)
 
 
+# What making a value of a row raises that this tirgemm has not written.
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+Tell = Callable[[str], None]
+
+
+@lru_cache(maxsize=4096)
+def log_once(message: str) -> None:
+    """Log what is wrong with a row, once in this process."""
+    logger.error(message)
+
+
+def fetch(connection: Connection, statement: Select[Any]) -> Sequence[Row[Any]]:
+    """The rows of a statement. Raises DamagedRow where a column of one holds no JSON."""
+    try:
+        return connection.execute(statement).all()
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DamagedRow(f"a column holds no JSON that can be read ({error}); put a backup back") from error
+
+
+def sound(read: Callable[[Sequence[K]], list[T]], keys: Sequence[K], what: str, tell: Tell = log_once) -> list[T]:
+    """What ``read`` makes of the rows with these keys, without those that are damaged: ``tell`` is told of each of
+    them, named as ``what`` with its key. They are looked for by halves."""
+    if not keys:
+        return []
+    try:
+        return read(keys)
+    except DamagedRow as error:
+        if len(keys) == 1:
+            tell(f"{what} {keys[0]} is left out: {error}")
+            return []
+    middle = len(keys) // 2
+    return [*sound(read, keys[:middle], what, tell), *sound(read, keys[middle:], what, tell)]
+
+
+def read_candidates(
+    connection: Connection, where: Sequence[ColumnElement[bool]], newest: int | None = None, tell: Tell = log_once
+) -> list[Candidate]:
+    """The candidates of which ``where`` is true, the oldest first, or the ``newest`` of them, the newest first; those
+    whose rows or samples are damaged are left out, and ``tell`` is told of them."""
+    order = CandidateRow.id if newest is None else CandidateRow.id.desc()
+    numbers = select(CandidateRow.id).join(GemmRow).where(*where).order_by(order).limit(newest)
+
+    def read(ids: Select[int]) -> list[Candidate]:
+        kept = ids.subquery()
+        wanted = select(*CANDIDATE_COLUMNS).join(GemmRow).join(kept, kept.c.id == CandidateRow.id).order_by(order)
+        samples = select(*SAMPLE_COLUMNS).join(kept, kept.c.id == SampleSetRow.candidate_id).order_by(SampleSetRow.id)
+        rows = fetch(connection, wanted)
+        return candidates_of(rows, fetch(connection, samples)) if rows else []
+
+    try:
+        return read(numbers)
+    except DamagedRow:
+        return [
+            candidate
+            for part in parts(connection.execute(numbers).scalars().all())
+            for candidate in sound(
+                lambda ids: read(select(CandidateRow.id).where(CandidateRow.id.in_(ids))), part, "candidate", tell
+            )
+        ]
+
+
 def candidates_of(rows: Sequence[Row[Any]], samples: Iterable[Row[Any]]) -> list[Candidate]:
-    """Candidates from rows of CANDIDATE_COLUMNS and their sample sets from rows of SAMPLE_COLUMNS, in order."""
-    sets: dict[int, list[SampleSet]] = {}
+    """Candidates from rows of CANDIDATE_COLUMNS and their sample sets from rows of SAMPLE_COLUMNS, in order. Raises
+    DamagedRow for a row that makes no sense."""
+    sets: dict[int, list[Row[Any]]] = {}
     for taken in samples:
-        value = {name: taken._mapping[name] for name in ("samples_us", "reason", "baselines", "conditions")}
-        sets.setdefault(taken.candidate_id, []).append(SampleSet.from_json(value))
-    return [_candidate(row, tuple(sets.get(row.id, ()))) for row in rows]
+        sets.setdefault(taken.candidate_id, []).append(taken)
+    return [_sound_candidate(row, sets.get(row.id, ())) for row in rows]
+
+
+def _sound_candidate(row: Row[Any], samples: Iterable[Row[Any]]) -> Candidate:
+    try:
+        values: list[dict[str, Any]] = [dict(zip(_SAMPLES, taken[1:], strict=True)) for taken in samples]
+        return _candidate(row, tuple(map(SampleSet.from_json, values)))
+    except DAMAGE as error:
+        name = f"candidate {row.config_digest} of {row.text} on {row.device_key}"
+        raise DamagedRow(f"the row of {name} is damaged ({error}); put a backup back") from error
 
 
 def _candidate(row: Row[Any], sample_sets: tuple[SampleSet, ...]) -> Candidate:
@@ -214,18 +284,26 @@ def invariant_kernels(connection: Connection, gemm: Gemm) -> list[KernelRecord]:
     return [kernel_of(row) for row in rows]
 
 
-# What making a value of a row raises that this tirgemm has not written.
-DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+def kernels_by_id(
+    connection: Connection, ids: Sequence[str], tell: Tell = log_once
+) -> list[tuple[Row[Any], KernelRecord]]:
+    """The kernels of these ids that are there, in any order, with their rows; those whose rows are damaged are left
+    out, and ``tell`` is told of them."""
+
+    def read(part: Sequence[str]) -> list[tuple[Row[Any], KernelRecord]]:
+        return [(row, kernel_of(row)) for row in fetch(connection, select_kernels().where(KernelRow.id.in_(part)))]
+
+    return [pair for part in parts(ids) for pair in sound(read, part, "kernel", tell)]
 
 
 def kernel_of(row: Row[Any], gemm: Gemm | None = None) -> KernelRecord:
-    """A kernel from a row of ``KERNEL_COLUMNS``, whose problem the caller may have. Raises StoreError for a row that
+    """A kernel from a row of ``KERNEL_COLUMNS``, whose problem the caller may have. Raises DamagedRow for a row that
     makes no sense."""
     try:
         return _kernel(row, gemm)
     except DAMAGE as error:
         advice = f"delete it (tirgemm kernels delete {row.id}), or put a backup back"
-        raise StoreError(f"the row of kernel {row.id} is damaged ({error}); {advice}") from error
+        raise DamagedRow(f"the row of kernel {row.id} is damaged ({error}); {advice}") from error
 
 
 def _kernel(row: Row[Any], gemm: Gemm | None) -> KernelRecord:
@@ -269,11 +347,12 @@ def kernel_values(gemm_number: int, kernel: KernelRecord, certificate: str | Non
     }
 
 
-def put_kernel(connection: Connection, kernel: KernelRecord, values: Mapping[str, Any]) -> None:
-    """Insert a kernel, a row of ``kernel_values`` with its id, origin and times, and what it is listed by."""
-    inserted = connection.execute(insert(KernelRow).values(values).returning(KernelRow.seq))
-    figures = figure_values(inserted.scalar_one(), values["gemm_id"], kernel)
-    connection.execute(insert(KernelFigureRow).values(figures))
+def put_kernel(connection: Connection, kernel: KernelRecord, values: Mapping[str, Any]) -> int:
+    """Insert a kernel, a row of ``kernel_values`` with its id, origin and times, and what it is listed by; returns its
+    row number."""
+    seq = connection.execute(insert(KernelRow).values(values).returning(KernelRow.seq)).scalar_one()
+    connection.execute(insert(KernelFigureRow).values(figure_values(seq, values["gemm_id"], kernel)))
+    return seq
 
 
 def figure_values(seq: int, gemm_number: int, kernel: KernelRecord) -> dict[str, Any]:
@@ -299,8 +378,10 @@ def figure_values(seq: int, gemm_number: int, kernel: KernelRecord) -> dict[str,
     }
 
 
+# The kernels that may answer: those that somebody has run.
+ANSWERS = KernelRow.role.in_(("tuned", "fallback"))
 KERNEL_ORDER = (KernelRow.stored_at.desc(), KernelRow.seq.desc())
-# Of the tuned and fallback kernels of a problem, a device and a regime the first one answers.
+# Of those of a problem, a device and a regime the first one answers.
 ANSWER_ORDER = (
     case((KernelRow.pinned_at.is_not(None), 0), (KernelRow.role == "tuned", 1), else_=2),
     *KERNEL_ORDER,

@@ -18,8 +18,9 @@ from tirgemm.tuning.records.json_values import merged, plain_candidate, plain_sa
 from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning.records.row_signatures import require_same_rows
 from tirgemm.tuning_db import rows
+from tirgemm.tuning_db.answers.kernel_document import put_documents
+from tirgemm.tuning_db.answers.kernel_version import raise_version
 from tirgemm.tuning_db.database import Database
-from tirgemm.tuning_db.kernel_version import raise_version
 from tirgemm.tuning_db.models import (
     ArtifactRow,
     AttemptRow,
@@ -41,7 +42,7 @@ _ANSWER = (
         GemmRow.text == bindparam("gemm"),
         KernelRow.device_key == bindparam("device_key"),
         KernelRow.regime == bindparam("regime"),
-        KernelRow.role.in_(("tuned", "fallback")),
+        rows.ANSWERS,
     )
     .order_by(*rows.ANSWER_ORDER)
     .limit(1)
@@ -159,9 +160,9 @@ class SqlStore:
 
     def put_kernel(self, kernel: KernelRecord) -> KernelRecord:
         with self._record() as connection:
-            kernel_id = write_kernel(self.db, connection, kernel)
+            written = write_kernel(self.db, connection, kernel)
             raise_version(self.db, connection)
-            return _one_kernel(connection, kernel_id)
+            return written
 
     def kernel(self, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:
         wanted = {"gemm": str(gemm), "device_key": device_key, "regime": regime}
@@ -175,15 +176,20 @@ class SqlStore:
         return None if row is None else rows.kernel_of(row)
 
     def kernels(self, limit: int = 100, after: str = "") -> list[KernelRecord]:
-        wanted = rows.select_kernels().order_by(KernelRow.seq.desc()).limit(max(limit, 0))
+        newest = select(KernelRow.seq, KernelRow.id).order_by(KernelRow.seq.desc())
+        kernels: list[tuple[int, KernelRecord]] = []
         with self.db.read() as connection:
             if after:
                 seq = connection.execute(select(KernelRow.seq).where(KernelRow.id == after)).scalar()
                 if seq is None:
                     raise StoreError(f"no kernel has the id {after!r}; list from the start or behind a listed id")
-                wanted = wanted.where(KernelRow.seq < seq)
-            kernels = connection.execute(wanted).all()
-        return [rows.kernel_of(row) for row in kernels]
+                newest = newest.where(KernelRow.seq < seq)
+            # Damaged ones are left out: then there is room for more.
+            while page := connection.execute(newest.limit(max(limit - len(kernels), 0))).all():
+                ids = [row.id for row in page]
+                kernels += [(row.seq, kernel) for row, kernel in rows.kernels_by_id(connection, ids)]
+                newest = newest.where(KernelRow.seq < page[-1].seq)
+        return [kernel for _, kernel in sorted(kernels, key=lambda pair: -pair[0])]
 
     def delete_kernel(self, kernel_id: str) -> bool:
         """Forget a kernel; False where there is none of this id. Its candidates and their samples stay.
@@ -239,15 +245,8 @@ class SqlStore:
         return None
 
     def _candidates(self, where: tuple[ColumnElement[bool], ...], newest: int | None = None) -> list[Candidate]:
-        order = CandidateRow.id if newest is None else CandidateRow.id.desc()
-        ids = select(CandidateRow.id).join(GemmRow).where(*where).order_by(order).limit(newest).subquery()
-        wanted = select(*rows.CANDIDATE_COLUMNS).join(GemmRow).join(ids, ids.c.id == CandidateRow.id).order_by(order)
-        samples = (
-            select(*rows.SAMPLE_COLUMNS).join(ids, ids.c.id == SampleSetRow.candidate_id).order_by(SampleSetRow.id)
-        )
         with self.db.read() as connection:
-            candidate_rows = connection.execute(wanted).all()
-            return rows.candidates_of(candidate_rows, connection.execute(samples).all()) if candidate_rows else []
+            return rows.read_candidates(connection, where, newest)
 
 
 def select_key(key: CandidateKey) -> Select[int, str]:
@@ -338,9 +337,9 @@ def refresh_search_us(connection: Connection, number: int) -> None:
 
 def write_kernel(
     db: Database, connection: Connection, kernel: KernelRecord, origin: str = "", stored_at: str = ""
-) -> str:
-    """Insert a kernel with its device, artifact and certificate; returns its id. Raises VerificationFailed for an
-    invariant one that gives a row other bits than one that is stored.
+) -> KernelRecord:
+    """Insert a kernel with its device, artifact, certificate and document; returns it as it is stored. Raises
+    VerificationFailed for an invariant one that gives a row other bits than one that is stored.
 
     With ``origin`` and ``stored_at`` it keeps its id and takes its place by that time; without, it comes before all
     that are there.
@@ -370,12 +369,10 @@ def write_kernel(
         "created_at": kernel.created_at or now,
         "stored_at": stored_at,
     }
-    rows.put_kernel(connection, kernel, values)
-    return kernel_id
-
-
-def _one_kernel(connection: Connection, kernel_id: str) -> KernelRecord:
-    return rows.kernel_of(connection.execute(rows.KERNEL_BY_ID, {"kernel_id": kernel_id}).one())
+    seq = rows.put_kernel(connection, kernel, values)
+    written = rows.kernel_of(connection.execute(rows.KERNEL_BY_ID, {"kernel_id": kernel_id}).one())
+    put_documents(db, connection, [(seq, written)])
+    return written
 
 
 def _is_key(key: CandidateKey) -> tuple[ColumnElement[bool], ...]:

@@ -20,8 +20,8 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.tuning.records import Candidate, CandidateKey, Status
 from tirgemm.tuning_db import records_file, rows, schema
+from tirgemm.tuning_db.answers.kernel_version import raise_version
 from tirgemm.tuning_db.database import Database
-from tirgemm.tuning_db.kernel_version import raise_version
 from tirgemm.tuning_db.models import CandidateRow, DeviceRow, GemmRow, ImportRow, KernelRow, SampleSetRow
 from tirgemm.tuning_db.record_values import KernelIn, candidate_out, device_out, kernel_out, value_in
 from tirgemm.tuning_db.store import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tirgemm.hardware import named_device
 from tirgemm.timings import BaselineTime, SearchSummary, Timing, Timings
 from tirgemm.tuning.records import Certificate, KernelRecord
 from tirgemm.tuning_db import Database, SqlStore
+from tirgemm.tuning_db.answers.kernel_document import put_documents
 from tirgemm.tuning_db.models import GemmRow, KernelFigureRow, KernelRow
 
 DEVICE = named_device("sm_90a")
@@ -43,6 +45,9 @@ def store_kernels(folder: Path, problems: Sequence[Gemm], url: str = "") -> None
             while page := list(islice(rows, ROWS_AT_ONCE)):
                 for table, values in zip((GemmRow, KernelRow, KernelFigureRow), zip(*page, strict=True), strict=True):
                     connection.execute(insert(table), list(values))
+                kernels = [(row["seq"], row["id"], problems[row["seq"] - 1]) for _, row, _ in page]
+                documents = [(seq, replace(first, id=name, gemm=gemm)) for seq, name, gemm in kernels]
+                put_documents(database, connection, documents)
 
 
 def _rows(

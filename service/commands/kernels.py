@@ -207,8 +207,8 @@ class _Stored:
         self._store = store
 
     def kernels(self, limit: int, *, gemm: str | None, device: str | None, regime: Regime | None) -> list[Document]:
-        from tirgemm.service.views.kernel_members import kernel_members
         from tirgemm.service.views.queries import device_keys, list_kernels
+        from tirgemm.tuning_db.answers.kernel_document import kernel_members
 
         problem = None if gemm is None else Gemm.parse(gemm)
         keys = None if device is None else device_keys(self._database, device)
@@ -216,7 +216,7 @@ class _Stored:
         return [kernel_members(record) for record in records]
 
     def kernel_document(self, kernel_id: str) -> Document:
-        from tirgemm.service.views.kernel_members import kernel_members
+        from tirgemm.tuning_db.answers.kernel_document import kernel_members
 
         record = self._store.kernel_by_id(kernel_id)
         if record is None:
@@ -230,7 +230,7 @@ class _Stored:
         self._store.delete_kernel(kernel_id)
 
     def pin(self, kernel_id: str, *, pinned: bool) -> Document:
-        from tirgemm.service.views.kernel_members import kernel_members
+        from tirgemm.tuning_db.answers.kernel_document import kernel_members
         from tirgemm.tuning_db.upkeep.pins import set_pinned
 
         record = set_pinned(self._database, kernel_id, pinned=pinned)

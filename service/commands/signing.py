@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +15,9 @@ from tirgemm.service.commands.tune import Data
 
 if TYPE_CHECKING:
     from tirgemm.artifact.signing_keys import SigningKeys
+
+# How long a command waits for another one that changes the keys.
+CHANGE_SECONDS = 10.0
 
 app = console.command_group("List, rotate and revoke the keys that artifacts are signed with; revoke artifacts.")
 
@@ -32,10 +37,10 @@ def rotate(data: Data = None, as_json: Json = False) -> None:
     from tirgemm._user_folders import SERVER_LOCK
     from tirgemm.service.jobs.data_lock import ProcessLock
 
-    keys = _keys(data)
-    with ProcessLock(keys.folder / SERVER_LOCK, f"data folder {keys.folder}"):
-        keys.rotate()
-    _tell(keys, as_json)
+    with _changing(data) as keys:
+        with ProcessLock(keys.folder / SERVER_LOCK, f"data folder {keys.folder}"):
+            keys.rotate()
+        _tell(keys, as_json)
 
 
 @app.command()
@@ -46,9 +51,9 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """Revoke a former key or an artifact for good: clients refuse it from their next request on."""
-    keys = _keys(data)
-    keys.revoke(what, reason)
-    _tell(keys, as_json)
+    with _changing(data) as keys:
+        keys.revoke(what, reason)
+        _tell(keys, as_json)
 
 
 def _keys(data: Path | None) -> SigningKeys:
@@ -56,6 +61,19 @@ def _keys(data: Path | None) -> SigningKeys:
     from tirgemm.tuning_db.data_folder import require_signing_key
 
     return SigningKeys(require_signing_key(data))
+
+
+@contextmanager
+def _changing(data: Path | None) -> Iterator[SigningKeys]:
+    """The keys as they are once every other command that changes them is done; none begins before this one ends."""
+    from tirgemm._user_folders import KEYS_LOCK
+    from tirgemm.artifact.signing_keys import SigningKeys
+    from tirgemm.service.jobs.data_lock import ProcessLock
+    from tirgemm.tuning_db.data_folder import require_signing_key
+
+    folder = require_signing_key(data)
+    with ProcessLock(folder / KEYS_LOCK, f"the list of keys in {folder}", wait_s=CHANGE_SECONDS):
+        yield SigningKeys(folder)
 
 
 def _tell(keys: SigningKeys, as_json: bool) -> None:

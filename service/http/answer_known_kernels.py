@@ -5,19 +5,16 @@ To route a request and to solve its dependencies takes longer than to find its a
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tirgemm.device import Device
 from tirgemm.errors import TirgemmError
 from tirgemm.service.http.documents import KernelRequest
-from tirgemm.service.http.known_answers import PATH, KnownAnswer
+from tirgemm.service.http.known.known_answers import PATH, KnownAnswer
 from tirgemm.service.http.prefer import wait_preference
 from tirgemm.service.http.problems import Problem
-from tirgemm.service.http.requests import answer_of, stored_answer, unique_members
+from tirgemm.service.http.requests import stored_answer, unique_members
 from tirgemm.service.http.state import ServiceState
 from tirgemm.tuning_db.access.api_keys import ApiKey
 
@@ -65,15 +62,10 @@ class AnswerKnownKernels:
             asked = KernelRequest.model_validate(json.loads(body, object_pairs_hook=unique_members))
             self.state.access.require_priority(caller, asked.queue.priority)
             moment = await known.moment()
-            answer = await asyncio.to_thread(_stored, self.state, asked, moment.look.devices)
+            answer = await stored_answer(self.state, asked, moment.look.devices)
         except (ValueError, RecursionError, Problem, TirgemmError):
             return None
         if answer is not None:
             answers.labels("database").inc()
             known.keep(body, answer, moment)
         return answer
-
-
-def _stored(state: ServiceState, body: KernelRequest, devices: Sequence[Device]) -> KnownAnswer | None:
-    record = stored_answer(state, body, devices)
-    return None if record is None else answer_of(state, body, record)

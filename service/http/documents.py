@@ -10,11 +10,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from tirgemm.device import Device
 from tirgemm.errors import public_detail
 from tirgemm.gemm import Regime
-from tirgemm.service.views.kernel_members import device_members, kernel_members
 from tirgemm.status import JobStatus, Role
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job
+from tirgemm.tuning_db.answers.kernel_document import device_members, kernel_members
 from tirgemm.tuning_db.job_values import MAX_PRIORITY, MIN_PRIORITY
 from tirgemm.tuning_db.queue.job_rows import MAX_REASON
 
@@ -36,7 +36,7 @@ class BudgetRequest(BaseModel):
     """How much the search may spend at most; what is not given is the effort's own bound, see the limits in
     /v1/meta."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     trials: Annotated[StrictInt, Field(ge=1), WHOLE] | None = Field(default=None, description="Candidates built.")
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = None
@@ -53,7 +53,7 @@ class QueueRequest(BaseModel):
     """How a new job waits for a worker; a job that is joined gets the higher priority, and the window goes where either
     request has none."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     priority: Annotated[StrictInt, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY), WHOLE] = Field(
         default=0, description="Higher first, then the oldest."
@@ -81,6 +81,7 @@ class KernelRequest(BaseModel):
         description="How far the search goes: none certifies the default, quick races the best-expected few, standard "
         "searches until little is expected of more, exhaustive until next to nothing is.",
     )
+    # Frozen values, which are not copied for each request.
     budget: BudgetRequest = BudgetRequest()
     queue: QueueRequest = QueueRequest()
     seed: Annotated[StrictInt, Field(ge=0, lt=2**31), WHOLE] = 0

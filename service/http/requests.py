@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,17 +16,19 @@ from tirgemm.families import supporting
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.http.devices import Target, resolve, unavailable
 from tirgemm.service.http.documents import KernelRequest
-from tirgemm.service.http.known_answers import KnownAnswer
+from tirgemm.service.http.known.kernel_documents import Rendered
+from tirgemm.service.http.known.known_answers import KnownAnswer
+from tirgemm.service.http.known.recent_look import EVER_SECONDS
 from tirgemm.service.http.problems import Problem
-from tirgemm.service.http.recent_look import EVER_SECONDS
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.settings import Settings
 from tirgemm.service.views.queries import trials_recorded, unverified_kernel
-from tirgemm.tuning.budget import Budget, covers, effort_of
+from tirgemm.tuning.budget import Budget, effort_of, search_covers
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job, JobRequest
 from tirgemm.tuning_db.access.quotas import Asker
+from tirgemm.tuning_db.answers.stored_answers import StoredAnswer, WantedAnswer
 from tirgemm.tuning_db.job_values import Window
 from tirgemm.tuning_db.upkeep.pins import set_pinned
 
@@ -93,16 +96,33 @@ def answer(
     return KernelOrJob(job=job, fallback=known)
 
 
-def stored_answer(state: ServiceState, body: KernelRequest, devices: Sequence[Device]) -> KernelRecord | None:
-    """The kernel that ``answer`` would answer with, where nothing but the store need be asked; ``devices`` are those
-    that workers have, as was seen of late. Raises InvalidGemm, InvalidDevice and InvalidRequest."""
-    gemm = Gemm.from_json(body.gemm)
+async def stored_answer(state: ServiceState, body: KernelRequest, devices: Sequence[Device]) -> KnownAnswer | None:
+    """The answer that ``answer`` would give, where nothing but the store need be asked; ``devices`` are those that
+    workers have, as was seen of late. Raises InvalidGemm, InvalidDevice, InvalidRequest and StoreError."""
     budget = _budget(state.settings, body)
     target = target_of(body.device, devices, wait=True)
     if target is None or body.retune:
         return None
-    known = known_kernel(state, gemm, target.key, body.regime)
-    return known if known is not None and not known.interrupted and _is_answer(known, body, budget) else None
+    # What is stored is a problem: to look the text up takes less time than to parse it.
+    text = body.gemm if isinstance(body.gemm, str) else str(Gemm.from_json(body.gemm))
+    stored = await state.lookups.find(WantedAnswer(text, target.key, body.regime))
+    if stored is None and (canonical := str(Gemm.from_json(body.gemm))) != text:
+        stored = await state.lookups.find(WantedAnswer(canonical, target.key, body.regime))
+    if stored is None or not state.store.has_blob(stored.artifact_sha256):
+        return None
+    if stored.document is None:
+        return await asyncio.to_thread(_rendered_answer, state, body, budget, stored.kernel_id)
+    if stored.interrupted or not _is_answer(stored, body, budget):
+        return None
+    return KnownAnswer(Rendered.of(stored.document), stored.kernel_id, stored.artifact_sha256, body.queue.priority)
+
+
+def _rendered_answer(state: ServiceState, body: KernelRequest, budget: Budget, kernel_id: str) -> KnownAnswer | None:
+    """The answer that is this kernel, rendered now, because its document is not stored."""
+    record = state.store.kernel_by_id(kernel_id)
+    if record is None or record.interrupted or not _is_answer(record, body, budget):
+        return None
+    return answer_of(state, body, record)
 
 
 def answer_of(state: ServiceState, body: KernelRequest, record: KernelRecord) -> KnownAnswer:
@@ -136,17 +156,17 @@ def job_request(body: KernelRequest, gemm: Gemm, device: Device, budget: Budget,
     )
 
 
-def is_answer(known: KernelRecord, budget: Budget, *, named: bool) -> bool:
+def is_answer(known: KernelRecord | StoredAnswer, budget: Budget, *, named: bool) -> bool:
     """Whether a stored kernel does: a pinned one always; for whoever has not ``named`` a budget one that was tuned with
     the effort or a larger one, else one whose search covers the budget."""
     if known.pinned:
         return True
     if named or budget.effort is Effort.NONE:
-        return covers(known, budget)
+        return search_covers(known, budget)
     return known.role == "tuned" and effort_of(known).level >= budget.effort.level
 
 
-def _is_answer(known: KernelRecord, body: KernelRequest, budget: Budget) -> bool:
+def _is_answer(known: KernelRecord | StoredAnswer, body: KernelRequest, budget: Budget) -> bool:
     return is_answer(known, budget, named=body.budget.trials is not None or body.budget.seconds is not None)
 
 

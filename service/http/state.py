@@ -11,11 +11,12 @@ from fastapi import Depends, Request
 from tirgemm.artifact.sign import Signer
 from tirgemm.service.access.access_control import AccessControl
 from tirgemm.service.explain.explainer import Explainer
-from tirgemm.service.http.kernel_documents import KernelDocuments
 from tirgemm.service.http.kernel_pages import KernelPages
-from tirgemm.service.http.known_answers import KnownAnswers
+from tirgemm.service.http.known.kernel_documents import KernelDocuments
+from tirgemm.service.http.known.kernel_lookups import KernelLookups
+from tirgemm.service.http.known.known_answers import KnownAnswers
+from tirgemm.service.http.known.recent_look import RecentLook
 from tirgemm.service.http.metrics import Metrics
-from tirgemm.service.http.recent_look import RecentLook
 from tirgemm.service.http.watch import Watch
 from tirgemm.service.settings import Settings
 from tirgemm.service.views.job_history import HistoryReader
@@ -26,7 +27,7 @@ from tirgemm.tuning_db import Database, JobQueue, data_folder
 from tirgemm.tuning_db.access.api_keys import ApiKey
 from tirgemm.tuning_db.queue.batches import BatchTable
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
-from tirgemm.tuning_db.upkeep.missing_figures import add_missing_figures
+from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
 
 # How long an answer of a database server is awaited: by requests, whose clients wait, and by workers.
 REQUEST_SECONDS, WORKER_SECONDS = 5.0, 30.0
@@ -43,9 +44,9 @@ class ServiceState:
     ``explainer`` has a process of its own, to be closed with the database, where all is compiled and disassembled that
     is looked at; ``watch`` is whom everybody waits with;
     ``access`` knows the API keys. Kept in memory are ``documents`` of kernels, of which ``kernel_pages`` are made, and
-    the ``known`` answers, which hold as long as the ``recent`` look at the database. ``metrics`` are
-    for Prometheus, ``overview`` is for the front page, ``histories`` are for
-    those of jobs, ``importances`` of knobs for those of spaces."""
+    the ``known`` answers, which hold as long as the ``recent`` look at the database; others are found by ``lookups``.
+    ``metrics`` are for Prometheus, ``overview`` is for the front page, ``histories`` are for those of jobs,
+    ``importances`` of knobs for those of spaces."""
 
     settings: Settings
     database: Database
@@ -60,6 +61,7 @@ class ServiceState:
     kernel_pages: KernelPages = field(init=False)
     recent: RecentLook = field(init=False)
     known: KnownAnswers = field(init=False)
+    lookups: KernelLookups = field(init=False)
     metrics: Metrics = field(init=False)
     overview: OverviewReader = field(init=False)
     histories: HistoryReader = field(init=False)
@@ -71,6 +73,7 @@ class ServiceState:
         self.access = AccessControl(self.database, self.settings, self.stopping)
         self.recent = RecentLook(self.queue, self.settings.alive_seconds)
         self.known = KnownAnswers(self.database, self.recent, self.access)
+        self.lookups = KernelLookups(self.database)
         self.metrics = Metrics(FigureReader(self.database, self.settings.lease_seconds))
         self.overview = OverviewReader(self.database)
         self.histories = HistoryReader(self.queue)
@@ -79,10 +82,10 @@ class ServiceState:
 
     @classmethod
     def open(cls, settings: Settings) -> ServiceState:
-        """Open the data folder: the database, with the figures of kernels that an older tirgemm stored since its
-        upgrade, and the signing key, made where absent. Raises what open_database does."""
+        """Open the data folder: the database, with the figures and documents of kernels that an older tirgemm stored,
+        and the signing key, made where absent. Raises what open_database does."""
         database = open_database(settings, REQUEST_SECONDS)
-        add_missing_figures(database)
+        add_missing_rows(database)
         signer = Signer.load_or_create(settings.signing_key)
         return cls(settings, database, LayeredStore(database), JobQueue(database), signer.public)
 

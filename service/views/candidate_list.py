@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from tirgemm.config import Value
-from tirgemm.errors import InvalidRequest
+from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.intervals import Interval, median_interval
 from tirgemm.tuning.records import Candidate, SampleSet, Status
@@ -162,6 +162,8 @@ def recorded(
     own, file = SqlStore(database).candidates(gemm, key, regime), shipped.of(key)
     beneath = without(file.candidates(key, str(gemm), regime), own) if file else []
     entries = [*(_entry(c) for c in own), *(_entry(c, shipped=True) for c in beneath)]
+    if not entries:
+        raise StoreError(f"every candidate of {gemm} on {key} ({regime}) is damaged; tirgemm db check names them")
     return Recorded(gemm, key, regime, tuple(sorted(entries, key=_order)))
 
 

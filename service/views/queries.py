@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import select
 
@@ -14,9 +13,8 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.hardware import ARCHITECTURES, named_device
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning.records.store import Store
-from tirgemm.tuning_db import Database
+from tirgemm.tuning_db import Database, rows
 from tirgemm.tuning_db.models import DeviceRow, GemmRow, KernelRow
-from tirgemm.tuning_db.rows import kernel_of, parts, select_kernels
 
 
 @dataclass(frozen=True)
@@ -55,13 +53,11 @@ def kernel_ids(
 
 
 def kernels_by_id(database: Database, ids: Sequence[str]) -> list[KernelRecord]:
-    """The kernels of these ids that are there, in the order of the ids."""
-    kernel_rows: list[Any] = []
+    """The kernels of these ids that are there, in the order of the ids; damaged ones are left out, and logged."""
     with database.read() as connection:
-        for part in parts(ids):
-            kernel_rows += connection.execute(select_kernels().where(KernelRow.id.in_(part)))
+        kernels = [record for _, record in rows.kernels_by_id(connection, ids)]
     order = {kernel_id: at for at, kernel_id in enumerate(ids)}
-    return sorted(map(kernel_of, kernel_rows), key=lambda record: order[record.id])
+    return sorted(kernels, key=lambda record: order[record.id])
 
 
 def list_kernels(

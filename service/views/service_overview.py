@@ -13,7 +13,7 @@ from tirgemm.service.views.queries import KernelFilter, kernel_ids, kernels_by_i
 from tirgemm.status import ROLES, Role
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Database
-from tirgemm.tuning_db.kernel_version import read_version
+from tirgemm.tuning_db.answers.kernel_version import read_version
 from tirgemm.tuning_db.models import KernelFigureRow
 
 # The gains are those of so many kernels, the newest.

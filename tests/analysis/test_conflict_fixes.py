@@ -83,7 +83,7 @@ def test_what_only_unrolled_copies_tell_is_told_by_them(monkeypatch: pytest.Monk
     (unrolled,) = memory_of(GEMM, config, A100, compiled=False)
     assert rolled == unrolled
     assert not rolled.unknown
-    assert rolled.global_stores.requests == 16
+    assert rolled.totals["global_stores"].requests == 16
 
 
 def test_a_fix_is_told_beside_the_conflict_in_the_report_and_the_document() -> None:

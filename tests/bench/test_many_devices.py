@@ -15,8 +15,8 @@ import pytest
 from benchmarks.many_devices import document as many_devices
 from benchmarks.many_devices import measure
 from benchmarks.many_devices.document import QueueRun
-from tests.helpers.waiting import until
 from tests.service.support import CPU, ScriptedEngine
+from tests.waiting import until
 from tirgemm.bench.results import load
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, ServiceError

@@ -9,12 +9,13 @@ import pytest
 
 from tests.service.support import CPU, Service, kernel_record
 from tirgemm.gemm import Gemm
-from tirgemm.service.http.documents import KernelDocument
-from tirgemm.service.http.kernel_documents import KernelDocuments
 from tirgemm.service.http.kernel_pages import KernelPages
+from tirgemm.service.http.known import kernel_documents
+from tirgemm.service.http.known.kernel_documents import KernelDocuments
 from tirgemm.service.views.queries import KernelFilter
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import JobRequest
+from tirgemm.tuning_db.answers.kernel_document import render
 
 
 def stored(service: Service, count: int) -> list[str]:
@@ -38,13 +39,12 @@ def pages(service: Service, path: str, limit: int) -> list[list[str]]:
 def rendered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids of the kernels whose documents are made, from now on."""
     ids: list[str] = []
-    real = KernelDocument.of
 
-    def of(record: KernelRecord) -> KernelDocument:
+    def counted(record: KernelRecord) -> str:
         ids.append(record.id)
-        return real(record)
+        return render(record)
 
-    monkeypatch.setattr(KernelDocument, "of", of)
+    monkeypatch.setattr(kernel_documents, "render", counted)
     return ids
 
 

@@ -16,7 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.helpers.command_line import runner
-from tests.helpers.waiting import until
+from tests.waiting import until
 from tirgemm.service import log_lines
 from tirgemm.service.commands.serve import serve
 from verification.service.processes import Serve, alive, command, descendants

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.helpers.waiting import until
 from tests.service.support import AUTHORITIES
+from tests.waiting import until
 from tirgemm.service.jobs.supervisor import Supervisor
 from verification.service.processes import Serve, alive
 

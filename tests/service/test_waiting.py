@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.helpers.waiting import until
 from tests.service.support import AUTHORITIES, CPU, ODD, Service, kernel_record, read_events, serving
+from tests.waiting import until
 from tirgemm.events import BatchProposed
 from tirgemm.gemm import Gemm
 from tirgemm.tuning_db import JobRequest

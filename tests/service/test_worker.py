@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.waiting import until
 from tests.service.support import CPU, ODD, ScriptedEngine, kernel_record
+from tests.waiting import until
 from tirgemm.errors import AlreadyRunning, BuildFailed, DoesNotFit, StorageFull, StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device

@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from tirgemm.artifact.regular_file import open_regular
 
 MAX_BYTES = 1 << 20
+# To write a draft takes milliseconds.
+ABANDONED_S = 60.0
 
 
 def read(path: Path, what: str, forbidden: int, refuse: Callable[[str], Exception]) -> bytes | None:
@@ -59,8 +64,20 @@ def replace(path: Path, data: bytes) -> None:
     _write(path.resolve(), data, os.replace)
 
 
+def sweep(path: Path) -> None:
+    """Delete what writers that were killed have left of ``path``, and of the files whose names go on from its name:
+    drafts of more than ABANDONED_S seconds ago, which may hold a private key."""
+    draft = re.compile(rf"\.{re.escape(path.name)}(\..+)?\.\d+\.[0-9a-f]{{8}}")
+    for left in path.parent.glob(f".{path.name}.*"):
+        # Another process may sweep, too, or have ended its draft; and one that is not ours to delete is no obstacle.
+        with suppress(OSError):
+            if draft.fullmatch(left.name) and left.stat().st_mtime < time.time() - ABANDONED_S:
+                left.unlink()
+
+
 def _write(path: Path, data: bytes, put: Callable[[Path, Path], None]) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    sweep(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

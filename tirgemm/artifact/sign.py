@@ -102,8 +102,10 @@ class Signer:
 
     @classmethod
     def load_or_create(cls, path: Path | str) -> Signer:
-        """The key of that file, made first (mode 0600) where there is none; two processes at once get the same one."""
+        """The key of that file, made first (mode 0600) where there is none; two processes at once get the same one.
+        What a process that was killed left of such a file beside it is deleted."""
         path = Path(path)
+        private_file.sweep(path)
         if not path.exists():
             try:
                 private_file.create(path, cls.generated_pem())

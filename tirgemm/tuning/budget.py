@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tirgemm.errors import InvalidRequest
 from tirgemm.tuning.effort import Effort, effort_named
 
 if TYPE_CHECKING:
+    from tirgemm.status import Role
+    from tirgemm.timings import SearchSummary
     from tirgemm.tuning.records import KernelRecord
 
 MAX_TRIALS = 100_000
@@ -62,12 +64,24 @@ def usual(budget: Budget) -> bool:
     return budget.effort.level <= Budget().effort.level and budget.trials <= Budget().trials
 
 
-def effort_of(record: KernelRecord) -> Effort:
+class Searched(Protocol):
+    """What a kernel, or a short account of one, says of the search behind it."""
+
+    @property
+    def role(self) -> Role: ...
+    @property
+    def trials(self) -> int: ...
+    @property
+    def search(self) -> SearchSummary | None: ...
+
+
+def effort_of(record: Searched) -> Effort:
     """The effort that the search behind ``record`` made. Shipped records stand for the usual one, and so does one that
     does not say, or names another version's level."""
     if record.role != "tuned":
         return Effort.NONE
-    said = record.timings.search.effort if record.timings.search and not record.shipped else None
+    search = record.search
+    said = search.effort if search and search.ended != "shipped" else None
     return Effort(said) if said in list(Effort) else Effort.STANDARD
 
 
@@ -79,9 +93,16 @@ def covers(record: KernelRecord, budget: Budget, families: Collection[str] | Non
     (None: all that support the problem). A kernel of shipped records stands for a search of the usual budget. Of effort
     ``none`` any kernel that is certified is the answer. Any other request goes on from the records.
     """
+    if budget.effort is Effort.NONE and families is not None and record.config.family not in families:
+        return False
+    return search_covers(record, budget, families)
+
+
+def search_covers(record: Searched, budget: Budget, families: Collection[str] | None = None) -> bool:
+    """``covers`` by what the search was, whatever the family that it chose."""
     if budget.effort is Effort.NONE:
-        return record.role != "unverified" and (families is None or record.config.family in families)
-    search = record.timings.search
+        return record.role != "unverified"
+    search = record.search
     searched = search.families if search else None  # None: all that support the problem
     if record.role != "tuned" or (searched is not None and (families is None or not set(families) <= set(searched))):
         return False

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, case, select, update
+from sqlalchemy import ColumnElement, Connection, case, delete, select, update
 
 from tirgemm.errors import LeaseLost, WorkersDied
-from tirgemm.status import LIVE
-from tirgemm.tuning_db.models import JobRow
+from tirgemm.events import BuildsCounted
+from tirgemm.status import ENDED, LIVE
+from tirgemm.tuning_db.models import EventRow, JobRow
 from tirgemm.tuning_db.times import iso
 
 # A job of which so many workers died, one after the other and without a new measurement, is set aside: the next one
@@ -46,6 +47,14 @@ def cancel_live(connection: Connection, condition: ColumnElement[bool], now: flo
     """End the live jobs of ``condition`` as cancelled."""
     ended = {"status": "cancelled", "live_key": None, "finished_at": iso(now)} | run_ended(now)
     connection.execute(update(JobRow).where(condition, JobRow.status.in_(LIVE)).values(ended))
+    forget_builds(connection, condition)
+
+
+def forget_builds(connection: Connection, condition: ColumnElement[bool]) -> None:
+    """Delete the events that say how the builds of the jobs of ``condition`` stood, which grew with their time, where
+    the job has ended."""
+    over = select(JobRow.id).where(condition, JobRow.status.in_(ENDED))
+    connection.execute(delete(EventRow).where(EventRow.job_id.in_(over), EventRow.kind == BuildsCounted.KIND))
 
 
 def note_progress(connection: Connection, job_id: str) -> None:
@@ -86,4 +95,5 @@ def declare_dead(connection: Connection, owner: str, now: float) -> list[str]:
                 "finished_at": iso(now),
             }
         connection.execute(update(JobRow).where(JobRow.id == job.id).values(values))
+        forget_builds(connection, JobRow.id == job.id)
     return [job.id for job in jobs]

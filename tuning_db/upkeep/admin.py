@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import Connection, func, select, text
 
 from tirgemm.errors import InvalidRequest, StoreError
-from tirgemm.tuning_db import schema
+from tirgemm.tuning_db import rows, schema
 from tirgemm.tuning_db.database import Database, translated
-from tirgemm.tuning_db.models import ArtifactRow, AttemptRow, Base, CandidateRow, DeviceRow, JobRow
+from tirgemm.tuning_db.models import ArtifactRow, AttemptRow, Base, CandidateRow, DeviceRow, JobRow, KernelRow
 
 # Younger blobs may belong to a kernel that is about to be recorded.
 COLLECT_AFTER_S = 3600.0
@@ -51,7 +51,7 @@ class Collected:
 def info(db: Database) -> Info:
     """Counts and sizes of a database and its blobs."""
     with db.read() as connection:
-        rows = {name: _scalar(connection, select(func.count()).select_from(table)) for name, table in _tables()}
+        counts = {name: _scalar(connection, select(func.count()).select_from(table)) for name, table in _tables()}
         lost = _scalar(connection, select(func.count()).select_from(AttemptRow).where(AttemptRow.recorded_at.is_(None)))
         size = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
         if not db.is_sqlite:
@@ -61,7 +61,7 @@ def info(db: Database) -> Info:
             data_dir=str(db.data_dir),
             schema=str(schema.version(connection)),
             database_bytes=_scalar(connection, text(size)),
-            rows=rows,
+            rows=counts,
             candidates=_grouped(connection, CandidateRow.status),
             jobs=_grouped(connection, JobRow.status),
             devices=tuple(connection.execute(select(DeviceRow.key).order_by(DeviceRow.key)).scalars()),
@@ -80,7 +80,8 @@ def info(db: Database) -> Info:
 
 
 def check(db: Database) -> list[str]:
-    """What is wrong, a sentence each: a damaged database file, artifacts whose bytes are missing or damaged."""
+    """What is wrong, a sentence each: a damaged database file, damaged rows of kernels and candidates, artifacts whose
+    bytes are missing or damaged."""
     wrong = []
     with db.read() as connection:
         if db.is_sqlite:
@@ -90,6 +91,7 @@ def check(db: Database) -> list[str]:
                 for row in connection.execute(text("PRAGMA foreign_key_check"))
             ]
             wrong += [f"database {db.place}: {line}" for line in said if line != "ok"]
+        wrong += _damaged_rows(connection)
         named = sorted(_named(connection))
     for sha256 in named:
         try:
@@ -97,6 +99,17 @@ def check(db: Database) -> list[str]:
         except StoreError as error:
             wrong.append(str(error))
     return wrong
+
+
+def _damaged_rows(connection: Connection) -> list[str]:
+    """Which kernels and candidates are damaged; a part of them is read at a time."""
+    damaged: list[str] = []
+    kernels = connection.execute(select(KernelRow.id).order_by(KernelRow.seq)).scalars().all()
+    rows.kernels_by_id(connection, kernels, damaged.append)
+    candidates = connection.execute(select(CandidateRow.id).order_by(CandidateRow.id)).scalars().all()
+    for part in rows.parts(candidates):
+        rows.read_candidates(connection, [CandidateRow.id.in_(part)], tell=damaged.append)
+    return damaged
 
 
 def collect(

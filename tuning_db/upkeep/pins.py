@@ -7,8 +7,8 @@ from sqlalchemy import select, update
 from tirgemm.errors import InvalidRequest
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import rows
+from tirgemm.tuning_db.answers.kernel_version import raise_version
 from tirgemm.tuning_db.database import Database
-from tirgemm.tuning_db.kernel_version import raise_version
 from tirgemm.tuning_db.models import KernelRow
 from tirgemm.tuning_db.times import iso
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
+from tirgemm.service.views.queries import kernels_by_id
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.models import GemmRow, KernelRow
-from tirgemm.tuning_db.rows import kernel_of, select_kernels
 
 MOST = 100
 
@@ -16,9 +16,10 @@ def kernels_of_problem(database: Database, record: KernelRecord) -> list[KernelR
     """The newest kernels of the problem of ``record``, itself among them, at most MOST: of every device, regime and
     role, in the order in which they were stored, the newest first."""
     problem = select(GemmRow.id).where(GemmRow.text == str(record.gemm)).scalar_subquery()
-    wanted = select_kernels().where(KernelRow.gemm_id == problem).order_by(KernelRow.seq.desc()).limit(MOST)
+    wanted = select(KernelRow.id).where(KernelRow.gemm_id == problem).order_by(KernelRow.seq.desc()).limit(MOST)
     with database.read() as connection:
-        return [kernel_of(row) for row in connection.execute(wanted)]
+        ids = connection.execute(wanted).scalars().all()
+    return kernels_by_id(database, ids)
 
 
 def environment_of(record: KernelRecord) -> dict[str, str]:

@@ -8,8 +8,7 @@ from typing import Any, Literal, get_args
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, select, tuple_
 
-from tirgemm.config import Config
-from tirgemm.errors import PageNotFound
+from tirgemm.errors import DamagedRow, PageNotFound
 from tirgemm.gemm import Regime
 from tirgemm.service.views.kernels.distributions import RatioSpread, ratio_spread
 from tirgemm.service.views.kernels.kernel_timings import SAME_MEDIAN
@@ -19,6 +18,7 @@ from tirgemm.status import Role
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.models import CandidateRow, KernelFigureRow, KernelRow, SampleSetRow
+from tirgemm.tuning_db.rows import fetch, sound
 
 # By what rows are sorted; with a minus in front the other way round, the largest or newest first.
 Order = Literal["stored", "us", "tflops", "default_ratio", "baseline_ratio", "work"]
@@ -104,10 +104,12 @@ def kernel_table(
             if len(numbers) < limit:
                 numbers += connection.execute(statement.limit(limit - len(numbers))).scalars()
         figures = {row.id: row for row in connection.execute(_figures(numbers))}
-        samples = _report_samples(connection, figures.values())
     order = {number: at for at, number in enumerate(numbers)}
     ids = sorted(figures, key=lambda kernel_id: order[figures[kernel_id].seq])
-    return [_listed(record, figures[record.id], samples) for record in kernels_by_id(database, ids)]
+    kernels = [(record, figures[record.id]) for record in kernels_by_id(database, ids)]
+    with database.read() as connection:
+        samples = _report_samples(connection, {_key(record, row) for record, row in kernels})
+    return [_listed(record, row, samples) for record, row in kernels]
 
 
 def count_kernels(database: Database, wanted: TableFilter) -> int:
@@ -129,7 +131,7 @@ def _place(connection: Connection, kernel_id: str, order: str) -> tuple[float | 
 
 def _figures(numbers: Sequence[int]) -> Select[Any]:
     columns = [column for column in KernelFigureRow.__table__.columns if column.name != "seq"]
-    rows = select(KernelRow.id, KernelRow.seq, KernelRow.config, *columns)
+    rows = select(KernelRow.id, KernelRow.seq, *columns)
     return rows.join(KernelRow, KernelRow.seq == KernelFigureRow.seq).where(KernelFigureRow.seq.in_(numbers))
 
 
@@ -137,24 +139,30 @@ def _figures(numbers: Sequence[int]) -> Select[Any]:
 _Key = tuple[int, str, str, str]
 
 
-def _report_samples(connection: Connection, figures: Collection[Row[Any]]) -> dict[_Key, Row[Any]]:
-    """The newest samples that report each of these kernels' figures, by their candidates."""
-    keys = {_key(row) for row in figures}
+def _report_samples(connection: Connection, keys: Collection[_Key]) -> dict[_Key, Row[Any]]:
+    """The newest samples that report kernels' figures, by their candidates."""
     columns = (CandidateRow.gemm_id, CandidateRow.device_key, CandidateRow.regime, CandidateRow.config_digest)
     sets = select(*columns, SampleSetRow.samples_us, SampleSetRow.baselines, SampleSetRow.median_us).join(
         CandidateRow, CandidateRow.id == SampleSetRow.candidate_id
     )
-    sets = sets.where(tuple_(*columns).in_(keys), SampleSetRow.reason == "report").order_by(SampleSetRow.id)
-    return {tuple(row[:4]): row for row in connection.execute(sets)}
+    sets = sets.where(SampleSetRow.reason == "report").order_by(SampleSetRow.id)
+
+    def read(part: Sequence[_Key]) -> list[Row[Any]]:
+        taken = fetch(connection, sets.where(tuple_(*columns).in_(part)))
+        for row in taken:
+            if not (isinstance(row.samples_us, list) and isinstance(row.baselines, dict)):
+                raise DamagedRow(f"candidate {row.config_digest} has samples that make no sense; put a backup back")
+        return list(taken)
+
+    return {tuple(row[:4]): row for row in sound(read, sorted(keys), "what was measured of")}
 
 
-def _key(row: Row[Any]) -> _Key:
-    return row.gemm_id, row.device_key, row.regime, Config.from_json(row.config).digest
+def _key(record: KernelRecord, row: Row[Any]) -> _Key:
+    return row.gemm_id, row.device_key, row.regime, record.config.digest
 
 
 def _listed(record: KernelRecord, row: Row[Any], samples: Mapping[_Key, Row[Any]]) -> ListedKernel:
-    taken = samples.get((row.gemm_id, row.device_key, row.regime, record.config.digest))
-
+    taken = samples.get(_key(record, row))
     # Another kernel of the same config may have reported since.
     if taken is None or row.us is None or abs(taken.median_us / row.us - 1) > SAME_MEDIAN:
         ours, baselines = (), {}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.helpers.waiting import until
+from tests.waiting import until
 from tirgemm.artifact import Signer, Trust, read
 from tirgemm.detect import device as detect_device
 from tirgemm.errors import Cancelled, DeviceUnavailable

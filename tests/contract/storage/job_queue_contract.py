@@ -311,6 +311,25 @@ class JobQueueContract(QueueFixtures):
         assert [event.kind for event in queue.events(job.id)] == ["started", "batch"]
         assert len(queue.events(other.id)) == 4
 
+    @pytest.mark.parametrize("how", ["queued", "of a dead worker", "set aside"])
+    def test_how_the_builds_stood_is_forgotten_of_a_job_that_ends_without_a_worker(
+        self, queue: JobQueue, how: str
+    ) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        for told in (SearchStarted(), BuildsCounted(queued=5)):
+            queue.add_event(job.id, told)
+        for death in range({"queued": 0, "of a dead worker": 1, "set aside": 3}[how]):
+            self.claimed(queue)
+            assert len(queue.events(job.id)) == 2
+            if how == "set aside" or death:
+                queue.declare_dead("w1")
+        if how != "set aside":
+            queue.cancel(job.id)
+        ended = queue.job(job.id)
+        assert ended is not None
+        assert ended.status == ("failed" if how == "set aside" else "cancelled")
+        assert [event.kind for event in queue.events(job.id)] == ["started"]
+
     def test_a_failed_job_says_why(self, queue: JobQueue) -> None:
         job, _ = queue.submit(JobRequest(GEMM, DEVICE))
         self.claimed(queue)

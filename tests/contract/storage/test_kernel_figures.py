@@ -14,9 +14,9 @@ from tirgemm.config import Config
 from tirgemm.gemm import Range
 from tirgemm.timings import BaselineTime, Timing, Timings
 from tirgemm.tuning_db import Database, SqlStore, schema
-from tirgemm.tuning_db.kernel_version import read_version
+from tirgemm.tuning_db.answers.kernel_version import read_version
 from tirgemm.tuning_db.models import KernelFigureRow, KernelRow
-from tirgemm.tuning_db.upkeep.missing_figures import add_missing_figures
+from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
 
 TIMED = Timings(
     {
@@ -82,14 +82,14 @@ def test_figures_of_kernels_that_an_older_process_stored_are_added(database: Dat
     for gemm in (GEMM, OTHER_GEMM):
         store.put_kernel(kernel(timings=TIMED, gemm=gemm))
     damaged = store.put_kernel(kernel(timings=TIMED))
-    assert add_missing_figures(database) == 0
+    assert add_missing_rows(database) == 0
     with database.write() as connection:
         before = figures(connection)[:2]
         connection.execute(delete(KernelFigureRow).where(KernelFigureRow.gemm_id != before[0]["gemm_id"]))
         connection.execute(delete(KernelFigureRow).where(KernelFigureRow.seq > before[1]["seq"]))
         connection.execute(update(KernelRow).where(KernelRow.id == damaged.id).values(device=[]))
         version = read_version(connection)
-    assert add_missing_figures(database) == 1
+    assert add_missing_rows(database) == 1
     with database.read() as connection:
         assert figures(connection) == before
         assert read_version(connection) > version

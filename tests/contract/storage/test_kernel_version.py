@@ -9,7 +9,7 @@ import pytest
 from tests.contract.storage.databases import OTHER_GEMM, candidate, kernel
 from tirgemm.errors import KernelPinned
 from tirgemm.tuning_db import Database, SqlStore
-from tirgemm.tuning_db.kernel_version import read_version
+from tirgemm.tuning_db.answers.kernel_version import read_version
 from tirgemm.tuning_db.transfer import merge
 from tirgemm.tuning_db.upkeep.pins import set_pinned
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import delete
 
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
+from tirgemm.errors import StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tirgemm.service.http import answer_known_kernels, recent_look
-from tirgemm.service.http.kernel_documents import Rendered
-from tirgemm.service.http.known_answers import KnownAnswer, KnownAnswers
+from tirgemm.service.http.documents import KernelDocument
+from tirgemm.service.http.known import kernel_lookups, recent_look
+from tirgemm.service.http.known.kernel_documents import Rendered
+from tirgemm.service.http.known.kernel_lookups import KernelLookups
+from tirgemm.service.http.known.known_answers import KnownAnswer, KnownAnswers
 from tirgemm.tuning_db import Database, JobRequest, SqlStore
+from tirgemm.tuning_db.answers.kernel_document import render
+from tirgemm.tuning_db.answers.stored_answers import StoredAnswer, WantedAnswer, stored_answers
+from tirgemm.tuning_db.models import KernelDocumentRow
 
 REQUEST = JobRequest(Gemm.parse(ODD), CPU)
 TUNED = {"effort": "standard"}
@@ -26,13 +34,12 @@ OWN = {"date", "x-request-id"}
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The problems that were looked up in the database, from now on."""
     gemms: list[str] = []
-    real = answer_known_kernels.stored_answer
 
-    def stored_answer(state: Any, body: Any, devices: Any) -> Any:
-        gemms.append(body.gemm)
-        return real(state, body, devices)
+    def looked(database: Database, wanted: Sequence[WantedAnswer]) -> list[StoredAnswer | None]:
+        gemms.extend(each.gemm for each in wanted)
+        return stored_answers(database, wanted)
 
-    monkeypatch.setattr(answer_known_kernels, "stored_answer", stored_answer)
+    monkeypatch.setattr(kernel_lookups, "stored_answers", looked)
     return gemms
 
 
@@ -50,6 +57,73 @@ def test_the_same_request_is_looked_up_once(service: Service, looked_up: list[st
     assert ours == theirs
     assert service.post(device=CPU.key, headers={"Prefer": "wait=3"}).headers["Preference-Applied"] == "wait=3"
     assert looked_up == [ODD]
+    record = service.store.kernel_by_id(kernel_id)
+    assert record is not None
+    assert first.content == service.http.get(f"/v1/kernels/{kernel_id}").content == render(record).encode()
+    assert KernelDocument.model_validate_json(first.content) == KernelDocument.of(record)
+
+
+@pytest.mark.parametrize("gemm", [ODD, f"{ODD}:out=f16", Gemm.parse(ODD).to_json()])
+def test_a_problem_is_known_in_each_of_its_forms(service: Service, looked_up: list[str], gemm: Any) -> None:
+    kernel_id = stored(service)
+    answer = service.post(gemm, device=CPU.key)
+    assert (answer.status_code, answer.json()["id"]) == (200, kernel_id)
+    assert looked_up[-1] == ODD
+    assert len(looked_up) == (2 if isinstance(gemm, str) and gemm != ODD else 1)
+
+
+def test_a_kernel_whose_document_is_not_stored_is_answered_with_the_same_bytes(
+    service: Service, looked_up: list[str]
+) -> None:
+    stored(service)
+    with_document = service.post(device=CPU.key)
+    with service.state.database.write() as connection:
+        connection.execute(delete(KernelDocumentRow))
+    other = service.post(device=CPU.key, seed=1)
+    assert (other.status_code, other.content, other.headers["ETag"]) == (
+        200,
+        with_document.content,
+        with_document.headers["ETag"],
+    )
+    assert looked_up == [ODD, ODD]
+    interrupted = kernel_record(service.store, REQUEST, salt="interrupted", search={"ended": "interrupted"}).id
+    service.queue.register_worker("elsewhere:1:0", [CPU])
+    for _ in range(2):
+        service.state.recent.expire()
+        answer = service.post(device=CPU.key, seed=2)
+        assert answer.json()["id"] == interrupted
+        assert service.queue.jobs()[0].request.seed == 2, "its search is gone on with"
+        with service.state.database.write() as connection:
+            connection.execute(delete(KernelDocumentRow))
+
+
+def test_requests_that_arrive_during_a_lookup_are_looked_up_together(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_lookups, "AT_ONCE", 3)
+    kernel_id = stored(service)
+    known, unknown = (WantedAnswer(text, CPU.key, "sustained") for text in (ODD, "1x1x1"))
+    batches: list[int] = []
+
+    def counted(database: Database, wanted: Sequence[WantedAnswer]) -> list[StoredAnswer | None]:
+        batches.append(len(wanted))
+        if len(batches) == 2:
+            raise StoreError("the second one fails")
+        return stored_answers(database, wanted)
+
+    monkeypatch.setattr(kernel_lookups, "stored_answers", counted)
+
+    async def scenario() -> list[str | BaseException | None]:
+        lookups = KernelLookups(service.state.database)
+        finds = [lookups.find(wanted) for wanted in (known, unknown, known, known, unknown, known, unknown, known)]
+        answers = await asyncio.gather(*finds, return_exceptions=True)
+        return [answer.kernel_id if isinstance(answer, StoredAnswer) else answer for answer in answers]
+
+    answers = asyncio.run(scenario())
+    assert batches == [3, 3, 2]
+    assert answers[:3] == [kernel_id, None, kernel_id]
+    assert [str(answer) for answer in answers[3:6]] == ["the second one fails"] * 3
+    assert answers[6:] == [None, kernel_id]
 
 
 def test_a_body_in_parts_and_with_parameters_of_its_type_is_answered_before_the_routes(

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.helpers.waiting import until
 from tests.service.support import CPU, ODD, ScriptedEngine
+from tests.waiting import until
 from tirgemm.errors import LeaseLost
 from tirgemm.events import EventHandler
 from tirgemm.gemm import Gemm

@@ -13,12 +13,12 @@ from tirgemm.gemm import Gemm
 from tirgemm.service.commands.tune import describe
 from tirgemm.service.http.documents import KernelDocument
 from tirgemm.service.jobs.local_fleet import LocalFleet
-from tirgemm.service.views.kernel_members import kernel_members
 from tirgemm.timings import MemberTiming, SearchSummary, Timings
 from tirgemm.tuning.budget import covers
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning_db import JobRequest
+from tirgemm.tuning_db.answers.kernel_document import kernel_members
 
 RANGED = JobRequest(Gemm.parse("1..2x48x16:f32:nt"), CPU, "sustained", trials=1, seconds=60.0, effort=Effort.QUICK)
 MEMBERS = (

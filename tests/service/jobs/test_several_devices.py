@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench
-from tests.helpers.waiting import until
 from tests.service.support import CPU, ODD, ScriptedEngine
+from tests.waiting import until
 from tirgemm.detect import devices
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, InvalidDevice

@@ -11,7 +11,7 @@ from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.status import Role
 from tirgemm.status import Status as Status
-from tirgemm.timings import Timings
+from tirgemm.timings import SearchSummary, Timings
 
 # Why samples were taken. Those of ``selection`` choose a kernel, those of ``report`` are its figures: taken afterwards,
 # because a choice flatters the samples that it was made by.
@@ -153,6 +153,11 @@ class KernelRecord:
     created_at: str = ""
     id: str = ""
     pinned: bool = False
+
+    @property
+    def search(self) -> SearchSummary | None:
+        """What the search behind it spent; None where nothing says."""
+        return self.timings.search
 
     @property
     def interrupted(self) -> bool:

@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from tirgemm.errors import PriorityRefused, StoreError
 from tirgemm.service.access.access_control import AccessControl
-from tirgemm.service.http.kernel_documents import Rendered
-from tirgemm.service.http.recent_look import Look, RecentLook
+from tirgemm.service.http.known.kernel_documents import Rendered
+from tirgemm.service.http.known.recent_look import Look, RecentLook
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.access.api_keys import ApiKey
 

@@ -8,9 +8,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Self
 
-from tirgemm.service.http.documents import KernelDocument
 from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning_db.answers.kernel_document import render
 
 KEPT_BYTES = 64 * 2**20
 # A kernel's id, and whether it is pinned.
@@ -23,6 +24,12 @@ class Rendered:
 
     json: bytes
     etag: str
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """A document of this text."""
+        document = text.encode()
+        return cls(document, f'"{hashlib.sha256(document).hexdigest()}"')
 
 
 class KernelDocuments:
@@ -52,7 +59,7 @@ class KernelDocuments:
 
     def render(self, records: Collection[KernelRecord]) -> dict[Mark, Rendered]:
         """The documents of these kernels, made now and kept."""
-        fresh = {(record.id, record.pinned): _rendered(record) for record in records}
+        fresh = {(record.id, record.pinned): Rendered.of(render(record)) for record in records}
         with self._lock:
             for mark, document in fresh.items():
                 replaced = self._documents.pop(mark, None)
@@ -61,8 +68,3 @@ class KernelDocuments:
             while self._bytes > self._kept_bytes:
                 self._bytes -= len(self._documents.popitem(last=False)[1].json)
         return fresh
-
-
-def _rendered(record: KernelRecord) -> Rendered:
-    document = KernelDocument.of(record).model_dump_json().encode()
-    return Rendered(document, f'"{hashlib.sha256(document).hexdigest()}"')

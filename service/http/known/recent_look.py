@@ -10,7 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from tirgemm.device import Device
 from tirgemm.tuning_db import JobQueue
-from tirgemm.tuning_db.kernel_version import read_version
+from tirgemm.tuning_db.answers.kernel_version import read_version
 
 # What another process changes is seen after so long.
 LOOK_SECONDS = 1.0

@@ -1,0 +1,158 @@
+"""Stored documents of kernels on both databases: they are what rendering the kernel gives, whatever happens to it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, func, select, update
+
+from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_GEMM, kernel
+from tirgemm.config import Config
+from tirgemm.gemm import Range
+from tirgemm.hardware import named_device
+from tirgemm.timings import MemberTiming, SearchSummary, Timing, Timings
+from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning_db import Database, SqlStore
+from tirgemm.tuning_db.answers.kernel_document import RENDERING, render
+from tirgemm.tuning_db.answers.stored_answers import StoredAnswer, WantedAnswer, stored_answers
+from tirgemm.tuning_db.models import KernelDocumentRow
+from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
+from tirgemm.tuning_db.upkeep.pins import set_pinned
+
+SEARCH = SearchSummary.from_json(
+    {"trials": 9, "ended": "shipped", "seconds": 61.5, "effort": "quick", "families": ["x86"], "new": "member"}
+)
+MEMBERS = (MemberTiming("1..8", "x86", "x86(tile_m=1)", "0" * 16, "a" * 64, 12),)
+ODD_WORDS = {"pinned": '"pinned":false', "ünï": "line\nend\0 \ud800", "nan": math.nan, "small": 1e-7}
+# SHA-256 of the text of ``fixed`` by the number of its rendering.
+TEXTS = {1: "8bb96fbaa2ef735a5b04f5276c9a7ad1a2d8b15908fa6b64126cef6ff3291ff1"}
+
+
+def fixed() -> list[KernelRecord]:
+    """A kernel of each kind, the same at each call."""
+    named = {"kernel_sha256": "b" * 64, "artifact_sha256": "c" * 64, "created_at": "2026-11-23T00:00:00Z"}
+    gpu, odd = named_device("sm_90a"), Config("x86", (("pinned", False), ("order", "a\\b")))
+    kinds: list[dict[str, Any]] = [
+        {"timings": Timings({"sustained": Timing(10.5, 41)}, search=SEARCH)},
+        {"role": "fallback", "certificate": None, "timings": Timings()},
+        {"role": "unverified", "device": gpu, "timings": Timings(predicted_us=3.25)},
+        {"regime": "isolated", "timings": Timings({"isolated": Timing(99.0, conditions=ODD_WORDS)})},
+        {"gemm": GEMM.with_(m=Range(1, 64)), "timings": Timings(members=MEMBERS, other={"pinned": False})},
+        {"gemm": OTHER_GEMM, "device": replace(OTHER_DEVICE, model='the "pinned":false one'), "config": odd},
+    ]
+    certificate = kernel().certificate
+    assert certificate is not None
+    same = {**named, "certificate": replace(certificate, kernel_sha256="b" * 64)}
+    return [kernel(**same | values) for values in kinds]
+
+
+@pytest.fixture(params=["sqlite_database", "postgres_database"])
+def database(request: pytest.FixtureRequest) -> Database:
+    actual: Database = request.getfixturevalue(request.param)
+    return actual
+
+
+def wanted_of(record: KernelRecord) -> WantedAnswer:
+    return WantedAnswer(str(record.gemm), record.device.key, record.regime)
+
+
+def check(database: Database, records: list[KernelRecord]) -> list[StoredAnswer | None]:
+    """Compare the answers with the store's own, kernel by kernel and byte by byte."""
+    store = SqlStore(database)
+    answers = stored_answers(database, [wanted_of(record) for record in records])
+    for record, answer in zip(records, answers, strict=True):
+        chosen = store.kernel(record.gemm, record.device.key, record.regime)
+        assert (answer is None) == (chosen is None)
+        if answer is not None and chosen is not None:
+            assert answer.document == render(chosen)
+            assert (answer.kernel_id, answer.role, answer.pinned) == (chosen.id, chosen.role, chosen.pinned)
+            assert (answer.trials, answer.artifact_sha256) == (chosen.trials, chosen.artifact_sha256)
+            for name in ("ended", "effort", "seconds", "families"):
+                assert getattr(answer.search, name, None) == getattr(chosen.search, name, None)
+            assert answer.interrupted == chosen.interrupted
+    return answers
+
+
+def test_the_stored_document_of_every_kind_of_kernel_is_the_rendered_one(database: Database) -> None:
+    store = SqlStore(database)
+    stored = [store.put_kernel(record) for record in fixed()]
+    answers = check(database, stored)
+    assert [answer is not None for answer in answers] == [True, True, False, True, True, True]
+    for record in stored:
+        if record.role != "unverified":
+            set_pinned(database, record.id, pinned=True)
+            (answer,) = check(database, [record])
+            assert answer is not None
+            assert answer.pinned
+            set_pinned(database, record.id, pinned=False)
+    check(database, stored)
+
+
+def test_another_kernel_a_pin_and_a_deletion_change_the_answer_with_its_document(database: Database) -> None:
+    store = SqlStore(database)
+    old, new = (store.put_kernel(kernel(trials=number)) for number in (1, 2))
+
+    def answered() -> str:
+        (answer,) = check(database, [old])
+        assert answer is not None
+        return answer.kernel_id
+
+    assert answered() == new.id
+    set_pinned(database, old.id, pinned=True)
+    assert answered() == old.id
+    set_pinned(database, new.id, pinned=True)
+    assert answered() == new.id
+    set_pinned(database, new.id, pinned=False)
+    assert store.delete_kernel(new.id)
+    assert answered() == old.id
+    with database.read() as connection:
+        count = connection.execute(select(func.count()).select_from(KernelDocumentRow)).scalar_one()
+    assert count == 1, "the document goes with its kernel"
+
+
+def test_a_batch_answers_each_of_its_requests_in_its_place(database: Database) -> None:
+    store = SqlStore(database)
+    known = store.put_kernel(kernel())
+    other = store.put_kernel(kernel(gemm=OTHER_GEMM))
+    odd = [WantedAnswer(text, DEVICE.key, "sustained") for text in ("", "1x1x1", "a\0b", "\ud800", "'; --", '"[')]
+    asked = [odd[0], wanted_of(other), *odd[1:], wanted_of(known), wanted_of(other)]
+    answers = stored_answers(database, [*asked, WantedAnswer(str(GEMM), "elsewhere", "sustained")])
+    ids = [answer and answer.kernel_id for answer in answers]
+    assert ids == [None, other.id, *[None] * 5, known.id, other.id, None]
+    assert stored_answers(database, []) == []
+
+
+def test_documents_of_another_rendering_are_no_answers_and_are_rendered_anew(database: Database) -> None:
+    store = SqlStore(database)
+    records = [store.put_kernel(kernel(gemm=GEMM.with_(m=m), timings=Timings(search=SEARCH))) for m in (1, 3, 5)]
+    row = KernelDocumentRow
+    with database.write() as connection:
+        first, second, _ = connection.execute(select(row.seq).order_by(row.seq)).scalars().all()
+        connection.execute(update(row).where(row.seq == first).values(rendering=RENDERING + 1, json="another"))
+        connection.execute(delete(row).where(row.seq == second))
+    answers = stored_answers(database, [wanted_of(record) for record in records])
+    assert [answer and answer.document for answer in answers] == [None, None, render(records[2])]
+    assert [answer and answer.kernel_id for answer in answers] == [record.id for record in records]
+    assert add_missing_rows(database) == 2
+    check(database, records)
+    assert add_missing_rows(database) == 0
+
+
+@pytest.mark.parametrize("search", ["no JSON", "[" * 100_000, "[]", '{"seconds": "x"}', '{"families": 7}'])
+def test_a_damaged_row_of_a_document_counts_as_none(database: Database, search: str) -> None:
+    record = SqlStore(database).put_kernel(kernel(timings=Timings(search=SEARCH)))
+    with database.write() as connection:
+        connection.execute(update(KernelDocumentRow).values(search=search))
+    (answer,) = stored_answers(database, [wanted_of(record)])
+    assert answer is not None
+    assert (answer.kernel_id, answer.document, answer.search) == (record.id, None, None)
+
+
+def test_a_change_of_the_text_of_a_document_comes_with_another_number() -> None:
+    text = "\n".join(render(record) for record in fixed())
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    assert TEXTS.get(RENDERING) == digest, "the text has changed: raise RENDERING, and note the digest of the new one"

@@ -1,0 +1,119 @@
+"""Lookup of the kernels that answer several requests, in one statement, with their documents as they were rendered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from sqlalchemy import JSON, Executable, Text, and_, bindparam, cast, func, select, type_coerce
+from sqlalchemy.sql.expression import ColumnElement, FromClause
+
+from tirgemm.gemm import Regime
+from tirgemm.status import Role
+from tirgemm.timings import SearchSummary
+from tirgemm.tuning.records.json_values import plain_text
+from tirgemm.tuning_db import rows
+from tirgemm.tuning_db.answers.kernel_document import RENDERING, with_pin
+from tirgemm.tuning_db.database import Database
+from tirgemm.tuning_db.models import GemmRow, KernelDocumentRow, KernelRow
+
+
+class WantedAnswer(NamedTuple):
+    """What is asked for: the text form of a gemm, as it is stored, the key of a device class, and a regime."""
+
+    gemm: str
+    device_key: str
+    regime: Regime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    """The kernel that answers: what decides whether its search did what a request asks for (``search`` holds no more),
+    and its document; that is None where this version's rendering is not stored or is damaged, and then ``search``, too,
+    is not known."""
+
+    kernel_id: str
+    role: Role
+    pinned: bool
+    trials: int
+    artifact_sha256: str
+    search: SearchSummary | None
+    document: str | None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the search was ended by its user before its budget was spent."""
+        return self.search is not None and self.search.ended == "interrupted"
+
+
+def stored_answers(db: Database, wanted: Sequence[WantedAnswer]) -> list[StoredAnswer | None]:
+    """For each the stored answer, as ``SqlStore.kernel`` chooses it; None where there is none. Raises StoreError."""
+    answers: list[StoredAnswer | None] = [None] * len(wanted)
+    statement = _SQLITE if db.is_sqlite else _POSTGRES
+    texts = json.dumps([(plain_text(each.gemm), each.device_key, each.regime) for each in wanted])
+    with db.read() as connection:
+        read = connection.execute(statement, {"wanted": texts}).all()
+    for number, kernel_id, role, pinned_at, trials, artifact, search, text in read:
+        pinned = pinned_at is not None
+        try:
+            document = None if text is None else with_pin(text, pinned=pinned)
+            summary = _summary(search) if search else None
+        except rows.DAMAGE:
+            document = summary = None
+        answers[number] = StoredAnswer(kernel_id, role, pinned, trials, artifact, summary, document)
+    return answers
+
+
+@lru_cache(maxsize=4096)  # searches end in few ways
+def _summary(search: str) -> SearchSummary:
+    return SearchSummary.from_json(json.loads(search))
+
+
+def _statement(entries: FromClause, number: ColumnElement[int]) -> Executable:
+    """The lookup for rows of which each has its ``number`` from 0 and the ``value`` [gemm, device_key, regime]."""
+    value = type_coerce(entries.c.value, JSON)
+    answer = (
+        select(KernelRow.seq)
+        .join(GemmRow, GemmRow.id == KernelRow.gemm_id)
+        .where(
+            GemmRow.text == value[0].as_string(),
+            KernelRow.device_key == value[1].as_string(),
+            KernelRow.regime == value[2].as_string(),
+            rows.ANSWERS,
+        )
+        .order_by(*rows.ANSWER_ORDER)
+        .limit(1)
+        .correlate(entries)
+        .scalar_subquery()
+    )
+    kept = and_(KernelDocumentRow.seq == KernelRow.seq, KernelDocumentRow.rendering == RENDERING)
+    return (
+        select(
+            number,
+            KernelRow.id,
+            KernelRow.role,
+            KernelRow.pinned_at,
+            KernelRow.trials,
+            KernelRow.artifact_sha256,
+            KernelDocumentRow.search,
+            KernelDocumentRow.json,
+        )
+        .select_from(entries)
+        .join(KernelRow, KernelRow.seq == answer)
+        .outerjoin(KernelDocumentRow, kept)
+    )
+
+
+# Built once: to build them takes longer than to run them.
+_LIST = bindparam("wanted", type_=Text)
+_ENTRIES = func.json_each(_LIST).table_valued("key", "value", name="entries")
+_NUMBERED = (
+    func.json_array_elements(cast(_LIST, JSON))
+    .table_valued("value", with_ordinality="number")
+    .render_derived("entries")
+)
+_SQLITE = _statement(_ENTRIES, _ENTRIES.c.key)
+_POSTGRES = _statement(_NUMBERED, _NUMBERED.c.number - 1)
