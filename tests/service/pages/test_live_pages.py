@@ -454,12 +454,12 @@ def test_the_live_pages_keep_to_the_content_security_policy(service: Service, br
 
 def test_a_stream_goes_on_behind_the_event_of_its_address(service: Service) -> None:
     job = running(service, 3)
-    newest = service.queue.add_event(job.id, BuildsCounted(built=7))
+    newest = service.queue.add_event(job.id, race())
     service.queue.cancel(job.id)
     path = f"/v1/jobs/{job.id}/events"
-    assert service.http.get(f"{path}?after={newest - 1}").text.count('"built": 7') == 1
+    assert service.http.get(f"{path}?after={newest - 1}").text.count("event: race") == 1
     assert "event: candidate" not in service.http.get(f"{path}?after={newest - 1}").text
     header = {"Last-Event-ID": str(newest)}
-    assert "event: builds" not in service.http.get(f"{path}?after=0", headers=header).text
+    assert "event: race" not in service.http.get(f"{path}?after=0", headers=header).text
     refused = service.http.get(f"{path}?after=soon")
     assert (refused.status_code, refused.json()["detail"][:15]) == (422, "after is 'soon'")
