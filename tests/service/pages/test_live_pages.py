@@ -16,7 +16,6 @@ from tests.service.pages.browser import Browser
 from tests.service.pages.search_events import DEFAULT_US, FAMILIES, digest, race, search_events
 from tests.service.support import CPU, Service, kernel_record, queueing
 from tirgemm.config import Config
-from tirgemm.events import BuildsCounted
 from tirgemm.gemm import Gemm
 from tirgemm.status import Status
 from tirgemm.timings import BaselineTime, Timing
