@@ -179,16 +179,17 @@ class SqlStore:
         newest = select(KernelRow.seq, KernelRow.id).order_by(KernelRow.seq.desc())
         kernels: list[tuple[int, KernelRecord]] = []
         with self.db.read() as connection:
+            behind = newest
             if after:
                 seq = connection.execute(select(KernelRow.seq).where(KernelRow.id == after)).scalar()
                 if seq is None:
                     raise StoreError(f"no kernel has the id {after!r}; list from the start or behind a listed id")
-                newest = newest.where(KernelRow.seq < seq)
+                behind = newest.where(KernelRow.seq < seq)
             # Damaged ones are left out: then there is room for more.
-            while page := connection.execute(newest.limit(max(limit - len(kernels), 0))).all():
+            while page := connection.execute(behind.limit(max(limit - len(kernels), 0))).all():
                 ids = [row.id for row in page]
                 kernels += [(row.seq, kernel) for row, kernel in rows.kernels_by_id(connection, ids)]
-                newest = newest.where(KernelRow.seq < page[-1].seq)
+                behind = newest.where(KernelRow.seq < page[-1].seq)
         return [kernel for _, kernel in sorted(kernels, key=lambda pair: -pair[0])]
 
     def delete_kernel(self, kernel_id: str) -> bool:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection, update
 
+from tests.contract.storage.batch_contract import counted
 from tests.contract.storage.databases import DEVICE, candidate, kernel, key
 from tirgemm.errors import InvalidRequest
 from tirgemm.tuning.records import Status
-from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
+from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore, rows
+from tirgemm.tuning_db.models import KernelRow
 from tirgemm.tuning_db.upkeep.admin import check, collect, info, vacuum
 
 
@@ -26,6 +31,11 @@ def blob_file(database: Database, sha256: str) -> Path:
 
 def make_old(database: Database, sha256: str) -> None:
     os.utime(blob_file(database, sha256), (1_700_000_000, 1_700_000_000))
+
+
+def damage(database: Database, kernel_id: str) -> None:
+    with database.write() as connection:
+        connection.execute(update(KernelRow).where(KernelRow.id == kernel_id).values(device=[]))
 
 
 def test_the_summary_counts_what_is_there(database: Database) -> None:
@@ -91,6 +101,35 @@ def test_the_check_names_artifacts_that_are_damaged_or_gone(database: Database) 
     assert len(wrong) == 2
     assert any(shas[1] in line and "damaged" in line for line in wrong)
     assert any(shas[2] in line and "not stored" in line for line in wrong)
+
+
+def test_the_check_reads_a_part_of_the_kernels_at_a_time(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, read = SqlStore(database), rows.kernels_by_id
+    stored = [store.put_kernel(kernel(artifact_sha256=store.put_blob(b"one"))).id for _ in range(3)]
+    damage(database, stored[1])
+    parts: list[list[str]] = []
+
+    def noted(connection: Connection, ids: Sequence[str], *tell: rows.Tell) -> Any:
+        parts.append(list(ids))
+        return read(connection, ids, *tell)
+
+    monkeypatch.setattr(rows.parts, "__defaults__", (2,))
+    monkeypatch.setattr(rows, "kernels_by_id", noted)
+    assert [stored[1] in line for line in check(database)] == [True]
+    assert parts == [stored[:2], stored[2:]]
+
+
+def test_a_list_passes_over_any_number_of_damaged_kernels_in_statements_of_one_length(database: Database) -> None:
+    store = SqlStore(database)
+    sound, *damaged = (store.put_kernel(kernel()) for _ in range(5))
+    for record in damaged:
+        damage(database, record.id)
+    statements: list[str] = []
+    with counted(database, statements):
+        assert store.kernels(limit=1) == [sound]
+    looks = [len(statement) for statement in statements if "ORDER BY kernels.seq DESC" in statement]
+    assert len(looks) == 6
+    assert len(set(looks[1:])) == 1, "each says where the last one ended, and no more"
 
 
 def test_the_check_finds_rows_that_name_nothing(sqlite_database: Database) -> None:
