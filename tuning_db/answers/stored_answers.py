@@ -57,10 +57,11 @@ def stored_answers(db: Database, wanted: Sequence[WantedAnswer]) -> list[StoredA
     with db.read() as connection:
         read = connection.execute(statement, {"wanted": texts}).all()
     for number, kernel_id, role, pinned_at, trials, artifact, search, text in read:
-        pinned = pinned_at is not None
+        # None where there is no row, and SQLite gives back whatever bytes were put in the place of a text.
+        pinned, is_text = pinned_at is not None, isinstance(text, str)
         try:
-            document = None if text is None else with_pin(text, pinned=pinned)
-            summary = _summary(search) if search else None
+            document = with_pin(text, pinned=pinned) if is_text else None
+            summary = _summary(search) if is_text and search else None
         except rows.DAMAGE:
             document = summary = None
         answers[number] = StoredAnswer(kernel_id, role, pinned, trials, artifact, summary, document)

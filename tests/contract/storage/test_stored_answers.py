@@ -152,6 +152,15 @@ def test_a_damaged_row_of_a_document_counts_as_none(database: Database, search: 
     assert (answer.kernel_id, answer.document, answer.search) == (record.id, None, None)
 
 
+def test_bytes_in_the_place_of_a_document_count_as_none(sqlite_database: Database) -> None:
+    record = SqlStore(sqlite_database).put_kernel(kernel(timings=Timings(search=SEARCH)))
+    with sqlite_database.write() as connection:
+        connection.exec_driver_sql("UPDATE kernel_documents SET json = CAST(json AS BLOB)")
+    (answer,) = stored_answers(sqlite_database, [wanted_of(record)])
+    assert answer is not None
+    assert (answer.kernel_id, answer.document, answer.search) == (record.id, None, None)
+
+
 def test_a_change_of_the_text_of_a_document_comes_with_another_number() -> None:
     text = "\n".join(render(record) for record in fixed())
     digest = hashlib.sha256(text.encode()).hexdigest()
