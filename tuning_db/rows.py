@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, case, insert, select
+from sqlalchemy.exc import OperationalError
 
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -161,6 +162,8 @@ CANDIDATE_COLUMNS = (*CandidateRow.__table__.columns, GemmRow.text)
 
 # What making a value of a row raises that this tirgemm has not written.
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+# What SQLite's driver says of a text of which a bit was flipped.
+_NO_UTF8 = "Could not decode to UTF-8"
 Tell = Callable[[str], None]
 
 
@@ -171,11 +174,15 @@ def log_once(message: str) -> None:
 
 
 def fetch(connection: Connection, statement: Select[Any]) -> Sequence[Row[Any]]:
-    """The rows of a statement. Raises DamagedRow where a column of one holds no JSON."""
+    """The rows of a statement. Raises DamagedRow where a column of one holds no JSON, or in SQLite no UTF-8."""
     try:
         return connection.execute(statement).all()
     except (json.JSONDecodeError, RecursionError) as error:
         raise DamagedRow(f"a column holds no JSON that can be read ({error}); put a backup back") from error
+    except OperationalError as error:
+        if _NO_UTF8 not in str(error.orig):
+            raise
+        raise DamagedRow(f"a column holds no text that can be read ({error.orig}); put a backup back") from error
 
 
 def sound(read: Callable[[Sequence[K]], list[T]], keys: Sequence[K], what: str, tell: Tell = log_once) -> list[T]:

@@ -36,7 +36,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
         yield actual
 
 
-def write(service: Service, statement: str, *values: str) -> None:
+def write(service: Service, statement: str, *values: str | bytes) -> None:
     with service.state.database.write() as connection:
         connection.exec_driver_sql(statement, values)
     service.state.recent.expire()
@@ -71,19 +71,21 @@ def test_the_artifact_of_another_problem_in_a_row_is_refused_by_the_client(servi
         ("kernels", "config", '{"x": 1}'),
         ("kernels", "config", "[" * 5000),
         ("kernels", "config", "no JSON"),
+        ("kernels", "config", b'{"family": "\xf886"}'),
         ("kernels", "timings", "[]"),
         ("kernels", "device", '"cpu"'),
     ],
 )
 def test_a_row_that_makes_no_sense_is_the_service_s_fault_and_can_be_deleted(
-    service: Service, table: str, column: str, value: str, caplog: pytest.LogCaptureFixture
+    service: Service, table: str, column: str, value: str | bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = kernel_id(service, GEMM)
     where, key = ("text", str(GEMM)) if table == "gemms" else ("id", name)
-    write(service, f"UPDATE {table} SET {column} = ? WHERE {where} = ?", value, key)
+    write(service, f"UPDATE {table} SET {column} = CAST(? AS TEXT) WHERE {where} = ?", value, key)
     answer = service.http.get(f"/v1/kernels/{name}")
     assert (answer.status_code, answer.json()["code"]) == (500, "store_error"), answer.text
-    assert value not in answer.text, "what is in the database is for the log"
+    assert str(value) not in answer.text, "what is in the database is for the log"
+    assert "decode" not in answer.text
     assert service.post(str(OTHER)).status_code == 200, "nobody else suffers"
     for _ in range(2):
         listed = service.http.get("/v1/kernels?limit=1")
@@ -108,12 +110,13 @@ def test_a_row_that_makes_no_sense_is_the_service_s_fault_and_can_be_deleted(
         ("candidates", "config", '{"x": 1}'),
         ("candidates", "config", "no JSON"),
         ("candidates", "status", "unheard of"),
+        ("candidates", "message", b"\xf8"),
         ("sample_sets", "samples_us", "no JSON"),
         ("sample_sets", "baselines", "[]"),
     ],
 )
 def test_a_damaged_candidate_is_left_out_of_its_space_and_can_be_recorded_again(
-    service: Service, table: str, column: str, value: str, caplog: pytest.LogCaptureFixture
+    service: Service, table: str, column: str, value: str | bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = [replace(candidate(number), device_key=CPU.key, gemm=GEMM) for number in range(3)]
     service.store.put_device(CPU)
@@ -121,7 +124,7 @@ def test_a_damaged_candidate_is_left_out_of_its_space_and_can_be_recorded_again(
         service.store.add_candidate(each)
     damaged, key = given[1], "candidate_id" if table == "sample_sets" else "id"
     number = "(SELECT id FROM candidates WHERE config_digest = ?)"
-    write(service, f"UPDATE {table} SET {column} = ? WHERE {key} = {number}", value, damaged.config.digest)
+    write(service, f"UPDATE {table} SET {column} = CAST(? AS TEXT) WHERE {key} = {number}", value, damaged.config.digest)
     sound = [given[0], given[2]]
     for _ in range(2):
         assert service.store.candidates(GEMM, CPU.key, "sustained") == sound
