@@ -17,8 +17,10 @@ from tirgemm.tuning_db.models import KernelDocumentRow, KernelFigureRow, KernelR
 def add_missing_rows(db: Database) -> int:
     """Write what kernels are listed by, and their documents as this tirgemm renders them, where a kernel has none of
     it; returns of how many. Damaged rows of kernels are passed over."""
-    rendered = select(KernelDocumentRow.seq).where(KernelDocumentRow.rendering == RENDERING)
-    lacking = or_(KernelRow.seq.not_in(select(KernelFigureRow.seq)), KernelRow.seq.not_in(rendered))
+    listed = select(KernelFigureRow.seq).where(KernelFigureRow.seq == KernelRow.seq)
+    ours = (KernelDocumentRow.seq == KernelRow.seq, KernelDocumentRow.rendering == RENDERING)
+    # Not NOT IN, for which PostgreSQL reads the whole list for each kernel where it is too long for its memory.
+    lacking = or_(~listed.exists(), ~select(KernelDocumentRow.seq).where(*ours).exists())
     with db.read() as connection:
         numbers = connection.execute(select(KernelRow.seq).where(lacking).order_by(KernelRow.seq)).scalars().all()
     added = 0
