@@ -105,8 +105,8 @@ def _damaged_rows(connection: Connection) -> list[str]:
     """Which kernels and candidates are damaged; a part of them is read at a time."""
     damaged: list[str] = []
     kernels = connection.execute(select(KernelRow.id).order_by(KernelRow.seq)).scalars().all()
-    for part in rows.parts(kernels):
-        rows.kernels_by_id(connection, part, damaged.append)
+    for ids in rows.parts(kernels):
+        rows.kernels_by_id(connection, ids, damaged.append)
     candidates = connection.execute(select(CandidateRow.id).order_by(CandidateRow.id)).scalars().all()
     for part in rows.parts(candidates):
         rows.read_candidates(connection, [CandidateRow.id.in_(part)], tell=damaged.append)

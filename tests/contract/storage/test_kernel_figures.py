@@ -9,11 +9,13 @@ import pytest
 from alembic import command
 from sqlalchemy import Connection, delete, select, text, update
 
+from tests.contract.storage.batch_contract import counted
 from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_GEMM, kernel
 from tirgemm.config import Config
 from tirgemm.gemm import Range
 from tirgemm.timings import BaselineTime, Timing, Timings
 from tirgemm.tuning_db import Database, SqlStore, schema
+from tirgemm.tuning_db.answers.kernel_document import RENDERING
 from tirgemm.tuning_db.answers.kernel_version import read_version
 from tirgemm.tuning_db.models import KernelFigureRow, KernelRow
 from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
@@ -93,3 +95,25 @@ def test_figures_of_kernels_that_an_older_process_stored_are_added(database: Dat
     with database.read() as connection:
         assert figures(connection) == before
         assert read_version(connection) > version
+
+
+def test_what_is_missing_is_looked_up_by_an_index_where_the_kernels_are_too_many_for_the_memory_of_postgresql(
+    postgres_database: Database,
+) -> None:
+    SqlStore(postgres_database).put_kernel(kernel())
+    statements: list[str] = []
+    with counted(postgres_database, statements):
+        add_missing_rows(postgres_database)
+    (look,) = (statement for statement in statements if "kernel_documents" in statement)
+    with postgres_database.write() as connection:
+        for table in (KernelRow.__table__, KernelFigureRow.__table__):
+            values = {"seq": "number + 1000", "id": "lpad(to_hex(number), 32, '0')"}
+            names = [column.name for column in table.columns]
+            copied = ", ".join(values.get(name, name) for name in names)
+            source = f"SELECT {copied} FROM {table.name}, generate_series(1, 5000) AS number"
+            connection.exec_driver_sql(f"INSERT INTO {table.name} ({', '.join(names)}) {source}")
+            connection.exec_driver_sql(f"ANALYZE {table.name}")
+        connection.exec_driver_sql("SET LOCAL work_mem = '64kB'")
+        plan = connection.exec_driver_sql(f"EXPLAIN {look}", {"rendering_1": RENDERING}).scalars().all()
+    assert any("Index" in line and "kernel_figures" in line for line in plan), plan
+    assert not any("Materialize" in line for line in plan), "it would be read whole for each kernel"

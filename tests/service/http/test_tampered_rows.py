@@ -123,8 +123,8 @@ def test_a_damaged_candidate_is_left_out_of_its_space_and_can_be_recorded_again(
     for each in given:
         service.store.add_candidate(each)
     damaged, key = given[1], "candidate_id" if table == "sample_sets" else "id"
-    number = "(SELECT id FROM candidates WHERE config_digest = ?)"
-    write(service, f"UPDATE {table} SET {column} = CAST(? AS TEXT) WHERE {key} = {number}", value, damaged.config.digest)
+    number, changed = "(SELECT id FROM candidates WHERE config_digest = ?)", f"{column} = CAST(? AS TEXT)"
+    write(service, f"UPDATE {table} SET {changed} WHERE {key} = {number}", value, damaged.config.digest)
     sound = [given[0], given[2]]
     for _ in range(2):
         assert service.store.candidates(GEMM, CPU.key, "sustained") == sound
