@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,39 @@ def test_requests_that_arrive_during_a_lookup_are_looked_up_together(
     assert answers[:3] == [kernel_id, None, kernel_id]
     assert [str(answer) for answer in answers[3:6]] == ["the second one fails"] * 3
     assert answers[6:] == [None, kernel_id]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_request_that_is_given_up_during_its_lookup_takes_nothing_from_the_others(
+    service: Service, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    kernel_id, begun, go = stored(service), threading.Event(), threading.Event()
+
+    def held(database: Database, wanted: Sequence[WantedAnswer]) -> list[StoredAnswer | None]:
+        begun.set()
+        assert go.wait(20)
+        if fails and len(wanted) == 1:
+            raise StoreError("the first one fails")
+        return stored_answers(database, wanted)
+
+    monkeypatch.setattr(kernel_lookups, "stored_answers", held)
+
+    async def scenario() -> list[str | BaseException | None]:
+        lookups, known = KernelLookups(service.state.database), WantedAnswer(ODD, CPU.key, "sustained")
+        first = asyncio.create_task(lookups.find(known))
+        assert await asyncio.to_thread(begun.wait, 20)
+        others = [asyncio.create_task(lookups.find(known)) for _ in range(3)]
+        await asyncio.sleep(0)
+        first.cancel()
+        others[1].cancel()
+        go.set()
+        answers = await asyncio.wait_for(asyncio.gather(first, *others, return_exceptions=True), 20)
+        return [answer.kernel_id if isinstance(answer, StoredAnswer) else answer for answer in answers]
+
+    first, *others = asyncio.run(scenario())
+    assert isinstance(first, asyncio.CancelledError)
+    assert isinstance(others[1], asyncio.CancelledError)
+    assert [others[0], others[2]] == [kernel_id] * 2
 
 
 def test_a_body_in_parts_and_with_parameters_of_its_type_is_answered_before_the_routes(
