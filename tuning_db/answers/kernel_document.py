@@ -74,6 +74,12 @@ def with_pin(text: str, *, pinned: bool) -> str:
     return text.replace(*_PINS, 1) if pinned else text
 
 
+def is_whole(text: object, kernel_id: str) -> bool:
+    """Whether what is stored is a text from the first member of this kernel's document to its last bracket: neither cut
+    off, nor another kernel's, nor the bytes that SQLite may give back in the place of a text."""
+    return isinstance(text, str) and text.startswith(f'{{"id":"{kernel_id}",') and text.endswith("}")
+
+
 def put_documents(db: Database, connection: Connection, kernels: Sequence[tuple[int, KernelRecord]]) -> None:
     """Store the texts of kernels, given with their row numbers, in place of those of another rendering."""
     if not kernels:

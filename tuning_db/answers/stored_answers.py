@@ -16,7 +16,7 @@ from tirgemm.status import Role
 from tirgemm.timings import SearchSummary
 from tirgemm.tuning.records.json_values import plain_text
 from tirgemm.tuning_db import rows
-from tirgemm.tuning_db.answers.kernel_document import RENDERING, with_pin
+from tirgemm.tuning_db.answers.kernel_document import RENDERING, is_whole, with_pin
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.models import GemmRow, KernelDocumentRow, KernelRow
 
@@ -57,11 +57,10 @@ def stored_answers(db: Database, wanted: Sequence[WantedAnswer]) -> list[StoredA
     with db.read() as connection:
         read = connection.execute(statement, {"wanted": texts}).all()
     for number, kernel_id, role, pinned_at, trials, artifact, search, text in read:
-        # None where there is no row, and SQLite gives back whatever bytes were put in the place of a text.
-        pinned, is_text = pinned_at is not None, isinstance(text, str)
+        pinned, whole = pinned_at is not None, is_whole(text, kernel_id)
         try:
-            document = with_pin(text, pinned=pinned) if is_text else None
-            summary = _summary(search) if is_text and search else None
+            document = with_pin(text, pinned=pinned) if whole else None
+            summary = _summary(search) if whole and search else None
         except rows.DAMAGE:
             document = summary = None
         answers[number] = StoredAnswer(kernel_id, role, pinned, trials, artifact, summary, document)

@@ -152,11 +152,22 @@ def test_a_damaged_row_of_a_document_counts_as_none(database: Database, search: 
     assert (answer.kernel_id, answer.document, answer.search) == (record.id, None, None)
 
 
+@pytest.mark.parametrize("damage", ["''", "substr(json, 1, 200)", 'replace(json, \'{"id":"\', \'{"id":"f\')'])
+def test_a_document_that_is_cut_off_or_of_another_kernel_counts_as_none(database: Database, damage: str) -> None:
+    damaged_documents(database, damage)
+
+
 def test_bytes_in_the_place_of_a_document_count_as_none(sqlite_database: Database) -> None:
-    record = SqlStore(sqlite_database).put_kernel(kernel(timings=Timings(search=SEARCH)))
-    with sqlite_database.write() as connection:
-        connection.exec_driver_sql("UPDATE kernel_documents SET json = CAST(json AS BLOB)")
-    (answer,) = stored_answers(sqlite_database, [wanted_of(record)])
+    damaged_documents(sqlite_database, "CAST(json AS BLOB)")
+
+
+def damaged_documents(database: Database, damage: str) -> None:
+    """Damage the document of a kernel, and look the kernel up."""
+    record = SqlStore(database).put_kernel(kernel(timings=Timings(search=SEARCH)))
+    check(database, [record])
+    with database.write() as connection:
+        connection.exec_driver_sql(f"UPDATE kernel_documents SET json = {damage}")
+    (answer,) = stored_answers(database, [wanted_of(record)])
     assert answer is not None
     assert (answer.kernel_id, answer.document, answer.search) == (record.id, None, None)
 
