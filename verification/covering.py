@@ -21,7 +21,7 @@ _MOST_VALUES = 8
 # Families some of whose kernels split k over several blocks.
 SPLITTING = ("mma", "wgmma", "wmma")
 # Cases that a family's deterministic and chained ones are chosen from.
-_DETERMINISTIC_DRAWN, _CHAINED_DRAWN = 60, 40
+_DETERMINISTIC_DRAWN, _CHAINED_DRAWN = 80, 40
 # A problem that every rung of the ladder takes: 128 x 128 tiles for more than half of the SMs.
 _LADDER = "1100x1160x520:f32:nn"
 

@@ -65,6 +65,12 @@ def test_without_waits_or_a_producer_nothing_is_said() -> None:
     assert share_under_way(recording(track(1, "consumer 0", 0, ("wait", 0, 9)))) is None
 
 
+def test_of_a_producer_that_recorded_nothing_everything_is_under_way() -> None:
+    stamp = TimeStamp(0, 0)
+    producer = Track(0, 0, "producer", 0, 0, stamp, stamp, ())
+    assert share_under_way(recording(producer, track(1, "consumer 0", 0, ("wait", 0, 9)))) == 1
+
+
 def test_three_recordings_of_an_h200_come_with_the_package() -> None:
     assert set(SHIPPED) >= {"square", "few_rows", "split"}
 

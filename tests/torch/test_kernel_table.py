@@ -171,3 +171,37 @@ def test_a_call_without_a_kernel_is_looked_at_once_until_one_comes(monkeypatch: 
         table.add(watch(kernel(Gemm(7, 11, 19, "f32", "nt")), lambda given: ran.append(given.shape[0]), monkeypatch))
         assert torch.allclose(linear(x, weight), torch.nn.functional.linear(x, weight), atol=1e-5)
         assert ran == [7]
+
+
+def test_pytorchs_function_is_kept_for_no_call_that_has_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tirgemm.torch import linear
+
+    ran: list[Any] = []
+    weight, x = torch.nn.Parameter(torch.randn(11, 19).half()), torch.randn(7, 2 * 19)
+    dense, wide = x[:, :19].contiguous(), x[:, :19]
+    with restored_table() as table:
+        for lda in (0, 2 * 19):
+            gemm = Gemm(7, 11, 19, "f32", "nt", lda=lda)
+            table.add(watch(kernel(gemm), lambda given: ran.append(given.stride()[0]), monkeypatch))
+        linear(dense.half(), weight)
+        weight.data = weight.data.float()
+        linear(dense, weight)
+        assert ran == [19], "cast in place, it has a kernel"
+        table.remove(table.find(Gemm(7, 11, 19, "f32", "nt"), cpu()))
+        ran.clear()
+        for given in (dense, wide, dense, wide):
+            linear(given, weight)
+        assert ran.count(2 * 19) == 2, "where x lies otherwise, it has a kernel"
+
+
+def test_a_layer_at_an_odd_address_takes_no_kernel_from_those_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tirgemm.torch import linear
+
+    ran: list[Any] = []
+    memory, weight, x = torch.randn(16 + 11 * 19), torch.randn(11, 19), torch.randn(7, 19)
+    odd = memory[1 : 1 + 11 * 19].view(11, 19)
+    with restored_table() as table:
+        table.add(watch(kernel(Gemm(7, 11, 19, "f32", "nt")), ran.append, monkeypatch))
+        for each in (weight, odd, weight, odd, weight):
+            assert torch.allclose(linear(x, each), torch.nn.functional.linear(x, each), atol=1e-5)
+        assert len(ran) == 3

@@ -113,6 +113,15 @@ def test_a_chain_has_every_kind_and_little_more_than_no_cache_holds(monkeypatch:
     assert ran == [(each, (M, each.in_features)) for each in chosen]
 
 
+def test_a_chain_of_two_dtypes_gives_each_linear_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tirgemm.torch import model_race
+
+    ran: list[Any] = []
+    monkeypatch.setattr(torch.nn.Linear, "forward", lambda self, x: ran.append((self.weight.dtype, x.dtype)))
+    model_race.chain(M, [torch.nn.Linear(K, N), torch.nn.Linear(K, N).half()])()
+    assert ran == [(dtype, dtype) for dtype in (torch.float32, torch.float16)]
+
+
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(("of_all", "is_kept"), [(0.999, True), (1.0, False)])
 def test_a_model_that_is_not_faster_with_its_kernels_gets_none(
@@ -155,6 +164,27 @@ def test_a_model_is_raced_as_it_is_called(table: Any, monkeypatch: pytest.Monkey
     assert not any(layer._forward_pre_hooks for layer in model)
     report.undo()
     report.race(lambda: model(wanted[1]))
+
+
+def test_linears_that_became_something_else_since_are_neither_raced_nor_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch.nn.utils import parametrize
+
+    model, x = Blocks(), torch.randn(M, K)
+    wanted = model(x)
+    report, _ = accelerated(model, monkeypatch, measured=False)
+    parametrize.register_parametrization(model[1], "weight", torch.nn.Identity())
+    report.race(lambda: model(x))
+    assert parametrize.is_parametrized(model[1], "weight")
+    assert torch.allclose(model(x), wanted, atol=1e-4)
+
+
+def test_rows_are_seen_where_the_input_is_given_by_name() -> None:
+    from tirgemm.torch import Linear, model_race
+
+    layer, x = Linear(K, N), torch.randn(2, M, K)
+    assert model_race.observed_rows(lambda: layer(input=x), [layer]) == [(layer, 2 * M)]
 
 
 def test_a_race_that_fails_drops_nothing_and_leaves_the_kernels(

@@ -155,13 +155,14 @@ class Acceleration:
         """Run the model by ``call`` with and without each kernel that it uses, and leave PyTorch the rows of those
         without which it is faster; of all, where it is not faster with the rest.
 
-        ``graph`` captures the call in CUDA graphs, for a model that will run so. Takes some hundred calls; nothing else
-        should run on the device. Raises InvalidRequest for a graph without a GPU, and what ``call`` raises.
+        ``graph`` captures the call in CUDA graphs, for a model that will run so. Takes some hundred calls, which must
+        all do the same: a cache that each makes longer, say, is not for it. Nothing else should use the model or the
+        device meanwhile. Raises InvalidRequest for a graph without a GPU, and what ``call`` raises.
         """
         if graph and not torch.cuda.is_available():
             raise InvalidRequest("graph=True needs a GPU: CUDA graphs are captured there")
         with _one_at_a_time:
-            calls = observed_rows(call, self._replaced)
+            calls = observed_rows(call, [linear.module for linear in self._replaced_linears()])
             self._leave(dropped(call, self._raced_kernels(calls), graph=graph))
             self._give_back(all_made=all(preparation.finished.is_set() for preparation in self.preparations))
 
@@ -231,7 +232,7 @@ class Acceleration:
             TABLE.leave(each.kernel, TABLE.left(each.kernel.gemm, each.kernel.device) | {each.rows: ratio})
 
     def _give_back(self, *, all_made: bool) -> None:
-        ours = {id(module) for module in self._replaced}
+        ours = {id(linear.module) for linear in self._replaced_linears()}
         for each in self._kernels:
             place = each.linear.device
             if id(each.linear.module) not in ours or place is None or (each.wanted and not all_made):
@@ -242,7 +243,9 @@ class Acceleration:
                 self._replaced.remove(each.linear.module)
 
     def _replaced_linears(self) -> list[LinearProblems]:
-        ours = {id(module) for module in self._replaced}
+        """Those that are as ``accelerate`` left them: others may have made them something else since, as
+        ``parametrize`` does."""
+        ours = {id(module) for module in self._replaced if type(module) is Linear}
         return [each.linear for each in self._kernels if id(each.linear.module) in ours]
 
     def _races(self, gemm: Gemm, device: Device) -> bool:

@@ -43,7 +43,7 @@ class KernelTable:
         self._lock = threading.Lock()
         self._entries: dict[_Key, _Entry] = {}
         self._by_name: dict[str, Kernel] = {}
-        # By kernel_sha256 how many times as fast PyTorch is, where it is left the calls.
+        # By kernel_sha256 the kernel's time over PyTorch's, where that is left the calls.
         self._left: dict[str, dict[Range, float]] = {}
         self._listeners: list[Callable[[], None]] = []
 
@@ -81,8 +81,8 @@ class KernelTable:
         self._tell()
 
     def leave(self, kernel: Kernel, rows: Mapping[Range, float]) -> None:
-        """Leave PyTorch the calls with these rows that ``kernel`` would serve, as it is so many times as fast there,
-        until the kernel is added again."""
+        """Leave PyTorch the calls with these rows that ``kernel`` would serve, until the kernel is added again; each
+        with its time over PyTorch's."""
         with self._lock:
             self._left[kernel.kernel_sha256] = dict(rows)
         self._tell()
@@ -96,7 +96,7 @@ class KernelTable:
         return kernel
 
     def left(self, gemm: Gemm, device: Device) -> dict[Range, float]:
-        """The rows that the problem's kernel leaves to PyTorch, with how many times as fast that is."""
+        """The rows that the problem's kernel leaves to PyTorch, with its time over PyTorch's."""
         kernel = self._offered(gemm, device, tuned=False)
         left = {} if kernel is None else self._left.get(kernel.kernel_sha256, {})
         return {rows: ratio for rows, ratio in left.items() if gemm.m_min <= rows.high and rows.low <= gemm.m_max}

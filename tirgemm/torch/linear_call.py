@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -137,15 +138,31 @@ def _chosen(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant:
             if isinstance(copied, PreparedCall):
                 return _flat(copied, dense, weight, bias)
         _tell(choice, weight)
-    elif choice.reason == SLOWER or (choice.reason == NO_KERNEL and x.is_contiguous() and not x.data_ptr() % _ALIGN):
-        # For want of a kernel even for such an x, until the table changes: else every call would be looked at in full.
-        _SERVED.keep((x, weight, bias), (act, invariant), _pytorch(act), generation)
+    elif choice.reason == SLOWER or (choice.reason == NO_KERNEL and _any_reads(x, weight, bias)):
+        # Where there is none even for such tensors, until the table changes: each call in full would cost much more.
+        _SERVED.keep((x, weight, bias), (act, invariant), _pytorch(x, act), generation)
     return reference(x, weight, bias, act)
 
 
-def _pytorch(act: str) -> ServedCall:
-    """PyTorch's function of x, weight and bias."""
-    return functional.linear if act == "none" else lambda x, weight, bias: reference(x, weight, bias, act)
+def _any_reads(x: Tensor, *others: Tensor | None) -> bool:
+    """Whether every kernel of their problem could read these tensors: what none serves then, none serves elsewhere."""
+    addresses = [tensor.data_ptr() for tensor in (x, *others) if tensor is not None]
+    return x.is_contiguous() and not any(address % _ALIGN for address in addresses)
+
+
+def _pytorch(like: Tensor, act: str) -> ServedCall:
+    """PyTorch's function of x, weight and bias, for x that are as ``like`` in all but their address; None for others:
+    a layer's weight may be moved or cast in place, and an x that lies otherwise may have a kernel."""
+    dtype, device, strides = like.dtype, like.device, like.stride()
+    compute = functional.linear if act == "none" else partial(reference, act=act)
+
+    def call(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+        if x.dtype is not dtype or x.device != device or x.stride() != strides:
+            return None
+        result: Tensor = compute(x, weight, bias)
+        return result
+
+    return call
 
 
 def _tell(choice: Unserved, weight: Tensor) -> None:

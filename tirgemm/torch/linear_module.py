@@ -80,8 +80,8 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
         if self._packed is not None:
             self._packed.forget()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``act(x @ weight.T + bias)``: x (..., in_features) to (..., out_features)."""
+    def forward(self, input: Tensor) -> Tensor:
+        """``act(input @ weight.T + bias)``: (..., in_features) to (..., out_features)."""
         # Another thread may undo ``accelerate`` meanwhile: then these are gone.
         packed, act = getattr(self, "_packed", None), getattr(self, "_act", "none")
         invariant = getattr(self, "_invariant", False)
@@ -89,9 +89,9 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
         own = self._parameters
         weight, bias = (own["weight"], own["bias"]) if "weight" in own and "bias" in own else (self.weight, self.bias)
         if packed is not None and not torch.compiler.is_compiling():
-            result: Tensor = packed.linear(x, weight, bias, act, invariant)
+            result: Tensor = packed.linear(input, weight, bias, act, invariant)
             return result
-        return linear(x, weight, bias, act, invariant)
+        return linear(input, weight, bias, act, invariant)
 
     def extra_repr(self) -> str:
         """As that of ``torch.nn.Linear``, with the activation where there is one."""

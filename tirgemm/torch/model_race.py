@@ -8,7 +8,7 @@ each of them, and with none; kernels without which it is faster are dropped, the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -53,11 +53,11 @@ def dropped(call: Callable[[], Any], raced: Sequence[RacedKernel], *, graph: boo
 def chain(rows: int, modules: Sequence[nn.Linear]) -> Callable[[], None]:
     """A call of the linears of a model in their order, each with random input."""
     few = linear_race.enough(modules)
-    inputs = {module.in_features: linear_race.random_input(rows, module.weight) for module in few}
+    inputs = {_kind_of_input(module): linear_race.random_input(rows, module.weight) for module in few}
 
     def call() -> None:
         for module in few:
-            module.forward(inputs[module.in_features])
+            module.forward(inputs[_kind_of_input(module)])
 
     return call
 
@@ -66,10 +66,11 @@ def observed_rows(call: Callable[[], Any], modules: Sequence[nn.Linear]) -> list
     """The modules that ``call`` runs, with their rows of input."""
     seen: dict[tuple[nn.Linear, int], None] = {}
 
-    def note(module: nn.Linear, given: tuple[Any, ...]) -> None:
-        seen[module, given[0].numel() // module.in_features] = None
+    def note(module: nn.Linear, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        x = given[0] if given else named["input"]
+        seen[module, x.numel() // module.in_features] = None
 
-    hooks = [module.register_forward_pre_hook(note) for module in modules]
+    hooks = [module.register_forward_pre_hook(note, with_kwargs=True) for module in modules]
     try:
         with torch.no_grad():
             call()
@@ -77,6 +78,10 @@ def observed_rows(call: Callable[[], Any], modules: Sequence[nn.Linear]) -> list
         for hook in hooks:
             hook.remove()
     return list(seen)
+
+
+def _kind_of_input(module: nn.Linear) -> tuple[int, torch.dtype]:
+    return module.in_features, module.weight.dtype
 
 
 def _dropped(call: Callable[[], Any], raced: Sequence[RacedKernel], graph: bool) -> dict[RacedKernel, float]:

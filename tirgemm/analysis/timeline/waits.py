@@ -37,7 +37,8 @@ def share_under_way(recording: Recording) -> float | None:
         producer = next((track for track in tracks if track.role == PRODUCER), None)
         if producer is None:
             return None
-        idle = [*_waits(producer), (producer.begun.cycles + max(s.end for s in producer.spans), math.inf)]
+        last = max((span.end for span in producer.spans), default=0)
+        idle = [*_waits(producer), (producer.begun.cycles + last, math.inf)]
         for track in tracks:
             if track is not producer:
                 waits = list(_waits(track))
