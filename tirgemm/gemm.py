@@ -1,7 +1,7 @@
-"""Dataclasses of a matrix-multiply problem: ``Gemm``, ``D = act(alpha * A B + beta * C + bias[n])`` with its sizes,
-dtypes, layouts, leading dimensions and epilogue, and ``Range``, an interval of m.
+"""``Gemm``: the dataclass of a matrix-multiply problem; ``Range``: an interval of its m.
 
-``str(gemm)`` is the problem's text form, and ``Gemm.parse`` reads it. ``4096x4096x4096:f16:nt`` has the default value
+A problem is ``D = act(alpha * A B + beta * C + bias[n])`` with its sizes, dtypes, layouts, leading dimensions and
+epilogue. ``str(gemm)`` is its text form, and ``Gemm.parse`` reads it. ``4096x4096x4096:f16:nt`` has the default value
 in every optional field; a text with many of them set is
 ``1..8192x4096x4104:bf16:tn:acc=f32:out=f32:batch=8:lda=4200:align=2:alpha:beta:bias:act=gelu:deterministic``.
 """

@@ -1,5 +1,7 @@
-"""Protocol of a provider of compiled kernels (``KernelSource``), which ``tirgemm.torch`` looks them up in and has
-missing ones built by; ``Policy`` says which kernels it may use."""
+"""``KernelSource``: the interface through which ``tirgemm.torch`` looks up compiled kernels and has missing ones built.
+
+``Policy`` says which kernels may be used: tuned ones, shipped ones too, or any default.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enumerations: the status of a candidate, the status of a job, the role of a stored kernel."""
+"""Status types: the enumeration ``Status`` of candidates, ``JobStatus`` of tuning jobs, ``Role`` of stored kernels."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Dataclasses of a kernel's timings: times measured in each regime, times of the baselines raced beside it, and a
-summary of the search that chose it.
+"""``Timings``: dataclass of a kernel's measured times, with the classes of its parts, and its JSON form.
+
+It holds the times in each regime, those of the baselines raced beside the kernel, and a summary of the search that
+chose it.
 
 ``to_json`` and ``from_json`` convert the ``timings`` of records, manifests, events and API documents. A document that
 another version wrote loses nothing: fields that are unknown here, or have another type, are kept in ``other``.

@@ -49,7 +49,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear_race, "_ratio", lambda *_: PairedRatio(0.5, 0.5, 0.5))
 
 
-class Blocks(torch.nn.Sequential):  # type: ignore[misc]
+class Blocks(torch.nn.Sequential):
     """Two linears of one kind around one of another, of which PyTorch's product of ``up`` is slow."""
 
     def __init__(self) -> None:

@@ -1,1 +1,1 @@
-"""What is kept in memory of known kernels, and how the others are looked up: answers, documents, batched lookups."""
+"""In-memory cache and batched database lookup of the kernels that answer ``POST /v1/kernels``."""

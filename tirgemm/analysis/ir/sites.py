@@ -1,6 +1,7 @@
-"""Dataclasses of a kernel's memory accesses as a tree: ``Site`` is one load or store of shared or global memory in the
-TensorIR; loops, branches and register assignments are the inner nodes, from which its trip count and active lanes
-follow.
+"""Memory-access tree: dataclasses of the loads and stores of shared and global memory in a kernel's TensorIR.
+
+``Site`` is one access, a leaf. Loops, branches and register assignments are the inner nodes: from them follow the trip
+count of an access and the lanes that are active in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Decoder of a timeline's ring buffers: the spans of each warpgroup, and the offsets and rate of the SMs' clocks."""
+"""Timeline decoder: reads the time stamps in a kernel's ring buffers as spans of each warpgroup.
+
+The stamps of all SMs together give the offsets between their clocks, and the clock rate.
+"""
 
 from __future__ import annotations
 
