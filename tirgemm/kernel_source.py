@@ -1,6 +1,6 @@
 """``KernelSource``: the interface through which ``tirgemm.torch`` looks up compiled kernels and has missing ones built.
 
-``Policy`` says which kernels may be used: tuned ones, shipped ones too, or any default.
+``Policy`` says which missing ones may be built.
 """
 
 from __future__ import annotations

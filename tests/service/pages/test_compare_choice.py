@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from html import unescape
 
 import pytest
@@ -11,12 +10,6 @@ import pytest
 from tests.service.pages.browser import Browser
 from tests.service.pages.page_records import A100, searched_kernel
 from tests.service.support import Service
-
-
-@pytest.fixture
-def browser(service: Service) -> Iterator[Browser]:
-    with Browser(service.url) as actual:
-        yield actual
 
 
 def offered(page: str) -> dict[str, bool]:

@@ -25,12 +25,6 @@ def service(tmp_path: Path) -> Iterator[Service]:
         yield actual
 
 
-@pytest.fixture
-def browser(service: Service) -> Iterator[Browser]:
-    with Browser(service.url) as actual:
-        yield actual
-
-
 def queued(service: Service, m: str) -> Job:
     return service.queue.submit(JobRequest(Gemm.parse(f"{m}x67x31:f16:nt"), CPU))[0]
 

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from pathlib import Path
@@ -46,12 +45,6 @@ def page(service: Service, address: str) -> str:
     assert answer.status_code == 200, answer.text
     assert not re.search(r"<script(?![^>]*\bsrc=)|\sstyle=|\son\w+=", answer.text)
     return answer.text
-
-
-@pytest.fixture
-def browser(service: Service) -> Iterator[Browser]:
-    with Browser(service.url) as actual:
-        yield actual
 
 
 def test_times_stand_beside_the_default_and_baselines_with_their_samples(service: Service) -> None:

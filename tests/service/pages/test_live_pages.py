@@ -33,12 +33,6 @@ def service(tmp_path: Path) -> Iterator[Service]:
         yield actual
 
 
-@pytest.fixture
-def browser(service: Service) -> Iterator[Browser]:
-    with Browser(service.url) as actual:
-        yield actual
-
-
 def queued(service: Service, gemm: Gemm = GEMM, **request: Any) -> Job:
     return service.queue.submit(JobRequest(gemm, CPU, **request))[0]
 

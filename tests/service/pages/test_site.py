@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -24,12 +23,6 @@ from tirgemm.service.pages import render
 from tirgemm.service.pages.assets import ASSETS, asset_address, assets
 from tirgemm.service.server.app import create_app
 from tirgemm.tuning_db.access.api_keys import KeyTable
-
-
-@pytest.fixture
-def browser(service: Service) -> Iterator[Browser]:
-    with Browser(service.url) as actual:
-        yield actual
 
 
 def _secret(service: Service) -> str:

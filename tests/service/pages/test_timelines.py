@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import re
-from collections.abc import Iterator
 from html import unescape
 
 import pytest
@@ -19,12 +18,6 @@ from tirgemm.analysis.timeline.perfetto import perfetto
 from tirgemm.analysis.timeline.recording import Recording
 from tirgemm.config import Config
 from tirgemm.service.explain.kernel_timeline import shipped_files
-
-
-@pytest.fixture
-def browser(service: Service) -> Iterator[Browser]:
-    with Browser(service.url) as actual:
-        yield actual
 
 
 def test_without_a_recording_it_says_how_to_make_one_and_shows_what_it_would_be(
