@@ -6,7 +6,7 @@ measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from benchmarks.article_kernels import (
     ARTICLE_TABLES,
@@ -23,6 +23,7 @@ from benchmarks.article_kernels import (
     sgemm_stores,
     sgemm_tiles,
 )
+from benchmarks.tables import table
 from tirgemm.analysis.banks import coalescing
 from tirgemm.analysis.banks.access_patterns import Pattern, copy_store, ldmatrix
 from tirgemm.analysis.banks.conflict_proof import prove, smallest_pad, solve
@@ -57,7 +58,7 @@ def groups() -> str:
             cells += [_span(*total), _span(*inner)]
         rows.append(cells)
     heads = [f"{name}: {what}" for name in layouts for what in ("word", "bank")]
-    return _table(["threads", *heads], rows)
+    return table(["threads", *heads], rows)
 
 
 def padding() -> str:
@@ -67,7 +68,7 @@ def padding() -> str:
         proofs = [prove(layout, pattern) for layout in padding_layouts().values()]
         cells = [f"{_per(p.report.wavefronts.sum(), p.report.requests)} ({p.report.total_conflicts})" for p in proofs]
         rows.append([access, str(proofs[0].report.requests), *cells])
-    return _table(["access", "requests", *padding_layouts()], rows)
+    return table(["access", "requests", *padding_layouts()], rows)
 
 
 def collisions() -> str:
@@ -91,7 +92,7 @@ def solved() -> str:
     kernel = next(kernel for kernel in SGEMM_KERNELS if kernel.name == "z-order")
     reads, stores = sgemm_loads(kernel)[0], sgemm_stores()[0]
     rows.append(_solved(sgemm_tiles(kernel)[0], "fp32, A transposed on the way, read in z-order", reads, stores))
-    return _table(["tile", "of", "pad for the loads", "pad for loads and stores", "swizzle for both"], rows)
+    return table(["tile", "of", "pad for the loads", "pad for loads and stores", "swizzle for both"], rows)
 
 
 def _solved(layout: Layout, what: str, loads: Pattern, stores: Pattern) -> list[str]:
@@ -108,7 +109,7 @@ def tma() -> str:
         reports = [prove(layout, ldmatrix(64, span // 2, 1)).report for layout in layouts]
         cells = [f"{_per(r.total_wavefronts, r.requests)} ({r.total_conflicts})" for r in reports]
         rows.append([f"{span} bytes", _swizzle(layouts[1]), *cells])
-    return _table(["rows of", "swizzle of fp16", "plain", "swizzled"], rows)
+    return table(["rows of", "swizzle of fp16", "plain", "swizzled"], rows)
 
 
 def sgemm() -> str:
@@ -116,7 +117,7 @@ def sgemm() -> str:
     rows = [_counted(kernel, sgemm_counts(kernel)) for kernel in SGEMM_KERNELS]
     rows += [_cells(f"*article, table {number}*", table, "") for number, table in enumerate(ARTICLE_TABLES, 1)]
     heads = ["kernel", "loads", "their wavefronts", "conflicts", "stores", "their wavefronts", "conflicts", "is table"]
-    return _table(heads, rows)
+    return table(heads, rows)
 
 
 def _counted(kernel: SgemmKernel, counts: SgemmCounts) -> list[str]:
@@ -149,7 +150,7 @@ def requests() -> str:
                     f"({_per(report.total_conflicts, report.requests)})"
                 )
         rows.append([kernel.name, *cells])
-    return _table(["kernel", "read of A", "read of B", "store of A", "store of B"], rows)
+    return table(["kernel", "read of A", "read of B", "store of A", "store of B"], rows)
 
 
 def zorder() -> str:
@@ -164,7 +165,7 @@ def zorder() -> str:
                 by_bank.setdefault(address // 4 % 32, []).append(lane)
             cells = [" ".join(map(str, by_bank.get(bank, []))) for bank in range(0, 32, 4)]
             rows.append([f"{name}, {('first', 'second')[instruction]}", *cells])
-    return _table(["read", *(f"{bank}-{bank + 3}" for bank in range(0, 32, 4))], rows)
+    return table(["read", *(f"{bank}-{bank + 3}" for bank in range(0, 32, 4))], rows)
 
 
 def copies() -> str:
@@ -192,7 +193,7 @@ def copies() -> str:
             ]
         )
     heads = ["copy", "threads x values", "tile", "sectors", "lines", "of sectors used", "of lines used", "store"]
-    return _table(heads, rows)
+    return table(heads, rows)
 
 
 def model() -> str:
@@ -203,7 +204,7 @@ def model() -> str:
         pairs = " or ".join(f"n^{pairing}" for pairing in m.pairings)
         pairs = f"{pairs}, of {m.pairing_lanes} lanes" if pairs else "none"
         rows.append([f"`{arch}`", f"{m.banks} x {m.bank_bytes} bytes", lanes, pairs, m.copies])
-    return _table(["architecture", "banks", "lanes of a phase, of so many bits", "pairs of loads", "cp.async"], rows)
+    return table(["architecture", "banks", "lanes of a phase, of so many bits", "pairs of loads", "cp.async"], rows)
 
 
 def _span(first: int, last: int) -> str:
@@ -225,20 +226,6 @@ def _swizzle(layout: Layout | None) -> str:
     return f"`Swizzle<{p.bits}, {p.base}, {p.shift}>`"
 
 
-def _table(head: list[str], rows: Iterable[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 TABLES: dict[str, Callable[[], str]] = {
-    "groups": groups,
-    "padding": padding,
-    "collisions": collisions,
-    "solved": solved,
-    "tma": tma,
-    "sgemm": sgemm,
-    "requests": requests,
-    "zorder": zorder,
-    "copies": copies,
-    "model": model,
+    each.__name__: each for each in (groups, padding, collisions, solved, tma, sgemm, requests, zorder, copies, model)
 }

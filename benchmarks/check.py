@@ -28,6 +28,7 @@ from benchmarks.history import History
 from benchmarks.many_devices import document as many_devices
 from benchmarks.models import document as models
 from benchmarks.service_speed import document as service_speed
+from benchmarks.tables import differing
 from benchmarks.timeline import document as timelines
 from tirgemm import Config, Gemm, TirgemmError
 from tirgemm.bench.held_out import held_out
@@ -97,7 +98,7 @@ def problems(
             return [*_evidence_head(path, document), *evidence.problems(document), *_evidence(document, history, every)]
         if document["suite"] == "calls":
             return [*_calls(document), *_origins(document["rows"], history)]
-        for kind in (models, service_speed, many_devices, proofs_file):
+        for kind in (models, service_speed, many_devices, proofs_file, mma_ceiling):
             if document["suite"] == kind.SUITE:
                 return [*_environment(document), *kind.problems(document), *_origins(document["rows"], history)]
         if document["suite"] == timelines.SUITE:
@@ -108,9 +109,6 @@ def problems(
         replayed = {"proposal_sources": _sources, "zero_shot_folds": _folds, "effort_replay": _replays}
         if document["suite"] in replayed:
             return [*_environment(document), *replayed[document["suite"]](document)]
-        if document["suite"] == mma_ceiling.SUITE:
-            faults = [*_environment(document), *mma_ceiling.problems(document)]
-            return [*faults, *_origins(document["rows"], history)]
         if document["format"] != FORMAT:
             return [f"its format is {document['format']}, not {FORMAT}: its rows do not name their commits"]
         suite = held_out(document["suite"]) or Suite.read(suites / f"{document['suite']}.json")
@@ -279,12 +277,8 @@ def _calls(document: dict[str, Any]) -> Iterator[str]:
     """The file of call_overhead.py: one row a way of calling."""
     yield from _environment(document)
     for row in document["rows"]:
-        if not math.isclose(row["median_us"], statistics.median(row["samples_us"]), rel_tol=1e-9):
-            yield (
-                f"{row['way']}: median_us is {row['median_us']}, of the samples {statistics.median(row['samples_us'])}"
-            )
-        if row["min_us"] != min(row["samples_us"]):
-            yield f"{row['way']}: min_us is {row['min_us']}, of the samples {min(row['samples_us'])}"
+        given = {"median_us": statistics.median(row["samples_us"]), "min_us": min(row["samples_us"])}
+        yield from (f"{row['way']}: {sentence}" for sentence in differing(row, given))
 
 
 def _complete(document: dict[str, Any], suite: Suite) -> Iterator[str]:

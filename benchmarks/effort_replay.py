@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import command
 from benchmarks.proposal_sources import PoolFamily, SearchedSpace, candidates_by_problem, pool_of, ranked_by, times_of
-from tirgemm.bench.results import environment
+from tirgemm.bench.results import dump, environment
 from tirgemm.detect import device as detect
 from tirgemm.families import family_named
 from tirgemm.families.common.ranking_model import RankingModel
@@ -60,7 +60,7 @@ def spaces(path: Path) -> Iterator[SearchedSpace]:
             times = times_of(recorded, family, device)
             if (gemm.n, gemm.k) not in held or len(times) < LEAST_CONFIGS:
                 continue
-            pool = pool_of(gemm, times, family, device, path.name)
+            pool = pool_of(gemm, times, family, device)
             yield SearchedSpace(str(gemm), pool, PoolFamily(pool, family), (), ranking)
 
 
@@ -136,8 +136,7 @@ def main() -> int:
     about = environment(chosen[0].space.device.with_(environment=detect("cpu").environment), ROOT, options.commit)
     rows = [replayed(case) | {"commit": about["commit"]} for case in chosen]
     head = {"suite": SUITE, "environment": about, "least_gain": Effort.STANDARD.least_gain, "summary": summary(rows)}
-    lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
-    options.out.write_text(f'{json.dumps(head, indent=1)[:-2]},\n "rows": [\n{lines}\n]}}\n')
+    options.out.write_text(dump(head | {"rows": rows}))
     print(json.dumps(head["summary"], indent=1))
     return 0
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.tables import table
-from tirgemm.bench.results import Document, Row
-from tirgemm.tuning.records import gzip_json
+from tirgemm.bench.results import Document, Row, load
 from verification.evidence import FORMAT
 
 _NOT_CAUGHT = "not caught"
@@ -58,14 +57,14 @@ def mutants(folder: Path, suites: Path) -> str:
 
 
 def _files(folder: Path) -> dict[str, Document]:
-    documents = {path.name: gzip_json.read(path) for path in sorted(folder.glob("*.json.gz"))}
+    documents = {path.name: load(path) for path in sorted(folder.glob("*.json.gz"))}
     return {name: document for name, document in documents.items() if document.get("format") == FORMAT}
 
 
 def _emulated(results: Path, family: str) -> dict[str, str]:
     """What every mutant of a family did on the emulator, by the mutant's key; empty where none were run."""
     path = results / "cpu" / f"{family}.emulated.json.gz"
-    return {row["key"]: row["status"] for row in gzip_json.read(path)["rows"]} if path.exists() else {}
+    return {row["key"]: row["status"] for row in load(path)["rows"]} if path.exists() else {}
 
 
 def _counts(counts: Counter[str]) -> str:

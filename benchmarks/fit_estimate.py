@@ -29,8 +29,8 @@ from tirgemm.families.common.fit_file import FILE
 from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts, WgmmaConstants, estimate_us
 from tirgemm.families.wgmma.planning.plan import plan
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.comparable_times import comparable_times
 from tirgemm.tuning.records import Candidate
+from tirgemm.tuning.records.comparable_times import comparable_times
 from tirgemm.tuning_db.transfer import read_candidates, read_devices
 
 Array = npt.NDArray[np.float64]

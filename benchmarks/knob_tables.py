@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tirgemm.config import Config, Value
 from tirgemm.gemm import REGIMES, Gemm
-from tirgemm.tuning.comparable_times import comparable_times
 from tirgemm.tuning.records import Candidate
+from tirgemm.tuning.records.comparable_times import comparable_times
 from tirgemm.tuning_db.shipped import file_of
 from tirgemm.tuning_db.transfer import read_candidates
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import itertools
-import math
 import statistics
 import sys
 import time
@@ -23,6 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import command
+from benchmarks.tables import differing
 from tirgemm.bench.results import dump, environment, measured_at
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
@@ -95,20 +95,8 @@ def measured(device: Device) -> Iterator[dict[str, Any]]:
         def launch(turns: int, function: Any = function, threads: int = threads, at: Any = (operands, sink)) -> None:
             arguments = (ctypes.c_void_p(at[0].address), ctypes.c_uint64(turns), ctypes.c_void_p(at[1].address))
             pointers = (ctypes.c_void_p * 3)(*(ctypes.addressof(a) for a in arguments))
-            call(
-                "cuLaunchKernel",
-                function,
-                device.units,
-                1,
-                1,
-                threads,
-                1,
-                1,
-                0,
-                gpu.stream,
-                ctypes.addressof(pointers),
-                0,
-            )
+            address = ctypes.addressof(pointers)
+            call("cuLaunchKernel", function, device.units, 1, 1, threads, 1, 1, 0, gpu.stream, address, 0)
 
         for regime, turns in (("sustained", _TURNS_SUSTAINED), ("isolated", _TURNS_ISOLATED)):
             turns = max(1, turns * 4 // warps)
@@ -158,9 +146,8 @@ def problems(document: dict[str, Any]) -> Iterator[str]:
     """Every sentence that is wrong about a file of this script."""
     for entry in document["rows"]:
         again = row(*(entry[name] for name in ("kind", "warps", "regime", "turns", "samples_us", "flops")))
-        for name in ("median_us", "tflops"):
-            if not math.isclose(entry[name], again[name], rel_tol=1e-9):
-                yield f"{entry['kind']}, {entry['warps']} warps: {name} is {entry[name]}, of the samples {again[name]}"
+        for sentence in differing(entry, {name: again[name] for name in ("median_us", "tflops")}):
+            yield f"{entry['kind']}, {entry['warps']} warps: {sentence}"
     wanted = set(itertools.product(KINDS, WARPS, ("sustained", "isolated")))
     missing = wanted - {(entry["kind"], entry["warps"], entry["regime"]) for entry in document["rows"]}
     for kind, warps, regime in sorted(missing):

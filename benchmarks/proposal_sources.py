@@ -24,6 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import command
+from benchmarks.recorded_space import RecordedFamily, RecordedSpace, Row
 from tirgemm.bench.results import environment
 from tirgemm.config import Config, Space
 from tirgemm.detect import device as detect
@@ -34,13 +35,12 @@ from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ranking_model import RankingModel
 from tirgemm.families.features import expected_us, features
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.comparable_times import comparable_times
 from tirgemm.tuning.ranking_training import problem_rows, train
 from tirgemm.tuning.records import Candidate, Status
+from tirgemm.tuning.records.comparable_times import comparable_times
 from tirgemm.tuning.search import search as search_module
 from tirgemm.tuning.search.cost_model import BoostedTrees
 from tirgemm.tuning.search.ranked_model import RankedModel
-from tirgemm.tuning.search.recorded_space import RecordedFamily, RecordedSpace, Row
 from tirgemm.tuning.search.search import Search, SearchOptions
 from tirgemm.tuning_db.transfer import read_candidates, read_devices
 
@@ -128,7 +128,7 @@ def pools(path: Path, count: int) -> Iterator[SearchedSpace]:
     rows_of_all, problems = problem_rows(candidates, device), candidates_by_problem(candidates)
     large = [gemm for gemm, recorded in problems.items() if len(recorded) >= LEAST_CONFIGS]
     for gemm in random.Random(13).sample(large, count):
-        recorded = pool_of(gemm, times_of(problems[gemm], family, device), family, device, path.name)
+        recorded = pool_of(gemm, times_of(problems[gemm], family, device), family, device)
         others = [c for g, recorded_of in problems.items() if (g.n, g.k) != (gemm.n, gemm.k) for c in recorded_of]
         pool = PoolFamily(recorded, family)
         seen = [rows for rows in rows_of_all if (rows.gemm.n, rows.gemm.k) != (gemm.n, gemm.k)]
@@ -153,12 +153,12 @@ def times_of(candidates: Sequence[Candidate], family: Family, device: Device) ->
     return {config: us for config, us in times if us is not None and has_config(space, config)}
 
 
-def pool_of(gemm: Gemm, times: Mapping[Config, float], family: Family, device: Device, source: str) -> RecordedSpace:
+def pool_of(gemm: Gemm, times: Mapping[Config, float], family: Family, device: Device) -> RecordedSpace:
     """The recorded configs of a problem as a space; its default is the one of the least estimate."""
     predicted = {config: family.predict_us(gemm, config, device, "sustained") for config in times}
     default = min(predicted, key=lambda config: predicted[config])
     points = Pool.of(family.space(gemm, device), list(times))
-    pool = RecordedSpace(gemm, device, "sustained", points, default, source)
+    pool = RecordedSpace(gemm, device, "sustained", points, default)
     for config, us in times.items():
         pool.rows[pool.number(config)] = Row(Status.MEASURED, us, predicted[config])
     return pool

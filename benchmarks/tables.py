@@ -11,9 +11,9 @@ from typing import Any
 from tirgemm.bench.results import FORMAT, Document, Row, load
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> str:
-    """A table whose first ``left`` columns are words, the others numbers."""
-    rule = ["---" if at < left else "---:" for at in range(len(head))]
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int | None = None) -> str:
+    """A table whose first ``left`` columns, or all, are words, the others numbers."""
+    rule = ["---" if left is None or at < left else "---:" for at in range(len(head))]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
 
 

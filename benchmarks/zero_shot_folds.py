@@ -11,7 +11,6 @@ estimates' constants were fitted. Needs no device.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import command
-from tirgemm.bench.results import environment
+from tirgemm.bench.results import dump, environment
 from tirgemm.bench.suites import named_suites, suite_named
 from tirgemm.detect import device as detect
 from tirgemm.gemm import Gemm
@@ -75,8 +74,7 @@ def main() -> int:
         "folds": options.folds,
         "first": list(FIRST),
     }
-    lines = ",\n".join(json.dumps(entry, separators=(", ", ": ")) for entry in rows)
-    options.out.write_text(f'{json.dumps(head, indent=1)[:-2]},\n "rows": [\n{lines}\n]}}\n')
+    options.out.write_text(dump(head | {"rows": rows}))
     return 0
 
 

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # The GPU tests and measurements on a host that has a GPU, PyTorch and g++ but no network: nothing is installed.
-#   PYTHONPATH=SITE:. scripts/gpu_host.sh OUT [STEP ...]      steps: build tests flow bench hopper cpu calls space search suites
+#   PYTHONPATH=SITE:. scripts/gpu_host.sh OUT [STEP ...]      steps: build tests flow bench hopper cpu calls search sets suites
 #                                                                verify sanitize mutants counters probe sgemm ladder steps
 #                                                                tensorcore models timeline
 # SITE holds TVM and the other Python packages that the host lacks. Everything is written under OUT.
 # search and suites go on from the files of BEFORE (default: benchmarks/results/nvidia-h200), for SECONDS_SEARCH and
-# SECONDS_SUITES, over SUITES; SEARCH and BENCH are more options for them, MUTANTS for mutants
+# SECONDS_SUITES, over SUITES, sets for SECONDS_SETS; SEARCH, BENCH and SETS are more options for them, MUTANTS for mutants
 # (--at-once 1: of simt the sanitizer catches nearly all).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:?usage: gpu_host.sh OUT [STEP ...]}
 shift
 steps=("$@")
-((${#steps[@]})) || steps=(build tests flow bench hopper cpu calls space)
+((${#steps[@]})) || steps=(build tests flow bench hopper cpu calls)
 mkdir -p "$out"
 cli="python3 -m tirgemm.service.cli"
 commit=(); [[ -n ${COMMIT:-} ]] && commit=(--commit "$COMMIT")   # a copy without its history cannot tell
@@ -42,17 +42,20 @@ for step in "${steps[@]}"; do
       run timeout 570 python3 benchmarks/models/race.py --device "${DEVICE:-cuda:0}" --data "$out/data" \
         --limit "${SECONDS_MODELS:-480}" --resume --out "$out/models.json" ${MODELS:-} "${commit[@]}"
       run python3 benchmarks/check.py "$out/models.json" ;;
-    space) run timeout 400 python3 benchmarks/record_space.py 1024x1024x1024:f32:nn --device cuda:0 --family simt --seconds 330 \
-             --knob block_m=32,64,128 --knob block_n=32,64,128 --knob block_k=8,16 --knob thread_m=4,8 --knob thread_n=4,8 \
-             --knob lanes_n=8,16 --knob piece=4 --knob vector=4 --knob pad=0,4 --knob unroll=8,16 \
-             --knob pipeline=register,async3 --knob raster=8 --knob resident=0,2 --knob reads=fragments \
-             --knob lane_order=row --knob grid=line --knob barriers=2 --out "$out/h200_simt.space.json.gz" ;;
     search)  # into the database of $OUT/data, from what is recorded in the repository
       limit=${SECONDS_SEARCH:-480}
       run $cli db import tuning_db/shipped/nvidia-h200.jsonl.gz --data "$out/data"
       # shellcheck disable=SC2086 - options
       run timeout --signal INT "$limit" $cli tune "${suites[@]/#/--suite=}" --device "${DEVICE:-cuda:0}" \
         --family "${FAMILY:-wgmma}" --regime "${REGIME:-sustained}" --data "$out/data" ${SEARCH:-}
+      run $cli db export "$out/records.jsonl.gz" --data "$out/data" ;;  # scripts/ship_records.py takes it into the package
+    sets)  # kernel sets of all families, from what is recorded in the repository and by earlier runs; SETS are more options
+      for records in tuning_db/shipped/nvidia-h200.jsonl.gz "$out/records.jsonl.gz"; do
+        [[ ! -e $records ]] || run $cli db import "$records" --data "$out/data"
+      done
+      # shellcheck disable=SC2086 - options
+      run timeout --signal INT "${SECONDS_SETS:-480}" $cli tune --suite sets --device "${DEVICE:-cuda:0}" \
+        --regime "${REGIME:-sustained}" --data "$out/data" ${SETS:-}
       run $cli db export "$out/records.jsonl.gz" --data "$out/data" ;;  # scripts/ship_records.py takes it into the package
     suites)
       files=()

@@ -3,14 +3,15 @@
 usage: ship_records.py FILE.jsonl.gz...     files of `tirgemm db export`, later ones on top of earlier ones. What was
                                             shipped of a model before is replaced: give it, too, or start from a
                                             database that has imported it. Problems by which kernels are judged
-                                            are left out, unless they are a published suite's too
+                                            are left out, unless they are a published suite's too. Of a search over
+                                            a range of m what a kernel set is cut by is kept, where it tried all sizes
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,16 +20,27 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tirgemm.bench.held_out import GRID_NAME, JUDGE_SEEDS
 from tirgemm.bench.suites import named_suites, suite_named
 from tirgemm.device import Device
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Range
+from tirgemm.tuning.kernel_set.sizes import searched_sizes
 from tirgemm.tuning.records import Candidate, CandidateKey, Status
+from tirgemm.tuning.records.comparable_times import comparable_times, fastest
 from tirgemm.tuning.records.json_values import merged
+from tirgemm.tuning.shipped_set import OFFERED
 from tirgemm.tuning_db import shipped
 from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.transfer import read_candidates, read_devices
 
-# Of every measurement so many samples, and all conditions but those that follow from the problem and the regime.
-SAMPLES = 7
-DROPPED = ("regime", "device", "m", "rotated_bytes", "cache_bytes", "swapped", "shared", "clock")
+# Of every measurement so many samples: seven of a problem's fastest configs and those within 5 % of them, three of the
+# others, which are there to be learnt from and not to be chosen. Ranks are spread evenly, the median is kept.
+SAMPLES, FEW_SAMPLES = 7, 3
+NEAR = 1.05
+# Conditions that follow from the problem, the config and the regime, or say little.
+DROPPED = (
+    *("regime", "device", "m", "rotated_bytes", "cache_bytes", "swapped", "shared", "clock", "temperature_c"),
+    *("shared_bytes", "operand_sets", "launches_per_replay"),
+)
+# And of the configs that are there to be learnt from.
+DROPPED_OF_OTHERS = ("power_w", "spread_us")
 
 
 def ship(paths: list[Path], folder: Path) -> list[Path]:
@@ -43,41 +55,84 @@ def ship(paths: list[Path], folder: Path) -> list[Path]:
                 continue
             known = candidates.get(candidate.key)
             sets = merged(known.sample_sets if known else (), candidate.sample_sets)
-            candidates[candidate.key] = _compact(candidate.with_(sample_sets=sets))
+            candidates[candidate.key] = candidate.with_(sample_sets=sets)
+    compacted = _compacted(_of_sets(list(candidates.values())))
     written = []
     for model in dict.fromkeys(_model(key) for key, _ in devices):
         path = folder / shipped.file_of(model).name
-        kept = [c for c in candidates.values() if _model(c.device_key) == model and c.status is not Status.PRUNED]
+        kept = [c for c in compacted if _model(c.device_key) == model and c.status is not Status.PRUNED]
         pack(path, [device for (key, _), device in devices.items() if _model(key) == model], kept)
         written.append(path)
     return written
 
 
-def _compact(candidate: Candidate) -> Candidate:
-    """The candidate with what its time follows from: some of the samples, by rank, the median among them."""
+def _of_sets(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Without those that no kernel set over a range of m is cut by: of the problems whose m is a range what is among
+    the fastest at one of the sizes of a search stays, at all of them."""
+    sets: dict[tuple[Gemm, str, str], dict[int, list[Candidate]]] = {}
+    for candidate in candidates:
+        if isinstance(candidate.gemm.m, Range):
+            sizes = sets.setdefault(_set_of(candidate), {})
+            sizes.setdefault(candidate.gemm.m_max, []).append(candidate)
+    wanted = {
+        place: {config for of_size in sizes.values() for config in fastest(of_size, OFFERED)}
+        for place, sizes in sets.items()
+        # The smallest is a single m, whose problem is any other's too.
+        if any({place[0].m_min, *sizes} >= {*searched_sizes(Range(place[0].m_min, high))} for high in sizes)
+    }
+    return [
+        candidate
+        for candidate in candidates
+        if isinstance(candidate.gemm.m, int) or candidate.config in wanted.get(_set_of(candidate), ())
+    ]
+
+
+def _set_of(candidate: Candidate) -> tuple[Gemm, str, str]:
+    """The problem at the smallest m of its range, the device class and the regime."""
+    return candidate.gemm.with_(m=candidate.gemm.m_min), candidate.device_key, candidate.regime
+
+
+def _compacted(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """The candidates in their order, of each what its time follows from."""
+    problems: dict[tuple[str, Gemm, str], list[Candidate]] = {}
+    for candidate in candidates:
+        problems.setdefault((candidate.device_key, candidate.gemm, candidate.regime), []).append(candidate)
+    compacted = []
+    for group in problems.values():
+        times = comparable_times(group)
+        limit = NEAR * min((us for us in times.values() if us is not None), default=0.0)
+        for candidate in group:
+            us = times.get(candidate.config)
+            compacted.append(_compact(candidate, us is not None and us <= limit))
+    return compacted
+
+
+def _compact(candidate: Candidate, is_near: bool) -> Candidate:
+    """The candidate with some of each measurement's samples, by rank, the median among them."""
+    count, dropped = (SAMPLES, DROPPED) if is_near else (FEW_SAMPLES, (*DROPPED, *DROPPED_OF_OTHERS))
     sets = tuple(
         replace(
             samples,
-            samples_us=_thinned(samples.samples_us),
-            baselines={name: _thinned(raw) for name, raw in samples.baselines.items()},
-            conditions={name: value for name, value in samples.conditions.items() if name not in DROPPED},
+            samples_us=_thinned(samples.samples_us, count),
+            baselines={name: _thinned(raw, count) for name, raw in samples.baselines.items()},
+            conditions={name: value for name, value in samples.conditions.items() if name not in dropped},
         )
         for samples in candidate.sample_sets
     )
     error = None if candidate.error is None else _rounded(candidate.error)
-    predicted = None if candidate.predicted_us is None else _rounded(candidate.predicted_us)
-    # Of a build or a version, which may be others where it is built again; and not to be compressed.
+    # Of a build or a version, which may be others where it is built again; and not to be compressed. What a model of
+    # that day predicted is of no use to today's.
     hashes = {"source_sha256": "", "binary_sha256": "", "kernel_sha256": ""}
-    return candidate.with_(sample_sets=sets, trace=None, error=error, predicted_us=predicted, **hashes)
+    return candidate.with_(sample_sets=sets, trace=None, error=error, predicted_us=None, **hashes)
 
 
-def _thinned(samples: Sequence[float]) -> tuple[float, ...]:
-    """Samples of the ranks 1/14, 3/14 ... 13/14; the middle one is the median."""
+def _thinned(samples: Sequence[float], count: int) -> tuple[float, ...]:
+    """The samples of ``count`` ranks, an odd number: of seven 1/14, 3/14 ... 13/14; the middle one is the median."""
     ordered = sorted(samples)
-    if len(ordered) <= SAMPLES:
+    if len(ordered) <= count:
         return tuple(map(_rounded, samples))
-    chosen = [ordered[(2 * rank + 1) * len(ordered) // (2 * SAMPLES)] for rank in range(SAMPLES)]
-    chosen[SAMPLES // 2] = statistics.median(ordered)
+    chosen = [ordered[(2 * rank + 1) * len(ordered) // (2 * count)] for rank in range(count)]
+    chosen[count // 2] = statistics.median(ordered)
     return tuple(map(_rounded, chosen))
 
 

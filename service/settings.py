@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from tirgemm._user_folders import SERVER_LOCK, SIGNING_KEY, user_data
 from tirgemm.errors import InvalidRequest
 from tirgemm.service.log_lines import LogFormat
+from tirgemm.service.validation_words import refusal
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS
 from tirgemm.tuning.process.locks import default_lock_dir
 from tirgemm.tuning_db.job_values import MAX_PRIORITY, MIN_PRIORITY
@@ -58,8 +59,6 @@ class Settings(BaseSettings):
     """Of the Ray cluster."""
     processes: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Build processes, which all devices share; None is one a usable hardware thread."""
-    other_devices: bool = False
-    """Whether the worker also tries what the shipped records have of similar devices, verified and timed here."""
     lease_seconds: Annotated[float, Field(ge=0.5, le=600)] = 5.0
     """A job whose worker is silent for longer is taken over by another."""
     hang_seconds: Annotated[float, Field(ge=1, le=86400)] = HANG_SECONDS
@@ -105,8 +104,7 @@ class Settings(BaseSettings):
             field = ".".join(map(str, first["loc"]))
             option = f"--{field.replace('_', '-')}, " if field in options else ""
             named = f"{option}TIRGEMM_{field.upper()}"
-            words = str(first["msg"]).removeprefix("Input ")
-            raise InvalidRequest(f"setting {field} ({named}) is {first['input']!r:.80}; it {words}") from error
+            raise InvalidRequest(refusal(f"setting {field} ({named})", first)) from error
         return settings.model_copy(update={"data": settings.data.expanduser().resolve()})
 
     @property

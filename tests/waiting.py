@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+# No claim of how fast anything is: it ends a test in which something never happens, on however busy a machine.
+PATIENCE_S = 120.0
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Return once ``condition`` holds. ``seconds`` is no claim of how fast that is: it ends a test in which it never
-    will, on however busy a machine."""
-    deadline = time.monotonic() + seconds
+
+def until(condition: Callable[[], bool], pause: Callable[[], object] = lambda: time.sleep(0.01)) -> None:
+    """Return once ``condition`` holds, which is looked at again after each ``pause``. Raises AssertionError where it
+    does not come to hold within PATIENCE_S."""
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, f"it did not happen within {seconds:g} s"
-        time.sleep(0.01)
+        assert time.monotonic() < deadline, f"it did not happen within {PATIENCE_S:g} s"
+        pause()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tirgemm.client import Client
     from tirgemm.detect import devices
     from tirgemm.tuning.budget import Budget
+    from tirgemm.tuning_db.dependent_kernels import DependentKernels
     from tirgemm.tuning_db.local_kernels import LocalKernels
     from tirgemm.tuning_db.tune import tune
 
@@ -25,6 +26,7 @@ __all__ = [
     "Budget",
     "Client",
     "Config",
+    "DependentKernels",
     "Device",
     "Gemm",
     "LocalKernels",
@@ -39,13 +41,14 @@ __all__ = [
 _LAZY = {
     "Budget": "tirgemm.tuning.budget",
     "Client": "tirgemm.client",
+    "DependentKernels": "tirgemm.tuning_db.dependent_kernels",
     "LocalKernels": "tirgemm.tuning_db.local_kernels",
     "devices": "tirgemm.detect",
     "load": "tirgemm.artifact",
     "tune": "tirgemm.tuning_db.tune",
 }
 # What a name needs before it is of any use, beyond what its module imports.
-_EXTRAS = {"tune": "tune", "LocalKernels": "tune"}
+_EXTRAS = {"tune": "tune", "DependentKernels": "tune", "LocalKernels": "tune"}
 
 
 def __getattr__(name: str) -> Any:

@@ -18,7 +18,7 @@ from tirgemm._terminal.progress_view import console_view
 from tirgemm._terminal.tables import Table
 from tirgemm.errors import Interrupted, InvalidRequest
 from tirgemm.events import Phase
-from tirgemm.progress import ProgressTracker, role_words
+from tirgemm.progress import ProgressTracker, told_role
 
 if TYPE_CHECKING:
     from tirgemm.client import Client
@@ -94,6 +94,9 @@ def get(
     retune: Annotated[
         bool, typer.Option("--retune", help="Go on with the search, by --trials further candidates, whatever there is.")
     ] = False,
+    other_devices: Annotated[
+        bool, typer.Option("--other-devices", help="Also try what was shipped for similar devices, verified there.")
+    ] = False,
     priority: Annotated[int | None, typer.Option(help="Of a new job: higher first, 0 by default.")] = None,
     window: Annotated[
         str | None, typer.Option(help="The hours, in UTC, in which a new job may start, such as 22:00-06:00.")
@@ -126,7 +129,7 @@ def get(
 
     if locked is not None:
         searched = (wait, effort, trials, seconds, seed, priority, window)
-        if retune or default or fallback or any(value is not None for value in searched):
+        if retune or default or fallback or other_devices or any(value is not None for value in searched):
             raise InvalidRequest("--locked takes what is locked and tunes nothing: leave out what concerns a search")
         with _client(url, trust, offline=offline) as client, told_as_options():
             data = client.locked_package(
@@ -161,6 +164,7 @@ def get(
                     retune=retune,
                     verify=not unverified,
                     queue=queue,
+                    other_devices=other_devices,
                 )
         except KeyboardInterrupt as error:
             words = f"no longer waiting for {problem}; a job that {url} has begun goes on: `tirgemm jobs list` shows it"
@@ -173,7 +177,7 @@ def get(
     timing = Timings.from_json(document["timings"]).of(regime_named(regime))
 
     def show() -> None:
-        role = role_words(document["role"], portable=document.get("portable", False))
+        role = told_role(document)
         console.out.print(f"{path}  {role}  {Config(document['family'], tuple(document['config'].items()))}")
         if timing:
             ratios = ", ".join(f"{x.ratio:.2f} of {name}" for name, x in timing.baselines.items())

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from tirgemm import artifact
@@ -37,6 +36,7 @@ from tirgemm._client.watch import kernel_of, watch
 from tirgemm._terminal.progress_view import both, python_view
 from tirgemm._user_folders import user_cache
 from tirgemm.artifact import Kernel, Trust
+from tirgemm.artifact.closing import Closing
 from tirgemm.artifact.revocations import MAX_BYTES
 from tirgemm.artifact.sign import is_public_key
 from tirgemm.device import Device
@@ -62,7 +62,7 @@ class Submitted:
         return str(self.job["id"]) if self.job else ""
 
 
-class Client(ServiceJobs, ServiceBatches, LockedArtifacts):
+class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
     """A tirgemm service at ``url``.
 
     ``trust`` says whose signatures are accepted: a key (``ed25519:...``), several, a file of keys, or a Trust. None is
@@ -111,12 +111,6 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts):
     def close(self) -> None:
         self._session.close()
 
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
     def kernel(
         self,
         m: SupportsIndex | Range | Gemm | str,
@@ -134,6 +128,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts):
         retune: bool = False,
         verify: bool = True,
         queue: Mapping[str, Any] | None = None,
+        other_devices: bool = False,
         check_device: bool = True,
         **fields: Any,
     ) -> Kernel:
@@ -145,8 +140,10 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts):
         ``exhaustive``), ``budget`` (``trials``, ``seconds``: at most) and ``seed`` are the search's, the service's own
         by default; more of them than was spent on the kernel that is there goes on with the search, and so does
         ``retune``, by ``trials`` further candidates. ``queue`` (``priority``, ``window`` such as "22:00-06:00" in UTC)
-        says how a new job waits. ``on_event`` sees the job's events, and ``download``; ``progress``
-        shows them, in a notebook by itself. ``verify=False`` takes a kernel without a passed certificate too, such as a
+        says how a new job waits. ``other_devices`` has what was shipped for other devices of the architecture tried
+        too, verified and timed on the service's device; what is chosen of it says so (``other_device`` of its
+        document). ``on_event`` sees the job's events, and ``download``; ``progress`` shows them, in a notebook by
+        itself. ``verify=False`` takes a kernel without a passed certificate too, such as a
         cross-compiled build. ``check_device=False`` loads what cannot run here.
 
         A service that does not answer is made up for by the cache, but where ``retune`` is asked for. Raises
@@ -168,6 +165,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts):
                 retune=retune,
                 verify=verify,
                 queue=queue,
+                other_devices=other_devices,
             )
             data = self.package(document, gemm, device=device, regime=regime, verify=verify, on_event=tell)
         return artifact.load(data, trust=self.trust, check_device=check_device)
@@ -186,12 +184,17 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts):
         retune: bool = False,
         verify: bool = True,
         queue: Mapping[str, Any] | None = None,
+        other_devices: bool = False,
     ) -> Document:
         """The kernel document that ``kernel`` loads. ``verify=False`` accepts a build that nobody ran."""
         problem, deadline = as_gemm(gemm, None, None, {}), deadline_of(wait)
-        search = SearchWish(effort, budget, seed, retune=retune, verify=verify, queue=queue)
+        search = SearchWish(effort, budget, seed, retune, verify, queue, other_devices)
         body = request_body(problem, device, regime, search)
-        cached = None if retune else self.cached(problem, device=body["device"], regime=regime, verify=verify)
+        cached = (
+            None
+            if retune
+            else self.cached(problem, device=body["device"], regime=regime, verify=verify, other_devices=other_devices)
+        )
         if self.offline:
             return self._offline(cached, body)
         try:
@@ -206,11 +209,17 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts):
             return cached.document
 
     def cached(
-        self, gemm: Gemm | str, *, device: Device | str | None = None, regime: str = "sustained", verify: bool = True
+        self,
+        gemm: Gemm | str,
+        *,
+        device: Device | str | None = None,
+        regime: str = "sustained",
+        verify: bool = True,
+        other_devices: bool = False,
     ) -> CachedKernel | None:
         """What the cache has for a problem: its document, where it came from and how old it is. Nothing is sent."""
         problem, name = as_gemm(gemm, None, None, {}), device_name(device)
-        entry = self.index.find(problem, name, regime, self.url, verified=verify)
+        entry = self.index.find(problem, name, regime, self.url, verified=verify, other_devices=other_devices)
         return entry if entry is not None and self.cache.get(entry.artifact_sha256) is not None else None
 
     def package(
@@ -283,6 +292,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts):
         retune: bool = False,
         verify: bool = True,
         queue: Mapping[str, Any] | None = None,
+        other_devices: bool = False,
         prefer_wait: int | None = 0,
     ) -> Submitted:
         """Ask without waiting: the kernel where the service has it, else the job that tunes it.
@@ -291,7 +301,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts):
         fallback by itself.
         """
         problem = as_gemm(gemm, None, None, {})
-        search = SearchWish(effort, budget, seed, retune=retune, verify=verify, queue=queue)
+        search = SearchWish(effort, budget, seed, retune, verify, queue, other_devices)
         body = request_body(problem, device, regime, search)
         return self._submit(body, prefer_wait)
 
@@ -374,7 +384,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts):
                 return self._kernel(meanwhile)
         job = self.job(job_id)
         kernel = self._kernel(kernel_of(job, job_id))
-        if job.get("status") == "done" and kernel.get("role") == "fallback":
+        if job.get("status") == "done" and kernel.get("role") == "fallback" and job.get("effort") != "none":
             raise ServiceError(f"job {job_id} is done, but with the default kernel in place of a tuned one", job)
         return kernel
 

@@ -101,8 +101,7 @@ class Device:
         """The sentence that refuses to measure on a device that is not of this machine."""
         return (
             f"device {self.name} is only named: it is an architecture to compile for, no device of this machine, so "
-            f"that "
-            "nothing can be measured on it"
+            "that nothing can be measured on it"
         )
 
     @property

@@ -1,4 +1,4 @@
-"""``Gemm``: the dataclass of a matrix-multiply problem; ``Range``: an interval of its m.
+"""Matrix-multiply problems: the dataclass ``Gemm``, and ``Range``, an interval of its m.
 
 A problem is ``D = act(alpha * A B + beta * C + bias[n])`` with its sizes, dtypes, layouts, leading dimensions and
 epilogue. ``str(gemm)`` is its text form, and ``Gemm.parse`` reads it. ``4096x4096x4096:f16:nt`` has the default value

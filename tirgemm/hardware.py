@@ -8,6 +8,7 @@ DeepGEMM's cost model have it; the slices of an A100 together give 5,120 bytes (
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from tirgemm.device import Device, Limits
@@ -26,6 +27,7 @@ BANK_BYTES = 4
 # Blocks of a grid along x, y and z that the driver takes.
 MAX_GRID = (2**31 - 1, 65535, 65535)
 _L2_PORT_BYTES = 64  # a clock into one SM
+_FIRST_DEPENDENT = 90
 
 # Clusters of 1 to 8 blocks that an H200's 132 SMs hold at once where a block takes a whole SM, as its driver counts
 # them (cuOccupancyMaxActiveClusters): a cluster lies within one GPC, and the GPCs have unlike numbers of SMs.
@@ -137,6 +139,17 @@ def arch_of(capability: tuple[int, int]) -> str:
         if known.capability == capability:
             return known.arch
     return f"sm_{capability[0]}{capability[1]}"
+
+
+def dependent_launch_refusal(device: Device) -> str:
+    """Why a device has no programmatic dependent launch, in a sentence that names it; empty where it has.
+
+    ``griddepcontrol`` needs compute capability 9.0 (PTX ISA).
+    """
+    if device.kind == "cuda" and int(re.sub(r"\D", "", device.arch)) >= _FIRST_DEPENDENT:
+        return ""
+    what = f"an {device.arch}" if device.kind == "cuda" else "a CPU"
+    return f"programmatic dependent launch needs a GPU of sm_90 or newer; {device.name} is {what}"
 
 
 def peak_tflops(arch: str, units: int, clock_mhz: int) -> tuple[tuple[str, float], ...]:

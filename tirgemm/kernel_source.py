@@ -1,6 +1,6 @@
-"""``KernelSource``: the interface through which ``tirgemm.torch`` looks up compiled kernels and has missing ones built.
+"""Kernel sources: the interface ``KernelSource`` from which ``tirgemm.torch`` gets compiled kernels.
 
-``Policy`` says which missing ones may be built.
+A source looks a kernel up or has a missing one built; ``Policy`` says which missing ones may be built.
 """
 
 from __future__ import annotations

@@ -120,6 +120,12 @@ class KernelLaunch:
     shared_bytes: int = 0
     attributes: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def is_dependent(self) -> bool:
+        """Whether the launcher lets it begin before what is ahead of it in the stream has ended."""
+        name, _ = DEPENDENT_LAUNCH
+        return any(attribute[0] == name and attribute[1] != 0 for attribute in self.attributes)
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:

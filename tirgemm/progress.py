@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,11 +43,18 @@ def role_name(role: str, *, portable: bool = False) -> str:
     return "default" if role == "fallback" else "portable" if portable else role
 
 
-def role_words(role: str, *, portable: bool = False) -> str:
-    """``role_name``, with what it is there for."""
+def role_words(role: str, *, portable: bool = False, other_device: str | None = None) -> str:
+    """``role_name``, with what it is there for; ``other_device`` is the key of the one that its configs are from."""
     if role == "fallback":
         return "the default kernel (served meanwhile)"
-    return f"{role}, portable: raced here, but chosen from configs that were measured elsewhere" if portable else role
+    where = f"on another device, {_printable(other_device)}" if other_device else "elsewhere"
+    chosen = f"{role}, portable: raced here, but chosen from configs that were measured {where}"
+    return chosen if portable or other_device else role
+
+
+def told_role(kernel: Mapping[str, Any]) -> str:
+    """``role_words`` of a kernel document; that of an older service says less."""
+    return role_words(kernel["role"], portable=kernel.get("portable", False), other_device=kernel.get("other_device"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +105,13 @@ class Progress:
 
     @property
     def standing(self) -> str:
-        """The best so far: ``best 6.00 us (1.12 x the default)``; empty while there is none."""
+        """The best so far: ``best 6.00 us (1.12 x the default)``; empty while there is none. At the end it is said to
+        be the search's: the race that chose the kernel took other times."""
         if self.best_us is None:
             return ""
+        name = "the search's best" if self.phase is Phase.DONE else "best"
         speed = f" ({self.speed:.2f} x the default)" if self.speed is not None else ""
-        return f"best {self.best_us:.2f} us{speed}"
+        return f"{name} {self.best_us:.2f} us{speed}"
 
     def __str__(self) -> str:
         if self.phase is Phase.DOWNLOADING:

@@ -1,4 +1,4 @@
-"""Status types: the enumeration ``Status`` of candidates, ``JobStatus`` of tuning jobs, ``Role`` of stored kernels."""
+"""Statuses of candidates (``Status``) and of tuning jobs (``JobStatus``), and roles of stored kernels (``Role``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``Timings``: dataclass of a kernel's measured times, with the classes of its parts, and its JSON form.
+"""Timings of a kernel: the dataclass ``Timings``, the classes of its parts, and its JSON form.
 
 It holds the times in each regime, those of the baselines raced beside the kernel, and a summary of the search that
 chose it.
@@ -38,7 +38,7 @@ class TimingsPart:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """The value that a JSON object tells of. Raises TypeError or ValueError where it tells of none."""
-        types = _TYPES[cls]
+        types = _types(cls)
         known = {name: _value(types[name], member) for name, member in value.items() if name in types}
         return cls(**known, other={name: member for name, member in value.items() if name not in types})
 
@@ -103,12 +103,14 @@ class SelectionReason(TimingsPart):
 
 @dataclass(frozen=True, slots=True)
 class ConfigOrigin(TimingsPart):
-    """On which class of devices and in what environment shipped configs were measured, and whether those are the
-    ``same`` as here."""
+    """On which class of devices and in what environment shipped configs were measured, whether those are the ``same``
+    as here, and whether it was an ``other_device``: another class, or one with another size of memory. None: no, or in
+    old records not said."""
 
     device: str
     environment: Mapping[str, str]
     same: bool
+    other_device: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,7 @@ class Timings:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """The timings that a JSON object tells of, whatever its members are."""
-        types = _TYPES[cls]
+        types = _types(cls)
         regimes: dict[Regime, Timing | NotTimed] = {}
         known: dict[str, Any] = {}
         other: dict[str, Any] = {}
@@ -261,18 +263,7 @@ def _value(wanted: Any, raw: Any) -> Any:
     raise ValueError(f"{raw!r:.80} is not of the type {wanted}")
 
 
-# The type of each field but ``other``.
-_TYPES: dict[type, dict[str, Any]] = {
-    cls: {name: hint for name, hint in get_type_hints(cls).items() if name != "other"}
-    for cls in (
-        BaselineTime,
-        Timing,
-        NotTimed,
-        StreamTiming,
-        SelectionReason,
-        ConfigOrigin,
-        SearchSummary,
-        MemberTiming,
-        Timings,
-    )
-}
+@cache
+def _types(cls: type) -> dict[str, Any]:
+    """The type of each field but ``other``."""
+    return {name: hint for name, hint in get_type_hints(cls).items() if name != "other"}

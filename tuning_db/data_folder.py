@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SIGNING_KEY",
     "database_file",
+    "dependent_file",
     "existing_database",
     "open_database",
     "open_store",
@@ -31,6 +32,11 @@ def database_file(data_dir: Path | None) -> Path:
     from tirgemm.tuning_db.database import FILE_NAME
 
     return _folder(data_dir) / FILE_NAME
+
+
+def dependent_file(data_dir: Path | None, kernel_sha256: str) -> Path:
+    """The file of what was made for dependent launches of the kernel of that hash."""
+    return _folder(data_dir) / "dependent_launch" / f"{kernel_sha256}.tirgemm"
 
 
 def open_database(data_dir: Path | None, url: str | None = None, limit_s: float | None = None) -> Database:
@@ -73,13 +79,13 @@ def require_database(data_dir: Path | None, url: str | None, advice: str) -> Non
 
 
 @contextmanager
-def open_store(data_dir: Path | None, url: str | None = None, *, other_devices: bool = False) -> Iterator[LayeredStore]:
+def open_store(data_dir: Path | None, url: str | None = None) -> Iterator[LayeredStore]:
     """The store on the database (at ``url``, by default the folder's own) and the blobs of a data folder, with
-    the shipped records beneath; those of ``other_devices`` are offered where that is asked for."""
+    the shipped records beneath."""
     from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
     with open_database(data_dir, url) as database:
-        yield LayeredStore(database, other_devices=other_devices)
+        yield LayeredStore(database)
 
 
 def signer(data_dir: Path | None) -> Signer:

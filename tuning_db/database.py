@@ -9,7 +9,6 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Insert, create_engine, event, text
@@ -18,6 +17,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from tirgemm.artifact.closing import Closing
 from tirgemm.errors import DamagedRow, InvalidRequest, MissingExtra, StorageFull, StoreError, StoreUnavailable
 from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db import schema
@@ -33,7 +33,7 @@ _SQLITE_NOW = text("SELECT (julianday('now') - 2440587.5) * 86400.0")
 _POSTGRES_NOW = text("SELECT extract(epoch FROM clock_timestamp())")
 
 
-class Database:
+class Database(Closing):
     """SQLite or PostgreSQL with the current schema, and a folder of blobs. Safe from several threads and processes.
 
     ``url`` is SQLAlchemy's (``sqlite:////data/tirgemm.db``, ``postgresql+psycopg://user@host/name``). Opening creates
@@ -101,14 +101,6 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
-
-    def __enter__(self) -> Database:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _connect(self, limit_s: float | None) -> Engine:
         options: dict[str, Any] = {"json_serializer": dump_json, "pool_size": 8, "max_overflow": 56}

@@ -55,7 +55,8 @@ class Window:
 @dataclass(frozen=True, slots=True)
 class JobRequest:
     """What a job is asked to tune, and for how long; of those that wait the one of the highest ``priority`` is first,
-    then the oldest, and none starts outside its ``window``. Raises InvalidRequest."""
+    then the oldest, and none starts outside its ``window``. ``other_devices``: what was shipped for other devices of
+    the architecture is tried, too. Raises InvalidRequest."""
 
     gemm: Gemm
     device: Device
@@ -67,6 +68,7 @@ class JobRequest:
     verify: bool = True
     priority: int = 0
     window: Window | None = None
+    other_devices: bool = False
 
     def __post_init__(self) -> None:
         regime_named(self.regime)
@@ -83,9 +85,10 @@ class JobRequest:
     @property
     def live_key(self) -> str:
         """Equal for requests that one running job can answer: of one effort; budgets count by their power of two,
-        seeds, priority and window not at all."""
+        seeds, priority and window not at all. What is tried of other devices is another request's answer."""
         budget = [math.ceil(math.log2(max(value, 1))) for value in (self.trials, self.seconds)]
-        return rows.digest([str(self.gemm), self.device.key, self.regime, budget, self.effort, self.verify])
+        others = ["other_devices"] if self.other_devices else []
+        return rows.digest([str(self.gemm), self.device.key, self.regime, budget, self.effort, self.verify, *others])
 
 
 @dataclass(frozen=True, slots=True)

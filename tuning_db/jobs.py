@@ -14,8 +14,8 @@ from typing import Literal
 from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, func, insert, or_, select, update
 
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, JobNotRetried, PageNotFound
-from tirgemm.events import Event
+from tirgemm.errors import InvalidRequest, JobNotRetried
+from tirgemm.events import BuildsCounted, Event
 from tirgemm.gemm import Gemm
 from tirgemm.status import ENDED, LIVE, EndedStatus, JobStatus
 from tirgemm.tuning.budget import Budget
@@ -26,6 +26,7 @@ from tirgemm.tuning_db.access.quotas import Asker, require_quota
 from tirgemm.tuning_db.database import ClockedTables
 from tirgemm.tuning_db.job_values import Job, JobProgress, JobRequest, StoredEvent, WorkerRecord, priority_named
 from tirgemm.tuning_db.models import EventRow, GemmRow, JobRow, WorkerRow
+from tirgemm.tuning_db.pages import place_of
 from tirgemm.tuning_db.queue.budget_shares import LIMIT, granted
 from tirgemm.tuning_db.queue.job_leases import (
     cancel_live,
@@ -182,10 +183,7 @@ class JobQueue(ClockedTables):
             wanted = wanted.where(JobRow.device_key.in_(list(device_keys)))
         with self.db.read() as connection:
             if after:
-                seq = connection.execute(select(JobRow.seq).where(JobRow.id == after)).scalar()
-                if seq is None:
-                    raise PageNotFound(f"after is {after!r}; it must be the `next` of a page before")
-                wanted = wanted.where(JobRow.seq < seq)
+                wanted = wanted.where(JobRow.seq < place_of(connection, JobRow, after))
             return [job_of(row) for row in connection.execute(wanted)]
 
     # -- workers' side -------------------------------------------------------------------------
@@ -316,13 +314,17 @@ class JobQueue(ClockedTables):
     # -- events --------------------------------------------------------------------------------
 
     def add_event(self, job_id: str, event: Event, owner: str | None = None) -> int:
-        """Append an event; StoreError for a job that is not there, LeaseLost where ``owner`` holds it no more."""
+        """Append an event, whose id is returned; StoreError for a job that is not there, LeaseLost where ``owner``
+        holds it no more. How the builds of a job stand that has ended is not kept, and has the id 0."""
         with self.db.write() as connection:
             if owner is not None:
                 require_held(connection, job_id, owner)
             # The lock keeps the ids of one job in the order in which they become visible, on PostgreSQL too.
-            if connection.execute(select(JobRow.seq).where(JobRow.id == job_id).with_for_update()).first() is None:
+            status = connection.execute(select(JobRow.status).where(JobRow.id == job_id).with_for_update()).scalar()
+            if status is None:
                 raise unknown_job(job_id)
+            if status in ENDED and event.kind == BuildsCounted.KIND:
+                return 0
             values = {
                 "job_id": job_id,
                 "kind": event.kind,

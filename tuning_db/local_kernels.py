@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tirgemm.artifact import Kernel, Signer, Trust, load
-from tirgemm.config import Config
 from tirgemm.detect import check_fits
 from tirgemm.device import Device
 from tirgemm.errors import (
@@ -28,10 +25,12 @@ from tirgemm.errors import (
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range, Regime
 from tirgemm.kernel_source import Arrived, Policy, Preparation, run_in_background
-from tirgemm.tuning.default_set import DefaultPart, default_parts, default_set
+from tirgemm.tuning.default_set import default_parts, default_set
 from tirgemm.tuning.kernel_set.sizes import searched_sizes
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.store import Store
+from tirgemm.tuning.set_members import SetPart
+from tirgemm.tuning.set_tuning import SetTuning, tuning_of
 from tirgemm.tuning.shipped_kernel import offered_configs
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control, chosen_families
@@ -39,9 +38,6 @@ from tirgemm.tuning.workbench import Workbench
 from tirgemm.tuning_db import data_folder
 from tirgemm.tuning_db.shipped.layered_store import shipped_offer
 from tirgemm.tuning_db.shipped.records import ShippedRecords
-
-if TYPE_CHECKING:
-    from tirgemm.tuning.build.binary import Binary
 
 LOG = logging.getLogger("tirgemm.tuning_db")
 
@@ -109,10 +105,10 @@ class LocalKernels:
         control = Control(cancel=preparation.cancelled)
         with ExitStack() as stack:
             store = stack.enter_context(data_folder.open_store(self.data_dir, self.url))
-            bench = BegunBuilds(device, store, signer)
+            bench = Workbench(device, store, signer)
             stack.callback(bench.close)
-            tunings = [Tuning(gemm, bench, self.regime, control=control) for gemm in able]
-            parts = {tuning.gemm: bench.begin(tuning) for tuning in tunings}
+            tunings = [tuning_of(gemm, bench, self.regime, control=control) for gemm in able]
+            parts = {tuning.gemm: _begin(tuning) for tuning in tunings}
             for tuning in tunings:
                 try:
                     record = _answer(tuning, parts[tuning.gemm])
@@ -132,7 +128,7 @@ def _recorded_as(gemm: Gemm) -> list[Gemm]:
     return [gemm, *sizes]
 
 
-def _answer(tuning: Tuning, parts: Sequence[DefaultPart]) -> KernelRecord:
+def _answer(tuning: Tuning, parts: Sequence[SetPart]) -> KernelRecord:
     """The kernel set of the parts; where there are none, or one of them does not work, one kernel. Raises
     TirgemmError."""
     if parts:
@@ -143,28 +139,17 @@ def _answer(tuning: Tuning, parts: Sequence[DefaultPart]) -> KernelRecord:
     return tuning.fallback()
 
 
-class BegunBuilds(Workbench):
-    """A workbench on which builds are begun, side by side, before they are asked for."""
-
-    def __init__(self, device: Device, store: Store, signer: Signer) -> None:
-        super().__init__(device, store, signer)
-        self._builds: dict[tuple[Gemm, Config], Future[Binary]] = {}
-
-    def begin(self, tuning: Tuning) -> list[DefaultPart]:
-        """Begin to build what answers a problem first, and return the parts of a kernel set where it is one: else it is
-        what ``tuning.fallback`` takes, the fastest shipped config or the best default."""
-        gemm = tuning.gemm
-        offer = self.store.offer(gemm, self.device, tuning.regime)
-        shipped = offered_configs(tuning, offer) if offer is not None and offer.same else []
-        if isinstance(gemm.m, Range) and not shipped:
-            parts = default_parts(gemm, self.device, tuning.regime)
-            for part in parts:
-                self._builds[part.gemm, part.config] = super().build(part.gemm, part.config)
-            return parts
-        config = shipped[0] if shipped else ranked_defaults(tuning.families, gemm, self.device, tuning.regime)[0][1]
-        self._builds[gemm, config] = super().build(gemm, config)
-        return []
-
-    def build(self, gemm: Gemm, config: Config) -> Future[Binary]:
-        begun = self._builds.pop((gemm, config), None)
-        return super().build(gemm, config) if begun is None else begun
+def _begin(tuning: Tuning) -> list[SetPart]:
+    """Begin to build what answers a problem first, and return the parts of a kernel set of defaults where it is one:
+    else it is what ``tuning.fallback`` takes, a shipped set, the fastest shipped config or the best default."""
+    gemm, bench = tuning.gemm, tuning.workbench
+    if isinstance(tuning, SetTuning):
+        parts = tuning.shipped_parts or default_parts(gemm, bench.device, tuning.regime)
+        for part in parts:
+            bench.build_ahead(part.gemm, part.config)
+        return [] if tuning.shipped_parts else parts
+    offer = bench.store.offer(gemm, bench.device, tuning.regime)
+    shipped = offered_configs(tuning, offer) if offer is not None and offer.same else []
+    config = shipped[0] if shipped else ranked_defaults(tuning.families, gemm, bench.device, tuning.regime)[0][1]
+    bench.build_ahead(gemm, config)
+    return []

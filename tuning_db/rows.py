@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, case, insert, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, insert, select
 from sqlalchemy.exc import OperationalError
 
 from tirgemm.config import Config
@@ -285,10 +285,10 @@ KERNEL_BY_ID = select_kernels().where(KernelRow.id == bindparam("kernel_id"))
 
 
 def invariant_kernels(connection: Connection, gemm: Gemm) -> list[KernelRecord]:
-    """The kernels whose rows may have to have the same bits as those of ``gemm``."""
+    """The kernels whose rows may have to have the same bits as those of ``gemm``; damaged ones are left out."""
     same = [getattr(GemmRow, name) == getattr(gemm, name) for name in ("n", "k", "dtype", "layout")]
-    rows = connection.execute(select_kernels().where(*same, GemmRow.text.contains(":invariant"))).all()
-    return [kernel_of(row) for row in rows]
+    ids = select(KernelRow.id).join(GemmRow).where(*same, GemmRow.text.contains(":invariant"))
+    return [kernel for _, kernel in kernels_by_id(connection, connection.execute(ids).scalars().all())]
 
 
 def kernels_by_id(
@@ -339,6 +339,7 @@ def _kernel(row: Row[Any], gemm: Gemm | None) -> KernelRecord:
 
 def kernel_values(gemm_number: int, kernel: KernelRecord, certificate: str | None) -> dict[str, Any]:
     """A new row of kernels, but for its id, origin and times."""
+    other = kernel.other_device
     return {
         "gemm_id": gemm_number,
         "device_key": kernel.device.key,
@@ -351,6 +352,8 @@ def kernel_values(gemm_number: int, kernel: KernelRecord, certificate: str | Non
         "certificate_digest": certificate,
         "timings": kernel.timings.to_json(),
         "trials": kernel.trials,
+        # As long as the column is: records of elsewhere may have longer names, and PostgreSQL takes none.
+        "other_device": other and other[:255],
     }
 
 
@@ -385,11 +388,4 @@ def figure_values(seq: int, gemm_number: int, kernel: KernelRecord) -> dict[str,
     }
 
 
-# The kernels that may answer: those that somebody has run.
-ANSWERS = KernelRow.role.in_(("tuned", "fallback"))
 KERNEL_ORDER = (KernelRow.stored_at.desc(), KernelRow.seq.desc())
-# Of those of a problem, a device and a regime the first one answers.
-ANSWER_ORDER = (
-    case((KernelRow.pinned_at.is_not(None), 0), (KernelRow.role == "tuned", 1), else_=2),
-    *KERNEL_ORDER,
-)

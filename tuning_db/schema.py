@@ -12,8 +12,8 @@ from tirgemm.errors import SchemaTooNew, StoreError
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0011"
-KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011")
+HEAD = "0013"
+KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013")
 MIGRATIONS = Path(__file__).parent / "migrations"
 # Any number, as long as every tirgemm takes the same one.
 _ADVISORY_LOCK = 7_415_013

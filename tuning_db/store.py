@@ -6,9 +6,9 @@ import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, func, insert, select, update
+from sqlalchemy import Boolean, ColumnElement, Connection, Select, bindparam, delete, func, insert, select, update
 
 from tirgemm.device import Device
 from tirgemm.errors import KernelPinned, StoreError
@@ -18,6 +18,7 @@ from tirgemm.tuning.records.json_values import merged, plain_candidate, plain_sa
 from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning.records.row_signatures import require_same_rows
 from tirgemm.tuning_db import rows
+from tirgemm.tuning_db.answers.answer_choice import ANSWER_ORDER, may_answer
 from tirgemm.tuning_db.answers.kernel_document import put_documents
 from tirgemm.tuning_db.answers.kernel_version import raise_version
 from tirgemm.tuning_db.database import Database
@@ -42,9 +43,9 @@ _ANSWER = (
         GemmRow.text == bindparam("gemm"),
         KernelRow.device_key == bindparam("device_key"),
         KernelRow.regime == bindparam("regime"),
-        rows.ANSWERS,
+        may_answer(bindparam("other_devices", type_=Boolean)),
     )
-    .order_by(*rows.ANSWER_ORDER)
+    .order_by(*ANSWER_ORDER)
     .limit(1)
 )
 
@@ -108,18 +109,9 @@ class SqlStore:
                 # The primary key would refuse the second of two counters; waiting here gives it the next number.
                 connection.execute(select(GemmRow.id).where(GemmRow.id == gemm_id).with_for_update())
             mine = _attempts_of(gemm_id, key)
-            number = (
-                int(connection.execute(select(func.coalesce(func.max(AttemptRow.number), 0)).where(*mine)).scalar_one())
-                + 1
-            )
-            values = {
-                "gemm_id": gemm_id,
-                "device_key": key.device_key,
-                "regime": key.regime,
-                "config_digest": key.config_digest,
-                "number": number,
-                "started_at": iso(),
-            }
+            newest = select(func.coalesce(func.max(AttemptRow.number), 0)).where(*mine)
+            number = int(connection.execute(newest).scalar_one()) + 1
+            values = _named_by(gemm_id, key) | {"number": number, "started_at": iso()}
             connection.execute(insert(AttemptRow).values(values))
         return number
 
@@ -130,11 +122,7 @@ class SqlStore:
             connection.execute(delete(AttemptRow).where(*mine))
 
     def candidates(self, gemm: Gemm, device_key: str, regime: Regime) -> list[Candidate]:
-        where = (
-            GemmRow.text == str(gemm),
-            CandidateRow.device_key == device_key,
-            CandidateRow.regime == regime,
-        )
+        where = (GemmRow.text == str(gemm), CandidateRow.device_key == device_key, CandidateRow.regime == regime)
         return self._candidates(where)
 
     def candidate(self, key: CandidateKey) -> Candidate | None:
@@ -152,8 +140,8 @@ class SqlStore:
         )
         return self._candidates(where, newest=max(limit, 0))
 
-    def offer(self, gemm: Gemm, device: Device, regime: Regime) -> Offer | None:
-        del gemm, device, regime
+    def offer(self, gemm: Gemm, device: Device, regime: Regime, *, other_devices: bool = False) -> Offer | None:
+        del gemm, device, regime, other_devices
         return None
 
     # -- kernels -------------------------------------------------------------------------------
@@ -164,8 +152,10 @@ class SqlStore:
             raise_version(self.db, connection)
             return written
 
-    def kernel(self, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:
-        wanted = {"gemm": str(gemm), "device_key": device_key, "regime": regime}
+    def kernel(
+        self, gemm: Gemm, device_key: str, regime: Regime, *, other_devices: bool = False
+    ) -> KernelRecord | None:
+        wanted = {"gemm": str(gemm), "device_key": device_key, "regime": regime, "other_devices": other_devices}
         with self.db.read() as connection:
             row = connection.execute(_ANSWER, wanted).first()
         return None if row is None else rows.kernel_of(row, gemm)
@@ -262,12 +252,7 @@ def write_candidate(db: Database, connection: Connection, candidate: Candidate, 
     """
     gemm_id, key = rows.gemm_id(db, connection, candidate.gemm), candidate.key
     values = rows.candidate_values(candidate)
-    identity = {
-        "gemm_id": gemm_id,
-        "device_key": key.device_key,
-        "regime": key.regime,
-        "config_digest": key.config_digest,
-    }
+    identity = _named_by(gemm_id, key)
     statement = db.insert(CandidateRow).values(
         identity | values | {"origin": origin, "created_at": values["updated_at"]}
     )
@@ -288,15 +273,8 @@ def add_new_candidates(db: Database, connection: Connection, candidates: Sequenc
     gemms = {gemm: rows.gemm_id(db, connection, gemm) for gemm in {candidate.gemm for candidate in candidates}}
     values = [
         rows.candidate_values(candidate)
-        | {
-            "gemm_id": gemms[candidate.gemm],
-            "device_key": candidate.device_key,
-            "regime": candidate.regime,
-            "config_digest": candidate.config.digest,
-            "search_us": candidate.search_us,
-            "origin": origin,
-            "created_at": iso(),
-        }
+        | _named_by(gemms[candidate.gemm], candidate.key)
+        | {"search_us": candidate.search_us, "origin": origin, "created_at": iso()}
         for candidate in candidates
     ]
     inserted = insert(CandidateRow).returning(CandidateRow.id, sort_by_parameter_order=True)
@@ -385,10 +363,11 @@ def _is_key(key: CandidateKey) -> tuple[ColumnElement[bool], ...]:
     )
 
 
+def _named_by(gemm_id: int, key: CandidateKey) -> dict[str, Any]:
+    """The columns that a candidate and its attempts are named by."""
+    names = ("device_key", "regime", "config_digest")
+    return {"gemm_id": gemm_id, **{name: getattr(key, name) for name in names}}
+
+
 def _attempts_of(gemm_id: int, key: CandidateKey) -> tuple[ColumnElement[bool], ...]:
-    return (
-        AttemptRow.gemm_id == gemm_id,
-        AttemptRow.device_key == key.device_key,
-        AttemptRow.regime == key.regime,
-        AttemptRow.config_digest == key.config_digest,
-    )
+    return tuple(AttemptRow.__table__.c[name] == value for name, value in _named_by(gemm_id, key).items())

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
@@ -77,9 +78,10 @@ def tune(
     with attended(str(gemm), progress, on_event, stop) as (handler, ending), ExitStack() as stack:
         if isinstance(store, _Default):
             url = os.environ.get("TIRGEMM_DB") or None
-            store = stack.enter_context(data_folder.open_store(None, url, other_devices=other_devices))
+            store = stack.enter_context(data_folder.open_store(None, url))
+        asked = TuneRequest.of(gemm, device, regime, budget, effort=effort, seed=seed, families=families, retune=retune)
         return tuned_kernel.tune(
-            TuneRequest.of(gemm, device, regime, budget, effort=effort, seed=seed, families=families, retune=retune),
+            replace(asked, other_devices=other_devices),
             store=store,
             signer=signer or data_folder.signer(None),
             control=Control(handler, cancel or threading.Event(), ending),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from types import TracebackType
 
 from tirgemm.artifact import Signer, Trust, pack
+from tirgemm.artifact.closing import Closing
 from tirgemm.device import Device
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.build.pool import BuildPool
@@ -13,7 +13,7 @@ from verification.altered import BUILDER, with_alteration
 from verification.cases import Case
 
 
-class AlteredBench:
+class AlteredBench(Closing):
     """Builds cases whose source is altered in ``processes`` processes, and signs them with a key of its own."""
 
     def __init__(self, device: Device, processes: int | None = None) -> None:
@@ -38,9 +38,3 @@ class AlteredBench:
     def close(self) -> None:
         """Stop the build processes."""
         self._pool.close()
-
-    def __enter__(self) -> AlteredBench:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from tirgemm.config import Value
 from tirgemm.device import Device
 from tirgemm.errors import InvalidGemm
-from tirgemm.families.base import Family, rejected
+from tirgemm.families.base import Family
 from tirgemm.families.simt import ladder
 from tirgemm.gemm import ACTIVATIONS, LAYOUTS, Gemm
 from tirgemm.hardware import WARP
 from verification.cases import Case, Feature, dtypes, random_cases
 
-# An integer knob with more values than this is covered by classes: its ends, and by which power of two it divides.
-_MOST_VALUES = 8
-# Families some of whose kernels split k over several blocks.
-SPLITTING = ("mma", "wgmma", "wmma")
-# Cases that a family's deterministic and chained ones are chosen from.
-_DETERMINISTIC_DRAWN, _CHAINED_DRAWN = 80, 40
 # A problem that every rung of the ladder takes: 128 x 128 tiles for more than half of the SMs.
 _LADDER = "1100x1160x520:f32:nn"
 
@@ -38,31 +30,6 @@ def covering(
         chosen.append(best)
         missing -= of[best]
     return chosen
-
-
-def classes(cases: Sequence[Case]) -> Callable[[Case], frozenset[Feature]]:
-    """``Case.features`` with the values of knobs that have many taken by classes, as they occur in ``cases``."""
-    values: dict[str, set[Value]] = defaultdict(set)
-    for case in cases:
-        for name, value in case.config.knobs:
-            values[name].add(value)
-    many = {
-        name: numbers
-        for name, numbers in values.items()
-        if len(numbers) > _MOST_VALUES and all(type(v) is int for v in numbers)
-    }
-    ends = {name: (min(map(int, numbers)), max(map(int, numbers))) for name, numbers in many.items()}
-
-    def classed(feature: Feature) -> Iterator[Feature]:
-        name, value = feature
-        if name not in many or not isinstance(value, int):
-            yield feature
-            return
-        yield f"{name} divides by", value & -value
-        if value in ends[name]:
-            yield feature
-
-    return lambda case: frozenset(part for feature in case.features for part in classed(feature))
 
 
 def paths(case: Case) -> frozenset[Feature]:
@@ -135,37 +102,6 @@ def small_cases(family: Family, device: Device, count: int, *, plain: bool, seed
         gemm = Gemm.parse(_LADDER)
         cases += [Case(gemm, ladder.config(rung.name, gemm, device)) for rung in ladder.RUNGS]
     return cases
-
-
-def deterministic_cases(family: Family, device: Device) -> list[Case]:
-    """Cases of small problems that ask for determinism, such that every path that the family offers them occurs."""
-    asked = [
-        Case(case.gemm.with_(deterministic=True), case.config)
-        for case in small_cases(family, device, _DETERMINISTIC_DRAWN, plain=True)
-    ]
-    taken = [
-        case
-        for case in asked
-        if family.supports(case.gemm, device) is None and rejected(family, case.gemm, case.config, device) is None
-    ]
-    return covering(taken, paths, build_cost)
-
-
-def chained_cases(family: Family, device: Device) -> list[Case]:
-    """Cases whose D may be the A of the next call: B is square, and both are by rows. Every path that the family offers
-    them occurs."""
-    return covering(random_cases(family, device, _CHAINED_DRAWN, 11, draw=_square_gemm), paths, build_cost)
-
-
-def splits_k(case: Case) -> bool:
-    """Whether several blocks compute parts of k of the same outputs."""
-    return int(dict(case.config.knobs).get("split", 1)) > 1
-
-
-def _square_gemm(rng: random.Random) -> Gemm:
-    """A problem whose n is its k; rows of 521 are no multiple of what a copy takes."""
-    m, n = rng.choice((60, 200, 1100)), rng.choice((520, 521, 1032))
-    return Gemm.parse(f"{m}x{n}x{n}:{rng.choice(('f16', 'bf16'))}:{rng.choice(('nn', 'nt'))}")
 
 
 def _small_gemm(rng: random.Random, *, plain: bool, dtypes: tuple[str, ...]) -> Gemm | None:

@@ -11,9 +11,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tirgemm.bench import results
 from tirgemm.bench.results import environment, measured_at
 from tirgemm.device import Device
-from tirgemm.tuning.records import gzip_json
 
 FORMAT = "tirgemm-evidence/2"
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,11 +66,11 @@ class EvidenceFile:
             "summary": {"count": len(self.rows), "status": dict(sorted(counts.items()))} | self.summary,
             "rows": list(self.rows.values()),
         }
-        gzip_json.write(self.path, document)
+        results.write(self.path, document)
 
     def _resume(self) -> None:
         """Go on with the rows of a file of the same kind, device and sources; of any other file none are kept."""
-        old = gzip_json.read(self.path)
+        old = results.load(self.path)
         same = ("format", "kind", "family", "sources_sha256")
         if all(old[name] == self._head[name] for name in same) and _device(old) == _device(self._head):
             self.rows = {row["key"]: row for row in old["rows"]}

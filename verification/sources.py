@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tirgemm.bench import results
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import TirgemmError
@@ -21,7 +22,6 @@ from tirgemm.families.common.tracing import quick_tracing
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build.cuda import lower, with_looser_bounds
-from tirgemm.tuning.records import gzip_json
 from verification.cases import Case
 from verification.emulated import ARCH, EMULATORS
 
@@ -60,7 +60,7 @@ def stale(family: str, kind: str, rows: Sequence[Row]) -> Iterator[tuple[Row, st
 
 def without_stale(path: Path) -> int:
     """Take what is stale out of an evidence file; how many rows that were."""
-    document = gzip_json.read(path)
+    document = results.load(path)
     rows = document["rows"]
     gone = {kernel_of(row) for row, _ in stale(document["family"], document["kind"], kernels(rows))}
     document["rows"] = kept = [row for row in rows if kernel_of(row) not in gone]
@@ -68,7 +68,7 @@ def without_stale(path: Path) -> int:
     document["summary"] |= {"count": len(kept), "status": counts}
     if "caught_by" in document["summary"]:
         document["summary"]["caught_by"] = dict(Counter(row["status"] for row in kept if row["mutant"]))
-    gzip_json.write(path, document)
+    results.write(path, document)
     return len(rows) - len(kept)
 
 

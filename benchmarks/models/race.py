@@ -4,12 +4,12 @@
 
 Hugging Face's decoders in real layer sizes with random weights, prompts of 1 to 2048 tokens. ``tirgemm`` has a kernel
 for each number of tokens, ``tirgemm_set`` for each linear one that serves all of them; both are those of shipped
-records, or defaults. ``tirgemm_pdl`` has those of ``tirgemm`` with programmatic dependent launch, not certified. All of
-a variant are made first, side by side. A sample is one turn of calls divided by their number, from a synchronised start
-to a synchronised end; ours and PyTorch's turns alternate. ``error`` is the distance of our result from the one in fp32
-(on a CPU in fp64), ``pytorch_error`` that of the worst of PyTorch's own ways of computing (cuBLAS, cuBLASLt, without
-sums in fp16), of which two may lie twice as far apart, and ours no farther; ``difference`` is that of ours from
-PyTorch's. A machine without a GPU races tiny models, eagerly.
+records, or defaults. ``tirgemm_pdl`` has those of ``tirgemm``, rebuilt and certified for programmatic dependent launch.
+All of a variant are made first, side by side. A sample is one turn of calls divided by their number, from a
+synchronised start to a synchronised end; ours and PyTorch's turns alternate. ``error`` is the distance of our result
+from the one in fp32 (on a CPU in fp64), ``pytorch_error`` that of the worst of PyTorch's own ways of computing (cuBLAS,
+cuBLASLt, without sums in fp16), of which two may lie twice as far apart, and ours no farther; ``difference`` is that of
+ours from PyTorch's. A machine without a GPU races tiny models, eagerly.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ import tirgemm
 from benchmarks import command
 from benchmarks.models import agreement
 from benchmarks.models.decoder import MOST_TOKENS, Decoder
-from benchmarks.models.dependent_kernels import dependent_kernels
 from benchmarks.models.document import (
     ALL_KERNELS,
     IN_MODEL,
@@ -54,10 +53,11 @@ from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm, Range
+from tirgemm.hardware import dependent_launch_refusal
 from tirgemm.kernel_source import Arrived, KernelSource, Policy, Preparation
 from tirgemm.torch.acceleration import accelerate
-from tirgemm.torch.alternation import alternating, captured, ended
-from tirgemm.torch.kernel_table import TABLE, is_tuned
+from tirgemm.torch.alternation import Turns, alternating, captured, ended
+from tirgemm.torch.kernel_table import is_tuned, table_of
 from tirgemm.torch.linear_problems import linears_of
 from tirgemm.torch.problems import DTYPES
 from tirgemm.tuning.measure.baselines.torch_baseline import pin
@@ -147,42 +147,46 @@ class ModelRace:
         if variant == DEPENDENT:
             if not self.make(source, EXACT):
                 return False
-            made.kernels, made.failures = dependent_kernels(self.made[EXACT].kernels, self.device)
-            print(f"{variant}: {len(made.kernels)} kernels in {time.monotonic() - began:.1f} s", flush=True)
-        else:
-            gemms = self.gemms(variant)
-            print(f"{variant}: {len(gemms)} kernels are made", flush=True)
+            source = tirgemm.DependentKernels(self.made[EXACT], self.options.data)
+        gemms = self.gemms(variant)
+        print(f"{variant}: {len(gemms)} kernels are made", flush=True)
 
-            def arrived(kernel: Kernel) -> None:
-                made.kernels[kernel.gemm] = kernel
-                print(f"{time.monotonic() - began:6.1f} s  {kernel!r}", flush=True)
+        def arrived(kernel: Kernel) -> None:
+            made.kernels[kernel.gemm] = kernel
+            print(f"{time.monotonic() - began:6.1f} s  {kernel!r}", flush=True)
 
-            preparation = source.prepare(gemms, self.device, self.options.policy, arrived)
-            done = preparation.wait(None if self.deadline is None else max(0.0, self.deadline - time.monotonic()))
-            preparation.cancel()
-            if not done:
-                return False
-            made.failures.update(preparation.failures)
+        preparation = source.prepare(gemms, self.device, self.options.policy, arrived)
+        done = preparation.wait(None if self.deadline is None else max(0.0, self.deadline - time.monotonic()))
+        preparation.cancel()
+        if not done:
+            return False
+        made.failures.update(preparation.failures)
         for gemm, why in made.failures.items():
             print(f"no kernel for {gemm}: {why}", flush=True)
         self.made[variant] = made
         return True
 
     @contextmanager
-    def served(self, decoder: Decoder, variant: str) -> Iterator[tuple[Decoder, dict[int, list[Kernel]]]]:
+    def served(self, decoder: Decoder, variant: str, mode: str) -> Iterator[tuple[Decoder, dict[int, list[Kernel]]]]:
         """A twin of ``decoder`` whose linears run on the variant's kernels, and these by number of tokens; after the
-        block no call has them."""
-        twin, made = decoder.twin(), self.made[variant]
+        block no call has them. Where kernels are raced in the model, they are so in this ``mode``."""
+        twin, made, table = decoder.twin(), self.made[variant], table_of(variant == DEPENDENT)
         measured = False if self.options.all_kernels else None
         reports = [
-            accelerate(module, rows=rows, source=made, policy="tuned", measured=measured)
+            accelerate(
+                module,
+                rows=rows,
+                source=made,
+                policy="tuned",
+                measured=measured,
+                dependent_launch=variant == DEPENDENT,
+            )
             for module, rows in ((twin.layers, self.rows_of(variant)), (twin.head, [1]))
         ]
         if self.options.in_model:
-            for tokens in self.options.tokens:
-                call: Callable[[], Any] = partial(_called, twin, decoder.prompts(tokens))
-                for report in reports:
-                    report.race(call, graph=GRAPH in self.options.modes)
+            calls = [partial(_called, twin, decoder.prompts(tokens)) for tokens in self.options.tokens]
+            for report in reports:
+                report.race(calls, graph=mode == GRAPH)
         layers, head = (report.gemms for report in reports)
         for said in dict.fromkeys(str(each) for report in reports for each in report.linears):
             print(said, flush=True)
@@ -191,10 +195,10 @@ class ModelRace:
             for tokens in self.options.tokens
         }
         try:
-            yield twin, {m: [*filter(None, (TABLE.find(g, self.device) for g in gemms))] for m, gemms in of.items()}
+            yield twin, {m: [*filter(None, (table.find(g, self.device) for g in gemms))] for m, gemms in of.items()}
         finally:
             for gemm in {*layers, *head} & made.kernels.keys():
-                TABLE.remove(made.kernels[gemm])
+                table.remove(made.kernels[gemm])
 
     def rows(self, variant: str, done: set[tuple[Any, ...]], about: dict[str, Any]) -> Iterator[results.Row]:
         """A row of every model, number of tokens and mode that is not ``done``, until the time is over."""
@@ -204,11 +208,19 @@ class ModelRace:
                 continue
             plain = decoder.twin()
             exact = decoder.cast(torch.float32 if self.device.kind == "cuda" else torch.float64)
-            with self.served(decoder, variant) as (twin, kernels):
-                for key in keys:
-                    if not self.over:
-                        row = dict(zip(KEY, key, strict=True))
-                        yield row | self._measured(plain, twin, exact, key) | _origin(about, kernels[key[2]])
+            for of_mode in self._served_together(keys):
+                with self.served(decoder, variant, of_mode[0][3]) as (twin, kernels):
+                    for key in of_mode:
+                        if not self.over:
+                            row = dict(zip(KEY, key, strict=True))
+                            yield row | self._measured(plain, twin, exact, key) | _origin(about, kernels[key[2]])
+
+    def _served_together(self, keys: list[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
+        """``keys`` in groups of one choice of kernels: where they are raced in the model, those of a mode."""
+        if not self.options.in_model:
+            return [keys]
+        groups = ([key for key in keys if key[3] == mode] for mode in self.options.modes)
+        return [group for group in groups if group]
 
     def keys(self, variant: str) -> list[tuple[Any, ...]]:
         """What rows there are to be of a variant."""
@@ -230,7 +242,7 @@ class ModelRace:
             outputs = {way: output for way, (_, output) in graphs.items()}
         synchronise = torch.cuda.synchronize if self.device.kind == "cuda" else ended
         with DeviceLock(self.device.lock_key, self.options.lock_dir):
-            samples = alternating(ways, self.options.turns, self.options.turn_seconds, synchronise)
+            samples = alternating(ways, Turns(self.options.turns, self.options.turn_seconds), synchronise)
         return {
             "samples_ms": results.rounded(samples["ours"]),
             "pytorch_samples_ms": results.rounded(samples["pytorch"]),
@@ -251,14 +263,15 @@ def main(
     device = detect_device(options.device)
     if not device.present:
         raise InvalidRequest(f"device {options.device} is only named; models run on a device that is here")
+    refusal = dependent_launch_refusal(device)
     for name, usual in (ON_GPU if device.kind == "cuda" else ON_CPU).items():
-        setattr(options, name, getattr(options, name) or list(usual))
+        setattr(options, name, getattr(options, name) or [each for each in usual if each != DEPENDENT or not refusal])
     if not 1 <= min(options.tokens) <= max(options.tokens) <= MOST_TOKENS:
         raise InvalidRequest(f"tokens are {options.tokens}; they must be from 1 to {MOST_TOKENS}")
     if GRAPH in options.modes and device.kind != "cuda":
         raise InvalidRequest("mode graph needs a GPU: CUDA graphs are captured there")
-    if DEPENDENT in options.variants and device.kind != "cuda":
-        raise InvalidRequest(f"variant {DEPENDENT} needs a GPU: a CPU has no dependent launches")
+    if DEPENDENT in options.variants and refusal:
+        raise InvalidRequest(f"variant {DEPENDENT}: {refusal}")
     if options.all_kernels and options.in_model:
         raise InvalidRequest("--all-kernels uses what --in-model would leave to PyTorch; give one of them")
     about = results.environment(device, ROOT, options.commit) | {

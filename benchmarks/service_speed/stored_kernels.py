@@ -1,4 +1,5 @@
-"""A database with many known kernels of one device, written row by row from one that was stored the usual way."""
+"""A database with many known kernels of one device and what was measured of each, written row by row from one that was
+stored the usual way."""
 
 from __future__ import annotations
 
@@ -8,18 +9,21 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import Connection, insert, select
 
 from tirgemm import Config, Gemm
 from tirgemm.hardware import named_device
 from tirgemm.timings import BaselineTime, SearchSummary, Timing, Timings
-from tirgemm.tuning.records import Certificate, KernelRecord
+from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db.answers.kernel_document import put_documents
-from tirgemm.tuning_db.models import GemmRow, KernelFigureRow, KernelRow
+from tirgemm.tuning_db.models import CandidateRow, GemmRow, KernelFigureRow, KernelRow, SampleSetRow
 
 DEVICE = named_device("sm_90a")
 ROWS_AT_ONCE = 5000
+_TABLES = (GemmRow, KernelRow, KernelFigureRow, CandidateRow, SampleSetRow)
+# A row of each of _TABLES.
+_Rows = tuple[dict[str, Any], ...]
 
 
 def gemms(count: int) -> list[Gemm]:
@@ -33,42 +37,58 @@ def store_kernels(folder: Path, problems: Sequence[Gemm], url: str = "") -> None
     with Database(url, folder) if url else Database.embedded(folder) as database:
         store = SqlStore(database)
         sha256 = store.put_blob(b"artifact of a known kernel" * 1000)
-        first = store.put_kernel(_kernel(problems[0], sha256))
+        first = _kernel(problems[0], sha256)
+        store.add_candidate(_candidate(first))
+        first = store.put_kernel(first)
         with database.read() as connection:
-            gemm_row = connection.execute(select(*GemmRow.__table__.columns)).one()._asdict()
-            kernel_row = connection.execute(select(*KernelRow.__table__.columns)).one()._asdict()
-            figure_row = connection.execute(select(*KernelFigureRow.__table__.columns)).one()._asdict()
-        assert kernel_row["seq"] == gemm_row["id"] == 1
-        assert kernel_row["id"] == first.id
+            stored = tuple(_only_row(connection, table) for table in _TABLES)
+        assert all(row.get("seq", row.get("id")) == 1 for row in stored)
         with database.write() as connection:
-            rows = _rows(problems, gemm_row, kernel_row, figure_row)
+            rows = _rows(problems, stored)
             while page := list(islice(rows, ROWS_AT_ONCE)):
-                for table, values in zip((GemmRow, KernelRow, KernelFigureRow), zip(*page, strict=True), strict=True):
+                for table, values in zip(_TABLES, zip(*page, strict=True), strict=True):
                     connection.execute(insert(table), list(values))
-                kernels = [(row["seq"], row["id"], problems[row["seq"] - 1]) for _, row, _ in page]
+                kernels = [(row["seq"], row["id"], problems[row["seq"] - 1]) for _, row, *_ in page]
                 documents = [(seq, replace(first, id=name, gemm=gemm)) for seq, name, gemm in kernels]
                 put_documents(database, connection, documents)
 
 
-def _rows(
-    problems: Sequence[Gemm], gemm_row: dict[str, Any], kernel_row: dict[str, Any], figure_row: dict[str, Any]
-) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
+def _only_row(connection: Connection, table: Any) -> dict[str, Any]:
+    return connection.execute(select(*table.__table__.columns)).one()._asdict()
+
+
+def _rows(problems: Sequence[Gemm], stored: _Rows) -> Iterator[_Rows]:
     """The rows of all problems but the first, whose rows are given; a time is drawn up to twice the first one's."""
+    gemm_row, kernel_row, figure_row, candidate_row, samples_row = stored
     for number, gemm in enumerate(problems[1:], 2):
         sizes = {"m_min": gemm.m_min, "m_max": gemm.m_max, "n": gemm.n, "k": gemm.k}
         us = figure_row["us"] * (1 + number * 7919 % 9973 / 9973)
-        figures = {
-            "seq": number,
-            "gemm_id": number,
-            "work": float(gemm.flops),
-            "us": us,
-            "tflops": gemm.flops / us / 1e6,
-        }
+        figures = {"work": float(gemm.flops), "us": us, "tflops": gemm.flops / us / 1e6}
         yield (
             gemm_row | sizes | {"text": str(gemm), "id": number},
             kernel_row | {"seq": number, "id": f"{number:016x}", "gemm_id": number},
-            figure_row | sizes | figures,
+            figure_row | sizes | figures | {"seq": number, "gemm_id": number},
+            candidate_row | {"id": number, "gemm_id": number},
+            samples_row | {"id": number, "candidate_id": number, "median_us": us},
         )
+
+
+def _candidate(kernel: KernelRecord) -> Candidate:
+    """The candidate that a kernel was made of, with the samples that its figures report."""
+    samples = tuple(10.0 + at / 100 for at in range(-7, 8))
+    baselines = {
+        name: tuple(us * ratio for us in samples) for name, ratio in (("torch.matmul", 1.12), ("default", 1.04))
+    }
+    report = SampleSet(samples, "report", baselines, {"clock_mhz": 1980, "power_w": 512.0})
+    return Candidate(
+        kernel.gemm,
+        kernel.device.key,
+        kernel.regime,
+        kernel.config,
+        Status.MEASURED,
+        kernel_sha256=kernel.kernel_sha256,
+        sample_sets=(report,),
+    )
 
 
 def _kernel(gemm: Gemm, artifact_sha256: str) -> KernelRecord:

@@ -146,9 +146,8 @@ class Wanted:
         gemm, target = Gemm.parse(text), detect(device)
         if device is None and target.kind != "cuda":
             raise InvalidRequest(
-                f"GPU kernels are explained, and this machine has no GPU: name one with --device, such as sm_90a; "
-                f"known "
-                f"are {', '.join(ARCHITECTURES)}"
+                "GPU kernels are explained, and this machine has no GPU: name one with --device, such as sm_90a; "
+                f"known are {', '.join(ARCHITECTURES)}"
             )
         return cls(gemm, target, regime_named(regime), m, compiled)
 
@@ -220,8 +219,7 @@ def _kernel(kernel: str, knobs: str, places: Places) -> Report:
         if record.device.kind != "cuda":
             raise Unsupported(
                 f"kernel {record.id} is for a CPU, and GPU kernels are explained; `tirgemm candidates {record.gemm}` "
-                f"has "
-                f"what it was chosen from, `tirgemm show {record.id} --asm` its machine code"
+                f"has what it was chosen from, `tirgemm show {record.id} --asm` its machine code"
             )
         stored = Stored.of(store, record, [Signer.load(key).public] if key.exists() else [])
     if knobs:

@@ -23,7 +23,6 @@ def serve(
     engine: options.EngineName = None,
     address: options.RayAddress = None,
     processes: options.BuildProcesses = None,
-    other_devices: options.OtherDevices = None,
     lock_dir: options.LockFolder = None,
     lease_seconds: options.LeaseSeconds = None,
     insecure: Annotated[

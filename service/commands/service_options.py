@@ -24,10 +24,6 @@ RayAddress: TypeAlias = Annotated[
     str | None, typer.Option("--address", help="HOST:PORT of the Ray cluster; 127.0.0.1:6379 by default.")
 ]
 BuildProcesses: TypeAlias = Annotated[int | None, typer.Option("--processes", help="Build processes of all devices.")]
-OtherDevices: TypeAlias = Annotated[
-    bool | None,
-    typer.Option("--other-devices", help="Also try what was shipped for similar devices, verified and timed here."),
-]
 LockFolder: TypeAlias = Annotated[Path | None, typer.Option("--lock-dir", help="Folder of the host-wide device locks.")]
 LeaseSeconds: TypeAlias = Annotated[
     float | None, typer.Option("--lease-seconds", help="Silence after which a worker's job is taken over.")

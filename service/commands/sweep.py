@@ -72,7 +72,8 @@ def sweep(
             gemm = request.gemm
             recorded = store.candidates(gemm, key, regime)
             spent = sum(candidate.status is not Status.PRUNED for candidate in recorded)
-            known = None if request.retune else store.kernel(gemm, key, regime)
+            others = request.other_devices
+            known = None if request.retune else store.kernel(gemm, key, regime, other_devices=others)
             if known is not None and covers(known, budget, request.families):
                 on_outcome(Outcome(gemm, known))
                 continue
@@ -86,6 +87,7 @@ def sweep(
                     seed=request.seed,
                     families=request.families,
                     control=Control(on_event, stop=stop),
+                    other_devices=others,
                 )
                 (ranged if isinstance(gemm.m, Range) else tunings).append(tuning)
             except TirgemmError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,6 @@ from tirgemm.cli import RegimeOption
 from tirgemm.events import Event, SearchStarted
 from tirgemm.gemm import REGIMES
 from tirgemm.progress import ProgressTracker, role_words
-from tirgemm.service.commands.service_options import OtherDevices
 from tirgemm.service.commands.sweep import document as sweep_document
 from tirgemm.service.commands.sweep import problems, sweep
 from tirgemm.service.views.member_table import member_table
@@ -61,7 +61,10 @@ def tune(
     seconds: Annotated[float | None, typer.Option(help="Seconds of search at most. By default by the effort.")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     family: Annotated[list[str] | None, typer.Option(help="Only these families; repeatable.")] = None,
-    other_devices: OtherDevices = None,
+    other_devices: Annotated[
+        bool,
+        typer.Option("--other-devices", help="Also try what was shipped for similar devices, verified and timed here."),
+    ] = False,
     data: Data = None,
     db: Url = None,
     lock_dir: LockDir = None,
@@ -92,7 +95,11 @@ def tune(
     if len(asked) > 1 and out is not None:
         raise InvalidRequest(f"--output is {out}, but there are {len(asked)} problems: `tirgemm get` writes each")
     requests = [
-        TuneRequest.of(gemm, device, regime, budget, seed=seed, families=family, retune=retune) for gemm in asked
+        replace(
+            TuneRequest.of(gemm, device, regime, budget, seed=seed, families=family, retune=retune),
+            other_devices=other_devices,
+        )
+        for gemm in asked
     ]
     request = requests[0]
     if out is not None and not out.parent.is_dir():
@@ -101,14 +108,14 @@ def tune(
     if trust and key.public not in Trust.default().keys:
         Trust.of_user().add(key.public, f"the data folder {data}")
     if len(requests) > 1:
-        with open_store(data, db, other_devices=bool(other_devices)) as store:
+        with open_store(data, db) as store:
             _tune_many(requests, store, key, lock_dir, as_json=as_json)
         return
     tracker = ProgressTracker(str(request.gemm))
     told: list[Event] = []
     try:
         with (
-            open_store(data, db, other_devices=bool(other_devices)) as store,
+            open_store(data, db) as store,
             console_view(tracker, console.err, quiet=as_json) as view,
             _stopped_by_interrupt(view) as stop,
         ):
@@ -190,6 +197,7 @@ def describe(record: KernelRecord) -> dict[str, Any]:
     certificate = record.certificate.to_json() if record.certificate else None
     return fields | {
         "portable": record.portable,
+        "other_device": record.other_device,
         "gemm": str(record.gemm),
         "device": record.device.key,
         "config": record.config.to_json(),
@@ -230,7 +238,7 @@ def _show(record: KernelRecord) -> None:
     passed = record.certificate is not None and record.certificate.passed
     default = record.timings.default == str(record.config)
     words = [
-        role_words(record.role, portable=record.portable),
+        role_words(record.role, portable=record.portable, other_device=record.other_device),
         *(["the default is the best"] if default and record.role == "tuned" else []),
     ]
     words += ["certified" if passed else "not certified", f"kernel {record.id}"]

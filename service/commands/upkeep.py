@@ -52,9 +52,16 @@ def prune(
         "kernels": list(pruned.kernels),
         "audit_entries": pruned.audit_entries,
         "batches": pruned.batches,
+        "damaged": list(pruned.damaged),
         "dry_run": dry_run,
     }
-    console.emit(as_json, document | asdict(blobs), lambda: console.out.print(words))
+
+    def show() -> None:
+        console.out.print(words)
+        for damaged in pruned.damaged:
+            console.err.print(damaged, style="yellow", markup=False)
+
+    console.emit(as_json, document | asdict(blobs), show)
 
 
 def backup(

@@ -25,7 +25,6 @@ def worker(
     engine: options.EngineName = None,
     address: options.RayAddress = None,
     processes: options.BuildProcesses = None,
-    other_devices: options.OtherDevices = None,
     lock_dir: options.LockFolder = None,
     lease_seconds: options.LeaseSeconds = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True, help="End with this process.")] = None,
@@ -72,7 +71,7 @@ def worker(
             ProcessLock(settings.worker_lock, "the worker's place on this machine", wait_s=wait_s),
             open_database(settings) as database,
         ):
-            store = LayeredStore(database, other_devices=settings.other_devices)
+            store = LayeredStore(database)
             signer = Signer.load_or_create(settings.signing_key)
             fleet = open_fleet(settings, store, signer)
             limit = Budget(settings.max_trials, settings.max_seconds)

@@ -194,9 +194,8 @@ def _tile(explanation: Explanation) -> Iterator[Drawing]:
     ) is not None:
         yield Drawing(
             f"The box of {box.tensor}",
-            "TMA copies A: one thread asks for a box, and no thread has values of it, so that there is no "
-            "thread-value map. "
-            "The box as TMA writes it: a line a row, and where the swizzle puts each 16 bytes of it.",
+            "TMA copies A: one thread asks for a box, and no thread has values of it, so that there is no thread-value "
+            "map. The box as TMA writes it: a line a row, and where the swizzle puts each 16 bytes of it.",
             box_picture(box, f"The box of {box.tensor} that TMA copies: {box}"),
             ("tiles",),
             _PARTS,

@@ -56,18 +56,11 @@ class DrawnTimeline(BaseModel):
     @classmethod
     def of(cls, recording: Recording) -> DrawnTimeline:
         about = recording.environment
+        same = ("source", "gemm", "family", "config", "length", "unit", "cycles_per_us", "timer_step_ns", "kinds")
         drawn = cls(
-            source=recording.source,
+            **{name: getattr(recording, name) for name in same},
             device=str(about.get("device")),
             driver=str(about["driver"]) if about.get("driver") else None,
-            gemm=recording.gemm,
-            family=recording.family,
-            config=dict(recording.config),
-            length=recording.length,
-            unit=recording.unit,
-            cycles_per_us=recording.cycles_per_us,
-            timer_step_ns=recording.timer_step_ns,
-            kinds=dict(recording.kinds),
             section=timeline_section(recording),
             drawing=timeline_drawing(recording),
         )

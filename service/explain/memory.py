@@ -20,14 +20,12 @@ LSU_SPACES = ("shared", "distributed")
 _TILES = ("bulk", "matrix")
 _SECTOR = 32
 _THROUGH_L1 = (
-    "Conflicts of cp.async through L1 are of what lanes write, which the notes are about, and of what they read: "
-    "L1's lines "
-    "lie in the same banks."
+    "Conflicts of cp.async through L1 are of what lanes write, which the notes are about, and of what they read: L1's "
+    "lines lie in the same banks."
 )
 _PAST_L1 = (
     "Wavefronts of cp.async of 16 bytes, which go past L1, are the fewest: no conflict of theirs is counted where "
-    "every lane "
-    "copies, and how many passes write what arrives no address tells."
+    "every lane copies, and how many passes write what arrives no address tells."
 )
 
 
@@ -202,8 +200,7 @@ def tiles(kernel: KernelExplanation, named: str = "") -> Section:
     ]
     notes = (
         "These move whole tiles past the load/store unit: no bank counter counts them, and the swizzle spreads the "
-        "rows of "
-        "a tile over the banks. An instruction of a warpgroup counts once a warp.",
+        "rows of a tile over the banks. An instruction of a warpgroup counts once a warp.",
     )
     heads = ("buffer", "access", ">warp instructions", "machine code", "what the compiler did")
     return table(f"TMA and wgmma{named}", heads, rows, notes=notes if rows else (), topic="tiles")

@@ -96,7 +96,9 @@ def duration(us: float) -> str:
 
 
 def share(part: float) -> str:
-    """A share in percent, with digits where it is small."""
+    """A share in percent, with digits where it is small or almost all."""
+    if 0.995 <= part < 1:
+        return f"{min(99.9, 100 * part):.1f} %"
     return f"{100 * part:.0f} %" if part >= 0.1 or part == 0 else f"{100 * part:.2g} %"
 
 

@@ -21,6 +21,7 @@ class ReportWord:
 
 
 _WORDS = (
+    ReportWord("us", r"\d us\b", "microseconds"),
     ReportWord("sm_80, sm_90a", r"\bsm_\d+a?\b", "the GPU's architecture, as CUDA names it"),
     ReportWord("SM", r"\bSMs?\b", "streaming multiprocessor: a processor of the GPU, with a shared memory of its own"),
     ReportWord("block", r"\bblocks?\b", "threads that run on one SM and share its shared memory"),

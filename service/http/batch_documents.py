@@ -128,20 +128,14 @@ BatchEventKind = Literal["progress", "done", "cancelled"]
 
 
 def _summary(batch: Batch) -> dict[str, Any]:
-    spent = batch.spent
     return {
         "id": batch.id,
         "status": batch.status,
         "asked": batch.asked,
         "states": batch.states,
         "gain": GainBody(geomean=batch.gain, kernels=len(batch.gains)),
-        "budget": BatchBudgetBody(trials=batch.budget.trials, seconds=batch.budget.seconds),
-        "spent": SpentBody(
-            trials=spent.trials,
-            seconds=spent.seconds,
-            reserved_trials=spent.reserved_trials,
-            reserved_seconds=spent.reserved_seconds,
-        ),
+        "budget": BatchBudgetBody.model_validate(batch.budget, from_attributes=True),
+        "spent": SpentBody.model_validate(batch.spent, from_attributes=True),
         "created_at": batch.created_at,
         "cancelled_at": batch.cancelled_at,
         "links": {"self": f"/v1/batches/{batch.id}", "events": f"/v1/batches/{batch.id}/events"},

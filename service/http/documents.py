@@ -91,6 +91,11 @@ class KernelRequest(BaseModel):
     verify: StrictBool = Field(
         default=True, description="false takes an unverified cross-compiled build where no worker has the device."
     )
+    other_devices: StrictBool = Field(
+        default=False,
+        description="true also tries what was shipped for other devices of the architecture: verified and timed here, "
+        "and marked.",
+    )
 
 
 class DeviceBody(BaseModel):
@@ -130,8 +135,9 @@ class KernelDocument(BaseModel):
     """A kernel. ``role``: the ``tuned`` one, the ``fallback`` served ahead of the search, or ``unverified``.
 
     ``portable``: it won against configs that were measured on another device, driver or TVM, and nothing was searched
-    here yet. ``pinned``: it is the answer until it is unpinned. ``members``: of a set the kernels by rising m; empty
-    for one kernel.
+    here yet. ``other_device``: the key of the other device that those were measured on; then it answers only requests
+    with ``other_devices``. ``pinned``: it is the answer until it is unpinned. ``members``: of a set the kernels by
+    rising m; empty for one kernel.
     """
 
     id: str
@@ -141,6 +147,7 @@ class KernelDocument(BaseModel):
     regime: Regime
     role: Role
     portable: bool
+    other_device: str | None
     pinned: bool
     verified: bool
     family: str
@@ -232,6 +239,7 @@ class JobSummary(BaseModel):
     budget: BudgetBody
     seed: int
     verify: bool
+    other_devices: bool
     fallback_id: str | None
     kernel_id: str | None
     error: JobError | None
@@ -275,25 +283,18 @@ def _summary(job: Job) -> dict[str, Any]:
     if job.batch_id:
         links["batch"] = f"/v1/batches/{job.batch_id}"
     return {
-        "id": job.id,
-        "status": job.status,
+        **{name: getattr(job, name) for name in ("id", "status", "attempts", "retries", "retry_reason", "created_at")},
         "gemm": str(request.gemm),
         "device": DeviceBody.of(request.device),
-        "regime": request.regime,
-        "effort": request.effort,
+        **{
+            name: getattr(request, name) for name in ("regime", "effort", "seed", "verify", "other_devices", "priority")
+        },
         "budget": BudgetBody(trials=request.trials, seconds=request.seconds),
-        "seed": request.seed,
-        "verify": request.verify,
         "fallback_id": job.fallback_id or None,
         "kernel_id": job.kernel_id or None,
         "error": JobError.of(job.error) if job.error else None,
-        "attempts": job.attempts,
-        "priority": request.priority,
         "window": str(request.window) if request.window else None,
-        "retries": job.retries,
-        "retry_reason": job.retry_reason,
         "batch": job.batch_id,
-        "created_at": job.created_at,
         "started_at": job.started_at or None,
         "finished_at": job.finished_at or None,
         "links": links,

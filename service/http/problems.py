@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tirgemm.errors import QuotaExceeded, TirgemmError
+from tirgemm.service.validation_words import refusal
 
 logger = logging.getLogger("tirgemm.service")
 
@@ -138,7 +139,7 @@ def _on_validation_error(request: Request, error: Exception) -> Response:
         reason = first.get("ctx", {}).get("error", first["msg"])
         return respond(request.url.path, 400, "invalid_json", f"the body is not JSON: {reason}")
     fields = [{"field": _field(e["loc"]), "message": _words(request, e)} for e in errors[:20]]
-    detail = f"{fields[0]['field']}: {fields[0]['message']}"
+    detail = refusal(fields[0]["field"], first | {"msg": fields[0]["message"]})
     return respond(request.url.path, 422, "invalid_request", detail, errors=fields)
 
 

@@ -7,16 +7,16 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from tirgemm.detect import check_fits
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, QueueFull, QuotaExceeded
+from tirgemm.errors import InvalidRequest, QueueFull, QuotaExceeded, StoreError
 from tirgemm.families import supporting
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.http.devices import Target, resolve, unavailable
 from tirgemm.service.http.documents import KernelRequest
-from tirgemm.service.http.known.kernel_documents import Rendered
 from tirgemm.service.http.known.known_answers import KnownAnswer
 from tirgemm.service.http.known.recent_look import EVER_SECONDS
 from tirgemm.service.http.problems import Problem
@@ -28,6 +28,7 @@ from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job, JobRequest
 from tirgemm.tuning_db.access.quotas import Asker
+from tirgemm.tuning_db.answers.kernel_document import repair_document
 from tirgemm.tuning_db.answers.stored_answers import StoredAnswer, WantedAnswer
 from tirgemm.tuning_db.job_values import Window
 from tirgemm.tuning_db.upkeep.pins import set_pinned
@@ -66,7 +67,7 @@ def answer(
     if target.device is not None:
         check_fits(gemm, target.device)
         supporting(gemm, target.device)
-    known = known_kernel(state, gemm, target.key, body.regime)
+    known = known_kernel(state, gemm, target.key, body.regime, other_devices=body.other_devices)
     if known is not None and not body.retune and _is_answer(known, body, budget):
         resumed = None
         if known.interrupted and here and target.device is not None:
@@ -105,22 +106,27 @@ async def stored_answer(state: ServiceState, body: KernelRequest, devices: Seque
         return None
     # What is stored is a problem: to look the text up takes less time than to parse it.
     text = body.gemm if isinstance(body.gemm, str) else str(Gemm.from_json(body.gemm))
-    stored = await state.lookups.find(WantedAnswer(text, target.key, body.regime))
+    wanted = WantedAnswer(text, target.key, body.regime, body.other_devices)
+    stored = await state.lookups.find(wanted)
     if stored is None and (canonical := str(Gemm.from_json(body.gemm))) != text:
-        stored = await state.lookups.find(WantedAnswer(canonical, target.key, body.regime))
+        stored = await state.lookups.find(wanted._replace(gemm=canonical))
     if stored is None or not state.store.has_blob(stored.artifact_sha256):
         return None
     if stored.document is None:
         return await asyncio.to_thread(_rendered_answer, state, body, budget, stored.kernel_id)
     if stored.interrupted or not _is_answer(stored, body, budget):
         return None
-    return KnownAnswer(Rendered.of(stored.document), stored.kernel_id, stored.artifact_sha256, body.queue.priority)
+    return KnownAnswer(stored.document, stored.kernel_id, stored.artifact_sha256, body.queue.priority)
 
 
 def _rendered_answer(state: ServiceState, body: KernelRequest, budget: Budget, kernel_id: str) -> KnownAnswer | None:
-    """The answer that is this kernel, rendered now, because its document is not stored."""
+    """The answer that is this kernel, rendered now, because its document is not stored or is damaged."""
     record = state.store.kernel_by_id(kernel_id)
-    if record is None or record.interrupted or not _is_answer(record, body, budget):
+    if record is None:
+        return None
+    with suppress(StoreError):
+        repair_document(state.database, record)
+    if record.interrupted or not _is_answer(record, body, budget):
         return None
     return answer_of(state, body, record)
 
@@ -153,6 +159,7 @@ def job_request(body: KernelRequest, gemm: Gemm, device: Device, budget: Budget,
         verify=verify,
         priority=body.queue.priority,
         window=Window.parse(body.queue.window) if body.queue.window else None,
+        other_devices=body.other_devices,
     )
 
 
@@ -170,16 +177,18 @@ def _is_answer(known: KernelRecord | StoredAnswer, body: KernelRequest, budget: 
     return is_answer(known, budget, named=body.budget.trials is not None or body.budget.seconds is not None)
 
 
-def known_kernel(state: ServiceState, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:
+def known_kernel(
+    state: ServiceState, gemm: Gemm, device_key: str, regime: Regime, *, other_devices: bool = False
+) -> KernelRecord | None:
     """The stored kernel of a problem, if its artifact is there. A pinned one without is unpinned: built again it is
     another kernel, which it would stand before."""
-    known = state.store.kernel(gemm, device_key, regime)
+    known = state.store.kernel(gemm, device_key, regime, other_devices=other_devices)
     if known is not None and known.pinned and not state.store.has_blob(known.artifact_sha256):
         logger.error(
             "kernel %s: it is pinned and its artifact %s is lost; it is unpinned", known.id, known.artifact_sha256
         )
         set_pinned(state.database, known.id, pinned=False)
-        known = state.store.kernel(gemm, device_key, regime)
+        known = state.store.kernel(gemm, device_key, regime, other_devices=other_devices)
     return _whole(state, known)
 
 
@@ -246,9 +255,16 @@ def _budget(settings: Settings, body: KernelRequest) -> Budget:
         raise InvalidRequest(f"budget trials is {trials}; this service takes at most {settings.max_trials}")
     if seconds is not None and seconds > settings.max_seconds:
         raise InvalidRequest(f"budget seconds is {seconds:g}; this service takes at most {settings.max_seconds:g}")
-    usual = Budget.of(body.effort)
+    usual = _usual_budget(body.effort, settings.max_trials, settings.max_seconds)
+    if trials is None and seconds is None:
+        return usual
     return Budget(
-        min(usual.trials, settings.max_trials) if trials is None else trials,
-        min(usual.seconds, settings.max_seconds) if seconds is None else seconds,
-        body.effort,
+        usual.trials if trials is None else trials, usual.seconds if seconds is None else seconds, body.effort
     )
+
+
+@cache
+def _usual_budget(effort: Effort, max_trials: int, max_seconds: float) -> Budget:
+    """The effort's own bounds, within the service's."""
+    usual = Budget.of(effort)
+    return Budget(min(usual.trials, max_trials), min(usual.seconds, max_seconds), effort)

@@ -160,7 +160,15 @@ class TuningEngine:
             raise DeviceUnavailable(f"this engine has {self._device.key}, not {request.device.key}")
         control = Control(on_event, cancel, between_batches=between_batches)
         bench = self._bench()
-        return tuning_of(request.gemm, bench, request.regime, request.budget, seed=request.seed, control=control)
+        return tuning_of(
+            request.gemm,
+            bench,
+            request.regime,
+            request.budget,
+            seed=request.seed,
+            control=control,
+            other_devices=request.other_devices,
+        )
 
     def _bench(self) -> Workbench:
         if self._opened is None:

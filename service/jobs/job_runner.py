@@ -205,7 +205,9 @@ class JobRunner:
         on_event = self._publisher(job.id, view)
         if request.device.key not in self._keys:
             return self._engine.cross_compile(request, on_event, lease.cancel).id
-        known = self._store.kernel(request.gemm, request.device.key, request.regime)
+        known = self._store.kernel(
+            request.gemm, request.device.key, request.regime, other_devices=request.other_devices
+        )
         # What the job is to improve is its fallback. Any other kernel that covers it was stored since: by a worker that
         # was killed before it could finish the job, or for another request; or it is of shipped records, which were
         # looked into while the job waited.

@@ -7,7 +7,9 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tirgemm.service.pages.assets import ASSETS, asset_address
+from tirgemm.service.pages.figure_texts import tflops_text, us_text
 from tirgemm.service.pages.sample_drawings import ratio_bar, sample_boxes
+from tirgemm.service.pages.table_cards import as_cards
 
 _TEMPLATES = Environment(
     loader=FileSystemLoader([Path(__file__).parent / "templates", ASSETS]),
@@ -17,6 +19,7 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.globals.update(asset=asset_address, ratio_bar=ratio_bar, sample_boxes=sample_boxes)
+_TEMPLATES.filters.update(as_cards=as_cards, us=us_text, tflops=tflops_text)
 
 
 def render(template: str, **values: object) -> str:

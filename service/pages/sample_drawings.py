@@ -9,6 +9,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from tirgemm.analysis.figures.svg import circle, number, path, rect, room, round_ticks, text
+from tirgemm.service.pages.figure_texts import us_text
 
 # A ratio's bar: its middle is 1, each end a factor of 4.
 _HALF, _HIGH, _FACTOR = 40.0, 16.0, 4.0
@@ -59,7 +60,7 @@ def sample_boxes(rows: Sequence[tuple[str, Sequence[float]]], title: str) -> Mar
         shapes.append(rect(across(first), y + 5, max(0.5, across(last) - across(first)), _ROW - 10, f"box{row % 2}"))
         shapes.append(path([(across(median), y + 3), (across(median), y + _ROW - 3)], "median"))
         shapes.append(text(_MARGIN, middle + 4, name))
-        shapes.append(text(right + 6, middle + 4, f"{median:.4g} µs"))
+        shapes.append(text(right + 6, middle + 4, f"{us_text(median)} µs"))
         y += _ROW
     shapes.append(path([(left, y + 2), (right, y + 2)], "axis"))
     for us, label in round_ticks(low, high, 6):

@@ -60,8 +60,7 @@ def text_of(opened: Opened, kind: str) -> Text:
     if not opened.trusted:
         raise UntrustedArtifact(
             f"{NAMES[kind]} is made by a tool from bytes that {package.key} signed, which is not trusted here; what "
-            f"the "
-            f"artifact holds as text is shown all the same, this with --trust {package.key}"
+            f"the artifact holds as text is shown all the same, this with --trust {package.key}"
         )
     return {"ptx": _ptx, "sass": _sass, "asm": _asm}[kind](package)
 
@@ -75,9 +74,8 @@ def _ptx(package: Package) -> Text:
     text = compile_ptx(package.sources["kernel.cu"], manifest.flags)
     return Text(
         text,
-        f"made here from kernel.cu by NVRTC {nvrtc_version()} with the artifact's flags, for the virtual "
-        f"architecture of "
-        f"{manifest.device.arch}; the artifact holds machine code, no PTX",
+        f"made here from kernel.cu by NVRTC {nvrtc_version()} with the artifact's flags, for the virtual architecture "
+        f"of {manifest.device.arch}; the artifact holds machine code, no PTX",
     )
 
 

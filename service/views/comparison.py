@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -229,8 +229,7 @@ def recorded_time(kernel: SampledKernel, regime: Regime) -> ComparedTime | None:
     timing = kernel.timings.of(regime)
     if timing is None:
         return None
-    at = timing.conditions.get("at", "")
-    return ComparedTime(float(timing.median_us), f"as its manifest says{f', {at}' if at else ''}")
+    return ComparedTime(float(timing.median_us), f"as its manifest says{_when(timing.conditions)}")
 
 
 def _time(samples: SampleSet) -> ComparedTime:
@@ -240,8 +239,13 @@ def _time(samples: SampleSet) -> ComparedTime:
         "other_regime": "after it was selected",
     }
     stage = stages.get(samples.reason, "in the search")
-    at = samples.conditions.get("at", "")
-    return ComparedTime(samples.median_us, f"{stage}{f', {at}' if at else ''}", samples)
+    return ComparedTime(samples.median_us, f"{stage}{_when(samples.conditions)}", samples)
+
+
+def _when(conditions: Mapping[str, Any]) -> str:
+    """``, 2026-11-23 10:00:00 UTC``; empty where that is not known."""
+    at = str(conditions.get("at") or "")
+    return f", {at[:19].replace('T', ' ')} UTC" if at else ""
 
 
 def _side(opened: Opened) -> dict[str, Any]:

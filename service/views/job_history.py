@@ -73,12 +73,14 @@ class TriedConfig:
 
 @dataclass(frozen=True, slots=True)
 class FailedConfigs:
-    """How many candidates ended with a status other than measured for one reason, and the config of the first."""
+    """How many candidates ended with a status other than measured for one reason, and the first one's config and its
+    hash."""
 
     status: Status
     message: str
     count: int
     config: str
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,7 @@ class _Sum:
         self._began = datetime.fromisoformat(start)
         self._now = JobHistory()
         self._failed: Counter[tuple[Status, str]] = Counter()
-        self._examples: dict[tuple[Status, str], str] = {}
+        self._examples: dict[tuple[Status, str], tuple[str, str]] = {}
         self._times: dict[tuple[str, str], tuple[float, str]] = {}
         self._pruned: dict[str, Any] = {}
 
@@ -241,7 +243,7 @@ class _Sum:
     def history(self, sentences: Mapping[str, str]) -> JobHistory:
         """The sum; ``sentences`` says of each rule what it said of one config."""
         fastest = self._fastest()
-        failed = [FailedConfigs(*why, count, self._examples[why]) for why, count in self._failed.most_common()]
+        failed = [FailedConfigs(*why, count, *self._examples[why]) for why, count in self._failed.most_common()]
         pruned = _rule_counts(self._pruned, sentences)
         candidates, races = list(self._now.candidates), list(self._now.races)
         return replace(self._now, candidates=candidates, races=races, fastest=fastest, failed=failed, pruned=pruned)
@@ -271,7 +273,7 @@ class _Sum:
         elif event.status is not None and event.status is not Status.MEASURED:
             why = event.status, event.message
             self._failed[why] += 1
-            self._examples.setdefault(why, event.config)
+            self._examples.setdefault(why, (event.config, event.digest))
 
 
 def rule_sentences(database: Database, job: Job) -> dict[str, str]:

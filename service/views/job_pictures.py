@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 
 from tirgemm.analysis.figures.svg import number, room, round_step
 from tirgemm.events import RaceEntry
+from tirgemm.service.pages.figure_texts import us_text
 from tirgemm.service.views.job_history import CandidatePoint, JobHistory
 
 WIDTH, HEIGHT = 720, 330
@@ -114,7 +115,7 @@ def race_picture(entries: Sequence[RaceEntry]) -> Markup:
         if entry.low_us is not None and entry.high_us is not None:
             low, high = number(across.at(entry.low_us)), number(across.at(entry.high_us))
             shapes.append(f'<path d="M{low} {y + 4}v10m0-5H{high}m0-5v10" class="whisker"/>')
-        words = f"{entry.median_us:.4g} µs"
+        words = f"{us_text(entry.median_us)} µs"
         shapes.append(f'<text x="{number(across.end + 8)}" y="{y + 13}">{words}</text>')
     fastest = min(timed, key=lambda entry: entry.median_us or 0.0)
     title = (

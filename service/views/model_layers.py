@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, and_, select
+from sqlalchemy import Connection, and_, false, select
 
 from tirgemm.tuning_db import Database
+from tirgemm.tuning_db.answers.answer_choice import ANSWER_ORDER, may_answer
 from tirgemm.tuning_db.models import BatchItemRow, KernelRow
 from tirgemm.tuning_db.queue.batches import Batch, ItemState
-from tirgemm.tuning_db.rows import ANSWER_ORDER, parts
+from tirgemm.tuning_db.rows import parts
 
 # What answers a problem now: the kernel of a search, a family's default, or nothing yet.
 Served = Literal["tuned", "default", "nothing"]
@@ -91,13 +92,14 @@ _Answer = tuple[str | None, Served, float | None, float | None]
 
 
 def _answers(connection: Connection, batch_id: str) -> dict[int, _Answer]:
-    """By the number of an item the kernel that its problem is answered with."""
+    """By the number of an item the kernel that its problem is answered with: batches ask for none of other devices'
+    records."""
     item, kernel = BatchItemRow, KernelRow
     same = and_(kernel.gemm_id == item.gemm_id, kernel.device_key == item.device_key, kernel.regime == item.regime)
     wanted = (
         select(item.number, kernel.id)
         .join(kernel, same)
-        .where(item.batch_id == batch_id, kernel.role.in_(("tuned", "fallback")))
+        .where(item.batch_id == batch_id, may_answer(false()))
         .order_by(item.number, *ANSWER_ORDER)
     )
     chosen: dict[int, str] = {}

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from tirgemm.device import Device
-from tirgemm.errors import PageNotFound
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.hardware import ARCHITECTURES, named_device
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning_db import Database, rows
 from tirgemm.tuning_db.models import DeviceRow, GemmRow, KernelRow
+from tirgemm.tuning_db.pages import place_of
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,7 @@ def kernel_ids(
             ids = ids.where(column == value)
     with database.read() as connection:
         if after:
-            seq = connection.execute(select(KernelRow.seq).where(KernelRow.id == after)).scalar()
-            if seq is None:
-                raise PageNotFound(f"after is {after!r}; it must be the `next` of a page before")
-            ids = ids.where(KernelRow.seq < seq)
+            ids = ids.where(KernelRow.seq < place_of(connection, KernelRow, after))
         return [(row.id, row.pinned_at is not None) for row in connection.execute(ids)]
 
 

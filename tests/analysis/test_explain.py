@@ -35,6 +35,7 @@ from tirgemm.service.explain.gather import Report, recorded_time
 from tirgemm.service.explain.page import illustrated, page
 from tirgemm.service.explain.reasons import why_sectors
 from tirgemm.service.explain.report_text import sections
+from tirgemm.service.explain.tables import share
 from tirgemm.timings import SearchSummary, Timings
 from tirgemm.tuning.explain import chosen, explain, with_knobs
 from tirgemm.tuning.records import Candidate, KernelRecord, Reason, SampleSet, Status
@@ -135,6 +136,14 @@ def test_waves_of_a_persistent_kernel_are_of_its_tiles() -> None:
     assert traffic is not None
     moved = 4096 * 4096 * 2 * (4096 // cut.m + 4096 // cut.n + 1)
     assert traffic.amount == moved, "every tile of A and B once a tile of D, D once"
+
+
+def test_a_wave_that_is_almost_empty_is_not_said_to_be_none() -> None:
+    (words,) = (
+        line for line in sections(Report(explained(SMALL, "simt")))[0].notes if "over" in line and "waves" in line
+    )
+    assert re.fullmatch(r"\d+ blocks over [\d,]+ at a time: 0\.0\d+ waves, 9\d(\.\d)? % of the places empty\.?", words)
+    assert [share(part) for part in (0.9954, 0.99999, 1.0, 0.994)] == ["99.5 %", "99.9 %", "100 %", "99 %"]
 
 
 def test_tiles_that_a_cluster_takes_together_are_counted_in_groups() -> None:

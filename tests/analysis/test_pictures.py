@@ -35,6 +35,7 @@ PICTURES = {
     "empty": bank_picture(analyze(LANES * 4, "load.32", False)),
     "matrix": bank_picture(analyze(LANES * 64, "ldmatrix.x2")),
     "copy": copy_picture(TiledCopy.parse("(16,8):(8,1) x (1,4)")),
+    "copy of single values": copy_picture(TiledCopy.row_major(128, 32, 1)),
     "copy down": copy_picture(TiledCopy.parse("(8,16):(1,8) x (4,1)")),
     "box": box_picture(Box("a", 128, 64, 2, 3)),
     "narrow box": box_picture(Box("d", 8, 16, 2, 1)),
@@ -80,6 +81,19 @@ def test_a_picture_has_shapes_alone_whose_classes_the_style_sheet_colours(name: 
     assert tags <= {"svg", "text", "rect", "path", "circle", "g", "title"}
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|url\(|href|javascript|nan|inf\b", svg)
     assert len(svg) < 100_000
+
+
+def test_the_names_of_threads_fit_their_cells() -> None:
+    for name in ("copy", "copy of single values", "copy, cut"):
+        root = parsed(PICTURES[name])
+        cells = {float(each.get("x", 0)) + float(each.get("width", 0)) / 2: each for each in root.iter(f"{SVG}rect")}
+        names = [each for each in root.iter(f"{SVG}text") if (each.text or "").startswith("T")]
+        assert names, name
+        last = {"copy": "T127", "copy of single values": "T127", "copy, cut": "T263"}[name]
+        assert any((each.text or "").split()[0] == last for each in names), f"{name}: {names[-1].text}"
+        for each in names:
+            width = float(cells[float(each.get("x", 0))].get("width", 0))
+            assert 5.2 * len(each.text or "") < width, f"{name}: {each.text} in {width}"
 
 
 @pytest.mark.parametrize("name", PICTURES)

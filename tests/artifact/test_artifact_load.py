@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tirgemm.artifact import Trust, load, loader, native, read
 from tirgemm.errors import CorruptArtifact, DeviceUnavailable, IncompatibleArtifact, MissingExtra, UntrustedArtifact
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
+from tirgemm.launch import DEPENDENT_LAUNCH, KernelLaunch, Launch, scalar_args, tensor_args
 
 GEMM = Gemm(7, 9, 5, dtype="f32", align=4)
 
@@ -34,6 +36,37 @@ def test_a_kernel_says_what_it_is(tmp_path: Path) -> None:
     assert loaded.kernel_sha256 == package.manifest.kernel_sha256
     assert loaded.artifact_sha256 == package.sha256
     assert "7x9x5:f32:nt:align=4" in repr(loaded)
+
+
+UNCHAINED = "its calls are launched dependently, and its certificate has no test chain"
+
+
+@pytest.mark.parametrize(
+    ("dependent", "evidence", "fault"),
+    [
+        ((0, 1), ["exact"], ""),
+        ((1, 1), ["exact", "chain"], ""),
+        ((1, 1), ["exact"], UNCHAINED),
+        ((1, 0), ["exact"], UNCHAINED),
+        ((2,), ["exact"], UNCHAINED),
+        ((1, 0), ["exact", "chain"], ""),
+    ],
+)
+def test_dependent_launches_are_told_and_need_chains(
+    dependent: tuple[int, ...], evidence: list[str], fault: str
+) -> None:
+    gemm = Gemm.parse("7x9x5:f32:nn")
+    kernels = tuple(
+        KernelLaunch(f"kernel{number}", (), attributes=((DEPENDENT_LAUNCH[0], each),))
+        for number, each in enumerate(dependent)
+    )
+    about: dict[str, Any] = {"device": named_device("sm_90a"), "binary": fake_cubin(), "binary_format": "cubin"}
+    about["launch"] = Launch(tensor_args(gemm), scalar_args(gemm), kernels)
+    sha256 = read(packed(gemm, **about), TRUST).manifest.kernel_sha256
+    tests = [{"name": name, "passed": True} for name in evidence]
+    about["certificate"] = {"kernel_sha256": sha256, "passed": True, "tests": tests}
+    manifest = read(packed(gemm, **about), TRUST).manifest
+    assert (manifest.dependent_launch, manifest.certificate_fault) == (bool(dependent[0]), fault)
 
 
 def test_a_file_swapped_after_the_check_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

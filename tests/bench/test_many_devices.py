@@ -16,7 +16,7 @@ from benchmarks.many_devices import document as many_devices
 from benchmarks.many_devices import measure
 from benchmarks.many_devices.document import QueueRun
 from tests.service.support import CPU, ScriptedEngine
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from tirgemm.bench.results import load
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, ServiceError
@@ -69,6 +69,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """Workers of the measurement are threads, on two devices of a kind; they fail where ``fail`` is set."""
     told = {"fail": False}
     fleets: list[Fleet] = []
+    workers: list[Worker] = []
 
     @contextmanager
     def worker(folder: Path, served: Sequence[Device], options: argparse.Namespace) -> Iterator[None]:
@@ -76,18 +77,19 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
         with Database.embedded(folder) as database:
             store = SqlStore(database)
             fleets.append(Fleet(store, len(served), told["fail"]))
-            worker = Worker(JobQueue(database), store, fleets[-1], lease_s=0.5)
-            thread = threading.Thread(target=worker.run)
+            workers.append(Worker(JobQueue(database), store, fleets[-1], lease_s=600.0))
+            thread = threading.Thread(target=workers[-1].run)
             thread.start()
             try:
                 yield
             finally:
-                worker.stop()
-                thread.join(20)
+                workers[-1].stop()
+                thread.join(PATIENCE_S)
 
     def reported(queue: JobQueue) -> None:
+        workers[-1]._register()  # as it does every two seconds
         spent = [engine.measured_s for engine in fleets[-1].engines()]
-        until(lambda: [seconds for told in queue.live_workers(60) for seconds in told.measuring] == spent)
+        until(lambda: [seconds for told in queue.live_workers(600) for seconds in told.measuring] == spent)
 
     monkeypatch.setattr(measure, "worker", worker)
     monkeypatch.setattr(measure, "devices", lambda: [CPU, CPU])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tirgemm.bench import results
 from tirgemm.bench.results import load, write
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
+from tirgemm.kernel_source import Preparation, run_in_background
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.torch
@@ -94,20 +96,64 @@ def test_kernels_are_raced_in_the_model_where_that_is_asked_for(
 ) -> None:
     from tirgemm.torch import acceleration
 
-    calls: list[int] = []
+    rows: list[tuple[int, list[int]]] = []
 
-    def dropped(call: Any, raced: Any, *, graph: bool) -> dict[Any, float]:
-        calls.append(call().shape[1])
+    def dropped(calls: Any, linears: Any, _table: Any, turns: Any, *, graph: bool) -> dict[Any, float]:
+        rows.append((len(linears), [call.run().shape[1] for call in calls]))
+        assert turns.seconds > 0
         assert not graph, "a CPU has no graphs"
-        return {each: 1.5 for each in raced if each.kernel.gemm.n == 32 and each.rows.high == 3}
+        kernels = (each for call in calls for each in call.kernels)
+        return {each: 1.5 for each in kernels if each.kernel.gemm.n == 32 and each.rows.high == 3}
 
     monkeypatch.setattr(acceleration, "dropped", dropped)
     options = ["--models", MODELS[0], "--variants", "tirgemm", "--in-model"]
     assert race(tmp_path, *options, source=SampleSource()) == 0
     # Layers and head are accelerated apart; this model has no head.
-    assert calls == [1, 1, 3, 3]
+    assert rows == [(2, [1, 3]), (0, [1, 3])]
     assert [row["kernels"] for row in rows_of(tmp_path / models.FILE)] == [{"default": 2}, {"default": 1}]
     assert load(tmp_path / models.FILE)["environment"]["kernels"] == models.IN_MODEL
+
+
+class RebuiltKernels:
+    """In place of kernels that are rebuilt for dependent launches: those of another source, as they are."""
+
+    tunes = False
+
+    def __init__(self, inner: Any, data_dir: Path | None = None) -> None:
+        del data_dir
+        self.lookup, self.refusal = inner.lookup, inner.refusal
+
+    def prepare(self, gemms: Sequence[Gemm], device: Any, policy: Any, arrived: Any) -> Preparation:
+        del policy
+
+        def make() -> None:
+            for gemm in gemms:
+                arrived(self.lookup(gemm, device))
+
+        return run_in_background(Preparation(tuple(gemms)), make, str)
+
+
+def test_rebuilt_kernels_have_a_column_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tirgemm
+    from benchmarks.models import race as program
+    from tirgemm.torch import acceleration
+    from tirgemm.torch.kernel_table import DEPENDENT_TABLE
+
+    for module in (program, acceleration):
+        monkeypatch.setattr(module, "dependent_launch_refusal", lambda _device: "")
+    monkeypatch.setattr(tirgemm, "DependentKernels", RebuiltKernels, raising=False)
+    served: list[Any] = []
+    add = DEPENDENT_TABLE.add
+    monkeypatch.setattr(DEPENDENT_TABLE, "add", lambda kernel: (served.append(kernel), add(kernel)))
+    source = SampleSource()
+    assert race(tmp_path, "--models", MODELS[0], "--variants", "tirgemm_pdl", source=source) == 0
+    rows = rows_of(tmp_path / models.FILE)
+    assert [(row["tokens"], row["variant"], row["kernels"]) for row in rows] == [
+        (tokens, "tirgemm_pdl", {"default": 2}) for tokens in (1, 3)
+    ]
+    assert all(0 < row["difference"] < 1e-5 for row in rows), "not PyTorch's own kernels"
+    assert {kernel.gemm for kernel in served} == {kernel.gemm for kernel in source.made}
+    assert all(DEPENDENT_TABLE.find(kernel.gemm, kernel.device) is None for kernel in served)
 
 
 def test_what_is_wrong_with_a_file_is_said(raced: Path, tmp_path: Path) -> None:
@@ -145,7 +191,10 @@ def test_the_table_has_medians_and_speedups(raced: Path, tmp_path: Path) -> None
         (["--tokens", "0"], "they must be from 1 to 2048"),
         (["--modes", "graph"], "mode graph needs a GPU"),
         (["--in-model", "--all-kernels"], "give one of them"),
-        (["--variants", "tirgemm_pdl"], "variant tirgemm_pdl needs a GPU"),
+        (
+            ["--variants", "tirgemm_pdl"],
+            "variant tirgemm_pdl: programmatic dependent launch needs a GPU of sm_90 or newer; cpu is a CPU",
+        ),
         (["--device", "sm_90a"], "is only named"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from playwright.sync_api import expect
+
 from tests.browser.visits import Visits
 from tests.service.pages.page_records import searched_kernel
 from tests.service.support import Service
@@ -15,17 +17,16 @@ def test_signing_in_and_out(service: Service, visits: Visits) -> None:
     visits.check("login")
     tab.get_by_label("API key").fill("tg_wrong")
     tab.get_by_role("button", name="Sign in").click()
-    assert "is not known here" in tab.get_by_role("alert").inner_text()
-    assert "401" in visits.complaints.pop()
+    expect(tab.get_by_role("alert")).to_contain_text("is not known here")
+    visits.expect_complaint("401")
 
     tab.get_by_label("API key").fill(secret)
     tab.get_by_role("button", name="Sign in").click()
-    tab.wait_for_url("**/login")
-    assert "tirgemm_key" in {cookie["name"] for cookie in visits.context.cookies()}
+    visits.until(lambda: "tirgemm_key" in {cookie["name"] for cookie in visits.context.cookies()})
     assert tab.evaluate("document.cookie") == ""
 
     tab.goto("/no-such-page")
-    assert "404" in visits.complaints.pop()
+    visits.expect_complaint("404")
     assert "nothing is at /no-such-page" in tab.get_by_role("main").inner_text()
     visits.check("problem")
     tab.get_by_role("button", name="Sign out").click()

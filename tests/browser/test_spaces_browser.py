@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from playwright.sync_api import expect
+
 from tests.browser.visits import Visits
 from tests.helpers import recorded_space
 from tests.helpers.recorded_space import DEVICE, FAILED, GEMM
@@ -28,15 +30,15 @@ def test_from_the_list_through_a_space_to_a_candidate(service: Service, visits: 
     tab.get_by_role("button", name="Show").click()
     tab.wait_for_url(re.compile("knob=tile_n&knob=tile_m"))
     heat = tab.get_by_role("group", name="Heat map of tile_m by tile_n")
-    assert heat.get_by_role("link").count() == 22
-    assert tab.get_by_role("img", name="Parallel coordinates of 63 candidates over 3 knobs").count() == 1
+    expect(heat.get_by_role("link")).to_have_count(22)
+    expect(tab.get_by_role("img", name="Parallel coordinates of 63 candidates over 3 knobs")).to_have_count(1)
     heat.get_by_role("link", name="tile_n 16, tile_m 256: no time; 1 failed").press("Enter")
     tab.wait_for_url("**/candidates/**")
     assert FAILED.message in tab.get_by_role("main").inner_text()
 
     tab.go_back()
     tab.get_by_role("link", name="Next page").click()
-    assert tab.get_by_role("row").last.get_by_role("cell").first.inner_text() == "63"
+    expect(tab.get_by_role("row").last.get_by_role("cell").first).to_have_text("63")
     tab.go_back()
     tab.get_by_role("row").filter(has_text="measured").first.get_by_role("link").click()
     tab.wait_for_url("**/candidates/**")

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response, expect
+
+from tests.waiting import PATIENCE_S, until
 
 # Where `make test` leaves the pictures.
 PICTURES = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 DESKTOP, TELEPHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 GRAVE = {"serious", "critical"}
 MAX_TRANSFER = 1_000_000
+expect.set_options(timeout=1000 * PATIENCE_S)
+SCROLLED_TABLES = """[...document.querySelectorAll("table")].filter(
+  table => table.parentElement.scrollWidth > table.parentElement.clientWidth
+).map(table => table.parentElement.getAttribute("aria-label"))"""
+
+
+OVERFLOWING_CELLS = """[...document.querySelectorAll("[role=table] > tbody > tr > *")].filter(
+  cell => cell.scrollWidth > cell.clientWidth + 1
+).map(cell => cell.textContent.trim())"""
 
 
 @dataclass
@@ -29,7 +41,7 @@ class Visits:
     @classmethod
     def begin(cls, browser: Browser, url: str) -> Visits:
         context = browser.new_context(base_url=url, viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(1000 * PATIENCE_S)
         visits = cls(context, context.new_page())
         visits.tab.on("console", visits._on_console)
         visits.tab.on("pageerror", lambda error: visits.complaints.append(f"exception: {error}"))
@@ -48,8 +60,8 @@ class Visits:
         return self.tab
 
     def check(self, name: str) -> None:
-        """Assert that the page as it is now has no grave fault in light, dark and on a telephone, and keep pictures of
-        it as ``name``."""
+        """Assert that the page as it is now has no grave fault in light, dark and on a telephone, where no table
+        scrolls sideways and no cell's content lies over the next one's, and keep pictures of it as ``name``."""
         PICTURES.mkdir(parents=True, exist_ok=True)
         for look, scheme, size in (
             ("light", "light", DESKTOP),
@@ -62,8 +74,22 @@ class Visits:
             self._assert_accessible(f"{name}, {look}")
             wide = self.tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert wide <= 0, f"{name}, {look}: the page is {wide} pixels wider than the window"
+            if size is TELEPHONE:
+                scrolled = self.tab.evaluate(SCROLLED_TABLES)
+                assert not scrolled, f"{name}, {look}: these tables scroll sideways: {', '.join(scrolled)}"
+                overflowing = self.tab.evaluate(OVERFLOWING_CELLS)
+                assert not overflowing, f"{name}, {look}: these cells are too narrow: {', '.join(overflowing)}"
         self.tab.emulate_media(color_scheme="light")
         self.tab.set_viewport_size(DESKTOP)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Return once ``condition`` holds, while what the browser tells is taken in."""
+        until(condition, lambda: self.tab.wait_for_timeout(10))
+
+    def expect_complaint(self, part: str) -> None:
+        """Wait until the browser has complained of something that holds ``part``, and take that out."""
+        self.until(lambda: any(part in complaint for complaint in self.complaints))
+        self.complaints[:] = [complaint for complaint in self.complaints if part not in complaint]
 
     def end(self) -> None:
         self.context.close()

@@ -264,7 +264,7 @@ def test_get_tells_a_pipe_in_plain_words_what_the_service_does(run: Run, fake: F
     ]
     assert told[3].startswith("certifying ")
     assert told[3].endswith(", best 9.50 us (2.00 x the default)")
-    assert told[4] == "done, best 9.50 us (2.00 x the default)"
+    assert told[4] == "done, the search's best 9.50 us (2.00 x the default)"
     assert told[5].startswith("downloading ")
     for text in (out, err):
         assert all(line.isprintable() for line in text.splitlines())

@@ -113,6 +113,12 @@ def test_the_line_that_get_says_to_paste_makes_get_work(run: Run, fake: FakeServ
     assert run("verify", "k")[0] == 0
 
 
+def test_what_is_no_key_is_refused_before_the_service_is_asked(run: Run, fake: FakeService) -> None:
+    code, _, err = run("trust", "add", URL, "ed25519:abc")
+    assert (code, "not a public key of the form ed25519:<base64>" in err) == (2, True)
+    assert fake.requests == []
+
+
 def test_the_line_for_a_changed_key_replaces_it(run: Run, fake: FakeService) -> None:
     KnownServers.default().accept(URL, [OTHER])
     code, _, err = run("get", fake.gemm)

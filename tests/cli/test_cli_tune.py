@@ -78,7 +78,7 @@ class FakeTune:
         for number, event in enumerate(EVENTS):
             if number == self.interrupted_at:
                 os.kill(os.getpid(), signal.SIGINT)
-                assert control.stop.wait(10)
+                assert control.stop.wait(60)
                 if number < 2:
                     raise Interrupted("stopped before its first kernel was certified")
             assert control.on_event is not None

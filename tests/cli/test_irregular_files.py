@@ -17,7 +17,7 @@ from tirgemm.artifact.manifest import sha256
 from tirgemm.artifact.regular_file import open_regular, read_regular
 from tirgemm.gemm import Gemm
 
-DEADLINE_SECONDS = 20
+DEADLINE_SECONDS = 120
 
 
 @pytest.fixture(autouse=True)

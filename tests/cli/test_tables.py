@@ -6,7 +6,7 @@ import io
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
@@ -33,6 +33,7 @@ def assert_fits(lines: list[str], width: int) -> None:
         assert line == line.rstrip()
 
 
+@settings(deadline=None)
 @given(st.data(), st.integers(8, 200), st.integers(1, 6))
 def test_every_word_of_every_cell_is_shown_whole_in_lines_that_fit(
     data: st.DataObject, width: int, columns: int

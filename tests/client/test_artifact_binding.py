@@ -149,6 +149,14 @@ def test_a_job_that_is_done_with_the_default_is_refused(client: Client, fake: Fa
         client.kernel(GEMM)
 
 
+def test_effort_none_asks_for_no_more_than_the_default(client: Client, fake: FakeService) -> None:
+    fake.answer = fake.pending
+    fake.streams = [list(EVENTS)]
+    fake.effort = "none"
+    serve(fake, certified(GEMM, role="fallback"))
+    assert client.document(GEMM, effort="none")["role"] == "fallback"
+
+
 def test_the_first_format_signs_neither_regime_nor_role_and_is_refused(client: Client, fake: FakeService) -> None:
     package = read(certified(GEMM), Trust.of(SIGNER.public))
     manifest = {name: value for name, value in package.manifest.data.items() if name not in ("regime", "role")}

@@ -268,7 +268,7 @@ def test_what_a_service_advises_as_json_comes_as_an_argument_or_an_option(
 @pytest.mark.parametrize(
     ("detail", "words"),
     [
-        ("body.budget.trials: Input should be greater than 0", "budget.trials: Input should be greater than 0"),
+        ("body.budget.trials is 0; it should be greater than 0", "budget.trials is 0; it should be greater than 0"),
         ("there is no job 'x'; GET /v1/jobs lists them", "there is no job 'x'"),
         ("nothing is at /foo/v1/keys; /openapi.json lists what is", "nothing is at /foo/v1/keys"),
     ],

@@ -7,6 +7,7 @@ import logging
 import socket
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -36,6 +37,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (http_layer, watch):
         monkeypatch.setattr(module, "backoff", lambda _attempt: 0.001)
     monkeypatch.setattr(http_layer, "QUICK_PATIENCE_SECONDS", 0.01)
+
+
+@pytest.fixture
+def clock(fake: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes by requests alone, a hundredth of a second each."""
+    for module in (http_layer, watch):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: len(fake.requests) / 100))
 
 
 @pytest.fixture
@@ -103,6 +111,7 @@ def test_a_service_that_goes_away_while_its_job_is_followed_is_made_up_for(
     assert reply.kernel(GEMM, budget={"trials": 99}).manifest.role == "tuned"
 
 
+@pytest.mark.usefixtures("clock")
 def test_with_nothing_in_the_cache_it_is_tried_again_and_the_log_says_so(
     fake: FakeService, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +130,7 @@ def test_with_nothing_in_the_cache_it_is_tried_again_and_the_log_says_so(
     assert len(caplog.records) == 2, "a stream that is lost is told too"
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_moment_without_an_answer_is_not_worth_a_word(
     fake: FakeService, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -178,6 +188,27 @@ def test_offline_what_is_not_cached_is_named(fake: FakeService, tmp_path: Path, 
     with pytest.raises(NotCached, match=rf"no kernel for {what} is in the cache .*; get it once while {URL} answers"):
         reply.kernel(problem, **asked)
     assert fake.requests == []
+
+
+def test_a_kernel_of_another_device_s_configs_is_cached_for_who_asks_for_it(fake: FakeService, tmp_path: Path) -> None:
+    reply = client(fake, filled(fake, tmp_path))
+    own = reply.document(GEMM)
+    fake.kernels["70ed"] = own | {"other_device": "cuda:sm_90a:nvidia-h200:132", "created_at": "later"}
+    reply.kernel(GEMM, other_devices=True)
+    assert [json.loads(r.content).get("other_devices") for r in fake.requests if r.method == "POST"] == [None, True]
+    away(fake)
+    assert reply.document(GEMM) == own
+    only = client(fake, tmp_path / "only", offline=True)
+    only.index.put(GEMM, fake.kernels["70ed"], URL)
+    assert only.index.find(GEMM, CPU.key, "sustained", URL) is None
+    entry = only.index.find(GEMM, CPU.key, "sustained", URL, other_devices=True)
+    assert entry is not None
+    assert entry.document == fake.kernels["70ed"]
+    pinned = fake.kernels["70ed"] | {"pinned": True}
+    only.index.put(GEMM, pinned, URL)
+    entry = only.index.find(GEMM, CPU.key, "sustained", URL)
+    assert entry is not None, "the service answers everybody with it"
+    assert entry.document == pinned
 
 
 def test_offline_trust_is_what_it_always_is(fake: FakeService, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_every_phase_is_told_once_in_order_and_in_plain_words() -> None:
         "building, 1 of 4 tried, best 12.00 us (1.00 x the default), at most 9 s left",
         "choosing among the best 3, best 6.00 us (2.00 x the default)",
         "certifying, best 6.00 us (2.00 x the default)",
-        "done, best 6.00 us (2.00 x the default)",
+        "done, the search's best 6.00 us (2.00 x the default)",
     ]
 
 

@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tirgemm import Gemm, Range
@@ -50,6 +50,7 @@ def gemms(draw: st.DrawFn) -> Gemm:
     return Gemm(m, n, k, **values)
 
 
+@settings(deadline=None)
 @given(gemms())
 def test_text_form_round_trips(gemm: Gemm) -> None:
     assert Gemm.parse(str(gemm)) == gemm
@@ -57,11 +58,13 @@ def test_text_form_round_trips(gemm: Gemm) -> None:
     assert str(Gemm.parse(str(gemm))) == str(gemm)
 
 
+@settings(deadline=None)
 @given(gemms())
 def test_json_form_round_trips(gemm: Gemm) -> None:
     assert Gemm.from_json(gemm.to_json()) == gemm
 
 
+@settings(deadline=None)
 @given(gemms())
 def test_operands_lie_inside_their_spans(gemm: Gemm) -> None:
     for operand in OPERANDS:
@@ -84,6 +87,7 @@ def test_every_field_stands_in_the_text() -> None:
     assert (gemm.lda, gemm.stride_d, gemm.align, gemm.deterministic, gemm.invariant) == (90, 5000, 4, True, True)
 
 
+@settings(deadline=None)
 @given(gemms())
 def test_row_class_leaves_out_what_the_bits_of_an_invariant_row_may_not_depend_on(gemm: Gemm) -> None:
     here = gemm.with_(m=17, batch=1, lda=0, ldb=0, ldc=0, ldd=0, stride_a=0, stride_b=0, stride_c=0, stride_d=0)
@@ -161,6 +165,7 @@ def test_bad_texts_are_refused(text: str) -> None:
         Gemm.parse(text)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_no_text_raises_anything_else(text: str) -> None:
     with contextlib.suppress(TirgemmError):

@@ -14,6 +14,7 @@ from tirgemm import _trial as trial
 from tirgemm._trial import reference
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import ACTIVATIONS, Operand
+from tirgemm.reference.result import expected
 
 EVERYTHING = "9x21x13:f16:tt:acc=f16:out=f32:batch=3:lda=17:ldb=16:ldc=24:ldd=22:stride_a=250:align=64:alpha:beta:bias"
 
@@ -45,7 +46,7 @@ def test_rounding_to_bf16_is_to_nearest_even() -> None:
 def test_the_result_is_the_definition(act: str) -> None:
     gemm = Gemm.parse(f"3x4x5:f32:tn:alpha:beta:bias:act={act}" if act != "none" else "3x4x5:f32:tn:alpha:beta:bias")
     values = reference.random_operands(gemm, 3, 1)
-    result, bound = reference.expected(gemm, values, 1.5, -0.25)
+    result, bound = expected(gemm, values, 1.5, -0.25)
     i, j = 2, 1
     x = 1.5 * sum(float(values["a"][k, i]) * float(values["b"][k, j]) for k in range(5))
     x += -0.25 * float(values["c"][i, j]) + float(values["bias"][j])
@@ -71,11 +72,11 @@ def mutants(d: np.ndarray[Any, Any], wrong: dict[str, Any]) -> dict[str, Any]:
 def test_every_mutant_is_far_over_the_bound() -> None:
     gemm = Gemm.parse("65x33x129:f16:nt:beta")
     values = reference.random_operands(gemm, 65, 0)
-    result, bound = reference.expected(gemm, values, 1.0, 0.5)
+    result, bound = expected(gemm, values, 1.0, 0.5)
     short = values | {"a": values["a"][:, :-1], "b": values["b"][:, :-1]}
     wrong = {
-        "the last k dropped": reference.expected(gemm, short, 1.0, 0.5)[0],
-        "beta ignored": reference.expected(gemm, values, 1.0, 0.0)[0],
+        "the last k dropped": expected(gemm, short, 1.0, 0.5)[0],
+        "beta ignored": expected(gemm, values, 1.0, 0.0)[0],
     }
     assert reference.error_over_bound(result.astype(np.float16), result, bound) <= 1
     for name, mutant in mutants(result, wrong).items():

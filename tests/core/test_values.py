@@ -6,7 +6,7 @@ import json
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, reject
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from tirgemm import Config, Device, Gemm, Range, expr
@@ -42,6 +42,7 @@ dims = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(dims, st.integers(1, 9000))
 def test_expression_json_round_trips_to_the_same_value(dim: Dim, m: int) -> None:
     try:

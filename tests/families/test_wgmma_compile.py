@@ -14,6 +14,7 @@ import pytest
 
 from tests.computed_once import computed_once
 from tests.helpers.named_config import named_config
+from tests.verification.covering_cases import classes
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.families.wgmma.planning.plan import plan
 from tirgemm.families.wgmma.planning.registers import registers
@@ -23,7 +24,7 @@ from tirgemm.launch import Launch, TensorMap
 from tirgemm.tuning.build import cuda
 from tirgemm.tuning.driver.nvrtc import Cubin, compile_source
 from verification.cases import Case, Feature, problem_features, random_cases
-from verification.covering import build_cost, classes, covering, paths
+from verification.covering import build_cost, covering, paths
 
 FAMILY = Wgmma()
 H200 = named_device("sm_90a")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.wgmma_paths import TMA_KNOBS
+from tirgemm.bench import results
 from tirgemm.config import Config, Value
 from tirgemm.errors import InvalidRequest
 from tirgemm.families.base import WithTimeline
@@ -17,7 +18,6 @@ from tirgemm.hardware import named_device
 from tirgemm.launch import Pointer
 from tirgemm.tuning.build import cuda
 from tirgemm.tuning.driver.nvrtc import compile_source
-from tirgemm.tuning.records import gzip_json
 from verification import sources
 
 _EVIDENCE = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "cpu" / "wgmma.emulated.json.gz"
@@ -33,7 +33,7 @@ _COMPILED: dict[str, dict[str, Value]] = {
 
 
 def test_kernels_without_time_stamps_have_the_source_that_was_recorded_before_there_were_any() -> None:
-    rows = sources.kernels(gzip_json.read(_EVIDENCE)["rows"])
+    rows = sources.kernels(results.load(_EVIDENCE)["rows"])
     assert len({row["source_sha256"] for row in rows}) >= 8
     assert [reason for _, reason in sources.stale("wgmma", "emulated", rows)] == []
 

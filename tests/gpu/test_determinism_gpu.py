@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.gpu.disturbance import Competitor, differing, outputs
+from tests.verification.covering_cases import SPLITTING, deterministic_cases
 from tirgemm.artifact import Contents, Trust, load, pack
 from tirgemm.artifact.sign import Signer
 from tirgemm.config import Config
@@ -29,8 +31,6 @@ from tirgemm.tuning.verify.plan import GemmTest
 from verification.alterations import DELAY, LATE, altered
 from verification.altered_bench import AlteredBench
 from verification.cases import Case
-from verification.covering import SPLITTING, deterministic_cases
-from verification.disturbance import Competitor, differing, outputs
 
 GPUS = [device for device in devices() if device.kind == "cuda" and device.arch in ARCHITECTURES]
 pytestmark = [

@@ -49,6 +49,7 @@ def test_models_agree_with_pytorch_eagerly_and_in_graphs(tmp_path: Path) -> None
 
     options = ["--device", "cuda:0", "--models", "qwen-tiny", "--tokens", "1", "5", "--turns", "3"]
     options += ["--turn-seconds", "0.001", "--lock-dir", str(tmp_path), "--out", str(tmp_path / "models.json")]
+    options += ["--data", str(tmp_path / "data")]
     variants = ["tirgemm", "tirgemm_set"]
     if int(GPUS[0].arch[3:].rstrip("a")) >= 90:
         variants.insert(1, "tirgemm_pdl")

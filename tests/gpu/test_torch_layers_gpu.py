@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -281,23 +282,29 @@ def test_kernels_are_raced_against_pytorch_as_a_model_is_accelerated(register: A
 @pytest.mark.parametrize("graph", [False, True])
 def test_a_model_is_raced_as_it_is_called_and_gives_slow_kernels_back(register: Any, graph: bool) -> None:
     from tirgemm.torch import accelerate
+    from tirgemm.torch.alternation import captured
     from tirgemm.torch.kernel_table import TABLE
 
-    # The simt family's default of a large problem, beside PyTorch's product on tensor cores.
-    n, m = 2048, 1024
+    # The simt family's defaults of large problems, beside PyTorch's product on tensor cores.
+    n, m, counts = 2048, Range(512, 2048), (512, 1024)
     kernel = loaded(artifact(f"{m}x{n}x{n}:f16:nt:bias"))
     register(kernel)
     model = torch.nn.Sequential(*(torch.nn.Linear(n, n) for _ in range(4))).half().cuda()
-    x = torch.randn(m, n, device="cuda", dtype=torch.float16)
-    wanted = model(x)
+    x = {rows: torch.randn(rows, n, device="cuda", dtype=torch.float16) for rows in counts}
+    wanted = {rows: model(given) for rows, given in x.items()}
     report = accelerate(model, rows=m, policy="tuned", measured=False)
     assert len(report.replaced) == 4
-    report.race(lambda: model(x), graph=graph)
-    assert not report.replaced, str(report)
-    ((rows, ratio),) = TABLE.left(kernel.gemm, kernel.device).items()
-    assert (rows.low, rows.high) == (m, m)
-    assert ratio > 1.5
-    assert torch.equal(model(x), wanted)
+    before, by_kernels = captured(lambda: model(x[1024]))
+    computed = by_kernels.clone()
+    report.race([partial(model, given) for given in x.values()], graph=graph)
+    left = TABLE.left(kernel.gemm, kernel.device)
+    assert {(rows.low, rows.high) for rows in left} == {(512, 724), (725, 1024)}
+    assert min(left.values()) > 1.5
+    for rows, given in x.items():
+        assert torch.equal(model(given), wanted[rows])
+    by_kernels.zero_()
+    before.replay()
+    assert torch.equal(by_kernels, computed), "a graph that was captured before goes on"
 
 
 def test_products_are_routed_and_gradients_are_pytorchs(register: Any) -> None:

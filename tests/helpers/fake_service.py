@@ -59,6 +59,7 @@ class FakeService(httpx.BaseTransport):
         self.kernels = {"70ed": self._document("70ed", "tuned"), "fa11": self._document("fa11", "fallback")}
         self.answer: Callable[[dict[str, Any]], tuple[int, dict[str, Any]]] = self.pending
         self.status = "running"
+        self.effort = "standard"
         self.error: dict[str, str] | None = None
         self.streams: list[Iterable[bytes | BaseException]] = [list(EVENTS)]
         self.stream_status = 200
@@ -126,6 +127,7 @@ class FakeService(httpx.BaseTransport):
             "status": self.status,
             "gemm": str(self.gemm),
             "error": self.error,
+            "effort": self.effort,
             "fallback": "fa11",
             "kernel": "70ed" if self.status == "done" else None,
         }

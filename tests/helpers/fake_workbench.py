@@ -44,7 +44,9 @@ class Timed:
 class FakeMeasurer:
     """``fate`` says what becomes of a config: right, wrong, uncertified, hangs, crashes, blocks (until cancelled).
 
-    One of an invariant problem that is ``alone`` is right and gives rows bits of its own.
+    One of an invariant problem that is ``alone`` is right and gives rows bits of its own. One whose calls are launched
+    dependently and that ``overlaps`` is right alone and wrong in chains; of one that is ``unchained`` no chains are
+    made.
 
     One that ``dies`` is right in the search, and takes the process down in every race.
     """
@@ -77,8 +79,11 @@ class FakeMeasurer:
             "passed": True,
             "signature": ("a" if fate == "alone" else "b") * 64,
         }
-        tests = (test, rows) if manifest.gemm.invariant and level == "certificate" else (test,)
-        return Verification(not bad, 7.0 if bad else 0.0, tests, "made up", manifest.kernel_sha256, level)
+        tests = [test, rows] if manifest.gemm.invariant and level == "certificate" else [test]
+        if manifest.dependent_launch and level == "certificate" and fate != "unchained":
+            tests.append({"name": "chain", "passed": fate != "overlaps", "error": 0.0, "message": "other bits"})
+        passed = all(test["passed"] for test in tests)
+        return Verification(passed, 7.0 if bad else 0.0, tuple(tests), "made up", manifest.kernel_sha256, level)
 
     def verify(self, package: bytes, *, level: str, seed: int, cancel: EndOfWork | None = None) -> Verification:
         del seed, cancel

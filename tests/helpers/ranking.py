@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from tests.computed_once import computed_once
 from tirgemm.config import Config
 from tirgemm.families.base import rejected
 from tirgemm.families.wgmma import Wgmma
@@ -31,8 +33,14 @@ PROBLEMS = [
 ]
 
 
-def made_up(gemm: Gemm, factor: Callable[[Config], float], count: int = 40) -> list[Candidate]:
-    """Records of random valid configs of ``wgmma``."""
+@cache
+def _configs(gemm: Gemm, count: int) -> list[Config]:
+    """Random valid configs of ``wgmma``, drawn once for all workers: thousands are rejected."""
+    problem = hashlib.sha256(str(gemm).encode()).hexdigest()
+    return computed_once(f"ranked-{count}-{problem}", lambda: _drawn(gemm, count))
+
+
+def _drawn(gemm: Gemm, count: int) -> list[Config]:
     family, draw = Wgmma(), random.Random(str(gemm))
     space = family.space(gemm, H200)
     actual: dict[Config, None] = {}
@@ -45,6 +53,12 @@ def made_up(gemm: Gemm, factor: Callable[[Config], float], count: int = 40) -> l
         config = space.at(draw.randrange(space.size))
         if rejected(family, gemm, config, H200) is None:
             actual[config] = None
+    return list(actual)
+
+
+def made_up(gemm: Gemm, factor: Callable[[Config], float], count: int = 40) -> list[Candidate]:
+    """Records of random valid configs of ``wgmma``."""
+    family = Wgmma()
     return [
         Candidate(
             gemm,
@@ -54,7 +68,7 @@ def made_up(gemm: Gemm, factor: Callable[[Config], float], count: int = 40) -> l
             Status.MEASURED,
             sample_sets=(SampleSet((family.predict_us(gemm, config, H200, "sustained") * factor(config),)),),
         )
-        for config in actual
+        for config in _configs(gemm, count)
     ]
 
 
@@ -73,5 +87,5 @@ def slow_pingpong(config: Config) -> float:
 
 @cache
 def trained_on(factor: Callable[[Config], float]) -> dict[str, Any]:
-    """The document of a model that has learnt these times of PROBLEMS."""
-    return train(rows_of(factor), H200, {"records": "made up"})
+    """The document of a model that has learnt these times of PROBLEMS, trained once for all workers."""
+    return computed_once(f"model-{factor.__name__}", lambda: train(rows_of(factor), H200, {"records": "made up"}))

@@ -33,7 +33,7 @@ def answering(script: Script) -> Iterator[tuple[str, list[bytes]]]:
         while not stop.is_set():
             with contextlib.suppress(OSError):
                 connection, _ = listener.accept()
-                connection.settimeout(10)
+                connection.settimeout(60)
                 threads.append(threading.Thread(target=serve, args=(connection,), daemon=True))
                 threads[-1].start()
 

@@ -26,20 +26,23 @@ def copies(draw: st.DrawFn) -> TiledCopy:
 
 def test_the_article_s_tile_and_thread_value_layout() -> None:
     assert ARTICLE.tiler == (16, 32)
-    assert str(ARTICLE.layout_tv) == "((8,16),4):((64,1),16)"
+    thread, value = np.indices((128, 4))
+    row, column = np.moveaxis(ARTICLE.elements(), -1, 0)
+    number = row + 16 * column  # down the columns, as in the article's ((8,16),4):((64,1),16)
+    assert (number == thread % 8 * 64 + thread // 8 + value * 16).all()
+    assert number[9, 2] == 97
 
 
 def test_value_2_of_thread_9_is_element_1_6() -> None:
-    assert ARTICLE.layout_tv(((1, 1), 2)) == 97
-    assert ARTICLE.element(9, 2) == (1, 6)
-    assert [ARTICLE.element(9, value) for value in range(4)] == [(1, 4), (1, 5), (1, 6), (1, 7)]
+    assert ARTICLE.elements()[9, 2].tolist() == [1, 6]
+    assert ARTICLE.elements()[9].tolist() == [[1, 4], [1, 5], [1, 6], [1, 7]]
 
 
 def test_row_major_is_contiguous_for_a_thread_and_column_major_is_not() -> None:
     assert ARTICLE.vector(4096, 1) == 4
     assert ARTICLE.vector(1, 4096) == 1
     # What remains contiguous: threads 0, 8, 16, 24 have neighbouring elements of a column.
-    assert [ARTICLE.element(thread, 0) for thread in (0, 8, 16, 24)] == [(0, 0), (1, 0), (2, 0), (3, 0)]
+    assert ARTICLE.elements()[[0, 8, 16, 24], 0].tolist() == [[0, 0], [1, 0], [2, 0], [3, 0]]
 
 
 def test_the_transposed_copy_serves_column_major_operands() -> None:
@@ -71,15 +74,18 @@ def test_every_element_has_one_thread_and_one_value(copy: TiledCopy) -> None:
     at = copy.elements().reshape(-1, 2)
     assert {(row, column) for row, column in at.tolist()} == set(np.ndindex(rows, columns))
     assert len(at) == rows * columns
-    (value_rows, _), (value_columns, _) = copy.values.modes
+    value_rows, value_columns = copy.values.shape
     thread, value = np.indices((copy.thread_count, copy.value_count)).reshape(2, -1)
     row, column = at.T
-    assert (copy.threads(row // value_rows, column // value_columns) == thread).all()
-    assert (copy.values(row % value_rows, column % value_columns) == value).all()
+    assert (np.dot(copy.threads.stride, (row // value_rows, column // value_columns)) == thread).all()
+    assert (np.dot(copy.values.stride, (row % value_rows, column % value_columns)) == value).all()
     assert (copy.owner()[row, column] == thread).all()
-    # A layout is a sum over its coordinates: an edge of them tells every one.
-    edge = np.flatnonzero((thread == thread[-1]) | (value == value[-1]))
-    assert [[*copy.element(int(thread[i]), int(value[i]))] for i in edge] == at[edge].tolist()
+
+
+def test_modes_are_written_as_cute_does() -> None:
+    assert str(Strided.parse("(16, 8):(8, 1)")) == "(16,8):(8,1)"
+    assert str(Strided.parse("(_16,_8)")) == "(16,8):(1,16)"
+    assert str(Strided.parse("(1,8):(5,1)")) == "(1,8):(0,1)"
 
 
 @settings(deadline=None)
@@ -116,6 +122,9 @@ def test_requests_are_warps_in_order_of_steps_and_vectors() -> None:
         (lambda: TiledCopy.parse("(16,8):(8,1)"), "is not THREADS x VALUES"),
         (lambda: TiledCopy.parse("(16,8):(9,1) x (1,4)"), "not numbered 0 to 127"),
         (lambda: TiledCopy.parse("128 x (1,4)"), "not laid out in rows and columns"),
+        (lambda: TiledCopy.parse("(16,8):(8,1) x (1,4"), "not laid out in rows and columns"),
+        (lambda: TiledCopy.parse("(16,8)4 x (1,4)"), "not laid out in rows and columns"),
+        (lambda: TiledCopy.parse("(16,8) x (0,4)"), "a mode of 0"),
         (lambda: TiledCopy.row_major(128, 33, 8), "do not divide lines of 33"),
         (lambda: list(ARTICLE.steps(17, 32)), "no multiple of the 16x32"),
         (lambda: ARTICLE.requests(16, 32, 3), "in accesses of 3"),

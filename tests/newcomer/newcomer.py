@@ -45,8 +45,8 @@ class Newcomer:
     """One person with an empty home. ``terminal``: whether what they type runs in a terminal of 80 columns.
 
     ``path``: folders of programs before the system's, where an environment is given; ``python``: folders before those
-    for the interpreter of Python blocks. ``torch``: a folder of packages with PyTorch, as readers bring it; without
-    one it is installed.
+    for the interpreter of Python blocks. ``packages``: a folder of packages that are installed already.
+    ``brings_torch``: whether PyTorch is installed for the blocks that need it, which else are left out.
     """
 
     terminal: bool
@@ -57,7 +57,8 @@ class Newcomer:
     set_up: bool = False
     path: tuple[Path, ...] = ()
     python: tuple[Path, ...] = ()
-    torch: Path | None = None
+    packages: Path | None = None
+    brings_torch: bool = True
     skipped: list[str] = field(default_factory=list)
     has_torch: bool = False
 
@@ -69,7 +70,7 @@ class Newcomer:
             for name, value in os.environ.items()
             if name.startswith("PIP_") or name.endswith("_PROXY") or name in (*FRUGAL, "CXXFLAGS")
         }
-        path = os.pathsep.join([*(str(folder) for folder in self.path), _system_path()])
+        path = os.pathsep.join([*(str(folder) for folder in self.path), system_path()])
         temporary = self.home / "tmp"  # where the device locks lie, which a page removes
         temporary.mkdir(exist_ok=True)
         mine = {
@@ -79,6 +80,8 @@ class Newcomer:
             "LANG": "C.UTF-8",
             "COLUMNS": str(COLUMNS),
         }
+        if self.packages:
+            mine["PYTHONPATH"] = str(self.packages)
         if self.terminal:
             del mine["COLUMNS"]
             mine["TERM"] = "xterm-256color"
@@ -97,7 +100,7 @@ class Newcomer:
                     self._bring_demo()
                 # An environment that was given has what it has.
                 if "torch" in block.needs and not self.path and not self.has_torch:
-                    self._type(replace(block, needs=frozenset()), self._bring_torch(), shell)
+                    self._type(replace(block, needs=frozenset()), f"pip install --quiet {_locked('torch')}", shell)
                     self.has_torch = True
                 if block.title:
                     self._save(block, shell)
@@ -121,19 +124,12 @@ class Newcomer:
         for launcher in (ROOT / "tirgemm" / "artifact").glob("_launcher*.so"):
             shutil.copy2(launcher, self.checkout / "tirgemm" / "artifact")
 
-    def _bring_torch(self) -> str:
-        """The command that adds PyTorch to the environment in use, beside the packages that it has."""
-        if self.torch is None:
-            return f"pip install --quiet {_locked('torch')}"
-        folder = "$(python -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))')"
-        links = f'ln --symbolic --target-directory="{folder}" $(ls -d {self.torch}/* | grep -v tirgemm) 2>/dev/null'
-        return f"{links}; python -c 'import torch'"
-
     def _leaves_out(self, block: Block) -> bool:
         reasons = {
             "root": "it changes the machine",
             "docker": "" if shutil.which("docker") and _succeeds("docker", "info") else "no container engine runs here",
             "postgres": "it needs the PostgreSQL server that it names",
+            "torch": "" if self.brings_torch else "one who has PyTorch reads it",
             "install": "an environment is given" if self.path else "",
             "hours": "it takes hours" if self.has_gpu else "",
             "recorded": "" if self.has_gpu else "no GPU is here to have recorded what it reads",
@@ -213,7 +209,7 @@ def _is_sentence(line: str) -> bool:
     return len(re.findall(r"\S {2,}\S|[│┃|]", line)) < 2
 
 
-def _system_path() -> str:
+def system_path() -> str:
     """PATH without virtual environments."""
     folders = os.environ.get("PATH", "").split(os.pathsep)
     return os.pathsep.join(folder for folder in folders if not (Path(folder).parent / "pyvenv.cfg").exists())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.computed_once import SHARED, computed_once
-from tests.newcomer.newcomer import FIRST_PAGES, Newcomer, clone
+from tests.newcomer.installed_packages import link_packages, serves
+from tests.newcomer.newcomer import FIRST_PAGES, Newcomer, clone, system_path
 from tests.newcomer.pages import all_pages, blocks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,18 +59,14 @@ def frugal_install(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("frugal_install", "port")
 def test_readme_and_getting_started_from_an_empty_home(tmp_path: Path) -> None:
-    """In a terminal, with all that the pages install."""
-    read_first_pages(tmp_path, terminal=True, torch=packages_with_torch())
-
-
-def packages_with_torch() -> Path | None:
-    """Where the environment beside this one has PyTorch, which readers bring, if it is a build without CUDA: to link is
-    quicker than to install it again. Other builds come with packages of NVIDIA's, which are in folders of ours too.
+    """In a terminal, with all that the pages install; pip finds what ours requires linked from this environment, for
+    which it was unpacked from the same wheels. Blocks that need PyTorch are left to the next reading: what they print
+    does not depend on a terminal.
     """
-    for version in Path(sys.prefix).with_name(".venv-torch").glob("lib/python*/site-packages/torch/version.py"):
-        if re.search(r"^cuda\b.*= None$", version.read_text(), re.MULTILINE):
-            return version.parents[1]
-    return None
+    packages = tmp_path / "packages"
+    if serves("python3", system_path()):
+        link_packages(("service", "cuda"), packages)
+    read_first_pages(tmp_path, terminal=True, packages=packages, brings_torch=False)
 
 
 @pytest.mark.slow
@@ -93,7 +89,8 @@ def read_first_pages(
     terminal: bool,
     path: tuple[Path, ...] = (),
     python: tuple[Path, ...] = (),
-    torch: Path | None = None,
+    packages: Path | None = None,
+    brings_torch: bool = True,
 ) -> None:
     home = folder / "home"
     home.mkdir()
@@ -101,9 +98,15 @@ def read_first_pages(
     # the clone, which is called as the package is, for a namespace package.
     checkout = clone(folder / "checkout" if path else home / "tirgemm")
     with (folder / "transcript").open("w") as transcript:
-        newcomer = Newcomer(terminal, checkout, home, transcript, path=path, python=python, torch=torch)
+        newcomer = Newcomer(
+            terminal, checkout, home, transcript, path=path, python=python, packages=packages, brings_torch=brings_torch
+        )
         for page in FIRST_PAGES:
             newcomer.read(checkout / page, home)
+            # README tunes in the demo's folder what the next page tunes again, where it goes on with these records.
+            if (records := checkout / ".demo" / "data").exists():
+                (home / ".local" / "share").mkdir(parents=True, exist_ok=True)
+                records.rename(home / ".local" / "share" / "tirgemm")
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ FAMILIES = {
     "common": set(),
 }
 # What ``import tirgemm`` offers of the packages above it: named for type checkers, and loaded at first use by its name.
-FRONT = {("tirgemm", "tirgemm.tuning_db.tune"), ("tirgemm", "tirgemm.tuning_db.local_kernels")}
+FRONT = {("tirgemm", f"tirgemm.tuning_db.{name}") for name in ("tune", "local_kernels", "dependent_kernels")}
 # Circles that are there today, each by its members: of modules, and of folders.
 KNOWN_CIRCLES: dict[str, list[set[str]]] = {
     "modules": [],

@@ -45,6 +45,7 @@ def said(statement: str, *packages: str) -> str:
     [
         ("tirgemm.tune", TUNE, "tune", "tirgemm.tune needs the extra tune (tvm is absent)"),
         ("tirgemm.LocalKernels", TUNE, "tune", "tirgemm.LocalKernels needs the extra tune (tvm is absent)"),
+        ("tirgemm.DependentKernels", TUNE, "tune", "tirgemm.DependentKernels needs the extra tune (tvm is absent)"),
         ("from tirgemm import tune", ("xgboost",), "tune", "tirgemm.tune needs the extra tune (xgboost is absent)"),
         ("tirgemm.Client", CLIENT, "client", "tirgemm.Client needs the extra client (httpx is absent)"),
         ("import tirgemm.client", CLIENT, "client", "tirgemm.Client needs the extra client (httpx is absent)"),

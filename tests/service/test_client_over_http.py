@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,15 +99,13 @@ def test_the_fallback_is_used_while_the_search_goes_on(
     engine.fallback_gate.set()
     with service.worker():
         assert client.kernel(SHAPE, wait="fallback").manifest.role == "fallback"
-        started = time.monotonic()
-        assert client.kernel(SHAPE, wait=0.3).manifest.role == "fallback"
-        assert time.monotonic() - started < 5
+        assert client.kernel(SHAPE, wait=0.3).manifest.role == "fallback", "though the search does not end"
         engine.gate.set()
         assert client.kernel(SHAPE).manifest.role == "tuned"
 
 
 def test_submitting_waits_for_nobody(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", fallback_seconds=60, lease_seconds=600) as service:
+    with serving(tmp_path / "data", fallback_seconds=60) as service:
         # Read for less than a single fallback is waited for: a submit that waited would fail.
         with Client(service.url, trust=[], cache_dir=tmp_path / "cache", timeout=20, patience=0.0) as client:
             with pytest.raises(ServiceError, match="no worker is alive"):
@@ -136,6 +133,7 @@ def test_a_worker_that_is_still_starting_is_waited_for(
         starting = threading.Timer(0.1, lambda: stack.enter_context(service.worker()))
         client._session._http.event_hooks = {"request": [register]}
         assert client.kernel(SHAPE).manifest.role == "tuned"
+        starting.join()
     assert posts == ["wait=0", ""], "first at once, then as long as the service waits"
 
 
@@ -208,14 +206,20 @@ def test_a_cancelled_job_ends_the_wait(service: Service, engine: ScriptedEngine,
     engine.fallback_gate.set()
     with service.worker():
         job_id = client.submit(SHAPE).job_id
-        timer = threading.Timer(0.3, client.cancel, [job_id])
-        timer.start()
+
+        def cancel(event: Event) -> None:
+            if event.kind == "started":
+                client.cancel(job_id)
+
         with pytest.raises(Cancelled, match=job_id):
-            client.kernel(SHAPE)
-        timer.join()
+            client.kernel(SHAPE, on_event=cancel)
 
 
-def test_errors_come_with_the_services_document(service: Service, engine: ScriptedEngine, client: Client) -> None:
+def test_errors_come_with_the_services_document(
+    service: Service, engine: ScriptedEngine, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurried = service.state.settings.model_copy(update={"fallback_seconds": 0.1})
+    monkeypatch.setattr(service.state, "settings", hurried)
     with pytest.raises(ServiceError, match="no worker is alive") as caught:
         client.kernel(SHAPE)
     assert (caught.value.http_status, caught.value.problem["code"]) == (409, "device_unavailable")

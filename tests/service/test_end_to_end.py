@@ -3,7 +3,6 @@ it."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,7 @@ def test_a_posted_shape_comes_back_tuned_verified_signed_and_right(tmp_path: Pat
         Client(server.url, cache_dir=tmp_path / "cache") as client,
     ):
         key = str(client.meta()["signer"])
-        answer = client.submit(GEMM, budget={"trials": 3, "seconds": 30}, seed=5)
+        answer = client.submit(GEMM, budget={"trials": 3, "seconds": 300}, seed=5)
         kinds = [event.kind for event in client.events(answer.job_id)]
         assert kinds[-1] == "done"
         assert {"fallback", "started", "batch", "candidate", "selected"} <= set(kinds)
@@ -35,9 +34,8 @@ def test_a_posted_shape_comes_back_tuned_verified_signed_and_right(tmp_path: Pat
         document, fallback = job["kernel"], job["fallback"]
         assert (document["role"], document["verified"], fallback["role"]) == ("tuned", True, "fallback")
         assert 1 <= document["trials"] <= 3
-        began = time.monotonic()
-        assert client.submit(GEMM).kernel == document
-        assert time.monotonic() - began < 1, "the second answer comes from the database"
+        again = client.submit(GEMM)
+        assert (again.kernel, again.job) == (document, None), "the second answer comes from the database"
         packages = [client.package(kernel, Gemm.parse(GEMM)) for kernel in (document, fallback)]
         worker = server.worker_pid()
     check_trace(collector.spans, server.process.pid, worker)

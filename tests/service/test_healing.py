@@ -34,11 +34,12 @@ def test_a_kernel_without_its_artifact_is_built_again(service: Service, damage: 
         file.write_bytes(b"not these bytes")
     answer = service.http.get(address)
     assert (answer.status_code, answer.json()["code"]) == (404, "artifact_not_found")
-    assert service.post(device=CPU.key).status_code == 409, "without a worker nobody can build it again"
+    nobody = service.post(device=CPU.key, headers={"Prefer": "wait=0"})
+    assert nobody.status_code == 409, "without a worker nobody can build it again"
     service.engine.fallback_gate.set()
     service.engine.gate.set()
     with service.worker():
-        again = service.post(headers={"Prefer": "wait=10"}, **named)
+        again = service.post(headers={"Prefer": "wait=100"}, **named)
         assert (again.status_code, again.json()["role"]) == (200, "tuned")
         assert again.json()["id"] != known.id
         assert service.http.get(again.json()["artifact"]["url"]).status_code == 200
@@ -49,7 +50,7 @@ def test_an_unverified_build_without_its_artifact_is_built_again(service: Servic
     known = kernel_record(service.store, REQUEST, "unverified", device=named_device("sm_80"))
     blob_file(service, known.artifact_sha256).unlink()
     with service.worker():
-        again = service.post(device="sm_80", verify=False, headers={"Prefer": "wait=10"})
+        again = service.post(device="sm_80", verify=False, headers={"Prefer": "wait=100"})
         assert (again.status_code, again.json()["id"] != known.id) == (200, True)
 
 

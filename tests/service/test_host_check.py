@@ -80,7 +80,8 @@ def test_our_own_pages_and_who_is_no_browser_may(service: Service) -> None:
     host = service.url.removeprefix("http://")
     for origin in (f"http://{host}", f"https://{host}", f"HTTP://{host}".lower()):
         assert service.http.get("/v1/kernels", headers={"Origin": origin}).status_code == 200
-    assert service.post().status_code == 409, "no worker has the device: the request was looked at"
+    answer = service.post(headers={"Prefer": "wait=0"})
+    assert answer.status_code == 409, "no worker has the device: the request was looked at"
 
 
 # -- methods -----------------------------------------------------------------------------------------

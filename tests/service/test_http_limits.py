@@ -108,7 +108,6 @@ def test_headers_that_do_not_come_are_408(service: Service, monkeypatch: pytest.
 
 
 def test_headers_that_come_a_byte_at_a_time_are_408(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LimitedProtocol, "header_seconds", 0.3)
     whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     over = threading.Event()
 
@@ -122,6 +121,7 @@ def test_headers_that_come_a_byte_at_a_time_are_408(service: Service, monkeypatc
     with connect(service) as connection:
         connection.sendall(whole)
         assert b"200" in read_until(connection, HEALTHY), "the second request of a connection has as long as the first"
+        monkeypatch.setattr(LimitedProtocol, "header_seconds", 0.3)
         connection.sendall(b"GET /")
         thread = threading.Thread(target=drip)
         thread.start()

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.service.support import CPU, Service, serving
+from tests.waiting import PATIENCE_S
 from tirgemm.artifact.revocations import RevocationList
 from tirgemm.artifact.signing_keys import LIST_FILE, SigningKeys
 from tirgemm.service.http.body_limit import BodyLimit
@@ -93,7 +94,7 @@ def test_a_long_body_is_413_announced_or_chunked(shared: Service) -> None:
 
 def test_an_announced_length_is_refused_before_the_body_is_sent(shared: Service) -> None:
     host, port = shared.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
         connection.sendall(
             b"POST /v1/kernels HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Content-Length: 999999\r\n\r\n"
@@ -131,12 +132,20 @@ def test_an_announced_length_is_refused_before_the_body_is_sent(shared: Service)
         ({"gemm": "7x5x3", "device": "\x00"}, "invalid_device", "device"),
         ({"gemm": "7x5x3", "device": 3}, "invalid_request", "device"),
         ({"gemm": "7x5x3", "regime": "fast"}, "invalid_request", "regime"),
-        ({"gemm": "7x5x3", "budget": {"trials": 0}}, "invalid_request", "trials"),
+        (
+            {"gemm": "7x5x3", "budget": {"trials": 0}},
+            "invalid_request",
+            "trials is 0; it should be greater than or equal",
+        ),
         ({"gemm": "7x5x3", "budget": {"trials": 51}}, "invalid_request", "at most 50"),
-        ({"gemm": "7x5x3", "budget": {"trials": "5"}}, "invalid_request", "trials"),
+        (
+            {"gemm": "7x5x3", "budget": {"trials": "5"}},
+            "invalid_request",
+            "trials is '5'; it should be a valid integer",
+        ),
         ({"gemm": "7x5x3", "budget": {"seconds": 61}}, "invalid_request", "at most 60"),
         ({"gemm": "7x5x3", "budget": {"seconds": 0}}, "invalid_request", "seconds"),
-        ({"gemm": "7x5x3", "budget": {"seconds": float("nan")}}, "invalid_request", "seconds"),
+        ({"gemm": "7x5x3", "budget": {"seconds": float("nan")}}, "invalid_request", "seconds is nan"),
         ({"gemm": "7x5x3", "budget": {"seconds": float("inf")}}, "invalid_request", "seconds"),
         (
             {"gemm": "7x5x3", "budget": {"hours": 1}},

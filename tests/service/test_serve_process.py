@@ -16,7 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.helpers.command_line import runner
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from tirgemm.service import log_lines
 from tirgemm.service.commands.serve import serve
 from verification.service.processes import Serve, alive, command, descendants
@@ -52,7 +52,7 @@ def test_a_second_server_on_the_folder_is_refused_and_the_first_goes_on(
         assert f"in use by process {first.process.pid}" in words
         as_json = refused_here("serve", "--data", tmp_path, "--port", "0", "--no-worker", "--json")
         assert json.loads(as_json.splitlines()[-1])["error"] == "already_running"
-        assert httpx.get(f"{first.url}/healthz").status_code == 200
+        assert httpx.get(f"{first.url}/healthz", timeout=PATIENCE_S).status_code == 200
         assert json.loads((tmp_path / "server.json").read_text())["url"] == first.url
         other = tmp_path / "other"
         port = first.url.rsplit(":", 1)[1]
@@ -69,7 +69,7 @@ def test_settings_come_from_variables_and_options_win(
     with Serve(tmp_path / "from option", environment=variables) as server:
         assert (tmp_path / "from option" / "signing.key").exists()
         assert not (tmp_path / "from variable").exists()
-        assert httpx.get(f"{server.url}/readyz").status_code == 503
+        assert httpx.get(f"{server.url}/readyz", timeout=PATIENCE_S).status_code == 503
     monkeypatch.setenv("TIRGEMM_DATA", str(tmp_path))
     monkeypatch.setenv("TIRGEMM_PORT", "http")
     assert "TIRGEMM_PORT" in refused_here("serve", "--no-worker")
@@ -131,19 +131,21 @@ def test_a_wrong_setting_is_one_sentence(tmp_path: Path, options: list[str], wor
 
 def test_server_and_worker_live_and_die_together(tmp_path: Path, refused_here: Callable[..., str]) -> None:
     with Serve(tmp_path) as server:
-        assert httpx.get(f"{server.url}/readyz").json()["workers"] == 1
+        assert httpx.get(f"{server.url}/readyz", timeout=PATIENCE_S).json()["workers"] == 1
         words = refused_here("worker", "--data", tmp_path, "--lock-dir", tmp_path / "locks")
         assert "in use by process" in words
         worker = server.worker_pid()
         os.kill(worker, signal.SIGKILL)
         until(lambda: server.worker_pid() not in (0, worker))
-        with httpx.Client(base_url=server.url) as http:
+        with httpx.Client(base_url=server.url, timeout=PATIENCE_S) as http:
             until(lambda: f":{server.worker_pid()}:" in str(http.get("/v1/meta").json()["workers"]))
-        assert httpx.get(f"{server.url}/readyz").json()["workers"] == 1, "the dead worker is forgotten"
+        assert httpx.get(f"{server.url}/readyz", timeout=PATIENCE_S).json()["workers"] == 1, (
+            "the dead worker is forgotten"
+        )
         children = descendants(server.process.pid)
         assert children
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(PATIENCE_S) == 0
         until(lambda: not any(map(alive, children)))
 
 
@@ -152,7 +154,7 @@ def test_the_workers_processes_do_not_outlive_a_killed_server(tmp_path: Path) ->
         children = descendants(server.process.pid)
         assert server.worker_pid() in children
         server.process.kill()
-        server.process.wait(5)
+        server.process.wait(PATIENCE_S)
         until(lambda: not any(map(alive, children)))
     with Serve(tmp_path) as again:
-        assert httpx.get(f"{again.url}/healthz").status_code == 200
+        assert httpx.get(f"{again.url}/healthz", timeout=PATIENCE_S).status_code == 200

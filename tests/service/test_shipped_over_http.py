@@ -36,9 +36,9 @@ def two_configs() -> tuple[Config, Config]:
     return next(valid), next(valid)
 
 
-def asked(service: Service) -> httpx.Response:
+def asked(service: Service, **fields: bool) -> httpx.Response:
     """The answer to a POST that waits for the tuned kernel."""
-    return httpx.post(f"{service.url}/v1/kernels", json={"gemm": str(GEMM)}, headers=PATIENT, timeout=220)
+    return httpx.post(f"{service.url}/v1/kernels", json={"gemm": str(GEMM)} | fields, headers=PATIENT, timeout=220)
 
 
 @contextmanager
@@ -109,3 +109,25 @@ def test_configs_that_were_measured_under_another_tvm_are_raced_before_one_is_th
         assert kernel["trials"] == 3
         roles = [(k["role"], k["portable"]) for k in service.http.get("/v1/kernels").json()["kernels"]]
         assert roles == [("tuned", True), ("fallback", False)]
+
+
+@pytest.mark.slow
+def test_configs_of_another_device_are_raced_for_who_asks_and_answer_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = CPU.with_(model="Another CPU")
+    with tuning_service(tmp_path, other, monkeypatch) as (service, _):
+        answer = asked(service, other_devices=True)
+        assert answer.status_code == 200, answer.text
+        kernel = answer.json()
+        assert (kernel["portable"], kernel["other_device"], kernel["verified"]) == (True, other.key, True)
+        assert kernel["device"]["key"] == CPU.key
+        page = service.http.get(f"/kernels/{kernel['id']}", headers={"Accept": "text/html"}).text
+        assert f"measured on another device, {other.key}" in page
+        assert asked(service, other_devices=True).json() == kernel, "from then on from the database"
+        default = httpx.post(
+            f"{service.url}/v1/kernels", json={"gemm": str(GEMM), "effort": "none"}, headers=PATIENT, timeout=300
+        )
+        assert (default.json()["role"], default.json()["other_device"]) == ("fallback", None)
+        jobs = [job["other_devices"] for job in service.http.get("/v1/jobs").json()["jobs"]]
+        assert jobs in ([True], [False, True])

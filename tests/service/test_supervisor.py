@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.service.support import AUTHORITIES
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from tirgemm.service.jobs.supervisor import Supervisor
 from verification.service.processes import Serve, alive
 
@@ -69,10 +69,10 @@ def test_one_that_starts_is_unjudged_or_comes_back_is_left_alone(answers: list[b
 
 @pytest.mark.slow
 def test_a_frozen_worker_of_a_real_service_is_replaced(tmp_path: Path) -> None:
-    with Serve(tmp_path, "--lease-seconds", "0.5") as server:
+    with Serve(tmp_path, "--lease-seconds", "2") as server:
         first = server.worker_pid()
-        until(lambda: httpx.get(f"{server.url}/readyz", verify=AUTHORITIES).status_code == 200)
+        until(lambda: httpx.get(f"{server.url}/readyz", verify=AUTHORITIES, timeout=PATIENCE_S).status_code == 200)
         os.kill(first, signal.SIGSTOP)
         until(lambda: server.worker_pid() not in (0, first))
-        until(lambda: httpx.get(f"{server.url}/readyz", verify=AUTHORITIES).status_code == 200)
+        until(lambda: httpx.get(f"{server.url}/readyz", verify=AUTHORITIES, timeout=PATIENCE_S).status_code == 200)
         assert "hangs" in server.log.read_text()

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.service.support import AUTHORITIES, CPU, ODD, Service, kernel_record, read_events, serving
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from tirgemm.events import BatchProposed
 from tirgemm.gemm import Gemm
 from tirgemm.tuning_db import JobRequest
@@ -44,9 +44,9 @@ def test_a_known_kernel_does_not_wait_for_a_worker_that_hangs(tmp_path: Path, de
     with serving(tmp_path, fallback_seconds=60) as service:
         known = kernel_record(service.store, REQUEST)
         service.queue.register_worker("hung:1:0", [CPU], seen=time.time() - 3600)
-        answer = service.http.post(
-            "/v1/kernels", json={"gemm": ODD} | ({"device": device} if device else {}), timeout=10
-        )
+        began = time.monotonic()
+        answer = service.post(**({"device": device} if device else {}))
+        assert time.monotonic() - began < service.state.settings.fallback_seconds
         assert (answer.status_code, answer.json()["id"]) == (200, known.id)
 
 
@@ -56,7 +56,7 @@ def test_what_a_starting_worker_could_do_waits_for_it_without_holding_anybody_up
         answers: list[int] = []
 
         def ask(m: int) -> None:
-            with httpx.Client(base_url=service.url, timeout=30, verify=AUTHORITIES) as http:
+            with httpx.Client(base_url=service.url, timeout=PATIENCE_S, verify=AUTHORITIES) as http:
                 answers.append(http.post("/v1/kernels", json={"gemm": f"{m}x67x31"}).status_code)
 
         threads = [threading.Thread(target=ask, args=(m,)) for m in range(200, 264)]
@@ -70,7 +70,7 @@ def test_what_a_starting_worker_could_do_waits_for_it_without_holding_anybody_up
         service.engine.gate.set()
         with service.worker():
             for thread in threads:
-                thread.join(30)
+                thread.join(PATIENCE_S)
         assert set(answers) <= {200, 202}
         assert len(answers) == len(threads)
 
@@ -96,7 +96,7 @@ def test_many_listeners_cost_the_database_what_one_does(service: Service, monkey
     heard: list[list[str]] = []
 
     def listen() -> None:
-        with httpx.Client(base_url=service.url, timeout=30, verify=AUTHORITIES) as http:
+        with httpx.Client(base_url=service.url, timeout=PATIENCE_S, verify=AUTHORITIES) as http:
             heard.append([kind for _, kind, _ in read_events(http, job_id)])
 
     threads = [threading.Thread(target=listen) for _ in range(50)]
@@ -113,7 +113,7 @@ def test_many_listeners_cost_the_database_what_one_does(service: Service, monkey
     assert counts["job"] == 0
     service.queue.cancel(job_id)
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert heard == [["batch"] * 5 + ["cancelled"]] * len(threads)
     assert service.state.watch.followers == 0
     until(lambda: not service.state.watch.polling)
@@ -127,7 +127,7 @@ def test_a_listener_that_comes_later_or_is_far_behind_misses_nothing(
     heard: dict[int, list[int]] = {}
 
     def listen(name: int) -> None:
-        with httpx.Client(base_url=service.url, timeout=30, verify=AUTHORITIES) as http:
+        with httpx.Client(base_url=service.url, timeout=PATIENCE_S, verify=AUTHORITIES) as http:
             heard[name] = [data["trials"] for _, kind, data in read_events(http, job_id) if kind == "batch"]
 
     def followed_by(count: int) -> bool:
@@ -142,7 +142,7 @@ def test_a_listener_that_comes_later_or_is_far_behind_misses_nothing(
             service.queue.add_event(job_id, BatchProposed(trials=7 * name + number))
     service.queue.cancel(job_id)
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert heard == {name: list(range(28)) for name in range(4)}
 
 
@@ -150,12 +150,13 @@ def test_a_listener_that_comes_later_or_is_far_behind_misses_nothing(
 def test_a_closed_connection_is_waited_for_no_longer(service: Service, path: str) -> None:
     with service.worker():
         job_id = service.post(headers=NO_WAIT).json()["job"]["id"]
-        with httpx.Client(base_url=service.url, timeout=30, verify=AUTHORITIES) as http:
+        with httpx.Client(base_url=service.url, timeout=PATIENCE_S, verify=AUTHORITIES) as http:
             if path == "events":
                 with http.stream("GET", f"/v1/jobs/{job_id}/events"):
                     until(lambda: service.state.watch.followers == 1)
             else:
+                impatient = httpx.Timeout(PATIENCE_S, read=0.5)
                 with pytest.raises(httpx.ReadTimeout):
-                    http.post("/v1/kernels", json={"gemm": ODD}, headers={"Prefer": "wait=100"}, timeout=0.5)
+                    http.post("/v1/kernels", json={"gemm": ODD}, headers={"Prefer": "wait=100"}, timeout=impatient)
         until(lambda: service.state.watch.followers == 0)
         assert service.queue.job(job_id) is not None

@@ -10,14 +10,15 @@ from typing import Any
 
 @contextmanager
 def restored_table() -> Iterator[Any]:
-    """The table, with gradients off and PyTorch on one thread."""
+    """The table, with gradients off and PyTorch on one thread; that for dependent launches is restored, too."""
     import torch
 
-    from tirgemm.torch.kernel_table import TABLE
+    from tirgemm.torch.kernel_table import DEPENDENT_TABLE, TABLE
 
     torch.set_num_threads(1)
-    before = copy.copy(TABLE._entries)
+    before = {table: copy.copy(table._entries) for table in (TABLE, DEPENDENT_TABLE)}
     with torch.no_grad():
         yield TABLE
-    TABLE._entries = before
-    TABLE._tell()
+    for table, entries in before.items():
+        table._entries = entries
+        table._tell()

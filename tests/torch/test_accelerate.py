@@ -222,6 +222,23 @@ def test_a_model_that_is_moved_cast_copied_and_pickled_goes_on() -> None:
     assert same(exported.module()(x), wanted)
 
 
+def test_an_accelerated_model_takes_fake_tensors_and_real_ones_in_turn() -> None:
+    from torch._subclasses import FakeTensorMode
+
+    made, x = model(), rows()
+    wanted = made(x)
+    accelerated(made, SampleSource(stored=[WIDE, NARROW]))
+    for recorded in (True, False, True):
+        with torch.set_grad_enabled(recorded):
+            assert same(made(x), wanted)
+        with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+            result = made(fake.from_tensor(x))
+        assert (type(result).__name__, result.shape) == ("FakeTensor", wanted.shape)
+    with pytest.raises(RuntimeError):
+        made(x.to("meta"))
+    assert same(made(x), wanted)
+
+
 def test_tuned_kernels_are_swapped_in_when_they_come(table: Any) -> None:
     from tirgemm.detect import device
 

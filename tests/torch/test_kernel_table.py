@@ -173,6 +173,44 @@ def test_a_call_without_a_kernel_is_looked_at_once_until_one_comes(monkeypatch: 
         assert ran == [7]
 
 
+def test_an_x_that_no_kernel_reads_is_looked_at_once_and_puts_out_none_that_has_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tirgemm.torch import linear, linear_call
+
+    looked, ran, real = [], [], linear_call.linear_choice
+    monkeypatch.setattr(linear_call, "linear_choice", lambda *given: (looked.append(given[0]), real(*given))[1])
+    weight, memory = torch.randn(11, 19), torch.randn(7, 2 * 20)
+    dense, sliced = torch.randn(7, 19), memory[:, :19]
+    others = [sliced, memory[:, :38:2], torch.randn(19, 7).t(), torch.randn(0, 19), torch.randn(2, 7, 19)[:, ::2]]
+    others.append(torch.randn(3, 7, 19).transpose(0, 1))
+    with restored_table() as table:
+        table.add(watch(kernel(Gemm(7, 11, 19, "f32", "nt")), lambda given: ran.append(len(given)), monkeypatch))
+        for x in others:
+            for _ in range(3):
+                assert torch.equal(linear(x, weight), torch.nn.functional.linear(x, weight))
+        assert len(looked) == len(others)
+        looked.clear()
+        for x in (dense, sliced, dense, sliced, dense):
+            assert torch.allclose(linear(x, weight), torch.nn.functional.linear(x, weight), atol=1e-5)
+        assert [x is dense for x in looked] == [True, False]
+        assert ran == [7, 7, 7]
+
+
+def test_where_autocast_is_on_a_layer_is_pytorchs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tirgemm.torch import linear, linear_call
+
+    looked, real = [], linear_call.linear_choice
+    monkeypatch.setattr(linear_call, "linear_choice", lambda *given: (looked.append(given[0]), real(*given))[1])
+    x, weight = torch.randn(7, 19), torch.randn(11, 19)
+    with restored_table() as table, torch.autocast("cpu", dtype=torch.bfloat16):
+        table.add(kernel(Gemm(7, 11, 19, "f32", "nt")))
+        assert linear(x, weight).dtype is torch.bfloat16
+        assert not looked
+        with pytest.raises(InvalidRequest, match="act is 'tanh'"):
+            linear(x, weight, None, "tanh")
+
+
 def test_pytorchs_function_is_kept_for_no_call_that_has_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     from tirgemm.torch import linear
 

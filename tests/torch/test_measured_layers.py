@@ -12,6 +12,7 @@ import pytest
 from tests.helpers.sample_source import SampleSource
 from tests.torch.restored_table import restored_table
 from tests.torch.watched_kernel import watch
+from tests.torch.work_clock import WorkClock
 from tirgemm.gemm import Gemm, Range
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -45,7 +46,7 @@ def ratios(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
 
     gains = PairedRatio(0.9, 0.9, 0.9)
     monkeypatch.setattr(linear_race, "_ratio", ratio)
-    monkeypatch.setattr(model_race, "_ratios", lambda *given: (dict.fromkeys(given[2], gains), gains))
+    monkeypatch.setattr(model_race, "_ratios", lambda *given: (dict.fromkeys(given[1], gains), gains))
     return given
 
 
@@ -145,23 +146,68 @@ def test_nothing_is_raced_on_a_cpu_unless_asked_and_invariant_kernels_never(
     assert ratios == {}
 
 
-def test_a_race_runs_both_and_one_that_fails_tells_nothing(
+def test_a_race_runs_both_and_pytorch_keeps_the_rows_that_cannot_be_raced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, table: Any
 ) -> None:
     from tirgemm.torch import linear_race
+    from tirgemm.torch.alternation import Turns
 
-    monkeypatch.setattr(linear_race, "TURN_S", 1e-5)
+    turns = Turns(seconds=1e-5, clock=WorkClock())
+    monkeypatch.setattr(linear_race, "TURNS", turns)
     source, made, ran = SampleSource(), model(), []
     kernel = watch(source.kernel(FIVE, "tuned"), lambda x: ran.append(len(x)), monkeypatch)
     table.add(kernel)
     accelerated(made, SampleSource(), rows=5, policy="tuned", measured=True)
     assert set(ran) == {5}
-    assert len(ran) > 2 * linear_race.TURNS
+    assert len(ran) > 2 * turns.count
 
-    def short(rows: int, modules: Any) -> float:
-        raise torch.OutOfMemoryError(f"{rows} {modules}")
+    ratio = linear_race.PairedRatio(0.5, 0.5, 0.5)
+
+    def short(rows: int, modules: Any) -> Any:
+        if rows > 16:
+            raise torch.OutOfMemoryError(f"no memory for {len(modules)} layers")
+        return ratio
 
     monkeypatch.setattr(linear_race, "_ratio", short)
+    table.add(source.kernel(WIDE, "tuned"))
     with caplog.at_level(logging.WARNING, "tirgemm.torch"):
-        assert linear_race.lost_rows(kernel, [made[0]]) == {}
-    assert f"{FIVE} was not raced against PyTorch" in caplog.text
+        report = accelerated(model(), source, policy="tuned", measured=True)
+    assert f"{WIDE} was not raced against PyTorch with 64 rows: no memory for 2 layers" in caplog.text
+    assert f"{WIDE}: tuned; {SLOWER}, not raced for 17..32 rows, not raced for 33..64 rows" in str(report)
+    assert table.find(WIDE.with_(m=16), kernel.device) is not None
+
+
+def test_a_default_that_a_search_ends_with_is_raced_again(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tirgemm.torch import acceleration
+
+    raced: list[Any] = []
+
+    def lost(kernel: Any, _modules: Any) -> dict[Range, float]:
+        raced.append(kernel)
+        return {Range(5, 5): 1.25}
+
+    monkeypatch.setattr(acceleration, "lost_rows", lost)
+    source, made = SampleSource(tuned_later=True), torch.nn.Linear(K, N)
+    table.add(source.kernel(FIVE, "fallback"))
+    report = accelerated(made, source, rows=5, policy="default", measured=True)
+    assert report.linears[0].problems == ((FIVE, f"{SLOWER}, 1.250 of its time for 5 rows"),)
+    source.release.set()
+    assert report.wait(60)
+    assert len(raced) == 2
+    assert raced[0].kernel_sha256 == raced[1].kernel_sha256, "a default and a tuned kernel of one config"
+    assert table.find(FIVE, raced[1].device) is None
+    assert type(made) is torch.nn.Linear
+
+
+def test_neither_a_dry_run_nor_another_model_forgets_what_a_race_decided(ratios: dict[int, float], table: Any) -> None:
+    ratios |= {64: 1.25}
+    source, kernel = SampleSource(stored=[WIDE]), SampleSource().kernel(WIDE, "tuned")
+    assert "tuned" in str(accelerated(model(), source, dry_run=True))
+    assert table.find(WIDE, kernel.device) is None, "a dry run brings no kernel"
+    accelerated(model(), source, measured=True)
+    left = table.left(WIDE, kernel.device)
+    assert left == {Range(33, 64): 1.25}
+    for about in ({"dry_run": True}, {"measured": False}):
+        report = accelerated(model(), source, **about)
+        assert f"tuned; {SLOWER}, 1.250 of its time for 33..64 rows" in str(report)
+        assert table.left(WIDE, kernel.device) == left

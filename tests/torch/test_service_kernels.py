@@ -163,6 +163,17 @@ def test_a_service_that_goes_away_leaves_what_is_there(
     check()
 
 
+def test_a_service_that_goes_away_behind_its_default_leaves_that(client: Client, fake: Unlisted, table: Any) -> None:
+    _, report, check = accelerated(client)
+    while role(table) != "fallback":
+        assert not report.failures
+    fake.broken[f"/v1/jobs/{JOB}"] = [httpx.ConnectError("gone") for _ in range(1000)]
+    assert report.wait(60)
+    assert "gone" in report.failures[GEMM]
+    assert report.linears[0].problems == ((GEMM, "default"),)
+    check()
+
+
 def test_a_service_that_is_away_from_the_start_is_told_in_the_report(client: Client, fake: Unlisted) -> None:
     fake.listed = True
     fake.broken["/v1/kernels"] = [httpx.ConnectError("gone") for _ in range(1000)]

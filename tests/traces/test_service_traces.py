@@ -41,7 +41,7 @@ def test_a_caller_s_trace_goes_on_from_the_request_to_the_job(traced: tuple[Serv
     service.engine.gate.set()
     service.engine.fallback_gate.set()
     with service.worker():
-        answer = service.post(headers={"traceparent": CALLER, "Prefer": "wait=10"})
+        answer = service.post(headers={"traceparent": CALLER, "Prefer": "wait=100"})
         assert answer.status_code == 200
         (job,) = service.queue.jobs()
         service.wait_for(job.id, "done")

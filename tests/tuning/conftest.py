@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tirgemm.tuning.search import search
@@ -13,3 +15,12 @@ def all_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     with proposals, whatever they are.
     """
     monkeypatch.setattr(search, "ALL_SCORED", search.ENUMERATED)
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """One number, the seconds by which ``time.monotonic`` is ahead of the machine's: a test adds to it what time shall
+    have passed."""
+    real, seconds = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: real() + seconds[0])
+    return seconds

@@ -49,17 +49,17 @@ def test_a_stored_kernel_answers_what_its_search_has_already_done(
 
 def test_a_search_writes_down_why_it_ended() -> None:
     ends = {}
-    for trials, seconds in ((4, 60.0), (MAX_TRIALS, 0.3)):
+    for trials, seconds in ((4, 600.0), (MAX_TRIALS, 0.3)):
         actual = Tuning(GEMM, FakeBench(), budget=Budget(trials, seconds)).run()
         ends[actual.timings.ended] = actual.timings.search.seconds
         assert covers(actual, Budget(trials, seconds))
         assert not covers(actual, Budget(MAX_TRIALS, 60.5))
-    assert ends == {"trials": 60.0, "seconds": 0.3}
+    assert ends == {"trials": 600.0, "seconds": 0.3}
 
 
 def test_a_space_that_is_used_up_covers_every_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tirgemm.tuning.search.search.Search.ask", lambda _self, _count: [])
-    actual = Tuning(GEMM, FakeBench(), budget=Budget(32, 60)).run()
+    actual = Tuning(GEMM, FakeBench(), budget=Budget(32, 600)).run()
     assert actual.timings.ended == "exhausted"
     assert covers(actual, Budget(MAX_TRIALS, 9999))
 
@@ -78,11 +78,11 @@ def test_a_search_of_some_families_answers_only_who_asks_for_those() -> None:
 
 
 def test_a_search_of_some_families_writes_down_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Tuning(GEMM, FakeBench(), budget=Budget(1, 60)).run().timings.search.families is None
+    assert Tuning(GEMM, FakeBench(), budget=Budget(1, 600)).run().timings.search.families is None
     other = type("Other", (), {"name": "other"})()
     monkeypatch.setattr(
         "tirgemm.tuning.tune.chosen_families",
         lambda *asked: (family_named("x86"), *(() if asked[2] else (other,))),
     )
-    actual = Tuning(GEMM, FakeBench(), budget=Budget(1, 60), families=["x86"]).run()
+    actual = Tuning(GEMM, FakeBench(), budget=Budget(1, 600), families=["x86"]).run()
     assert actual.timings.search.families == ("x86",)

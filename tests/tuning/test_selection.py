@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from statistics import NormalDist
 
+import numpy as np
 import pytest
 
 from tirgemm.errors import InvalidRequest
+from tirgemm.tuning.intervals import CONFIDENCE, RESAMPLES, median_interval, median_ratios
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.selection import choose, ratio_low
 
@@ -122,3 +124,18 @@ def test_the_same_samples_give_the_same_choice() -> None:
 def test_what_cannot_be_compared_is_refused(sets: list[SampleSet], ranks: list[tuple[int, ...]], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         choose(sets, ranks, default=0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 51, 256, 301])
+def test_resampled_medians_are_those_of_the_resampled_values(count: int) -> None:
+    """To the last bit, with ties among the values, and where ranks need a second byte: published intervals come of
+    them."""
+    theirs, ours = (np.round(np.random.default_rng(seed).lognormal(size=count), 1 + seed) for seed in (0, 1))
+    random = np.random.default_rng(3)
+    rows, columns = (random.integers(0, count, (RESAMPLES, count)) for _ in range(2))
+    medians = np.median(theirs[rows], axis=1)
+    paired, apart = (median_ratios(theirs.tolist(), ours.tolist(), paired=paired, seed=3) for paired in (True, False))
+    assert np.array_equal(paired, medians / np.median(ours[rows], axis=1))
+    assert np.array_equal(apart, medians / np.median(ours[columns], axis=1))
+    interval = median_interval(theirs.tolist(), seed=3)
+    assert [interval.low, interval.high] == list(np.quantile(medians, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench
+from tests.helpers.scripts import script
 from tirgemm import Budget, Config, Gemm
-from tirgemm.artifact import Package, Trust, read
+from tirgemm.artifact import Kernel, Package, Trust, read
+from tirgemm.detect import device as detect
 from tirgemm.errors import Cancelled, VerificationFailed
 from tirgemm.events import (
     BatchProposed,
@@ -26,14 +28,19 @@ from tirgemm.events import (
 from tirgemm.families import FAMILIES
 from tirgemm.gemm import Range, Regime
 from tirgemm.tuning.build import builds_report
-from tirgemm.tuning.default_set import DefaultPart, default_set
+from tirgemm.tuning.default_set import default_set
 from tirgemm.tuning.kernel_set.sizes import searched_sizes
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.set_members import SetPart
 from tirgemm.tuning.set_tuning import SetTuning, tuning_of
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuned_kernel import TuneRequest, tune
 from tirgemm.tuning.tuning_task import Control
+from tirgemm.tuning_db import shipped
+from tirgemm.tuning_db.data_folder import open_store
+from tirgemm.tuning_db.local_kernels import LocalKernels
+from tirgemm.tuning_db.transfer import export_records
 
 pytestmark = pytest.mark.usefixtures("all_scored")
 
@@ -97,7 +104,7 @@ def us_of(tile: int, m: int) -> float:
 
 def tuned(bench: FakeBench, **control: Any) -> KernelRecord:
     """With as many trials as are recorded, so that nothing is searched."""
-    return tuning_of(GEMM, bench, REGIME, Budget(1, 60.0), families=["x86"], control=Control(**control)).run()
+    return tuning_of(GEMM, bench, REGIME, Budget(1, 600.0), families=["x86"], control=Control(**control)).run()
 
 
 def package_of(bench: FakeBench, record: KernelRecord) -> Package:
@@ -232,21 +239,41 @@ def test_a_fixed_m_is_tuned_to_one_kernel() -> None:
     assert type(tuning_of(GEMM, bench, REGIME)) is SetTuning
 
 
-def test_a_set_that_was_tuned_runs_every_m(tmp_path: Path) -> None:
+def test_a_set_that_was_tuned_runs_every_m_and_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gemm = Gemm.parse("1..3x48x16:f32:nt")
     budget = Budget.of("quick", trials=1)
-    kernel = tune(TuneRequest.of(gemm, "cpu", REGIME, budget), lock_dir=tmp_path)
+    with open_store(tmp_path / "there") as store:
+        kernel = tune(TuneRequest.of(gemm, "cpu", REGIME, budget), store=store, lock_dir=tmp_path)
+        export_records(store.db, tmp_path / "records.jsonl.gz")
     assert kernel.record.role == "tuned"
     assert kernel.manifest.certificate_fault == ""
+    runs_every_m(kernel, (1, 2, 3))
+
+    module: Any = script("scripts/ship_records.py")
+    (tmp_path / "shipped").mkdir()
+    module.ship([tmp_path / "records.jsonl.gz"], tmp_path / "shipped")
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
+    monkeypatch.setenv("TIRGEMM_LOCK_DIR", str(tmp_path))
+    arrived: list[Kernel] = []
+    here = LocalKernels(tmp_path / "here")
+    preparation = here.prepare([gemm], detect("cpu"), "shipped", arrived.append)
+    assert preparation.wait(120)
+    assert preparation.failures == {}
+    (served,) = arrived
+    assert (served.manifest.role, served.gemm, served.timings.ended) == ("tuned", gemm, "shipped")
+    runs_every_m(served, (1, 2, 3))
+
+
+def runs_every_m(kernel: Kernel, sizes: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
-    for m in (1, 2, 3):
+    for m in sizes:
         a, b = rng.integers(-3, 4, (m, 16)).astype(np.float32), rng.integers(-3, 4, (48, 16)).astype(np.float32)
         np.testing.assert_array_equal(kernel(a, b), a @ b.T)
         assert kernel.member(m).gemm.m_min <= m <= kernel.member(m).gemm.m_max
 
 
 def test_where_nothing_runs_at_any_size_the_search_says_so_and_the_fallback_stays() -> None:
-    halves = [DefaultPart(GEMM.with_(m=m), config_of(FakeBench(), 4)) for m in (Range(4, 31), Range(32, 64))]
+    halves = [SetPart(GEMM.with_(m=m), config_of(FakeBench(), 4)) for m in (Range(4, 31), Range(32, 64))]
     bench = FakeBench(lambda _: "crashes")
     fallback = default_set(tuning_of(GEMM, bench, REGIME), halves)
     with pytest.raises(VerificationFailed, match=r"none of the fastest kernels of 4\.\.64x96x64"):

@@ -20,9 +20,9 @@ from tirgemm.events import CandidateRecorded, Event, KernelSelected
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import rejected
 from tirgemm.tuning.budget import covers
-from tirgemm.tuning.comparable_times import fastest
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord, Status
+from tirgemm.tuning.records.comparable_times import fastest
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
 from tirgemm.tuning_db import Database, SqlStore
@@ -229,19 +229,25 @@ def test_a_suite_shape_on_a_hopper_is_answered_by_a_race_of_what_was_shipped(dat
     assert H200 is not None
     gemm = Gemm.parse("4096x4096x4096:f16:nt")
     measured = H200.devices[0]
-    bench = FakeBench(store=LayeredStore(database, other_devices=model != "NVIDIA H200"))
+    others = model != "NVIDIA H200"
+    bench = FakeBench(store=LayeredStore(database))
     bench.device = measured.with_(
         model=model, uuid="GPU-0", environment=(("tvm", "0.27"), ("driver", "580.1"), ("cuda", "13.0"))
     )
     bench.store.put_device(bench.device)
     bench.us = lambda config: 200.0 if config == wgmma else 100.0
     wgmma = FAMILIES["wgmma"].default(gemm, bench.device, REGIME)
-    record = Tuning(gemm, bench, REGIME).run()
-    offer = bench.store.offer(gemm, bench.device, REGIME)
+    record = Tuning(gemm, bench, REGIME, other_devices=others).run()
+    offer = bench.store.offer(gemm, bench.device, REGIME, other_devices=others)
     assert offer is not None
     # Where a ranking model chose the default it is one of those that were shipped.
     assert set(bench.built) == {wgmma, *fastest(offer.candidates, 4)}
     assert len(bench.built) == len(set(bench.built))
     assert (record.role, record.portable, record.device.model) == ("tuned", True, model)
     assert record.config.family == "wgmma"
-    assert record.timings.search.shipped.to_json() == {"device": measured.key, "environment": {}, "same": False}
+    told = {"device": measured.key, "environment": {}, "same": False} | ({"other_device": True} if others else {})
+    assert record.timings.search.shipped.to_json() == told
+    assert record.other_device == (measured.key if others else None)
+    assert bench.store.kernel(gemm, bench.device.key, REGIME, other_devices=True) == record
+    unasked = bench.store.kernel(gemm, bench.device.key, REGIME)
+    assert (unasked == record, unasked is None or unasked.role == "fallback") == (not others, others)

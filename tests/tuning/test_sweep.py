@@ -52,8 +52,8 @@ class Bench(FakeBench):
         measurer.evaluate = noted
 
 
-def swept(bench: FakeBench, *gemms: Gemm, trials: int = 8, seconds: float = 60.0, **options: Any) -> list[Outcome]:
-    tunings = [Tuning(gemm, bench, REGIME, Budget(trials, 60.0), **options) for gemm in gemms]
+def swept(bench: FakeBench, *gemms: Gemm, trials: int = 8, seconds: float = 600.0, **options: Any) -> list[Outcome]:
+    tunings = [Tuning(gemm, bench, REGIME, Budget(trials, max(600.0, seconds)), **options) for gemm in gemms]
     return Sweep(tunings, seconds=seconds).run()
 
 
@@ -70,9 +70,9 @@ def test_every_problem_is_searched_and_answered_from_the_store() -> None:
 
 def test_given_configs_are_measured_and_no_kernel_is_selected() -> None:
     bench = Bench()
-    tunings = [Tuning(gemm, bench, REGIME, Budget(8, 60.0)) for gemm in (STALE, GAINING)]
+    tunings = [Tuning(gemm, bench, REGIME, Budget(8, 600.0)) for gemm in (STALE, GAINING)]
     configs = {t.gemm: configs_to_collect(t.gemm, bench.device, REGIME, t.families, count=3) for t in tunings}
-    outcomes = Sweep(tunings, seconds=60.0, configs=configs).run()
+    outcomes = Sweep(tunings, seconds=600.0, configs=configs).run()
     assert {(outcome.gemm, outcome.record, outcome.error) for outcome in outcomes} == {
         (STALE, None, None),
         (GAINING, None, None),
@@ -81,7 +81,7 @@ def test_given_configs_are_measured_and_no_kernel_is_selected() -> None:
         assert {c.config for c in bench.store.candidates(gemm, bench.device.key, REGIME)} == set(wanted)
         assert bench.store.kernel(gemm, bench.device.key, REGIME) is None
     bench.order.clear()
-    Sweep([Tuning(STALE, bench, REGIME, Budget(8, 60.0))], seconds=60.0, configs=configs).run()
+    Sweep([Tuning(STALE, bench, REGIME, Budget(8, 600.0))], seconds=600.0, configs=configs).run()
     assert not bench.order  # what is recorded is not measured again
 
 
@@ -126,9 +126,16 @@ def test_a_sweep_that_is_stopped_ends_with_the_best_so_far() -> None:
     assert all(outcome.record.interrupted for outcome in outcomes if outcome.record)
 
 
-def test_the_seconds_bound_all_searches_together() -> None:
+def test_the_seconds_bound_all_searches_together(ahead: list[float]) -> None:
     bench = Bench()
-    outcomes = swept(bench, STALE, GAINING, trials=10_000, seconds=4.0)
+    measured = bench.measurer.evaluate
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        ahead[0] += 50.0
+        return measured(*arguments, **options)
+
+    bench.measurer.evaluate = slow
+    outcomes = swept(bench, STALE, GAINING, trials=10_000, seconds=2000.0)
     assert [outcome.record is not None for outcome in outcomes] == [True, True]
     assert {o.record.timings.ended for o in outcomes if o.record} == {"seconds"}
 

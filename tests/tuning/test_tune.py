@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ def tuning(
     bench: FakeBench,
     trials: int = 12,
     *,
-    seconds: float = 60.0,
+    seconds: float = 600.0,
     seed: int = 0,
     families: list[str] | None = None,
     **control: Any,
@@ -213,12 +212,12 @@ def test_a_choice_whose_rows_differ_from_a_stored_kernel_s_is_marked_wrong_and_t
     """The stored one is of another m."""
     bench, gemm = FakeBench(), GEMM.with_(invariant=True)
     stored = Tuning(gemm.with_(m=500), bench, REGIME, Budget.of("none")).run()
-    search = Tuning(gemm, bench, REGIME, Budget(4, 60.0))
+    search = Tuning(gemm, bench, REGIME, Budget(4, 600.0))
     search.fallback()
     search.search()
     best = min((c.config for c in candidates(bench, gemm)), key=hashed_us)
     bench.fate = lambda config: "alone" if config == best else "right"
-    record = Tuning(gemm, bench, REGIME, Budget(4, 60.0)).run()
+    record = Tuning(gemm, bench, REGIME, Budget(4, 600.0)).run()
     assert record.config != best
     marked = bench.store.candidate(CandidateKey(gemm, bench.device.key, REGIME, best.digest))
     assert marked is not None
@@ -321,23 +320,21 @@ def test_cancelling_ends_it_at_once_and_keeps_the_records() -> None:
 
     bench.fate = fate
     events: list[str] = []
-    started = time.monotonic()
     with pytest.raises(Cancelled):
         tuning(bench, cancel=cancel, on_event=lambda event: events.append(event.kind)).run()
-    assert time.monotonic() - started < 10
     assert events[-1] == "cancelled"
     assert len(candidates(bench)) == 5
 
 
-def test_the_budget_of_seconds_ends_the_search_and_still_serves() -> None:
+def test_the_budget_of_seconds_ends_the_search_and_still_serves(ahead: list[float]) -> None:
     bench = FakeBench()
 
     def slow(config: Config) -> float:
-        time.sleep(0.05)
+        ahead[0] += 50.0
         return hashed_us(config)
 
     bench.us = slow
-    record = tuning(bench, trials=10_000, seconds=1.0).run()
+    record = tuning(bench, trials=10_000, seconds=1000.0).run()
     assert record.role == "tuned"
     assert 1 < len(candidates(bench)) < 200
 
@@ -381,7 +378,7 @@ def test_on_a_gpu_building_ahead_is_no_phase_of_its_own() -> None:
         phases.extend([event.phase] if isinstance(event, PhaseEntered) and event.phase else [])
 
     gemm = Gemm.parse("64x64x64:f16:nt")
-    record = Tuning(gemm, bench, REGIME, Budget(20, 60.0), families=["simt"], control=Control(on_event)).run()
+    record = Tuning(gemm, bench, REGIME, Budget(20, 600.0), families=["simt"], control=Control(on_event)).run()
     assert (record.role, record.trials, record.timings.ended) == ("tuned", 20, "trials")
     assert phases == ["default", "starting", "building", "measuring", "choosing", "certifying"]
 
@@ -400,7 +397,7 @@ def test_a_batch_is_at_most_a_quarter_of_the_trials_left_however_many_processes_
         Gemm.parse("64x64x64:f32:nt"),  # which no trained model covers: one learns within the search
         bench,
         REGIME,
-        Budget(33, 60.0),
+        Budget(33, 600.0),
         families=["simt" if kind == "cuda" else "x86"],
         control=Control(events.append),
     ).run()

@@ -40,7 +40,7 @@ def tune() -> Tune:
         """The kernel and the kinds of the events, each once."""
         told: list[str] = []
         kernel = tirgemm.tune(
-            GEMM, "cpu", budget=Budget(trials, 60), on_event=lambda event: told.append(event.kind), **options
+            GEMM, "cpu", budget=Budget(trials, 600.0), on_event=lambda event: told.append(event.kind), **options
         )
         return kernel, list(dict.fromkeys(told))
 

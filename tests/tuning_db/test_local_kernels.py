@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +12,29 @@ import pytest
 from tests.helpers.loadable_bench import LoadableBench
 from tests.helpers.shipped_files import measured_on, ship
 from tirgemm.artifact import Kernel
+from tirgemm.config import Config
 from tirgemm.detect import device as detect_device
 from tirgemm.errors import BuildFailed, InvalidRequest
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm, Range
 from tirgemm.kernel_source import KernelSource, policy_named
-from tirgemm.tuning.default_set import DefaultPart
+from tirgemm.tuning.build.binary import Binary
+from tirgemm.tuning.set_members import SetPart
 from tirgemm.tuning_db import local_kernels, shipped
-from tirgemm.tuning_db.local_kernels import BegunBuilds, LocalKernels
+from tirgemm.tuning_db.local_kernels import LocalKernels
 
 CPU = detect_device("cpu")
 ONE, OTHER = Gemm.parse("61x67x71:f16:nt"), Gemm.parse("1..61x67x71:f32:nt:bias")
 
 
-class LoadableAhead(BegunBuilds, LoadableBench):
-    """Builds that take no time; ``order`` is what was begun and what was measured, as it came."""
+class LoadableAhead(LoadableBench):
+    """Builds that take no time; ``order``: the problems whose builds were begun ahead, and when it was closed."""
 
     order: list[str] = []
 
-    def begin(self, tuning: Any) -> Any:
-        self.order.append("begin")
-        return super().begin(tuning)
+    def build_ahead(self, gemm: Gemm, config: Config, begun: Future[Binary] | None = None) -> None:
+        self.order.append(str(gemm))
+        super().build_ahead(gemm, config, begun)
 
     def close(self) -> None:
         self.order.append("close")
@@ -39,7 +42,7 @@ class LoadableAhead(BegunBuilds, LoadableBench):
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalKernels:
-    monkeypatch.setattr(local_kernels, "BegunBuilds", LoadableAhead)
+    monkeypatch.setattr(local_kernels, "Workbench", LoadableAhead)
     monkeypatch.setattr(LoadableAhead, "order", [])
     return LocalKernels(tmp_path / "data")
 
@@ -66,7 +69,7 @@ def test_it_is_a_source_and_looking_makes_nothing(source: LocalKernels, tmp_path
 def test_defaults_are_begun_together_stored_and_found_again(source: LocalKernels, prepare: Any) -> None:
     kernels, failures = prepare(ONE, OTHER)
     assert ([kernel.gemm for kernel in kernels], failures) == ([ONE, OTHER], {})
-    assert LoadableAhead.order == ["begin", "begin", "close"]
+    assert LoadableAhead.order == [str(ONE), str(OTHER), "close"]
     assert {kernel.manifest.role for kernel in kernels} == {"fallback"}
     stored = source.lookup(OTHER, CPU)
     assert stored is not None
@@ -80,10 +83,10 @@ def test_defaults_are_begun_together_stored_and_found_again(source: LocalKernels
 def test_a_range_of_m_gets_a_kernel_set(source: LocalKernels, prepare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cuts = (7, 8, 61)
 
-    def parts(gemm: Gemm, device: Any, regime: Any) -> list[DefaultPart]:
+    def parts(gemm: Gemm, device: Any, regime: Any) -> list[SetPart]:
         default = family_named("x86").default(gemm, device, regime)
         lows = (1, *(high + 1 for high in cuts))
-        return [DefaultPart(gemm.with_(m=Range(low, high)), default) for low, high in zip(lows, cuts, strict=False)]
+        return [SetPart(gemm.with_(m=Range(low, high)), default) for low, high in zip(lows, cuts, strict=False)]
 
     monkeypatch.setattr(local_kernels, "default_parts", parts)
     (kernel,), failures = prepare(OTHER)

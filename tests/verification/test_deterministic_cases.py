@@ -7,13 +7,14 @@ import re
 
 import pytest
 
+from tests.verification.covering_cases import SPLITTING, chained_cases, deterministic_cases, splits_k
 from tirgemm.families import family_named
 from tirgemm.hardware import named_device
 from tirgemm.launch import DEPENDENT_LAUNCH
 from verification.alterations import DELAY, LATE, altered
 from verification.altered import DEPENDENT, build, lowered, with_alteration
 from verification.cases import Case
-from verification.covering import SPLITTING, build_cost, chained_cases, deterministic_cases, small_cases, splits_k
+from verification.covering import build_cost, small_cases
 
 H200 = named_device("sm_90a")
 CUDA_FAMILIES = ("simt", "mma", "wmma", "wgmma")

@@ -12,11 +12,11 @@ import pytest
 from benchmarks import check
 from benchmarks.evidence_tables import mutants as mutants_table
 from tests.helpers.named_config import named_config
+from tirgemm.bench import results
 from tirgemm.families import family_named
 from tirgemm.families.simt.tiling import PIPELINES
 from tirgemm.gemm import Gemm, Range
 from tirgemm.hardware import named_device
-from tirgemm.tuning.records import gzip_json
 from verification import alterations, emulated, evidence
 from verification.altered import lowered
 from verification.cases import Case
@@ -119,7 +119,7 @@ def test_a_kernel_that_is_wrong_as_it_is_is_a_find(monkeypatch: pytest.MonkeyPat
     jobs = [MutantRun(case, mutant) for mutant in (UNALTERED, *alterations.mutants(source)[:2])]
     said = iter([(0, emulated.WRONG, "order 1: 3 of 9 elements differ")])
     monkeypatch.setattr(emulated, "_results", lambda *_: said)
-    rows = emulated.kernel_rows(case, jobs, H200, threading.Lock(), time.monotonic() + 60)
+    rows = emulated.kernel_rows(case, jobs, H200, threading.Lock(), time.monotonic() + 300)
     assert list(rows) == jobs[:1]
     actual = [{"key": job.key} | job.row | row for job, row in rows.items()]
     assert emulated.failures(actual) == [jobs[0].key]
@@ -139,7 +139,7 @@ def test_a_mutant_that_breaks_its_process_is_not_the_last(monkeypatch: pytest.Mo
         return [(0, NOT_CAUGHT, ""), (3, NOT_CAUGHT, "")]
 
     monkeypatch.setattr(emulated, "_results", results)
-    rows = emulated.kernel_rows(case, jobs, H200, threading.Lock(), time.monotonic() + 60)
+    rows = emulated.kernel_rows(case, jobs, H200, threading.Lock(), time.monotonic() + 300)
     assert begun == [1, 3]
     assert [rows[job]["status"] for job in jobs] == [PASSED, emulated.WRONG, emulated.CRASH, NOT_CAUGHT]
 
@@ -173,13 +173,13 @@ def test_evidence_of_an_emulator_names_its_problems_and_has_no_find(tmp_path: Pa
     file.add("one", {"status": PASSED, "mutant": "", "emulated": "64x64x64:f16:nt"})
     file.add("two", {"status": "not emulated: no reason", "mutant": "drop:1"})
     file.save()
-    document = gzip_json.read(file.path)
+    document = results.load(file.path)
     assert evidence.problems(document) == []
     assert document["sources_sha256"] != evidence.sources_sha256("mma", "mutants")
     file.add("three", {"status": emulated.WRONG, "mutant": "", "emulated": "64x64x64:f16:nt"})
     file.add("four", {"status": emulated.WRONG, "mutant": "drop:1"})
     file.save()
-    assert len(evidence.problems(gzip_json.read(file.path))) == 2
+    assert len(evidence.problems(results.load(file.path))) == 2
     good = file.path.with_name("good.json.gz")
     EvidenceFile(good, "emulated", "mma", H200, commit="abc").save()
     assert any("make the name mma.emulated.json.gz" in sentence for sentence in check.problems(good))

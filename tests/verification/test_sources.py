@@ -11,12 +11,12 @@ import pytest
 
 from benchmarks.history import History
 from tests.helpers.scripts import script
+from tirgemm.bench import results
 from tirgemm.config import Config
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build.cuda import with_looser_bounds
-from tirgemm.tuning.records import gzip_json
 from verification import sources
 from verification.cases import Case
 from verification.evidence import EvidenceFile
@@ -77,7 +77,7 @@ def test_the_check_fails_on_evidence_of_another_kernel(tmp_path: Path, source_sh
     file.add("one", row(source_sha256))
     file.save()
     assert check.problems(file.path, history=History(Path("/"))) == []
-    document = gzip_json.read(file.path)
+    document = results.load(file.path)
     document["rows"][0]["source_sha256"] = "0" * 64
     file.path.write_bytes(gzip.compress(json.dumps(document).encode()))
     (sentence,) = check.problems(file.path, history=History(Path("/")))
@@ -91,6 +91,6 @@ def test_what_is_stale_is_taken_out_with_all_that_is_about_its_kernel(tmp_path: 
         file.add(key, made | {"key": key})
     file.save()
     assert sources.without_stale(file.path) == 2
-    document = gzip_json.read(file.path)
+    document = results.load(file.path)
     assert [row["key"] for row in document["rows"]] == ["good"]
     assert document["summary"] == {"count": 1, "status": {"passed": 1}}

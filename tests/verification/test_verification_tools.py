@@ -16,7 +16,9 @@ import pytest
 
 from tests.helpers.named_config import named_config
 from tests.helpers.wgmma_paths import named_cases
+from tests.verification.covering_cases import classes
 from tirgemm.artifact import Signer
+from tirgemm.bench import results
 from tirgemm.errors import InvalidConfig, InvalidRequest
 from tirgemm.families import family_named
 from tirgemm.families.base import rejected
@@ -24,11 +26,10 @@ from tirgemm.families.simt.tiling import PIPELINES, READS
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tirgemm.tuning.records import gzip_json
 from verification import alterations, emulated, evidence, mutants, sanitized_call, sanitizer, verify_family
 from verification.altered import build, lowered, with_alteration
 from verification.cases import Case, missing_choices, random_cases, special_cases
-from verification.covering import build_cost, classes, covering, paths, small_cases, warps
+from verification.covering import build_cost, covering, paths, small_cases, warps
 from verification.evidence import EvidenceFile
 from verification.sanitize import plantable
 from verification.sanitizer import CLEAN, FOUND, SanitizerReport
@@ -242,17 +243,17 @@ def test_what_nothing_caught_is_sanitized_together_and_alone_where_that_is_not_c
     bench = cast(Any, Bench())
     mutants.sanitized(bench, jobs, file, 1, 8, time.monotonic() - 1)
     assert not calls
-    mutants.sanitized(bench, jobs, file, 1, 8, time.monotonic() + 60)
+    mutants.sanitized(bench, jobs, file, 1, 8, time.monotonic() + 300)
     assert [file.rows[job.key]["status"] for job in jobs] == ["passed", "not caught", "racecheck", "hang"]
     assert calls == [("racecheck", 3), *[("racecheck", 1)] * 3, ("memcheck", 2), ("synccheck", 2)]
-    mutants.sanitized(bench, jobs, file, 1, 8, time.monotonic() + 60)
+    mutants.sanitized(bench, jobs, file, 1, 8, time.monotonic() + 300)
     assert len(calls) == 6
 
     file.add(jobs[0].key, jobs[0].row | {"status": "passed, tools failed", "tools": {"racecheck": "timed_out"}})
     for job in jobs[1:3]:
         file.add(job.key, job.row | {"status": "not caught"})
     calls.clear()
-    mutants.sanitized(bench, jobs, file, 1, 1, time.monotonic() + 60)
+    mutants.sanitized(bench, jobs, file, 1, 1, time.monotonic() + 300)
     assert [file.rows[job.key]["status"] for job in jobs] == ["passed", "not caught", "racecheck", "hang"]
     assert {count for _, count in calls} == {1}
     assert sum(tool == "racecheck" for tool, _ in calls) == 3, "none again: each was alone"
@@ -299,7 +300,7 @@ def test_an_evidence_file_is_gone_on_with_and_checked(tmp_path: Path) -> None:
     assert row["at"] >= document_date(first)
     again.add("two", {"status": "wrong"})
     again.save()
-    document = gzip_json.read(path)
+    document = results.load(path)
     assert document["summary"] == {"count": 2, "status": {"passed": 1, "wrong": 1}}
     assert evidence.problems(document) == []
     document["rows"].append(document["rows"][0])
@@ -312,19 +313,17 @@ def test_rows_of_other_sources_are_not_gone_on_with(tmp_path: Path) -> None:
     file = EvidenceFile(path, "verified", "wgmma", H200, commit="abc")
     file.add("one", {"status": "passed"})
     file.save()
-    document = gzip_json.read(path) | {"sources_sha256": "0" * 64}
+    document = results.load(path) | {"sources_sha256": "0" * 64}
     path.write_bytes(gzip.compress(json.dumps(document).encode()))
     assert EvidenceFile(path, "verified", "wgmma", H200, commit="abc").rows == {}
 
 
-COMMITTED = [
-    path for path in sorted(RESULTS.rglob("*.json.gz")) if gzip_json.read(path).get("format") == evidence.FORMAT
-]
+COMMITTED = [path for path in sorted(RESULTS.rglob("*.json.gz")) if results.load(path).get("format") == evidence.FORMAT]
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.name)
 def test_committed_evidence_is_right(path: Path) -> None:
-    document = gzip_json.read(path)
+    document = results.load(path)
     assert evidence.problems(document) == []
     assert document["environment"]["commit"] not in ("", "unknown")
     if document["kind"] == "verified":

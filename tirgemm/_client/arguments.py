@@ -66,6 +66,7 @@ class SearchWish:
     retune: bool = False
     verify: bool = True
     queue: Mapping[str, Any] | None = None
+    other_devices: bool = False
 
     def to_json(self) -> Document:
         """The members of a request's body that say so."""
@@ -74,6 +75,7 @@ class SearchWish:
         body |= {"seed": self.seed} if self.seed is not None else {}
         body |= {"retune": True} if self.retune else {}
         body |= {} if self.verify else {"verify": False}
+        body |= {"other_devices": True} if self.other_devices else {}
         return body | ({"queue": dict(self.queue)} if self.queue else {})
 
 

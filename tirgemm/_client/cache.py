@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import re
-import tempfile
 from pathlib import Path
 
+from tirgemm.artifact.regular_file import write_whole
 from tirgemm.errors import CorruptArtifact
 
 LOG = logging.getLogger("tirgemm.client")
@@ -65,17 +64,3 @@ class Cache:
             write_whole(path, data)
         except OSError as error:
             LOG.warning("%s is not kept in the cache: %s", path, error)
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, whoever else writes it now; its folder is made. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)  # noqa: PTH105 - one rename, whatever is there
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)  # noqa: PTH108
-        raise

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from types import TracebackType
 from typing import Any, TypeVar
 
 from tirgemm._client.api_key import KeyHeader
@@ -24,6 +23,7 @@ from tirgemm._client.server_events import ReceivedEvent, StreamAllowance, parse_
 from tirgemm._client.service_json import parse_json, whole_number
 from tirgemm._extras import needed_by
 from tirgemm._terminal.plain_text import plain
+from tirgemm.artifact.closing import Closing
 from tirgemm.errors import CorruptArtifact, InvalidRequest, ServiceError, ServiceUnreachable
 
 with needed_by("tirgemm.Client"):
@@ -51,7 +51,7 @@ class Answer:
     body: dict[str, Any]
 
 
-class ServiceConnection:
+class ServiceConnection(Closing):
     """What one service is asked with; every request has a connection of its own.
 
     ``timeout`` bounds connecting, and the whole of an answer, in seconds. Bodies are asked for as they are (identity)
@@ -92,12 +92,6 @@ class ServiceConnection:
     def close(self) -> None:
         self._closing.set()
         self._http.close()
-
-    def __enter__(self) -> ServiceConnection:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     @property
     def closed(self) -> bool:

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tirgemm._client.cache import LOG, write_whole
+from tirgemm._client.cache import LOG
+from tirgemm.artifact.regular_file import write_whole
 from tirgemm.errors import ServiceError
 from tirgemm.gemm import Gemm
 
@@ -53,7 +54,8 @@ class CachedKernel:
 
 
 class KernelIndex:
-    """A folder of JSON files, one a problem, device, regime and service. Several processes may use it at once.
+    """A folder of JSON files, one a problem, device, regime and service, and one more for a kernel that was chosen from
+    records of another device. Several processes may use it at once.
 
     A file that is damaged, or written by another version, is as good as absent.
     """
@@ -61,14 +63,19 @@ class KernelIndex:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def find(self, gemm: Gemm, device: str, regime: str, url: str, *, verified: bool = True) -> CachedKernel | None:
+    def find(
+        self, gemm: Gemm, device: str, regime: str, url: str, *, verified: bool = True, other_devices: bool = False
+    ) -> CachedKernel | None:
         """The entry of a problem in a regime on ``device``, a key or a name; of several that of the service at ``url``,
-        then the one fetched last. ``verified``: an unverified build does not count.
+        then the one fetched last. ``verified``: an unverified build does not count. A kernel that was chosen from
+        records of another device counts where ``other_devices`` are asked for, or it was pinned.
         """
         entries = [
             entry
             for entry in self._entries(gemm, regime)
-            if device in _names(entry.document) and not (verified and entry.role == "unverified")
+            if device in _names(entry.document)
+            and not (verified and entry.role == "unverified")
+            and (other_devices or not _needs_asking(entry.document))
         ]
         return max(entries, key=lambda entry: (entry.url == url, entry.fetched_at), default=None)
 
@@ -83,7 +90,8 @@ class KernelIndex:
             sha256 = document["artifact"]["sha256"]
         except (KeyError, TypeError) as error:
             raise ServiceError(f"the kernel document lacks {error}: {document!r:.200}") from error
-        path = self.folder / f"{_stem(gemm, regime)}-{_digest(f'{device} {url}')}.json"
+        other = " of another device" if _needs_asking(document) else ""
+        path = self.folder / f"{_stem(gemm, regime)}-{_digest(f'{device} {url}{other}')}.json"
         known = _read(path)
         if known is not None and (known.artifact_sha256 == sha256 or _rank(known.role) > _rank(role)):
             return
@@ -124,6 +132,11 @@ def _names(document: dict[str, Any]) -> set[str]:
     device = document["device"]
     names = {str(device.get(name)) for name in ("key", "name", "arch")}
     return names | {"cuda"} if device.get("name") == "cuda:0" else names
+
+
+def _needs_asking(document: dict[str, Any]) -> bool:
+    """Whether a kernel was chosen from records of another device, and not pinned, which has it answer everybody."""
+    return bool(document.get("other_device")) and not document.get("pinned")
 
 
 def _rank(role: str) -> int:

@@ -9,11 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tirgemm._client.cache import write_whole
 from tirgemm._client.model_file import problem_text
 from tirgemm._version import __version__
 from tirgemm.artifact import Manifest, Package
-from tirgemm.artifact.regular_file import read_regular
+from tirgemm.artifact.regular_file import read_regular, write_whole
 from tirgemm.errors import InvalidRequest, MismatchedArtifact, TirgemmError, UnverifiedArtifact
 from tirgemm.gemm import Gemm, regime_named
 

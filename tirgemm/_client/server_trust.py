@@ -12,6 +12,7 @@ from tirgemm._client.own_service import own_service_keys
 from tirgemm.artifact import Trust
 from tirgemm.artifact.known_servers import KnownServers, address
 from tirgemm.artifact.revocations import KnownRevocations, signers
+from tirgemm.artifact.sign import public_bytes
 from tirgemm.errors import ServiceError, UntrustedArtifact
 
 LOG = logging.getLogger("tirgemm.client")
@@ -107,8 +108,11 @@ class ServerTrust:
         """Trust ``keys`` of the service, by default all that it shows, from now on, and return them.
 
         They are remembered for the address; where others were accepted for it before, only with ``replace``, and
-        instead of those. With a caller's Trust they are added to that. Raises UntrustedArtifact.
+        instead of those. With a caller's Trust they are added to that. Raises UntrustedArtifact, and InvalidRequest for
+        what is no key, before the service is asked.
         """
+        for key in keys:
+            public_bytes(key)
         shown, known = self._shown(), KnownServers.default().keys(self.url) if self._first_use else frozenset()
         for key in keys:
             if key not in shown:
@@ -142,10 +146,8 @@ def _refusal(url: str, shown: Sequence[str], known: frozenset[str]) -> str:
     if known:
         return (
             f"THE KEY OF {url} HAS CHANGED: you accepted {_listed(known)}, and now it signs with {_listed(shown)}; "
-            f"somebody"
-            " else may be answering there. No work was asked for. If whoever runs it says that the new key is right, "
-            "accept"
-            f" it: tirgemm trust add {url} {shown[0]} --replace"
+            "somebody else may be answering there. No work was asked for. If whoever runs it says that the new key is "
+            f"right, accept it: tirgemm trust add {url} {shown[0]} --replace"
         )
     return (
         f"{url} signs with {_listed(shown)}, which you have not accepted; no work was asked for. Compare the key with"

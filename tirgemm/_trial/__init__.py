@@ -16,6 +16,7 @@ from tirgemm.artifact import Kernel, native
 from tirgemm.detect import why_no_gpu
 from tirgemm.errors import DeviceUnavailable, InvalidRequest
 from tirgemm.gemm import Gemm, Range
+from tirgemm.reference.result import expected
 
 CALLS_PER_SAMPLE = 5
 SAMPLES = 20
@@ -60,7 +61,7 @@ def run(
         return kernel(**tensors, **scalars, out=out)
 
     result = place.get(call())
-    wanted, bound = reference.expected(gemm, operands, alpha, beta)
+    wanted, bound = expected(gemm, operands, alpha, beta)
     return Trial(rows, result, reference.error_over_bound(result, wanted, bound), _median_us(call, place.wait))
 
 

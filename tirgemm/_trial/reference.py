@@ -1,7 +1,6 @@
-"""Operands of a problem, its result in fp64 by NumPy, and how far a result may be from it.
+"""Operands of a problem in host memory, and how far a result is from the expected one.
 
-This is what a user without the tuner checks a kernel with. The bound is that of ``tirgemm.reference.bound``, where it
-is derived; a test holds the two together.
+This is what a user without the tuner checks a kernel with.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ import numpy.typing as npt
 from tirgemm import expr
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import DTYPE_NAMES, Gemm, operand_named
-from tirgemm.reference.bound import bound_of
 from tirgemm.reference.numbers import decode, encode
-from tirgemm.reference.result import result_and_bound
 
 Array: TypeAlias = "npt.NDArray[Any]"
 
@@ -84,18 +81,6 @@ def _aligned(count: int, dtype: Any, align: int) -> Array:
     memory = np.zeros(size + align, np.uint8)
     start = -memory.ctypes.data % align
     return memory[start : start + size].view(dtype)
-
-
-def expected(gemm: Gemm, operands: dict[str, Array], alpha: float, beta: float) -> tuple[Array, Array]:
-    """The result in fp64, and for each element how far a right kernel may be from it."""
-    a, b = (operands[name].astype(np.float64) for name in ("a", "b"))
-    a = np.swapaxes(a, -1, -2) if gemm.trans_a else a
-    b = np.swapaxes(b, -1, -2) if gemm.trans_b else b
-    norms = np.linalg.norm(a, axis=-1)[..., :, None] * np.linalg.norm(b, axis=-2)[..., None, :]
-    scaled_c = float(np.float32(beta)) * operands["c"].astype(np.float64) if gemm.beta else 0.0
-    bias = operands["bias"].astype(np.float64) if gemm.bias else 0.0
-    scale = float(np.float32(alpha)) if gemm.alpha else 1.0
-    return result_and_bound(gemm, bound_of(gemm, "normal"), a @ b, norms, (scaled_c, bias), scale)
 
 
 def error_over_bound(result: Array, reference: Array, bound: Array) -> float:

@@ -118,8 +118,7 @@ def occupancy_of(launch: KernelLaunch, resources: Resources, device: Device) -> 
     if not occupancy.blocks:
         raise AnalysisFailed(
             f"no block of {launch.symbol} fits an SM of {device.name}: {threads} threads, {resources.registers} "
-            f"registers, "
-            f"{shared} bytes of shared memory; bound by {', '.join(occupancy.bound_by)}"
+            f"registers, {shared} bytes of shared memory; bound by {', '.join(occupancy.bound_by)}"
         )
     return occupancy
 

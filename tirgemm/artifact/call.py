@@ -6,11 +6,11 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tirgemm import expr
 from tirgemm.artifact import arrays, tensor_calls
+from tirgemm.artifact.closing import Closing
 from tirgemm.artifact.manifest import Manifest
 from tirgemm.artifact.native import LoadedFunctions
 from tirgemm.artifact.package import Package
@@ -21,7 +21,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.timings import Timings
 
 
-class Kernel:
+class Kernel(Closing):
     """One kernel, or a set of them over ranges of m, ready to be called. Safe from several threads. A context manager
     that closes it.
 
@@ -53,12 +53,6 @@ class Kernel:
         kernels = self.manifest.members
         what = f"{len(kernels)} kernels by m" if kernels else self.config
         return f"<Kernel {self.gemm} on {self.device.key}: {what}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     @property
     def timings(self) -> Timings:

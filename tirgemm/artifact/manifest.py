@@ -37,6 +37,8 @@ FORMAT = 5
 """The newest format that is read; each artifact has the oldest one that says what it needs."""
 MAX_KERNELS = 24
 """The most kernels of a set."""
+CHAIN = "chain"
+"""The test of a certificate that covers dependent launches (``tirgemm.tuning.verify.chain``)."""
 _MEMBER = {"kernel", "kernel_sha256", "certificate", "timings"}
 _FIELDS_OF = {
     1: _MEMBER | {"format"},
@@ -109,6 +111,15 @@ class Manifest:
         return canonical(self.data["kernel"]).decode("ascii")
 
     @property
+    def dependent_launch(self) -> bool:
+        """Whether a call begins while what is ahead of it in the stream ends: of a set, one of some m.
+
+        Kernels behind the first of a call say nothing of it: they may be launched dependently in any call.
+        """
+        first = (kernel.launch.kernels[0] for kernel in self.kernels if kernel.launch.kernels)
+        return self.device.kind == "cuda" and any(launch.is_dependent for launch in first)
+
+    @property
     def certificate_fault(self) -> str:
         """Why the certificate is no evidence that this very kernel is right, in words; empty where it is.
 
@@ -128,6 +139,8 @@ class Manifest:
         failed = [test for test in tests if not isinstance(test, dict) or test.get("passed") is not True]
         if failed or evidence.get("passed") is not True:
             return f"its certificate did not pass: {len(failed)} of its {len(tests)} tests failed"
+        if self.dependent_launch and all(test.get("name") != CHAIN for test in tests):
+            return f"its calls are launched dependently, and its certificate has no test {CHAIN}"
         return ""
 
 

@@ -1,10 +1,12 @@
-"""Regular files that somebody named: opened without waiting, whatever lies at that path, and read up to a limit."""
+"""Regular files that somebody named: opened without waiting, whatever lies at that path, read up to a limit, and
+written whole or not at all."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+import tempfile
 from io import BufferedReader
 from pathlib import Path
 
@@ -29,3 +31,18 @@ def read_regular(path: Path, limit: int) -> bytes:
     """The bytes of a regular file, one more than ``limit`` where it is longer. Raises what ``open_regular`` does."""
     with open_regular(path) as file:
         return file.read(limit + 1)
+
+
+def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write a file whole or not at all, whoever else writes it now; its folder is made. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".part-")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        temporary.chmod(mode)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -100,22 +100,26 @@ def call_new(
     return made
 
 
-def kept_call() -> Callable[[Any, Any, Any, str, bool], Any]:
-    """A function of x, weight, bias (or None), an interned activation and ``invariant``: what ``keep`` has for them, or
-    None where it has nothing, or where that does not take them."""
+def kept_call() -> Callable[[Any, Any, Any, str, bool | str], Any]:
+    """A function of x, weight, bias (or None), and by identity an activation's interned name and what says which
+    kernels may serve the call: what ``keep`` has for them, or None where it has nothing, or where that does not take
+    them."""
     library = _library()
     if library is None:
         return lambda *_: None
-    made: Callable[[Any, Any, Any, str, bool], Any] = library.tirgemm_kept_call()
+    made: Callable[[Any, Any, Any, str, bool | str], Any] = library.tirgemm_kept_call()
     return made
 
 
-def keep(kind: int, tensors: tuple[Any, Any, Any], how: tuple[str, bool], call: Callable[[Any, Any, Any], Any]) -> None:
+def keep(
+    kind: int, tensors: tuple[Any, Any, Any], how: tuple[str, bool | str], call: Callable[[Any, Any, Any], Any]
+) -> None:
     """Keep ``call`` for calls with this weight and bias of ``tensors`` (x, weight, bias or None), and for those of all
-    layers of the ``kind``, where x is of this shape. Neither is held: call ``forget`` before they are gone."""
-    library, (x, weight, bias), (act, invariant) = _library(), tensors, how
+    layers of the ``kind``, where x is of this shape and as dense. Neither is held: ``forget`` them before they are
+    gone."""
+    library, (x, weight, bias), (act, kernels) = _library(), tensors, how
     if library is not None:
-        library.tirgemm_keep(kind, weight, bias, sys.intern(act), invariant, x, call)
+        library.tirgemm_keep(kind, weight, bias, sys.intern(act), kernels, x, call)
 
 
 def forget(address: int) -> None:

@@ -20,8 +20,8 @@ from tirgemm.families.simt.rules import RULES
 from tirgemm.families.simt.space import ladder_space, space
 from tirgemm.families.simt.tiling import tiling
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.tuning.comparable_times import fastest as fastest_configs
 from tirgemm.tuning.records import Candidate
+from tirgemm.tuning.records.comparable_times import fastest as fastest_configs
 from tirgemm.tuning.search.neighbourhood import adapted
 from tirgemm.tuning.selection import ratio_low
 

@@ -21,7 +21,7 @@ from tirgemm.errors import (
 )
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.tuning.comparable_times import known_candidates
+from tirgemm.tuning.records.comparable_times import known_candidates
 
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import statistics
 import subprocess
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tirgemm._version import __version__
-from tirgemm.artifact.regular_file import open_regular
+from tirgemm.artifact.regular_file import open_regular, write_whole
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
@@ -294,17 +292,8 @@ def load(path: Path) -> Document:
 
 def write(path: Path, document: Document) -> None:
     """Write a results file, compressed where its name says so: the old one stays until the new one is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-", suffix=".json")
-    try:
-        text = dump(document).encode()
-        with os.fdopen(handle, "wb") as file:
-            file.write(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    text = dump(document).encode()
+    write_whole(path, gzip.compress(text, mtime=0) if path.suffix == ".gz" else text, 0o644)
 
 
 def dump(document: Document) -> str:

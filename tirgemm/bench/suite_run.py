@@ -35,9 +35,9 @@ from tirgemm.events import EventHandler
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.budget import Budget
-from tirgemm.tuning.comparable_times import fastest, known_candidates
 from tirgemm.tuning.measure.race import RaceResult
 from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.records.comparable_times import fastest, known_candidates
 from tirgemm.tuning.search.neighbourhood import adapted
 from tirgemm.tuning.set_tuning import tuning_of
 from tirgemm.tuning.tune import Tuning

@@ -8,7 +8,7 @@ from tirgemm.bench.contest import Entrant
 from tirgemm.families import rejected, supporting
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.tuning.comparable_times import fastest, known_candidates
+from tirgemm.tuning.records.comparable_times import fastest, known_candidates
 from tirgemm.tuning.search.neighbourhood import adapted
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, Unsupported
+from tirgemm.errors import InvalidConfig, InvalidRequest, Unsupported
 from tirgemm.families.base import Family, Program, Rule, rejected, require_rules, require_valid
 from tirgemm.families.external import FamilyWarning, Registration, Registry
 from tirgemm.families.mma import Mma
@@ -30,6 +31,7 @@ __all__ = [
     "Rule",
     "families",
     "family_named",
+    "is_valid",
     "origin",
     "refusal",
     "register",
@@ -119,3 +121,15 @@ def supporting(gemm: Gemm, device: Device) -> tuple[Family, ...]:
         why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise Unsupported(f"no family writes {gemm} for {device.name}: {why}")
     return able
+
+
+def is_valid(gemm: Gemm, config: Config, device: Device) -> bool:
+    """Whether a config's family writes a problem, and with that config."""
+    try:
+        family = family_named(config.family)
+        if refusal(family, gemm, device) is None:
+            require_valid(family, gemm, config, device)
+            return True
+    except (InvalidConfig, InvalidRequest):
+        pass
+    return False

@@ -6,6 +6,7 @@ examples.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,32 +14,74 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirgemm.errors import InvalidConfig
-from tirgemm.layouts.strided import Strided
 
 Integers = NDArray[np.int64]
 WARP = 32
+_PAIR = r"\(_?(\d+),_?(\d+)\)"
+_TEXT = re.compile(rf"{_PAIR}(?::{_PAIR})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """Rows and columns numbered 0, 1, ... once each, along rows or down columns: CuTe's layout of two flat modes.
+
+    Text form ``(16,8):(8,1)``; a shape alone is numbered down columns. Raises InvalidConfig.
+    """
+
+    shape: tuple[int, int]
+    stride: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        if min(self.shape) < 1:
+            raise InvalidConfig(f"shape {self.shape} has a mode of {min(self.shape)}; a mode has 1 or more")
+        # A mode of one has no step, as CuTe prints it: equal layouts are equal values.
+        rows, columns = (0 if extent == 1 else step for extent, step in zip(self.shape, self.stride, strict=True))
+        if (rows, columns) not in (_steps(self.shape, "C"), _steps(self.shape, "F")):
+            raise InvalidConfig(f"{self} is not numbered 0 to {self.size - 1} once each")
+        object.__setattr__(self, "stride", (rows, columns))
+
+    @classmethod
+    def parse(cls, text: str) -> Strided:
+        """The layout of a text form. Raises InvalidConfig."""
+        match = _TEXT.fullmatch(text.replace(" ", ""))
+        if match is None:
+            raise InvalidConfig(f"{text.strip()!r} is not laid out in rows and columns: (ROWS,COLUMNS):(STEP,STEP)")
+        shape = int(match[1]), int(match[2])
+        return cls(shape, (int(match[3]), int(match[4])) if match[3] else _steps(shape, "F"))
+
+    def __str__(self) -> str:
+        return "({},{}):({},{})".format(*self.shape, *self.stride)
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def transposed(self) -> Strided:
+        """Columns as rows."""
+        return Strided(self.shape[::-1], self.stride[::-1])
+
+    def coordinates(self) -> tuple[Integers, Integers]:
+        """Row and column of number 0, 1, ..."""
+        down = self.stride == _steps(self.shape, "F")
+        rows, columns = np.unravel_index(np.arange(self.size), self.shape, order="F" if down else "C")
+        return rows, columns
+
+
+def _steps(shape: tuple[int, int], order: str) -> tuple[int, int]:
+    """Strides of rows and columns without gaps: along rows in order C, down columns in order F."""
+    rows, columns = shape
+    down, across = (columns, 1) if order == "C" else (1, rows)
+    return down if rows > 1 else 0, across if columns > 1 else 0
 
 
 @dataclass(frozen=True, slots=True)
 class TiledCopy:
-    """Threads laid out over a tile (``threads``, ThrLayout), each with a block of values (``values``, ValLayout).
-
-    Both are layouts of two flat modes, rows and columns, onto 0, 1, ... without gaps: the offset is the thread's or the
-    value's number. Raises InvalidConfig.
-    """
+    """Threads laid out over a tile (``threads``, ThrLayout), each with a block of values (``values``, ValLayout)."""
 
     threads: Strided
     values: Strided
-
-    def __post_init__(self) -> None:
-        for name, layout in (("threads", self.threads), ("values", self.values)):
-            if not isinstance(layout.shape, tuple) or [type(part) for part in layout.shape] != [int, int]:
-                raise InvalidConfig(f"{name} {layout} are not laid out in rows and columns")
-            if layout.cosize != layout.size or not layout.injective:
-                raise InvalidConfig(f"{name} {layout} are not numbered 0 to {layout.size - 1} once each")
-            # A mode of one has no step, as CuTe prints it: equal copies are equal values.
-            steps = tuple(0 if extent == 1 else step for extent, step in layout.modes)
-            object.__setattr__(self, name, Strided(layout.shape, steps))
 
     @classmethod
     def parse(cls, text: str) -> TiledCopy:
@@ -51,14 +94,15 @@ class TiledCopy:
     @classmethod
     def row_major(cls, threads: int, columns: int, vector: int) -> TiledCopy:
         """Threads along rows of ``columns`` elements, ``vector`` elements each, for operands with contiguous rows."""
-        across = _across(threads, columns, vector)
-        return cls(Strided((threads // across, across), (across, 1)), Strided.compact((1, vector)))
+        if vector < 1 or columns % vector or threads % (columns // vector):
+            raise InvalidConfig(f"{threads} threads with {vector} elements each do not divide lines of {columns}")
+        across = columns // vector
+        return cls(Strided((threads // across, across), (across, 1)), Strided((1, vector), (0, 1)))
 
     @classmethod
     def column_major(cls, threads: int, rows: int, vector: int) -> TiledCopy:
         """The transposed copy, for operands with contiguous columns of ``rows`` elements."""
-        across = _across(threads, rows, vector)
-        return cls(Strided((across, threads // across), (1, across)), Strided.compact((vector, 1)))
+        return cls.row_major(threads, rows, vector).transposed
 
     def __str__(self) -> str:
         return f"{self.threads} x {self.values}"
@@ -66,7 +110,7 @@ class TiledCopy:
     @property
     def transposed(self) -> TiledCopy:
         """The same copy of the transposed tile."""
-        return TiledCopy(_swapped(self.threads), _swapped(self.values))
+        return TiledCopy(self.threads.transposed, self.values.transposed)
 
     @property
     def thread_count(self) -> int:
@@ -80,30 +124,13 @@ class TiledCopy:
     @property
     def tiler(self) -> tuple[int, int]:
         """Tiler_MN: rows and columns that one copy of all threads covers."""
-        (thread_rows, thread_columns), (value_rows, value_columns) = _shape(self.threads), _shape(self.values)
+        (thread_rows, thread_columns), (value_rows, value_columns) = self.threads.shape, self.values.shape
         return thread_rows * value_rows, thread_columns * value_columns
-
-    @property
-    def layout_tv(self) -> Strided:
-        """TiledLayout_TV: from (thread, value) to the element's number in the tile, which is counted down its
-        columns."""
-        rows, _ = self.tiler
-        value_rows, value_columns = _shape(self.values)
-        threads = _numbered(self.threads, (value_rows, value_columns * rows))
-        values = _numbered(self.values, (1, rows))
-        return Strided((threads.shape, values.shape), (threads.stride, values.stride))
-
-    def element(self, thread: int, value: int) -> tuple[int, int]:
-        """The (row, column) of the tile that a thread's value is."""
-        rows, _ = self.tiler
-        number = int(self.layout_tv(thread, value))
-        return number % rows, number // rows
 
     def elements(self) -> Integers:
         """(row, column) of every value of every thread: [thread, value, 2]."""
-        rows, _ = self.tiler
-        number = self.layout_tv(np.arange(self.thread_count)[:, None], np.arange(self.value_count)[None, :])
-        return np.stack([number % rows, number // rows], axis=-1).astype(np.int64)
+        axes = zip(self.threads.coordinates(), self.values.coordinates(), self.values.shape, strict=True)
+        return np.stack([thread[:, None] * extent + value for thread, value, extent in axes], axis=-1)
 
     def owner(self) -> Integers:
         """The thread of every element of the tile: [row, column]."""
@@ -140,28 +167,3 @@ class TiledCopy:
         first = self.elements()[:, ::vector].reshape(-1, WARP, self.value_count // vector, 2)
         one = first.transpose(0, 2, 1, 3).reshape(-1, WARP, 2)
         return np.concatenate([one + np.array(step, dtype=np.int64) for step in self.steps(rows, columns)])
-
-
-def _across(threads: int, length: int, vector: int) -> int:
-    if vector < 1 or length % vector or threads % (length // vector):
-        raise InvalidConfig(f"{threads} threads with {vector} elements each do not divide lines of {length}")
-    return length // vector
-
-
-def _shape(layout: Strided) -> tuple[int, int]:
-    shape = layout.shape
-    assert isinstance(shape, tuple)
-    rows, columns = shape
-    assert isinstance(rows, int)
-    assert isinstance(columns, int)
-    return rows, columns
-
-
-def _numbered(layout: Strided, steps: tuple[int, int]) -> Strided:
-    """From the number that ``layout`` gives to where it lies, with ``steps`` from a row and a column to the next."""
-    return Strided(_shape(layout), steps).composed(layout.inverted())
-
-
-def _swapped(layout: Strided) -> Strided:
-    (rows, columns), (down, across) = _shape(layout), tuple(step for _, step in layout.modes)
-    return Strided((columns, rows), (across, down))

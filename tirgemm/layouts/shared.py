@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tirgemm.errors import InvalidConfig
-from tirgemm.layouts.permutation import Permutation, Swizzle, parse_permutation
-from tirgemm.layouts.strided import Strided
+from tirgemm.layouts.swizzle import Swizzle
 
 Integers = NDArray[np.int64]
 
@@ -20,7 +19,7 @@ ELEMENT_BYTES = (1, 2, 4, 8, 16)
 # The spans in bytes of TMA's and wgmma's swizzles -> bits of Swizzle<bits, 4, 3> over byte addresses (PTX ISA,
 # "Tensor Swizzling Modes"; CUTLASS mma_sm90_desc.hpp).
 _TMA_BITS = {128: 3, 64: 2, 32: 1}
-_TEXT = re.compile(r"(\d+)x(\d+):(\d+)(?:\+(\d+))?([\^~].*)?")
+_TEXT = re.compile(r"(\d+)x(\d+):(\d+)(?:\+(\d+))?(\^.*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Layout:
     columns: int
     element_bytes: int
     stride: int
-    permutation: Permutation | None = None
+    permutation: Swizzle | None = None
 
     def __post_init__(self) -> None:
         for field in ("rows", "columns", "element_bytes", "stride"):
@@ -67,7 +66,7 @@ class Layout:
         return cls(rows, columns, element_bytes, columns + pad)
 
     @classmethod
-    def permuted(cls, rows: int, columns: int, element_bytes: int, permutation: Permutation) -> Layout:
+    def permuted(cls, rows: int, columns: int, element_bytes: int, permutation: Swizzle) -> Layout:
         """Rows one after the other, their runs permuted."""
         return cls(rows, columns, element_bytes, columns, permutation)
 
@@ -86,12 +85,10 @@ class Layout:
         """The layout whose text form is ``text``. Raises InvalidConfig."""
         match = _TEXT.fullmatch(text)
         if match is None:
-            raise InvalidConfig(
-                f"layout {text!r} is not ROWSxCOLUMNS:BYTES, then +PAD, then ^BITS,BASE,SHIFT or ~BITS,BASE,SHIFT"
-            )
+            raise InvalidConfig(f"layout {text!r} is not ROWSxCOLUMNS:BYTES, then +PAD, then ^BITS,BASE,SHIFT")
         rows, columns, element_bytes, pad = (int(part or 0) for part in match.groups()[:4])
         layout = cls.padded(rows, columns, element_bytes, pad)
-        return replace(layout, permutation=parse_permutation(match[5])) if match[5] else layout
+        return replace(layout, permutation=Swizzle.parse(match[5])) if match[5] else layout
 
     def __str__(self) -> str:
         pad = f"+{self.pad}" if self.pad else ""
@@ -139,11 +136,6 @@ class Layout:
         together &= -together
         return together if self.permutation is None else min(together, self.permutation.run)
 
-    @property
-    def strided(self) -> Strided:
-        """CuTe's layout of the tile before it is permuted: ``(rows,columns):(stride,1)``."""
-        return Strided((self.rows, self.columns), (self.stride, 1))
-
     # -- where things are ----------------------------------------------------------------------------------------------
 
     def offset(self, row: Any, column: Any) -> Any:
@@ -167,7 +159,7 @@ class Layout:
     def coordinates(self, offset: Any) -> tuple[Any, Any]:
         """The (row, column) that lies at ``offset``, the inverse of ``offset``; in a pad the column is past the
         last."""
-        flat = offset if self.permutation is None else self.permutation.inverse(offset)
+        flat = offset if self.permutation is None else self.permutation(offset)
         return flat // self.stride, flat % self.stride
 
     @property
@@ -189,13 +181,7 @@ class Layout:
                 f"layout {self} moves elements to other rows: a row's {self.stride} elements are no multiple of "
                 f"{self.permutation.block}; use offset"
             )
-        keyed = self._key(row, column)
-        run, places = self.permutation.run, self.permutation.places
-        if isinstance(self.permutation, Swizzle):
-            return row, column ^ (keyed * run)
-        turned = (column // run + keyed) % places * run + column % run
-        block = self.permutation.block
-        return row, turned if self.columns <= block else column // block * block + turned
+        return row, column ^ (self._key(row, column) * self.permutation.run)
 
     def _key(self, row: Any, column: Any) -> Any:
         """The permutation's key, from the row alone where the column has no part in it."""

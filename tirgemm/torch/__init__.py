@@ -14,8 +14,9 @@ try:
 except ImportError as missing:
     raise MissingExtra("tirgemm.torch needs PyTorch 2.6 or newer: see pytorch.org for how to install it") from missing
 
-from tirgemm.torch.acceleration import Acceleration, LinearReport, accelerate
+from tirgemm.torch.acceleration import Acceleration, accelerate
 from tirgemm.torch.linear_call import linear
+from tirgemm.torch.linear_kernels import LinearReport
 from tirgemm.torch.linear_module import Linear
 from tirgemm.torch.operator import matmul_op, register, registered
 from tirgemm.torch.product import matmul

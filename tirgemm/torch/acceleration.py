@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,14 +14,17 @@ from torch import nn
 
 import tirgemm
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, MissingExtra, TirgemmError
+from tirgemm.errors import InvalidRequest, MissingExtra
 from tirgemm.gemm import MAX_SIZE, Gemm, Range
+from tirgemm.hardware import dependent_launch_refusal
 from tirgemm.kernel_source import KernelSource, Policy, Preparation, policy_named
-from tirgemm.torch.kernel_table import TABLE, is_tuned
+from tirgemm.torch import linear_race, model_race
+from tirgemm.torch.kernel_table import KernelTable, table_of
+from tirgemm.torch.linear_kernels import LinearKernels, LinearReport
 from tirgemm.torch.linear_module import Linear, become, become_plain
 from tirgemm.torch.linear_problems import LinearProblems, linears_of
-from tirgemm.torch.linear_race import lost_rows, raced_rows
-from tirgemm.torch.model_race import RacedKernel, chain, dropped, observed_rows
+from tirgemm.torch.linear_race import lost_rows, nearest_rows, raced_rows
+from tirgemm.torch.model_race import RacedCall, RacedKernel, chain, dropped, observed_rows
 from tirgemm.torch.prepared_call import SLOWER
 from tirgemm.torch.service_kernels import ServiceKernels
 
@@ -27,86 +32,25 @@ if TYPE_CHECKING:
     from tirgemm.artifact import Kernel
     from tirgemm.client import Client
 
+Call: TypeAlias = "Callable[[], object]"
 Rows: TypeAlias = "int | Range | Iterable[int | Range]"
 ANY_ROWS = Range(1, 8192)
-BEING_MADE = "being made"
-_USABLE = ("tuned", "default", BEING_MADE)
-_one_at_a_time = threading.Lock()
+_lock = threading.RLock()
+_entered: list[str] = []
 
 
-@dataclass(frozen=True, slots=True)
-class LinearReport:
-    """What became of one linear: its ``names`` in the model, the problems of its calls, each with the kernel that is
-    there (``tuned``, ``default``, ``being made``) or why there is none, and why it was left alone, if it was."""
-
-    names: tuple[str, ...]
-    problems: tuple[tuple[Gemm, str], ...]
-    replaced: bool
-    reason: str
-
-    def __str__(self) -> str:
-        what = "replaced" if self.replaced else f"left alone: {self.reason}"
-        lines = [f"{' = '.join(self.names) or '(the model)'}: {what}"]
-        return "\n".join([*lines, *(f"    {gemm}: {kernel}" for gemm, kernel in self.problems)])
-
-
-def _words(kernel: Kernel | None) -> str:
-    if kernel is None:
-        return "no kernel: none is registered, and there is no source of kernels"
-    return "tuned" if is_tuned(kernel) else "default"
-
-
-class _Kernels:
-    """The kernels of one linear's problems: what was said of each as they were looked up, and which are wanted."""
-
-    def __init__(self, linear: LinearProblems, source: KernelSource | None, policy: Policy) -> None:
-        self.linear = linear
-        self.wanted: list[Gemm] = []
-        self._said = {gemm: self._looked_up(gemm, source, policy) for gemm in linear.gemms}
-        usable = any(words in _USABLE for words in self._said.values())
-        invariant = any(gemm.invariant for gemm in linear.gemms)
-        self.reason = linear.reason or ("" if usable else "no invariant kernel" if invariant else "no kernel")
-
-    def report(self, failures: Mapping[Gemm, str]) -> LinearReport:
-        """What became of the linear, with the kernels that it has now."""
-        problems = tuple((gemm, self._now(gemm, failures)) for gemm in self._said)
-        return LinearReport(self.linear.names, problems, not self.reason, self.reason)
-
-    def _now(self, gemm: Gemm, failures: Mapping[Gemm, str]) -> str:
-        device = self.linear.device
-        kernel = TABLE.find(gemm, device) if device is not None else None
-        left = TABLE.left(gemm, device) if device is not None else {}
-        told = ", ".join(
-            f"{ratio:.3f} of its time for {rows if rows.low < rows.high else rows.low} rows"
-            for rows, ratio in left.items()
-        )
-        if kernel is not None:
-            return f"{_words(kernel)}; {SLOWER}, {told}" if left else _words(kernel)
-        if left:
-            return f"{SLOWER}, {told}"
-        return f"no kernel: {failures[gemm]}" if gemm in failures else self._said[gemm]
-
-    def _looked_up(self, gemm: Gemm, source: KernelSource | None, policy: Policy) -> str:
-        """What there is for one problem, which the table of kernels then has; what is to be made is ``wanted``."""
-        device = self.linear.device
-        if device is None:
-            return self.linear.reason
-        kernel = TABLE.find(gemm, device)
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """One model at a time is replaced, raced or given back: other threads wait. Raises InvalidRequest within a call
+    that is raced."""
+    with _lock:
+        if _entered:
+            raise InvalidRequest("a raced call uses accelerate, wait, race or undo; give race what only runs the model")
+        _entered.append(threading.current_thread().name)
         try:
-            if source is not None and (kernel is None or not is_tuned(kernel)):
-                kernel = source.lookup(gemm, device) or kernel
-            if kernel is not None:
-                TABLE.add(kernel)
-            if source is None or (kernel is not None and (is_tuned(kernel) or not source.tunes)):
-                return _words(kernel)
-            refusal = source.refusal(gemm, device, policy)
-        except TirgemmError as error:
-            return _words(kernel) if kernel is not None else f"no kernel: {error}"
-        if refusal is None:
-            self.wanted.append(gemm)
-        if kernel is not None:
-            return _words(kernel)
-        return BEING_MADE if refusal is None else f"no kernel: {refusal}"
+            yield
+        finally:
+            _entered.clear()
 
 
 @dataclass
@@ -114,11 +58,12 @@ class Acceleration:
     """What ``accelerate`` did to a model, or with ``dry_run`` would do: a report that prints, and undoes."""
 
     dry_run: bool
-    _kernels: tuple[_Kernels, ...] = field(repr=False)
+    _kernels: tuple[LinearKernels, ...] = field(repr=False)
     preparations: tuple[Preparation, ...] = ()
     _replaced: list[nn.Linear] = field(default_factory=list, repr=False)
     _measured: bool | None = False
     _raced: set[str] = field(default_factory=set, repr=False)
+    dependent_launch: bool = False
 
     @property
     def linears(self) -> tuple[LinearReport, ...]:
@@ -138,7 +83,7 @@ class Acceleration:
     @property
     def failures(self) -> dict[Gemm, str]:
         """What became of kernels that were to be made and are not, so far."""
-        return {gemm: why for preparation in self.preparations for gemm, why in preparation.failures.items()}
+        return {gemm: why for preparation in self.preparations for gemm, why in tuple(preparation.failures.items())}
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until no kernel is being made any more, at most so long for each device; whether that is so. Then those
@@ -147,23 +92,32 @@ class Acceleration:
             preparation.wait(seconds)
         done = all(preparation.finished.is_set() for preparation in self.preparations)
         if done:
-            with _one_at_a_time:
+            with _one_at_a_time():
                 self._race(all_made=True)
         return done
 
-    def race(self, call: Callable[[], object], *, graph: bool = False) -> None:
-        """Run the model by ``call`` with and without each kernel that it uses, and leave PyTorch the rows of those
-        without which it is faster; of all, where it is not faster with the rest.
+    def race(self, calls: Call | Iterable[Call], *, graph: bool = False) -> None:
+        """Run the model by each of ``calls``, one for each number of rows that it will have, with and without each
+        kernel that it uses, and leave PyTorch the rows of those without which one is faster; where one is not faster
+        with the rest of its kernels, all of them.
 
-        ``graph`` captures the call in CUDA graphs, for a model that will run so. Takes some hundred calls, which must
-        all do the same: a cache that each makes longer, say, is not for it. Nothing else should use the model or the
-        device meanwhile. Raises InvalidRequest for a graph without a GPU, and what ``call`` raises.
+        A kernel of a range of rows takes for those between two that were raced the decision of the nearer one, by
+        their ratio. ``graph`` captures the calls in CUDA graphs, for a model that will run so. Each is made some
+        hundred times, and must always do the same: a cache that it makes longer, say, is not for it. Nothing else
+        should use the model or the device meanwhile. Graphs that were captured before go on as they are. Raises
+        InvalidRequest for no call and for a graph without a GPU, and what a call raises.
         """
+        given: list[Call] = [calls] if callable(calls) else list(calls)
+        if not given:
+            raise InvalidRequest("race was given no call; give one that runs the model, or one for each number of rows")
         if graph and not torch.cuda.is_available():
             raise InvalidRequest("graph=True needs a GPU: CUDA graphs are captured there")
-        with _one_at_a_time:
-            calls = observed_rows(call, [linear.module for linear in self._replaced_linears()])
-            self._leave(dropped(call, self._raced_kernels(calls), graph=graph))
+        with _one_at_a_time():
+            linears = self._replaced_linears()
+            observed = [observed_rows(call, [linear.module for linear in linears]) for call in given]
+            kernels = self._raced_kernels(observed)
+            raced = [RacedCall(call, of_call) for call, of_call in zip(given, kernels, strict=True)]
+            self._leave(dropped(raced, linears, self._table, model_race.TURNS, graph=graph))
             self._give_back(all_made=all(preparation.finished.is_set() for preparation in self.preparations))
 
     def _race(self, *, all_made: bool) -> None:
@@ -184,10 +138,10 @@ class Acceleration:
                     groups.setdefault((gemm, linear.device), []).append(linear.module)
         raced = []
         for (gemm, device), modules in groups.items():
-            kernel = TABLE.find(gemm, device)
+            kernel = self._table.find(gemm, device)
             if kernel is not None and kernel.kernel_sha256 not in self._raced:
                 self._raced.add(kernel.kernel_sha256)
-                TABLE.leave(kernel, lost_rows(kernel, modules))
+                self._table.leave(kernel, lost_rows(kernel, modules))
                 raced.append((kernel, device))
         return raced
 
@@ -196,51 +150,69 @@ class Acceleration:
         for device in dict.fromkeys(device for _, device in fresh):
             ends = {rows.high for kernel, place in fresh if place == device for rows in raced_rows(kernel)}
             for m in sorted(ends):
-                modules = [
-                    linear.module
+                linears = [
+                    linear
                     for linear in self._replaced_linears()
                     if linear.device == device and any(gemm.m_min <= m <= gemm.m_max for gemm in linear.gemms)
                 ]
-                raced = [
-                    each for each in self._raced_kernels([(module, m) for module in modules]) if each.rows.high == m
-                ]
+                modules = [linear.module for linear in linears]
+                (among,) = self._raced_kernels([[(module, m) for module in modules]])
+                raced = tuple(each for each in among if each.rows.high == m)
                 # One that computes them all was raced so.
                 if raced and len(raced[0].modules) < len(modules):
-                    self._leave(dropped(chain(m, modules), raced, graph=True))
+                    call = RacedCall(chain(m, modules), raced)
+                    self._leave(dropped([call], linears, self._table, linear_race.TURNS, graph=True))
 
-    def _raced_kernels(self, calls: Sequence[tuple[nn.Linear, int]]) -> list[RacedKernel]:
-        """The kernels of calls of these modules with so many rows, but no invariant ones."""
+    def _raced_kernels(self, calls: Sequence[Sequence[tuple[nn.Linear, int]]]) -> list[tuple[RacedKernel, ...]]:
+        """The kernels of each of ``calls`` of these modules with so many rows, but no invariant ones."""
         linears = {id(linear.module): linear for linear in self._replaced_linears()}
-        modules: dict[tuple[str, Range], list[nn.Linear]] = {}
-        kernels: dict[str, Kernel] = {}
-        for module, m in calls:
-            linear = linears.get(id(module))
-            if linear is None or linear.device is None:
-                continue
-            gemm = next((g for g in linear.gemms if g.m_min <= m <= g.m_max), None)
-            if gemm is None or gemm.invariant:
-                continue
-            kernel = TABLE.find(gemm.with_(m=m), linear.device)
+        served = [[(self._serving(linears.get(id(module)), m), m, module) for module, m in call] for call in calls]
+        counts: dict[Kernel, set[int]] = {}
+        modules: dict[tuple[Kernel, int], dict[nn.Linear, None]] = {}
+        for kernel, m, module in itertools.chain.from_iterable(served):
             if kernel is not None:
-                rows = next(each for each in raced_rows(kernel) if each.low <= m <= each.high)
-                kernels[kernel.kernel_sha256] = kernel
-                modules.setdefault((kernel.kernel_sha256, rows), []).append(module)
-        return [RacedKernel(kernels[sha256], rows, tuple(each)) for (sha256, rows), each in modules.items()]
+                counts.setdefault(kernel, set()).add(m)
+                modules.setdefault((kernel, m), {})[module] = None
+        raced = {
+            (kernel, m): RacedKernel(kernel, rows, tuple(modules[kernel, m]))
+            for kernel, of_kernel in counts.items()
+            for m, rows in nearest_rows(kernel, of_kernel).items()
+        }
+        used = [dict.fromkeys((kernel, m) for kernel, m, _ in call if kernel is not None) for call in served]
+        return [tuple(raced[which] for which in of_call) for of_call in used]
+
+    def _serving(self, linear: LinearProblems | None, m: int) -> Kernel | None:
+        """The kernel that computes a linear's call with so many rows, where it is one to be raced."""
+        if linear is None or linear.device is None:
+            return None
+        gemm = next((gemm for gemm in linear.gemms if gemm.m_min <= m <= gemm.m_max), None)
+        return None if gemm is None or gemm.invariant else self._table.find(gemm.with_(m=m), linear.device)
 
     def _leave(self, lost: Mapping[RacedKernel, float]) -> None:
         for each, ratio in lost.items():
-            TABLE.leave(each.kernel, TABLE.left(each.kernel.gemm, each.kernel.device) | {each.rows: ratio})
+            left = self._table.left(each.kernel.gemm, each.kernel.device)
+            self._table.leave(each.kernel, left | {each.rows: ratio})
 
     def _give_back(self, *, all_made: bool) -> None:
         ours = {id(linear.module) for linear in self._replaced_linears()}
         for each in self._kernels:
-            place = each.linear.device
-            if id(each.linear.module) not in ours or place is None or (each.wanted and not all_made):
+            if id(each.linear.module) not in ours or (each.wanted and not all_made):
                 continue
-            if all(TABLE.leaves(gemm, place) for gemm in each.linear.gemms):
+            if each.linear.left_to_pytorch(self._table):
                 each.reason = SLOWER
                 become_plain(each.linear.module)
                 self._replaced.remove(each.linear.module)
+
+    def _arrived(self, kernel: Kernel) -> None:
+        """Have calls use a kernel. Of one that was raced before the table forgets what it leaves to PyTorch, and so the
+        next race is to judge it again: a search may end with the very default that it began with."""
+        self._raced.discard(kernel.kernel_sha256)
+        self._table.add(kernel)
+
+    @property
+    def _table(self) -> KernelTable:
+        """Where the calls of the linears look."""
+        return table_of(self.dependent_launch)
 
     def _replaced_linears(self) -> list[LinearProblems]:
         """Those that are as ``accelerate`` left them: others may have made them something else since, as
@@ -256,7 +228,7 @@ class Acceleration:
         """Give the model back as it was, and make no more kernels. Does nothing the second time."""
         for preparation in self.preparations:
             preparation.cancel()
-        with _one_at_a_time:
+        with _one_at_a_time():
             while self._replaced:
                 module = self._replaced.pop()
                 if type(module) is Linear:
@@ -264,7 +236,8 @@ class Acceleration:
 
     def __str__(self) -> str:
         verb = "would be replaced" if self.dry_run else "replaced"
-        first = f"{len(self.replaced)} of {len(self.linears)} linears {verb}; {len(self.gemms)} problems"
+        launched = ", with dependent launches" if self.dependent_launch else ""
+        first = f"{len(self.replaced)} of {len(self.linears)} linears {verb}{launched}; {len(self.gemms)} problems"
         return "\n".join([first, *map(str, self.linears)])
 
 
@@ -279,6 +252,7 @@ def accelerate(
     wait: bool | float = False,
     prepack: bool = False,
     invariant: bool = False,
+    dependent_launch: bool = False,
     measured: bool | None = None,
 ) -> Acceleration:
     """Have kernels compute the linears of ``model``, which is changed in place, and report what became of each.
@@ -297,6 +271,10 @@ def accelerate(
     ``prepack`` keeps weights on a CPU packed, as ``Linear`` says. ``invariant`` asks for and uses only kernels that
     give a row the same bits whatever the other rows are.
 
+    ``dependent_launch`` has the kernels built again for programmatic dependent launch, and certified so: each is
+    launched while the kernel ahead of it ends, and waits for it. Every kernel that the source has is, whatever the
+    policy. Needs the extra ``tune``, and a GPU of sm_90 or newer: InvalidRequest elsewhere.
+
     ``measured``, by default on GPUs, races kernels that are there when this or the report's ``wait`` returns against
     PyTorch on the model's weights, for some tenths of a second a number of rows, alone and among the model's other
     linears, and leaves PyTorch the rows for which they are not clearly faster, of invariant ones none. The report's
@@ -304,25 +282,29 @@ def accelerate(
     """
     policy_named(policy)
     numbers = row_counts(rows)
-    chosen = _source(source, client)
-    with _one_at_a_time:
+    with _one_at_a_time():
         linears = linears_of(model, numbers, invariant=invariant)
-        kernels = tuple(_Kernels(linear, chosen, policy) for linear in linears)
+        places = {linear.device for linear in linears if linear.device is not None}
+        if dependent_launch and (refusals := sorted(filter(None, map(dependent_launch_refusal, places)))):
+            raise InvalidRequest(f"dependent_launch=True: {refusals[0]}")
+        chosen, table = _source(source, client, dependent_launch), table_of(dependent_launch)
+        table = table.copy() if dry_run else table
+        kernels = tuple(LinearKernels(linear, chosen, policy, table) for linear in linears)
         wanted: dict[Device, list[Gemm]] = {}
         for each in kernels:
             if each.wanted and each.linear.device is not None:
                 wanted.setdefault(each.linear.device, []).extend(each.wanted)
-        done = Acceleration(dry_run, kernels, _measured=measured)
+        done = Acceleration(dry_run, kernels, _measured=measured, dependent_launch=dependent_launch)
         if not dry_run:
             for each in kernels:
                 if not each.reason:
-                    become(each.linear.module, prepack=prepack, invariant=invariant)
+                    become(each.linear.module, prepack=prepack, invariant=invariant, dependent_launch=dependent_launch)
                     done._replaced.append(each.linear.module)
             done._race(all_made=False)
             if chosen is not None:
                 groups = {device: tuple(dict.fromkeys(gemms)) for device, gemms in wanted.items()}
                 done.preparations = tuple(
-                    chosen.prepare(gemms, device, policy, TABLE.add) for device, gemms in groups.items()
+                    chosen.prepare(gemms, device, policy, done._arrived) for device, gemms in groups.items()
                 )
     if wait is not False:
         done.wait(None if wait is True else float(wait))
@@ -341,8 +323,11 @@ def row_counts(rows: Rows) -> tuple[int | Range, ...]:
     return tuple(dict.fromkeys(listed))
 
 
-def _source(source: KernelSource | None, client: Client | None) -> KernelSource | None:
-    """Where kernels come from; None where nothing but what is registered is to be had."""
+def _source(source: KernelSource | None, client: Client | None, dependent_launch: bool = False) -> KernelSource | None:
+    """Where kernels come from; None where nothing but what is registered is to be had. Raises MissingExtra where they
+    are to be rebuilt for dependent launches."""
+    if dependent_launch:
+        return tirgemm.DependentKernels(_source(source, client) or tirgemm.LocalKernels())
     if source is not None and client is not None:
         raise InvalidRequest("give either source or client, not both")
     if client is not None:

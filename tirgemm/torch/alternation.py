@@ -16,14 +16,22 @@ import torch
 _WARM_UP_CALLS = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """How calls take turns: so many each, of about so many ``seconds`` by the ``clock``, which answers in seconds."""
+
+    count: int = 9
+    seconds: float = 0.003
+    clock: Callable[[], float] = time.perf_counter
+
+
 def alternating(
     ways: Mapping[str, Callable[[], Any]],
-    turns: int,
-    turn_s: float,
+    turns: Turns,
     synchronise: Callable[[], None],
     prepare: Callable[[str], None] | None = None,
 ) -> dict[str, list[float]]:
-    """Milliseconds a call, by way, of ``turns`` turns of about ``turn_s`` each, whose order changes every round.
+    """Milliseconds a call, by way, of each of its ``turns``, whose order changes every round.
 
     A turn has as many calls of each way, so that what a turn costs beside them is the same. ``prepare`` is given the
     way before each of its turns, untimed. No garbage is collected meanwhile.
@@ -32,14 +40,14 @@ def alternating(
     def turn(way: str, count: int) -> float:
         if prepare is not None:
             prepare(way)
-        return _turn(ways[way], count, synchronise)
+        return _turn(ways[way], count, synchronise, turns.clock)
 
     with _uncollected():
         for way in ways:
             turn(way, _WARM_UP_CALLS)
-        count = max(1, math.ceil(turn_s / min(turn(way, 1) for way in ways)))
+        count = max(1, math.ceil(turns.seconds / min(turn(way, 1) for way in ways)))
         samples: dict[str, list[float]] = {way: [] for way in ways}
-        for number in range(-1, turns):  # one to warm up
+        for number in range(-1, turns.count):  # one to warm up
             for way in sorted(ways, reverse=number % 2 == 1):
                 took = turn(way, count)
                 if number >= 0:
@@ -63,8 +71,9 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> PairedRatio:
     return PairedRatio(statistics.median(ratios), ratios[1], ratios[-2])
 
 
-def captured(call: Callable[[], Any]) -> tuple[Any, Any]:
-    """A CUDA graph of ``call``, and the tensor that its replays write."""
+def captured(call: Callable[[], Any], pool: Any = None) -> tuple[Any, Any]:
+    """A CUDA graph of ``call``, and the tensor that its replays write. Graphs of one ``pool`` have the memory between
+    them: what one has written is gone when another is replayed."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -72,7 +81,8 @@ def captured(call: Callable[[], Any]) -> tuple[Any, Any]:
             call()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # what other threads do is no part of it
+    # What other threads do is no part of it.
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         output = call()
     graph.replay()
     return graph, output
@@ -93,11 +103,11 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _turn(call: Callable[[], Any], count: int, synchronise: Callable[[], None]) -> float:
+def _turn(call: Callable[[], Any], count: int, synchronise: Callable[[], None], clock: Callable[[], float]) -> float:
     """Seconds of so many calls."""
     synchronise()
-    began = time.perf_counter()
+    began = clock()
     for _ in range(count):
         call()
     synchronise()
-    return time.perf_counter() - began
+    return clock() - began

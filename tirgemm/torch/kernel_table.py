@@ -36,10 +36,12 @@ class _Entry:
 class KernelTable:
     """Which kernel serves a problem. Safe from several threads.
 
-    A kernel that was replaced stays loaded: a CUDA graph that captured it may be replayed as before.
+    A kernel that was replaced stays loaded: a CUDA graph that captured it may be replayed as before. Those for
+    dependent launches are only in a table for these.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, dependent_launch: bool = False) -> None:
+        self._dependent_launch = dependent_launch
         self._lock = threading.Lock()
         self._entries: dict[_Key, _Entry] = {}
         self._by_name: dict[str, Kernel] = {}
@@ -52,9 +54,24 @@ class KernelTable:
         self._by_name[kernel.kernel_sha256] = kernel
         return kernel.kernel_sha256
 
+    def copy(self) -> KernelTable:
+        """A table of the same kernels, from which no call chooses."""
+        copied = KernelTable(dependent_launch=self._dependent_launch)
+        with self._lock:
+            copied._entries = {key: _Entry({**entry.exact}, {**entry.ranges}) for key, entry in self._entries.items()}
+            copied._left = {**self._left}
+        return copied
+
     def add(self, kernel: Kernel) -> None:
-        """Offer ``kernel`` to all calls that it serves. It replaces one of its problem, but a default no tuned one."""
+        """Offer ``kernel`` to all calls that it serves. It replaces one of its problem, but a default no tuned one.
+
+        Raises InvalidRequest for one for dependent launches that these calls did not ask for.
+        """
         gemm = kernel.gemm
+        if kernel.manifest.dependent_launch and not self._dependent_launch:
+            raise InvalidRequest(
+                f"the kernel of {gemm} is for dependent launches: calls with dependent_launch=True alone use it"
+            )
         self.name(kernel)
         with self._lock:
             self._left.pop(kernel.kernel_sha256, None)
@@ -187,3 +204,10 @@ def device_of(place: torch.device) -> Device:
 
 TABLE = KernelTable()
 """The table of this process."""
+DEPENDENT_TABLE = KernelTable(dependent_launch=True)
+"""That of its kernels for dependent launches, from which only those calls choose that ask for such ones."""
+
+
+def table_of(dependent_launch: bool) -> KernelTable:
+    """The table that calls choose from which ask for dependent launches, or do not."""
+    return DEPENDENT_TABLE if dependent_launch else TABLE

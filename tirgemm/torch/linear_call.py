@@ -9,15 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from tirgemm.artifact import tensor_calls
-from tirgemm.errors import CallError, InvalidRequest
+from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import ACTIVATIONS
+from tirgemm.torch.inference_only import refuse_gradients
 from tirgemm.torch.prepared_call import (
     NO_KERNEL,
     REFUSED,
@@ -47,6 +47,8 @@ _COPIED = (NO_KERNEL, "strides", "alignment")
 LOG = logging.getLogger("tirgemm.torch")
 # Kernels ask for no more, in bytes.
 _ALIGN = 16
+# What the launcher keeps calls for dependent launches by, in place of ``invariant``: as that, by identity.
+_DEPENDENT = "dependent", "dependent and invariant"
 # Calls that were to be invariant and are PyTorch's, as far as they were logged.
 _TOLD: set[tuple[str, str]] = set()
 _MOST_TOLD = 4096
@@ -54,23 +56,31 @@ _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _is_compiling = torch.compiler.is_compiling
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "none", invariant: bool = False) -> Tensor:
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    act: str = "none",
+    invariant: bool = False,
+    dependent_launch: bool = False,
+) -> Tensor:
     """``act(x @ weight.T + bias)`` as ``torch.nn.functional.linear`` computes it, followed by the activation.
 
     x is (..., k), weight (n, k), bias (n,); the result is (..., n). Where no kernel serves the call, where gradients
     are recorded, under autocast, deterministic algorithms, a dispatch mode or a transform of torch.func, and for tensor
     subclasses, PyTorch computes it. ``invariant`` takes only kernels that give a row the same bits whatever the other
-    rows are; what PyTorch computes then, it logs once. Raises what PyTorch raises, InvalidRequest for an unknown
+    rows are; what PyTorch computes then, it logs once. ``dependent_launch`` takes only kernels for programmatic
+    dependent launch, as ``accelerate`` brings them. Raises what PyTorch raises, InvalidRequest for an unknown
     activation.
     """
     if _is_dynamo_compiling():
-        return _traced(x, weight, bias, act, invariant)
-    if (out := _kept(x, weight, bias, act, invariant)) is not None:
+        return _traced(x, weight, bias, act, invariant, dependent_launch)
+    if (out := _kept(x, weight, bias, act, _DEPENDENT[invariant] if dependent_launch else invariant)) is not None:
         result: Tensor = out
         return result
     if _is_compiling():  # torch.export without dynamo
-        return _traced(x, weight, bias, act, invariant)
-    return _chosen(x, weight, bias, act, invariant)
+        return _traced(x, weight, bias, act, invariant, dependent_launch)
+    return _chosen(x, weight, bias, act, invariant, dependent_launch)
 
 
 def reference(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
@@ -86,7 +96,14 @@ def activation(act: str) -> Callable[[Tensor], Tensor]:
         raise InvalidRequest(f"act is {act!r:.80}; it must be one of {', '.join(ACTIVATIONS)}") from None
 
 
-def linear_choice(x: Tensor, weight: Tensor, bias: Tensor | None, act: str = "none", invariant: bool = False) -> Choice:
+def linear_choice(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    act: str = "none",
+    invariant: bool = False,
+    dependent_launch: bool = False,
+) -> Choice:
     """The kernel that serves a call of ``linear``, or why PyTorch computes it."""
     if type(x) not in PLAIN or type(weight) not in PLAIN or (bias is not None and type(bias) not in PLAIN):
         return Unserved("tensor subclass")
@@ -104,7 +121,17 @@ def linear_choice(x: Tensor, weight: Tensor, bias: Tensor | None, act: str = "no
         rows = x if x.dim() == 2 else x.view(-1, x.shape[-1])
     except RuntimeError:
         return Unserved("strides")
-    return choose(ProductOperands(rows, weight.mT, bias=bias, act=act, prefer_b="t", invariant=invariant))
+    return choose(
+        ProductOperands(
+            rows,
+            weight.mT,
+            bias=bias,
+            act=act,
+            prefer_b="t",
+            invariant=invariant,
+            dependent_launch=dependent_launch,
+        )
+    )
 
 
 def records_gradients(*tensors: Tensor | None) -> bool:
@@ -118,10 +145,16 @@ def _flat(call: PreparedCall, x: Tensor, weight: Tensor, bias: Tensor | None) ->
     return out.view(*x.shape[:-1], out.shape[-1])
 
 
-def _chosen(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool) -> Tensor:
+def _chosen(
+    x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool, dependent_launch: bool
+) -> Tensor:
+    if act == "none" and not invariant and intercepted():  # autocast, say: nothing is looked at twice
+        result: Tensor = functional.linear(x, weight, bias)
+        return result
     activation(act)
     generation = _SERVED.generation
-    choice = linear_choice(x, weight, bias, act, invariant)
+    choice = linear_choice(x, weight, bias, act, invariant, dependent_launch)
+    how = act, _DEPENDENT[invariant] if dependent_launch else invariant
     if isinstance(choice, PreparedCall):
         try:
             out = _flat(choice, x, weight, bias)
@@ -129,25 +162,29 @@ def _chosen(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant:
             return reference(x, weight, bias, act)
         # Where the kernel reads both as they are given.
         if choice.columns_b and not choice.columns_a and (call := served_call(x, weight, choice)) is not None:
-            _SERVED.keep((x, weight, bias), (act, invariant), call, generation)
+            _SERVED.keep((x, weight, bias), how, call, generation)
         return out
     if invariant:
         if choice.reason in _COPIED:
             dense = x.clone(memory_format=torch.contiguous_format)
-            copied = linear_choice(dense, weight, bias, act, invariant)
+            copied = linear_choice(dense, weight, bias, act, invariant, dependent_launch)
             if isinstance(copied, PreparedCall):
                 return _flat(copied, dense, weight, bias)
         _tell(choice, weight)
-    elif choice.reason == SLOWER or (choice.reason == NO_KERNEL and _any_reads(x, weight, bias)):
-        # Where there is none even for such tensors, until the table changes: each call in full would cost much more.
-        _SERVED.keep((x, weight, bias), (act, invariant), _pytorch(x, act), generation)
+    elif _lasts(choice.reason, x, weight, bias):
+        # Until the table changes: each call in full would cost much more.
+        _SERVED.keep((x, weight, bias), how, _pytorch(x, act), generation)
     return reference(x, weight, bias, act)
 
 
-def _any_reads(x: Tensor, *others: Tensor | None) -> bool:
-    """Whether every kernel of their problem could read these tensors: what none serves then, none serves elsewhere."""
-    addresses = [tensor.data_ptr() for tensor in (x, *others) if tensor is not None]
-    return x.is_contiguous() and not any(address % _ALIGN for address in addresses)
+def _lasts(reason: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether PyTorch computes every x of this shape, these strides and this dtype for this reason, wherever it lies
+    and whatever the memory of the weight becomes."""
+    if reason == "strides":
+        return bool(weight.is_contiguous())
+    if reason == NO_KERNEL:  # which none has for tensors that every kernel could read
+        return not any(tensor.data_ptr() % _ALIGN for tensor in (x, weight, bias) if tensor is not None)
+    return reason in (SLOWER, "empty operand")
 
 
 def _pytorch(like: Tensor, act: str) -> ServedCall:
@@ -173,7 +210,9 @@ def _tell(choice: Unserved, weight: Tensor) -> None:
         LOG.warning("PyTorch computes %s (%s), whose rows may have other bits in other batches", what, choice.reason)
 
 
-def _traced(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool) -> Tensor:
+def _traced(
+    x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool, dependent_launch: bool
+) -> Tensor:
     """The call in a graph. What is not for the operator is PyTorch's own there too."""
     if (
         torch.is_autocast_enabled(x.device.type)
@@ -182,40 +221,42 @@ def _traced(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant:
         or (bias is not None and torch.is_grad_enabled() and bias.requires_grad)
     ):
         return reference(x, weight, bias, act)
-    result: Tensor = torch.ops.tirgemm.linear(x, weight, bias, act, invariant)
+    result: Tensor = torch.ops.tirgemm.linear(x, weight, bias, act, invariant, dependent_launch)
     return result
 
 
-def _run(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool = False) -> Tensor:
+def _run(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    act: str,
+    invariant: bool = False,
+    dependent_launch: bool = False,
+) -> Tensor:
     with torch.no_grad():  # what the operator is for, whatever mode its graph runs in
-        return linear(x, weight, bias, act, invariant).contiguous()
+        return linear(x, weight, bias, act, invariant, dependent_launch).contiguous()
 
 
-def _describe(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool = False) -> Tensor:
+def _describe(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    act: str,
+    invariant: bool = False,
+    dependent_launch: bool = False,
+) -> Tensor:
     """The shape of the result, for tracing. Raises what PyTorch raises."""
-    del invariant
+    del invariant, dependent_launch
     return reference(x, weight, bias, act).contiguous()
-
-
-def _refuse_grad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    del ctx, inputs, output
-    raise CallError(
-        "tirgemm::linear is for inference and has no gradient, but an input requires grad; call "
-        "tirgemm.torch.linear, which lets PyTorch compute then"
-    )
-
-
-def _no_gradient(ctx: Any, *gradients: Any) -> tuple[None, ...]:
-    del ctx, gradients
-    raise CallError("tirgemm::linear has no gradient")
 
 
 _operator = torch.library.custom_op(
     "tirgemm::linear",
     _run,
     mutates_args=(),
-    # Graphs of versions that had no ``invariant`` are run as before.
-    schema="(Tensor x, Tensor weight, Tensor? bias, str act, bool invariant=False) -> Tensor",
+    # Graphs of versions that had neither ``invariant`` nor ``dependent_launch`` are run as before.
+    schema="(Tensor x, Tensor weight, Tensor? bias, str act, bool invariant=False, bool dependent_launch=False) "
+    "-> Tensor",
 )
 _operator.register_fake(_describe)
-_operator.register_autograd(_no_gradient, setup_context=_refuse_grad)
+refuse_gradients(_operator, "tirgemm::linear", "call tirgemm.torch.linear, which lets PyTorch compute then")

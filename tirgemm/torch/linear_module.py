@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tirgemm.torch.linear_call import activation, linear
 from tirgemm.torch.packed_weight import PackedWeight
 
-_OWN = ("_act", "_packed", "_invariant")
+_OWN = ("_act", "_packed", "_invariant", "_dependent_launch")
 
 
 class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorch is not installed
@@ -26,6 +26,7 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
     _act: str = "none"
     _packed: PackedWeight | None = None
     _invariant: bool = False
+    _dependent_launch: bool = False
 
     def __init__(
         self,
@@ -71,6 +72,11 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
         return self._invariant
 
     @property
+    def dependent_launch(self) -> bool:
+        """Whether only kernels for programmatic dependent launch compute it, as ``accelerate`` may ask for."""
+        return self._dependent_launch
+
+    @property
     def packed_bytes(self) -> int:
         """Bytes that packed copies of the weight take now."""
         return self._packed.nbytes if self._packed is not None else 0
@@ -84,26 +90,28 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
         """``act(input @ weight.T + bias)``: (..., in_features) to (..., out_features)."""
         # Another thread may undo ``accelerate`` meanwhile: then these are gone.
         packed, act = getattr(self, "_packed", None), getattr(self, "_act", "none")
-        invariant = getattr(self, "_invariant", False)
+        invariant, dependent = getattr(self, "_invariant", False), getattr(self, "_dependent_launch", False)
         # As self.weight and self.bias, without a call in Python for each.
         own = self._parameters
         weight, bias = (own["weight"], own["bias"]) if "weight" in own and "bias" in own else (self.weight, self.bias)
         if packed is not None and not torch.compiler.is_compiling():
-            result: Tensor = packed.linear(input, weight, bias, act, invariant)
+            result: Tensor = packed.linear(input, weight, bias, act, invariant, dependent)
             return result
-        return linear(input, weight, bias, act, invariant)
+        return linear(input, weight, bias, act, invariant, dependent)
 
     def extra_repr(self) -> str:
         """As that of ``torch.nn.Linear``, with the activation where there is one."""
         act = f", act={self._act}" if self._act != "none" else ""
-        return f"{super().extra_repr()}{act}{', invariant=True' if self._invariant else ''}"
+        asked = {"invariant": self._invariant, "dependent_launch": self._dependent_launch}
+        return f"{super().extra_repr()}{act}{''.join(f', {name}=True' for name, is_asked in asked.items() if is_asked)}"
 
 
-def become(module: nn.Linear, *, prepack: bool, invariant: bool = False) -> None:
+def become(module: nn.Linear, *, prepack: bool, invariant: bool = False, dependent_launch: bool = False) -> None:
     """Make ``module`` itself a Linear, so that whoever holds it, its hooks and its parameters stay as they are."""
     own: Any = module
     own._packed = PackedWeight() if prepack else None
     own._invariant = invariant
+    own._dependent_launch = dependent_launch
     module.__class__ = Linear  # last: another thread may call it
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, InvalidDevice, InvalidGemm
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Range
-from tirgemm.torch.kernel_table import device_of
+from tirgemm.torch.kernel_table import KernelTable, device_of
 from tirgemm.torch.linear_call import PLAIN
 from tirgemm.torch.linear_module import Linear
 from tirgemm.torch.problems import MatrixLayout, NotServed, aligned, check_plain, layout_of
@@ -29,6 +29,10 @@ class LinearProblems:
     gemms: tuple[Gemm, ...]
     device: Device | None
     reason: str
+
+    def left_to_pytorch(self, table: KernelTable) -> bool:
+        """Whether PyTorch is left all rows of all its problems."""
+        return self.device is not None and all(table.leaves(gemm, self.device) for gemm in self.gemms)
 
 
 def linears_of(model: nn.Module, rows: Sequence[int | Range], *, invariant: bool = False) -> list[LinearProblems]:

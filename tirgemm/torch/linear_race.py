@@ -7,8 +7,10 @@ a cache that it would not wait in there. What wins here is raced among the model
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,9 +19,9 @@ from torch.nn import functional
 
 from tirgemm.artifact import Kernel
 from tirgemm.gemm import Range
-from tirgemm.torch.alternation import PairedRatio, alternating, captured, ended, paired_ratio
+from tirgemm.torch.alternation import PairedRatio, Turns, alternating, captured, ended, paired_ratio
 
-TURNS, TURN_S = 9, 0.003
+TURNS = Turns()
 # A kernel is kept that takes so much less than PyTorch's time: less is within what its place in a model changes.
 MARGIN = 0.01
 # Weights of so many bytes are in no cache.
@@ -42,17 +44,34 @@ def raced_rows(kernel: Kernel) -> list[Range]:
     return ranges
 
 
+def nearest_rows(kernel: Kernel, counts: Collection[int]) -> dict[int, Range]:
+    """The rows for which ``kernel`` follows each of ``counts``, the numbers of rows that it was raced for: between two
+    of them the nearer one, by their ratio to it; beyond the smallest and the largest those that ``raced_rows`` takes
+    together with it."""
+    ordered, pieces = sorted(set(counts)), raced_rows(kernel)
+    lowest = next(piece.low for piece in pieces if piece.low <= ordered[0] <= piece.high)
+    highest = next(piece.high for piece in pieces if piece.low <= ordered[-1] <= piece.high)
+    borders = [math.isqrt(below * above) for below, above in itertools.pairwise(ordered)]
+    lows, highs = [lowest, *(border + 1 for border in borders)], [*borders, highest]
+    return {count: Range(low, high) for count, low, high in zip(ordered, lows, highs, strict=True)}
+
+
 def lost_rows(kernel: Kernel, modules: Sequence[nn.Linear]) -> dict[Range, float]:
-    """The rows for which ``kernel``, which computes these modules of one problem, is not faster than PyTorch by the
-    margin and in all turns but one, and our time over PyTorch's. A race that cannot be run, for want of memory, say, is
-    logged, and tells of none."""
-    try:
-        with torch.no_grad():
-            ratios = {rows: _ratio(rows.high, enough(modules)) for rows in raced_rows(kernel)}
-    except RuntimeError as error:
-        LOG.warning("%s was not raced against PyTorch: %s", kernel.gemm, error)
-        return {}
-    return {rows: ratio.median for rows, ratio in ratios.items() if ratio.median > 1 - MARGIN or ratio.high >= 1}
+    """The rows for which ``kernel``, which computes these modules of one problem, is not known to be faster than
+    PyTorch, by the margin and in all turns but one, and our time over PyTorch's: not a number where they cannot be
+    raced, for want of memory, say, which is logged."""
+    few, lost = enough(modules), dict[Range, float]()
+    for rows in raced_rows(kernel):
+        try:
+            with torch.no_grad():
+                ratio = _ratio(rows.high, few)
+        except RuntimeError as error:
+            LOG.warning("%s was not raced against PyTorch with %s rows: %s", kernel.gemm, rows.high, error)
+            lost[rows] = math.nan
+            continue
+        if ratio.median > 1 - MARGIN or ratio.high >= 1:
+            lost[rows] = ratio.median
+    return lost
 
 
 def enough(modules: Sequence[nn.Linear]) -> list[nn.Linear]:
@@ -95,9 +114,10 @@ def _ratio(rows: int, modules: Sequence[nn.Linear]) -> PairedRatio:
     ways: Mapping[str, Callable[[], Any]] = {"ours": ours, "pytorch": pytorch}
     if weight.is_cuda:
         with torch.cuda.device(weight.device):
-            graphs = {way: captured(call)[0] for way, call in ways.items()}
+            pool = torch.cuda.graph_pool_handle()
+            graphs = {way: captured(call, pool)[0] for way, call in ways.items()}
             ways = {way: graph.replay for way, graph in graphs.items()}
-            samples = alternating(ways, TURNS, TURN_S, torch.cuda.synchronize)
+            samples = alternating(ways, TURNS, torch.cuda.synchronize)
     else:
-        samples = alternating(ways, TURNS, TURN_S, ended)
+        samples = alternating(ways, TURNS, ended)
     return paired_ratio(samples["ours"], samples["pytorch"])

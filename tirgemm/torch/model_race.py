@@ -2,16 +2,16 @@
 
 A kernel that wins alone may lose in a model, whose layers share its clocks and its L2 cache, and where the library's
 products begin before the ones ahead of them end. So a call that runs many linears is timed with all kernels, without
-each of them, and with none; kernels without which it is faster are dropped, the worst first.
+each of them, and as PyTorch alone; kernels without which it is faster are dropped, the worst first.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,11 +20,15 @@ from torch import nn
 from tirgemm.artifact import Kernel
 from tirgemm.gemm import Range
 from tirgemm.torch import linear_race
-from tirgemm.torch.alternation import PairedRatio, alternating, captured, paired_ratio
+from tirgemm.torch.alternation import PairedRatio, Turns, alternating, captured, paired_ratio
+from tirgemm.torch.kernel_table import KernelTable
 from tirgemm.torch.linear_module import use_kernels
+from tirgemm.torch.linear_problems import LinearProblems
 
 LOG = logging.getLogger("tirgemm.torch")
-ALL, NONE = "all", "none"
+# Of calls of a whole model, which its host disturbs more than a kernel's graph is.
+TURNS = Turns(seconds=0.01)
+ALL, PYTORCH = "all", "pytorch"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,18 +40,42 @@ class RacedKernel:
     modules: tuple[nn.Linear, ...]
 
 
-def dropped(call: Callable[[], Any], raced: Sequence[RacedKernel], *, graph: bool) -> dict[RacedKernel, float]:
-    """The kernels without which ``call``, which runs their modules, is faster, with its time over that without them.
+@dataclass(frozen=True, eq=False)
+class RacedCall:
+    """A call that runs linears, and the kernels that compute them."""
 
-    On a GPU with ``graph`` it is captured in CUDA graphs. Where ``call`` is not faster with those that are left than
-    with none, all are dropped. A race that cannot be run is logged, and drops none.
+    run: Callable[[], object]
+    kernels: tuple[RacedKernel, ...]
+
+
+def dropped(
+    calls: Sequence[RacedCall], linears: Sequence[LinearProblems], table: KernelTable, turns: Turns, *, graph: bool
+) -> dict[RacedKernel, float]:
+    """The kernels without which one of the calls is faster, with its time over that without them.
+
+    ``linears`` are all of the model that kernels of ``table`` compute. Where a call with what is left of its kernels is
+    not faster than PyTorch's in all turns but one, all of them are dropped. A call that shares a kernel with one that
+    dropped it is raced again without it. On a GPU with ``graph`` calls are captured in CUDA graphs, all in one memory
+    pool. A call that cannot be raced is logged, and drops none.
     """
-    try:
-        with torch.no_grad(), _restored(raced):
-            return _dropped(call, raced, graph)
-    except RuntimeError as error:
-        LOG.warning("kernels were not raced together: %s", error)
-        return {}
+    kept = dict.fromkeys(kernel for call in calls for kernel in call.kernels)
+    lost: dict[RacedKernel, float] = {}
+    waiting = [call for call in calls if call.kernels]
+    with torch.no_grad(), _switched(linears, table, kept) as switch:
+        timer = _CallTimer(switch, turns, graph)
+        while waiting:
+            call = waiting.pop(0)
+            try:
+                gone = _dropped(call, kept, timer)
+            except RuntimeError as error:
+                LOG.warning("kernels were not raced together: %s", error)
+                continue
+            lost |= gone
+            for kernel in gone:
+                del kept[kernel]
+            shared = (other for other in calls if any(kernel in gone for kernel in other.kernels))
+            waiting += [other for other in shared if other is not call and other not in waiting]
+    return lost
 
 
 def chain(rows: int, modules: Sequence[nn.Linear]) -> Callable[[], None]:
@@ -84,64 +112,103 @@ def _kind_of_input(module: nn.Linear) -> tuple[int, torch.dtype]:
     return module.in_features, module.weight.dtype
 
 
-def _dropped(call: Callable[[], Any], raced: Sequence[RacedKernel], graph: bool) -> dict[RacedKernel, float]:
-    kept, lost = list(raced), dict[RacedKernel, float]()
+def _dropped(call: RacedCall, offered: Collection[RacedKernel], timer: _CallTimer) -> dict[RacedKernel, float]:
+    """What one call drops of the kernels that are ``offered``, its own and others'."""
+    kept = [kernel for kernel in call.kernels if kernel in offered]
+    others = frozenset(offered).difference(kept)
+    lost: dict[RacedKernel, float] = {}
     while kept:
-        without, of_all = _ratios(call, raced, kept, graph)
-        worst = max(kept, key=lambda each: without[each].median)
-        if without[worst].low <= 1:
-            if of_all.median >= 1:
+        without, of_all = _ratios(call, kept, others, timer)
+        slower = [each for each in kept if without[each].low > 1]
+        if not slower:
+            if of_all.high >= 1:
                 lost |= dict.fromkeys(kept, of_all.median)
             break
+        worst = max(slower, key=lambda each: without[each].median)
         kept.remove(worst)
         lost[worst] = without[worst].median
     return lost
 
 
 def _ratios(
-    call: Callable[[], Any], raced: Sequence[RacedKernel], kept: Sequence[RacedKernel], graph: bool
+    call: RacedCall, kept: Sequence[RacedKernel], others: frozenset[RacedKernel], timer: _CallTimer
 ) -> tuple[dict[RacedKernel, PairedRatio], PairedRatio]:
-    """The time of ``call`` with all that are kept, over that without each of them, and over that with none."""
-    states: dict[str, list[RacedKernel]] = {ALL: list(kept), NONE: []}
-    for number, left_out in enumerate(kept):
-        if len(kept) > 1:
-            states[f"without {number}"] = [each for each in kept if each is not left_out]
+    """The time of ``call`` with all that are kept, over that without each of them, and over PyTorch's."""
+    states: dict[str, frozenset[RacedKernel] | None] = {ALL: others.union(kept), PYTORCH: None}
+    if len(kept) > 1:
+        states |= {f"without {number}": others.union(kept) - {each} for number, each in enumerate(kept)}
+    samples = timer.samples(call, states)
+    ratios = {way: paired_ratio(samples[ALL], theirs) for way, theirs in samples.items()}
+    without = {each: ratios.get(f"without {number}", ratios[PYTORCH]) for number, each in enumerate(kept)}
+    return without, ratios[PYTORCH]
 
-    def switch(way: str) -> None:
-        on = {id(module) for each in states[way] for module in each.modules}
-        for module in {id(module): module for each in raced for module in each.modules}.values():
-            use_kernels(module, id(module) in on)
 
-    places = {module.weight.device for each in raced for module in each.modules if module.weight.is_cuda}
-    turns, turn_s = linear_race.TURNS, linear_race.TURN_S
-    with torch.cuda.device(min(places, key=str)) if places else nullcontext():
-        if graph and places:
-            graphs = {way: _replay(call, way, switch) for way in states}
-            samples = alternating(graphs, turns, turn_s, torch.cuda.synchronize)
-        else:
+Switch = Callable[["Collection[RacedKernel] | None"], None]
+"""Has these of the raced kernels compute their rows and PyTorch those of the others; with None PyTorch all."""
+
+
+@dataclass
+class _CallTimer:
+    """Times of calls with some of the kernels. Graphs are kept, as another round may want the same."""
+
+    switch: Switch
+    turns: Turns
+    graph: bool
+    _graphs: dict[tuple[RacedCall, frozenset[RacedKernel] | None], Any] = field(default_factory=dict)
+    _pool: Any = None
+
+    def samples(self, call: RacedCall, states: Mapping[str, frozenset[RacedKernel] | None]) -> dict[str, list[float]]:
+        """Milliseconds of ``call``, turn by turn, by the name of what computes it."""
+        places = {module.weight.device for kernel in call.kernels for module in kernel.modules}
+        places = {place for place in places if place.type == "cuda"}
+        with torch.cuda.device(min(places, key=str)) if places else nullcontext():
+            if self.graph and places:
+                replays = {way: self._replay(call, state) for way, state in states.items()}
+                return alternating(replays, self.turns, torch.cuda.synchronize)
 
             def synchronise() -> None:
                 for place in places:
                     torch.cuda.synchronize(place)
 
-            samples = alternating(dict.fromkeys(states, call), turns, turn_s, synchronise, switch)
-    ratio = partial(paired_ratio, samples[ALL])
-    without = {each: ratio(samples.get(f"without {number}", samples[NONE])) for number, each in enumerate(kept)}
-    return without, ratio(samples[NONE])
+            def prepare(way: str) -> None:
+                self.switch(states[way])
+                call.run()  # looks at each kind of call in full, which is not what is timed
 
+            return alternating(dict.fromkeys(states, call.run), self.turns, synchronise, prepare)
 
-def _replay(call: Callable[[], Any], way: str, switch: Callable[[str], None]) -> Callable[[], Any]:
-    switch(way)
-    replay: Callable[[], Any] = captured(call)[0].replay
-    return replay
+    def _replay(self, call: RacedCall, state: frozenset[RacedKernel] | None) -> Callable[[], Any]:
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        if (call, state) not in self._graphs:
+            self.switch(state)
+            pool, self._pool = self._pool, None  # PyTorch captures nothing more in the pool of a capture that failed
+            self._graphs[call, state] = captured(call.run, pool)[0]
+            self._pool = pool
+        replay: Callable[[], Any] = self._graphs[call, state].replay
+        return replay
 
 
 @contextmanager
-def _restored(raced: Sequence[RacedKernel]) -> Iterator[None]:
-    """Whatever happens, kernels compute the modules again afterwards."""
+def _switched(
+    linears: Sequence[LinearProblems], table: KernelTable, raced: Collection[RacedKernel]
+) -> Iterator[Switch]:
+    """What switches kernels on and off, as calls will find them once they are left to PyTorch. Afterwards all is as it
+    was before."""
+    raced = tuple(raced)
+    kernels = {each.kernel.kernel_sha256: each.kernel for each in raced}
+    left = {sha256: table.left(kernel.gemm, kernel.device) for sha256, kernel in kernels.items()}
+
+    def switch(on: Collection[RacedKernel] | None) -> None:
+        for sha256, kernel in kernels.items():
+            off = [each.rows for each in raced if each.kernel is kernel and (on is None or each not in on)]
+            table.leave(kernel, left[sha256] | dict.fromkeys(off, math.inf))
+        for linear in linears:
+            use_kernels(linear.module, on is not None and not linear.left_to_pytorch(table))
+
     try:
-        yield
+        yield switch
     finally:
-        for each in raced:
-            for module in each.modules:
-                use_kernels(module, True)
+        for sha256, kernel in kernels.items():
+            table.leave(kernel, left[sha256])
+        for linear in linears:
+            use_kernels(linear.module, True)

@@ -8,7 +8,7 @@ refused while gradients are recorded.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ from tirgemm import expr
 from tirgemm.errors import CallError, CallTypeError
 from tirgemm.expr import Dim
 from tirgemm.gemm import Gemm, Operand, Range
-from tirgemm.torch.kernel_table import TABLE
+from tirgemm.torch.inference_only import refuse_gradients
+from tirgemm.torch.kernel_table import TABLE, table_of
 from tirgemm.torch.problems import DTYPES
 
 if TYPE_CHECKING:
@@ -32,10 +33,11 @@ NAME = "tirgemm::gemm"
 def register(kernel: Kernel) -> str:
     """Make ``kernel`` callable by the operators and return the text that names it in ``tirgemm::gemm``: its SHA-256.
 
-    ``linear``, ``matmul`` and ``routed`` use it for the calls that it serves.
+    ``linear``, ``matmul`` and ``routed`` use it for the calls that it serves; one for dependent launches ``linear``
+    alone, where that is asked for.
     """
-    TABLE.add(kernel)
-    return kernel.kernel_sha256
+    table_of(kernel.manifest.dependent_launch).add(kernel)
+    return TABLE.name(kernel)
 
 
 def registered(name: str) -> Kernel:
@@ -90,19 +92,6 @@ def _describe(
     return torch.empty_strided(shape, strides, dtype=DTYPES[gemm.out], device=a.device)
 
 
-def _refuse_grad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    del ctx, inputs, output
-    raise CallError(
-        f"{NAME} is for inference and has no gradient, but an input requires grad; call it under torch.no_grad() or"
-        " torch.inference_mode(), or detach the input"
-    )
-
-
-def _no_gradient(ctx: Any, *gradients: Any) -> tuple[None, ...]:
-    del ctx, gradients
-    raise CallError(f"{NAME} has no gradient")
-
-
 def _given(gemm: Gemm, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None) -> dict[InputName, Tensor]:
     """The tensors of the call by name. Raises CallTypeError for one that is missing or superfluous."""
     tensors: dict[InputName, Tensor] = {"a": a, "b": b}
@@ -152,4 +141,4 @@ _gemm = torch.library.custom_op(
     tags=(torch.Tag.needs_fixed_stride_order,),
 )
 _gemm.register_fake(_describe)
-_gemm.register_autograd(_no_gradient, setup_context=_refuse_grad)
+refuse_gradients(_gemm, NAME, "call it under torch.no_grad() or torch.inference_mode(), or detach the input")

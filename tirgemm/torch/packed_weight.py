@@ -63,23 +63,25 @@ class PackedWeight:
         with self._lock:
             self._packed.clear()
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool) -> Tensor:
+    def linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool, dependent_launch: bool
+    ) -> Tensor:
         """As ``tirgemm.torch.linear``, with the packed weight where the kernel takes one."""
-        choice = linear_call.linear_choice(x, weight, bias, act, invariant)
+        choice = linear_call.linear_choice(x, weight, bias, act, invariant, dependent_launch)
         if not isinstance(choice, PreparedCall) or choice.kernel.device.kind != "cpu":
-            return linear_call.linear(x, weight, bias, act, invariant)
+            return linear_call.linear(x, weight, bias, act, invariant, dependent_launch)
         if weight.is_inference() or choice.columns_a or not choice.columns_b:
-            return linear_call.linear(x, weight, bias, act, invariant)
+            return linear_call.linear(x, weight, bias, act, invariant, dependent_launch)
         try:
             rows = x if x.dim() == 2 else x.view(-1, x.shape[-1])
             packed = self._of(choice.kernel, int(choice.kernel.functions.member(rows.shape[0])), weight)
             if packed is None:
-                return linear_call.linear(x, weight, bias, act, invariant)
+                return linear_call.linear(x, weight, bias, act, invariant, dependent_launch)
             out = torch.empty_strided(choice.shape, choice.strides, dtype=choice.dtype, device=x.device)
             given = (rows, weight) if bias is None else (rows, weight, bias)
             packed.call(*given, out, packed.data)
         except REFUSED:
-            return linear_call.linear(x, weight, bias, act, invariant)
+            return linear_call.linear(x, weight, bias, act, invariant, dependent_launch)
         return out if x.dim() == 2 else out.view(*x.shape[:-1], out.shape[-1])
 
     def _of(self, kernel: Kernel, member: int, weight: Tensor) -> _Packed | None:

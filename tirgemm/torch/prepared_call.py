@@ -19,7 +19,7 @@ from tirgemm.artifact import Kernel
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, InvalidDevice, InvalidGemm
 from tirgemm.gemm import DTYPE_BYTES, Gemm
-from tirgemm.torch.kernel_table import TABLE, device_of
+from tirgemm.torch.kernel_table import DEPENDENT_TABLE, TABLE, device_of, table_of
 from tirgemm.torch.problems import (
     DTYPES,
     MatrixLayout,
@@ -87,7 +87,8 @@ Choice: TypeAlias = "PreparedCall | Unserved"
 class ProductOperands:
     """The tensors of one call of ``act(alpha * a @ b + beta * c + bias)``: A (m, k), B (k, n), C and D (m, n), each
     alone or as a batch, bias (n,). ``prefer_b``: the layout of a B that lies by rows and by columns at once.
-    ``invariant``: kernels whose bits of a row do not depend on the others, and no other ones."""
+    ``invariant``: kernels whose bits of a row do not depend on the others, and no other ones; ``dependent_launch``:
+    those for dependent launches, and no other ones."""
 
     a: Tensor
     b: Tensor
@@ -98,6 +99,7 @@ class ProductOperands:
     act: str = "none"
     prefer_b: str = "n"
     invariant: bool = False
+    dependent_launch: bool = False
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -108,7 +110,7 @@ class ProductOperands:
         """What a choice depends on."""
         each = tuple((t.shape, t.stride(), t.dtype, t.device, t.data_ptr() & 15, t.is_neg()) for t in self.tensors)
         given = self.c is not None, self.bias is not None, self.out is not None
-        return each, given, self.alpha, self.act, self.prefer_b, self.invariant
+        return each, given, self.alpha, self.act, self.prefer_b, self.invariant, self.dependent_launch
 
 
 class ChoiceCache(Generic[V]):
@@ -123,7 +125,8 @@ class ChoiceCache(Generic[V]):
         self.known: dict[Hashable, V] = {}
         self.generation = 0
         self._lock = threading.Lock()
-        TABLE.on_change(self.clear)
+        for table in (TABLE, DEPENDENT_TABLE):
+            table.on_change(self.clear)
 
     def clear(self) -> None:
         with self._lock:
@@ -163,9 +166,10 @@ def _chosen(operands: ProductOperands, tuned: bool) -> Choice:
         return Unserved(str(error))
     except (InvalidDevice, DeviceUnavailable):
         return Unserved(f"device {operands.a.device.type}")
-    kernel = TABLE.find(gemm, device, tuned=tuned)
+    table = table_of(operands.dependent_launch)
+    kernel = table.find(gemm, device, tuned=tuned)
     if kernel is None:
-        return Unserved(SLOWER) if TABLE.left(gemm, device) else Unserved(NO_KERNEL, gemm, device)
+        return Unserved(SLOWER) if table.left(gemm, device) else Unserved(NO_KERNEL, gemm, device)
     m = gemm.m_max
     return PreparedCall(
         kernel,

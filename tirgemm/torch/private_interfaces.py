@@ -1,4 +1,4 @@
-"""Wrappers of the private PyTorch functions that ``tirgemm.torch`` calls, tested with PyTorch 2.13.
+"""Private interfaces of PyTorch that ``tirgemm.torch`` calls, each in a wrapper, tested with PyTorch 2.13.
 
 No other module uses private ones. Where the installed PyTorch lacks one, its slower public counterpart, named beside
 it, is called instead.

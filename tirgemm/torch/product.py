@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from tirgemm.errors import CallError
+from tirgemm.torch.inference_only import refuse_gradients
 from tirgemm.torch.linear_call import PLAIN, records_gradients
 from tirgemm.torch.prepared_call import REFUSED, Choice, PreparedCall, ProductOperands, Unserved, choose
 from tirgemm.torch.private_interfaces import intercepted
@@ -67,19 +65,6 @@ def _describe(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a, b).contiguous()
 
 
-def _refuse_grad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    del ctx, inputs, output
-    raise CallError(
-        "tirgemm::matmul is for inference and has no gradient, but an input requires grad; call "
-        "tirgemm.torch.matmul, which lets PyTorch compute then"
-    )
-
-
-def _no_gradient(ctx: Any, *gradients: Any) -> tuple[None, ...]:
-    del ctx, gradients
-    raise CallError("tirgemm::matmul has no gradient")
-
-
 _operator = torch.library.custom_op("tirgemm::matmul", _run, mutates_args=(), schema="(Tensor a, Tensor b) -> Tensor")
 _operator.register_fake(_describe)
-_operator.register_autograd(_no_gradient, setup_context=_refuse_grad)
+refuse_gradients(_operator, "tirgemm::matmul", "call tirgemm.torch.matmul, which lets PyTorch compute then")

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from tirgemm.artifact import tensor_calls
-from tirgemm.torch.kernel_table import TABLE
+from tirgemm.torch.kernel_table import DEPENDENT_TABLE, TABLE
 from tirgemm.torch.prepared_call import PreparedCall
 from tirgemm.torch.private_interfaces import LEVEL, QUESTIONS, empty_on
 
@@ -23,11 +23,11 @@ class ServedCalls:
     """What computes calls of ``linear`` that were chosen, until the table of kernels changes. Safe from several
     threads.
 
-    The launcher keeps them, by the weight and the bias, the activation and whether the call is invariant, all by
-    identity, and by the shape of x. Layers of one kind share them. Entries go with their weight and their bias, before
-    another tensor can have the address. What else a call must be, the launcher checks; only dynamo must not be tracing,
-    and that the ``data`` of a weight was set to a lazily negated view, which takes a private function of PyTorch,
-    nobody sees.
+    The launcher keeps them, by the weight and the bias, the activation and which kernels may serve the call, all by
+    identity, and by the shape of x and whether it is dense. Layers of one kind share them. Entries go with their weight
+    and their bias, before another tensor can have the address. What else a call must be, the launcher checks; only
+    dynamo must not be tracing, and that the ``data`` of a weight was set to a lazily negated view, which takes a
+    private function of PyTorch, nobody sees.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,8 @@ class ServedCalls:
         self._alive: dict[int, weakref.ref[Tensor]] = {}
         # Entered again where memory is collected while it is held.
         self._lock = threading.RLock()
-        TABLE.on_change(self.clear)
+        for table in (TABLE, DEPENDENT_TABLE):
+            table.on_change(self.clear)
         tensor_calls.set_questions(QUESTIONS, LEVEL)
 
     def clear(self) -> None:
@@ -50,7 +51,7 @@ class ServedCalls:
     def keep(
         self,
         tensors: tuple[Tensor, Tensor, Tensor | None],
-        how: tuple[str, bool],
+        how: tuple[str, bool | str],
         call: ServedCall,
         generation: int,
     ) -> None:

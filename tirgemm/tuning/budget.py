@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tirgemm.timings import SearchSummary
     from tirgemm.tuning.records import KernelRecord
 
+_EFFORTS: dict[str | None, Effort] = {str(effort): effort for effort in Effort}
 MAX_TRIALS = 100_000
 MAX_SECONDS = 7 * 24 * 3600.0
 
@@ -82,7 +83,7 @@ def effort_of(record: Searched) -> Effort:
         return Effort.NONE
     search = record.search
     said = search.effort if search and search.ended != "shipped" else None
-    return Effort(said) if said in list(Effort) else Effort.STANDARD
+    return _EFFORTS.get(said, Effort.STANDARD)
 
 
 def covers(record: KernelRecord, budget: Budget, families: Collection[str] | None = None) -> bool:

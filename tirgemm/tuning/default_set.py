@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 
 from tirgemm.artifact.manifest import MAX_KERNELS
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import InvalidConfig, Unsupported
-from tirgemm.families import Family, refusal
-from tirgemm.families.base import require_valid
+from tirgemm.errors import Unsupported
+from tirgemm.families import Family, is_valid
 from tirgemm.families.choice import expected_time_us, ranked_defaults
 from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.gemm import Gemm, Range, Regime
@@ -19,7 +16,7 @@ from tirgemm.tuning.finish import Finalist
 from tirgemm.tuning.kernel_set.partition import Loss, partition
 from tirgemm.tuning.kernel_set.sizes import compared_sizes
 from tirgemm.tuning.records import KernelRecord
-from tirgemm.tuning.set_members import Member, set_record
+from tirgemm.tuning.set_members import Member, SetPart, set_record
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control, chosen_families
 
@@ -27,15 +24,7 @@ from tirgemm.tuning.tuning_task import Control, chosen_families
 EXPECTED_LOSS = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class DefaultPart:
-    """A part of a range of m, as a problem of its own, and the config that serves it."""
-
-    gemm: Gemm
-    config: Config
-
-
-def default_parts(gemm: Gemm, device: Device, regime: Regime) -> list[DefaultPart]:
+def default_parts(gemm: Gemm, device: Device, regime: Regime) -> list[SetPart]:
     """The parts of a problem's range of m, ascending, each with the default of one of the sizes.
 
     As few as are expected to lose no more than ``EXPECTED_LOSS`` at any size. Raises Unsupported.
@@ -59,14 +48,14 @@ def default_parts(gemm: Gemm, device: Device, regime: Regime) -> list[DefaultPar
     refused = {
         (first, last, config)
         for last, problem in enumerate(problems)
-        for config, family in defaults.items()
-        if not _is_valid(problem, family, config, device)
+        for config in defaults
+        if not is_valid(problem, config, device)
         for first in range(last + 1)
     }
     parts, low = [], gemm.m.low
     for segment in partition(losses, list(defaults), tolerance=EXPECTED_LOSS, most=MAX_KERNELS, refused=refused):
         high = sizes[segment.last]
-        parts.append(DefaultPart(gemm.with_(m=Range(low, high)), segment.config))
+        parts.append(SetPart(gemm.with_(m=Range(low, high)), segment.config))
         low = high + 1
     return parts
 
@@ -79,16 +68,7 @@ def _losses(gemm: Gemm, configs: dict[Config, Family], device: Device, regime: R
     return {config: Loss(us / best, us / best) for config, us in times.items()}
 
 
-def _is_valid(gemm: Gemm, family: Family, config: Config, device: Device) -> bool:
-    if refusal(family, gemm, device) is not None:
-        return False
-    with suppress(InvalidConfig):
-        require_valid(family, gemm, config, device)
-        return True
-    return False
-
-
-def default_set(whole: Tuning, parts: Sequence[DefaultPart]) -> KernelRecord:
+def default_set(whole: Tuning, parts: Sequence[SetPart]) -> KernelRecord:
     """The kernels of the parts, built, certified, timed and stored as the fallback of ``whole``. Raises what ends
     it."""
     whole.raise_if_cancelled()
@@ -103,7 +83,7 @@ def default_set(whole: Tuning, parts: Sequence[DefaultPart]) -> KernelRecord:
             whole.workbench.forget_ahead(part.gemm)
 
 
-def _member(whole: Tuning, part: DefaultPart) -> Member:
+def _member(whole: Tuning, part: SetPart) -> Member:
     """The certified kernel of one part. Raises what ends it."""
     whole.raise_if_cancelled()
     tuning = Tuning(part.gemm, whole.workbench, whole.regime, seed=whole.seed, control=Control(cancel=whole.end.cancel))

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -231,6 +232,15 @@ class Evaluator:
         certificate = self.certify(package)
         options = RaceOptions(self.regime, FALLBACK_SAMPLES, FALLBACK_SECONDS, "search", self.seed)
         samples = self.race({config.digest: package}, self.ready_baselines, options).of(config.digest)
+        self.record_measured(config, binary, package, certificate, samples)
+        timings = Timings({self.regime: timing_summary(samples)}, str(config))
+        return self.store_kernel(config, binary, "fallback", certificate, timings)
+
+    def record_measured(
+        self, config: Config, binary: Binary, package: bytes, certificate: Certificate, samples: SampleSet
+    ) -> None:
+        """Record a config that was certified and timed outside a search as a candidate, unless it is one; its samples
+        count as those of a search, which will not time it again."""
         key = self.key(config)
         if self.workbench.store.candidate(key) is None:
             attempt = self.workbench.store.begin_attempt(key)
@@ -242,12 +252,10 @@ class Evaluator:
                 Status.MEASURED,
                 attempt=attempt,
                 trace=trace_of(self.gemm, self.workbench.device, config),
-                sample_sets=(samples,),
+                sample_sets=(replace(samples, reason="search"),),
                 error=max((float(t["error"]) for t in certificate.tests if t.get("error") is not None), default=None),
             )
             self.workbench.store.add_candidate(self._hashed(base, binary, package))
-        timings = Timings({self.regime: timing_summary(samples)}, str(config))
-        return self.store_kernel(config, binary, "fallback", certificate, timings)
 
     def store_kernel(
         self,

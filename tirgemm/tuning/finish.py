@@ -169,7 +169,7 @@ def _plan(tuning: TuningTask, plan: FinishPlan) -> FinishPlan:
 
 def _served(tuning: TuningTask) -> Config | None:
     """The config of the tuned kernel that answers so far."""
-    known = tuning.store.kernel(tuning.gemm, tuning.device.key, tuning.regime)
+    known = tuning.stored()
     return known.config if known is not None and known.role == "tuned" else None
 
 

@@ -30,8 +30,8 @@ from tirgemm.families.common.ranking_model import FORMAT, RankingModel, domain_k
 from tirgemm.families.common.tile_work import Features
 from tirgemm.families.features import features
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.tuning.comparable_times import comparable_times
 from tirgemm.tuning.records import Candidate
+from tirgemm.tuning.records.comparable_times import comparable_times
 
 Array = npt.NDArray[np.float64]
 

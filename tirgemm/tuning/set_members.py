@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 TOLERANCE = 0.03
 
 
+@dataclass(frozen=True, slots=True)
+class SetPart:
+    """A part of a range of m, as a problem of its own, and the config that serves it."""
+
+    gemm: Gemm
+    config: Config
+
+
 @dataclass(frozen=True)
 class Member:
     """A kernel for a part of the range, with its evidence and its times."""

@@ -7,35 +7,34 @@ timed at the others; a dynamic program cuts the range, and each part's kernel is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
 from tirgemm.artifact.manifest import MAX_KERNELS
 from tirgemm.config import Config
-from tirgemm.errors import Cancelled, InvalidConfig, InvalidRequest, TirgemmError, VerificationFailed
+from tirgemm.errors import Cancelled, InvalidRequest, TirgemmError, VerificationFailed
 from tirgemm.events import KernelSelected, Phase
-from tirgemm.families import family_named, refusal
-from tirgemm.families.base import require_valid
+from tirgemm.families import family_named, is_valid, refusal
 from tirgemm.families.choice import expected_time_us
 from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.gemm import Gemm, Range, Regime
 from tirgemm.timings import SearchEnd, SearchSummary
-from tirgemm.tuning.budget import Budget
+from tirgemm.tuning.budget import Budget, usual
 from tirgemm.tuning.finish import QUICK, FinishPlan, Selection, mark_failed
-from tirgemm.tuning.kernel_set.partition import Loss, Segment, partition
+from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, middles, partition
 from tirgemm.tuning.kernel_set.set_events import SetEvents
 from tirgemm.tuning.kernel_set.sizes import coarse_first, compared_sizes, searched_sizes
 from tirgemm.tuning.records import KernelRecord, Status
-from tirgemm.tuning.selection import ratio_low
-from tirgemm.tuning.set_members import TOLERANCE, Member, built_member, set_record
+from tirgemm.tuning.records.offer import joint_origin
+from tirgemm.tuning.set_members import TOLERANCE, Member, SetPart, built_member, set_record
+from tirgemm.tuning.shipped_set import OFFERED, losses_at, recorded_parts, shipped_set
 from tirgemm.tuning.sweep import Sweep
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
 from tirgemm.tuning.workbench import Workbench
 
-# Of each size so many of the fastest may serve others; at each so many of the others', nearest first, are timed.
-OFFERED, VISITORS = 2, 8
+# At each size so many of the other sizes' fastest, nearest first, are timed.
+VISITORS = 8
 # The same of an effort that searches nothing beyond the first configs.
 OFFERED_QUICK, VISITORS_QUICK = 1, 4
 # What is fast at a size that is no neighbour is timed where it is expected to take at most so many times the best.
@@ -57,10 +56,20 @@ def tuning_of(
     seed: int = 0,
     families: Iterable[str] | None = None,
     control: Control | None = None,
+    other_devices: bool = False,
 ) -> Tuning:
     """The tuning of a problem: to one kernel, or to a set where m is a range."""
     kind = SetTuning if isinstance(gemm.m, Range) else Tuning
-    return kind(gemm, workbench, regime, budget, seed=seed, families=families, control=control)
+    return kind(
+        gemm,
+        workbench,
+        regime,
+        budget,
+        seed=seed,
+        families=families,
+        control=control,
+        other_devices=other_devices,
+    )
 
 
 class SetTuning(Tuning):
@@ -84,7 +93,7 @@ class SetTuning(Tuning):
         """Search the sizes, cut the range, certify each part's kernel, store them as the answer."""
         self.enter(Phase.STARTING, f"the search of {len(searched_sizes(self.m))} sizes of m")
         tunings = self._size_tunings(searched_sizes(self.m))
-        summary = self._searched(tunings)
+        summary = self._searched(tunings, self._offered_at(tunings, known))
         self.raise_if_cancelled()
         if self._stopped():
             return super().improved(known)
@@ -124,7 +133,16 @@ class SetTuning(Tuning):
             return None
         told = self._events.handler(str(gemm.m))
         control = Control(told, self.end.cancel, self.end.stop, self.between_batches)
-        return Tuning(gemm, self.workbench, self.regime, self.budget, seed=self.seed, families=names, control=control)
+        return Tuning(
+            gemm,
+            self.workbench,
+            self.regime,
+            self.budget,
+            seed=self.seed,
+            families=names,
+            control=control,
+            other_devices=self.other_devices,
+        )
 
     def _sweep(
         self, tunings: Sequence[Tuning], seconds: float, configs: Mapping[Gemm, Sequence[Config]] | None
@@ -135,15 +153,42 @@ class SetTuning(Tuning):
         self._events.end()
         return sweep
 
-    def _searched(self, tunings: list[Tuning]) -> SearchSummary:
-        """Search every size within the budget; what that came to, with the counts of the largest."""
+    def _shipped_kernel(self) -> KernelRecord | None:
+        """The set that shipped records of this device class, driver and TVM make; never one kernel for the range."""
+        if not self.shipped_parts or self.offer is None:
+            return None
+        self.enter(Phase.STARTING, "with the shipped configs")
+        sizes = tuple(part.gemm.m_max for part in self.shipped_parts)
+        summary = replace(self._summary("shipped", {}), shipped=self.offer.origin, sizes=sizes)
+        with self.workbench.waits_told(self.tell_wait):
+            return shipped_set(self, self.shipped_parts, summary)
+
+    @cached_property
+    def shipped_parts(self) -> list[SetPart]:
+        """The parts of the range by shipped records that count as measured here; none where these lack a size."""
+        return recorded_parts(self)
+
+    def _offered_at(self, tunings: Sequence[Tuning], known: KernelRecord) -> dict[Gemm, list[Config]] | None:
+        """What was shipped of each size for another device, driver or TVM, where that is all that the usual budget
+        tries; None where the sizes are to be searched."""
+        offered = {tuning.gemm: tuning.offered for tuning in tunings}
+        return offered if all(offered.values()) and known.role != "tuned" and usual(self.budget) else None
+
+    def _searched(self, tunings: list[Tuning], offered: Mapping[Gemm, Sequence[Config]] | None) -> SearchSummary:
+        """Search every size within the budget, or try what is ``offered`` there; what that came to, with the counts of
+        the largest."""
         rank = {size: number for number, size in enumerate(coarse_first(tuple(t.gemm.m_max for t in tunings)))}
         ordered = sorted(tunings, key=lambda tuning: rank[tuning.gemm.m_max])
-        sweep = self._sweep(ordered, self.budget.seconds, None)
+        sweep = self._sweep(ordered, self.budget.seconds, offered)
         ends = {problem.loop.ended for problem in sweep.problems}
         whole = next(problem for problem in sweep.problems if problem.tuning.gemm == self.gemm)
         ended = next((end for end in _ENDS if end in ends), whole.loop.ended)
-        return replace(self.searched(whole.loop, ended), sizes=tuple(tuning.gemm.m_max for tuning in tunings))
+        origin = None
+        if offered is not None:
+            ended = "shipped" if ended in ("trials", "complete") else ended
+            origin = joint_origin(tuning.offer for tuning in tunings if tuning.offer is not None)
+        sizes = tuple(tuning.gemm.m_max for tuning in tunings)
+        return replace(self.searched(whole.loop, ended), sizes=sizes, shipped=origin)
 
     def _measure(self, tunings: Sequence[Tuning], configs: Mapping[Gemm, Sequence[Config]]) -> None:
         """Build, verify, time and record given configs of given parts."""
@@ -163,22 +208,13 @@ class SetTuning(Tuning):
         most = VISITORS if self.effort.searches else VISITORS_QUICK
         for size in sorted(offered, key=lambda size: abs(sizes.index(size) - place)):
             for config in offered[size]:
-                if config in own or len(visitors) == most or not self._is_valid(tuning.gemm, config):
+                if config in own or len(visitors) == most or not is_valid(tuning.gemm, config, self.device):
                     continue
                 best = next(iter((*own, *visitors)), config)
                 near = abs(sizes.index(size) - place) <= 1
                 if near or self._expect(tuning.gemm, config) <= PROMISING * self._expect(tuning.gemm, best):
                     visitors[config] = None
         return list(visitors)
-
-    def _is_valid(self, gemm: Gemm, config: Config) -> bool:
-        family = family_named(config.family)
-        if refusal(family, gemm, self.device) is not None:
-            return False
-        with suppress(InvalidConfig):
-            require_valid(family, gemm, config, self.device)
-            return True
-        return False
 
     def _expect(self, gemm: Gemm, config: Config) -> float:
         """Microseconds that the model expects."""
@@ -192,20 +228,7 @@ class SetTuning(Tuning):
         plan = COMPARISON if self.effort.searches else replace(COMPARISON, selection_s=QUICK.selection_s / 2)
         with self.workbench.waits_told(tuning.tell_wait):
             raced = Selection(tuning, plan).samples
-        if not raced:
-            best = min(measured.values())
-            return {config: Loss(us / best, us / best) for config, us in measured.items()}
-        times = {config: samples.median_us for config, samples in raced.items()}
-        fastest = min(times, key=lambda config: times[config])
-        scales = sorted(times[config] / measured[config] for config in times)
-        losses = {}
-        for config, us in measured.items():
-            ratio = max(1.0, us * scales[len(scales) // 2] / times[fastest])
-            losses[config] = Loss(ratio, ratio)
-        for config, samples in raced.items():
-            shown = ratio_low(samples.samples_us, raced[fastest].samples_us, seed=self.seed)
-            losses[config] = Loss(times[config] / times[fastest], max(1.0, shown))
-        return losses
+        return losses_at(measured, raced, self.seed)
 
     # -- the kernels of the set -----------------------------------------------------------------
 
@@ -223,8 +246,8 @@ class SetTuning(Tuning):
                 raise VerificationFailed(
                     f"none of the fastest kernels of {self.gemm} passed its certificate"
                 ) from error
-            borders = self._borders(sizes, segments)
-            parts = {segment: self._part(low, high) for segment, (low, high) in zip(segments, borders, strict=True)}
+            ranges = self._borders(sizes, segments)
+            parts = {segment: self._part(m.low, m.high) for segment, m in zip(segments, ranges, strict=True)}
             built = {part.gemm: [segment.config] for segment, part in parts.items() if part is not None}
             self._measure([part for part in parts.values() if part is not None], built)
             if self._stopped():
@@ -259,26 +282,13 @@ class SetTuning(Tuning):
             return None
         return made[key]
 
-    def _borders(self, sizes: list[int], segments: list[Segment]) -> list[tuple[int, int]]:
-        """The range of m of each segment. Between two sizes the border is at the smaller one, or half way where the
-        kernel below is no slower there than the one above."""
-        between = [(sizes[s.last], (sizes[s.last] + sizes[s.last + 1]) // 2) for s in segments[:-1]]
-        tunings = {middle: self._part(self.m.low, middle) for size, middle in between if middle > size}
-        pairs = {
-            tuning.gemm: [segments[number].config, segments[number + 1].config]
-            for number, (_, middle) in enumerate(between)
-            if (tuning := tunings.get(middle)) is not None
-        }
-        self._measure([tuning for tuning in tunings.values() if tuning is not None], pairs)
-        ranges, low = [], self.m.low
-        for number, (size, middle) in enumerate(between):
-            tuning = tunings.get(middle)
-            times = _measured(tuning) if tuning is not None else {}
-            below, above = (times.get(segments[n].config) for n in (number, number + 1))
-            high = middle if below is not None and above is not None and below <= above else size
-            ranges.append((low, high))
-            low = high + 1
-        return [*ranges, (low, self.m.high)]
+    def _borders(self, sizes: list[int], segments: list[Segment]) -> list[Range]:
+        """The range of m of each segment, by what is measured half way between two."""
+        half_way = {middle: self._part(self.m.low, middle) for middle in middles(sizes, segments)}
+        tunings = {middle: tuning for middle, tuning in half_way.items() if tuning is not None}
+        pairs = {tunings[middle].gemm: pair for middle, pair in middles(sizes, segments).items() if middle in tunings}
+        self._measure(list(tunings.values()), pairs)
+        return borders(self.m, sizes, segments, lambda middle: _measured(tunings[middle]) if middle in tunings else {})
 
 
 def _measured(tuning: Tuning) -> dict[Config, float]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from tirgemm.config import Config
-from tirgemm.errors import Cancelled, InvalidConfig, TirgemmError
+from tirgemm.errors import Cancelled, TirgemmError
 from tirgemm.events import KernelSelected, Phase
-from tirgemm.families import Family
-from tirgemm.families.base import require_valid
+from tirgemm.families import is_valid
 from tirgemm.gemm import REGIMES
 from tirgemm.timings import NotTimed, SearchSummary, SelectionReason, Timings
-from tirgemm.tuning.comparable_times import fastest
 from tirgemm.tuning.evaluate import timing_summary
 from tirgemm.tuning.finish import FinishPlan, mark_failed
 from tirgemm.tuning.measure.requests import RaceOptions
-from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning.records import Certificate, KernelRecord, SampleSet
+from tirgemm.tuning.records.comparable_times import fastest
 from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning.tuning_task import TuningTask
+
+if TYPE_CHECKING:
+    from tirgemm.tuning.build.binary import Binary
 
 # Of an offer so many configs are tried: raced with the default, or built one after the other until one is right.
 TRIED = 4
@@ -32,19 +37,11 @@ PLAN = FinishPlan(
 def offered_configs(tuning: TuningTask, offer: Offer) -> list[Config]:
     """The fastest configs of an offer, fastest first: those that the families of this tuning still take."""
     configs: list[Config] = []
-    families = {family.name: family for family in tuning.families}
+    names = {family.name for family in tuning.families}
     for config in fastest(offer.candidates, len(offer.candidates)):
-        if len(configs) < TRIED and config.family in families and _is_valid(tuning, families[config.family], config):
+        if len(configs) < TRIED and config.family in names and is_valid(tuning.gemm, config, tuning.device):
             configs.append(config)
     return configs
-
-
-def _is_valid(tuning: TuningTask, family: Family, config: Config) -> bool:
-    try:
-        require_valid(family, tuning.gemm, config, tuning.device)
-    except InvalidConfig:
-        return False
-    return True
 
 
 def shipped_kernel(tuning: TuningTask, offer: Offer, default: Config, summary: SearchSummary) -> KernelRecord | None:
@@ -67,6 +64,31 @@ def shipped_kernel(tuning: TuningTask, offer: Offer, default: Config, summary: S
 
 
 def _certified(tuning: TuningTask, config: Config, default: Config, count: int, summary: SearchSummary) -> KernelRecord:
+    words = f"the fastest of {count} shipped candidates, measured on such a device with this driver and TVM"
+    made = certified_shipped(tuning, config, default, words, summary)
+    tuning.store.add_samples(tuning.evaluator.key(config), made.report)
+    record = tuning.evaluator.store_kernel(
+        config, made.binary, "tuned", made.certificate, made.timings, trials=summary.trials
+    )
+    tuning.emit(KernelSelected(kernel=record.id, config=str(config), timings=made.timings))
+    return record
+
+
+@dataclass(frozen=True)
+class ShippedKernel:
+    """A kernel of a shipped config, with its evidence and its times here."""
+
+    binary: Binary
+    package: bytes
+    certificate: Certificate
+    report: SampleSet
+    timings: Timings
+
+
+def certified_shipped(
+    tuning: TuningTask, config: Config, default: Config, reason: str, summary: SearchSummary
+) -> ShippedKernel:
+    """A shipped config built, certified and timed, and why it was taken. Raises what ends it."""
     evaluator = tuning.evaluator
     binary = evaluator.built(tuning.workbench.build(tuning.gemm, config))
     package = tuning.workbench.package(tuning.gemm, config, binary)
@@ -74,12 +96,8 @@ def _certified(tuning: TuningTask, config: Config, default: Config, count: int, 
     certificate = evaluator.certify(package)
     options = RaceOptions(tuning.regime, PLAN.samples, PLAN.report_s, "report", tuning.seed + 1)
     samples = evaluator.race({config.digest: package}, evaluator.ready_baselines, options).of(config.digest)
-    tuning.store.add_samples(evaluator.key(config), samples)
-    words = f"the fastest of {count} shipped candidates, measured on such a device with this driver and TVM"
-    timings = Timings({tuning.regime: timing_summary(samples)}, str(default), SelectionReason(words), summary)
+    timings = Timings({tuning.regime: timing_summary(samples)}, str(default), SelectionReason(reason), summary)
     for regime in REGIMES:
         if regime != tuning.regime:
             timings = timings.with_regime(regime, NotTimed(PLAN.untimed))
-    record = evaluator.store_kernel(config, binary, "tuned", certificate, timings, trials=summary.trials)
-    tuning.emit(KernelSelected(kernel=record.id, config=str(config), timings=timings))
-    return record
+    return ShippedKernel(binary, package, certificate, samples, timings)

@@ -47,7 +47,7 @@ class Tuning(TuningTask):
         wrong, the other families' defaults are tried in turn. In their place stands the best of shipped records of this
         device class, driver and TVM: a ``tuned`` kernel.
         """
-        known = self.store.kernel(self.gemm, self.device.key, self.regime)
+        known = self.stored()
         if known is not None and self.is_ours(known.config) and self.store.has_blob(known.artifact_sha256):
             return known
         self.require_present()
@@ -92,7 +92,7 @@ class Tuning(TuningTask):
             )
         )
         try:
-            if self._offer is None:
+            if self.offer is None:
                 self.build_ahead()
             known = self.fallback()
             with self.workbench.waits_told(self.tell_wait):
@@ -119,7 +119,7 @@ class Tuning(TuningTask):
 
     def improved(self, known: KernelRecord) -> KernelRecord:
         """What a search selects, or where the usual budget is asked for a race of the default and what was shipped."""
-        only_offered = bool(self._offered) and known.role != "tuned" and usual(self.budget)
+        only_offered = bool(self.offered) and known.role != "tuned" and usual(self.budget)
         summary = self.try_offered() if only_offered else self.search()
         self.raise_if_cancelled()
         self.end.finishing = True
@@ -153,17 +153,17 @@ class Tuning(TuningTask):
     def try_offered(self) -> SearchSummary:
         """Build, verify, measure and record what was shipped for another device, driver or TVM. Returns what was tried,
         by count."""
-        assert self._offer is not None
+        assert self.offer is not None
         if self.end.stopping:
             return self._summary("interrupted", {})
         self.enter(Phase.STARTING, "with the shipped configs")
-        loop = self.loop_over(self._offered)
+        loop = self.loop_over(self.offered)
         try:
             ended = loop.run()
         finally:
             self.deadline = None
         summary = self.searched(loop, "shipped" if ended in ("trials", "complete") else ended)
-        return replace(summary, shipped=self._offer.origin)
+        return replace(summary, shipped=self.offer.origin)
 
     def search(self) -> SearchSummary:
         """Propose, build, verify, measure and record until the budget is spent. Returns what was tried, by count."""
@@ -185,7 +185,7 @@ class Tuning(TuningTask):
             self.device,
             self.regime,
             self.families,
-            SearchOptions(self._offered, self.effort.first, given_up=lambda: self.end.requested),
+            SearchOptions(self.offered, self.effort.first, given_up=lambda: self.end.requested),
             seed=self.seed,
             recorded=recorded,
             history=self.store.history(self.device.key, self.regime, near=self.gemm),
@@ -222,24 +222,24 @@ class Tuning(TuningTask):
     # -- parts of the stages ------------------------------------------------------------------
 
     @cached_property
-    def _offer(self) -> Offer | None:
+    def offer(self) -> Offer | None:
         """What was shipped of this problem."""
-        return self.store.offer(self.gemm, self.device, self.regime)
+        return self.store.offer(self.gemm, self.device, self.regime, other_devices=self.other_devices)
 
     @cached_property
-    def _offered(self) -> list[Config]:
+    def offered(self) -> list[Config]:
         """What was shipped of it for another device, driver or TVM: to be tried first, and believed by what it does
         here."""
-        return [] if self._offer is None or self._offer.same else offered_configs(self, self._offer)
+        return [] if self.offer is None or self.offer.same else offered_configs(self, self.offer)
 
     def _shipped_kernel(self) -> KernelRecord | None:
         """The best of what was shipped for this device class, driver and TVM, where that has one."""
-        if self._offer is None or not self._offer.same:
+        if self.offer is None or not self.offer.same:
             return None
         self.enter(Phase.STARTING, "with the shipped config")
-        summary = replace(self._summary("shipped", {}), shipped=self._offer.origin)
+        summary = replace(self._summary("shipped", {}), shipped=self.offer.origin)
         with self.workbench.waits_told(self.tell_wait):
-            return shipped_kernel(self, self._offer, self.default()[1], summary)
+            return shipped_kernel(self, self.offer, self.default()[1], summary)
 
     def _spent(self, recorded: list[Candidate]) -> int:
         """How many of the recorded candidates count for the budget."""

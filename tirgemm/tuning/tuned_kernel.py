@@ -38,7 +38,8 @@ class TunedKernel(Kernel):
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What is to be tuned, on what, and how long: ``retune`` is on top of what is recorded.
+    """What is to be tuned, on what, and how long: ``retune`` is on top of what is recorded; ``other_devices``: what was
+    shipped for other devices of the architecture is tried, too.
 
     Raises InvalidGemm, InvalidRequest, InvalidDevice for what cannot be meant.
     """
@@ -50,6 +51,7 @@ class TuneRequest:
     seed: int = 0
     families: tuple[str, ...] | None = None
     retune: bool = False
+    other_devices: bool = False
 
     @classmethod
     def of(
@@ -105,14 +107,21 @@ def tune(
             return known
     with Workbench(request.device, store, signer, lock_dir=lock_dir) as bench:
         record = tuning_of(
-            request.gemm, bench, request.regime, budget, seed=request.seed, families=request.families, control=control
+            request.gemm,
+            bench,
+            request.regime,
+            budget,
+            seed=request.seed,
+            families=request.families,
+            control=control,
+            other_devices=request.other_devices,
         ).run()
         return TunedKernel(record, store.get_blob(record.artifact_sha256), Trust.of(signer.public))
 
 
 def _stored(store: Store, request: TuneRequest, signer: Signer) -> TunedKernel | None:
     """The store's kernel where it answers the request; None where the search is to go on, or nobody can load it."""
-    record = store.kernel(request.gemm, request.device.key, request.regime)
+    record = store.kernel(request.gemm, request.device.key, request.regime, other_devices=request.other_devices)
     if record is None or not covers(record, request.budget, request.families):
         return None
     families = chosen_families(request.gemm, request.device, request.families)

@@ -19,7 +19,7 @@ from tirgemm.gemm import Gemm, Regime, regime_named
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.evaluate import Evaluator
 from tirgemm.tuning.process.interrupts import EndOfWork
-from tirgemm.tuning.records import Candidate, Status
+from tirgemm.tuning.records import Candidate, KernelRecord, Status
 from tirgemm.tuning.workbench import Workbench
 
 
@@ -38,7 +38,8 @@ class Control:
 
 
 class TuningTask:
-    """One problem to tune on one workbench, in one regime, with one budget."""
+    """One problem to tune on one workbench, in one regime, with one budget. With ``other_devices`` what was shipped for
+    other devices of the architecture is tried, too."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class TuningTask:
         seed: int = 0,
         families: Iterable[str] | None = None,
         control: Control | None = None,
+        other_devices: bool = False,
     ) -> None:
         regime_named(regime)
         self.gemm = gemm
@@ -59,6 +61,7 @@ class TuningTask:
         self.regime = regime
         self.budget = budget or Budget()
         self.seed = seed
+        self.other_devices = other_devices
         self._control = control or Control()
         self.end = EndOfWork(self._control.cancel, self._control.stop)
         # When the search is to end, by time.monotonic(), while there is one.
@@ -97,6 +100,10 @@ class TuningTask:
         self.emit(PhaseEntered(phase=phase, detail=detail, seconds_left=self.seconds_left()))
 
     # -- what the records say ------------------------------------------------------------------
+
+    def stored(self) -> KernelRecord | None:
+        """The kernel that is the answer so far."""
+        return self.store.kernel(self.gemm, self.device.key, self.regime, other_devices=self.other_devices)
 
     def recorded(self) -> list[Candidate]:
         return self.store.candidates(self.gemm, self.device.key, self.regime)

@@ -11,18 +11,18 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tirgemm._extras import require
 from tirgemm.artifact import SetContents, Signer, Trust, pack
+from tirgemm.artifact.closing import Closing
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.status import Role
 from tirgemm.timings import Timings
 from tirgemm.tuning.build.pool import BuildPool
-from tirgemm.tuning.build.processes import Builders
+from tirgemm.tuning.build.processes import BUILDER, Builders
 from tirgemm.tuning.measure import Measurer
 from tirgemm.tuning.measure.measurer import StartMeasuring, measuring_child
 from tirgemm.tuning.process.locks import OnWait
@@ -43,12 +43,13 @@ class SetMember:
     timings: Timings
 
 
-class Workbench:
+class Workbench(Closing):
     """The long-lived means of tuning on one device.
 
     ``processes`` is the number of build processes (default: the usable hardware threads), or those that it shares with
-    other workbenches. ``lock_dir`` is where the host-wide device locks lie. The measuring process exists only where the
-    device is present; ``start_measuring`` starts it.
+    other workbenches; ``builder`` as that of BuildProcesses, for processes of its own. ``lock_dir`` is where the
+    host-wide device locks lie. The measuring process exists only where the device is present; ``start_measuring``
+    starts it.
     """
 
     helpers: Callable[[], Sequence[Measurer]] = staticmethod(tuple)
@@ -66,13 +67,14 @@ class Workbench:
         processes: int | Builders | None = None,
         timeout_s: float = 60.0,
         start_measuring: StartMeasuring = measuring_child,
+        builder: str = BUILDER,
     ) -> None:
         require("tuning", "tune")
         self.device = device
         self.store = store
         self.signer = signer or Signer.generate()
         self._ahead: dict[tuple[Gemm, Config], Future[Binary]] = {}
-        self.pool = BuildPool(device, processes=processes, lock_dir=lock_dir)
+        self.pool = BuildPool(device, processes=processes, lock_dir=lock_dir, builder=builder)
         self.measurer = (
             Measurer(
                 device,
@@ -181,9 +183,3 @@ class Workbench:
         self.pool.close()
         if self.measurer is not None:
             self.measurer.close()
-
-    def __enter__(self) -> Workbench:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()

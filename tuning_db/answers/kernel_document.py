@@ -5,24 +5,47 @@ Nothing of a stored kernel changes but its pin, so that its text stays what it i
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select, update
 
 from tirgemm.device import Device
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db.database import Database
-from tirgemm.tuning_db.models import KernelDocumentRow
+from tirgemm.tuning_db.models import KernelDocumentRow, KernelRow
 
 # The number of the text's form: to be raised with any change of the text of any kernel. Texts of other numbers are
 # rendered anew.
-RENDERING = 1
+RENDERING = 2
 # What decides whether a search did what a request asks for.
 _DECIDING = ("ended", "effort", "seconds", "families")
-_PINS = ('"pinned":false', '"pinned":true')
+_PINS = (b'"pinned":false', b'"pinned":true')
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The JSON of a kernel document, and the entity tag of these bytes."""
+
+    json: bytes
+    etag: str
+
+    @classmethod
+    def of(cls, document: bytes) -> Self:
+        """A document of these bytes."""
+        return cls(document, f'"{hashlib.sha256(document).hexdigest()}"')
+
+
+class DocumentRow(NamedTuple):
+    """The columns of a stored document, as texts or the bytes of texts, which damage may make any bytes; null where
+    none is stored."""
+
+    search: str | bytes | None
+    json: str | bytes | None
+    sha256: str | bytes | None
 
 
 def kernel_members(record: KernelRecord) -> dict[str, Any]:
@@ -39,6 +62,7 @@ def kernel_members(record: KernelRecord) -> dict[str, Any]:
         "regime": record.regime,
         "role": record.role,
         "portable": record.portable,
+        "other_device": record.other_device,
         "pinned": record.pinned,
         "verified": certificate is not None and certificate.passed,
         "family": record.config.family,
@@ -65,19 +89,38 @@ def render(record: KernelRecord) -> str:
     return dump_json(kernel_members(record))
 
 
-def with_pin(text: str, *, pinned: bool) -> str:
-    """The text of a kernel that is not pinned, as it is once the kernel is ``pinned``.
+def pinned_document(document: bytes) -> bytes:
+    """The document of a kernel that is not pinned, as it is once the kernel is pinned.
 
     Its first member of that name is the kernel's own: those before it hold no member of that name, and a string that
     spells one is written with backslashes.
     """
-    return text.replace(*_PINS, 1) if pinned else text
+    return document.replace(*_PINS, 1)
 
 
-def is_whole(text: object, kernel_id: str) -> bool:
-    """Whether what is stored is a text from the first member of this kernel's document to its last bracket: neither cut
-    off, nor another kernel's, nor the bytes that SQLite may give back in the place of a text."""
-    return isinstance(text, str) and text.startswith(f'{{"id":"{kernel_id}",') and text.endswith("}")
+def stored_document(row: DocumentRow, kernel_id: str, *, pinned: bool) -> Rendered | None:
+    """The document of this kernel as it is stored; None where that is not what was written for it."""
+    search, document, sha256 = map(_bytes, row)
+    if not document.startswith(b'{"id":"%b",' % kernel_id.encode()):
+        return None
+    hashed = hashlib.sha256(document)
+    etag = hashed.hexdigest()
+    hashed.update(search)
+    if hashed.hexdigest().encode() != sha256:
+        return None
+    return Rendered.of(pinned_document(document)) if pinned else Rendered(document, f'"{etag}"')
+
+
+def _bytes(text: str | bytes | None) -> bytes:
+    return text.encode() if isinstance(text, str) else text or b""
+
+
+def repair_document(db: Database, record: KernelRecord) -> None:
+    """Store the text of a kernel anew in the place of a damaged one. Raises StoreError."""
+    own = select(KernelRow.seq).where(KernelRow.id == record.id).scalar_subquery()
+    damaged = update(KernelDocumentRow).where(KernelDocumentRow.seq == own, KernelDocumentRow.rendering == RENDERING)
+    with db.write() as connection:
+        connection.execute(damaged.values(_texts(record)))
 
 
 def put_documents(db: Database, connection: Connection, kernels: Sequence[tuple[int, KernelRecord]]) -> None:
@@ -85,17 +128,14 @@ def put_documents(db: Database, connection: Connection, kernels: Sequence[tuple[
     if not kernels:
         return
     statement = db.insert(KernelDocumentRow)
-    changes = {name: statement.excluded[name] for name in ("rendering", "search", "json")}
+    changes = {name: statement.excluded[name] for name in ("rendering", "search", "json", "sha256")}
     statement = statement.on_conflict_do_update(index_elements=["seq"], set_=changes)
-    connection.execute(statement, [_values(seq, record) for seq, record in kernels])
+    connection.execute(statement, [{"seq": seq, "rendering": RENDERING} | _texts(record) for seq, record in kernels])
 
 
-def _values(seq: int, record: KernelRecord) -> dict[str, Any]:
-    """A new row of kernel_documents."""
-    search = record.timings.search
-    return {
-        "seq": seq,
-        "rendering": RENDERING,
-        "search": "" if search is None else dump_json({name: getattr(search, name) for name in _DECIDING}),
-        "json": render(replace(record, pinned=False)),
-    }
+def _texts(record: KernelRecord) -> dict[str, str]:
+    """What a row of kernel_documents holds of a kernel."""
+    summary = record.timings.search
+    search = "" if summary is None else dump_json({name: getattr(summary, name) for name in _DECIDING})
+    text = render(replace(record, pinned=False))
+    return {"search": search, "json": text, "sha256": hashlib.sha256((text + search).encode()).hexdigest()}

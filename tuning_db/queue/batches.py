@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, Select, func, insert, select, update
 
-from tirgemm.errors import InvalidRequest, PageNotFound, StoreError
+from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.status import LIVE
 from tirgemm.timings import Timings
@@ -25,6 +25,7 @@ from tirgemm.tuning_db.access.quotas import Asker, require_batch_quota, require_
 from tirgemm.tuning_db.database import ClockedTables
 from tirgemm.tuning_db.job_values import JobRequest
 from tirgemm.tuning_db.models import BatchItemRow, BatchRow, GemmRow, JobRow, KernelRow
+from tirgemm.tuning_db.pages import place_of
 from tirgemm.tuning_db.queue.budget_shares import Spending, spending, trials_recorded
 from tirgemm.tuning_db.queue.job_leases import cancel_live
 from tirgemm.tuning_db.queue.job_rows import NewJob, add_jobs, require_room
@@ -218,10 +219,7 @@ class BatchTable(ClockedTables):
         wanted = _select().order_by(BatchRow.seq.desc()).limit(max(limit, 0))
         with self.db.read() as connection:
             if after:
-                seq = connection.execute(select(BatchRow.seq).where(BatchRow.id == after)).scalar()
-                if seq is None:
-                    raise PageNotFound(f"after is {after!r}; it must be the `next` of a page before")
-                wanted = wanted.where(BatchRow.seq < seq)
+                wanted = wanted.where(BatchRow.seq < place_of(connection, BatchRow, after))
             return [_batch(connection, row) for row in connection.execute(wanted).all()]
 
     def cancel(self, batch_id: str) -> Batch:

@@ -64,6 +64,7 @@ class NewJob:
             "priority": request.priority,
             "window_start": window.start if window else None,
             "window_end": window.end if window else None,
+            "other_devices": request.other_devices,
             "status": "queued",
             "attempts": 0,
             "traceparent": traceparent(),
@@ -150,6 +151,7 @@ def _job(row: Row[Any]) -> Job:
         row.verify,
         row.priority,
         None if row.window_start is None else Window(row.window_start, row.window_end),
+        row.other_devices,
     )
     return Job(
         request=request,

@@ -9,8 +9,8 @@ from sqlalchemy import Connection
 
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.tuning.comparable_times import fastest
 from tirgemm.tuning.records import Candidate, CandidateKey, Status
+from tirgemm.tuning.records.comparable_times import fastest
 from tirgemm.tuning.records.offer import Offer, measured_under, same_device, same_environment
 from tirgemm.tuning.search.similar_problems import nearest
 from tirgemm.tuning_db import Database
@@ -31,10 +31,9 @@ class LayeredStore(SqlStore):
     where ``other_devices`` are asked for.
     """
 
-    def __init__(self, db: Database, shipped: ShippedRecords | None = None, *, other_devices: bool = False) -> None:
+    def __init__(self, db: Database, shipped: ShippedRecords | None = None) -> None:
         super().__init__(db)
         self.shipped = shipped or ShippedRecords()
-        self._other_devices = other_devices
 
     def candidates(self, gemm: Gemm, device_key: str, regime: Regime) -> list[Candidate]:
         own = super().candidates(gemm, device_key, regime)
@@ -54,8 +53,8 @@ class LayeredStore(SqlStore):
         most = limit - len(own) if near is None else min(limit - len(own), _SIMILAR)
         return own + without(_of_file(file, device_key, regime, near, most), own)
 
-    def offer(self, gemm: Gemm, device: Device, regime: Regime) -> Offer | None:
-        return shipped_offer(self.shipped, gemm, device, regime, other_devices=self._other_devices)
+    def offer(self, gemm: Gemm, device: Device, regime: Regime, *, other_devices: bool = False) -> Offer | None:
+        return shipped_offer(self.shipped, gemm, device, regime, other_devices=other_devices)
 
     def _adopt(self, connection: Connection, key: CandidateKey) -> int | None:
         """Take a shipped candidate over into the database, because something is to be added to it."""
@@ -96,7 +95,7 @@ def shipped_offer(
         if same:
             return Offer(device, same, same=True)
         if offered:
-            return Offer(_measured_on(file, theirs, offered), offered, same=False)
+            return Offer(_measured_on(file, theirs, offered), offered, same=False, other_device=not own)
     return None
 
 

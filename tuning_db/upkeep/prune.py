@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, or_, select, update
 
-from tirgemm.errors import InvalidRequest, KernelPinned
+from tirgemm.errors import DamagedRow, InvalidRequest, KernelPinned
 from tirgemm.status import LIVE
 from tirgemm.timings import Timings
 from tirgemm.tuning_db import rows
@@ -29,6 +29,7 @@ _COLUMNS = (
     KernelRow.device_key,
     KernelRow.regime,
     KernelRow.role,
+    KernelRow.other_device,
     KernelRow.artifact_sha256,
     KernelRow.timings,
     KernelRow.stored_at,
@@ -39,12 +40,22 @@ _COLUMNS = (
 @dataclass(frozen=True)
 class Pruned:
     """What pruning deleted, or would have: kernels by their ids, whose artifacts go with them, entries of the audit
-    log, batches with their items, and what was ``collected``: blobs that had no kernel before."""
+    log, batches with their items, and what was ``collected``: blobs that had no kernel before. ``damaged`` says of each
+    kernel whose row is damaged that it was left out, and why."""
 
     kernels: tuple[str, ...]
     audit_entries: int
     batches: int
     collected: Collected
+    damaged: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """The row of a kernel, and its median in microseconds a call; infinite where it was not timed."""
+
+    row: Row[Any]
+    us: float
 
 
 def prune(
@@ -59,17 +70,19 @@ def prune(
 
     Of each problem, device class and regime there stay the kernel that is served, the ``keep_best`` fastest tuned ones,
     and the newest unverified build; and everywhere what is pinned, what live jobs name, and the artifacts of the
-    hashes ``locked``. What was measured stays. Raises InvalidRequest.
+    hashes ``locked``. What was measured stays, and so does a kernel whose row is damaged. Raises InvalidRequest.
     """
     if not (older_than_s >= 0 and math.isfinite(older_than_s)):
         raise InvalidRequest(f"the age from which is pruned is {older_than_s} s; it must be 0 or more")
     if keep_best < 0:
         raise InvalidRequest(f"the number of best kernels that are kept is {keep_best}; it must be 0 or more")
+    damaged: list[str] = []
     with db.read() as connection:
         before = iso(max(db.now(connection) - older_than_s, 0.0))
         old = AuditRow.at < before
         entries = int(connection.execute(select(func.count()).select_from(AuditRow).where(old)).scalar_one())
-        kernels = _prunable(connection, before, keep_best, frozenset(locked))
+        prunable = _prunable(_kernels(connection, damaged.append), _of_live_jobs(connection), before, keep_best)
+        kernels = [kernel.row.id for kernel in prunable if kernel.row.artifact_sha256 not in locked]
         batches = _ended_batches(connection, before)
     if not dry_run:
         kernels = _deleted(SqlStore(db), kernels)
@@ -80,7 +93,7 @@ def prune(
                 connection.execute(update(JobRow).where(JobRow.batch_id.in_(part)).values(batch_id=None))
                 connection.execute(delete(BatchRow).where(BatchRow.id.in_(part)))
     collected = collect(db, older_than_s=COLLECT_AFTER_S, locked=locked, dry_run=dry_run)
-    return Pruned(tuple(kernels), entries, len(batches), collected)
+    return Pruned(tuple(kernels), entries, len(batches), collected, tuple(damaged))
 
 
 def _ended_batches(connection: Connection, before: str) -> list[str]:
@@ -104,33 +117,57 @@ def _deleted(store: SqlStore, kernel_ids: Sequence[str]) -> list[str]:
     return gone
 
 
-def _prunable(connection: Connection, before: str, keep_best: int, locked: frozenset[str]) -> list[str]:
-    """The kernels that may go, the oldest first."""
-    groups: dict[tuple[Any, ...], list[Row[Any]]] = defaultdict(list)
-    for row in connection.execute(select(*_COLUMNS).order_by(KernelRow.stored_at, KernelRow.seq)):
-        groups[row.gemm_id, row.device_key, row.regime].append(row)
+def _kernels(connection: Connection, tell: rows.Tell) -> list[_Timed]:
+    """All kernels, the oldest first, but for those whose rows are damaged, of which ``tell`` is told."""
+
+    def read(ids: Sequence[str]) -> list[_Timed]:
+        return [
+            _Timed(row, _median_us(row))
+            for row in rows.fetch(connection, select(*_COLUMNS).where(KernelRow.id.in_(ids)))
+        ]
+
+    ids = connection.execute(select(KernelRow.id)).scalars().all()
+    kernels = [kernel for part in rows.parts(ids) for kernel in rows.sound(read, part, "kernel", tell)]
+    return sorted(kernels, key=lambda kernel: (kernel.row.stored_at, kernel.row.seq))
+
+
+def _of_live_jobs(connection: Connection) -> frozenset[str]:
+    """The kernels that live jobs name."""
     named = or_(JobRow.fallback_id == KernelRow.id, JobRow.kernel_id == KernelRow.id)
     wanted = select(KernelRow.id).join(JobRow, named).where(JobRow.status.in_(LIVE))
-    kept = set(connection.execute(wanted).scalars())
+    return frozenset(connection.execute(wanted).scalars())
+
+
+def _prunable(kernels: Sequence[_Timed], kept: frozenset[str], before: str, keep_best: int) -> list[_Timed]:
+    """Those of these kernels, oldest first, that are older than ``before`` and need not stay."""
+    groups: dict[tuple[Any, ...], list[_Timed]] = defaultdict(list)
+    for kernel in kernels:
+        groups[kernel.row.gemm_id, kernel.row.device_key, kernel.row.regime].append(kernel)
     for group in groups.values():
         kept |= _kept(group, keep_best)
     return [
-        row.id
+        kernel
         for group in groups.values()
-        for row in group
-        if row.id not in kept and row.stored_at < before and row.artifact_sha256 not in locked
+        for kernel in group
+        if kernel.row.id not in kept and kernel.row.stored_at < before
     ]
 
 
-def _kept(group: Sequence[Row[Any]], keep_best: int) -> set[str]:
+def _kept(group: Sequence[_Timed], keep_best: int) -> set[str]:
     """Of the kernels of one problem, device class and regime, oldest first, the ids of those that stay at any age."""
-    newest: dict[str, str] = {row.role: row.id for row in group}
-    kept = {row.id for row in group if row.pinned_at is not None}
-    kept |= {newest[role] for role in ("unverified", "tuned" if "tuned" in newest else "fallback") if role in newest}
-    tuned = sorted((row for row in group if row.role == "tuned"), key=_median_us)
-    return kept | {row.id for row in tuned[:keep_best]}
+    kept = {kernel.row.id for kernel in group if kernel.row.pinned_at is not None}
+    # What answers those who ask for kernels of other devices' configs, and what answers all others.
+    for answers in (group, [kernel for kernel in group if kernel.row.other_device is None]):
+        newest = {kernel.row.role: kernel.row.id for kernel in answers}
+        roles = ("unverified", "tuned" if "tuned" in newest else "fallback")
+        kept |= {newest[role] for role in roles if role in newest}
+    tuned = sorted((kernel for kernel in group if kernel.row.role == "tuned"), key=lambda kernel: kernel.us)
+    return kept | {kernel.row.id for kernel in tuned[:keep_best]}
 
 
 def _median_us(row: Row[Any]) -> float:
-    timing = Timings.from_json(row.timings).of(row.regime)
+    try:
+        timing = Timings.from_json(row.timings).of(row.regime)
+    except rows.DAMAGE as error:
+        raise DamagedRow(f"its timings are damaged ({error}); delete it (tirgemm kernels delete {row.id})") from error
     return timing.median_us if timing is not None else math.inf

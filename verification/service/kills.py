@@ -36,18 +36,8 @@ from verification.service.proofs_file import ProofsFile
 
 # Committed transactions outlive the processes of the database, as they do where it is operated; the machine stays up.
 DURABLE = ("fsync=off", "shared_buffers=16MB")
-VICTIMS = {
-    "sqlite": ("worker", "measuring child", "build child", "server", "everything"),
-    "postgresql": (
-        "worker",
-        "measuring child",
-        "build child",
-        "server",
-        "everything",
-        "database connections",
-        "database process",
-    ),
-}
+_PROCESSES = ("worker", "measuring child", "build child", "server", "everything")
+VICTIMS = {"sqlite": _PROCESSES, "postgresql": (*_PROCESSES, "database connections", "database process")}
 LEASE_SECONDS = 5.0
 JOB_SECONDS = 600.0
 MOMENT_SECONDS = 6.0

@@ -3,33 +3,16 @@ all that ever changes of it."""
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Self
 
 from tirgemm.tuning.records import KernelRecord
-from tirgemm.tuning_db.answers.kernel_document import render
+from tirgemm.tuning_db.answers.kernel_document import Rendered, render
 
 KEPT_BYTES = 64 * 2**20
 # A kernel's id, and whether it is pinned.
 Mark = tuple[str, bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """The JSON of a kernel document, and the entity tag of these bytes."""
-
-    json: bytes
-    etag: str
-
-    @classmethod
-    def of(cls, text: str) -> Self:
-        """A document of this text."""
-        document = text.encode()
-        return cls(document, f'"{hashlib.sha256(document).hexdigest()}"')
 
 
 class KernelDocuments:
@@ -59,7 +42,7 @@ class KernelDocuments:
 
     def render(self, records: Collection[KernelRecord]) -> dict[Mark, Rendered]:
         """The documents of these kernels, made now and kept."""
-        fresh = {(record.id, record.pinned): Rendered.of(render(record)) for record in records}
+        fresh = {(record.id, record.pinned): Rendered.of(render(record).encode()) for record in records}
         with self._lock:
             for mark, document in fresh.items():
                 replaced = self._documents.pop(mark, None)

@@ -1,8 +1,8 @@
 """Answers of ``POST /v1/kernels`` in memory, by the bytes of the body.
 
-An answer is kept only where it
-is the whole one whatever the workers do: a kernel that asks for no job. It holds until a kernel is stored, pinned or
-deleted, or the devices of the live workers change: at once where this process did it, else at the next look.
+An answer is kept only where it is the whole one whatever the workers do: a kernel that asks for no job. It holds until
+a kernel is stored, pinned or deleted, or the devices of the live workers change: at once where this process did it,
+else at the next look.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from starlette.responses import Response
 
 from tirgemm.errors import PriorityRefused, StoreError
 from tirgemm.service.access.access_control import AccessControl
-from tirgemm.service.http.known.kernel_documents import Rendered
 from tirgemm.service.http.known.recent_look import Look, RecentLook
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.access.api_keys import ApiKey
+from tirgemm.tuning_db.answers.kernel_document import Rendered
 
 PATH = "/v1/kernels"
 KEPT_BYTES = 64 * 2**20

@@ -26,6 +26,7 @@ def front_page(site: OwnSite, state: State, caller: Caller) -> Response:
     """What this service is and has: kernels, devices, gains, the newest kernels, running jobs."""
     document = FrontPage(
         version=__version__,
+        url=site.service_url,
         overview=state.overview.read(),
         fleet=read_fleet(state.queue, state.settings.alive_seconds),
         may_tune=caller is None or caller.allows("tune"),

@@ -20,6 +20,7 @@ from tirgemm.service.http.requests import answer
 from tirgemm.service.http.routes.jobs import FoundJob, cancel_job, job_document
 from tirgemm.service.http.routes.parameters import ONLY_KNOWN, PageAfter
 from tirgemm.service.http.state import Caller, State
+from tirgemm.service.validation_words import refusal
 from tirgemm.service.views.queries import device_keys
 from tirgemm.status import JobStatus
 from tirgemm.tuning_db import Job
@@ -113,10 +114,7 @@ def _larger_request(job: Job, budget: list[str]) -> KernelRequest:
     members = {
         "gemm": str(asked.gemm),
         "device": asked.device.key,
-        "regime": asked.regime,
-        "effort": asked.effort,
-        "seed": asked.seed,
-        "verify": asked.verify,
+        **{name: getattr(asked, name) for name in ("regime", "effort", "seed", "verify", "other_devices")},
         "budget": {"trials": trials, "seconds": seconds},
     }
     try:
@@ -124,7 +122,7 @@ def _larger_request(job: Job, budget: list[str]) -> KernelRequest:
     except ValidationError as error:
         first = error.errors()[0]
         named = ".".join(map(str, first["loc"]))
-        raise Problem(422, f"{named} is {first['input']!r:.40}: {first['msg']}", "invalid_request") from error
+        raise Problem(422, refusal(named, first), "invalid_request") from error
 
 
 def _number(name: str, text: str) -> float:

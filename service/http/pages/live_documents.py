@@ -13,6 +13,7 @@ from tirgemm.service.views.job_history import FinalistRace, JobHistory
 from tirgemm.service.views.job_pictures import MARKS, prediction_picture, race_picture, timeline_picture
 from tirgemm.service.views.model_layers import ModelLayers
 from tirgemm.service.views.service_overview import ServiceOverview
+from tirgemm.service.views.spaces.listing import candidate_url
 from tirgemm.status import LIVE, JobStatus
 
 
@@ -42,6 +43,10 @@ class JobPage(BaseModel):
     def live(self) -> bool:
         """Whether the job may still change."""
         return self.job.status in LIVE
+
+    def candidate_url(self, digest: str) -> str:
+        """The address of the candidate whose config has the hash ``digest``."""
+        return candidate_url(self.job.gemm, self.job.device.key, self.job.regime, digest)
 
     @property
     def phases(self) -> dict[str, str]:
@@ -109,9 +114,10 @@ class FleetPage(BaseModel):
 
 
 class FrontPage(BaseModel):
-    """What this service is and has. ``may_tune``: whether the caller may ask for kernels."""
+    """What this service is and has, and its address. ``may_tune``: whether the caller may ask for kernels."""
 
     version: str
+    url: str
     overview: ServiceOverview
     fleet: FleetView
     may_tune: bool

@@ -11,7 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse
 
 from tirgemm.artifact import Trust
-from tirgemm.errors import AnalysisFailed
+from tirgemm.errors import QueueFull, TirgemmError
 from tirgemm.progress import role_name, role_words
 from tirgemm.service.http.documents import ExplanationDocument, KernelDocument
 from tirgemm.service.http.pages.forms import FormFields, redirected
@@ -47,23 +47,23 @@ T = TypeVar("T")
 
 
 @router.get("/{kernel_id}", response_model=KernelPageBody, responses=HTML)
-def kernel_page(kernel_id: str, request: Request, site: OwnSite, state: State, caller: Caller) -> Response:
+def kernel_page(kernel_id: str, site: OwnSite, state: State, caller: Caller) -> Response:
     """A kernel: its times and their distributions, its config, certificate and history, and how to get it."""
-    url = str(request.base_url.replace(scheme=site.scheme)).rstrip("/")
-    document = _document(state, kernel_id, url, caller)
+    document = _document(state, kernel_id, site.service_url, caller)
     return site.answer("kernel.html", f"Kernel of {document.kernel.gemm}", document)
 
 
 def _document(state: ServiceState, kernel_id: str, url: str, caller: ApiKey | None) -> KernelPageBody:
     record = kernel_record(state, kernel_id)
     samples = samples_of(state.store, record.gemm, record.device.key, record.config, None)
-    answer = state.store.kernel(record.gemm, record.device.key, record.regime)
+    marked = record.other_device is not None
+    answer = state.store.kernel(record.gemm, record.device.key, record.regime, other_devices=marked)
     others = [each for each in kernels_of_problem(state.database, record) if each.id != record.id]
     defaults = [each for each in others if each.role == "fallback" and each.regime == record.regime]
     history = [each for each in others if each.device.model == record.device.model]
     return KernelPageBody(
         kernel=KernelDocument.of(record),
-        role_words=role_words(record.role, portable=record.portable),
+        role_words=role_words(record.role, portable=record.portable, other_device=record.other_device),
         shown_role=role_name(record.role, portable=record.portable),
         answers=answer is not None and answer.id == record.id,
         flops=record.gemm.flops,
@@ -106,10 +106,13 @@ async def code_page(kernel_id: str, site: OwnSite, state: State) -> Response:
 
 
 async def _linked(state: ServiceState, opened: Opened, kind: str) -> CodeText:
-    """A text with its lines linked; where making it ends the process that makes it, why it is missing."""
+    """A text with its lines linked; where it cannot be made, why it is missing: that is not kept, for it may be made
+    later. Raises QueueFull, which is for the whole page to say."""
     try:
         return await ask_of_code(state, opened, linked_text, kind)
-    except AnalysisFailed as error:
+    except QueueFull:
+        raise
+    except TirgemmError as error:
         return CodeText(kind, missing=str(error))
 
 

@@ -65,6 +65,7 @@ class SiteRequest:
     def __init__(self, request: Request) -> None:
         headers = request.scope["headers"]
         self.scheme = _scheme(request)
+        self._request = request
         # Not of the request's URL: a refused Host may make one that cannot be parsed.
         self._path = request.scope["path"]
         self._form_cookie = cookie(headers, FORM_COOKIE)
@@ -75,6 +76,11 @@ class SiteRequest:
         self._key_name = caller.name if caller is not None else ""
         self.form_token = form_token(self._form_cookie, cookie(headers, KEY_COOKIE))
         self.wants_html = wants_html(request.headers.get("accept", ""))
+
+    @property
+    def service_url(self) -> str:
+        """The address of the service, as the browser knows it."""
+        return str(self._request.base_url.replace(scheme=self.scheme)).rstrip("/")
 
     def answer(self, template: str, title: str, document: BaseModel) -> Response:
         """The page that ``template`` makes of ``document``, there as ``page``; where no HTML is asked for, the document
@@ -89,7 +95,8 @@ class SiteRequest:
 
     def page(self, template: str, title: str, status: int = 200, **values: object) -> Response:
         """The page of ``values``, with the headers of all pages."""
-        section = next((address for address, _ in NAVIGATION if _is_below(self._path, address)), "")
+        own = "/spaces" if _is_below(self._path, "/candidates") else self._path
+        section = next((address for address, _ in NAVIGATION if _is_below(own, address)), "")
         common = SiteValues(section, self._key_name, self.form_token)
         response = HTMLResponse(render(template, title=title, site=common, **values), status, PAGE_HEADERS)
         if self._is_new:

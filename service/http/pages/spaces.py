@@ -201,20 +201,18 @@ def _candidate(state: ServiceState, config_hash: str, gemm: Gemm, device: str, r
     if detail is None:
         raise Problem(404, f"no candidate of {gemm} on {every.device_key}, {regime}, is {config_hash[:64]!r}")
     candidate = detail.entry.candidate
+    same = ("rule", "message", "attempt", "predicted_us", "source_sha256", "binary_sha256", "kernel_sha256")
     place = (str(gemm), every.device_key, every.regime)
     return CandidateDocument(
+        **{name: getattr(candidate, name) for name in same},
         gemm=place[0],
         device=place[1],
         regime=every.regime,
         config_hash=candidate.config.digest,
         family=candidate.config.family,
         status=candidate.status.value,
-        rule=candidate.rule,
-        message=candidate.message,
         shipped=detail.entry.shipped,
-        attempt=candidate.attempt,
         error_over_bound=candidate.error,
-        predicted_us=candidate.predicted_us,
         us=detail.us,
         rank=detail.rank,
         measured=len(problem.times),
@@ -225,9 +223,6 @@ def _candidate(state: ServiceState, config_hash: str, gemm: Gemm, device: str, r
         sample_sets=detail.sample_sets,
         drawn=list(detail.drawn),
         kernels=list(detail.kernels),
-        source_sha256=candidate.source_sha256,
-        binary_sha256=candidate.binary_sha256,
-        kernel_sha256=candidate.kernel_sha256,
         links={
             "self": candidate_url(*place, candidate.config.digest),
             "space": space_url(*place, family=candidate.config.family),

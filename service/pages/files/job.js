@@ -310,5 +310,6 @@ function corners(path, points) {
 }
 
 function short(value) {
-  return value < 10000 ? String(Number(value.toPrecision(4))) : Math.round(value).toLocaleString("en");
+  const digits = value >= 1000 ? 0 : value >= 100 ? 1 : value >= 10 ? 2 : 3;
+  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }

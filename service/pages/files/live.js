@@ -2,6 +2,9 @@
 "use strict";
 
 const live = {
+  // How long a request may take, in milliseconds: what has got no answer by then is asked again, as after any failure.
+  patience: 10000,
+
   // Follow the events of `address` from behind the event `last`. `on(kind, data)` is called with each, `link(state)` with
   // "lost" (and the seconds until the next try, where they are known), "back" and "signed out". A browser comes back by
   // itself where the connection broke; where the server refused, here, ever later. It ends with an event of one of
@@ -44,12 +47,14 @@ const live = {
   // Whether the events of `address` are refused for want of a key: an EventSource does not tell why it was refused.
   async signedOut(address) {
     const enough = new AbortController();
+    const late = setTimeout(() => enough.abort(), live.patience);
     try {
       const answer = await fetch(address, { headers: { Accept: "text/event-stream" }, signal: enough.signal });
       return answer.status === 401 || answer.status === 403;
     } catch {
       return false;
     } finally {
+      clearTimeout(late);
       enough.abort();
     }
   },
@@ -73,7 +78,8 @@ const live = {
 
   // Fetch the page and put its elements with the attribute data-live, and those of the given ids, in the place of these.
   async refresh(ids = []) {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(live.patience) });
+    if (answer.status === 429 || answer.status >= 500) throw new Error(`the server answers ${answer.status}`);
     if (!answer.ok || answer.redirected) return;
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     const focused = document.activeElement?.id;
@@ -101,10 +107,11 @@ const live = {
         again = false;
         try {
           await live.refresh();
+          pause = Math.max(1000, 10 * (performance.now() - begun));
         } catch {
           // The server does not answer: the next event has it tried again.
+          pause = live.patience;
         }
-        pause = Math.max(1000, 10 * (performance.now() - begun));
         busy = false;
         if (again) soon();
       }, pause);
@@ -115,6 +122,13 @@ const live = {
   // The job or the batch has ended: the whole page is as it will stay.
   async end(ids = []) {
     for (const form of document.querySelectorAll("[data-while=live]")) form.remove();
-    await live.refresh(ids);
+    for (let seconds = 1; ; seconds = Math.min(2 * seconds, 60)) {
+      try {
+        await live.refresh(ids);
+        return;
+      } catch {
+        await new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
+      }
+    }
   },
 };

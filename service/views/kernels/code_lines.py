@@ -48,11 +48,8 @@ class CodeText:
 
 
 def linked_text(opened: Opened, kind: str) -> CodeText:
-    """The text of that kind, or why it cannot be had, with its lines linked to those of the source."""
-    try:
-        text = text_of(opened, kind)
-    except TirgemmError as error:
-        return CodeText(kind, missing=str(error))
+    """The text of that kind with its lines linked to those of the source. Raises what ``text_of`` raises."""
+    text = text_of(opened, kind)
     lines, unlinked = _linked(opened, kind, text.text.splitlines())
     return CodeText(kind, lines, text.made, unlinked=unlinked)
 

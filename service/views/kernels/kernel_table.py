@@ -148,7 +148,9 @@ def _report_samples(connection: Connection, keys: Collection[_Key]) -> dict[_Key
     sets = sets.where(SampleSetRow.reason == "report").order_by(SampleSetRow.id)
 
     def read(part: Sequence[_Key]) -> list[Row[Any]]:
-        taken = fetch(connection, sets.where(tuple_(*columns).in_(part)))
+        # SQLite finds candidates of tuples by no index, and of values for each column by that of all four.
+        values = (column.in_(sorted(set(each))) for column, each in zip(columns, zip(*part, strict=True), strict=True))
+        taken = fetch(connection, sets.where(*values, tuple_(*columns).in_(part)))
         for row in taken:
             if not (isinstance(row.samples_us, list) and isinstance(row.baselines, dict)):
                 raise DamagedRow(f"candidate {row.config_digest} has samples that make no sense; put a backup back")

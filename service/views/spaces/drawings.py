@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from markupsafe import Markup, escape
 
 from tirgemm.analysis.figures.svg import path, rect, room, text
+from tirgemm.service.pages.figure_texts import us_text
 from tirgemm.service.pages.sample_drawings import drawing
 from tirgemm.service.views.spaces.family_space import ConfigLine, HeatCell, HeatMap, ParallelLines
 
@@ -49,14 +50,14 @@ def heat_map_drawing(heat: HeatMap, url: Callable[[str], str]) -> Markup:
 def _cell(heat: HeatMap, cell: HeatCell, x: float, y: float, url: str) -> str:
     counts = ((cell.measured, "measured"), (cell.failed, "failed"), (cell.pruned, "pruned"))
     said = ", ".join(f"{count} {word}" for count, word in counts if count)
-    time = "no time" if cell.us is None else f"fastest {_us(cell.us)} µs"
+    time = "no time" if cell.us is None else f"fastest {us_text(cell.us)} µs"
     label = f"{heat.x.knob} {cell.x}, {heat.y.knob} {cell.y}: {time}; {said}"
     shapes = [rect(x + 1, y + 1, _CELL_WIDTH - 2, _CELL_HEIGHT - 2, _shade(heat, cell))]
     middle = x + _CELL_WIDTH / 2
     if cell.us is None:
         shapes.append(text(middle, y + 16, "failed" if cell.failed else "pruned", "m"))
     else:
-        shapes.append(text(middle, y + 16, _us(cell.us), "m strong"))
+        shapes.append(text(middle, y + 16, us_text(cell.us), "m strong"))
     short = [str(cell.measured)] if cell.measured else []
     short += [f"{count} {mark}" for count, mark in ((cell.failed, "✗"), (cell.pruned, "–")) if count]
     shapes.append(text(middle, y + 30, ", ".join(short), "m small"))
@@ -127,7 +128,7 @@ def parallel_drawing(parallel: ParallelLines) -> Markup:
         for us, name in ((min(times), "fastest"), (statistics.median(times), "median"), (max(times), "slowest")):
             if time_place(us) - above >= _LINE:
                 above = time_place(us)
-                shapes.append(text(xs[-1] + 6, above + 4, f"{_us(us)} {name}"))
+                shapes.append(text(xs[-1] + 6, above + 4, f"{us_text(us)} {name}"))
     if any(line.us is None for line in parallel.lines):
         shapes.append(text(xs[-1] + 6, time_place(None) + 4, "failed or pruned"))
     title = (
@@ -148,8 +149,3 @@ def _kind(line: ConfigLine) -> str:
 def share_bar(share: float) -> Markup:
     """A bar as long as a share of 1; the share itself stands beside it."""
     return drawing("share", "presentation", "", _BAR_WIDTH, 12, [rect(0, 1, _BAR_WIDTH * share, 10, "ours")])
-
-
-def _us(us: float) -> str:
-    """A time with about four digits."""
-    return f"{us:.{0 if us >= 1000 else 1 if us >= 100 else 2 if us >= 10 else 3}f}"

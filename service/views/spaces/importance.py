@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,7 +11,8 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.service.views.single_flight import SingleFlight
 from tirgemm.tuning.search.knob_importance import KnobShare, knob_importance
 
-# Of how many problems it is kept: some 40 figures each, beside the times that they are of.
+# Of how many problems it is kept: some 40 figures each. The times that they are of, which may be tens of thousands, are
+# known by their hash alone.
 KEPT = 64
 
 
@@ -30,11 +32,19 @@ class ImportanceReader:
     problem; the others wait for the same."""
 
     def __init__(self) -> None:
-        self._known: SingleFlight[tuple[tuple[Config, float], ...], ImportanceOfKnobs] = SingleFlight(KEPT)
+        self._known: SingleFlight[bytes, ImportanceOfKnobs] = SingleFlight(KEPT)
 
     def read(self, times: Mapping[Config, float]) -> ImportanceOfKnobs:
         """The importance of the knobs of configs with these times."""
-        return self._known.get(tuple(times.items()), lambda: _computed(times))
+        return self._known.get(_digest(times), lambda: _computed(times))
+
+
+def _digest(times: Mapping[Config, float]) -> bytes:
+    """A hash of the configs and their times, in this order."""
+    hashed = hashlib.sha256()
+    for config, us in times.items():
+        hashed.update(f"{config} {us!r}\n".encode())
+    return hashed.digest()
 
 
 def _computed(times: Mapping[Config, float]) -> ImportanceOfKnobs:

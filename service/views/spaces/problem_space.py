@@ -15,7 +15,7 @@ from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.views.candidate_list import ListedCandidate, Recorded
 from tirgemm.service.views.spaces.family_space import FamilySpace
-from tirgemm.tuning.comparable_times import comparable_times
+from tirgemm.tuning.records.comparable_times import comparable_times
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
 

@@ -32,7 +32,7 @@ def request(text: str, trials: int = 2) -> JobRequest:
 @contextmanager
 def working(queue: JobQueue, store: SqlStore, fleet: Fleet) -> Iterator[Worker]:
     """A worker of the fleet, in a thread."""
-    worker = Worker(queue, store, fleet, lease_s=5.0)
+    worker = Worker(queue, store, fleet, lease_s=600.0)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
@@ -45,7 +45,7 @@ def working(queue: JobQueue, store: SqlStore, fleet: Fleet) -> Iterator[Worker]:
 
 def ended(queue: JobQueue, job_ids: list[str]) -> list[Job]:
     """The jobs, once all of them have ended."""
-    until(lambda: all(progress.status in ENDED for progress in queue.progress(job_ids).values()), 120)
+    until(lambda: all(progress.status in ENDED for progress in queue.progress(job_ids).values()))
     return [job for job in map(queue.job, job_ids) if job is not None]
 
 
@@ -64,7 +64,7 @@ class EngineContract:
         asked = [request(f"{m}x48x16:f32:nt") for m in (31, 33)]
         with working(queue, store, fleet) as worker:
             jobs = ended(queue, [queue.submit(one)[0].id for one in asked])
-            until(lambda: sum(queue.live_workers(60)[0].measuring) > 0, 120)
+            until(lambda: sum(queue.live_workers(60)[0].measuring) > 0)
             assert [device.key for device in worker.devices] == [CPU.key] * 2
         assert [(job.status, job.error, job.attempts) for job in jobs] == [("done", None, 1)] * 2
         assert len({job.owner for job in jobs}) == 2, "each was tuned on a device of its own, side by side"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.wgmma_paths import TMA_KNOBS
+from tirgemm.bench import results
 from tirgemm.config import Config, Value
 from tirgemm.errors import InvalidConfig
 from tirgemm.families.wgmma.planning.names import WORDS, unknown_word
@@ -18,7 +20,6 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import Launch
 from tirgemm.tuning.build import cuda
-from tirgemm.tuning.records import gzip_json
 from verification import alterations, cases, emulated
 from verification.emulator.operands import KernelCall
 from verification.emulator.wgmma_on_cpu import Forbidden, Kernels, NotEmulated, Stuck, check, translated
@@ -31,25 +32,7 @@ _RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "cpu
 _DEVICE = named_device("sm_90a")
 # So few that a block computes several tiles.
 _SMS = 2
-_KNOBS: dict[str, Value] = {
-    "tile_m": 64,
-    "tile_n": 16,
-    "tile_k": 64,
-    "stages": 3,
-    "schedule": "cooperative",
-    "resident": 1,
-    "cluster_m": 1,
-    "cluster_n": 1,
-    "swap": 0,
-    "split": 1,
-    "reduction": "cluster",
-    "load": "tma",
-    "epilogue": "tma",
-    "order": "m",
-    "group": 1,
-    "l2_promotion": 2,
-    "eviction": "normal",
-}
+_KNOBS: dict[str, Value] = TMA_KNOBS | {"tile_m": 64, "tile_n": 16, "stages": 3, "group": 1}
 # Every schedule, way to load, to store and to share; rows, columns and k end inside a tile.
 _CASES: dict[str, dict[str, Value]] = {
     "200x40x456:f16:nt": {},
@@ -203,7 +186,7 @@ def test_committed_rows_miss_only_mutants_that_say_the_same() -> None:
     # Of configs that the family still has: others are of knobs' values that were removed since.
     rows = [
         row
-        for row in gzip_json.read(_RESULTS)["rows"]
+        for row in results.load(_RESULTS)["rows"]
         if not any(unknown_word(knob, row["config"][knob]) for knob in WORDS)
     ]
     assert len(rows) > 150

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.contract.families.emulated_timeline import emulated_timelines
 from tests.helpers.wgmma_paths import TMA_KNOBS
 from tirgemm.analysis.timeline.recording import RecordedSpan, Recording, Track
 from tirgemm.config import Config, Value
@@ -15,7 +16,6 @@ from tirgemm.expr import evaluate
 from tirgemm.families.common.ring_buffer import TILE
 from tirgemm.families.wgmma.planning.plan import Plan, plan
 from tirgemm.gemm import Gemm
-from verification.emulator.emulated_timeline import emulated_timelines
 from verification.emulator.operands import KernelCall
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the model compiles with g++")

@@ -156,20 +156,20 @@ class JobLeaseContract(QueueFixtures):
 
     # -- clocks --------------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("off", [20.0, -30.0])
+    @pytest.mark.parametrize("off", [2000.0, -3000.0])
     def test_a_host_whose_clock_is_wrong_steals_nothing_and_is_seen(
         self, database: Database, off: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         queue, real = JobQueue(database), time.time
         job, _ = queue.submit(JobRequest(GEMM, DEVICE))
-        assert queue.claim("right", KEYS, 5.0)
+        assert queue.claim("right", KEYS, 600.0)
         monkeypatch.setattr(time, "time", lambda: real() + off)
-        assert queue.claim("wrong", KEYS, 5.0) is None
+        assert queue.claim("wrong", KEYS, 600.0) is None
         queue.register_worker("wrong", [DEVICE])
-        assert queue.heartbeat(job.id, "right", 5.0) == "ok"
+        assert queue.heartbeat(job.id, "right", 600.0) == "ok"
         monkeypatch.undo()
-        assert [worker.name for worker in queue.live_workers(5.0)] == ["wrong"]
-        assert queue.claim("next", KEYS, 5.0) is None, "the beat of a host in the past did not shorten the lease"
+        assert [worker.name for worker in queue.live_workers(600.0)] == ["wrong"]
+        assert queue.claim("next", KEYS, 600.0) is None, "the beat of a host in the past did not shorten the lease"
 
     @pytest.mark.parametrize("hour", [3600.0, -3600.0])
     def test_a_clock_of_the_database_that_jumps_loses_no_job_and_no_record(

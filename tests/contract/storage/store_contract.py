@@ -23,6 +23,7 @@ from tests.contract.storage.databases import (
 from tirgemm.device import Device
 from tirgemm.errors import StoreError, VerificationFailed
 from tirgemm.gemm import Gemm, Range
+from tirgemm.timings import ConfigOrigin, SearchSummary, Timings
 from tirgemm.tuning.records import KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.store import Store
 
@@ -218,6 +219,17 @@ class StoreContract:
 
     def test_nothing_is_offered_for_a_problem_that_nobody_measured(self, store: Store) -> None:
         assert store.offer(GEMM, DEVICE, "sustained") is None
+
+    def test_a_kernel_of_another_device_s_configs_is_the_answer_for_who_asks_for_it(self, store: Store) -> None:
+        origin = ConfigOrigin("cuda:sm_90a:nvidia-h200:132", {}, False, other_device=True)
+        own = store.put_kernel(kernel(trials=1))
+        other = store.put_kernel(kernel(trials=2, timings=Timings(search=SearchSummary(shipped=origin))))
+        assert other.other_device == origin.device
+        assert store.kernel(GEMM, DEVICE.key, "sustained") == own
+        assert store.kernel(GEMM, DEVICE.key, "sustained", other_devices=True) == other
+        same = replace(origin, device=DEVICE.key, other_device=None)
+        newest = store.put_kernel(kernel(trials=3, timings=Timings(search=SearchSummary(shipped=same))))
+        assert store.kernel(GEMM, DEVICE.key, "sustained") == newest
 
     def test_history_is_complete_where_the_problem_that_it_is_for_is_named(self, store: Store) -> None:
         store.add_candidate(candidate(1))

@@ -12,9 +12,10 @@ from sqlalchemy import Connection, delete, select, text, update
 from tests.contract.storage.batch_contract import counted
 from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_GEMM, kernel
 from tirgemm.config import Config
+from tirgemm.events import BatchProposed
 from tirgemm.gemm import Range
-from tirgemm.timings import BaselineTime, Timing, Timings
-from tirgemm.tuning_db import Database, SqlStore, schema
+from tirgemm.timings import BaselineTime, ConfigOrigin, SearchSummary, Timing, Timings
+from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore, schema
 from tirgemm.tuning_db.answers.kernel_document import RENDERING
 from tirgemm.tuning_db.answers.kernel_version import read_version
 from tirgemm.tuning_db.models import KernelFigureRow, KernelRow
@@ -75,6 +76,28 @@ def test_an_older_schema_is_brought_up_to_the_same_figures(database: Database) -
     with database.write() as connection:
         connection.execute(text("UPDATE kernels SET timings = '[]' WHERE role = 'unverified'"))
         command.upgrade(schema.alembic_config(connection), "head")
+    with database.read() as connection:
+        assert figures(connection) == before
+
+
+def test_kernels_of_another_device_s_configs_are_known_in_an_older_schema(database: Database) -> None:
+    store = SqlStore(database)
+    for trials, key in ((1, DEVICE.key), (2, "longer than the column is " * 10)):
+        search = SearchSummary(ended="shipped", shipped=ConfigOrigin(key, {}, False))
+        stored = store.put_kernel(kernel(trials=trials, timings=Timings(search=search)))
+    queue = JobQueue(database)
+    job, _ = queue.submit(JobRequest(GEMM, DEVICE), fallback_id=stored.id)
+    queue.add_event(job.id, BatchProposed())
+    with database.read() as connection:
+        before = figures(connection)
+    with database.write() as connection:
+        command.downgrade(schema.alembic_config(connection), "0011")
+    with database.write() as connection:
+        command.upgrade(schema.alembic_config(connection), "head")
+    answers = [store.kernel(GEMM, DEVICE.key, "sustained", other_devices=asked) for asked in (False, True)]
+    assert [answer and (answer.trials, answer.other_device) for answer in answers] == [(1, None), (2, key)]
+    assert queue.job(job.id) == job
+    assert [event.kind for event in queue.events(job.id)] == ["batch"], "what refers to the changed tables stays"
     with database.read() as connection:
         assert figures(connection) == before
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -17,6 +16,7 @@ import pytest
 
 from tests.contract.storage.databases import DEVICE, GEMM, PostgresDatabases, database_name
 from tests.service.support import CPU, serving
+from tests.waiting import PATIENCE_S, until
 from tirgemm.errors import StoreUnavailable
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, schema
 from tirgemm.tuning_db.queue.batches import BatchTable, WantedProblem
@@ -24,7 +24,8 @@ from tirgemm.tuning_db.queue.job_rows import NewJob, add_jobs
 from verification.service.postgres_server import find_programs, running
 from verification.service.processes import alive, children
 
-LIMIT_S = 0.5
+# Within which a busy machine answers, and for which some tests wait.
+LIMIT_S = 3.0
 
 
 @pytest.fixture
@@ -41,11 +42,8 @@ def backend(database: Database) -> int:
 
 def await_waiting(connection: psycopg.Connection[Any], count: int) -> None:
     """Until so many connections to the database wait for a lock."""
-    deadline = time.monotonic() + 30
     waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    while connection.execute(waits).fetchone() != (count,):
-        assert time.monotonic() < deadline, f"{count} connections do not come to wait"
-        time.sleep(0.02)
+    until(lambda: connection.execute(waits).fetchone() == (count,))
 
 
 @contextmanager
@@ -81,7 +79,7 @@ def test_a_freeze_in_the_middle_of_a_transaction_is_an_error_that_is_tried_again
 
 def test_a_statement_that_takes_too_long_is_ended(limited: Database) -> None:
     with pytest.raises(StoreUnavailable, match="statement timeout"), limited.read() as connection:
-        connection.exec_driver_sql("SELECT pg_sleep(20)")
+        connection.exec_driver_sql("SELECT pg_sleep(200)")
 
 
 def test_an_upgrade_may_wait_as_long_as_it_takes(postgres: PostgresDatabases, tmp_path: Path) -> None:
@@ -97,10 +95,10 @@ def test_an_upgrade_may_wait_as_long_as_it_takes(postgres: PostgresDatabases, tm
         thread = threading.Thread(target=open_it)
         thread.start()
         await_waiting(other, 1)
-        thread.join(2 * LIMIT_S + 1)
+        thread.join(LIMIT_S + 0.5)
         assert thread.is_alive(), "it waits for the other upgrade, whatever the limit"
         other.execute("SELECT pg_advisory_unlock_all()")
-        thread.join(30)
+        thread.join(PATIENCE_S)
     assert len(opened) == 1
 
 
@@ -115,13 +113,12 @@ def test_a_service_is_not_ready_while_its_database_is_frozen_and_503_while_it_is
         with ExitStack() as stack:
             for pid in (server, *children(server)):
                 stack.enter_context(frozen(pid))
-            answer = service.http.get("/readyz", timeout=15)
+            answer = service.http.get("/readyz")
             assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
             assert service.http.get("/healthz").status_code == 200
-        assert service.http.get("/readyz", timeout=15).status_code == 200, "it recovers by itself"
+        assert service.http.get("/readyz").status_code == 200, "it recovers by itself"
         os.kill(server, signal.SIGQUIT)
-        while alive(server):
-            time.sleep(0.02)
+        until(lambda: not alive(server))
         for answer in (service.http.get("/v1/jobs"), service.post(device=CPU.key)):
             assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
             assert int(answer.headers["retry-after"]) >= 1
@@ -140,7 +137,7 @@ def test_a_deadlock_is_an_error_that_is_tried_again(postgres_database: Database)
                 for name in names:
                     connection.exec_driver_sql(f"UPDATE workers SET seen = 1 WHERE name = '{name}'")
                     if name == names[0]:
-                        both.wait(10)
+                        both.wait(PATIENCE_S)
         except StoreUnavailable as error:
             errors.append(error)
 
@@ -148,7 +145,7 @@ def test_a_deadlock_is_an_error_that_is_tried_again(postgres_database: Database)
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert ["deadlock" in str(error) for error in errors] == [True]
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import update
 
 from tests.contract.storage.databases import DEVICE, GEMM, OTHER_GEMM, kernel
 from tirgemm.errors import InvalidRequest
-from tirgemm.timings import Timing, Timings
+from tirgemm.timings import ConfigOrigin, SearchSummary, Timing, Timings
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 from tirgemm.tuning_db.access.audit import AuditEntry, AuditLog
 from tirgemm.tuning_db.models import KernelRow
@@ -34,8 +34,8 @@ def put(database: Database, us: float, old: bool = True, **changes: Any) -> str:
     """A kernel with a blob, ten days old or new."""
     store = SqlStore(database)
     sha256 = store.put_blob(f"{us} {changes}".encode())
-    timings = Timings({"sustained": Timing(us)})
-    record = store.put_kernel(kernel(artifact_sha256=sha256, artifact_bytes=9, timings=timings, **changes))
+    values = {"timings": Timings({"sustained": Timing(us)})} | changes
+    record = store.put_kernel(kernel(artifact_sha256=sha256, artifact_bytes=9, **values))
     if old:
         with database.write() as connection:
             aged = update(KernelRow).where(KernelRow.id == record.id).values(stored_at=f"2020-01-01T00:00:0{us:g}Z")
@@ -61,6 +61,29 @@ def test_the_served_the_best_and_the_young_stay(database: Database) -> None:
     assert prune(database, older_than_s=0.0, keep_best=0).kernels == ()
     assert prune(database, older_than_s=1e14).kernels == (), "nothing is older than all of time"
     assert len(list(database.blobs.list())) == len(left(database))
+
+
+@pytest.mark.parametrize("damage", ["'no JSON'", "'[]'", "CAST(X'7bf87d' AS TEXT)"])
+def test_a_kernel_whose_row_is_damaged_is_left_out_and_named(sqlite_database: Database, damage: str) -> None:
+    damaged, gone, newest = (put(sqlite_database, us) for us in (1, 2, 3))
+    with sqlite_database.write() as connection:
+        connection.exec_driver_sql(f"UPDATE kernels SET timings = {damage} WHERE id = '{damaged}'")
+    pruned = prune(sqlite_database, older_than_s=DAY, keep_best=0)
+    assert pruned.kernels == (gone,)
+    (told,) = pruned.damaged
+    assert f"kernel {damaged} is left out: " in told
+    assert left(sqlite_database) == {newest}
+    assert SqlStore(sqlite_database).delete_kernel(damaged), "it is there"
+
+
+def test_what_answers_with_and_without_other_devices_stays(database: Database) -> None:
+    origin = SearchSummary(shipped=ConfigOrigin("cuda:sm_90a:nvidia-h200:132", {}, False, other_device=True))
+    other = {"timings": Timings({"sustained": Timing(2.0)}, search=origin)}
+    fallback, gone, newest = (
+        put(database, us, **changes) for us, changes in ((1, {"role": "fallback"}), (2, other), (3, other))
+    )
+    assert prune(database, older_than_s=DAY, keep_best=0).kernels == (gone,)
+    assert left(database) == {fallback, newest}
 
 
 def test_the_pinned_the_locked_and_what_a_live_job_names_stay(database: Database) -> None:

@@ -17,7 +17,7 @@ from tirgemm.hardware import named_device
 from tirgemm.timings import MemberTiming, SearchSummary, Timing, Timings
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Database, SqlStore
-from tirgemm.tuning_db.answers.kernel_document import RENDERING, render
+from tirgemm.tuning_db.answers.kernel_document import RENDERING, Rendered, render, repair_document
 from tirgemm.tuning_db.answers.stored_answers import StoredAnswer, WantedAnswer, stored_answers
 from tirgemm.tuning_db.models import KernelDocumentRow
 from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
@@ -29,7 +29,7 @@ SEARCH = SearchSummary.from_json(
 MEMBERS = (MemberTiming("1..8", "x86", "x86(tile_m=1)", "0" * 16, "a" * 64, 12),)
 ODD_WORDS = {"pinned": '"pinned":false', "ünï": "line\nend\0 \ud800", "nan": math.nan, "small": 1e-7}
 # SHA-256 of the text of ``fixed`` by the number of its rendering.
-TEXTS = {1: "8bb96fbaa2ef735a5b04f5276c9a7ad1a2d8b15908fa6b64126cef6ff3291ff1"}
+TEXTS = {2: "6aecad8658e87cf4f8cdf82385cd80a9cfe683a23be66fb829e4a6453dec3dbd"}
 
 
 def fixed() -> list[KernelRecord]:
@@ -68,7 +68,7 @@ def check(database: Database, records: list[KernelRecord]) -> list[StoredAnswer 
         chosen = store.kernel(record.gemm, record.device.key, record.regime)
         assert (answer is None) == (chosen is None)
         if answer is not None and chosen is not None:
-            assert answer.document == render(chosen)
+            assert answer.document == Rendered.of(render(chosen).encode())
             assert (answer.kernel_id, answer.role, answer.pinned) == (chosen.id, chosen.role, chosen.pinned)
             assert (answer.trials, answer.artifact_sha256) == (chosen.trials, chosen.artifact_sha256)
             for name in ("ended", "effort", "seconds", "families"):
@@ -135,7 +135,7 @@ def test_documents_of_another_rendering_are_no_answers_and_are_rendered_anew(dat
         connection.execute(update(row).where(row.seq == first).values(rendering=RENDERING + 1, json="another"))
         connection.execute(delete(row).where(row.seq == second))
     answers = stored_answers(database, [wanted_of(record) for record in records])
-    assert [answer and answer.document for answer in answers] == [None, None, render(records[2])]
+    assert [answer and answer.document for answer in answers] == [None, None, Rendered.of(render(records[2]).encode())]
     assert [answer and answer.kernel_id for answer in answers] == [record.id for record in records]
     assert add_missing_rows(database) == 2
     check(database, records)
@@ -157,8 +157,28 @@ def test_a_document_that_is_cut_off_or_of_another_kernel_counts_as_none(database
     damaged_documents(database, damage)
 
 
-def test_bytes_in_the_place_of_a_document_count_as_none(sqlite_database: Database) -> None:
-    damaged_documents(sqlite_database, "CAST(json AS BLOB)")
+@pytest.mark.parametrize("column", ["json", "search", "sha256"])
+@pytest.mark.parametrize("bit", [0, 1, 7])
+def test_a_flipped_bit_of_a_document_counts_as_none_and_is_repaired(
+    sqlite_database: Database, column: str, bit: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = SqlStore(sqlite_database)
+    record, other = (store.put_kernel(kernel(gemm=gemm, timings=Timings(search=SEARCH))) for gemm in (GEMM, OTHER_GEMM))
+    mine = f"seq = (SELECT seq FROM kernels WHERE id = '{record.id}')"
+    with sqlite_database.write() as connection:
+        select_text = f"SELECT CAST({column} AS BLOB) FROM kernel_documents WHERE {mine}"
+        text = bytearray(connection.exec_driver_sql(select_text).scalar_one())
+        text[len(text) // 2] ^= 1 << bit
+        change = f"UPDATE kernel_documents SET {column} = CAST(? AS TEXT) WHERE {mine}"
+        connection.exec_driver_sql(change, (bytes(text),))
+    damaged, whole = stored_answers(sqlite_database, [wanted_of(record), wanted_of(other)])
+    assert damaged is not None
+    assert (damaged.kernel_id, damaged.document, damaged.search) == (record.id, None, None)
+    assert whole is not None
+    assert whole.document == Rendered.of(render(other).encode()), "nobody else suffers"
+    assert [message for message in caplog.messages if "damaged" in message and record.id in message]
+    repair_document(sqlite_database, record)
+    check(sqlite_database, [record, other])
 
 
 def damaged_documents(database: Database, damage: str) -> None:

@@ -17,11 +17,10 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.http.documents import KernelDocument
 from tirgemm.service.http.known import kernel_lookups, recent_look
-from tirgemm.service.http.known.kernel_documents import Rendered
 from tirgemm.service.http.known.kernel_lookups import KernelLookups
 from tirgemm.service.http.known.known_answers import KnownAnswer, KnownAnswers
 from tirgemm.tuning_db import Database, JobRequest, SqlStore
-from tirgemm.tuning_db.answers.kernel_document import render
+from tirgemm.tuning_db.answers.kernel_document import Rendered, render
 from tirgemm.tuning_db.answers.stored_answers import StoredAnswer, WantedAnswer, stored_answers
 from tirgemm.tuning_db.models import KernelDocumentRow
 
@@ -257,6 +256,42 @@ def test_other_devices_of_the_workers_are_other_answers(
     assert service.post().json()["id"] == on_gpu, "the best device that a live worker has"
     service.queue.remove_worker("elsewhere:2:0")
     assert service.post().json()["id"] == on_cpu
+
+
+def test_a_kernel_of_another_device_s_configs_answers_who_asks_for_it(service: Service) -> None:
+    origin = {"device": "cuda:sm_90a:nvidia-h200:132", "environment": {}, "same": False, "other_device": True}
+    shipped = {"ended": "shipped", "shipped": origin}
+    service.queue.register_worker("elsewhere:1:0", [CPU])
+    other = kernel_record(service.store, REQUEST, salt="other", search=shipped).id
+    unasked = service.post(headers={"Prefer": "wait=0"})
+    pending = unasked.json()
+    assert (unasked.status_code, pending["fallback"], pending["job"]["other_devices"]) == (202, None, False)
+    for _ in range(2):
+        answer = service.post(other_devices=True)
+        assert (answer.status_code, answer.json()["id"]) == (200, other)
+        assert (answer.json()["portable"], answer.json()["other_device"]) == (True, origin["device"])
+    assert service.post(other_devices=True, budget={"trials": 4000}, headers={"Prefer": "wait=0"}).status_code == 202
+    jobs = [(job.request.other_devices, job.request.trials == 4000) for job in service.queue.jobs()]
+    assert jobs == [(True, True), (False, False)]
+    own = stored(service, "own")
+    assert service.post().json()["id"] == own
+    assert service.post().json()["other_device"] is None
+    assert service.http.put(f"/v1/kernels/{other}/pin").status_code == 200
+    assert service.post().json()["id"] == other, "it was chosen by who pinned it"
+
+
+def test_a_damaged_document_is_rendered_again_and_repaired(
+    service: Service, looked_up: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    stored(service)
+    whole = service.post(device=CPU.key)
+    with service.state.database.write() as connection:
+        connection.exec_driver_sql("UPDATE kernel_documents SET json = replace(json, '12.5', '11.5')")
+    for seed in (1, 2):
+        again = service.post(device=CPU.key, seed=seed)
+        assert (again.content, again.headers["ETag"]) == (whole.content, whole.headers["ETag"])
+    assert looked_up == [ODD] * 3
+    assert len([message for message in caplog.messages if "is damaged; it is rendered again" in message]) == 1
 
 
 def test_a_priority_beyond_the_keys_own_is_refused_from_memory_too(tmp_path: Path) -> None:

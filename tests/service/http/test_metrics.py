@@ -66,7 +66,8 @@ def test_the_queue_the_workers_and_the_trials_are_told(service: Service, monkeyp
     assert (told["tirgemm_jobs", "queued"], told["tirgemm_jobs", "running"]) == (2, 0)
     assert told["tirgemm_kernel_answers_total", "job"] == 1
     assert told["tirgemm_trials_total", "measured"] == 0
-    assert service.queue.claim("worker:1:0", [CPU.key], 2.0) is not None
+    lease_s = service.state.settings.lease_seconds
+    assert service.queue.claim("worker:1:0", [CPU.key], lease_s) is not None
     service.store.add_candidate(candidate(1))
     service.store.add_candidate(candidate(2, status=Status.BUILD_FAILED, sample_sets=()))
     service.store.add_candidate(candidate(3, status=Status.PRUNED, sample_sets=()))

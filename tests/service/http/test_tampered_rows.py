@@ -104,6 +104,17 @@ def test_a_row_that_makes_no_sense_is_the_service_s_fault_and_can_be_deleted(
     assert service.post(str(GEMM), headers={"Prefer": "wait=0"}).status_code == 202, "it is built again"
 
 
+def test_a_damaged_kernel_does_not_keep_others_of_its_rows_from_being_stored(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    gemm = GEMM.with_(invariant=True)
+    damaged = kernel_record(service.store, JobRequest(gemm, CPU)).id
+    write(service, "UPDATE kernels SET config = 'no JSON' WHERE id = ?", damaged)
+    stored = kernel_record(service.store, JobRequest(gemm.with_(m=7), CPU))
+    assert service.store.kernel_by_id(stored.id) == stored
+    assert [line for line in caplog.messages if f"kernel {damaged} is left out" in line]
+
+
 @pytest.mark.parametrize(
     ("table", "column", "value"),
     [

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.service.support import CPU, ODD, ScriptedEngine, kernel_record
+from tests.waiting import PATIENCE_S, until
 from tirgemm.errors import LeaseLost
 from tirgemm.events import EventHandler
 from tirgemm.gemm import Gemm
@@ -30,7 +30,7 @@ from pathlib import Path
 from tests.service.support import ScriptedEngine
 from tirgemm.service.jobs import job_runner, process, worker
 from tirgemm.tuning_db import Database, JobQueue, SqlStore
-process.GRACE_SECONDS, job_runner.HAND_BACK_SECONDS = 2.0, 0.2
+process.GRACE_SECONDS, job_runner.HAND_BACK_SECONDS = 5.0, 0.2
 
 class Deaf(ScriptedEngine):
     def tune(self, request, on_event, cancel, between_batches):
@@ -59,7 +59,7 @@ def test_a_worker_process_that_cannot_stop_hands_its_job_back_before_it_is_ended
         assert process.stdout is not None
         assert process.stdout.readline() == "tuning\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 128 + signal.SIGTERM
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
         process.stdout.close()
         job = queue.claim("another-host:1:0", [CPU.key], 60.0)
         assert job is not None
@@ -80,7 +80,7 @@ class DeafEngine(ScriptedEngine):
     ) -> KernelRecord:
         del on_event, cancel, between_batches
         self.calls.append(("tune", str(request.gemm)))
-        self.gate.wait(20)
+        self.gate.wait(PATIENCE_S)
         try:
             return kernel_record(self.store, request)
         except LeaseLost as error:
@@ -101,23 +101,16 @@ def test_what_is_handed_back_is_resumed_at_once_and_its_late_writes_are_refused(
         stuck = Worker(queue, store, deaf, lease_s=600, name="stuck")
         thread = threading.Thread(target=stuck.run, daemon=True)
         thread.start()
-        _until(lambda: ("tune", ODD) in deaf.calls)
+        until(lambda: ("tune", ODD) in deaf.calls)
         stuck.stop()
         other.gate.set()
         free = JobRunner(queue, other.store, other, "free", lease_s=600)
-        _until(free.run_one)
+        until(free.run_one)
         deaf.gate.set()
-        thread.join(10)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
         job = queue.job(job_id)
         assert job is not None
         assert (job.status, job.attempts, job.owner) == ("done", 1, "free")
         assert deaf.refused is not None
         assert len([kernel for kernel in store.kernels() if kernel.role == "tuned"]) == 1
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.fake_workbench import FakeBench
 from tests.service.support import CPU, ODD, ScriptedEngine
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from tirgemm.detect import devices
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, InvalidDevice
@@ -84,7 +84,7 @@ def test_every_device_works_on_a_job_of_its_own(database: Database, queue: JobQu
     assert [record.devices for record in queue.live_workers(60)] == [(CPU, CPU, OTHER)], "it is one worker"
     until(lambda: job_of(queue, waiting).fallback_id is not None)
     worker.stop()
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert {job_of(queue, job_id).status for job_id in (*alike, other)} == {"queued"}, "all of them are handed back"
     assert {job_of(queue, job_id).attempts for job_id in (*alike, other)} == {0}
@@ -137,7 +137,7 @@ def test_a_worker_tells_for_how_long_it_has_measured_on_each_device(database: Da
     thread.start()
     until(lambda: [record.measuring for record in queue.live_workers(60)] == [(0.0, 4.5)])
     worker.stop()
-    thread.join(10)
+    thread.join(PATIENCE_S)
 
 
 def test_a_search_may_use_idle_devices_of_its_kind() -> None:

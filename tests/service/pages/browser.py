@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from tests.service.support import AUTHORITIES
+from tests.waiting import PATIENCE_S
 
 HTML = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 _TOKEN = re.compile(r'name="form_token" value="([0-9a-f]{64})"')
@@ -18,7 +19,7 @@ class Browser:
     """One browser at the address of a service; ``http`` sends and keeps its cookies."""
 
     def __init__(self, url: str) -> None:
-        self.http = httpx.Client(base_url=url, headers=HTML, verify=AUTHORITIES, timeout=20.0)
+        self.http = httpx.Client(base_url=url, headers=HTML, verify=AUTHORITIES, timeout=PATIENCE_S)
 
     def open(self, path: str) -> httpx.Response:
         return self.http.get(path, follow_redirects=True)

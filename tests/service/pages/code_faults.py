@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from unittest import mock
 
+from tirgemm.errors import BuildFailed
 from tirgemm.service.views.artifact_file import Opened
+from tirgemm.service.views.kernels import code_lines
 from tirgemm.service.views.kernels.code_lines import CodeLine, CodeText, linked_text
+
+_REFUSALS = itertools.count(1)
 
 
 def other_code(opened: Opened, kind: str) -> CodeText:
@@ -20,6 +25,12 @@ def other_code(opened: Opened, kind: str) -> CodeText:
         return real(f"{source}\n__global__ void f() {{}}", flags, name)
 
     with mock.patch.object(nvrtc, "compile_again", other):
+        return linked_text(opened, kind)
+
+
+def refused(opened: Opened, kind: str) -> CodeText:
+    """As a compiler that refuses, and numbers its refusals in this process."""
+    with mock.patch.object(code_lines, "text_of", side_effect=BuildFailed(f"refusal {next(_REFUSALS)}")):
         return linked_text(opened, kind)
 
 

@@ -26,7 +26,9 @@ def test_one_kernel_leads_to_those_of_its_problem_to_tick(service: Service, brow
     page = unescape(answer.text)
     assert "1 kernel is to be compared; it takes 2 to 6 different ones." in page
     assert offered(page) == {kernel.id: True, far.id: False}
-    assert browser.open(f"/compare?kernel={kernel.id}&kernel={far.id}").status_code == 200
+    both = browser.open(f"/compare?kernel={kernel.id}&kernel={far.id}")
+    assert both.status_code == 200
+    assert "beside the default, after it was selected, 2026-11-23 10:00:00 UTC</td>" in both.text
 
 
 def test_more_than_the_limit_are_ticked_to_leave_some_out(service: Service, browser: Browser) -> None:

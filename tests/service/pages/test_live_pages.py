@@ -15,6 +15,7 @@ import pytest
 from tests.service.pages.browser import Browser
 from tests.service.pages.search_events import DEFAULT_US, FAMILIES, digest, race, search_events
 from tests.service.support import CPU, Service, kernel_record, queueing
+from tests.waiting import PATIENCE_S
 from tirgemm.config import Config
 from tirgemm.gemm import Gemm
 from tirgemm.status import Status
@@ -80,6 +81,7 @@ def test_a_job_shows_what_it_has_told(service: Service, browser: Browser) -> Non
     assert told["builds"] == {"queued": 5, "building": 2, "built": 1}
     assert told["pruned"][0] == {"rule": "registers", "count": 412, "sentence": "312 registers a thread; 255 are there"}
     assert told["failed"][0]["message"] == "ptxas: too much shared memory"
+    assert told["failed"][0]["digest"] == digest(6)
     best = told["standing"]["best_us"]
     assert told["fastest"][0]["us"] == best
     assert told["fastest"][0]["ratio"] == pytest.approx(DEFAULT_US / best)
@@ -91,6 +93,8 @@ def test_a_job_shows_what_it_has_told(service: Service, browser: Browser) -> Non
     assert "The highest power: 546 W" in page
     for picture in ("19 measured candidates over time", "19 candidates, measured against predicted", "2 finalists"):
         assert f'aria-label="{picture}' in page, picture
+    for number in (5, 6, 9):  # raced, failed, both
+        assert f'<a href="/candidates/{digest(number)}?gemm=' in page, number
 
 
 def test_every_candidate_is_in_the_pictures_once(service: Service, browser: Browser) -> None:
@@ -151,15 +155,16 @@ def test_a_page_does_not_wait_for_the_events_of_another_job(service: Service, mo
     def events(job_id: str, *arguments: Any, **more: Any) -> Any:
         if job_id == slow.id:
             begun.set()
-            assert go.wait(20)
+            assert go.wait(PATIENCE_S)
         return real(job_id, *arguments, **more)
 
     monkeypatch.setattr(service.queue, "events", events)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(service.http.get, f"/jobs/{slow.id}")
         try:
-            assert begun.wait(10)
-            assert service.http.get(f"/jobs/{other.id}", timeout=5).status_code == 200
+            assert begun.wait(PATIENCE_S)
+            assert service.http.get(f"/jobs/{other.id}").status_code == 200
+            assert not first.done()
         finally:
             go.set()
         assert first.result().status_code == 200
@@ -277,6 +282,15 @@ def test_more_budget_is_another_job_of_the_same_request(service: Service, browse
     assert again.headers["location"] == answer.headers["location"]
 
 
+def test_more_budget_still_asks_for_records_of_other_devices(service: Service, browser: Browser) -> None:
+    job = queued(service, trials=64, other_devices=True)
+    token = browser.token(browser.open(f"/jobs/{job.id}").text)
+    answer = browser.send(f"/jobs/{job.id}/raise", token, trials="128", seconds="4000")
+    larger = service.queue.job(answer.headers["location"].rpartition("/")[2])
+    assert larger is not None
+    assert (larger.id != job.id, larger.request.other_devices) == (True, True)
+
+
 def test_more_budget_than_was_needed_leads_to_the_kernel(service: Service, browser: Browser) -> None:
     job = running(service)
     search = {"trials": 24, "ended": "exhausted", "effort": "standard", "seconds": 120.0}
@@ -349,7 +363,7 @@ def test_a_model_shows_each_layer_and_the_gain_weighted_by_time(service: Service
     assert sum(layer["share"] or 0 for layer in model["layers"]) == pytest.approx(1.0)
     page = browser.open(f"/models/{batch['id']}").text
     assert "2.000 ×" in page
-    assert "takes 40 µs now, with the defaults 80 µs" in page
+    assert "takes 40.00 µs now, with the defaults 80.00 µs" in page
     assert f'href="/models/{batch["id"]}"' in browser.open("/models").text
 
 
@@ -365,6 +379,15 @@ def test_a_pinned_kernel_is_what_a_layer_is_served_with(service: Service) -> Non
     assert served() == newer.id
     assert service.http.put(f"/v1/kernels/{older.id}/pin").status_code == 200
     assert served() == older.id == service.post(str(GEMM)).json()["id"]
+
+
+def test_a_layer_is_not_served_with_a_kernel_of_another_device_s_configs(service: Service) -> None:
+    batch = service.http.post("/v1/batches", json={"gemms": [str(GEMM)]}).json()
+    own = kernel_record(service.store, JobRequest(GEMM, CPU), "fallback", timing=Timing(9.0))
+    origin = {"device": "cpu:x86-64-v4:another-cpu:8", "environment": {}, "same": False, "other_device": True}
+    kernel_record(service.store, JobRequest(GEMM, CPU), search={"ended": "shipped", "shipped": origin})
+    (layer,) = service.http.get(f"/models/{batch['id']}").json()["model"]["layers"]
+    assert (layer["served"], layer["kernel"]) == ("default", own.id)
 
 
 def test_a_model_is_cancelled_by_its_form(service: Service, browser: Browser) -> None:
@@ -419,7 +442,8 @@ def test_the_front_page_says_what_there_is(service: Service, browser: Browser) -
     newest = overview["newest"][0]
     assert (newest["gemm"], newest["us"], newest["baseline"]) == ("131x67x31:f16:nt", 16.0, "torch.matmul")
     page = browser.open("/").text
-    for words in ("2.50 ×", "1.50 ×", "131x67x31:f16:nt", f'href="/kernels/{newest["id"]}"'):
+    own = f"tirgemm get 4096x4096x4096:f16:nt --url {service.url}<"
+    for words in ("2.50 ×", "1.50 ×", "131x67x31:f16:nt", f'href="/kernels/{newest["id"]}"', own):
         assert words in page, words
     service.http.delete(f"/v1/kernels/{newest['id']}")
     assert service.http.get("/").json()["overview"]["problems"] == 2

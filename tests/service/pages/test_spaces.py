@@ -93,6 +93,7 @@ def test_links_lead_from_the_list_to_a_space_to_a_candidate_and_back(
     (link,) = set(re.findall(rf'href="(/candidates/{PRUNED.config.digest}\?[^"]+)"', _all_pages(browser, page.text)))
     candidate = browser.open(unescape(link))
     assert f"Candidate {PRUNED.config.digest}" in candidate.text
+    assert '<a href="/spaces" aria-current="page">' in candidate.text, "it belongs to that section"
     (back,) = re.findall(r'href="(/spaces/[^"]+)"', candidate.text)
     assert f"Space of {gemm}" in unescape(browser.open(unescape(back)).text)
 

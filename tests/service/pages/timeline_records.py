@@ -13,7 +13,7 @@ from tirgemm.hardware import named_device
 from tirgemm.timings import Timing, Timings
 from tirgemm.tuning.records import KernelRecord
 
-# Of verification/emulator/emulated_timeline.py.
+# Of tests/contract/families/emulated_timeline.py.
 EMULATOR = Recording.read(Path(__file__).parents[2] / "data" / "emulated_timeline.json")
 CONFIG = Config("wgmma", tuple(EMULATOR.config.items()))
 # As if a GPU had recorded it: a step of the emulator is a cycle.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from tests.helpers import recorded_space
 from tests.helpers.recorded_space import DEVICE, GEMM, REGIME
 from tests.helpers.shipped_files import measured_on, ship
+from tests.service.pages.query_plans import query_plans
 from tirgemm.config import Config
 from tirgemm.errors import PageNotFound
 from tirgemm.gemm import Gemm
@@ -158,17 +157,11 @@ def test_devices_are_those_of_the_database_and_of_the_files(database: Database, 
 def test_counting_reads_an_index_and_no_row(database: Database, shipped: ShippedRecords) -> None:
     """Rows hold traces of many kilobytes."""
     SqlStore(database).add_candidate(recorded_space.PRUNED)
-    plans: list[str] = []
-
-    def explain(_: Any, cursor: Any, statement: str, parameters: Any, *__: Any) -> None:
-        if statement.startswith("SELECT"):
-            plans.extend(str(row[-1]) for row in cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters))
-
-    event.listen(database.engine, "before_cursor_execute", explain)
-    list_spaces(database, shipped, SpaceFilter(family="mma", device=DEVICE.key, regime=REGIME))
-    reads = [plan for plan in plans if "candidates" in plan]
+    with query_plans(database) as plans:
+        list_spaces(database, shipped, SpaceFilter(family="mma", device=DEVICE.key, regime=REGIME))
+    reads = [step for plan in plans for step in plan.steps if "candidates" in step]
     assert reads
-    assert all("USING COVERING INDEX" in plan for plan in reads), reads
+    assert all("USING COVERING INDEX" in step for step in reads), reads
 
 
 def test_families_of_a_member_are_those_of_its_candidates(shipped: ShippedRecords) -> None:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import importlib
 import itertools
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -143,7 +143,6 @@ def made_of(*taking_us: float) -> tuple[HostTorchBaseline, Callable[[Iterator[An
 
     def block_of(calls: Iterator[Any]) -> Block:
         def block() -> list[float]:
-            time.sleep(0.01)
             next(calls)()
             return [taking_us[called[-1]]]
 
@@ -164,7 +163,16 @@ def test_the_fastest_way_is_taken_and_told_with_the_others() -> None:
     assert called == [1, 1]
 
 
-def test_a_way_that_is_slow_for_few_rows_is_not_tried_on_all() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock of what screens ways: one number, the seconds, which calls add to."""
+    now = [0.0]
+    fake = SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0])
+    monkeypatch.setattr(host_torch_baseline, "time", fake)
+    return now
+
+
+def test_a_way_that_is_slow_for_few_rows_is_not_tried_on_all(clock: list[float]) -> None:
     baseline, block_of, _ = made_of(1000.0, 0.0)
     seen: list[int] = []
 
@@ -172,7 +180,7 @@ def test_a_way_that_is_slow_for_few_rows_is_not_tried_on_all() -> None:
         def call() -> None:
             seen.append(tensors["a"].shape[-2])
             assert tensors["d"].shape[-2] == seen[-1]
-            time.sleep(0.003 * seen[-1])
+            clock[0] += 0.003 * seen[-1]
 
         return call
 
@@ -184,7 +192,7 @@ def test_a_way_that_is_slow_for_few_rows_is_not_tried_on_all() -> None:
     assert max(seen) <= 2, "3 ms a row against 1 ms for all rows"
 
 
-def test_a_way_that_stumbles_once_is_tried_on() -> None:
+def test_a_way_that_stumbles_once_is_tried_on(clock: list[float]) -> None:
     baseline, block_of, _ = made_of(30_000.0, 20_000.0)
     stumbles = itertools.chain([0.15], itertools.repeat(0.0))
     way = baseline.ways[1]
@@ -192,7 +200,7 @@ def test_a_way_that_stumbles_once_is_tried_on() -> None:
 
     def prepare(_: dict[str, Any]) -> Callable[[], object]:
         def call() -> object:
-            time.sleep(next(stumbles))
+            clock[0] += next(stumbles)
             return called()
 
         return call
@@ -201,9 +209,13 @@ def test_a_way_that_stumbles_once_is_tried_on() -> None:
     assert baseline.choose([Operands(GEMM).views], block_of)["chosen"] == 1
 
 
-def test_what_takes_too_long_is_refused_by_name() -> None:
+def test_what_takes_too_long_is_refused_by_name(clock: list[float]) -> None:
     baseline = HostTorchBaseline(GEMM, 1, nothing)
-    slow = Way("slow", 1, lambda _: lambda: time.sleep(0.01))
+
+    def call() -> None:
+        clock[0] += 0.01
+
+    slow = Way("slow", 1, lambda _: call)
     with pytest.raises(Refused, match=r"^1 of 33 rows took \d+ us, all of them 5 us another way$"):
         baseline._require_hopeful(slow, Operands(GEMM).views, 5.0)
 

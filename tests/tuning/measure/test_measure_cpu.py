@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import PATIENCE_S, until
 from tirgemm.artifact import Contents, Signer, Trust, pack, read
 from tirgemm.config import Config
 from tirgemm.detect import device as detect_device
@@ -31,6 +32,7 @@ from tirgemm.timings import Timings
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.process.locks import DeviceLock
+from verification.service.processes import alive
 
 # d = alpha a b + beta c in fp32, 16 rows a block; MUTANT says what is wrong with it.
 SOURCE = r"""
@@ -244,7 +246,7 @@ def test_two_measurers_take_turns(package: Packages, measurer: Measurer, locks: 
         waiting.start()
         time.sleep(0.5)
         assert waiting.is_alive()
-    waiting.join(timeout=20)
+    waiting.join(timeout=PATIENCE_S)
     assert not waiting.is_alive()
 
 
@@ -268,18 +270,7 @@ def test_the_measuring_process_dies_with_its_killed_parent(package: Packages, tm
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         parent.send_signal(signal.SIGKILL)
-    for _ in range(200):
-        if not running(child):
-            break
-        time.sleep(0.02)
-    assert not running(child)
-
-
-def running(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
+    until(lambda: not alive(child))
 
 
 @pytest.mark.also_torch

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,17 +137,22 @@ def test_whoever_listened_to_signals_before_still_hears_them_and_again_afterward
         os.close(writer)
 
 
-def test_work_ends_at_once_when_cancelled_and_after_its_grace_when_stopped() -> None:
+def test_work_ends_at_once_when_cancelled_and_after_its_grace_when_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(interrupts, "time", SimpleNamespace(monotonic=lambda: now[0]))
     cancel, stop = threading.Event(), threading.Event()
     end = EndOfWork(cancel, stop, grace_s=0.05)
     assert [end.is_set(), end.requested, end.stopping] == [False, False, False]
     stop.set()
     assert (end.requested, end.stopping) == (True, True)
     assert not end.is_set()
+    now[0] = 0.04
+    assert not end.wait(0)
+    now[0] = 0.05
     assert end.wait(20)
     end.finishing = True
     assert not end.is_set(), "what finishes a stopped search is not stopped"
-    assert not end.wait(0.01)
+    assert not end.wait(0)
     cancel.set()
     assert end.is_set()
     assert not end.stopping

@@ -23,7 +23,7 @@ GEMM = Gemm.parse("61x67x71:f16:nt")
 def told(bench: FakeBench, trials: int) -> list[Event]:
     """The events of a tuning."""
     events: list[Event] = []
-    Tuning(GEMM, bench, "sustained", Budget(trials, 60.0), control=Control(events.append)).run()
+    Tuning(GEMM, bench, "sustained", Budget(trials, 600.0), control=Control(events.append)).run()
     return events
 
 

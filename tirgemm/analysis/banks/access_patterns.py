@@ -20,7 +20,6 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 MATRIX = 8  # rows and columns of ldmatrix's matrices
-FRAGMENT = 16  # rows and columns of a wmma fragment
 _PAIR = 2  # 16-bit elements in a register
 
 

@@ -9,14 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tirgemm.analysis.banks.access_patterns import Pattern
 from tirgemm.analysis.banks.wavefronts import BankReport, analyze
 from tirgemm.errors import InvalidRequest
-from tirgemm.layouts import Layout, Rotation, Swizzle
-
-Integers = NDArray[np.int64]
+from tirgemm.layouts import Layout, Swizzle
 
 # The architecture where nothing is said of one: by no other model does a layout take more passes. (Conflicts it may
 # have elsewhere: where sm_90a serves a paired half-warp in one phase for two, their words may meet.)
@@ -156,27 +153,23 @@ def smallest_pad(
     return None
 
 
-def find_swizzle(
-    layout: Layout, patterns: Sequence[Pattern], arch: str = STRICTEST, *, rotate: bool = False
-) -> Layout | None:
-    """``layout`` without padding and with the XOR swizzle (or rotation) of the fewest bits with which no pattern
-    conflicts.
+def find_swizzle(layout: Layout, patterns: Sequence[Pattern], arch: str = STRICTEST) -> Layout | None:
+    """``layout`` without padding and with the XOR swizzle of the fewest bits with which no pattern conflicts.
 
     None if none does. Of equally many bits, one that keeps elements in their rows, then the longest runs, then the
     smallest shift.
     """
-    return next((candidate for candidate in _permuted(layout, rotate) if serves(candidate, patterns, arch)), None)
+    return next((candidate for candidate in _permuted(layout) if serves(candidate, patterns, arch)), None)
 
 
-def _permuted(layout: Layout, rotate: bool) -> Iterator[Layout]:
+def _permuted(layout: Layout) -> Iterator[Layout]:
     plain = layout.with_(stride=layout.columns, permutation=None)
-    kind = Rotation if rotate else Swizzle
     candidates = []
     for bits in range(1, _MOST_BITS + 1):
         for base in range(plain.size.bit_length()):
             for shift in range(bits, _MOST_SHIFT):
                 if (1 << (base + shift)) < plain.size and plain.size % (1 << (base + bits)) == 0:
-                    candidates.append(plain.with_(permutation=kind(bits, base, shift)))
+                    candidates.append(plain.with_(permutation=Swizzle(bits, base, shift)))
     return iter(sorted(candidates, key=_preference))
 
 

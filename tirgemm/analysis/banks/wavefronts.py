@@ -26,7 +26,6 @@ from tirgemm.errors import InvalidRequest
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-_LINE_BYTES = 128
 # The source of a lane of cp.async that reads nothing and writes zeros.
 NOWHERE = -1
 # How cp.async is served: as a store, or as counted on sm_90a (``_through_l1``, ``BankModel.tells``).

@@ -87,7 +87,9 @@ def copy_picture(copy: TiledCopy, title: str = "", most_rows: int = 32, most_col
     value_of[at[..., 0], at[..., 1]] = np.arange(copy.value_count)
     owner = copy.owner()
     down = copy.value_count > 1 and bool((at[:, 1, 0] != at[:, 0, 0]).all())
-    wide, high = (30, 14) if down else (16, 18)
+    # A cell has room for its thread's name: a run of several values for that of the run, too.
+    in_runs = bool((owner[:, 1:] == owner[:, :-1]).any())
+    wide, high = (30, 14) if down else (16 if in_runs else 28, 18)
     left, top = _MARGIN + 26, _TOP + 14
     shapes = [text(left - 4, top + (row + 0.7) * high, str(row), "s e n") for row in range(shown_rows)]
     step = 1 if down else 4
@@ -111,7 +113,7 @@ def copy_picture(copy: TiledCopy, title: str = "", most_rows: int = 32, most_col
         )
         shapes.append(rect(x, y, w, h, f"h{thread % HUES}", f"{run}: from ({row}, {column}) on"))
         label = f"T{thread}" if w < 60 else f"T{thread} v{value}-{value + length - 1}"
-        if w >= len(label) * 5.2:
+        if w >= len(label) * 5.2 + 2:
             shapes.append(text(x + w / 2, y + h / 2 + 3, label, "m n"))
     height = top + shown_rows * high + 6
     if (shown_rows, shown_columns) != (rows, columns):

@@ -1,4 +1,4 @@
-"""Memory-access tree: dataclasses of the loads and stores of shared and global memory in a kernel's TensorIR.
+"""Access sites: the loads and stores of shared and global memory in a kernel's TensorIR, as a tree of dataclasses.
 
 ``Site`` is one access, a leaf. Loops, branches and register assignments are the inner nodes: from them follow the trip
 count of an access and the lanes that are active in it.

@@ -1,4 +1,4 @@
-"""Timeline decoder: reads the time stamps in a kernel's ring buffers as spans of each warpgroup.
+"""Decoding of timelines: from the time stamps in a kernel's ring buffers to the spans of each warpgroup.
 
 The stamps of all SMs together give the offsets between their clocks, and the clock rate.
 """

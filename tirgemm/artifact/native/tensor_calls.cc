@@ -186,10 +186,12 @@ py::Object* New(py::Object* self, py::Object* const* args, ptrdiff_t given) {
   return OrNone(api, given == 3 ? Result(api, call, args) : nullptr);
 }
 
-// What was chosen for calls, by the layer and the shape of x. Read and written with Python's lock held.
+// What was chosen for calls, by the layer, the shape of x and whether x is dense: a kernel that reads dense ones is not
+// put out by calls with others. Read and written with Python's lock held.
 struct Shape {
   static constexpr int kMost = 6;
   int ndim = 0;
+  bool dense = true;
   int64_t size[kMost] = {};
 
   static bool Of(py::Object* tensor, Shape* out) {
@@ -201,24 +203,31 @@ struct Shape {
     out->ndim = view.ndim;
     if (view.ndim > kMost) return false;
     std::memcpy(out->size, view.shape, sizeof(int64_t) * static_cast<size_t>(view.ndim));
+    int64_t stride = 1;
+    for (int i = view.ndim - 1; view.strides && i >= 0; --i) {
+      if (view.shape[i] != 1 && view.strides[i] != stride) out->dense = false;
+      stride *= view.shape[i];
+    }
     return true;
   }
-  bool operator==(const Shape& other) const { return ndim == other.ndim && std::memcmp(size, other.size, sizeof(size)) == 0; }
+  bool operator==(const Shape& other) const {
+    return ndim == other.ndim && dense == other.dense && std::memcmp(size, other.size, sizeof(size)) == 0;
+  }
 };
 
-// A weight, a bias or None, an activation's interned name, and whether the call is invariant: by identity.
+// A weight, a bias or None, an activation's interned name, and what says which kernels may serve it: by identity.
 struct Layer {
-  py::Object *weight, *bias, *act, *invariant;
+  py::Object *weight, *bias, *act, *kernels;
   bool operator==(const Layer& other) const { return std::memcmp(this, &other, sizeof(Layer)) == 0; }
 };
 
 struct Hash {
   size_t operator()(const Layer& layer) const {
     return (reinterpret_cast<size_t>(layer.weight) >> 4) * 31 + (reinterpret_cast<size_t>(layer.bias) >> 4) + reinterpret_cast<size_t>(layer.act) +
-           reinterpret_cast<size_t>(layer.invariant);
+           reinterpret_cast<size_t>(layer.kernels);
   }
   size_t operator()(const Shape& shape) const {
-    size_t out = static_cast<size_t>(shape.ndim);
+    size_t out = static_cast<size_t>(2 * shape.ndim + shape.dense);
     for (int i = 0; i < shape.ndim; ++i) out = out * 1000003 + static_cast<size_t>(shape.size[i]);
     return out;
   }
@@ -244,7 +253,7 @@ void Drop(ByShape* kind) {
   for (const auto& entry : dropped) py::api().DecRef(entry.second.function);
 }
 
-// (x, weight, bias or None, act, invariant) -> the result; None where nothing was kept of such a call, or it is not taken.
+// (x, weight, bias or None, act, kernels) -> the result; None where nothing was kept of such a call, or it is not taken.
 py::Object* Kept(py::Object*, py::Object* const* args, ptrdiff_t given) {
   const py::Api& api = py::api();
   if (given != 5) return OrNone(api, nullptr);
@@ -320,7 +329,7 @@ TIRGEMM_EXPORT tirgemm::py::Object* tirgemm_call_new(const std::shared_ptr<tirge
 
 // What was kept of calls: a function of x, weight and bias for all layers of one kind, by the shape of x.
 TIRGEMM_EXPORT void tirgemm_keep(int64_t kind, tirgemm::py::Object* weight, tirgemm::py::Object* bias, tirgemm::py::Object* act,
-                                 tirgemm::py::Object* invariant, tirgemm::py::Object* x, tirgemm::py::Object* function) {
+                                 tirgemm::py::Object* kernels, tirgemm::py::Object* x, tirgemm::py::Object* function) {
   using namespace tirgemm;
   const py::Api& api = py::api();
   Shape shape;
@@ -331,7 +340,7 @@ TIRGEMM_EXPORT void tirgemm_keep(int64_t kind, tirgemm::py::Object* weight, tirg
   std::shared_ptr<ByShape> shapes = kinds[kind];
   if (!shapes) kinds[kind] = shapes = std::make_shared<ByShape>();
   if (shapes->size() >= kMostShapes) Drop(shapes.get());
-  layers[{weight, bias, act, invariant}] = shapes;
+  layers[{weight, bias, act, kernels}] = shapes;
   Chosen& chosen = (*shapes)[shape];
   py::Object* before = chosen.function;
   api.IncRef(function);

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tirgemm.config import Config, Space
 from tirgemm.device import Device
-from tirgemm.families.base import LoadWaits, Program, Rule, SharedTile, require_valid
+from tirgemm.families.base import LoadWaits, Program, SharedTile, require_valid
 from tirgemm.families.mma import heuristic
 from tirgemm.families.mma.rules import RULES
 from tirgemm.families.mma.space import space, tiling
@@ -25,10 +25,7 @@ class Mma:
     """Implements the family protocol; see ``tirgemm.families.base``."""
 
     name = "mma"
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        return RULES
+    rules = RULES
 
     def supports(self, gemm: Gemm, device: Device) -> str | None:
         return unsupported(gemm, device, self.name) or refused_rows(self.name, gemm, device)

@@ -87,20 +87,10 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
     """The time that the analytic model gives a config."""
     cut = tiling(gemm, config)
     sets = config["registers"]
-    resident = max(1, occupancy(device.limits, cut.threads, min(255, registers_of(cut, sets)), cut.shared_bytes))
-    numbers = BlockWork(
-        cut.tile_m,
-        cut.tile_n,
-        cut.tile_k,
-        cut.warps_m,
-        cut.warps_n,
-        cut.stages,
-        cut.split,
-        resident,
-        _efficiency(cut.warp_m, cut.warp_n, sets),
-        repacked_bytes(gemm, config["load"]),
-    )
-    return Estimate(gemm, device, regime).us(numbers)
+    resident = occupancy(device.limits, cut.threads, min(255, registers_of(cut, sets)), cut.shared_bytes)
+    efficiency = _efficiency(cut.warp_m, cut.warp_n, sets)
+    work = BlockWork.of(cut, resident, efficiency, repacked_bytes(gemm, config["load"]))
+    return Estimate(gemm, device, regime).us(work)
 
 
 def _efficiency(warp_m: int, warp_n: int, sets: int) -> float:

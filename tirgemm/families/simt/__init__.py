@@ -11,7 +11,7 @@ from tirgemm.config import Config, Space, Value
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig
 from tirgemm.expr import evaluate
-from tirgemm.families.base import LoadWaits, Program, Rule, SharedTile, require_rules
+from tirgemm.families.base import LoadWaits, Program, SharedTile, require_rules
 from tirgemm.families.simt import heuristic
 from tirgemm.families.simt.rules import RULES
 from tirgemm.families.simt.space import ladder_space, space
@@ -30,10 +30,7 @@ class Simt:
     """Implements the family protocol; see ``tirgemm.families.base``."""
 
     name = "simt"
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        return RULES
+    rules = RULES
 
     def supports(self, gemm: Gemm, device: Device) -> str | None:
         if device.kind != "cuda":

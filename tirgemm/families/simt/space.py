@@ -24,7 +24,7 @@ _MEANINGS = {
     "piece": "the most neighbouring outputs of a thread along an axis; a larger thread tile is pieces strided over the "
     "block (virtual threads)",
     "vector": "elements of one load from global memory",
-    "pad": "elements after each row of a tile that is turned on its way to shared memory",
+    "pad": "elements after each row of a tile that is transposed on its way to shared memory",
     "unroll": "steps of k that are written out",
     "pipeline": "how copies overlap arithmetic: not at all (none), through registers (register), with a second tile in "
     "shared memory (double), or by cp.async into so many tiles (async2 to async4)",

@@ -9,7 +9,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families.base import LoadWaits
 from tirgemm.families.common.fit_file import fitted_constants
-from tirgemm.families.tensorcore.tiling import repacked_bytes
+from tirgemm.families.tensorcore.tiling import Tiling, repacked_bytes
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 
 
@@ -54,6 +54,12 @@ class BlockWork(NamedTuple):
     resident: int
     efficiency: float
     repacked_bytes: int
+
+    @classmethod
+    def of(cls, cut: Tiling, resident: int, efficiency: float, repacked: int) -> BlockWork:
+        """That of a tiling, of whose blocks an SM holds ``resident``."""
+        tile, warps = (cut.tile_m, cut.tile_n, cut.tile_k), (cut.warps_m, cut.warps_n)
+        return cls(*tile, *warps, cut.stages, cut.split, max(1, resident), efficiency, repacked)
 
 
 def load_waits(gemm: Gemm, config: Config, device: Device, regime: str) -> LoadWaits:

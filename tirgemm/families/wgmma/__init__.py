@@ -13,7 +13,7 @@ from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.errors import InvalidGemm
 from tirgemm.expr import evaluate
-from tirgemm.families.base import LoadWaits, OutputTile, Program, Rule, SharedTile, TimedProgram, require_valid
+from tirgemm.families.base import LoadWaits, OutputTile, Program, SharedTile, TimedProgram, require_valid
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.tile_work import TileWork
 from tirgemm.families.summation import refused_rows
@@ -41,10 +41,7 @@ class Wgmma:
     """Implements the family protocol; see ``tirgemm.families.base``."""
 
     name = "wgmma"
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        return RULES
+    rules = RULES
 
     def supports(self, gemm: Gemm, device: Device) -> str | None:
         if device.kind != "cuda":

@@ -81,19 +81,11 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
     """The time that the analytic model gives a config."""
     cut = tiling(gemm, config)
     need = min(registers_of(cut.warp_m, cut.warp_n, gemm.acc, cut.sets), device.limits.registers_per_thread)
-    numbers = BlockWork(
-        cut.tile_m,
-        cut.tile_n,
-        cut.tile_k,
-        cut.warps_m,
-        cut.warps_n,
-        cut.stages,
-        cut.split,
-        max(1, occupancy(device.limits, cut.threads, need, cut.shared_bytes)),
-        _efficiency(gemm, (cut.tile_m, cut.tile_n, cut.tile_k), (cut.warps_m, cut.warps_n), cut.sets, config["pad"]),
-        repacked_bytes(gemm, config["load"]),
-    )
-    return Estimate(gemm, device, regime).us(numbers)
+    resident = occupancy(device.limits, cut.threads, need, cut.shared_bytes)
+    tile, warps = (cut.tile_m, cut.tile_n, cut.tile_k), (cut.warps_m, cut.warps_n)
+    efficiency = _efficiency(gemm, tile, warps, cut.sets, config["pad"])
+    work = BlockWork.of(cut, resident, efficiency, repacked_bytes(gemm, config["load"]))
+    return Estimate(gemm, device, regime).us(work)
 
 
 def _efficiency(gemm: Gemm, tile: tuple[int, int, int], warps: tuple[int, int], sets: int, pad: int) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tirgemm.config import Config, Space, Value
 from tirgemm.device import Device
-from tirgemm.families.base import Program, Rule, require_valid
+from tirgemm.families.base import Program, require_valid
 from tirgemm.families.summation import refused_rows
 from tirgemm.families.x86 import heuristic
 from tirgemm.families.x86.rules import RULES
@@ -26,6 +26,7 @@ class X86:
     """fp16, bf16 or fp32 inputs, fp32 accumulation, on CPUs with AVX2, FMA and F16C."""
 
     name = "x86"
+    rules = RULES
 
     def supports(self, gemm: Gemm, device: Device) -> str | None:
         if device.kind != "cpu":
@@ -46,10 +47,6 @@ class X86:
 
     def space(self, gemm: Gemm, device: Device) -> Space:
         return space(gemm, device)
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        return RULES
 
     def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
         del regime  # the best blocking does not depend on whether the caches are warm

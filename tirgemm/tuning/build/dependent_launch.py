@@ -14,14 +14,13 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed
 from tirgemm.gemm import Gemm
-from tirgemm.hardware import ARCHITECTURES
+from tirgemm.hardware import dependent_launch_refusal
 from tirgemm.launch import DEPENDENT_LAUNCH, KernelLaunch, Launch
 from tirgemm.tuning.build import compile as plain
 from tirgemm.tuning.build.binary import Binary
 
 # The name of the function here that a build pool compiles with.
 BUILDER = f"{__name__}:build"
-_FIRST_ARCH = 90
 _WAIT = (
     '\n  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");'
     '\n  asm volatile("griddepcontrol.wait;" ::: "memory");'
@@ -30,9 +29,8 @@ _WAIT = (
 
 def build(gemm: Gemm, config: Config, device: Device) -> Binary:
     """As ``tirgemm.tuning.build.compile.build``, for dependent launches. Raises BuildFailed, InvalidConfig."""
-    if device.kind != "cuda" or int(re.sub(r"\D", "", device.arch)) < _FIRST_ARCH:
-        able = ", ".join(arch for arch in ARCHITECTURES if int(re.sub(r"\D", "", arch)) >= _FIRST_ARCH)
-        raise BuildFailed(f"programmatic dependent launch is for {able}, not for {device.arch}")
+    if reason := dependent_launch_refusal(device):
+        raise BuildFailed(reason)
     return with_dependent_launch(plain.build(gemm, config, device), device.arch)
 
 

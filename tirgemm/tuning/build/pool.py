@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+from tirgemm.artifact.closing import Closing
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
 
 
-class BuildPool:
+class BuildPool(Closing):
     """Compiles configs for one device, in ``processes`` of its own (a number; default: one a usable hardware thread)
     or in those that are given, which other devices share.
 
@@ -96,9 +96,3 @@ class BuildPool:
             self.abandon()
         else:
             self._own.close()
-
-    def __enter__(self) -> BuildPool:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()

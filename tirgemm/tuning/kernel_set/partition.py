@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tirgemm.config import Config
 from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +96,32 @@ def partition(
         raise InvalidRequest(f"none of {len(configs)} configs serves the last of {len(losses)} sizes")
     least = min(plan.excess for plan in offered.values())
     return list(offered[min(count for count, plan in offered.items() if plan.excess <= least + _SAME)].segments)
+
+
+def middles(sizes: Sequence[int], segments: Sequence[Segment]) -> dict[int, tuple[Config, Config]]:
+    """The sizes half way between two segments, with the configs below and above."""
+    return {
+        middle: (below.config, above.config)
+        for below, above in itertools.pairwise(segments)
+        if (middle := (sizes[below.last] + sizes[below.last + 1]) // 2) > sizes[below.last]
+    }
+
+
+def borders(
+    m: Range,
+    sizes: Sequence[int],
+    segments: Sequence[Segment],
+    times_at: Callable[[int], Mapping[Config, float]],
+) -> list[Range]:
+    """The range of m of each segment. Between two sizes the border is at the smaller one, or half way where the kernel
+    below is no slower there than the one above, by the times at that size."""
+    ranges, low = [], m.low
+    half_way = middles(sizes, segments)
+    for below, above in itertools.pairwise(segments):
+        high, middle = sizes[below.last], (sizes[below.last] + sizes[below.last + 1]) // 2
+        times = times_at(middle) if middle in half_way else {}
+        if below.config in times and above.config in times and times[below.config] <= times[above.config]:
+            high = middle
+        ranges.append(Range(low, high))
+        low = high + 1
+    return [*ranges, Range(low, m.high)]

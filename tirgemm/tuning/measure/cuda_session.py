@@ -38,6 +38,7 @@ from tirgemm.tuning.measure.rounds import Block, Enough, alternate, assign
 from tirgemm.tuning.measure.stream import gpu_stream
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.cuda import CudaBackend
+from tirgemm.tuning.verify.cuda_chain import CudaChains
 
 with needed_by("tirgemm.tuning.measure"):
     import tvm_ffi
@@ -86,6 +87,7 @@ class CudaSession:
         self._alive = alive
         self._gpu = Gpu(device)
         self.backend = CudaBackend(self._gpu, alive)
+        self.chains = CudaChains(self._gpu, self.backend)
         self._module = Module(_SOURCE, device.arch)
         self._evicted: Memory | None = None
         self._chosen: dict[tuple[Gemm, str], dict[str, Any]] = {}

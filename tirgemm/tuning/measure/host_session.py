@@ -66,6 +66,7 @@ class HostSession:
     def __init__(self, device: Device, alive: Callable[[], None]) -> None:
         self.device = device
         self.backend = HostBackend(alive)
+        self.chains = None
         self._alive = alive
         self._cache = last_level_cache_bytes()
         self._evict: _Evictor | None = None

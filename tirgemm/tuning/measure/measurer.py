@@ -6,10 +6,10 @@ import importlib.util
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tirgemm.artifact import Trust
+from tirgemm.artifact.closing import Closing
 from tirgemm.device import Device
 from tirgemm.errors import AlreadyRunning, InvalidRequest, MeasurementFailed
 from tirgemm.gemm import Regime, regime_named
@@ -65,7 +65,7 @@ def measuring_child(device: Device) -> MeasuringProcess:
     return ChildProcess("tirgemm.tuning.measure.child", [device.kind])
 
 
-class Measurer:
+class Measurer(Closing):
     """The one measuring process of a device. Packages are loaded there as users load them, trusting ``trust``.
 
     The process holds the device's host-wide lock while it works on a request, does not import TVM, and dies with this
@@ -173,12 +173,6 @@ class Measurer:
             if self._child is not None:
                 self._child.kill()
                 self._child = None
-
-    def __enter__(self) -> Measurer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     def _request(self, package: bytes, verify: Verify | None, time: Time | None) -> Request:
         if time is not None:

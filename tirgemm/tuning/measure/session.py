@@ -7,14 +7,20 @@ from typing import Protocol
 from tirgemm.artifact import Kernel
 from tirgemm.tuning.measure.requests import Time
 from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.verify.chain import ChainBackend
 from tirgemm.tuning.verify.flow import Backend
 
 
 class Session(Protocol):
-    """The device, opened for verification (``backend``) and timing."""
+    """The device, opened for verification (``backend``, ``chains``) and timing."""
 
     @property
     def backend(self) -> Backend: ...
+
+    @property
+    def chains(self) -> ChainBackend | None:
+        """What queues calls for the chain test; None where no launches overlap."""
+        ...
 
     def time(self, kernel: Kernel, against: dict[str, Kernel], request: Time) -> SampleSet:
         """Samples of ``kernel`` and, interleaved, of its opponents and baselines."""

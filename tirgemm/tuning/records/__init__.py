@@ -174,3 +174,11 @@ class KernelRecord:
         """Whether those configs were measured on another device, driver or TVM than this kernel's."""
         search = self.timings.search
         return self.shipped and not (search and search.shipped and search.shipped.same)
+
+    @property
+    def other_device(self) -> str | None:
+        """The class of the other device whose shipped configs it was chosen from, for those alone who ask for such
+        kernels; None where it was not. Old records do not say so of another class, which shows."""
+        shipped = self.timings.search.shipped if self.timings.search is not None else None
+        other = shipped is not None and (shipped.other_device or shipped.device != self.device.key)
+        return shipped.device if shipped is not None and other else None

@@ -79,8 +79,8 @@ class MemoryStore:
             ]
         return candidates[: max(limit, 0)]
 
-    def offer(self, gemm: Gemm, device: Device, regime: Regime) -> Offer | None:
-        del gemm, device, regime
+    def offer(self, gemm: Gemm, device: Device, regime: Regime, *, other_devices: bool = False) -> Offer | None:
+        del gemm, device, regime, other_devices
         return None
 
     def put_kernel(self, kernel: KernelRecord) -> KernelRecord:
@@ -99,10 +99,16 @@ class MemoryStore:
             self._kernels[stored.id] = stored
         return stored
 
-    def kernel(self, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:
+    def kernel(
+        self, gemm: Gemm, device_key: str, regime: Regime, *, other_devices: bool = False
+    ) -> KernelRecord | None:
         wanted = (gemm, device_key, regime)
         with self._lock:
-            matches = [k for k in self._kernels.values() if (k.gemm, k.device.key, k.regime) == wanted]
+            matches = [
+                k
+                for k in self._kernels.values()
+                if (k.gemm, k.device.key, k.regime) == wanted and (other_devices or k.other_device is None)
+            ]
         for role in ("tuned", "fallback"):
             answers = [k for k in matches if k.role == role]
             if answers:

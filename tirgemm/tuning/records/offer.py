@@ -21,17 +21,25 @@ class Offer:
     measurements (empty where nobody recorded it).
 
     ``same``: device class, driver and TVM are those of this machine, so that they count as measured here. Any others
-    are only worth trying first.
+    are only worth trying first. ``other_device``: it was not a device as this one.
     """
 
     device: Device
     candidates: tuple[Candidate, ...]
     same: bool
+    other_device: bool = False
 
     @property
     def origin(self) -> ConfigOrigin:
         """Where the candidates are from, as a kernel's timings have it."""
-        return ConfigOrigin(self.device.key, dict(self.device.environment), self.same)
+        return ConfigOrigin(self.device.key, dict(self.device.environment), self.same, self.other_device or None)
+
+
+def joint_origin(offers: Iterable[Offer]) -> ConfigOrigin:
+    """Where the candidates of at least one offer are from: of an ``other_device`` where those of any are, else the
+    last's."""
+    *others, last = offers
+    return next((offer for offer in [last, *others] if offer.other_device), last).origin
 
 
 def same_device(one: Device, other: Device) -> bool:

@@ -48,8 +48,9 @@ class Store(Protocol):
         """
         ...
 
-    def offer(self, gemm: Gemm, device: Device, regime: Regime) -> Offer | None:
-        """What was shipped of one problem for this device, or for one of its architecture; None where nothing was.
+    def offer(self, gemm: Gemm, device: Device, regime: Regime, *, other_devices: bool = False) -> Offer | None:
+        """What was shipped of one problem for this device, or where ``other_devices`` are asked for, for one of its
+        architecture; None where nothing was.
 
         An offer of this device class, driver and TVM is among the ``candidates``; any other is not.
         """
@@ -62,8 +63,11 @@ class Store(Protocol):
         """
         ...
 
-    def kernel(self, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:
-        """The current answer: the newest ``tuned`` kernel, else the newest ``fallback``; never ``unverified``."""
+    def kernel(
+        self, gemm: Gemm, device_key: str, regime: Regime, *, other_devices: bool = False
+    ) -> KernelRecord | None:
+        """The current answer: the newest ``tuned`` kernel, else the newest ``fallback``; never ``unverified``. One that
+        was chosen from records of another device, only where ``other_devices`` are asked for, or it is pinned."""
         ...
 
     def kernel_by_id(self, kernel_id: str) -> KernelRecord | None: ...

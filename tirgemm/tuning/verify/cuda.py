@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -194,10 +195,26 @@ class CudaBackend:
     def _call(self, operands: Mapping[str, CudaOperand], problem: GemmTest, function: Callable[..., object]) -> None:
         """Fill D with NaN, call the kernel, wait for it."""
         self._launch_fill(operands["d"], _WRITE, self._counts.address)
-        with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", self._gpu.ordinal), int(self._gpu.stream)):
+        with self.on_stream():
             function(*(operand.view.tensor for operand in operands.values()), *problem.arguments)
         self._gpu.synchronize()
         self._alive()
+
+    def on_stream(self) -> AbstractContextManager[object]:
+        """Within the block kernels are launched on this backend's stream."""
+        place = tvm_ffi.device("cuda", self._gpu.ordinal)
+        entered: AbstractContextManager[object] = tvm_ffi.use_raw_stream(place, int(self._gpu.stream))
+        return entered
+
+    def differing(self, one: Memory, other: Memory) -> int:
+        """How many 16-bit words of two memories of one size, filled with elements, are not the same."""
+        count, words = np.zeros(1, np.uint64), one.nbytes // 2
+        self._gpu.to_device(self._counts.address, count)
+        arguments = _pointer(one), _pointer(other), ctypes.c_uint64(words), ctypes.c_void_p(self._counts.address)
+        self._launch("differing", max(1, min(4096, -(-words // _THREADS))), *arguments)
+        self._gpu.to_host(self._counts.address, count)
+        self._alive()
+        return int(count[0])
 
     def disturbed(self, case: CudaCase) -> list[str]:
         counts = np.zeros(self._counts.nbytes // 8, np.uint64)
@@ -210,12 +227,12 @@ class CudaBackend:
             self._cases.pop(case.problem, None)
         return names
 
-    def fill_normal(self, address: int, nbytes: int, dtype: str, seed: int) -> None:
-        """Queue the filling of memory with random normal numbers (what timing runs on)."""
+    def fill_normal(self, address: int, nbytes: int, dtype: str, seed: int, divisor: int = 1) -> None:
+        """Queue the filling of memory with random normal numbers, divided by ``divisor``."""
         count = nbytes // int(np.dtype(BITS[dtype]).itemsize)
         whole = _Operand(address, count, 0, count, 1, 1, count, count, 0, _DTYPES[dtype], 0)
         grid = max(1, min(4096, -(-count // _THREADS)))
-        self._launch("fill", grid, whole, _Fill(seed % 2**64, 1, 0, _NORMAL, 1), ctypes.c_int(_WRITE), self._to())
+        self._launch("fill", grid, whole, _Fill(seed % 2**64, 1, 0, _NORMAL, divisor), ctypes.c_int(_WRITE), self._to())
 
     # -- comparison ----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 from tirgemm.reference.bound import bound_of, describe
+from tirgemm.tuning.verify.chain import ChainBackend, chain_report
 from tirgemm.tuning.verify.invariance import RowBackend, invariance_report
 from tirgemm.tuning.verify.plan import (
     EDGE,
@@ -72,11 +73,19 @@ class Backend(RowBackend, Protocol):
 
 
 def verify(
-    backend: Backend, gemm: Gemm, function: Callable[..., object], *, kernel_sha256: str, level: str, seed: int
+    backend: Backend,
+    gemm: Gemm,
+    function: Callable[..., object],
+    *,
+    kernel_sha256: str,
+    level: str,
+    seed: int,
+    chains: ChainBackend | None = None,
 ) -> Verification:
     """Run every test. Stops at the first that fails: a wrong kernel is wrong.
 
-    ``function`` takes the tensors and scalars in call order. Raises InvalidRequest for an unknown level.
+    ``function`` takes the tensors and scalars in call order; a certificate of one whose calls are launched dependently
+    needs ``chains``. Raises InvalidRequest for an unknown level.
     """
     if level not in LEVELS:
         raise InvalidRequest(f"verification level is {level!r}; it must be one of {', '.join(LEVELS)}")
@@ -90,6 +99,8 @@ def verify(
             break
     if gemm.invariant and level == "certificate" and tests[-1]["passed"]:
         tests.append(invariance_report(backend, gemm, function, seed))
+    if chains is not None and level == "certificate" and tests[-1]["passed"]:
+        tests.append(chain_report(chains, gemm, function, seed))
     return Verification(
         passed=all(t["passed"] for t in tests),
         error=max(t["error"] for t in tests),

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from tirgemm.gemm import Gemm, Range
 from tirgemm.reference.numbers import BITS, Bits, encode
 from tirgemm.tuning.verify.plan import GemmTest
-from tirgemm.tuning.verify.result import WORST
+from tirgemm.tuning.verify.result import same_bits_report
 
 NAME = "invariant"
 MOST_ROWS = 8192
@@ -64,22 +64,8 @@ def invariance_report(backend: RowBackend, gemm: Gemm, function: Callable[..., o
             got = backend.product_bits(problem, shared | rows, function)
             calls, checked = calls + 1, checked + got.size
             message = message or _compared(names, got, seen, known, m)
-    return {
-        "name": NAME,
-        "m": max(called),
-        "n": gemm.n,
-        "k": gemm.k,
-        "batch": gemm.batch,
-        "seed": seed,
-        "bound": "the same bits",
-        "passed": not message,
-        "error": WORST if message else 0.0,
-        "method": f"{calls} calls",
-        "checked": checked,
-        "message": message,
-        "sizes": list(called),
-        "signature": hashlib.sha256(np.ascontiguousarray(seen[0]).tobytes()).hexdigest(),
-    }
+    report = same_bits_report(NAME, gemm, called, seed, method=f"{calls} calls", checked=checked, message=message)
+    return report | {"signature": hashlib.sha256(np.ascontiguousarray(seen[0]).tobytes()).hexdigest()}
 
 
 def row_counts(gemm: Gemm, most_elements: int, rng: np.random.Generator) -> tuple[int, ...]:

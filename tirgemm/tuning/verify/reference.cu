@@ -20,6 +20,7 @@ struct Operand {
   int dtype, transposed;
 };
 
+// largest: of integers their absolute value, of normal numbers what divides them.
 struct Fill {
   u64 seed;
   i64 period, tail;
@@ -84,7 +85,7 @@ __device__ inline u32 wanted(const Operand& op, const Fill& fill, u64 element, b
   u64 hash = mixed(fill.seed ^ mixed(line * (u64)length + (u64)j));
   if (fill.kind == NORMAL) {
     float u = (float)((u32)(hash >> 40) + 1u) * 0x1p-24f, v = (float)((u32)hash & 0xFFFFFFu) * 0x1p-24f;
-    return encoded(sqrtf(-2.0f * logf(u)) * cospif(2.0f * v), op.dtype);
+    return encoded(sqrtf(-2.0f * logf(u)) * cospif(2.0f * v) / (float)fill.largest, op.dtype);
   }
   if (fill.kind == SPARSE_INTEGERS && j < length - fill.tail) {
     u64 place = mixed(~fill.seed ^ mixed(line * (u64)length + (u64)(j / fill.period))) % (u64)fill.period;
@@ -230,6 +231,13 @@ extern "C" __global__ void compare(Operand d, const double* y, const float* boun
     i64 col = e % d.cols, row = e / d.cols % d.rows, matrix = e / (d.cols * d.rows);
     judge(result, at(d, matrix, row, col), y[e], bounds[e], (u64)e);
   }
+}
+
+// How many 16-bit words of two memories are not the same.
+extern "C" __global__ void differing(const u16* one, const u16* other, u64 words, u64* count) {
+  u64 step = (u64)gridDim.x * blockDim.x, mine = 0;
+  for (u64 w = (u64)blockIdx.x * blockDim.x + threadIdx.x; w < words; w += step) mine += one[w] != other[w];
+  if (mine) atomicAdd(count, mine);
 }
 
 // One block an element of D; values, where given, gets what it is, what it should be, and the bound.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from tirgemm.gemm import Gemm
 
 # An error over a bound of zero, or a NaN: JSON has no infinity.
 WORST = 1e30
@@ -70,3 +73,25 @@ def ratio(error: float, bound: float) -> float:
     if math.isnan(error) or math.isinf(error) or (bound <= 0 < error):
         return WORST
     return min(WORST, error / bound) if bound > 0 else 0.0
+
+
+def same_bits_report(
+    name: str, gemm: Gemm, called: Sequence[int], seed: int, *, method: str, checked: int, message: str
+) -> dict[str, Any]:
+    """The entry of a certificate's tests for results that must agree bit for bit, of calls with the values ``called``
+    of m; ``message`` says where they do not, and is empty where they do."""
+    return {
+        "name": name,
+        "m": max(called),
+        "n": gemm.n,
+        "k": gemm.k,
+        "batch": gemm.batch,
+        "seed": seed,
+        "bound": "the same bits",
+        "passed": not message,
+        "error": WORST if message else 0.0,
+        "method": method,
+        "checked": checked,
+        "message": message,
+        "sizes": list(called),
+    }

@@ -1,4 +1,4 @@
-"""What kernels are listed and sorted by, in a table of short rows with an index for each order.
+"""Table of the figures of kernels: a short row for each kernel, with an index for each order in which they are listed.
 
 Revision 0009, on top of 0008. The rows of the kernels that are there are made from their JSON.
 """

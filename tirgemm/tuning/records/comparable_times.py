@@ -54,8 +54,8 @@ def fastest(candidates: Sequence[Candidate], count: int = 1) -> list[Config]:
 
 
 def known_candidates(store: Store, gemm: Gemm, device: Device, regime: Regime) -> list[Candidate]:
-    """The recorded candidates of a problem, and those that were shipped for another driver, TVM or similar device: all
-    that may be the fastest, for a race that finds out."""
+    """The recorded candidates of a problem, and those that were shipped for another driver or TVM: all that may be
+    the fastest, for a race that finds out."""
     recorded, offer = store.candidates(gemm, device.key, regime), store.offer(gemm, device, regime)
     known = {candidate.config for candidate in recorded}
     return [*recorded, *(c for c in (offer.candidates if offer else ()) if c.config not in known)]

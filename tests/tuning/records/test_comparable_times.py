@@ -7,8 +7,8 @@ import pytest
 from tests.helpers.toy_family import DEVICE
 from tirgemm.config import Config
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.comparable_times import comparable_times, fastest, reference_us
 from tirgemm.tuning.records import Candidate, SampleSet, Status
+from tirgemm.tuning.records.comparable_times import comparable_times, fastest, reference_us
 
 GEMM = Gemm.parse("127x129x1021:f16:nt")
 A, B, C = (Config("toy", (("block_m", m), ("layout", "plain"))) for m in (16, 32, 64))

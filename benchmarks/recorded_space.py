@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tirgemm.bench.results import load
 from tirgemm.config import Config, Knob, Space
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.families.base import Program, Rule
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.tuning.records import Candidate, SampleSet, Status, gzip_json
+from tirgemm.tuning.records import Candidate, SampleSet, Status
 
 FORMAT = "tirgemm-recorded-space/1"
 
@@ -31,14 +32,13 @@ class Row:
 
 @dataclass
 class RecordedSpace:
-    """A space with the times of its points. ``source`` says what the times are: a machine's, or a simulator's."""
+    """A space with the times of its points."""
 
     gemm: Gemm
     device: Device
     regime: Regime
     space: Space
     default: Config
-    source: str
     rows: dict[int, Row] = field(default_factory=dict)
 
     @property
@@ -73,28 +73,11 @@ class RecordedSpace:
         """A family whose space, rules, default and estimates are the recorded ones."""
         return RecordedFamily(self)
 
-    # -- files ---------------------------------------------------------------------------------
-
-    def save(self, path: Path) -> None:
-        """Write the file; the same rows give the same bytes. Replaces an earlier one in one step."""
-        value = {
-            "format": FORMAT,
-            "gemm": str(self.gemm),
-            "device": self.device.to_json(),
-            "regime": self.regime,
-            "source": self.source,
-            "family": self.space.family,
-            "default": self.default.to_json()["knobs"],
-            "knobs": [[knob.name, list(knob.choices)] for knob in self.space.knobs],
-            "rows": [[n, r.status.value, r.us, r.predicted_us] for n, r in sorted(self.rows.items())],
-        }
-        gzip_json.write(path, value)
-
     @classmethod
     def load(cls, path: Path) -> RecordedSpace:
         """Read a file. Raises InvalidRequest for one that is no recorded space."""
         try:
-            value = gzip_json.read(path)
+            value = load(path)
             if value["format"] != FORMAT:
                 raise ValueError(f"its format is {value['format']!r}")
             space = Space(value["family"], tuple(Knob(name, tuple(choices)) for name, choices in value["knobs"]))
@@ -106,7 +89,6 @@ class RecordedSpace:
                 value["regime"],
                 space,
                 default,
-                value["source"],
                 rows,
             )
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:

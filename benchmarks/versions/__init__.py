@@ -1,1 +1,0 @@
-"""Versions of the program side by side: what each chooses, and how fast that is."""

@@ -1,0 +1,218 @@
+"""Kernel sets of shipped records: cut by recorded times, certified here, never searched. No time here is real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.fake_workbench import FakeBench
+from tests.helpers.scripts import script
+from tests.helpers.shipped_files import elsewhere, measured_on, ship
+from tirgemm import Budget, Config, Gemm
+from tirgemm.artifact import Trust, read
+from tirgemm.detect import device as detect
+from tirgemm.device import Device
+from tirgemm.errors import Cancelled
+from tirgemm.events import Event, KernelSelected
+from tirgemm.families import FAMILIES
+from tirgemm.gemm import Range, Regime
+from tirgemm.tuning.budget import covers
+from tirgemm.tuning.kernel_set.sizes import searched_sizes
+from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
+from tirgemm.tuning.set_tuning import SetTuning
+from tirgemm.tuning.shipped_set import recorded_parts
+from tirgemm.tuning.tuning_task import Control
+from tirgemm.tuning_db import Database, SqlStore
+from tirgemm.tuning_db.shipped.layered_store import LayeredStore
+from tirgemm.tuning_db.transfer import export_records, read_candidates
+
+pytestmark = pytest.mark.usefixtures("all_scored")
+
+CPU = detect("cpu")
+GEMM = Gemm.parse("4..64x96x64:f32:nt")
+REGIME: Regime = "sustained"
+SIZES = (4, 6, 8, 12, 14, 16, 24, 32, 48, 56, 64)
+TILES = (4, 8, 14)
+
+
+def config_of(tile_m: int) -> Config:
+    default = FAMILIES["x86"].default(GEMM, CPU, REGIME)
+    knobs = dict(default.knobs) | {"tile_m": tile_m, "vectors": 2, "unroll": 1, "threads": 1}
+    return Config("x86", tuple((name, knobs[name]) for name, _ in default.knobs))
+
+
+def us_of(tile: int, m: int) -> float:
+    """Equal for 4 and 8 at m = 14, for 8 and 14 at m = 56."""
+    return {4: 10.0 + m, 8: 17 + m / 2, 14: 31 + m / 4}[tile]
+
+
+def recorded(device: Device = CPU, sizes: tuple[int, ...] = SIZES, us: Callable[..., float] = us_of) -> list[Candidate]:
+    """What a search of the range and the measurements behind it leave."""
+    return [
+        candidate
+        for size in sizes
+        for candidate in measured_on(
+            device, GEMM.with_(m=Range(4, size)), [(config_of(tile), us(tile, size)) for tile in TILES]
+        )
+    ]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database.embedded(tmp_path / "data") as actual:
+        yield actual
+
+
+@pytest.fixture
+def bench_with(database: Database, tmp_path: Path) -> Callable[..., FakeBench]:
+    """A function that makes a workbench of this CPU beneath whose store lie records of a device."""
+
+    def make(candidates: list[Candidate], device: Device = CPU) -> FakeBench:
+        bench = FakeBench(store=LayeredStore(database, ship(tmp_path / "shipped", device, candidates)))
+        bench.store.put_device(bench.device)
+        return bench
+
+    return make
+
+
+def answer(bench: FakeBench, gemm: Gemm = GEMM, **control: Any) -> KernelRecord:
+    return SetTuning(gemm, bench, REGIME, families=["x86"], control=Control(**control)).run()
+
+
+def table(bench: FakeBench, record: KernelRecord) -> dict[str, int]:
+    """The tile of the kernel that serves each range."""
+    manifest = read(bench.store.get_blob(record.artifact_sha256), Trust.of(bench.signer.public)).manifest
+    return {str(member.gemm.m): int(member.config["tile_m"]) for member in manifest.kernels}
+
+
+def test_the_range_is_cut_as_by_the_search_and_nothing_is_searched(bench_with: Any) -> None:
+    bench, events = bench_with(recorded()), list[Event]()
+    record = answer(bench, on_event=events.append)
+    assert table(bench, record) == {"4..14": 4, "15..56": 8, "57..64": 14}
+    assert bench.fake.evaluated == []
+    assert bench.built == [config_of(tile) for tile in TILES]
+    assert (record.role, record.shipped, record.portable, record.gemm) == ("tuned", True, False, GEMM)
+    assert record.certificate is not None
+    assert (record.timings.ended, record.timings.search.sizes) == ("shipped", (14, 56, 64))
+    assert record.timings.search.shipped.same
+    assert [one.m for one in record.timings.members] == ["4..14", "15..56", "57..64"]
+    assert "serves m = 57..64 by shipped times" in record.timings.reason
+    assert [event.kernel for event in events if isinstance(event, KernelSelected)] == [record.id]
+    assert bench.store.kernel(GEMM, CPU.key, REGIME) == record
+    assert covers(record, Budget())
+    part = CandidateKey(GEMM.with_(m=Range(15, 56)), CPU.key, REGIME, config_of(8).digest)
+    candidate = bench.store.candidate(part)
+    assert candidate.status is Status.MEASURED, "what was timed here is recorded"
+    assert candidate.search_us == candidate.sample_sets[0].median_us, "a search of the part takes it for timed"
+
+
+def test_a_range_within_the_searched_one_is_served_too(bench_with: Any) -> None:
+    bench = bench_with(recorded())
+    narrow = GEMM.with_(m=Range(4, 32))
+    assert table(bench, answer(bench, narrow)) == {"4..14": 4, "15..32": 8}
+    assert recorded_parts(SetTuning(GEMM.with_(m=Range(5, 64)), bench, REGIME)) == []
+
+
+def test_a_race_of_the_search_counts_for_more_than_its_times(bench_with: Any) -> None:
+    """In which the tile of 14 is nowhere the fastest."""
+
+    def raced(candidate: Candidate) -> Candidate:
+        size, tile = candidate.gemm.m_max, int(candidate.config["tile_m"])
+        under = dict(candidate.sample_sets[0].conditions)
+        sets = [
+            SampleSet((us,) * 9, "selection", conditions=under | {"at": at})
+            for us, at in ((1.0, "2025-01-01"), (100.0 if tile == 14 else us_of(tile, size), "2026-01-02"))
+        ]
+        return candidate.with_(sample_sets=(*candidate.sample_sets, *sets))
+
+    bench = bench_with([raced(candidate) for candidate in recorded()])
+    assert table(bench, answer(bench)) == {"4..14": 4, "15..64": 8}
+
+
+@pytest.mark.parametrize("fate", ["uncertified", "unbuildable"])
+def test_a_part_that_fails_here_is_recorded_so_and_the_range_cut_without_it(bench_with: Any, fate: str) -> None:
+    bench = bench_with(recorded())
+    bench.fate = lambda config: fate if config == config_of(8) else "right"
+    record = answer(bench)
+    assert set(table(bench, record).values()) == {4, 14}
+    assert bench.built.count(config_of(8)) == 1, "not tried in other parts"
+    assert record.timings.ended == "shipped"
+    part = CandidateKey(GEMM.with_(m=Range(15, 56)), CPU.key, REGIME, config_of(8).digest)
+    assert bench.store.candidate(part).status is not Status.MEASURED
+
+
+def test_what_failed_in_a_part_before_does_not_serve_it(bench_with: Any) -> None:
+    part, bench = GEMM.with_(m=Range(15, 56)), bench_with(recorded())
+    bench.store.add_candidate(Candidate(part, CPU.key, REGIME, config_of(8), Status.WRONG))
+    parts = recorded_parts(SetTuning(GEMM, bench, REGIME))
+    assert config_of(8) not in [each.config for each in parts if each.gemm == part]
+    assert sum(each.gemm.m_max - each.gemm.m_min + 1 for each in parts) == 61
+
+
+def test_where_all_fail_the_default_answers(bench_with: Any) -> None:
+    bench = bench_with(recorded())
+    bench.fate = lambda config: "uncertified" if config in map(config_of, TILES) else "right"
+    record = SetTuning(GEMM, bench, REGIME, families=["x86"]).fallback()
+    assert (record.role, record.shipped) == ("fallback", False)
+
+
+@pytest.mark.parametrize("missing", [12, 64])
+def test_without_one_of_its_sizes_no_kernel_answers_for_the_range(bench_with: Any, missing: int) -> None:
+    bench = bench_with(recorded(sizes=tuple(size for size in SIZES if size != missing)))
+    record = SetTuning(GEMM, bench, REGIME, families=["x86"]).fallback()
+    assert (record.role, record.shipped) == ("fallback", False)
+
+
+def test_records_of_another_family_than_the_best_predicted_do_not_answer(
+    bench_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tirgemm.tuning import shipped_set as module
+
+    other = [(FAMILIES["x86"], Config("another", ()))]
+    monkeypatch.setattr(module, "ranked_defaults", lambda *_: other)
+    assert recorded_parts(SetTuning(GEMM, bench_with(recorded()), REGIME)) == []
+
+
+def test_cancelling_ends_it(bench_with: Any) -> None:
+    bench = bench_with(recorded())
+    control = Control()
+    control.cancel.set()
+    with pytest.raises(Cancelled):
+        SetTuning(GEMM, bench, REGIME, control=control).run()
+    assert bench.store.kernel(GEMM, CPU.key, REGIME) is None
+
+
+def test_of_another_environment_only_what_is_offered_is_tried_at_each_size(bench_with: Any) -> None:
+    there = elsewhere(CPU)
+    bench = bench_with(recorded(there), there)
+    bench.us = lambda config: 10.0 if config == config_of(8) else 20.0
+    record = answer(bench)
+    assert table(bench, record)["7..64"] == 8, table(bench, record)
+    assert (record.role, record.shipped, record.portable) == ("tuned", True, True)
+    assert record.timings.ended == "shipped"
+    defaults = {FAMILIES["x86"].default(GEMM.with_(m=Range(4, size)), CPU, REGIME) for size in searched_sizes(GEMM.m)}
+    assert set(bench.fake.evaluated) <= {*map(config_of, TILES), *defaults}
+
+
+def test_of_a_search_the_script_ships_what_the_set_is_cut_by(database: Database, tmp_path: Path) -> None:
+    store = SqlStore(database)
+    store.put_device(CPU)
+    default = FAMILIES["x86"].default(GEMM, CPU, REGIME)
+    others = [c for size in SIZES for c in measured_on(CPU, GEMM.with_(m=Range(4, size)), [(default, 900.0)])]
+    failed = recorded()[0].with_(gemm=GEMM.with_(m=Range(15, 56)), status=Status.WRONG, sample_sets=())
+    part = measured_on(CPU, GEMM.with_(m=Range(25, 64)), [(config_of(14), 47.0)])
+    unfinished = measured_on(CPU, GEMM.with_(n=97, m=Range(4, 64)), [(config_of(14), 47.0)])
+    alone = measured_on(CPU, GEMM.with_(m=64), [(config_of(14), 47.0)])
+    for candidate in [*recorded(), *others, failed, *part, *unfinished, *alone]:
+        store.add_candidate(candidate)
+    export_records(database, tmp_path / "records.jsonl.gz")
+    module: Any = script("scripts/ship_records.py")
+    (path,) = module.ship([tmp_path / "records.jsonl.gz"], tmp_path)
+    shipped = {(str(c.gemm.m), c.config, c.status) for c in read_candidates(path)}
+    wanted = {(str(c.gemm.m), c.config, c.status) for c in [*recorded(), others[0], *alone]}
+    assert shipped == wanted
+    (again,) = module.ship([path], tmp_path)
+    assert {(str(c.gemm.m), c.config, c.status) for c in read_candidates(again)} == wanted, "it may be given again"

@@ -1,0 +1,190 @@
+"""Kernel sets of shipped records: a range of m cut again by what was recorded of its sizes, with no search, and the
+parts built, certified and timed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from tirgemm.artifact.manifest import MAX_KERNELS
+from tirgemm.config import Config
+from tirgemm.errors import Cancelled, InvalidRequest, TirgemmError
+from tirgemm.events import KernelSelected
+from tirgemm.families import is_valid, refusal
+from tirgemm.families.choice import ranked_defaults
+from tirgemm.gemm import Gemm, Range
+from tirgemm.timings import SearchSummary
+from tirgemm.tuning.finish import Finalist, mark_failed
+from tirgemm.tuning.kernel_set.partition import Loss, borders, partition
+from tirgemm.tuning.kernel_set.sizes import compared_sizes, searched_sizes
+from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
+from tirgemm.tuning.records.comparable_times import comparable_times
+from tirgemm.tuning.records.offer import Offer
+from tirgemm.tuning.selection import ratio_low
+from tirgemm.tuning.set_members import TOLERANCE, Member, SetPart, set_record
+from tirgemm.tuning.shipped_kernel import certified_shipped
+from tirgemm.tuning.tune import Tuning
+from tirgemm.tuning.tuning_task import Control, TuningTask
+
+# Of each size so many of the fastest may serve others.
+OFFERED = 2
+
+
+def recorded_parts(tuning: TuningTask, without: Collection[Config] = ()) -> list[SetPart]:
+    """The parts, ascending, of a problem's range of m, cut by what was shipped of its sizes for this device class,
+    driver and TVM, as the search that recorded it cut the range.
+
+    None where of a size that such a search tries nothing was shipped that counts, or nothing of the family whose
+    default is expected to be the fastest there. Configs in ``without`` are passed over, and others in parts in which
+    they failed.
+    """
+    whole = tuning.gemm.m
+    assert isinstance(whole, Range)
+    searched, sizes = searched_sizes(whole), list[int]()
+    losses: list[dict[Config, Loss]] = []
+    configs: dict[Config, None] = {}
+    for size in compared_sizes(whole):
+        gemm = tuning.gemm.with_(m=Range(whole.low, size))
+        families = [family for family in tuning.families if refusal(family, gemm, tuning.device) is None]
+        if not families:
+            continue
+        offer = _offer(tuning, gemm)
+        times = {} if offer is None else _times(tuning, gemm, offer)
+        if offer is None or not times:
+            if size in searched:
+                return []
+            continue
+        _, default = ranked_defaults(families, gemm, tuning.device, tuning.regime)[0]
+        if size in searched and default.family not in {candidate.config.family for candidate in offer.candidates}:
+            return []
+        sizes.append(size)
+        losses.append(losses_at(times, _raced(offer.candidates, times), tuning.seed))
+        if size in searched:
+            configs |= dict.fromkeys(sorted(times, key=lambda config: times[config])[:OFFERED])
+    return _parts(tuning, whole, sizes, losses, [config for config in configs if config not in without])
+
+
+def shipped_set(whole: Tuning, parts: Sequence[SetPart], summary: SearchSummary) -> KernelRecord | None:
+    """The kernels of ``parts``, built, certified, timed and stored as the answer of ``whole``.
+
+    A part that fails is recorded so, and the range cut without its config; None where nothing is left. Raises
+    Cancelled.
+    """
+    made: dict[SetPart, Member] = {}
+    failed: set[Config] = set()
+    while parts:
+        for part in parts:
+            whole.raise_if_cancelled()
+            if part in made:
+                continue
+            tuning = _tuning_of(whole, part)
+            try:
+                made[part] = _member(tuning, part, summary)
+            except Cancelled:
+                raise
+            except TirgemmError as error:
+                mark_failed(tuning, part.config, error)
+                failed.add(part.config)
+                parts = recorded_parts(whole, failed)
+                break
+        else:
+            record = set_record(whole, [made[part] for part in parts], summary.trials)
+            whole.emit(KernelSelected(kernel=record.id, config=str(record.config), timings=record.timings))
+            return record
+    return None
+
+
+def losses_at(measured: Mapping[Config, float], raced: Mapping[Config, SampleSet], seed: int) -> dict[Config, Loss]:
+    """What everything that was measured at one size loses there: what was ``raced`` by that race, the others by the
+    microseconds that the search measured, as far as the race's times lie from its."""
+    if not raced:
+        best = min(measured.values())
+        return {config: Loss(us / best, us / best) for config, us in measured.items()}
+    times = {config: samples.median_us for config, samples in raced.items()}
+    fastest = min(times, key=lambda config: times[config])
+    scales = sorted(times[config] / measured[config] for config in times)
+    losses = {}
+    for config, us in measured.items():
+        ratio = max(1.0, us * scales[len(scales) // 2] / times[fastest])
+        losses[config] = Loss(ratio, ratio)
+    for config, samples in raced.items():
+        shown = ratio_low(samples.samples_us, raced[fastest].samples_us, seed=seed)
+        losses[config] = Loss(times[config] / times[fastest], max(1.0, shown))
+    return losses
+
+
+def _parts(
+    tuning: TuningTask,
+    whole: Range,
+    sizes: Sequence[int],
+    losses: Sequence[Mapping[Config, Loss]],
+    configs: Collection[Config],
+) -> list[SetPart]:
+    def times_at(middle: int) -> dict[Config, float]:
+        gemm = tuning.gemm.with_(m=Range(whole.low, middle))
+        offer = _offer(tuning, gemm)
+        return {} if offer is None else _times(tuning, gemm, offer)
+
+    refused: set[tuple[int, int, Config]] = set()
+    while True:
+        try:
+            segments = partition(losses, configs, tolerance=TOLERANCE, most=MAX_KERNELS, refused=refused)
+        except InvalidRequest:
+            return []
+        ranges = borders(whole, sizes, segments, times_at)
+        parts = [SetPart(tuning.gemm.with_(m=m), segment.config) for m, segment in zip(ranges, segments, strict=True)]
+        wrong = [
+            (segment.first, segment.last, segment.config)
+            for part, segment in zip(parts, segments, strict=True)
+            if _failed(tuning, part) or not is_valid(part.gemm, part.config, tuning.device)
+        ]
+        if not wrong:
+            return parts
+        refused.update(wrong)
+
+
+def _failed(tuning: TuningTask, part: SetPart) -> bool:
+    key = CandidateKey(part.gemm, tuning.device.key, tuning.regime, part.config.digest)
+    candidate = tuning.store.candidate(key)
+    return candidate is not None and candidate.status is not Status.MEASURED
+
+
+def _offer(tuning: TuningTask, gemm: Gemm) -> Offer | None:
+    """What was shipped of one problem, if it counts as measured here."""
+    offer = tuning.store.offer(gemm, tuning.device, tuning.regime)
+    return offer if offer is not None and offer.same else None
+
+
+def _times(tuning: TuningTask, gemm: Gemm, offer: Offer) -> dict[Config, float]:
+    """Microseconds of what was measured and the families of this tuning still take."""
+    times = comparable_times(offer.candidates)
+    return {
+        config: us
+        for config, us in times.items()
+        if us is not None and tuning.is_ours(config) and is_valid(gemm, config, tuning.device)
+    }
+
+
+def _raced(candidates: Sequence[Candidate], times: Collection[Config]) -> dict[Config, SampleSet]:
+    """The samples of the latest race that chose among the candidates of a size."""
+    raced = [
+        (candidate.config, samples)
+        for candidate in candidates
+        for samples in candidate.sample_sets
+        if samples.reason == "selection" and candidate.config in times
+    ]
+    latest = max((str(samples.conditions.get("at", "")) for _, samples in raced), default="")
+    return {config: samples for config, samples in raced if str(samples.conditions.get("at", "")) == latest}
+
+
+def _tuning_of(whole: Tuning, part: SetPart) -> Tuning:
+    control = Control(cancel=whole.end.cancel)
+    names = [family.name for family in whole.families if family.name == part.config.family]
+    return Tuning(part.gemm, whole.workbench, whole.regime, seed=whole.seed, families=names, control=control)
+
+
+def _member(tuning: Tuning, part: SetPart, summary: SearchSummary) -> Member:
+    """The certified kernel of one part. Raises what ends it."""
+    reason = f"serves m = {part.gemm.m} by shipped times, measured on such a device with this driver and TVM"
+    made = certified_shipped(tuning, part.config, tuning.default()[1], reason, summary)
+    tuning.evaluator.record_measured(part.config, made.binary, made.package, made.certificate, made.report)
+    return Member(part.gemm, Finalist(part.config, made.binary, made.package), made.certificate, made.timings)
