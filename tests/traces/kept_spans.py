@@ -9,21 +9,34 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from tests.waiting import until
 from tirgemm.service.traces import kept_by
 
 
 class KeptSpans:
-    """The spans that have ended."""
+    """The spans that have ended. One that another thread ends may do so after its work was seen: a request's ends after
+    its answer was read."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
 
-    def named(self, name: str) -> list[ReadableSpan]:
-        return [span for span in self.exporter.get_finished_spans() if span.name == name]
+    def names(self) -> set[str]:
+        return {span.name for span in self.exporter.get_finished_spans()}
+
+    def named(self, name: str, count: int) -> list[ReadableSpan]:
+        """The ``count`` spans of a name, in the order in which they began, once they have ended. Raises AssertionError
+        where there are more, or after a long wait for fewer."""
+        until(lambda: len(self._ended(name)) >= count)
+        spans = self._ended(name)
+        assert len(spans) == count
+        return sorted(spans, key=lambda span: span.start_time or 0)
 
     def one(self, name: str) -> ReadableSpan:
-        (span,) = self.named(name)
+        (span,) = self.named(name, 1)
         return span
+
+    def _ended(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self.exporter.get_finished_spans() if span.name == name]
 
     def path(self, span: ReadableSpan) -> list[str]:
         """The names of a span and of those that it is within, as far as they have ended."""

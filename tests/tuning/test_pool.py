@@ -304,8 +304,8 @@ def test_a_build_is_a_span_of_what_asked_for_it_and_compiling_one_of_the_child(p
         pid = pool.submit(GEMM, config("first")).result(20)[3]
         with pytest.raises(BuildFailed):
             pool.submit(GEMM, config("refuse")).result(20)
-    built, refused = kept.named("build")
-    compiled, failed = kept.named("compile")
+    built, refused = kept.named("build", 2)
+    compiled, failed = kept.named("compile", 2)
     assert kept.path(built) == ["build", "request"]
     assert kept.path(compiled) == ["compile", "build", "request"]
     assert compiled.attributes is not None
