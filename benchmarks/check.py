@@ -108,7 +108,9 @@ def problems(
             return [*counted.problems(document), *_origins(document["cases"], history)]
         replayed = {"proposal_sources": _sources, "zero_shot_folds": _folds, "effort_replay": _replays}
         if document["suite"] in replayed:
-            return [*_environment(document), *replayed[document["suite"]](document)]
+            origin = document["environment"] | {"at": document["environment"]["date"], "status": "replayed"}
+            faults = [*_environment(document), *_origins([origin], history)]
+            return [*faults, *replayed[document["suite"]](document)]
         if document["format"] != FORMAT:
             return [f"its format is {document['format']}, not {FORMAT}: its rows do not name their commits"]
         suite = held_out(document["suite"]) or Suite.read(suites / f"{document['suite']}.json")

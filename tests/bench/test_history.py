@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from benchmarks.history import History
+from tests.helpers.scripts import script
 from tirgemm import Device
 from tirgemm.bench.results import environment
 
+ROOT = Path(__file__).resolve().parents[2]
 WHEN = "2026-03-01T12:00:00+00:00"
 
 
@@ -45,6 +48,16 @@ def test_a_commit_is_an_ancestor_and_older_than_the_row(checkout: Path) -> None:
         assert history.problem(commit, WHEN) == f"its commit {commit} is no ancestor of this checkout's"
     assert "at which commit" in history.problem(None, WHEN)
     assert "at which commit" in history.problem(first, None)
+
+
+@pytest.mark.parametrize("name", ["zero_shot_folds", "proposal_sources", "effort_replay"])
+def test_what_is_replayed_from_records_names_its_commit_too(checkout: Path, tmp_path: Path, name: str) -> None:
+    document = json.loads((ROOT / "benchmarks" / "results" / "nvidia-h200" / f"{name}.json").read_text())
+    document["environment"]["commit"] = "0" * 40
+    (path := tmp_path / f"{name}.json").write_text(json.dumps(document))
+    assert script("benchmarks/check.py").problems(path, history=History(checkout)) == [
+        f"1 rows: its commit {'0' * 40} is no ancestor of this checkout's"
+    ]
 
 
 def test_a_shallow_clone_and_a_copy_without_history_say_that_they_cannot_tell(checkout: Path, tmp_path: Path) -> None:
