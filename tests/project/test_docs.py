@@ -310,6 +310,11 @@ def test_every_decision_has_its_date_and_every_topic_its_row() -> None:
     assert not [(name, entry) for name, entry in entries if not re.match(r"- 20\d\d-\d\d-\d\d\. \S", entry)]
 
 
+def test_a_page_of_decisions_is_one_screen() -> None:
+    lines = {path.name: path.read_text().count("\n") for path in PAGES if path.parent.name == "decisions"}
+    assert not {name: count for name, count in lines.items() if count > 50}
+
+
 # -- every page: links, commands, snippets -----------------------------------------------------------
 
 
