@@ -7,6 +7,7 @@ measured.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import astuple
 
 from benchmarks.article_kernels import (
     ARTICLE_TABLES,
@@ -126,15 +127,7 @@ def _counted(kernel: SgemmKernel, counts: SgemmCounts) -> list[str]:
 
 
 def _cells(name: str, counts: SgemmCounts, last: str) -> list[str]:
-    numbers = (
-        counts.loads,
-        counts.load_wavefronts,
-        counts.load_conflicts,
-        counts.stores,
-        counts.store_wavefronts,
-        counts.store_conflicts,
-    )
-    return [name, *(f"{number:,}" for number in numbers), last]
+    return [name, *(f"{number:,}" for number in astuple(counts)), last]
 
 
 def requests() -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.knob_tables import knob_worth, knobs
-from benchmarks.tables import documents, geomean, not_yet, number, place, refusal, table
+from benchmarks.tables import documents, geomean, not_yet, number, of_file, place, refusal, table
 from tirgemm.bench.held_out import GRID_NAME, JUDGE_SEEDS
 from tirgemm.bench.results import Document, Row, spread
 from tirgemm.bench.suite_file import Suite
@@ -230,12 +230,9 @@ def bandwidth(folder: Path, suites: Path) -> str:
     return table(head, lines, 2) if lines else _NOT_YET
 
 
-def proposals(results: Path, suites: Path) -> str:
+@of_file("proposal_sources.json", "python benchmarks/proposal_sources.py")
+def proposals(document: Document) -> str:
     """Sources of proposals at equal trials: the best time over the optimum, geometric means over spaces and seeds."""
-    path = results / "proposal_sources.json"
-    if not path.is_file():
-        return not_yet(f"python benchmarks/proposal_sources.py --out {path.name}")
-    document = json.loads(path.read_text())
     groups: dict[str, dict[str, list[list[float]]]] = {}
     spaces: dict[tuple[str, str], set[str]] = {}
     for row in document["rows"]:
@@ -254,12 +251,9 @@ def proposals(results: Path, suites: Path) -> str:
     )
 
 
-def zero_shot(results: Path, suites: Path) -> str:
+@of_file("zero_shot_folds.json", "python benchmarks/zero_shot_folds.py RECORDS")
+def zero_shot(document: Document) -> str:
     """First choices for shapes whose (n, k) was held out, by the estimate and by the ranking model."""
-    path = results / "zero_shot_folds.json"
-    if not path.is_file():
-        return not_yet(f"python benchmarks/zero_shot_folds.py RECORDS --out {path.name}")
-    document = json.loads(path.read_text())
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in document["rows"]:
         of = ("suites" if row["published"] else "other problems") + ("" if row["covered"] else ", not covered")
@@ -277,15 +271,13 @@ def zero_shot(results: Path, suites: Path) -> str:
     return table(head, lines, 2)
 
 
-def efforts(results: Path, suites: Path) -> str:
+@of_file("effort_replay.json", "python benchmarks/effort_replay.py")
+def efforts(document: Document) -> str:
     """Rules that end a search, replayed on recorded configs: trials spent, and what is lost."""
-    path = results / "effort_replay.json"
-    if not path.is_file():
-        return not_yet(f"python benchmarks/effort_replay.py --out {path.name}")
     lines = [
         [rule, f"{ending['trials']:.1f}", str(ending["most_trials"])]
         + [f"{100 * (ending[over] - 1):.2f} %" for over in ("over_optimum", "worst_over_optimum")]
-        for rule, ending in json.loads(path.read_text())["summary"].items()
+        for rule, ending in document["summary"].items()
     ]
     return table(["ended by", "trials", "at most", "behind the best recorded", "at most"], lines, 1)
 

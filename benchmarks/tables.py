@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,18 @@ def differing(row: Row, medians: Mapping[str, float]) -> Iterator[str]:
 
 def not_yet(command: str) -> str:
     return f"Not measured yet: `{command}`."
+
+
+def of_file(name: str, command: str) -> Callable[[Callable[[Document], str]], Callable[[Path, Path], str]]:
+    """Make the table of one document that of the file ``name`` in a device's folder, which ``command`` writes."""
+
+    def made(of_document: Callable[[Document], str]) -> Callable[[Path, Path], str]:
+        def table(folder: Path, suites: Path) -> str:
+            del suites
+            if not (folder / name).is_file():
+                return not_yet(f"{command} --out benchmarks/results/{folder.name}/{name}")
+            return of_document(load(folder / name))
+
+        return wraps(of_document)(table)
+
+    return made

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import differing, not_yet, repeated, table
-from tirgemm.bench.results import Document, load
+from benchmarks.tables import differing, of_file, repeated, table
+from tirgemm.bench.results import Document
 
 SUITE = "many_devices"
 FILE = "many_devices.json"
@@ -51,12 +51,9 @@ def problems(document: Document) -> Iterator[str]:
         yield from (f"{figure}: {words}" for words in differing(row, _medians(row)))
 
 
-def jobs(folder: Path, suites: Path) -> str:
+@of_file(FILE, "python -m benchmarks.many_devices.measure")
+def jobs(document: Document) -> str:
     """The table of a machine's file."""
-    del suites
-    if not (folder / FILE).is_file():
-        return not_yet(f"python -m benchmarks.many_devices.measure --out benchmarks/results/{folder.name}/{FILE}")
-    document = load(folder / FILE)
     lines = [
         [
             row["figure"],

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import geomean, not_yet, table
-from tirgemm.bench.results import Document, Row, load
+from benchmarks.tables import geomean, of_file, table
+from tirgemm.bench.results import Document, Row
 from tirgemm.tuning.intervals import ratio_interval
 
 SUITE = "models"
@@ -69,12 +69,9 @@ def problems(document: Document) -> Iterator[str]:
         yield "its summary is not that of its rows"
 
 
-def models(folder: Path, suites: Path) -> str:
+@of_file(FILE, "python benchmarks/models/race.py")
+def models(document: Document) -> str:
     """The table of a device's file: eager and graph times beside PyTorch's."""
-    del suites
-    if not (folder / FILE).is_file():
-        return not_yet(f"python benchmarks/models/race.py --out benchmarks/results/{folder.name}/{FILE}")
-    document = load(folder / FILE)
     rows = document["rows"]
     columns = list(dict.fromkeys((row["variant"], row["mode"]) for row in rows))
     lines: dict[tuple[Any, ...], dict[tuple[str, str], Row]] = {}

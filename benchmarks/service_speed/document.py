@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.service_speed.load import Turn
-from benchmarks.tables import differing, not_yet, repeated, table
-from tirgemm.bench.results import Document, load
+from benchmarks.tables import differing, of_file, repeated, table
+from tirgemm.bench.results import Document
 
 SUITE = "service"
 FILE = "service.json"
@@ -38,12 +38,9 @@ def problems(document: Document) -> Iterator[str]:
             yield from (f"{figure}: {words}" for words in differing(row, _medians(row)))
 
 
-def service(folder: Path, suites: Path) -> str:
+@of_file(FILE, "python -m benchmarks.service_speed.measure")
+def service(document: Document) -> str:
     """The table of a machine's file."""
-    del suites
-    if not (folder / FILE).is_file():
-        return not_yet(f"python -m benchmarks.service_speed.measure --out benchmarks/results/{folder.name}/{FILE}")
-    document = load(folder / FILE)
     head = ["figure", "answers/s", "bare route/s", "share", "p50 ms", "p99 ms", "bare p50, p99 ms"]
     lines = [
         [

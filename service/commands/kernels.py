@@ -207,12 +207,12 @@ class _Stored:
         self._store = store
 
     def kernels(self, limit: int, *, gemm: str | None, device: str | None, regime: Regime | None) -> list[Document]:
-        from tirgemm.service.views.queries import device_keys, list_kernels
+        from tirgemm.service.views.queries import KernelFilter, device_keys, list_kernels
         from tirgemm.tuning_db.answers.kernel_document import kernel_members
 
         problem = None if gemm is None else Gemm.parse(gemm)
         keys = None if device is None else device_keys(self._database, device)
-        records = list_kernels(self._database, gemm=problem, device_keys=keys, regime=regime, limit=limit)
+        records = list_kernels(self._database, KernelFilter(problem, keys, regime), limit)
         return [kernel_members(record) for record in records]
 
     def kernel_document(self, kernel_id: str) -> Document:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -172,33 +172,52 @@ def compare_now(a: Opened, b: Opened, regime: Regime, seconds: float, lock_dir: 
 
     Raises UntrustedArtifact, InvalidRequest for kernels of different problems, DeviceUnavailable, MeasurementFailed.
     """
-    from tirgemm.detect import devices
-    from tirgemm.tuning.measure import Measurer
-    from tirgemm.tuning.measure.race import joined, race
-    from tirgemm.tuning.measure.requests import RaceOptions
-
     comparison = compare(a, b, regime)
     why = comparison.timing.not_comparable
     if why or comparison.same_kernel:
         raise InvalidRequest(f"{a.where} and {b.where} are not raced: {why or 'they are one kernel'}")
-    for opened in (a, b):
+    device = device_here((a, b))
+    one, two = (
+        ComparedTime(taken.median_us, "here and now, interleaved", taken)
+        for taken in timed_now({"a": a, "b": b}, device, regime, seconds, lock_dir)
+    )
+    return Comparison(a, b, regime, PairedTimes((one, two), True, ""))
+
+
+def device_here(kernels: Sequence[Opened], otherwise: str = "") -> Device:
+    """The device of this machine that artifacts of one device are for, and may be run on.
+
+    Raises UntrustedArtifact, and DeviceUnavailable, which says what to do ``otherwise``.
+    """
+    from tirgemm.detect import devices
+
+    for opened in kernels:
         if not opened.trusted:
             key = opened.package.key
             raise UntrustedArtifact(
                 f"{opened.where} would be run, and its key {key} is not trusted here: --trust {key}"
             )
-    wanted = a.package.manifest.device
-    device = next((each for each in devices() if each.key == wanted.key), None)
-    if device is None:
-        here = ", ".join(each.key for each in devices())
-        raise DeviceUnavailable(f"the kernels are for {wanted.key}, which is not on this machine; it has {here}")
-    trust = Trust.of(a.package.key, b.package.key)
-    entries = {"a": a.data, "b": b.data}
+    wanted, here = kernels[0].package.manifest.device.key, {device.key: device for device in devices()}
+    if wanted not in here:
+        listed = ", ".join(here)
+        raise DeviceUnavailable(f"the kernel is for {wanted}, which is not on this machine; it has {listed}{otherwise}")
+    return here[wanted]
+
+
+def timed_now(
+    kernels: Mapping[str, Opened], device: Device, regime: Regime, seconds: float, lock_dir: Path | None
+) -> list[SampleSet]:
+    """Samples of a race of artifacts here and now: half of it with the buffers swapped. Raises MeasurementFailed."""
+    from tirgemm.tuning.measure import Measurer
+    from tirgemm.tuning.measure.race import joined, race
+    from tirgemm.tuning.measure.requests import RaceOptions
+
+    trust = Trust.of(*(opened.package.key for opened in kernels.values()))
+    entries = {name: opened.data for name, opened in kernels.items()}
     half = RaceOptions(regime, MIN_SAMPLES[regime], seconds / 2)
     with Measurer(device, trust, lock_dir=lock_dir) as measurer:
         result = joined(*(race(measurer, entries, (), replace(half, swap=swap)) for swap in (False, True)))
-    times = [ComparedTime(taken.median_us, "here and now, interleaved", taken) for taken in map(result.of, entries)]
-    return Comparison(a, b, regime, PairedTimes((times[0], times[1]), True, ""))
+    return [result.of(name) for name in entries]
 
 
 def _mine(kernel: SampledKernel, regime: Regime) -> list[SampleSet]:

@@ -57,24 +57,14 @@ def kernels_by_id(database: Database, ids: Sequence[str]) -> list[KernelRecord]:
     return sorted(kernels, key=lambda record: order[record.id])
 
 
-def list_kernels(
-    database: Database,
-    *,
-    gemm: Gemm | None = None,
-    device_keys: Sequence[str] | None = None,
-    regime: Regime | None = None,
-    role: str | None = None,
-    after: str = "",
-    limit: int = 100,
-) -> list[KernelRecord]:
-    """Kernels newest first, from behind the id ``after``. Raises InvalidRequest where no kernel has that id."""
-    wanted = KernelFilter(gemm, device_keys, regime, role)
-    return kernels_by_id(database, [name for name, _ in kernel_ids(database, wanted, after=after, limit=limit)])
+def list_kernels(database: Database, wanted: KernelFilter, limit: int) -> list[KernelRecord]:
+    """Kernels newest first."""
+    return kernels_by_id(database, [name for name, _ in kernel_ids(database, wanted, limit=limit)])
 
 
 def unverified_kernel(database: Database, gemm: Gemm, device_key: str, regime: Regime) -> KernelRecord | None:
     """The newest cross-compiled build of one problem, which the tuner's store never answers with."""
-    kernels = list_kernels(database, gemm=gemm, device_keys=[device_key], regime=regime, role="unverified", limit=1)
+    kernels = list_kernels(database, KernelFilter(gemm, [device_key], regime, "unverified"), limit=1)
     return kernels[0] if kernels else None
 
 

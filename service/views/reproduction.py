@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tirgemm.artifact import Manifest, Trust, read
 from tirgemm.detect import devices, environment
 from tirgemm.device import Device
-from tirgemm.errors import DeviceUnavailable, InvalidRequest, UntrustedArtifact
+from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Regime
 from tirgemm.service.views.artifact_file import Opened
-from tirgemm.service.views.comparison import MIN_SAMPLES, recorded_time
+from tirgemm.service.views.comparison import device_here, recorded_time, timed_now
 from tirgemm.tuning.intervals import Interval, median_interval
-from tirgemm.tuning.measure import Measurer
-from tirgemm.tuning.measure.race import joined, race
-from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import Workbench
 
@@ -118,37 +115,20 @@ def reproduce(
     manifest = opened.package.manifest
     asked = regime or manifest.regime or "sustained"
     recorded = recorded_time(opened, asked)
+    if measure and recorded is None:
+        raise InvalidRequest(f"{opened.where} has no recorded time in the regime {asked}: --no-measure builds alone")
     if measure:
-        if not opened.trusted:
-            key = opened.package.key
-            raise UntrustedArtifact(
-                f"{opened.where} would be run, and its key {key} is not trusted here: --trust {key}"
-            )
-        if recorded is None:
-            raise InvalidRequest(
-                f"{opened.where} has no recorded time in the regime {asked}: --no-measure builds alone"
-            )
-    device = _device(manifest.device, present=measure)
+        device = device_here((opened,), ": --no-measure builds alone")
+    else:
+        device = next((here for here in devices() if here.key == manifest.device.key), manifest.device)
     kernels = _rebuilt(manifest, device, lock_dir)
     figure = None
     if measure and recorded is not None:
-        figure = Figure(
-            asked, recorded.us, recorded.interval, _measured(opened, device, asked, seconds, lock_dir), spread
-        )
+        (taken,) = timed_now({"kernel": opened}, device, asked, seconds, lock_dir)
+        figure = Figure(asked, recorded.us, recorded.interval, median_interval(taken.samples_us), spread)
     said = (manifest.certificate or {}).get("environment")
     then = {str(name): str(value) for name, value in said.items()} if isinstance(said, dict) else {}
     return Reproduction(opened.where, kernels, figure, then, dict(environment()))
-
-
-def _device(wanted: Device, *, present: bool) -> Device:
-    """The device of this machine that a kernel is for; its class alone where nothing is to be run."""
-    here = next((device for device in devices() if device.key == wanted.key), None)
-    if here is None and present:
-        listed = ", ".join(device.key for device in devices())
-        raise DeviceUnavailable(
-            f"the kernel is for {wanted.key}, which is not on this machine; it has {listed}: --no-measure builds alone"
-        )
-    return here or wanted
 
 
 def _rebuilt(manifest: Manifest, device: Device, lock_dir: Path | None) -> tuple[RebuiltKernel, ...]:
@@ -161,12 +141,3 @@ def _rebuilt(manifest: Manifest, device: Device, lock_dir: Path | None) -> tuple
             hashes = (one.kernel_sha256, one.binary_sha256, fresh.kernel_sha256, fresh.binary_sha256)
             made.append(RebuiltKernel(str(one.gemm), str(one.config), *hashes))
     return tuple(made)
-
-
-def _measured(opened: Opened, device: Device, regime: Regime, seconds: float, lock_dir: Path | None) -> Interval:
-    """The artifact's time here and now: half of it with the buffers swapped."""
-    half = RaceOptions(regime, MIN_SAMPLES[regime], seconds / 2)
-    entries = {"kernel": opened.data}
-    with Measurer(device, Trust.of(opened.package.key), lock_dir=lock_dir) as measurer:
-        races = [race(measurer, entries, (), replace(half, swap=swap)) for swap in (False, True)]
-        return median_interval(joined(*races).of("kernel").samples_us)

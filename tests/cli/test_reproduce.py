@@ -82,7 +82,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
             def __exit__(self, *_: object) -> None:
                 return
 
-        monkeypatch.setattr(f"{VIEW}.Measurer", FixedMeasurer)
+        monkeypatch.setattr("tirgemm.tuning.measure.Measurer", FixedMeasurer)
 
     return set_us
 

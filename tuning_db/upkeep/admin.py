@@ -56,7 +56,8 @@ def info(db: Database) -> Info:
         size = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
         if not db.is_sqlite:
             size = "SELECT pg_database_size(current_database())"
-        info = Info(
+        named, blobs = _named(connection), list(db.blobs.list())
+        return Info(
             url=db.place,
             data_dir=str(db.data_dir),
             schema=str(schema.version(connection)),
@@ -66,17 +67,10 @@ def info(db: Database) -> Info:
             jobs=_grouped(connection, JobRow.status),
             devices=tuple(connection.execute(select(DeviceRow.key).order_by(DeviceRow.key)).scalars()),
             lost_attempts=lost,
-            blobs=0,
-            blob_bytes=0,
-            unreferenced_blobs=0,
+            blobs=len(blobs),
+            blob_bytes=sum(blob.nbytes for blob in blobs),
+            unreferenced_blobs=sum(blob.sha256 not in named for blob in blobs),
         )
-        named = _named(connection)
-    blobs = list(db.blobs.list())
-    unreferenced = sum(blob.sha256 not in named for blob in blobs)
-    return Info(
-        **asdict(info)
-        | {"blobs": len(blobs), "blob_bytes": sum(b.nbytes for b in blobs), "unreferenced_blobs": unreferenced}
-    )
 
 
 def check(db: Database) -> list[str]:

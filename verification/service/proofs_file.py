@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import figures_document, not_yet, repeated, table
+from benchmarks.tables import figures_document, of_file, repeated, table
 from tirgemm.bench.results import Document, environment, load, measured_at, write
 from tirgemm.detect import device as detect_device
 
@@ -62,12 +62,9 @@ def problems(document: Document) -> Iterator[str]:
             yield f"{proof} is {row['status']} with {row['failed']} failed runs and {len(row['failures'])} failures"
 
 
-def proofs(folder: Path, suites: Path) -> str:
+@of_file(FILE, "python -m verification.service.kills")
+def proofs(document: Document) -> str:
     """The table of a machine's file."""
-    del suites
-    if not (folder / FILE).is_file():
-        return not_yet(f"python -m verification.service.kills --out benchmarks/results/{folder.name}/{FILE}")
-    document = load(folder / FILE)
     lines = [[row["proof"], f"{row['runs']:,}", f"{row['failed']:,}", row["at"][:10]] for row in document["rows"]]
     about = document["environment"]
     return f"{about['device']}\n\n{table(['proof', 'runs', 'failed', 'last run'], lines, 1)}"
