@@ -15,6 +15,7 @@ import pytest
 import tirgemm
 from tests.helpers.fake_service import FakeService
 from tests.helpers.loopback_service import listening, served
+from tests.waiting import PATIENCE_S
 from tirgemm import Client
 from tirgemm._client import own_service
 from tirgemm.artifact import Signer, Trust
@@ -50,7 +51,7 @@ def far(signer: Signer | None = None) -> FakeService:
 
 
 def client(url: str, fake: FakeService | None = None, **options: Any) -> Client:
-    return Client(url, cache_dir=os.environ["XDG_CACHE_HOME"], patience=2.0, transport=fake, **options)
+    return Client(url, cache_dir=os.environ["XDG_CACHE_HOME"], patience=PATIENCE_S, transport=fake, **options)
 
 
 def asked(fake: FakeService) -> bool:
