@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Route, expect
@@ -83,12 +83,21 @@ def test_a_job_is_followed_at_ten_events_a_second(working: Service, visits: Visi
     assert tab.evaluate("window.keep") == 1
 
 
-def test_a_job_goes_on_after_the_server_was_restarted(tmp_path: Path, visits: Visits) -> None:
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port for one server after the other: it is bound beside them, so that nobody takes it between them."""
+    with socket.socket() as place:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        place.bind(("127.0.0.1", 0))
+        yield place.getsockname()[1]
+
+
+def test_a_job_goes_on_after_the_server_was_restarted(tmp_path: Path, visits: Visits, port: int) -> None:
     # That the server was not there is all that the browser may complain of.
     visits.tolerated = ("net::ERR_",)
     data = tmp_path / "restarted"
     with ExitStack() as first:
-        service = first.enter_context(serving(data))
+        service = first.enter_context(serving(data, listen_at=port))
         service.engine.fallback_gate.set()
         worker = ExitStack()
         worker.enter_context(service.worker())
@@ -98,8 +107,6 @@ def test_a_job_goes_on_after_the_server_was_restarted(tmp_path: Path, visits: Vi
         tab.locator("#now", has_text="5 of 64 candidates tried").wait_for()
         tab.evaluate("window.keep = 1")
         worker.close()
-    port = urlsplit(service.url).port
-    assert port is not None
     tab.get_by_text("The service does not answer").wait_for()
     with serving(data, listen_at=port) as service:
         service.engine.fallback_gate.set()

@@ -232,8 +232,9 @@ def test_who_listens_on_a_port_is_read_from_the_kernel(family: socket.AddressFam
         port = listener.getsockname()[1]
         assert own_service.listeners(port) == {}, "bound is not listening"
         listener.listen()
-        assert own_service.listeners(port) == {os.fstat(listener.fileno()).st_ino: os.geteuid()}
-    assert own_service.listeners(port) == {}
+        number = os.fstat(listener.fileno()).st_ino
+        assert own_service.listeners(port) == {number: os.geteuid()}
+    assert number not in own_service.listeners(port), "the port may be another's by now"
 
 
 @pytest.mark.parametrize(
