@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.artifact_samples import kernel, operands, raw_kernel, shared_object
+from tests.waiting import PATIENCE_S
 from tirgemm import expr
 from tirgemm.artifact import native
 from tirgemm.errors import CorruptArtifact, LaunchFailed
@@ -189,8 +191,8 @@ def test_a_forked_child_gets_workers_of_its_own() -> None:
     queue = context.Queue()
     child = context.Process(target=_call_in_child, args=(queue,))
     child.start()
-    assert queue.get(timeout=60)
-    child.join(60)
+    assert queue.get(timeout=PATIENCE_S)
+    child.join(PATIENCE_S)
     assert child.exitcode == 0
 
 
@@ -220,10 +222,12 @@ def test_kernels_that_come_and_go_keep_no_file_open() -> None:
         return len(list(Path("/proc/self/fd").iterdir()))
 
     call(kernel(GEMM).raw)
+    # What other tests have left may be closed at any time, now at the latest.
+    gc.collect()
     before = open_files()
     for _ in range(5):
         call(kernel(GEMM).raw)
-    assert open_files() == before
+    assert open_files() <= before
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import PATIENCE_S
 from tirgemm.artifact import Signer, Trust
 from tirgemm.artifact.trust import trusted
 from tirgemm.errors import CorruptArtifact, InvalidRequest, UntrustedArtifact
@@ -34,7 +35,7 @@ def test_processes_that_create_a_key_at_once_get_the_same_one(tmp_path: Path) ->
     processes = [context.Process(target=_create, args=(tmp_path / "signing.pem", queue)) for _ in range(3)]
     for process in processes:
         process.start()
-    assert len({queue.get(timeout=60) for _ in processes}) == 1
+    assert len({queue.get(timeout=PATIENCE_S) for _ in processes}) == 1
     for process in processes:
         process.join()
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.artifact_samples import kernel
+from tests.waiting import PATIENCE_S
 from tirgemm.artifact import Kernel
 from tirgemm.errors import CallError, CallTypeError
 from tirgemm.gemm import Gemm, Range
@@ -167,7 +168,7 @@ def test_threads_call_at_once(served: Kernel, weight: Any) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert wrong == []
 
 

@@ -18,6 +18,7 @@ from benchmarks.service_speed.measure import main
 from benchmarks.service_speed.stored_kernels import gemms, store_kernels
 from benchmarks.service_speed.turns import Figures, parser, server
 from tests.service.support import ScriptedEngine
+from tests.waiting import PATIENCE_S
 from tirgemm.bench.results import load
 from tirgemm.errors import ServiceError
 from tirgemm.service.jobs.worker import Worker
@@ -54,14 +55,14 @@ def scripted_worker(folder: Path, _device: str = "cpu") -> Iterator[None]:
     with Database.embedded(folder) as database:
         engine = ScriptedEngine(SqlStore(database))
         engine.fallback_gate.set()
-        worker = Worker(JobQueue(database), engine.store, engine)
+        worker = Worker(JobQueue(database), engine.store, engine, lease_s=600.0)
         thread = threading.Thread(target=worker.run)
         thread.start()
         try:
             yield
         finally:
             worker.stop()
-            thread.join(20)
+            thread.join(PATIENCE_S)
 
 
 def test_hits_are_measured_while_a_job_tunes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

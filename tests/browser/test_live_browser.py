@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Route, expect
@@ -83,10 +83,21 @@ def test_a_job_is_followed_at_ten_events_a_second(working: Service, visits: Visi
     assert tab.evaluate("window.keep") == 1
 
 
-def test_a_job_goes_on_after_the_server_was_restarted(tmp_path: Path, visits: Visits) -> None:
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port for one server after the other: it is bound beside them, so that nobody takes it between them."""
+    with socket.socket() as place:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        place.bind(("127.0.0.1", 0))
+        yield place.getsockname()[1]
+
+
+def test_a_job_goes_on_after_the_server_was_restarted(tmp_path: Path, visits: Visits, port: int) -> None:
+    # That the server was not there is all that the browser may complain of.
+    visits.tolerated = ("net::ERR_",)
     data = tmp_path / "restarted"
     with ExitStack() as first:
-        service = first.enter_context(serving(data))
+        service = first.enter_context(serving(data, listen_at=port))
         service.engine.fallback_gate.set()
         worker = ExitStack()
         worker.enter_context(service.worker())
@@ -96,8 +107,6 @@ def test_a_job_goes_on_after_the_server_was_restarted(tmp_path: Path, visits: Vi
         tab.locator("#now", has_text="5 of 64 candidates tried").wait_for()
         tab.evaluate("window.keep = 1")
         worker.close()
-    port = urlsplit(service.url).port
-    assert port is not None
     tab.get_by_text("The service does not answer").wait_for()
     with serving(data, listen_at=port) as service:
         service.engine.fallback_gate.set()
@@ -111,8 +120,6 @@ def test_a_job_goes_on_after_the_server_was_restarted(tmp_path: Path, visits: Vi
             service.engine.gate.set()
             tab.locator("#now", has_text="It is done").wait_for()
     assert tab.evaluate("window.keep") == 1
-    # That the server was not there is all that the browser may complain of.
-    visits.complaints[:] = [told for told in visits.complaints if "net::ERR_" not in told]
 
 
 def test_the_buttons_of_a_job(working: Service, visits: Visits) -> None:
@@ -134,6 +141,7 @@ def test_requests_without_an_answer_are_given_up(working: Service, visits: Visit
     tab.wait_for_function("window.signedOut === false")
 
     # The page itself is silent, then has no answer but 503, and is asked for a third time.
+    visits.tolerated = ("503",)
     asked: list[str] = []
 
     def late(route: Route) -> None:
@@ -149,8 +157,6 @@ def test_requests_without_an_answer_are_given_up(working: Service, visits: Visit
     tab.evaluate(patience + "live.end(['now']).then(() => (window.ended = true))")
     tab.wait_for_function("window.ended")
     assert len(asked) >= 3
-    assert all("503" in complaint for complaint in visits.complaints)
-    visits.complaints.clear()
 
 
 def test_a_model_is_followed_to_its_end(working: Service, visits: Visits) -> None:
@@ -218,6 +224,7 @@ def test_a_refused_page_asks_ever_less_often_and_no_more_once_its_session_has_en
     working: Service, visits: Visits
 ) -> None:
     job = running(working)
+    visits.tolerated = ("503", "401")
     statuses, asked = [503], []
 
     def refuse(route: Route) -> None:
@@ -244,8 +251,6 @@ def test_a_refused_page_asks_ever_less_often_and_no_more_once_its_session_has_en
     tab.clock.run_for(600_000)
     assert len(asked) == before
     assert tab.get_by_role("link", name="Sign in").get_attribute("href") == f"/login?next=%2Fjobs%2F{job}"
-    assert all("503" in told or "401" in told for told in visits.complaints)
-    visits.complaints.clear()
 
 
 def test_a_page_is_refreshed_once_at_a_time_and_once_more_for_what_came_meanwhile(

@@ -37,6 +37,7 @@ def test_signing_in_and_out(service: Service, visits: Visits) -> None:
 def test_a_link_from_another_site_leads_to_the_page_and_a_form_from_there_changes_nothing(
     service: Service, visits: Visits
 ) -> None:
+    visits.tolerated = ("http://chat.example/", "403")
     kernel = searched_kernel(service.store)
     _, secret = KeyTable(service.state.database).create("an admin", "admin")
     service.state.access.read()
@@ -58,4 +59,3 @@ def test_a_link_from_another_site_leads_to_the_page_and_a_form_from_there_change
     kept = service.store.kernel_by_id(kernel.id)
     assert kept is not None
     assert not kept.pinned
-    visits.complaints.clear()

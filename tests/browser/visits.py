@@ -31,11 +31,12 @@ OVERFLOWING_CELLS = """[...document.querySelectorAll("[role=table] > tbody > tr 
 @dataclass
 class Visits:
     """A tab at the address of a service. ``complaints`` are console errors, exceptions of scripts, and requests that
-    failed; a test that expects one takes it out."""
+    failed, but for those that hold one of ``tolerated``, whenever they come; a test that expects one takes it out."""
 
     context: BrowserContext
     tab: Page
     complaints: list[str] = field(default_factory=list)
+    tolerated: tuple[str, ...] = ()
     transferred: int = 0
 
     @classmethod
@@ -44,7 +45,7 @@ class Visits:
         context.set_default_timeout(1000 * PATIENCE_S)
         visits = cls(context, context.new_page())
         visits.tab.on("console", visits._on_console)
-        visits.tab.on("pageerror", lambda error: visits.complaints.append(f"exception: {error}"))
+        visits.tab.on("pageerror", lambda error: visits._complain(f"exception: {error}"))
         visits.tab.on("requestfailed", visits._on_failed)
         visits.tab.on("response", visits._on_response)
         return visits
@@ -100,17 +101,21 @@ class Visits:
         told = [f"{fault['id']}: {fault['help']}: {node['html'][:200]}" for fault in grave for node in fault["nodes"]]
         assert not grave, f"{what}: " + "\n".join(told[:10])
 
+    def _complain(self, complaint: str) -> None:
+        if not any(part in complaint for part in self.tolerated):
+            self.complaints.append(complaint)
+
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
-            self.complaints.append(f"{message.type}: {message.text}")
+            self._complain(f"{message.type}: {message.text}")
 
     def _on_failed(self, request: Request) -> None:
         # A stream or a page that is left while it loads is no fault.
         if request.failure != "net::ERR_ABORTED":
-            self.complaints.append(f"failed: {request.url}: {request.failure}")
+            self._complain(f"failed: {request.url}: {request.failure}")
 
     def _on_response(self, response: Response) -> None:
         own = re.match(r"https?://127\.0\.0\.1:\d+/|data:", response.url)
         if own is None:
-            self.complaints.append(f"from elsewhere: {response.url}")
+            self._complain(f"from elsewhere: {response.url}")
         self.transferred += int(response.headers.get("content-length", 0))

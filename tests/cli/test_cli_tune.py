@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.artifact_samples import CONFIG, certified, cpu
+from tests.waiting import PATIENCE_S
 from tirgemm import Gemm
 from tirgemm.artifact import Trust, load
 from tirgemm.errors import Interrupted
@@ -78,7 +79,7 @@ class FakeTune:
         for number, event in enumerate(EVENTS):
             if number == self.interrupted_at:
                 os.kill(os.getpid(), signal.SIGINT)
-                assert control.stop.wait(60)
+                assert control.stop.wait(PATIENCE_S)
                 if number < 2:
                     raise Interrupted("stopped before its first kernel was certified")
             assert control.on_event is not None

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.command_line import runner
+from tests.waiting import PATIENCE_S
 from tirgemm._user_folders import KEYS_LOCK
 from tirgemm.artifact import private_file
 from tirgemm.artifact.signing_keys import SigningKeys
@@ -46,9 +47,9 @@ def test_a_command_that_changes_the_keys_waits_for_the_one_before_and_loses_noth
         monkeypatch.setattr(FileLock, "acquire", asked)
         other = threading.Thread(target=run)
         other.start()
-        assert asks.wait(30)
+        assert asks.wait(PATIENCE_S)
         keys.revoke(mine)
-    other.join(30)
+    other.join(PATIENCE_S)
     changed = SigningKeys(tmp_path)
     assert changed.listed is not None
     assert set(changed.listed.revoked) == {mine, *([theirs] if second == "revoke" else [])}

@@ -16,6 +16,7 @@ import pytest
 
 from tests.helpers.artifact_samples import SIGNER, operands
 from tests.helpers.fake_service import EVENTS, JOB, FakeService, sse
+from tests.waiting import PATIENCE_S
 from tirgemm import Client, Gemm, Range
 from tirgemm._client import http as http_layer
 from tirgemm._client import watch
@@ -54,7 +55,7 @@ def fake() -> FakeService:
 
 @pytest.fixture
 def client(fake: FakeService, tmp_path: Path) -> Iterator[Client]:
-    with Client(URL, trust=SIGNER.public, cache_dir=tmp_path, patience=2.0, transport=fake) as actual:
+    with Client(URL, trust=SIGNER.public, cache_dir=tmp_path, patience=PATIENCE_S, transport=fake) as actual:
         yield actual
 
 

@@ -87,10 +87,12 @@ def test_a_service_that_is_away_is_made_up_for_at_once_and_its_age_is_told(
 
 def test_a_port_where_nobody_listens_is_given_up_at_once(fake: FakeService, tmp_path: Path) -> None:
     filled(fake, tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with Client(f"http://127.0.0.1:{port}", trust=SIGNER.public, cache_dir=tmp_path, patience=FOR_EVER) as actual:
-        assert actual.kernel(GEMM).gemm == GEMM
+    # Bound for as long, so that nobody else listens there.
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{place.getsockname()[1]}"
+        with Client(url, trust=SIGNER.public, cache_dir=tmp_path, patience=FOR_EVER) as actual:
+            assert actual.kernel(GEMM).gemm == GEMM
 
 
 def test_a_service_that_goes_away_while_its_job_is_followed_is_made_up_for(

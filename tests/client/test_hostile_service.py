@@ -17,6 +17,7 @@ import pytest
 from tests.helpers.artifact_samples import SIGNER, certified
 from tests.helpers.fake_service import JOB, FakeService, sse
 from tests.helpers.raw_service import Script, answer, answering, head_of
+from tests.waiting import PATIENCE_S
 from tirgemm import Client, Gemm
 from tirgemm._client import artifact_source, server_events
 from tirgemm._client import http as http_layer
@@ -31,7 +32,9 @@ CLEAR = "\x1b[2J\x1b]0;owned\x07\x9b31m"
 
 
 def client(url: str, folder: Path, **options: Any) -> Client:
-    return Client(url, **{"trust": SIGNER.public, "cache_dir": folder, "timeout": 5.0, "patience": 0.0} | options)
+    return Client(
+        url, **{"trust": SIGNER.public, "cache_dir": folder, "timeout": PATIENCE_S, "patience": 0.0} | options
+    )
 
 
 @contextmanager

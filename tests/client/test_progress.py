@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tests.waiting import PATIENCE_S
 from tirgemm._terminal.progress_view import (
     LineView,
     LiveView,
@@ -125,7 +126,7 @@ def test_what_is_waited_for_is_told_where_no_event_comes() -> None:
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     tracker = ProgressTracker(phase=Phase.QUEUED)
     with LineView(tracker, lines.put, interval=0.01):
-        assert lines.get(timeout=20) == "waiting for a worker"
+        assert lines.get(timeout=PATIENCE_S) == "waiting for a worker"
     silent: list[str] = []
     with LineView(tracker, silent.append, interval=600.0):
         pass

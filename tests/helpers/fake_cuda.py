@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import PATIENCE_S
+
 SOURCE = Path(__file__).with_name("fake_cuda.c")
 ROOT = Path(__file__).parent.parent.parent
 
@@ -57,7 +59,7 @@ class FakeCuda:
         return document["result"], document["events"]
 
     def close(self) -> None:
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=PATIENCE_S)
 
 
 class CudaTensor:

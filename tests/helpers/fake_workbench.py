@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from tests.waiting import PATIENCE_S
 from tirgemm.artifact import Signer, Trust, read
 from tirgemm.config import Config
 from tirgemm.detect import device as detect
@@ -107,7 +108,7 @@ class FakeMeasurer:
         if fate == "crashes":
             raise MeasurementCrashed("signal 11")
         if fate == "blocks":
-            assert cancel.wait(20), "nobody cancelled"
+            assert cancel.wait(PATIENCE_S), "nobody cancelled"
             raise Cancelled("cancelled")
         actual = self._verification(package, "candidate")
         return actual, SampleSet((self.bench.us(config),) * 5) if actual.passed else None

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from tests.waiting import PATIENCE_S
+
 # The bytes to send for a request, given its head; what sends them stops when the client is gone.
 Script = Callable[[bytes], Iterable[bytes]]
 
@@ -33,7 +35,7 @@ def answering(script: Script) -> Iterator[tuple[str, list[bytes]]]:
         while not stop.is_set():
             with contextlib.suppress(OSError):
                 connection, _ = listener.accept()
-                connection.settimeout(60)
+                connection.settimeout(PATIENCE_S)
                 threads.append(threading.Thread(target=serve, args=(connection,), daemon=True))
                 threads[-1].start()
 
@@ -47,7 +49,7 @@ def answering(script: Script) -> Iterator[tuple[str, list[bytes]]]:
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         for thread in (acceptor, *threads):
-            thread.join(10)
+            thread.join(PATIENCE_S)
 
 
 def _head(connection: socket.socket) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.helpers.artifact_samples import TRUST, certified
+from tests.waiting import PATIENCE_S
 from tirgemm.artifact import Kernel, load
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed
@@ -62,7 +63,7 @@ class SampleSource:
                 raise BuildFailed("the compiler went away")
             for gemm in gemms:
                 arrived(self.kernel(gemm, "fallback"))
-            if self.tuned_later and self.release.wait(60):
+            if self.tuned_later and self.release.wait(PATIENCE_S):
                 for gemm in gemms:
                     arrived(self.kernel(gemm, "tuned"))
 

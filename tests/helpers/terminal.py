@@ -10,6 +10,8 @@ import termios
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
+
 
 def on_terminal(command: Sequence[str], columns: int, environment: Mapping[str, str], cwd: Path) -> tuple[int, str]:
     """The exit code, and everything that the terminal was sent, of stdout and stderr."""
@@ -27,4 +29,4 @@ def on_terminal(command: Sequence[str], columns: int, environment: Mapping[str, 
             break
         seen += data
     os.close(master)
-    return process.wait(60), seen.decode(errors="replace").replace("\r\n", "\n")
+    return process.wait(PATIENCE_S), seen.decode(errors="replace").replace("\r\n", "\n")

@@ -211,7 +211,10 @@ def serving(data: Path, listen_at: int = 0, **options: Any) -> Iterator[Service]
     database = open_database(settings)
     state = ServiceState(settings, database, LayeredStore(database), JobQueue(database), "ed25519:" + "A" * 43 + "=")
     listener = socket.create_server(("127.0.0.1", listen_at))
-    server = uvicorn.Server(uvicorn_config(state, graceful_seconds=1))
+    config = uvicorn_config(state, graceful_seconds=1)
+    # After its five seconds a connection is closed, perhaps just when a busy client sends its next request over it.
+    config.timeout_keep_alive = round(10 * PATIENCE_S)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -15,6 +15,7 @@ import pytest
 
 from tests.helpers.artifact_samples import CONFIG, SIGNER, certified, operands
 from tests.service.support import CPU, ScriptedEngine, Service, serving
+from tests.waiting import PATIENCE_S
 from tirgemm import Client, Device, Gemm
 from tirgemm.errors import Cancelled, ServiceError
 from tirgemm.events import CandidateRecorded, Done, Event
@@ -66,7 +67,7 @@ def engine(service: Service, monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
 
 @pytest.fixture
 def client(service: Service, tmp_path: Path) -> Iterator[Client]:
-    with Client(service.url, trust=SIGNER.public, cache_dir=tmp_path / "cache", patience=5.0) as actual:
+    with Client(service.url, trust=SIGNER.public, cache_dir=tmp_path / "cache", patience=PATIENCE_S) as actual:
         yield actual
 
 
@@ -107,7 +108,7 @@ def test_the_fallback_is_used_while_the_search_goes_on(
 def test_submitting_waits_for_nobody(tmp_path: Path) -> None:
     with serving(tmp_path / "data", fallback_seconds=60) as service:
         # Read for less than a single fallback is waited for: a submit that waited would fail.
-        with Client(service.url, trust=[], cache_dir=tmp_path / "cache", timeout=20, patience=0.0) as client:
+        with Client(service.url, trust=[], cache_dir=tmp_path / "cache", timeout=50, patience=0.0) as client:
             with pytest.raises(ServiceError, match="no worker is alive"):
                 client.submit(SHAPE)
             service.queue.register_worker("elsewhere:1:0", [CPU])

@@ -14,6 +14,7 @@ import pytest
 
 from scripts.stored_kernel import gpu_kernel
 from tests.service.support import CPU, Service, kernel_record, serving
+from tests.waiting import PATIENCE_S
 from tirgemm.artifact import Signer, pack
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled
@@ -200,7 +201,7 @@ def test_what_is_known_does_not_wait_for_what_is_being_explained(
         (stored,) = arguments
         if stored is other:
             begun.set()
-            assert go.wait(20)
+            assert go.wait(PATIENCE_S)
         return {"kernel": stored.record.id if stored.record else None}, "page"
 
     monkeypatch.setattr(explainer, "_ask", ask)
@@ -209,8 +210,8 @@ def test_what_is_known_does_not_wait_for_what_is_being_explained(
         first = await explainer.answer(known)
         waiting = asyncio.create_task(explainer.answer(other))
         try:
-            assert await asyncio.to_thread(begun.wait, 10)
-            assert await asyncio.wait_for(explainer.answer(known), 5) is first
+            assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+            assert await asyncio.wait_for(explainer.answer(known), PATIENCE_S) is first
         finally:
             go.set()
         assert (await waiting)[0] != first[0]

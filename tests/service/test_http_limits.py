@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.service.support import AUTHORITIES, CPU, ODD, Service, kernel_record, serving
+from tests.waiting import PATIENCE_S
 from tirgemm.gemm import Gemm
 from tirgemm.service.server import limited_protocol
 from tirgemm.service.server.limited_protocol import LimitedProtocol
@@ -33,7 +34,7 @@ def small(tmp_path: Path) -> Iterator[Service]:
 
 def connect(service: Service) -> socket.socket:
     host, port = service.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=20)
+    return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
 
 
 def answer_of(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
@@ -150,7 +151,7 @@ def test_one_connection_more_than_the_limit_is_refused_and_a_free_one_is_taken_a
             with connect(small) as one_more:
                 assert check_problem(one_more, 503, "too_many_connections")["retry-after"] == "1"
         held.pop().close()
-        with httpx.Client(base_url=small.url, timeout=20, verify=AUTHORITIES) as http:
+        with httpx.Client(base_url=small.url, timeout=PATIENCE_S, verify=AUTHORITIES) as http:
             statuses = {http.get("/healthz").status_code for _ in range(1)}
             while statuses == {503}:
                 statuses = {http.get("/healthz").status_code}
@@ -170,7 +171,7 @@ def test_a_reader_that_does_not_read_is_cut_off(small: Service, monkeypatch: pyt
     monkeypatch.setattr(LimitedProtocol, "connection_lost", connection_lost)
     with connect(small) as connection:
         connection.sendall(f"GET /v1/artifacts/{sha256} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        assert gone.wait(20), "the server waits for ever"
+        assert gone.wait(PATIENCE_S), "the server waits for ever"
     assert LimitedProtocol.send_seconds == 0.2
     assert limited_protocol.REQUEST_SECONDS == 30.0
 
@@ -200,7 +201,7 @@ def test_many_headers_do_not_hold_the_others_up(service: Service) -> None:
         host, port = service.url.removeprefix("http://").split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"GET / HTTP/1.1\r\nX: " + b"a" * 30_000_000)
-        async with httpx.AsyncClient(base_url=service.url, timeout=20) as http:
+        async with httpx.AsyncClient(base_url=service.url, timeout=PATIENCE_S) as http:
             status = (await http.get("/healthz")).status_code
         writer.close()
         return status

@@ -15,6 +15,7 @@ from verification.service.kills import VICTIMS, deployed, lost, measured_twice, 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", VICTIMS)
 def test_kills_at_random_moments_lose_no_record_and_measure_nothing_twice(kind: str) -> None:
     seed = time.time_ns()

@@ -13,6 +13,7 @@ import pytest
 
 from tests.helpers.shipped_files import elsewhere, measured_on, ship
 from tests.service.support import CPU, Service, read_events, serving
+from tests.waiting import PATIENCE_S
 from tirgemm.artifact import Signer, Trust, load
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -51,14 +52,14 @@ def tuning_service(folder: Path, measured: Device, monkeypatch: pytest.MonkeyPat
     with serving(folder / "data", max_wait_seconds=200) as service:
         signer = Signer.load_or_create(service.state.settings.signing_key)
         fleet = LocalFleet(service.store, signer, service.state.settings.lock_dir, processes=1, served=[CPU])
-        worker = Worker(service.queue, service.store, fleet)
+        worker = Worker(service.queue, service.store, fleet, lease_s=600.0)
         thread = threading.Thread(target=worker.run, daemon=True)
         thread.start()
         try:
             yield service, signer.public
         finally:
             worker.stop()
-            thread.join(20)
+            thread.join(PATIENCE_S)
             fleet.close()
             assert not thread.is_alive()
 

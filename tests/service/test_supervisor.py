@@ -71,6 +71,7 @@ def test_one_that_starts_is_unjudged_or_comes_back_is_left_alone(answers: list[b
 def test_a_frozen_worker_of_a_real_service_is_replaced(tmp_path: Path) -> None:
     with Serve(tmp_path, "--lease-seconds", "2") as server:
         first = server.worker_pid()
+        assert first
         until(lambda: httpx.get(f"{server.url}/readyz", verify=AUTHORITIES, timeout=PATIENCE_S).status_code == 200)
         os.kill(first, signal.SIGSTOP)
         until(lambda: server.worker_pid() not in (0, first))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.service.support import CPU, ODD, ScriptedEngine, kernel_record
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from tirgemm.errors import AlreadyRunning, BuildFailed, DoesNotFit, StorageFull, StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
@@ -72,7 +72,7 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         self.worker.stop()
-        self.thread.join(30)
+        self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive()
 
 
@@ -464,7 +464,7 @@ def test_a_lease_outlives_its_length_while_it_is_held_and_tells_a_cancellation(
         assert queue.claim("other:1:0", [CPU.key], 0.5) is None
         assert not lease.cancel.is_set()
         queue.cancel(job_id)
-        assert lease.cancel.wait(30)
+        assert lease.cancel.wait(PATIENCE_S)
         assert lease.reason == "cancelled"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.service.support import ODD, ScriptedEngine, read_events, serving
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from tirgemm.errors import BuildFailed
 from tirgemm.events import (
     CandidateRecorded,
@@ -54,6 +54,12 @@ class TellingEngine(ScriptedEngine):
             on_event(event)
 
         return super().tune(request, tell, *rest)
+
+
+@pytest.fixture(autouse=True)
+def told_of_changes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line says again what is done because it takes long."""
+    monkeypatch.setattr("tirgemm.service.jobs.job_runner.LOG_SECONDS", 10 * PATIENCE_S)
 
 
 def log_of(data: Path, caplog: pytest.LogCaptureFixture, **options: Any) -> tuple[str, list[str], list[str]]:

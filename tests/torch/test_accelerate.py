@@ -14,6 +14,7 @@ import pytest
 
 from tests.helpers.sample_source import SampleSource
 from tests.torch.restored_table import restored_table
+from tests.waiting import PATIENCE_S
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm, Range
 
@@ -248,7 +249,7 @@ def test_tuned_kernels_are_swapped_in_when_they_come(table: Any) -> None:
     assert source.groups == [(WIDE, NARROW)], "one group"
     assert same(made(x), wanted)
     source.release.set()
-    assert report.wait(60)
+    assert report.wait(PATIENCE_S)
     assert table.find(WIDE, device("cpu")).manifest.role == "tuned"
     assert [linear.problems[0][1] for linear in report.linears] == ["tuned", "tuned"]
     assert same(made(x), wanted)

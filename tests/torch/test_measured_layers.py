@@ -13,6 +13,7 @@ from tests.helpers.sample_source import SampleSource
 from tests.torch.restored_table import restored_table
 from tests.torch.watched_kernel import watch
 from tests.torch.work_clock import WorkClock
+from tests.waiting import PATIENCE_S
 from tirgemm.gemm import Gemm, Range
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -116,7 +117,7 @@ def test_kernels_that_come_later_are_raced_once_they_are_waited_for(ratios: dict
     assert not report.wait(0.01)
     assert {type(layer) for layer in made} == {Linear, torch.nn.ReLU}, "a better one may come"
     source.release.set()
-    assert report.wait(60)
+    assert report.wait(PATIENCE_S)
     assert {type(layer) for layer in made} == {torch.nn.Linear, torch.nn.ReLU}
     assert {linear.reason for linear in report.linears} == {SLOWER}
 
@@ -132,7 +133,7 @@ def test_a_linear_whose_default_is_slower_waits_for_the_tuned_kernel(ratios: dic
     assert {type(layer) for layer in made} == {Linear, torch.nn.ReLU}
     ratios[5] = 0.5
     source.release.set()
-    assert report.wait(60)
+    assert report.wait(PATIENCE_S)
     assert f"{FIVE}: tuned" in str(report)
     assert {type(layer) for layer in made} == {Linear, torch.nn.ReLU}
 
@@ -192,7 +193,7 @@ def test_a_default_that_a_search_ends_with_is_raced_again(table: Any, monkeypatc
     report = accelerated(made, source, rows=5, policy="default", measured=True)
     assert report.linears[0].problems == ((FIVE, f"{SLOWER}, 1.250 of its time for 5 rows"),)
     source.release.set()
-    assert report.wait(60)
+    assert report.wait(PATIENCE_S)
     assert len(raced) == 2
     assert raced[0].kernel_sha256 == raced[1].kernel_sha256, "a default and a tuned kernel of one config"
     assert table.find(FIVE, raced[1].device) is None

@@ -11,6 +11,7 @@ import pytest
 
 from tests.helpers.artifact_samples import SIGNER
 from tests.helpers.fake_service import CPU, JOB, FakeService
+from tests.waiting import PATIENCE_S
 from tirgemm import Client, Gemm
 from tirgemm._client import http as http_layer
 from tirgemm.errors import ServiceUnreachable
@@ -117,7 +118,7 @@ def test_a_default_serves_until_the_tuned_kernel_comes(client: Client, fake: Unl
         assert not report.failures
     check()
     fake.status = "done"
-    assert report.wait(60)
+    assert report.wait(PATIENCE_S)
     assert role(table) == "tuned"
     assert not report.failures
     assert len(fake.sent("POST", "/v1/batches")) == 1
@@ -155,7 +156,7 @@ def test_a_service_that_goes_away_leaves_what_is_there(
 ) -> None:
     fake.broken[path] = [httpx.ConnectError("gone") for _ in range(1000)]
     _, report, check = accelerated(client)
-    assert report.wait(60)
+    assert report.wait(PATIENCE_S)
     assert list(report.failures) == [GEMM]
     assert report.linears[0].problems == ((GEMM, f"no kernel: {report.failures[GEMM]}"),)
     assert "no tuned kernel for 33x17x19:f32:nt" in caplog.text
@@ -168,7 +169,7 @@ def test_a_service_that_goes_away_behind_its_default_leaves_that(client: Client,
     while role(table) != "fallback":
         assert not report.failures
     fake.broken[f"/v1/jobs/{JOB}"] = [httpx.ConnectError("gone") for _ in range(1000)]
-    assert report.wait(60)
+    assert report.wait(PATIENCE_S)
     assert "gone" in report.failures[GEMM]
     assert report.linears[0].problems == ((GEMM, "default"),)
     check()
@@ -193,7 +194,7 @@ def test_a_job_that_fails_is_told(client: Client, fake: Unlisted) -> None:
 def test_undo_follows_the_jobs_no_more(client: Client) -> None:
     made, report, check = accelerated(client)
     report.undo()
-    assert report.wait(60)
+    assert report.wait(PATIENCE_S)
     assert type(made) is torch.nn.Linear
     check()
 

@@ -13,6 +13,8 @@ import pytest
 
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
 from tests.traces.kept_spans import KeptSpans, kept_spans
+from tests.traces.trace_collector import collecting
+from tests.waiting import PATIENCE_S
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 from tirgemm.service import traces
@@ -126,6 +128,15 @@ def test_a_collector_that_does_not_answer_holds_nobody_up(
             assert spans.traceparent() is not None
         assert "did not take the last ones within 0.2 s" in caplog.text
     assert spans.installed() is None
+
+
+def test_what_is_left_at_the_end_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "FLUSH_SECONDS", PATIENCE_S)
+    with collecting() as collector:
+        settings = Settings.load(traces_endpoint=collector.url)
+        with traces.traces_of(settings, "process"), spans.span("work"):
+            assert collector.spans == []
+        assert [(span.service, span.name) for span in collector.spans] == [("process", "work")]
 
 
 def test_an_endpoint_that_is_no_address_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -10,19 +11,20 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.traces.kept_spans import kept_spans
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.build.pool import BuildPool
 from tirgemm.tuning.build.processes import BuildProcesses
-from tirgemm.tuning.process import spans
+from tirgemm.tuning.process import child_rpc, spans
 from tirgemm.tuning.process.child_rpc import ChildProcess
 from tirgemm.tuning.process.locks import DeviceLock
 from tirgemm.tuning.records.memory_store import MemoryStore
@@ -73,7 +75,7 @@ def locks(tmp_path: Path) -> Path:
 def pool(tmp_path: Path, locks: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BuildPool]:
     (tmp_path / "planted_builder.py").write_text(BUILDER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with BuildPool(DEVICE, 1, lock_dir=locks, timeout_s=60.0, builder="planted_builder:build") as pool:
+    with BuildPool(DEVICE, 1, lock_dir=locks, timeout_s=PATIENCE_S, builder="planted_builder:build") as pool:
         yield pool
 
 
@@ -82,7 +84,7 @@ def config(what: str) -> Config:
 
 
 def test_one_process_serves_many_builds_even_when_they_print(pool: BuildPool) -> None:
-    answers = [pool.submit(GEMM, config(what)).result(20) for what in ("a", "noise", "b")]
+    answers = [pool.submit(GEMM, config(what)).result(PATIENCE_S) for what in ("a", "noise", "b")]
     assert [a[:3] for a in answers] == [(w, str(GEMM), "planted") for w in ("a", "noise", "b")]
     assert len({a[3] for a in answers}) == 1
     assert answers[0][3] != os.getpid()
@@ -91,33 +93,33 @@ def test_one_process_serves_many_builds_even_when_they_print(pool: BuildPool) ->
 def test_a_workbench_builds_with_the_builder_that_it_is_given(pool: BuildPool, locks: Path) -> None:
     pool.close()
     with Workbench(DEVICE, MemoryStore(), lock_dir=locks, processes=1, builder="planted_builder:build") as bench:
-        answer: Any = bench.build(GEMM, config("a")).result(20)
+        answer: Any = bench.build(GEMM, config("a")).result(PATIENCE_S)
     assert answer[:3] == ("a", str(GEMM), "planted")
 
 
 def test_a_crashing_build_names_its_signal_and_the_next_one_works(pool: BuildPool) -> None:
     crash, after = pool.submit(GEMM, config("segfault")), pool.submit(GEMM, config("after"))
     with pytest.raises(BuildFailed, match=r"build process died: signal 11 \(SIGSEGV\).*about to read address 0"):
-        crash.result(20)
-    assert after.result(20)[0] == "after"
+        crash.result(PATIENCE_S)
+    assert after.result(PATIENCE_S)[0] == "after"
 
 
 def test_a_build_whose_process_is_killed_is_built_once_more(pool: BuildPool, tmp_path: Path) -> None:
     once, always = pool.submit(GEMM, config(str(tmp_path / "killed"))), pool.submit(GEMM, config("killed"))
-    assert once.result(20)[0] == str(tmp_path / "killed")
+    assert once.result(PATIENCE_S)[0] == str(tmp_path / "killed")
     with pytest.raises(BuildFailed, match=r"build process died: signal 9 \(SIGKILL\)"):
-        always.result(20)
-    assert pool.submit(GEMM, config("after")).result(20)[0] == "after"
+        always.result(PATIENCE_S)
+    assert pool.submit(GEMM, config("after")).result(PATIENCE_S)[0] == "after"
 
 
 def test_a_hanging_build_is_killed_at_its_time_and_the_next_one_works(pool: BuildPool) -> None:
     pool.timeout_s = 0.2
     hang = pool.submit(GEMM, config("hang"))
-    pool.timeout_s = 60.0
+    pool.timeout_s = PATIENCE_S
     after = pool.submit(GEMM, config("after"))
     with pytest.raises(BuildFailed, match=r"longer than 0\.2 s"):
-        hang.result(20)
-    assert after.result(20)[0] == "after"
+        hang.result(PATIENCE_S)
+    assert after.result(PATIENCE_S)[0] == "after"
 
 
 @pytest.mark.parametrize(
@@ -130,22 +132,22 @@ def test_a_hanging_build_is_killed_at_its_time_and_the_next_one_works(pool: Buil
 )
 def test_an_exception_of_the_builder_is_a_failed_build_in_its_words(pool: BuildPool, what: str, words: str) -> None:
     with pytest.raises(BuildFailed, match=words):
-        pool.submit(GEMM, config(what)).result(20)
+        pool.submit(GEMM, config(what)).result(PATIENCE_S)
 
 
 def test_nothing_builds_while_the_cpu_is_being_measured(pool: BuildPool, locks: Path) -> None:
-    pool.submit(GEMM, config("first")).result(20)
+    pool.submit(GEMM, config("first")).result(PATIENCE_S)
     pool.timeout_s = 3.0
     with DeviceLock("cpu", locks):
         waiting = pool.submit(GEMM, config("second"))
         time.sleep(3.6)  # longer than the build's own timeout, which must not run while it waits
         assert not waiting.done()
-    assert waiting.result(20)[0] == "second"
+    assert waiting.result(PATIENCE_S)[0] == "second"
 
 
 def test_closing_kills_what_builds_and_cancels_what_waits(pool: BuildPool) -> None:
     pool.timeout_s = 300.0
-    pid = pool.submit(GEMM, config("first")).result(20)[3]
+    pid = pool.submit(GEMM, config("first")).result(PATIENCE_S)[3]
     building, waiting = pool.submit(GEMM, config("hang")), pool.submit(GEMM, config("never"))
     until(building.running)
     pool.close()
@@ -157,27 +159,27 @@ def test_closing_kills_what_builds_and_cancels_what_waits(pool: BuildPool) -> No
 
 
 def test_abandoning_kills_what_builds_cancels_what_waits_and_builds_what_comes_next(pool: BuildPool) -> None:
-    pid = pool.submit(GEMM, config("first")).result(20)[3]
+    pid = pool.submit(GEMM, config("first")).result(PATIENCE_S)[3]
     building, waiting = pool.submit(GEMM, config("hang")), pool.submit(GEMM, config("never"))
     until(building.running)
     pool.abandon()
     after = pool.submit(GEMM, config("after"))
     with pytest.raises(BuildFailed, match="given up"):
-        building.result(20)
-    answer = after.result(20)
+        building.result(PATIENCE_S)
+    answer = after.result(PATIENCE_S)
     assert answer[0] == "after"
     assert answer[3] != pid, "the process that hung was killed"
     assert waiting.cancelled()
 
 
 def test_a_build_that_waits_for_the_device_says_so(pool: BuildPool, locks: Path) -> None:
-    pool.submit(GEMM, config("first")).result(20)
+    pool.submit(GEMM, config("first")).result(PATIENCE_S)
     with DeviceLock("cpu", locks):
         waiting = pool.submit(GEMM, config("second"))
         until(lambda: bool(pool.waiting))
         assert pool.waiting == f"another process measures on it, pid {os.getpid()}"
         assert not waiting.done()
-    waiting.result(20)
+    waiting.result(PATIENCE_S)
     assert pool.waiting == ""
 
 
@@ -196,11 +198,11 @@ def test_a_child_is_busy_while_it_works_and_not_while_it_waits(pool: BuildPool, 
             lock.release()
 
     try:
-        child.request(request, timeout_s=20.0)
+        child.request(request, timeout_s=PATIENCE_S)
         alone = child.busy_s
         lock.acquire()
         started = time.monotonic()
-        child.request(request, timeout_s=20.0, on_wait=hold_on)
+        child.request(request, timeout_s=PATIENCE_S, on_wait=hold_on)
         elapsed = time.monotonic() - started
     finally:
         child.kill()
@@ -209,21 +211,46 @@ def test_a_child_is_busy_while_it_works_and_not_while_it_waits(pool: BuildPool, 
     assert 0 < child.busy_s - alone <= elapsed - waited[0]
 
 
+def test_a_parent_that_had_no_turn_takes_what_its_child_told_meanwhile(
+    pool: BuildPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert pool.processes == 1  # the fixture has planted the builder
+    gate, ahead = tmp_path / "gate", [0.0]
+    monkeypatch.setattr(child_rpc, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead[0]))
+    child = ChildProcess("tirgemm.tuning.build.child", ["planted_builder:build", "", ""])
+
+    class Stopped:
+        """Asked for in each turn of the parent, which is stopped for an hour once the child has shown life."""
+
+        def is_set(self) -> bool:
+            if child.busy_s > 0 and not gate.exists():
+                gate.touch()
+                select.select([child._receive_fd], [], [], PATIENCE_S)
+                ahead[0] = 3600.0
+            return False
+
+    try:
+        request = (GEMM, config(f"behind {gate}"), DEVICE, ())
+        assert child.request(request, timeout_s=PATIENCE_S, cancel=Stopped())[3] == child.pid
+    finally:
+        child.kill()
+
+
 def test_a_builder_that_cannot_be_imported_fails_the_build(locks: Path) -> None:
     with (
         BuildPool(DEVICE, 1, lock_dir=locks, builder="no_such_module:build") as pool,
         pytest.raises(BuildFailed, match=r"(?s)build process died: exit status 1.*no_such_module"),
     ):
-        pool.submit(GEMM, config("a")).result(20)
+        pool.submit(GEMM, config("a")).result(PATIENCE_S)
 
 
 def test_processes_outlive_the_thread_that_started_the_pool(pool: BuildPool) -> None:
     thread = threading.Thread(target=pool.warm)
     thread.start()
     thread.join()
-    first = pool.submit(GEMM, config("a")).result(20)
+    first = pool.submit(GEMM, config("a")).result(PATIENCE_S)
     time.sleep(0.2)
-    assert pool.submit(GEMM, config("b")).result(20)[3] == first[3]
+    assert pool.submit(GEMM, config("b")).result(PATIENCE_S)[3] == first[3]
 
 
 @pytest.fixture
@@ -244,7 +271,7 @@ def test_devices_that_share_processes_take_turns(shared: BuildProcesses, tmp_pat
         for future in (first, *later, one):
             future.add_done_callback(lambda done: ended.append(done.result()[0]))
         (tmp_path / "gate").touch()
-        answers = [future.result(20) for future in (first, *later, one)]
+        answers = [future.result(PATIENCE_S) for future in (first, *later, one)]
     assert len({answer[3] for answer in answers}) == 1, "one process"
     assert {answer[2] for answer in answers[:-1]} == {"planted"}
     assert answers[-1][2] == "other", "each build is for its own device"
@@ -253,14 +280,14 @@ def test_devices_that_share_processes_take_turns(shared: BuildProcesses, tmp_pat
 
 def test_processes_outlive_a_device_that_shares_them(shared: BuildProcesses) -> None:
     staying = BuildPool(DEVICE, shared)
-    with BuildPool(DEVICE, shared, timeout_s=60.0) as leaving:
+    with BuildPool(DEVICE, shared, timeout_s=PATIENCE_S) as leaving:
         building, waiting = leaving.submit(GEMM, config("hang")), leaving.submit(GEMM, config("never"))
         theirs = staying.submit(GEMM, config("theirs"))
         until(building.running)
-    assert theirs.result(20)[0] == "theirs"
+    assert theirs.result(PATIENCE_S)[0] == "theirs"
     with pytest.raises(BuildFailed, match="given up"):
-        building.result(20)
-    assert staying.submit(GEMM, config("next")).result(20)[0] == "next"
+        building.result(PATIENCE_S)
+    assert staying.submit(GEMM, config("next")).result(PATIENCE_S)[0] == "next"
     assert waiting.cancelled()
     shared.close()
     with pytest.raises(BuildFailed, match="closed"):
@@ -269,12 +296,12 @@ def test_processes_outlive_a_device_that_shares_them(shared: BuildProcesses) -> 
 
 def test_a_process_is_started_only_for_a_build_that_finds_none_idle(locks: Path, pool: BuildPool) -> None:
     assert pool.processes == 1  # the fixture has planted the builder
-    with BuildPool(DEVICE, 2, lock_dir=locks, timeout_s=60.0, builder="planted_builder:build") as two:
+    with BuildPool(DEVICE, 2, lock_dir=locks, timeout_s=PATIENCE_S, builder="planted_builder:build") as two:
         two.warm()
-        first = {two.submit(GEMM, config(what)).result(20)[3] for what in "abc"}
+        first = {two.submit(GEMM, config(what)).result(PATIENCE_S)[3] for what in "abc"}
         assert len(first) == 1
         hanging = two.submit(GEMM, config("hang"))
-        two.submit(GEMM, config("d")).result(20)
+        two.submit(GEMM, config("d")).result(PATIENCE_S)
         assert not hanging.done(), "the other one was built beside it"
 
 
@@ -301,9 +328,9 @@ def test_a_build_process_dies_with_its_killed_parent(pool: BuildPool) -> None:
 
 def test_a_build_is_a_span_of_what_asked_for_it_and_compiling_one_of_the_child(pool: BuildPool) -> None:
     with kept_spans() as kept, spans.span("request"):
-        pid = pool.submit(GEMM, config("first")).result(20)[3]
+        pid = pool.submit(GEMM, config("first")).result(PATIENCE_S)[3]
         with pytest.raises(BuildFailed):
-            pool.submit(GEMM, config("refuse")).result(20)
+            pool.submit(GEMM, config("refuse")).result(PATIENCE_S)
     built, refused = kept.named("build", 2)
     compiled, failed = kept.named("compile", 2)
     assert kept.path(built) == ["build", "request"]

@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers.artifact_samples import TRUST
 from tests.tuning_db.dependent_bench import HOPPER, DependentBench, certified, packed, packed_set
+from tests.waiting import PATIENCE_S
 from tirgemm.artifact import Kernel, load
 from tirgemm.detect import device as detect
 from tirgemm.device import Device
@@ -73,7 +74,7 @@ def prepare(tmp_path: Path) -> Prepare:
         """The kernels that arrived and the failures."""
         arrived: list[Kernel] = []
         preparation = DependentKernels(inner, tmp_path).prepare(gemms, place, policy, arrived.append)
-        assert preparation.wait(60)
+        assert preparation.wait(PATIENCE_S)
         return arrived, preparation.failures
 
     return call
@@ -260,5 +261,5 @@ def test_cancelling_rebuilds_no_more(tmp_path: Path) -> None:
     preparation = source.prepare(
         [ONE, OTHER], HOPPER, "default", lambda kernel: (arrived.append(kernel), preparation.cancel())
     )
-    assert preparation.wait(60)
+    assert preparation.wait(PATIENCE_S)
     assert len(arrived) == 1

@@ -11,6 +11,7 @@ import pytest
 
 from tests.helpers.loadable_bench import LoadableBench
 from tests.helpers.shipped_files import measured_on, ship
+from tests.waiting import PATIENCE_S
 from tirgemm.artifact import Kernel
 from tirgemm.config import Config
 from tirgemm.detect import device as detect_device
@@ -53,7 +54,7 @@ def prepare(source: LocalKernels) -> Callable[..., tuple[list[Kernel], dict[Gemm
         """The kernels that arrived and the failures."""
         arrived: list[Kernel] = []
         preparation = source.prepare(gemms, CPU, policy, arrived.append)
-        assert preparation.wait(60)
+        assert preparation.wait(PATIENCE_S)
         return arrived, preparation.failures
 
     return call
@@ -150,7 +151,7 @@ def test_cancelling_makes_no_more(source: LocalKernels) -> None:
     preparation = source.prepare(
         [ONE, OTHER], CPU, "default", lambda kernel: (arrived.append(kernel), preparation.cancel())
     )
-    assert preparation.wait(60)
+    assert preparation.wait(PATIENCE_S)
     assert len(arrived) == 1
 
 
@@ -161,5 +162,5 @@ def test_a_broken_database_is_told_for_every_problem(source: LocalKernels, tmp_p
     file.parent.mkdir()
     file.write_bytes(b"no database " * 100)
     preparation = source.prepare([ONE, OTHER], CPU, "default", lambda _kernel: None)
-    assert preparation.wait(60)
+    assert preparation.wait(PATIENCE_S)
     assert set(preparation.failures) == {ONE, OTHER}

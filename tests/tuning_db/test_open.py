@@ -15,6 +15,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from tests.waiting import PATIENCE_S
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, MissingExtra, SchemaTooNew, StorageFull, StoreError
 from tirgemm.tuning_db import Database, SqlStore, schema
@@ -94,7 +95,7 @@ def test_processes_that_open_a_new_database_together_all_succeed(tmp_path: Path)
     )
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     started = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=environment) for _ in range(3)]
-    assert [process.wait(60) for process in started] == [0, 0, 0]
+    assert [process.wait(PATIENCE_S) for process in started] == [0, 0, 0]
     Database.embedded(tmp_path).close()
 
 
@@ -171,7 +172,7 @@ def test_a_writer_waits_for_another_one(tmp_path: Path) -> None:
             thread.join(0.2)
             assert thread.is_alive()
             assert connection.exec_driver_sql("SELECT count(*) FROM devices").scalar() == 0
-        thread.join(60)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
         with first.read() as connection:
             assert connection.exec_driver_sql("SELECT count(*) FROM devices").scalar() == 1

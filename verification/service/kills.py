@@ -40,6 +40,8 @@ _PROCESSES = ("worker", "measuring child", "build child", "server", "everything"
 VICTIMS = {"sqlite": _PROCESSES, "postgresql": (*_PROCESSES, "database connections", "database process")}
 LEASE_SECONDS = 5.0
 JOB_SECONDS = 600.0
+# No claim of how fast anything is: for so long is waited for what must happen, on however busy a machine.
+PATIENCE_SECONDS = 120.0
 MOMENT_SECONDS = 6.0
 CHILDREN = {"measuring child": b"tirgemm.tuning.measure", "build child": b"tirgemm.tuning.build"}
 
@@ -129,11 +131,14 @@ class Deployment:
     def submit(self, gemm: Gemm, trials: int) -> Records:
         """Ask for a kernel; the request is repeated where the service or its database is not back yet."""
         body: dict[str, Any] = {"gemm": str(gemm), "budget": {"trials": trials, "seconds": 60}}
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
                 answer = httpx.post(
-                    f"{self.restart().url}/v1/kernels", json=body, headers={"Prefer": "wait=0"}, timeout=30
+                    f"{self.restart().url}/v1/kernels",
+                    json=body,
+                    headers={"Prefer": "wait=0"},
+                    timeout=PATIENCE_SECONDS,
                 )
                 if answer.status_code == 202:
                     return Records(self.database, answer.json()["job"]["id"], gemm)
@@ -158,7 +163,7 @@ def strike(deployment: Deployment, victim: str) -> bool:
         return True
     if victim == "server":
         server.process.kill()
-        server.process.wait(10)
+        server.process.wait(PATIENCE_SECONDS)
         return True
     if victim in ("database connections", "database process"):
         return _strike_database(deployment.url, victim)
@@ -229,7 +234,7 @@ def ended(deployment: Deployment, records: Records, before: dict[str, Candidate]
 
 def _patient(read: Callable[[], Any]) -> Any:
     """What ``read`` gives, once the database answers again."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             return read()
@@ -240,8 +245,8 @@ def _patient(read: Callable[[], Any]) -> Any:
 
 
 def _outlived(pids: Sequence[int], what: str) -> list[str]:
-    """Of the processes that had to end with ``what`` those that run after 20 seconds."""
-    deadline = time.monotonic() + 20
+    """Of the processes that had to end with ``what`` those that run after PATIENCE_SECONDS."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     return [f"process {pid} ({command_line(pid)[:60]!r}) outlives {what}" for pid in left]
@@ -255,7 +260,7 @@ def _held(deployment: Deployment) -> list[str]:
             continue
         lock = FileLock(path)
         try:
-            lock.acquire(timeout_s=20.0)
+            lock.acquire(timeout_s=PATIENCE_SECONDS)
             lock.release()
         except AlreadyRunning as error:
             wrong.append(f"a lock is left: {error}")

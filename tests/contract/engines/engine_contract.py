@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from tirgemm.artifact import Signer, Trust, read
 from tirgemm.detect import device as detect_device
 from tirgemm.errors import Cancelled, DeviceUnavailable
@@ -29,6 +30,21 @@ def request(text: str, trials: int = 2) -> JobRequest:
     return JobRequest(Gemm.parse(text), CPU, trials=trials, effort=Effort.QUICK)
 
 
+class MeetingQueue(JobQueue):
+    """Whose first two claims are of two runners: each begins its job when the other has one, however late its thread
+    has a turn."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._both = threading.Barrier(2)
+
+    def claim(self, *arguments: Any, **options: Any) -> Job | None:
+        job = super().claim(*arguments, **options)
+        if job is not None:
+            self._both.wait(PATIENCE_S)
+        return job
+
+
 @contextmanager
 def working(queue: JobQueue, store: SqlStore, fleet: Fleet) -> Iterator[Worker]:
     """A worker of the fleet, in a thread."""
@@ -39,7 +55,7 @@ def working(queue: JobQueue, store: SqlStore, fleet: Fleet) -> Iterator[Worker]:
         yield worker
     finally:
         worker.stop()
-        thread.join(30)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 
@@ -60,7 +76,7 @@ class EngineContract:
             yield SqlStore(database)
 
     def test_a_worker_brings_jobs_to_certified_signed_kernels(self, fleet: Fleet, store: SqlStore) -> None:
-        queue = JobQueue(store.db)
+        queue = MeetingQueue(store.db)
         asked = [request(f"{m}x48x16:f32:nt") for m in (31, 33)]
         with working(queue, store, fleet) as worker:
             jobs = ended(queue, [queue.submit(one)[0].id for one in asked])

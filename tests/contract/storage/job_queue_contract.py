@@ -15,6 +15,7 @@ import pytest
 
 from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_GEMM, kernel
 from tests.traces.kept_spans import kept_spans
+from tests.waiting import PATIENCE_S
 from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.events import BatchProposed, BuildsCounted, CandidateRecorded, SearchStarted, UnknownEvent
 from tirgemm.gemm import Gemm
@@ -245,7 +246,7 @@ class JobQueueContract(QueueFixtures):
 
         def claim(owner: str) -> None:
             for _ in range(2):
-                together.wait(30)
+                together.wait(PATIENCE_S)
                 job = queue.claim(owner, KEYS, 60.0)
                 claimed.append("none" if job is None else job.id)
 
@@ -261,7 +262,7 @@ class JobQueueContract(QueueFixtures):
         processes = [claimer(database, f"w{number}") for number in range(3)]
         for process in processes:
             start(process)
-        printed = [process.communicate(timeout=60)[0] for process in processes]
+        printed = [process.communicate(timeout=PATIENCE_S)[0] for process in processes]
         assert sorted("".join(printed).split()) == sorted(wanted)
         assert all(process.returncode == 0 for process in processes)
 
@@ -273,7 +274,7 @@ class JobQueueContract(QueueFixtures):
         assert process.stdout is not None
         assert process.stdout.readline().strip() == job.id
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_S)
         assert queue.claim("next", KEYS, 5.0) is None
         actual = later.claim("next", KEYS, 5.0)
         assert actual is not None

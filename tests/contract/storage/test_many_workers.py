@@ -16,7 +16,7 @@ import pytest
 from tests.contract.storage.databases import PostgresDatabases
 from tests.helpers.fake_workbench import FakeBench, FakeMeasurer
 from tests.helpers.toy_family import Toy
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config, Knob
 from tirgemm.detect import device as detect
@@ -137,7 +137,7 @@ def test_no_candidate_is_measured_twice(
     for worker in workers:
         worker.stop()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
     ended = [job for each in jobs.values() if (job := queue.job(each)) is not None]
     assert [(job.status, job.error) for job in ended] == [("done", None)] * len(jobs)
     assert len(deaths) == 2

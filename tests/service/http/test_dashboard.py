@@ -49,7 +49,7 @@ def exported(service: Service, monkeypatch: pytest.MonkeyPatch) -> dict[str, set
     monkeypatch.setattr(metrics, "FIGURES_SECONDS", -1.0)
     service.queue.register_worker("worker:1:0", [CPU])
     service.queue.submit(JobRequest(Gemm.parse(ODD), CPU))
-    assert service.queue.claim("worker:1:0", [CPU.key], 2.0) is not None
+    assert service.queue.claim("worker:1:0", [CPU.key], 600.0) is not None
     service.http.get("/metrics")
     families = text_string_to_metric_families(service.http.get("/metrics").text)
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}

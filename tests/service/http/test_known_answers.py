@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import delete
 
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
+from tests.waiting import PATIENCE_S
 from tirgemm.errors import StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
@@ -134,7 +135,7 @@ def test_a_request_that_is_given_up_during_its_lookup_takes_nothing_from_the_oth
 
     def held(database: Database, wanted: Sequence[WantedAnswer]) -> list[StoredAnswer | None]:
         begun.set()
-        assert go.wait(20)
+        assert go.wait(PATIENCE_S)
         if fails and len(wanted) == 1:
             raise StoreError("the first one fails")
         return stored_answers(database, wanted)
@@ -144,13 +145,13 @@ def test_a_request_that_is_given_up_during_its_lookup_takes_nothing_from_the_oth
     async def scenario() -> list[str | BaseException | None]:
         lookups, known = KernelLookups(service.state.database), WantedAnswer(ODD, CPU.key, "sustained")
         first = asyncio.create_task(lookups.find(known))
-        assert await asyncio.to_thread(begun.wait, 20)
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
         others = [asyncio.create_task(lookups.find(known)) for _ in range(3)]
         await asyncio.sleep(0)
         first.cancel()
         others[1].cancel()
         go.set()
-        answers = await asyncio.wait_for(asyncio.gather(first, *others, return_exceptions=True), 20)
+        answers = await asyncio.wait_for(asyncio.gather(first, *others, return_exceptions=True), PATIENCE_S)
         return [answer.kernel_id if isinstance(answer, StoredAnswer) else answer for answer in answers]
 
     first, *others = asyncio.run(scenario())

@@ -12,6 +12,7 @@ import pytest
 
 from tests.helpers.command_line import own_folders, runner
 from tests.service.support import CPU, ODD, Service, kernel_record, queueing, serving
+from tests.waiting import PATIENCE_S
 from tirgemm.artifact import Trust
 from tirgemm.client import Client
 from tirgemm.gemm import Gemm
@@ -35,7 +36,7 @@ def service(shared: Service) -> Iterator[Service]:
 
 @pytest.fixture
 def client(service: Service) -> Iterator[Client]:
-    with Client(service.url, trust=TRUSTED, patience=1) as client:
+    with Client(service.url, trust=TRUSTED, patience=PATIENCE_S) as client:
         yield client
 
 

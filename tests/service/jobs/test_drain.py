@@ -17,20 +17,22 @@ from tests.waiting import PATIENCE_S, until
 from tirgemm.errors import LeaseLost
 from tirgemm.events import EventHandler
 from tirgemm.gemm import Gemm
+from tirgemm.service.jobs import job_runner
 from tirgemm.service.jobs.job_runner import JobRunner
+from tirgemm.service.jobs.process import GRACE_SECONDS
 from tirgemm.service.jobs.worker import Worker
 from tirgemm.tuning.records import KernelRecord
-from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
+from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
 
 REPOSITORY = Path(__file__).parents[3]
-# A worker process whose engine hears nothing, with shorter times than the real ones.
+# A worker process whose engine hears nothing, and that soon hands its job back, but is not soon ended by force.
 DEAF = """
 import sys, time
 from pathlib import Path
 from tests.service.support import ScriptedEngine
 from tirgemm.service.jobs import job_runner, process, worker
 from tirgemm.tuning_db import Database, JobQueue, SqlStore
-process.GRACE_SECONDS, job_runner.HAND_BACK_SECONDS = 5.0, 0.2
+process.GRACE_SECONDS, job_runner.HAND_BACK_SECONDS = 600.0, 0.2
 
 class Deaf(ScriptedEngine):
     def tune(self, request, on_event, cancel, between_batches):
@@ -43,6 +45,15 @@ engine.fallback_gate.set()
 runner = worker.Worker(JobQueue(database), engine.store, engine, lease_s=600)
 process.on_termination(runner.stop)
 runner.run()
+"""
+# A process that does not end when it is told to.
+ENDLESS = """
+import time
+from tirgemm.service.jobs import process
+process.GRACE_SECONDS = 0.2
+process.on_termination(lambda: None)
+print("working", flush=True)
+time.sleep(600)
 """
 
 
@@ -59,11 +70,27 @@ def test_a_worker_process_that_cannot_stop_hands_its_job_back_before_it_is_ended
         assert process.stdout is not None
         assert process.stdout.readline() == "tuning\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+        jobs: list[Job] = []
+
+        def is_handed_back() -> bool:
+            jobs.extend(filter(None, [queue.claim("another-host:1:0", [CPU.key], 60.0)]))
+            return bool(jobs)
+
+        until(is_handed_back)
+        assert process.poll() is None
+        assert (jobs[0].id, jobs[0].attempts) == (job_id, 1), "the lease has 600 s left, and a drain is no death"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == -signal.SIGTERM, "a second signal ends it at once"
         process.stdout.close()
-        job = queue.claim("another-host:1:0", [CPU.key], 60.0)
-        assert job is not None
-        assert (job.id, job.attempts) == (job_id, 1), "the lease has 600 s left, and a drain is no death"
+
+
+def test_a_process_that_does_not_end_is_ended_after_its_job_was_to_be_handed_back() -> None:
+    assert job_runner.HAND_BACK_SECONDS < GRACE_SECONDS
+    with subprocess.Popen([sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "working\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
 
 
 class DeafEngine(ScriptedEngine):

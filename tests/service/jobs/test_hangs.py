@@ -49,14 +49,19 @@ class HangingEngine(ScriptedEngine):
 
 
 class HeartbeatOfTheStuck(Heartbeat):
-    """Sees a hang only where ``stands`` says so: a busy machine may let any thread wait for long."""
+    """Sees a hang only where ``stands`` says so: a busy machine may let any thread wait for long. ``kept_out`` is set
+    when the worker's registration has seen it, and no sooner."""
 
     def __init__(self, stands: threading.Event, on_hang: Callable[[], None]) -> None:
         super().__init__(0.3, on_hang)
         self._stands = stands
+        self.kept_out = threading.Event()
 
     def check(self) -> bool:
-        return not self._stands.is_set() or super().check()
+        works = not self._stands.is_set() or super().check()
+        if not works and threading.current_thread().name == "registration":
+            self.kept_out.set()
+        return works
 
 
 @pytest.fixture
@@ -75,13 +80,14 @@ def test_a_worker_that_hangs_loses_its_job_to_another_and_writes_nothing_more(
         engine.gate.set()
         engine.fallback_gate.set()
     job, _ = queue.submit(JobRequest(Gemm.parse(ODD), CPU))
+    heartbeat = HeartbeatOfTheStuck(stuck.stands, hangs.set)
     hung = Worker(
         queue,
         store,
         stuck,
         lease_s=LEASE_SECONDS,
         name="hung:1:0",
-        new_heartbeat=lambda: HeartbeatOfTheStuck(stuck.stands, hangs.set),
+        new_heartbeat=lambda: heartbeat,
         alive_file=alive_file,
     )
     other = Worker(queue, store, sound, lease_s=600, name="other:1:0")
@@ -90,6 +96,8 @@ def test_a_worker_that_hangs_loses_its_job_to_another_and_writes_nothing_more(
         threads[0].start()
         assert hangs.wait(PATIENCE_S)
         assert ", in tune\n" in caplog.text, "the log says where it stands"
+        # What it saw before the hang it may still be telling.
+        assert heartbeat.kept_out.wait(PATIENCE_S)
         until(lambda: not queue.live_workers(1.0))
         alive_file.unlink(missing_ok=True)
         threads[1].start()

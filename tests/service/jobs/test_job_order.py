@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.service.support import CPU, ODD, Service, queueing, serving
+from tests.waiting import PATIENCE_S
 from tirgemm.client import Client
 from tirgemm.tuning_db.access.api_keys import ApiKey
 from tirgemm.tuning_db.access.audit import StoredEntry
@@ -58,7 +59,7 @@ def test_what_cannot_be_is_refused_with_the_member(service: Service, queue: dict
 
 
 def test_the_client_reorders_and_retries(service: Service) -> None:
-    with Client(service.url, trust="ed25519:" + "A" * 43 + "=", patience=1) as client:
+    with Client(service.url, trust="ed25519:" + "A" * 43 + "=", patience=PATIENCE_S) as client:
         first = client.submit(ODD, queue={"priority": 2}, device=CPU.key).job_id
         second = client.submit("131x67x31", device=CPU.key).job_id
         assert client.job(first)["priority"] == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.service.support import CPU, ODD, Service, kernel_record
+from tests.waiting import PATIENCE_S
 from tirgemm.client import Client
 from tirgemm.errors import KernelPinned
 from tirgemm.gemm import Gemm
@@ -21,7 +22,7 @@ def test_a_pinned_kernel_is_the_answer_until_it_is_unpinned(
     service.queue.register_worker("elsewhere:1:0", [CPU])
     old, new = (kernel_record(service.store, REQUEST, salt=salt, search=TUNED) for salt in ("old", "new"))
     assert service.post().json()["id"] == new.id
-    with Client(service.url, patience=1) as client:
+    with Client(service.url, patience=PATIENCE_S) as client:
         assert client.pin(old.id)["pinned"] is True
         listed = {kernel["id"]: kernel["pinned"] for kernel in client.kernels()}
         assert listed == {old.id: True, new.id: False}

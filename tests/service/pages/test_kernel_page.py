@@ -252,7 +252,7 @@ def test_the_snippets_get_the_kernel_as_printed(service: Service, tmp_path: Path
         folder.mkdir()
         own = {f"XDG_{kind}_HOME": str(folder) for kind in ("CONFIG", "DATA", "STATE", "CACHE")}
         done = subprocess.run(
-            command, cwd=folder, env=environment | own, capture_output=True, text=True, check=False, timeout=60
+            command, cwd=folder, env=environment | own, capture_output=True, text=True, check=False, timeout=PATIENCE_S
         )
         assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
         if name != "Python":

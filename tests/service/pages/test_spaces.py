@@ -17,6 +17,7 @@ from tests.helpers import recorded_space
 from tests.helpers.recorded_space import DEFAULT, DEVICE, FAILED, FASTEST_US, GEMM, PRUNED, REGIME, STAGES, WRONG
 from tests.service.pages.browser import Browser
 from tests.service.support import Service, serving
+from tests.waiting import PATIENCE_S
 from tirgemm.config import Config
 from tirgemm.gemm import Gemm
 from tirgemm.service.views.spaces import importance
@@ -192,16 +193,16 @@ def test_requests_at_once_wait_for_one_computation_of_importance(
     def slow(times: dict[Config, float]) -> KnobImportance:
         computed.append(len(times))
         begun.set()
-        assert go.wait(20)
+        assert go.wait(PATIENCE_S)
         return KnobImportance(len(times), 0.5, ())
 
     monkeypatch.setattr(importance, "knob_importance", slow)
     path = f"/spaces/{_tuned(space, 1053, recorded_space.candidate(recorded_space.config(tile_m=8), 3.0))}"
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(_document, space, path) for _ in range(4)]
-        assert begun.wait(20)
+        assert begun.wait(PATIENCE_S)
         go.set()
-        answers = [future.result(timeout=20)["importance"] for future in asked]
+        answers = [future.result(timeout=PATIENCE_S)["importance"] for future in asked]
     assert [answer["explained"] for answer in answers] == [0.5] * 4
     assert len(computed) == 1
 

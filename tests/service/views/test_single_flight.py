@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.waiting import PATIENCE_S
 from tirgemm.service.views.single_flight import SingleFlight
 
 
@@ -17,7 +18,7 @@ def test_all_who_ask_meanwhile_wait_for_one_result(fails: bool) -> None:
 
     def make() -> int:
         begun.set()
-        assert go.wait(20)
+        assert go.wait(PATIENCE_S)
         made.append(1)
         if fails:
             raise ValueError("it cannot be made")
@@ -25,12 +26,12 @@ def test_all_who_ask_meanwhile_wait_for_one_result(fails: bool) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(cache.get, "a", make)
-        assert begun.wait(20)
+        assert begun.wait(PATIENCE_S)
         others = [pool.submit(cache.get, "a", make) for _ in range(3)]
         # Another key waits for nobody.
         assert cache.get("b", lambda: 7) == 7
         go.set()
-        errors = [future.exception(timeout=20) for future in (first, *others)]
+        errors = [future.exception(timeout=PATIENCE_S) for future in (first, *others)]
     if fails:
         # One that came behind the first failure makes it anew.
         assert all(isinstance(error, ValueError) for error in errors)

@@ -118,7 +118,7 @@ def locks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def measurer(locks: Path) -> Iterator[Measurer]:
-    with Measurer(DEVICE, TRUST, lock_dir=locks, timeout_s=20.0) as measurer:
+    with Measurer(DEVICE, TRUST, lock_dir=locks, timeout_s=PATIENCE_S) as measurer:
         yield measurer
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.helpers.fake_workbench import FakeBench, FakeMeasurer
 from tests.tuning.test_tune import candidates, default, tuning
+from tests.waiting import PATIENCE_S
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, DeviceUnavailable
 from tirgemm.tuning.process.interrupts import EndOfWork
@@ -50,7 +51,7 @@ class Meeting(FakeMeasurer):
     def evaluate(
         self, package: bytes, regime: str, *, seed: int, cancel: EndOfWork
     ) -> tuple[Verification, SampleSet | None]:
-        self._barrier.wait(20)
+        self._barrier.wait(PATIENCE_S)
         return super().evaluate(package, regime, seed=seed, cancel=cancel)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import PATIENCE_S
 from tirgemm.errors import Cancelled, Interrupted
 from tirgemm.events import Done, Event, FallbackStored, Phase
 from tirgemm.progress import Progress
@@ -36,8 +37,8 @@ def test_the_first_press_is_acknowledged_and_the_block_goes_on() -> None:
     stop, said = threading.Event(), threading.Event()
     with stop_on_interrupt(stop, said.set):
         press()
-        assert stop.wait(20)
-        assert said.wait(20)
+        assert stop.wait(PATIENCE_S)
+        assert said.wait(PATIENCE_S)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -46,7 +47,7 @@ def test_a_press_is_acknowledged_while_the_main_thread_is_inside_a_library() -> 
     stop = threading.Event()
     with stop_on_interrupt(stop, lambda: threads.put(threading.current_thread())):
         press_unheard()
-        assert threads.get(timeout=20) is not threading.main_thread()
+        assert threads.get(timeout=PATIENCE_S) is not threading.main_thread()
         assert stop.is_set()
 
 
@@ -55,9 +56,9 @@ def test_the_second_press_interrupts() -> None:
         stop = threading.Event()
         with stop_on_interrupt(stop, lambda: None):
             press()
-            assert stop.wait(20)
+            assert stop.wait(PATIENCE_S)
             press()
-            time.sleep(20)
+            time.sleep(PATIENCE_S)
             raise AssertionError("not interrupted")
 
     with pytest.raises(KeyboardInterrupt):
@@ -70,10 +71,10 @@ def test_a_second_press_that_a_callback_swallows_is_not_lost() -> None:
         stop = threading.Event()
         with stop_on_interrupt(stop, lambda: None):
             press()
-            assert stop.wait(20)
+            assert stop.wait(PATIENCE_S)
             with contextlib.suppress(KeyboardInterrupt):
                 press()
-                time.sleep(20)
+                time.sleep(PATIENCE_S)
 
     with pytest.raises(KeyboardInterrupt):
         work()
@@ -86,7 +87,7 @@ def test_a_second_press_that_the_main_thread_does_not_hear_is_forced(monkeypatch
         press_unheard()
         assert not forced.wait(0.1), "the first is not forced"
         press_unheard()
-        assert forced.wait(20)
+        assert forced.wait(PATIENCE_S)
 
 
 def test_a_handler_of_the_application_s_own_stays() -> None:
@@ -116,7 +117,7 @@ def test_another_thread_installs_nothing() -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert actual == [signal.default_int_handler]
 
 
@@ -128,7 +129,7 @@ def test_whoever_listened_to_signals_before_still_hears_them_and_again_afterward
         stop = threading.Event()
         with stop_on_interrupt(stop, lambda: None):
             press()
-            assert stop.wait(20)
+            assert stop.wait(PATIENCE_S)
             assert os.read(reader, 1) == bytes([signal.SIGINT])
         assert signal.set_wakeup_fd(before) == writer
     finally:
@@ -149,7 +150,7 @@ def test_work_ends_at_once_when_cancelled_and_after_its_grace_when_stopped(monke
     now[0] = 0.04
     assert not end.wait(0)
     now[0] = 0.05
-    assert end.wait(20)
+    assert end.wait(PATIENCE_S)
     end.finishing = True
     assert not end.is_set(), "what finishes a stopped search is not stopped"
     assert not end.wait(0)
@@ -173,7 +174,7 @@ def test_a_python_caller_is_warned_that_the_search_was_interrupted(capsys: pytes
         with attended("1x2x3", None, heard.append, None) as (tell, stop):
             tell(fallback)
             press()
-            assert stop.wait(20)
+            assert stop.wait(PATIENCE_S)
             tell(done)
 
     with pytest.warns(SearchInterrupted, match="the search for 1x2x3 was interrupted") as warned:
@@ -189,7 +190,7 @@ def test_a_python_caller_whose_search_had_no_kernel_is_interrupted() -> None:
     def work() -> None:
         with attended("1x2x3", None, None, None) as (_, stop):
             press()
-            assert stop.wait(20)
+            assert stop.wait(PATIENCE_S)
             raise Interrupted("stopped before its first kernel was certified")
 
     with pytest.raises(KeyboardInterrupt, match="before its first kernel"):

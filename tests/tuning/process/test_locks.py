@@ -85,8 +85,8 @@ def test_a_wait_is_told_with_who_is_waited_for_and_its_end(tmp_path: Path, held_
         waiter = DeviceLock("cpu", tmp_path, on_wait=told.put)
         thread = threading.Thread(target=waiter.acquire)
         thread.start()
-        assert told.get(timeout=20).startswith(reason)
-    thread.join(20)
+        assert told.get(timeout=PATIENCE_S).startswith(reason)
+    thread.join(PATIENCE_S)
     assert waiter.held
     assert told.get(timeout=0) == ""
     assert told.empty()

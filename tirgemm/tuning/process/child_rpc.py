@@ -143,10 +143,9 @@ class ChildProcess:
             if cancel is not None and cancel.is_set():
                 self.kill()
                 raise Cancelled("cancelled while a child process was working; the process was stopped")
-            if time.monotonic() > deadline:
-                self.kill()
-                raise ChildTimedOut(began is not None)
-            for fd, events in poll.poll(_POLL_MS):
+            # Where it was this process that had no turn, stopped by Ctrl-Z say, what was told meanwhile counts.
+            late = time.monotonic() > deadline
+            for fd, events in poll.poll(0 if late else _POLL_MS):
                 if fd == self._send_fd:
                     try:
                         outgoing = outgoing[os.write(fd, outgoing[:_PIECE]) :]
@@ -173,7 +172,10 @@ class ChildProcess:
                         on_wait(value)
                     continue
                 began = time.monotonic()
-                deadline = began + timeout_s
+                deadline, late = began + timeout_s, False
+            if late:
+                self.kill()
+                raise ChildTimedOut(began is not None)
 
     def kill(self) -> None:
         """Kill the child and everything in its process group; harmless when it is dead."""
