@@ -45,6 +45,16 @@ def _compiled(gemm: Gemm, arch: str, **changes: Value) -> tuple[Config, Binary]:
     return config, compile_program(_FAMILY.instantiate(gemm, config, device), device)
 
 
+def _source(gemm: Gemm, arch: str, **changes: Value) -> str:
+    """The source that NVRTC would get: for tests of what is in it, beside which others compile its like."""
+    device = named_device(arch)
+    config = _FAMILY.default(gemm, device, "sustained").with_(**changes)
+    program = _FAMILY.instantiate(gemm, config, device)
+    host, source = cuda.lower(program, arch)
+    cuda.checked_launch(program, host)
+    return source
+
+
 @pytest.mark.parametrize(("text", "shared", "arch"), _cases())
 def test_every_layout_and_load_compiles_without_a_spill(text: str, shared: str, arch: str) -> None:
     gemm = Gemm.parse(text)
@@ -75,8 +85,7 @@ def test_the_largest_tile_stays_within_a_threads_registers(arch: str, acc: str) 
 def test_a_step_has_one_barrier_and_the_fewest_loads_of_fragments() -> None:
     gemm = Gemm.parse("4096x4096x4096:f16:nt")
     knobs: dict[str, Value] = {"tile_m": 128, "tile_n": 256, "tile_k": 32, "warps_m": 2, "warps_n": 4, "stages": 4}
-    _, binary = _compiled(gemm, "sm_90a", **knobs)
-    source = binary.sources["kernel.cu"]
+    source = _source(gemm, "sm_90a", **knobs)
     loop = source[source.index("< 128; ++") :]
     loop = loop[: loop.index("\n  }\n")]
     assert loop.count("__syncthreads();") == loop.count("tirgemm_wait_2();") == loop.count("tirgemm_commit();") == 1
@@ -88,8 +97,7 @@ def test_a_step_has_one_barrier_and_the_fewest_loads_of_fragments() -> None:
 def test_copies_lie_between_the_products_of_a_long_step(tile_k: int, places: list[str]) -> None:
     gemm = Gemm.parse("4096x4096x4096:f16:nt")
     knobs: dict[str, Value] = {"tile_m": 128, "tile_n": 256, "tile_k": tile_k, "warps_m": 2, "warps_n": 4, "stages": 3}
-    _, binary = _compiled(gemm, "sm_90a", **knobs)
-    source = binary.sources["kernel.cu"]
+    source = _source(gemm, "sm_90a", **knobs)
     loop = source[source.index(f"< {4096 // tile_k}; ++") :]
     before_products = loop[: loop.index("\n  }\n")].split("tirgemm_mma_f32_f16(")[:-1]
     copied = ["".join(re.findall(r"tirgemm_cp_async_16\(.*&\((a|b)_ptr", text)) for text in before_products]
@@ -99,8 +107,7 @@ def test_copies_lie_between_the_products_of_a_long_step(tile_k: int, places: lis
 
 def test_no_instruction_is_left_out_of_the_products() -> None:
     gemm = Gemm.parse("1024x1024x1024:f16:nt")
-    _, binary = _compiled(gemm, "sm_80", tile_m=64, tile_n=64, tile_k=64, warps_m=2, warps_n=2, registers=1)
-    source = binary.sources["kernel.cu"]
+    source = _source(gemm, "sm_80", tile_m=64, tile_n=64, tile_k=64, warps_m=2, warps_n=2, registers=1)
     # Four times 16 of k, each a loop of 2 by 4 instructions for a warp of 32 x 32.
     assert len(re.findall(r"tirgemm_mma_f32_f16\(\(&", source)) == 4
     assert "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in source
@@ -165,8 +172,7 @@ def test_whole_tiles_beyond_32_bits_have_wide_offsets(text: str, changes: dict[s
     """The tensors' own elements are counted in 32 bits; whole tiles of one of them are not."""
     gemm = Gemm.parse(text)
     assert index_dtype(gemm) == "int32"
-    _, binary = _compiled(gemm, "sm_90a", **changes)
-    assert "(int64_t)" in binary.sources["kernel.cu"]
+    assert "(int64_t)" in _source(gemm, "sm_90a", **changes)
 
 
 @pytest.mark.parametrize(("text", "way"), [("1024x1024x1024:f16:nt", "line"), ("1024x1024x1024:f16:tn", "half")])

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from tests.computed_once import computed_once
 from tests.contract.families import gpu_on_cpu
+from tirgemm.config import Config
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import Program
 from tirgemm.families.simt import ladder
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import ARCHITECTURES, named_device
 from tirgemm.tuning.build import cuda
-from tirgemm.tuning.build.compile import build
 from verification.emulator.cuda_emulator import emulate
 from verification.emulator.operands import KernelCall
 
@@ -53,30 +56,63 @@ def test_no_rung_depends_on_the_order_of_threads(name: str, tmp_path: Path) -> N
     case.check(emulate(source, cuda.checked_launch(program, host), case, tmp_path, orders=(0, 1, 6)))
 
 
-@pytest.mark.parametrize("text", ["4096x4096x4096:f32:nn", "4096x4096x4096:f16:nn:alpha:beta"])
+# The problems of both dtypes that rungs are compiled for.
+_LARGE = ("4096x4096x4096:f32:nn:alpha:beta", "4096x4096x4096:f16:nn")
+
+
+def _large_source(name: str, text: str, arch: str) -> str:
+    gemm, device = Gemm.parse(text), named_device(arch)
+    program = _SIMT.instantiate(gemm, ladder.config(name, gemm, device), device)
+    host, source = cuda.lower(program, arch)
+    cuda.checked_launch(program, host)
+    return source
+
+
+@cache
+def _large_sources(text: str) -> dict[tuple[str, Config], str]:
+    """The sources of all rungs, by the configs that they have on some architecture, of which most have one."""
+
+    def lowered() -> dict[tuple[str, Config], str]:
+        sources: dict[tuple[str, Config], str] = {}
+        for name, arch in product(_NAMES, sorted(ARCHITECTURES)):
+            key = name, ladder.config(name, Gemm.parse(text), named_device(arch))
+            if key not in sources:
+                sources[key] = _large_source(name, text, arch)
+        return sources
+
+    return computed_once(f"ladder-{_LARGE.index(text)}", lowered)
+
+
+def _large_config(name: str, text: str, arch: str) -> Config:
+    return ladder.config(name, Gemm.parse(text), named_device(arch))
+
+
+@pytest.mark.parametrize("text", _LARGE)
 def test_adjacent_rungs_differ_in_lowered_code(text: str) -> None:
-    gemm, device = Gemm.parse(text), named_device("sm_90a")
-    lowered = {}
-    for name in _NAMES:
-        program = _SIMT.instantiate(gemm, ladder.config(name, gemm, device), device)
-        lowered[name] = cuda.lower(program, device.arch)[1]
+    lowered = {name: _large_sources(text)[name, _large_config(name, text, "sm_90a")] for name in _NAMES}
     same = [rung.name for rung in ladder.RUNGS if rung.parent and lowered[rung.name] == lowered[rung.parent]]
     assert not same
 
 
-def _spilled(text: str, arch: str) -> dict[str, int]:
-    gemm, device = Gemm.parse(text), named_device(arch)
-    return {name: build(gemm, ladder.config(name, gemm, device), device).resources["spill_bytes"] for name in _NAMES}
+@pytest.mark.parametrize("arch", sorted(ARCHITECTURES))
+def test_the_same_config_has_the_same_source_for_every_architecture(arch: str) -> None:
+    for name, text in (("combined", _LARGE[0]), ("register_cache", _LARGE[1])):
+        assert _large_source(name, text, arch) == _large_sources(text)[name, _large_config(name, text, arch)]
 
 
 @pytest.mark.parametrize("arch", sorted(ARCHITECTURES))
 def test_every_rung_compiles_without_spills(arch: str) -> None:
-    assert _spilled("4096x4096x4096:f32:nn:alpha:beta", arch) == dict.fromkeys(_NAMES, 0)
-
-
-@pytest.mark.parametrize("arch", ["sm_86", "sm_90a"])
-def test_every_rung_of_halves_compiles_without_spills(arch: str) -> None:
-    assert _spilled("4096x4096x4096:f16:nn", arch) == dict.fromkeys(_NAMES, 0)
+    """Every pair of rung, architecture and dtype, not every triple: dtypes take turns from rung to rung, and from
+    architecture to architecture. What a spill comes from is the rung's tile, the registers of an architecture's
+    compiler, or what a dtype converts, and each meets each."""
+    first = sorted(ARCHITECTURES).index(arch)
+    spilled = {}
+    for number, name in enumerate(_NAMES):
+        text = _LARGE[(first + number) % 2]
+        source = _large_sources(text)[name, _large_config(name, text, arch)]
+        _, cubin = cuda.compile_lowered(source, arch)
+        spilled[name] = sum(kernel.spill_bytes for kernel in cubin.resources.values())
+    assert spilled == dict.fromkeys(_NAMES, 0)
 
 
 # -- one barrier a step ------------------------------------------------------------------------------

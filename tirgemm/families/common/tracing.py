@@ -3,7 +3,7 @@
 TVM asks ``inspect`` for the file, the module and the source line of every frame, at each inlined function and each
 buffer of a class, to use one of them. That is half the time that a kernel takes to trace, more in a deep call stack.
 And it parses the text of a kernel and of what the kernel inlines anew each time, a quarter of what is left; the syntax
-trees are only read.
+trees are only read. What TVM does with expressions is in ``evaluation``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import threading
 from collections.abc import Iterator
 from types import FrameType, ModuleType
 from typing import Any
+
+from tirgemm.families.common.evaluation import keeping_evaluator
 
 # Who walks the stack: the parser to find itself, the builder to say where a buffer was declared.
 _WALKERS = ("tvm.script.parser.core.parser", "tvm.tirx.script.builder.ir", "tvm.tirx.script.parser.entry")
@@ -78,14 +80,17 @@ _users = 0
 
 @contextlib.contextmanager
 def quick_tracing() -> Iterator[None]:
-    """While the block runs, in any thread, TVM's stack walks read only what they use, and no text is parsed twice."""
+    """While the block runs, in any thread, TVM's stack walks read only what they use, and no text is parsed, and no
+    expression compiled, twice."""
     global _users
     modules: list[Any] = [importlib.import_module(name) for name in _WALKERS]
     syntax: Any = importlib.import_module(_SYNTAX)
     plain, keeping = _keeping_trees()
+    evaluator = keeping_evaluator()
     with _lock:
         _users += 1
         syntax.parse = keeping
+        evaluator.put_in()
         for module in modules:
             module.inspect = _quick
     try:
@@ -95,5 +100,6 @@ def quick_tracing() -> Iterator[None]:
             _users -= 1
             if not _users:
                 syntax.parse = plain
+                evaluator.put_back()
                 for module in modules:
                     module.inspect = inspect
