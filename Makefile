@@ -78,7 +78,7 @@ tools:
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "Python's venv is missing: apt-get install python3-venv"; exit 2; }
 
 # A changed lock means a new environment: nothing is replaced in an old one, and nothing stays of it.
-$(VENV)/.pip: requirements.lock scripts/first_pip.py | tools
+$(VENV)/.pip: requirements.lock | tools
 	$(PYTHON) -m venv --clear --without-pip $(VENV)
 	$(BIN)/python scripts/first_pip.py $(NEW_PIP)
 	@touch $@

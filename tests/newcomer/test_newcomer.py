@@ -19,7 +19,7 @@ from tests.newcomer.pages import all_pages, blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 # The first installs a package, into an environment of its own: test_adding_a_family.py runs it. The commands of the
-# second are run in one process, and held to the same, by test_partial_config.py; a newcomer explains on the first pages.
+# second are run in one process, and held to the same, by test_partial_config.py; on the first pages, too, one explains.
 ELSEWHERE = ("docs/adding-a-family.md", "docs/explain.md")
 # This one is for readers with PyTorch, in whose environment it is read.
 OF_PYTORCH = "docs/pytorch.md"

@@ -67,7 +67,8 @@ def named_found(text: str) -> list[int]:
         {
             node.lineno
             for node in nodes
-            if (isinstance(node, ast.Name) and node.id == "found") or (isinstance(node, ast.arg) and node.arg == "found")
+            if (isinstance(node, ast.Name) and node.id == "found")
+            or (isinstance(node, ast.arg) and node.arg == "found")
         }
     )
 
