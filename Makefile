@@ -106,7 +106,7 @@ $(TORCH_VENV)/.pytorch: requirements-torch.lock | $(VENV)/.pip
 # The lock constrains and does not list: a CPU build of PyTorch, where pip is told of one (PIP_FIND_LINKS or
 # PIP_EXTRA_INDEX_URL), needs none of the CUDA packages that the registry's build brings, three gigabytes.
 $(TORCH_STAMP): $(TORCH_VENV)/.pytorch | $(STAMP)
-	CXX='$(CURDIR)/scripts/built_launcher.sh' $(TORCH_PIP) install --no-compile --constraint requirements-torch.lock --editable '.[test-torch]'
+	CXX="'$(CURDIR)/scripts/built_launcher.sh'" $(TORCH_PIP) install --no-compile --constraint requirements-torch.lock --editable '.[test-torch]'
 	$(TORCH_PIP) check
 	@touch $@
 
