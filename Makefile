@@ -26,8 +26,9 @@ INSTALL := $(PIP) install --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 # The pip that a venv is born with may be years old: to look through an index for wheels that fit takes it four times as
-# long.
-NEW_PIP := $(INSTALL) $(shell grep '^pip==' requirements.lock)
+# long. To compile it takes six seconds: environments are made without it, and the first one's pip serves both.
+NEW_PIP := $(shell grep '^pip==' requirements.lock)
+TORCH_PIP := $(BIN)/python $(PIP) --python $(TORCH_VENV)/bin/python
 
 # Targets beside each other; what a target prints stays together.
 TOGETHER := --no-print-directory --jobs=2 --output-sync=target
@@ -77,9 +78,12 @@ tools:
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "Python's venv is missing: apt-get install python3-venv"; exit 2; }
 
 # A changed lock means a new environment: nothing is replaced in an old one, and nothing stays of it.
-$(VENV)/.locked: requirements.lock | tools
-	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python $(NEW_PIP)
+$(VENV)/.pip: requirements.lock | tools
+	$(PYTHON) -m venv --clear --without-pip $(VENV)
+	$(BIN)/python scripts/first_pip.py $(NEW_PIP)
+	@touch $@
+
+$(VENV)/.locked: $(VENV)/.pip
 	$(BIN)/python $(INSTALL) --requirement requirements.lock
 	@touch $@
 
@@ -94,17 +98,16 @@ $(RAY_STAMP): requirements.lock pyproject.toml | $(STAMP)
 	@touch $@
 
 # The largest part beside the other environment; the rest when that has built the launcher, which lies in the checkout.
-$(TORCH_VENV)/.pytorch: requirements-torch.lock | tools
-	$(PYTHON) -m venv --clear $(TORCH_VENV)
-	$(TORCH_VENV)/bin/python $(NEW_PIP)
-	$(TORCH_VENV)/bin/python $(INSTALL) --constraint requirements-torch.lock torch
+$(TORCH_VENV)/.pytorch: requirements-torch.lock | $(VENV)/.pip
+	$(PYTHON) -m venv --clear --without-pip $(TORCH_VENV)
+	$(TORCH_PIP) install --no-compile --constraint requirements-torch.lock torch
 	@touch $@
 
 # The lock constrains and does not list: a CPU build of PyTorch, where pip is told of one (PIP_FIND_LINKS or
 # PIP_EXTRA_INDEX_URL), needs none of the CUDA packages that the registry's build brings, three gigabytes.
 $(TORCH_STAMP): $(TORCH_VENV)/.pytorch | $(STAMP)
-	$(TORCH_VENV)/bin/python $(INSTALL) --constraint requirements-torch.lock --editable '.[test-torch]'
-	$(TORCH_VENV)/bin/python $(PIP) check
+	CXX="'$(CURDIR)/scripts/built_launcher.sh'" $(TORCH_PIP) install --no-compile --constraint requirements-torch.lock --editable '.[test-torch]'
+	$(TORCH_PIP) check
 	@touch $@
 
 # Exact versions of every extra, from the ranges in pyproject.toml; no index address in them. What two locks share has

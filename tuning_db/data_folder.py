@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tirgemm._user_folders import SIGNING_KEY, user_data
+from tirgemm._user_folders import DATABASE, SIGNING_KEY, user_data
 
 if TYPE_CHECKING:
     from tirgemm.artifact import Signer
@@ -29,9 +29,7 @@ __all__ = [
 
 def database_file(data_dir: Path | None) -> Path:
     """The SQLite file of a data folder."""
-    from tirgemm.tuning_db.database import FILE_NAME
-
-    return _folder(data_dir) / FILE_NAME
+    return _folder(data_dir) / DATABASE
 
 
 def dependent_file(data_dir: Path | None, kernel_sha256: str) -> Path:

@@ -17,6 +17,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from tirgemm._user_folders import DATABASE
 from tirgemm.artifact.closing import Closing
 from tirgemm.errors import DamagedRow, InvalidRequest, MissingExtra, StorageFull, StoreError, StoreUnavailable
 from tirgemm.tuning.records.json_values import dump_json
@@ -26,7 +27,6 @@ from tirgemm.tuning_db.models import Base
 from tirgemm.tuning_db.times import Clock
 
 BUSY_SECONDS = 30
-FILE_NAME = "tirgemm.db"
 # What a transaction that changes kernels leaves with its connection.
 KERNELS_CHANGED = "tirgemm_kernels_changed"
 _SQLITE_NOW = text("SELECT (julianday('now') - 2440587.5) * 86400.0")
@@ -62,7 +62,7 @@ class Database(Closing):
     def embedded(cls, data_dir: Path) -> Database:
         """The SQLite database and the blobs of one folder, made where absent."""
         folder = Path(data_dir).absolute()
-        return cls(URL.create("sqlite", database=str(folder / FILE_NAME)).render_as_string(), folder)
+        return cls(URL.create("sqlite", database=str(folder / DATABASE)).render_as_string(), folder)
 
     @property
     def place(self) -> str:

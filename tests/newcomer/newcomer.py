@@ -173,35 +173,36 @@ class Newcomer:
 
     def _judge(self, block: Block, what: str, ran: Ran) -> None:
         self._say(ran.text.strip("\n"))
-        fault = self._fault(block, ran)
-        if fault:
-            raise Disagreement(f"{block.page}:{block.line}: {what.strip()}\n  {fault}\n{ran.text}")
-
-    def _fault(self, block: Block, ran: Ran) -> str:
-        """What is wrong with what a command printed, or nothing."""
-        if "gpu" in block.needs and not self.has_gpu:
-            if ran.code == 0:
-                return "it ended with 0 although there is no GPU"
-            said = "GPU" in ran.text or "NVIDIA driver" in ran.text
-            if not said or ("Traceback" in ran.text and block.language == "sh"):
-                return "it failed without saying in one sentence that there is no GPU"
-            return ""
-        if ran.code:
-            return f"it ended with {ran.code}"
-        if actual := _TRACEBACK.search(ran.text):
-            return f"it printed {actual[0]!r}"
-        if not self.terminal and _CONTROL.search(ran.raw):
-            return "it printed control characters into a pipe"
-        if "clone" in block.needs or block.language == "python":
-            return ""
-        if cut := next((line for line in ran.lines if "…" in line), None):
-            return f"it cut a value: {cut!r}"
-        wide = next((line for line in ran.lines if len(line) > COLUMNS and " " in line.strip()[:COLUMNS]), None)
-        return f"a line is wider than {COLUMNS} columns: {wide!r}" if wide and not _is_sentence(wide) else ""
+        wrong = fault(block, ran, has_gpu=self.has_gpu, terminal=self.terminal)
+        if wrong:
+            raise Disagreement(f"{block.page}:{block.line}: {what.strip()}\n  {wrong}\n{ran.text}")
 
     def _say(self, text: str) -> None:
         self.transcript.write(text + "\n")
         self.transcript.flush()
+
+
+def fault(block: Block, ran: Ran, *, has_gpu: bool, terminal: bool) -> str:
+    """What is wrong with what a command of a block printed, or nothing."""
+    if "gpu" in block.needs and not has_gpu:
+        if ran.code == 0:
+            return "it ended with 0 although there is no GPU"
+        said = "GPU" in ran.text or "NVIDIA driver" in ran.text
+        if not said or ("Traceback" in ran.text and block.language == "sh"):
+            return "it failed without saying in one sentence that there is no GPU"
+        return ""
+    if ran.code:
+        return f"it ended with {ran.code}"
+    if actual := _TRACEBACK.search(ran.text):
+        return f"it printed {actual[0]!r}"
+    if not terminal and _CONTROL.search(ran.raw):
+        return "it printed control characters into a pipe"
+    if "clone" in block.needs or block.language == "python":
+        return ""
+    if cut := next((line for line in ran.lines if "…" in line), None):
+        return f"it cut a value: {cut!r}"
+    wide = next((line for line in ran.lines if len(line) > COLUMNS and " " in line.strip()[:COLUMNS]), None)
+    return f"a line is wider than {COLUMNS} columns: {wide!r}" if wide and not _is_sentence(wide) else ""
 
 
 def _is_sentence(line: str) -> bool:

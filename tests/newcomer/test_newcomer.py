@@ -18,8 +18,9 @@ from tests.newcomer.newcomer import FIRST_PAGES, Newcomer, clone, system_path
 from tests.newcomer.pages import all_pages, blocks
 
 ROOT = Path(__file__).resolve().parents[2]
-# This one installs a package, into an environment of its own: test_adding_a_family.py runs it.
-ELSEWHERE = ("docs/adding-a-family.md",)
+# The first installs a package, into an environment of its own: test_adding_a_family.py runs it. The commands of the
+# second are run in one process, and held to the same, by test_partial_config.py; on the first pages, too, one explains.
+ELSEWHERE = ("docs/adding-a-family.md", "docs/explain.md")
 # This one is for readers with PyTorch, in whose environment it is read.
 OF_PYTORCH = "docs/pytorch.md"
 # Those of the others on which something is run.

@@ -16,10 +16,10 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from tests.waiting import PATIENCE_S
+from tirgemm._user_folders import DATABASE
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, MissingExtra, SchemaTooNew, StorageFull, StoreError
 from tirgemm.tuning_db import Database, SqlStore, schema
-from tirgemm.tuning_db.database import FILE_NAME
 from tirgemm.tuning_db.models import Base
 
 REPOSITORY = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def set_version(folder: Path, value: str) -> None:
-    with sqlite3.connect(folder / FILE_NAME) as connection:
+    with sqlite3.connect(folder / DATABASE) as connection:
         connection.execute("UPDATE alembic_version SET version_num = ?", (value,))
     connection.close()
 
@@ -64,7 +64,7 @@ def test_a_new_folder_gets_a_database_with_the_current_schema(tmp_path: Path, na
             assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
             assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 1
         assert database.blobs.get(database.blobs.put(b"x")) == b"x"
-    assert (tmp_path / "not" / "there" / name / FILE_NAME).is_file()
+    assert (tmp_path / "not" / "there" / name / DATABASE).is_file()
 
 
 def test_migrations_make_exactly_the_tables_of_the_models(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_database_of_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) 
 
 
 def test_tables_named_as_ours_without_a_version_are_left_alone(tmp_path: Path) -> None:
-    connection = sqlite3.connect(tmp_path / FILE_NAME)
+    connection = sqlite3.connect(tmp_path / DATABASE)
     connection.execute("CREATE TABLE candidates (mine TEXT)")
     connection.close()
     before = contents(tmp_path)
@@ -120,16 +120,16 @@ def test_tables_named_as_ours_without_a_version_are_left_alone(tmp_path: Path) -
 
 @pytest.mark.parametrize("junk", [b"this is no database at all\n" * 300, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, junk: bytes) -> None:
-    (tmp_path / FILE_NAME).write_bytes(junk)
+    (tmp_path / DATABASE).write_bytes(junk)
     with pytest.raises(StoreError, match=r"damaged .*backup"):
         Database.embedded(tmp_path)
-    assert (tmp_path / FILE_NAME).read_bytes() == junk
+    assert (tmp_path / DATABASE).read_bytes() == junk
 
 
 def test_a_database_damaged_in_the_middle_is_an_error_and_no_crash(tmp_path: Path) -> None:
     with Database.embedded(tmp_path) as database:
         SqlStore(database).put_device(DEVICE)
-    file = tmp_path / FILE_NAME
+    file = tmp_path / DATABASE
     data = file.read_bytes()
     file.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
     with pytest.raises(StoreError, match="damaged"), Database.embedded(tmp_path) as database:

@@ -15,13 +15,13 @@ from typing import Any
 
 from sqlalchemy import select
 
-from tirgemm._user_folders import SIGNING_KEY
+from tirgemm._user_folders import DATABASE, SIGNING_KEY
 from tirgemm._version import __version__
 from tirgemm.artifact.regular_file import read_regular
 from tirgemm.artifact.signing_keys import copy_keys
 from tirgemm.errors import InvalidRequest, StorageFull, StoreError, StoreUnavailable
 from tirgemm.tuning_db.blobs import BlobStore
-from tirgemm.tuning_db.database import FILE_NAME, Database, translated
+from tirgemm.tuning_db.database import Database, translated
 from tirgemm.tuning_db.models import ArtifactRow
 from tirgemm.tuning_db.schema import HEAD, require_known
 from tirgemm.tuning_db.times import iso
@@ -75,7 +75,7 @@ def backup(db: Database, folder: Path, *, blobs_only: bool = False, with_key: bo
         with db.read() as connection:
             named = list(connection.execute(select(ArtifactRow.sha256).order_by(ArtifactRow.sha256)).scalars())
     else:
-        copy = folder / FILE_NAME
+        copy = folder / DATABASE
         _copy_sqlite(Path(str(db.url.database)), copy)
         named = _named(copy)
     blobs, missing, size = BlobStore(folder / "blobs"), [], 0
@@ -116,7 +116,7 @@ def restore(folder: Path, data_dir: Path, *, replace: bool = False) -> Restored:
     transaction, or as one file where it is damaged. Nobody may serve the folder meanwhile. Raises InvalidRequest and
     StoreError, for a damaged backup and one of a newer schema before anything is changed.
     """
-    manifest, source, target = read_manifest(folder), folder / FILE_NAME, data_dir / FILE_NAME
+    manifest, source, target = read_manifest(folder), folder / DATABASE, data_dir / DATABASE
     if manifest["database"]:
         if target.exists() and not replace:
             raise InvalidRequest(f"{data_dir} holds a tuning database; give an empty folder, or --replace to lose it")

@@ -3,13 +3,17 @@ prints."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 
 import pytest
 
 from scripts.stored_kernel import gpu_kernel
+from tests.helpers.command_line import own_folders
+from tests.newcomer.newcomer import fault
+from tests.newcomer.pages import Block, blocks
+from tests.newcomer.sessions import COLUMNS, Ran
+from tirgemm.detect import why_no_gpu
 from tirgemm.errors import InvalidConfig
 from tirgemm.families import FAMILIES, family_named, rejected
 from tirgemm.gemm import Gemm
@@ -76,21 +80,22 @@ def test_knobs_of_a_base_that_is_no_default() -> None:
     assert (config["raster"], config["pad"]) == (4, 0)
 
 
-def shell_lines() -> list[str]:
-    text = (ROOT / "docs" / "explain.md").read_text()
-    actual = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
-    assert len(actual) > 4
-    # Timelines are recorded on a GPU, and tried by the newcomer.
-    actual = [line for line in actual if "--timeline" not in line]
-    return [*actual, "tirgemm explain --kernel ID"]
+def page_commands() -> list[tuple[Block, str]]:
+    page = ROOT / "docs" / "explain.md"
+    printed = [(block, command) for block in blocks(page, ROOT) if block.is_run for command in block.commands()]
+    assert len(printed) > 4
+    # What was recorded on a GPU is drawn in test_timelines.py.
+    printed = [(block, command) for block, command in printed if "recorded" not in block.needs]
+    return [*printed, (printed[0][0], "tirgemm explain --kernel ID")]
 
 
-@pytest.mark.parametrize("line", shell_lines())
+@pytest.mark.parametrize(("block", "line"), page_commands(), ids=lambda value: value if isinstance(value, str) else "")
 def test_every_command_of_the_page_works_as_printed(
-    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    block: Block, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    if "gpu" in block.needs and not why_no_gpu():
+        pytest.skip("a GPU is here: test_timeline_gpu.py records on it")
+    own_folders(tmp_path, monkeypatch, COLUMNS)
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
     words = shlex.split(line, comments=True)
     assert words[:2] == ["tirgemm", "explain"]
@@ -98,8 +103,12 @@ def test_every_command_of_the_page_works_as_printed(
         # An id is what some tuning gave.
         with open_store(None) as store:
             words[words.index("ID")] = gpu_kernel(store, "129x67x31:f16:nt").id
-    assert cli.main(words[1:]) == 0
-    said = capsys.readouterr()
+    code = cli.main(words[1:])
+    said = capfd.readouterr()
+    printed = said.out + said.err
+    assert not fault(block, Ran(code, printed, printed), has_gpu=False, terminal=False)
+    if "gpu" in block.needs:
+        return
     assert said.out.startswith("What it is\n  problem ")
     assert ("also changed, as simt's rules need it: barriers=2 (not 1)" in said.err) == ("register" in line)
     if "--html" in words:
