@@ -34,6 +34,7 @@ from tirgemm.errors import (
     TirgemmError,
     Unsupported,
 )
+from tirgemm.number_limits import NUMBER_FAULTS, number_limits
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _BAD_INPUT = (InvalidGemm, InvalidDevice, InvalidConfig, InvalidRequest, Unsupported, DoesNotFit, MissingExtra)
@@ -177,7 +178,24 @@ def exit_code(error: TirgemmError) -> int:
 def _usage(error: typer.TyperException) -> int:
     context = getattr(error, "ctx", None)
     hint = f" (see `{context.command_path} --help`)" if context is not None else ""
+    refused = _refused_number(error)
+    if refused:
+        error.message = refused
     return _failed("usage", f"{error.format_message()}{hint}", BAD_INPUT)
+
+
+def _refused_number(error: typer.TyperException) -> str:
+    """Which value of a number a command refused, and what it must be: ``'0' is not an integer from 1 to 100``; empty
+    where something else is wrong."""
+    cause, parameter = error.__cause__, getattr(error, "param", None)
+    # typer brings pydantic, whose ValidationError this is.
+    faults = cause.errors() if parameter is not None and hasattr(cause, "errors") else []
+    if not faults or faults[0]["type"] not in NUMBER_FAULTS:
+        return ""
+    # An option that may be repeated is of a list of numbers.
+    noun = "an integer" if "int" in str(parameter.type_descriptor.annotation) else "a number"
+    limits = number_limits(getattr(parameter, "min", None), getattr(parameter, "max", None))
+    return f"{faults[0]['input']!r:.80} is not {noun}{limits}"
 
 
 def _failed(code: str, message: str, status: int) -> int:
