@@ -187,7 +187,8 @@ def _usage(error: typer.TyperException) -> int:
 def _refused_number(error: typer.TyperException) -> str:
     """Which value of a number a command refused, and what it must be: ``'0' is not an integer from 1 to 100``; empty
     where something else is wrong."""
-    cause, parameter = error.__cause__, getattr(error, "param", None)
+    cause: Any = error.__cause__
+    parameter: Any = getattr(error, "param", None)
     # typer brings pydantic, whose ValidationError this is.
     faults = cause.errors() if parameter is not None and hasattr(cause, "errors") else []
     if not faults or faults[0]["type"] not in NUMBER_FAULTS:
