@@ -121,7 +121,7 @@ def get(
     as_json: Json = False,
 ) -> None:
     """Get the kernel for GEMM from a service: tuned if need be, its signature checked, written to a file."""
-    from tirgemm._commands.locked_options import refuse_search_options
+    from tirgemm._terminal.locked_options import refuse_search_options
     from tirgemm.artifact import read
     from tirgemm.config import Config
     from tirgemm.detect import device as detect

@@ -17,8 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tirgemm.errors import QuotaExceeded, TirgemmError
-from tirgemm.number_limits import number_limits
+from tirgemm.errors import QuotaExceeded, TirgemmError, number_limits
 from tirgemm.service.validation_words import refusal
 
 logger = logging.getLogger("tirgemm.service")

@@ -33,11 +33,26 @@ from tirgemm.errors import (
     ServiceError,
     TirgemmError,
     Unsupported,
+    number_limits,
 )
-from tirgemm.number_limits import NUMBER_FAULTS, number_limits
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _BAD_INPUT = (InvalidGemm, InvalidDevice, InvalidConfig, InvalidRequest, Unsupported, DoesNotFit, MissingExtra)
+
+# What pydantic says, as the type of an error, of a value that is no number, not a whole one or out of its limits.
+_NUMBER_FAULTS = frozenset(
+    {
+        "int_parsing",
+        "int_parsing_size",
+        "int_from_float",
+        "float_parsing",
+        "finite_number",
+        "greater_than",
+        "greater_than_equal",
+        "less_than",
+        "less_than_equal",
+    }
+)
 
 
 @dataclass
@@ -191,7 +206,7 @@ def _refused_number(error: typer.TyperException) -> str:
     parameter: Any = getattr(error, "param", None)
     # typer brings pydantic, whose ValidationError this is.
     faults = cause.errors() if parameter is not None and hasattr(cause, "errors") else []
-    if not faults or faults[0]["type"] not in NUMBER_FAULTS:
+    if not faults or faults[0]["type"] not in _NUMBER_FAULTS:
         return ""
     # An option that may be repeated is of a list of numbers.
     noun = "an integer" if "int" in str(parameter.type_descriptor.annotation) else "a number"
