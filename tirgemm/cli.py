@@ -121,6 +121,7 @@ def get(
     as_json: Json = False,
 ) -> None:
     """Get the kernel for GEMM from a service: tuned if need be, its signature checked, written to a file."""
+    from tirgemm._terminal.locked_options import refuse_search_options
     from tirgemm.artifact import read
     from tirgemm.config import Config
     from tirgemm.detect import device as detect
@@ -128,9 +129,12 @@ def get(
     from tirgemm.timings import Timings
 
     if locked is not None:
-        searched = (wait, effort, trials, seconds, seed, priority, window)
-        if retune or default or fallback or other_devices or any(value is not None for value in searched):
-            raise InvalidRequest("--locked takes what is locked and tunes nothing: leave out what concerns a search")
+        refuse_search_options(
+            {"--wait": wait, "--default": default, "--fallback": fallback},
+            {"--effort": effort, "--trials": trials, "--seconds": seconds, "--seed": seed}
+            | {"--retune": retune, "--other-devices": other_devices},
+            {"--priority": priority, "--window": window},
+        )
         with _client(url, trust, offline=offline) as client, told_as_options():
             data = client.locked_package(
                 locked, gemm, folder=folder, device=device, regime=regime, verify=not unverified

@@ -327,3 +327,10 @@ def http_status(code: str) -> int:
 
 def _classes(base: type[TirgemmError]) -> list[type[TirgemmError]]:
     return [base, *(error for each in base.__subclasses__() for error in _classes(each))]
+
+
+def number_limits(low: float | None, high: float | None) -> str:
+    """Both limits of a number in words, for the sentence that refuses one; empty where it has none."""
+    if low is not None and high is not None:
+        return f" from {low} to {high}"
+    return f" of at least {low}" if low is not None else f" of at most {high}" if high is not None else ""

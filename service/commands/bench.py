@@ -53,11 +53,13 @@ def bench(
         bool,
         typer.Option("--clock", help="Time the whole answers of zero_shot, quick and standard; builds nothing ahead."),
     ] = False,
-    measure: Annotated[float, typer.Option(help="Seconds that a shape is measured for in each regime.")] = 1.0,
+    measure: Annotated[float, typer.Option(min=0, help="Seconds that a shape is measured for in each regime.")] = 1.0,
     races: Annotated[
         int, typer.Option(min=1, help="How often each shape is measured; what is published needs two.")
     ] = 2,
-    limit: Annotated[float | None, typer.Option(help="Begin no shape after so many seconds; --resume goes on.")] = None,
+    limit: Annotated[
+        float | None, typer.Option(min=0, help="Begin no shape after so many seconds; --resume goes on.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     family: Annotated[list[str] | None, typer.Option(help="Only these families; repeatable.")] = None,
     commit: Annotated[

@@ -49,10 +49,10 @@ def ladder(
         bool, typer.Option("--recorded", help="The fastest config of the database's records is one more rung, tuned.")
     ] = False,
     measure: Annotated[
-        float, typer.Option(help="Seconds that a problem is measured for; slow rungs take longer.")
+        float, typer.Option(min=0, help="Seconds that a problem is measured for; slow rungs take longer.")
     ] = 1.0,
     limit: Annotated[
-        float, typer.Option(help="Seconds that a rung's launches may take; a slower one is left out.")
+        float, typer.Option(min=0, help="Seconds that a rung's launches may take; a slower one is left out.")
     ] = 180.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Measure nothing: the tree, what changes and what a rung loads.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from tirgemm.gemm import Regime
 from tirgemm.service.http.documents import WHOLE, BudgetRequest, QueueRequest
@@ -40,6 +40,7 @@ class BatchRequest(BaseModel):
     )
     queue: QueueRequest = QueueRequest()
     seed: Annotated[StrictInt, Field(ge=0, lt=2**31), WHOLE] = 0
+    other_devices: StrictBool = Field(default=False, description="As in a request for one kernel; of every problem.")
 
 
 class BatchItemBody(BaseModel):

@@ -60,7 +60,7 @@ def answer_batch(
             check_fits(gemm, device)
             supporting(gemm, device)
     gemms = list(dict.fromkeys(asked))
-    known = [known_kernel(state, gemm, device.key, body.regime) for gemm in gemms]
+    known = [known_kernel(state, gemm, device.key, body.regime, other_devices=body.other_devices) for gemm in gemms]
     wanted = _wanted(state, body, _Problems(gemms, device, known))
     if any(one.kernel_id is None for one in wanted):
         if patient and not workers:
@@ -117,6 +117,7 @@ def _wanted(state: ServiceState, body: BatchRequest, problems: _Problems) -> lis
                 body.seed,
                 priority=priority,
                 window=window,
+                other_devices=body.other_devices,
             ),
             gain,
             kernel.id if kernel is not None and is_answer(kernel, usual, named=False) else None,

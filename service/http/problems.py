@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tirgemm.errors import QuotaExceeded, TirgemmError
+from tirgemm.errors import QuotaExceeded, TirgemmError, number_limits
 from tirgemm.service.validation_words import refusal
 
 logger = logging.getLogger("tirgemm.service")
@@ -144,8 +144,20 @@ def _on_validation_error(request: Request, error: Exception) -> Response:
 
 
 def _words(request: Request, error: Mapping[str, Any]) -> str:
+    if error["type"] in ("int_parsing", "int_parsing_size", "float_parsing") and error["loc"][0] == "query":
+        noun = "an integer" if error["type"].startswith("int") else "a number"
+        return f"Input should be {noun}{_query_limits(request, str(error['loc'][1]))}"
     model = _body_part(request, error["loc"][1:-1]) if error["type"] == "extra_forbidden" else None
     return str(error["msg"]) if model is None else f"no such member; there are {', '.join(model.model_fields)}"
+
+
+def _query_limits(request: Request, name: str) -> str:
+    """The limits of a query parameter that is a number, in words."""
+    route = request.scope.get("route")
+    parameters = route.dependant.query_params if isinstance(route, APIRoute) else []
+    limits = [limit for one in parameters if one.alias == name for limit in one.field_info.metadata]
+    low, high = ([getattr(limit, side) for limit in limits if hasattr(limit, side)] for side in ("ge", "le"))
+    return number_limits(low[0] if low else None, high[0] if high else None)
 
 
 def _body_part(request: Request, way: Sequence[int | str]) -> type[BaseModel] | None:

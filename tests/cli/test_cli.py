@@ -90,7 +90,7 @@ def test_call_refuses_arrays_that_do_not_fit(run: Run, home: Path) -> None:
         (("--c", "a.npy"), "takes a, b; c was given"),
         (("--a", "no.npy"), "is not a .npy array"),
         (("--m", "7"), "m is 7; 33x17x19:f16:nt takes 33"),
-        (("--m", "0"), "Invalid value for '--m'"),
+        (("--m", "0"), "Invalid value for '--m': '0' is not an integer of at least 1 (see"),
     ):
         code, out, err = run("call", path, *options)
         assert (code, out) == (2, "")
@@ -467,3 +467,25 @@ def test_a_ranking_model_is_trained_on_the_records_of_a_file_or_of_the_database(
     assert "trained on" in run("db", "train", "--data", "one")[1]
     code, _, err = run("db", "train", "--data", "one", "--device", "sm_80")
     assert (code, H200.key in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("jobs", "list", "--limit", "5000"), "'--limit': '5000' is not an integer from 1 to 1000"),
+        (("jobs", "list", "--limit", "abc"), "'--limit': 'abc' is not an integer from 1 to 1000"),
+        (("get", SHAPE, "--seed=-3"), "'--seed': '-3' is not an integer of at least 0"),
+        (("get", SHAPE, "--seconds", "nan"), "'--seconds': 'nan' is not a number of at least 0"),
+        (("get", SHAPE, "--wait", "soon"), "'--wait': 'soon' is not a number (see"),
+        (("get", SHAPE, "--wait=-1"), "wait is -1.0; it must be"),
+        (("get", SHAPE, "--priority", "1.5"), "'--priority': '1.5' is not an integer (see"),
+        (("batches", "submit", "model.toml", "--trials", "0"), "'--trials': '0' is not an integer of at least 1"),
+        (("bench", "steps", "--measure=-1"), "'--measure': '-1' is not a number of at least 0"),
+        (("ladder", "7", "5", "3", "--limit", "nan"), "'--limit': 'nan' is not a number of at least 0"),
+        (("reproduce", "ab", "--spread", "2"), "'--spread': '2' is not a number from 0 to 1"),
+    ],
+)
+def test_a_number_that_is_refused_is_told_with_its_limits(run: Run, arguments: tuple[str, ...], words: str) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert words in err

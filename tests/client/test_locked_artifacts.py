@@ -257,5 +257,9 @@ def test_the_commands_lock_a_model_and_get_what_is_locked(run: Run, fake: FakeSe
     for option in (["--retune"], ["--fallback"], ["--priority", "3"], ["--window", "22:00-06:00"]):
         code, _, err = run("get", "qkv", "--locked", "model.toml.lock", *option)
         assert (code, "leave out what concerns a search" in err) == (2, True)
+    several = ("--wait", "0", "--default", "--trials", "30", "--seed", "0", "--other-devices", "--priority", "-3")
+    code, _, err = run("get", "qkv", "--locked", "model.toml.lock", *several)
+    named = "--wait 0, --default as no tuning is waited for; --trials 30, --seed 0, --other-devices as nothing is"
+    assert (code, f"{named} searched for; --priority -3 as no job is queued" in err) == (2, True)
     code, _, err = run("get", "7x5x3", "--from", ".")
     assert (code, "--locked" in err) == (2, True)

@@ -137,3 +137,9 @@ def test_an_event_id_that_was_never_given_out_is_refused(service: Service, heade
     job_id = queued(service)
     answer = service.http.get(f"/v1/jobs/{job_id}/events", headers={"Last-Event-ID": header})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+
+
+def test_the_parameter_after_is_looked_at_beside_the_header(service: Service) -> None:
+    address = f"/v1/jobs/{queued(service)}/events"
+    answer = service.http.get(address, params={"after": "x"}, headers={"Last-Event-ID": "0"})
+    assert (answer.status_code, answer.json()["detail"]) == (422, "after is 'x'; it must be the id of an event")

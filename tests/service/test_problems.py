@@ -182,6 +182,20 @@ def test_bad_filters_are_422(shared: Service, query: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("address", "detail"),
+    [
+        ("/v1/kernels?limit=x", "query.limit is 'x'; it should be an integer from 1 to 1000"),
+        ("/v1/jobs?limit=1.5", "query.limit is '1.5'; it should be an integer from 1 to 1000"),
+        ("/v1/batches?limit=", "query.limit is ''; it should be an integer from 1 to 100"),
+        ("/v1/batches?limit=101", "query.limit is '101'; it should be less than or equal to 100"),
+        ("/v1/jobs?limit=" + "9" * 5000, f"query.limit is '{'9' * 79}; it should be an integer from 1 to 1000"),
+    ],
+)
+def test_a_number_in_a_query_is_refused_with_its_limits(shared: Service, address: str, detail: str) -> None:
+    assert check(shared.http.get(address), 422)["detail"] == detail
+
+
+@pytest.mark.parametrize(
     ("path", "known"),
     [
         ("/v1/kernels", "after, device, gemm, limit, regime"),

@@ -132,6 +132,25 @@ def test_a_race_of_the_search_counts_for_more_than_its_times(bench_with: Any) ->
     assert table(bench, answer(bench)) == {"4..14": 4, "15..64": 8}
 
 
+def test_all_parts_are_in_the_build_pool_before_the_first_is_certified(
+    bench_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, begun = bench_with(recorded()), list[list[Config]]()
+    certify = bench.fake.verify
+
+    def verify(*arguments: Any, **options: Any) -> Any:
+        begun.append(list(bench.built))
+        return certify(*arguments, **options)
+
+    monkeypatch.setattr(bench.fake, "verify", verify)
+    bench.fate = lambda config: "uncertified" if config == config_of(8) else "right"
+    record = answer(bench)
+    assert begun[0] == [config_of(tile) for tile in TILES]
+    assert set(table(bench, record).values()) == {4, 14}
+    assert bench.built.count(config_of(8)) == 1
+    assert bench._ahead == {}, "what the cut without it has no use for is given up"
+
+
 @pytest.mark.parametrize("fate", ["uncertified", "unbuildable"])
 def test_a_part_that_fails_here_is_recorded_so_and_the_range_cut_without_it(bench_with: Any, fate: str) -> None:
     bench = bench_with(recorded())

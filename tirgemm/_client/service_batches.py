@@ -30,11 +30,12 @@ class ServiceBatches:
         budget: Mapping[str, float] | None = None,
         queue: Mapping[str, Any] | None = None,
         seed: int | None = None,
+        other_devices: bool = False,
     ) -> Document:
         """Ask for the kernels of up to 1,000 problems without waiting; the batch document.
 
-        ``budget`` (``trials``, ``seconds``) is of all of them together, and ``queue`` (``priority``, ``window``) holds
-        for each.
+        ``budget`` (``trials``, ``seconds``) is of all of them together, and ``queue`` (``priority``, ``window``) and
+        ``other_devices`` hold for each.
         """
         regime_named(regime)
         self._server.check()
@@ -42,7 +43,7 @@ class ServiceBatches:
             "gemms": [str(as_gemm(gemm, None, None, {})) for gemm in gemms],
             "device": device_name(device),
             "regime": regime,
-        } | SearchWish(effort, budget, seed, queue=queue).to_json()
+        } | SearchWish(effort, budget, seed, queue=queue, other_devices=other_devices).to_json()
         batch = self._session.request("POST", "/v1/batches", body=body).body
         if not isinstance(batch.get("id"), str) or not isinstance(batch.get("items"), list):
             raise ServiceError(f"{self._session.url} accepted a batch but named none: {batch!r:.200}")

@@ -28,6 +28,9 @@ def submit(
     window: Annotated[
         str | None, typer.Option(help="The hours, in UTC, in which its jobs may start, such as 22:00-06:00.")
     ] = None,
+    other_devices: Annotated[
+        bool, typer.Option("--other-devices", help="Also try what was shipped for similar devices, verified there.")
+    ] = False,
     url: ServiceUrl = URL,
     as_json: Json = False,
 ) -> None:
@@ -45,6 +48,7 @@ def submit(
             effort=effort,
             budget=budget or None,
             queue=queue or None,
+            other_devices=other_devices,
         )
     console.emit(as_json, batch, lambda: console.out.print(_words(batch)))
 

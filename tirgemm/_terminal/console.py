@@ -33,10 +33,26 @@ from tirgemm.errors import (
     ServiceError,
     TirgemmError,
     Unsupported,
+    number_limits,
 )
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _BAD_INPUT = (InvalidGemm, InvalidDevice, InvalidConfig, InvalidRequest, Unsupported, DoesNotFit, MissingExtra)
+
+# What pydantic says, as the type of an error, of a value that is no number, not a whole one or out of its limits.
+_NUMBER_FAULTS = frozenset(
+    {
+        "int_parsing",
+        "int_parsing_size",
+        "int_from_float",
+        "float_parsing",
+        "finite_number",
+        "greater_than",
+        "greater_than_equal",
+        "less_than",
+        "less_than_equal",
+    }
+)
 
 
 @dataclass
@@ -177,7 +193,25 @@ def exit_code(error: TirgemmError) -> int:
 def _usage(error: typer.TyperException) -> int:
     context = getattr(error, "ctx", None)
     hint = f" (see `{context.command_path} --help`)" if context is not None else ""
+    refused = _refused_number(error)
+    if refused:
+        error.message = refused
     return _failed("usage", f"{error.format_message()}{hint}", BAD_INPUT)
+
+
+def _refused_number(error: typer.TyperException) -> str:
+    """Which value of a number a command refused, and what it must be: ``'0' is not an integer from 1 to 100``; empty
+    where something else is wrong."""
+    cause: Any = error.__cause__
+    parameter: Any = getattr(error, "param", None)
+    # typer brings pydantic, whose ValidationError this is.
+    faults = cause.errors() if parameter is not None and hasattr(cause, "errors") else []
+    if not faults or faults[0]["type"] not in _NUMBER_FAULTS:
+        return ""
+    # An option that may be repeated is of a list of numbers.
+    noun = "an integer" if "int" in str(parameter.type_descriptor.annotation) else "a number"
+    limits = number_limits(getattr(parameter, "min", None), getattr(parameter, "max", None))
+    return f"{faults[0]['input']!r:.80} is not {noun}{limits}"
 
 
 def _failed(code: str, message: str, status: int) -> int:

@@ -64,32 +64,52 @@ def recorded_parts(tuning: TuningTask, without: Collection[Config] = ()) -> list
 
 
 def shipped_set(whole: Tuning, parts: Sequence[SetPart], summary: SearchSummary) -> KernelRecord | None:
-    """The kernels of ``parts``, built, certified, timed and stored as the answer of ``whole``.
+    """The kernels of ``parts``, built side by side, certified and timed as the builds come, and stored as the answer of
+    ``whole``.
 
     A part that fails is recorded so, and the range cut without its config; None where nothing is left. Raises
     Cancelled.
     """
     made: dict[SetPart, Member] = {}
     failed: set[Config] = set()
-    while parts:
-        for part in parts:
+    begun = set[Gemm]()
+    try:
+        while parts:
+            waiting = [part for part in parts if part not in made]
             whole.raise_if_cancelled()
-            if part in made:
-                continue
-            tuning = _tuning_of(whole, part)
-            try:
-                made[part] = _member(tuning, part, summary)
-            except Cancelled:
-                raise
-            except TirgemmError as error:
-                mark_failed(tuning, part.config, error)
-                failed.add(part.config)
-                parts = recorded_parts(whole, failed)
+            for part in waiting:
+                begun.add(part.gemm)
+                whole.workbench.build_ahead(part.gemm, part.config)
+            wrong = _first_failed(whole, waiting, made, summary)
+            if wrong is None:
                 break
-        else:
-            record = set_record(whole, [made[part] for part in parts], summary.trials)
-            whole.emit(KernelSelected(kernel=record.id, config=str(record.config), timings=record.timings))
-            return record
+            failed.add(wrong)
+            parts = recorded_parts(whole, failed)
+    finally:
+        for gemm in begun:
+            whole.workbench.forget_ahead(gemm)
+    if not parts:
+        return None
+    record = set_record(whole, [made[part] for part in parts], summary.trials)
+    whole.emit(KernelSelected(kernel=record.id, config=str(record.config), timings=record.timings))
+    return record
+
+
+def _first_failed(
+    whole: Tuning, parts: Sequence[SetPart], made: dict[SetPart, Member], summary: SearchSummary
+) -> Config | None:
+    """Certify and time parts, which go into ``made``, up to the first that fails, whose config it is; that is recorded.
+    Raises Cancelled."""
+    for part in parts:
+        whole.raise_if_cancelled()
+        tuning = _tuning_of(whole, part)
+        try:
+            made[part] = _member(tuning, part, summary)
+        except Cancelled:
+            raise
+        except TirgemmError as error:
+            mark_failed(tuning, part.config, error)
+            return part.config
     return None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, LargeBinary, cast, select
 
 from tirgemm.device import Device
 from tirgemm.tuning.records import KernelRecord
@@ -115,12 +115,39 @@ def _bytes(text: str | bytes | None) -> bytes:
     return text.encode() if isinstance(text, str) else text or b""
 
 
-def repair_document(db: Database, record: KernelRecord) -> None:
-    """Store the text of a kernel anew in the place of a damaged one. Raises StoreError."""
-    own = select(KernelRow.seq).where(KernelRow.id == record.id).scalar_subquery()
-    damaged = update(KernelDocumentRow).where(KernelDocumentRow.seq == own, KernelDocumentRow.rendering == RENDERING)
+def repair_document(db: Database, record: KernelRecord) -> bool:
+    """Store the text of a kernel anew where it is missing, damaged or of an older rendering; whether it was.
+
+    It reads before it writes, and once more when it may write, so that of many readers of a damaged text one writes.
+    Raises StoreError.
+    """
+    with db.read() as connection:
+        if _unwritten(db, connection, record.id) is None:
+            return False
     with db.write() as connection:
-        connection.execute(damaged.values(_texts(record)))
+        # In PostgreSQL, where others write at the same time.
+        connection.execute(select(KernelRow.seq).where(KernelRow.id == record.id).with_for_update())
+        seq = _unwritten(db, connection, record.id)
+        if seq is not None:
+            put_documents(db, connection, [(seq, record)])
+    return seq is not None
+
+
+def _unwritten(db: Database, connection: Connection, kernel_id: str) -> int | None:
+    """The row number of a kernel whose text is to be stored; None where it is whole, where a newer version has stored
+    it in its own form, and where there is no such kernel."""
+    kept = KernelDocumentRow
+    # In SQLite a damaged text need not be UTF-8, and to read one as a text would fail.
+    columns = [cast(text, LargeBinary) if db.is_sqlite else text for text in (kept.search, kept.json, kept.sha256)]
+    statement = select(KernelRow.seq, kept.rendering, *columns).outerjoin(kept, kept.seq == KernelRow.seq)
+    row = connection.execute(statement.where(KernelRow.id == kernel_id)).one_or_none()
+    if row is None:
+        return None
+    seq, rendering, *texts = row
+    if rendering is None or rendering < RENDERING:
+        return int(seq)
+    whole = rendering > RENDERING or stored_document(DocumentRow(*texts), kernel_id, pinned=False) is not None
+    return None if whole else int(seq)
 
 
 def put_documents(db: Database, connection: Connection, kernels: Sequence[tuple[int, KernelRecord]]) -> None:

@@ -11,15 +11,18 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks import command
 from tirgemm.errors import InvalidRequest
-from verification.service.processes import server_process
+from verification.service.processes import START_SECONDS, server_process
 from verification.service.proofs_file import ProofsFile
 
 CONFIG = Path(__file__).with_name("schemathesis.toml")
@@ -35,7 +38,12 @@ REQUEST_SECONDS = 20
 def server(folder: Path) -> Iterator[tuple[str, str]]:
     """A server process on a data folder: its address and an API key of the scope admin."""
     with server_process("verification.service.fuzzed_server", folder) as told:
-        yield f"http://127.0.0.1:{told['port']}", told["key"]
+        url, key = f"http://127.0.0.1:{told['port']}", str(told["key"])
+        # The document is made for the first who asks, which takes long on a busy machine.
+        first = urllib.request.Request(f"{url}/openapi.json", headers={"Authorization": f"Bearer {key}"})
+        with urllib.request.urlopen(first, timeout=START_SECONDS) as answer:
+            answer.read()
+        yield url, key
 
 
 def requested(program: Path, url: str, key: str, examples: int, seed: int) -> tuple[int, list[str]]:
@@ -84,18 +92,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--schemathesis", type=Path, required=True, help="its command")
     parser.add_argument("--cases", type=int, default=10_000, help="to be sent in all, in as many rounds as it takes")
     parser.add_argument("--examples", type=int, default=50, help="of each operation in a round")
+    parser.add_argument("--servers", type=int, default=1, help="so many side by side, each with rounds of its own")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6, help="of the first round")
     options = parser.parse_args(arguments)
     proofs = ProofsFile(options.out, commit=options.commit, resume=True)
+    lock, seeds = threading.Lock(), iter(range(options.seed, options.seed + options.cases))
     sent, failures = 0, list[str]()
-    with tempfile.TemporaryDirectory(prefix="tirgemm-fuzzed-") as folder, server(Path(folder)) as (url, key):
-        for seed in range(options.seed, options.seed + options.cases):
-            began = time.monotonic()
-            cases, failures = requested(options.schemathesis, url, key, options.examples, seed)
-            proofs.count("random requests, schemathesis", failures, time.monotonic() - began, runs=cases)
-            sent += cases
-            if sent >= options.cases or failures:
-                break
+
+    def send() -> None:
+        nonlocal sent
+        with tempfile.TemporaryDirectory(prefix="tirgemm-fuzzed-") as folder, server(Path(folder)) as (url, key):
+            while sent < options.cases and not failures:
+                with lock:
+                    seed = next(seeds)
+                began = time.monotonic()
+                cases, wrong = requested(options.schemathesis, url, key, options.examples, seed)
+                with lock:
+                    if cases:  # else nothing was tried
+                        proofs.count("random requests, schemathesis", wrong, time.monotonic() - began, runs=cases)
+                    sent += cases
+                    failures.extend(wrong)
+
+    with ThreadPoolExecutor(options.servers) as threads:
+        for future in [threads.submit(send) for _ in range(options.servers)]:
+            future.result()
     print(f"{sent} cases: {'; '.join(failures) or 'no failure'}")
     return 1 if failures else 0
 

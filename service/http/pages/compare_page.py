@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 from fastapi.concurrency import run_in_threadpool
@@ -36,10 +36,15 @@ from tirgemm.tuning.records import KernelRecord
 
 router = APIRouter(tags=["pages"])
 
-_IDS = Query(description="The ids of 2 to 6 kernels; the first is what the others are compared with.")
-Ids = Annotated[list[str], _IDS]
-Chosen = Annotated[list[str] | None, _IDS]
-
+_DESCRIPTION = "The ids of 2 to 6 kernels; the first is what the others are compared with."
+_SCHEMA: dict[str, Any] = {
+    "items": {"type": "string", "pattern": "^[0-9a-f]{1,32}$"},
+    "minItems": MIN_KERNELS,
+    "maxItems": MAX_KERNELS,
+    "uniqueItems": True,
+}
+Ids = Annotated[list[str], Query(description=_DESCRIPTION, json_schema_extra=_SCHEMA)]
+Chosen = Annotated[list[str], Query(default_factory=list, description=_DESCRIPTION, json_schema_extra=_SCHEMA)]
 
 # Of more that were ticked, or of a problem with more, these are shown to choose from.
 MOST_CHOICES = 50
@@ -147,14 +152,15 @@ class CompareCodeBody(BaseModel):
 
 
 @router.get("/compare", response_model=CompareBody, responses=HTML, dependencies=[ONLY_KNOWN])
-def compare_page(site: OwnSite, state: State, kernel: Chosen = None, regime: Regime | None = None) -> Response:
-    """Kernels side by side: times, knobs, machine code."""
-    ids = _different(kernel or [])
+def compare_page(site: OwnSite, state: State, kernel: Chosen, regime: Regime | None = None) -> Response:
+    """Kernels side by side: times, knobs, machine code. Without any, the form that takes ids."""
+    # A field of a form that was left empty is none.
+    ids = [each for each in dict.fromkeys(kernel) if each]
     fault = _fault(ids) if kernel else None
+    if not site.wants_html:
+        return site.answer("compare.html", "Compare kernels", _comparison(state, kernel, regime))
     if fault is None:
         return site.answer("compare.html", "Compare kernels", _comparison(state, ids, regime))
-    if not site.wants_html:
-        raise Problem(422, fault, "invalid_request")
     document = _comparison(state, [], regime).model_copy(update={"fault": fault, "choices": _choices(state, ids)})
     return site.page("compare.html", "Compare kernels", 422, page=document)
 
@@ -204,23 +210,19 @@ def _rows(columns: Sequence[Mapping[str, int | None]]) -> list[CountRowBody]:
 
 def _records(state: ServiceState, ids: list[str]) -> list[KernelRecord]:
     """The kernels of these ids. Raises Problem for too few, too many, and for one that is not there."""
-    wanted = _different(ids)
-    fault = _fault(wanted)
+    fault = _fault(ids)
     if fault is not None:
         raise Problem(422, fault, "invalid_request")
-    return [kernel_record(state, each) for each in wanted]
-
-
-def _different(ids: Sequence[str]) -> list[str]:
-    """Every id once; a field of a form that was left empty is none."""
-    return [each for each in dict.fromkeys(ids) if each]
+    return [kernel_record(state, each) for each in ids]
 
 
 def _fault(ids: Sequence[str]) -> str | None:
     """What is wrong with the number of kernels that are to be compared."""
-    if MIN_KERNELS <= len(ids) <= MAX_KERNELS:
+    count = len(set(filter(None, ids)))
+    if MIN_KERNELS <= count == len(ids) <= MAX_KERNELS:
         return None
-    chosen = "no kernel is" if not ids else "1 kernel is" if len(ids) == 1 else f"{len(ids)} kernels are"
+    several = "an id is empty or twice among those" if MIN_KERNELS <= count <= MAX_KERNELS else f"{count} kernels are"
+    chosen = "no kernel is" if not count else "1 kernel is" if count == 1 else several
     return f"{chosen} to be compared; it takes {MIN_KERNELS} to {MAX_KERNELS} different ones"
 
 

@@ -24,7 +24,7 @@ from tirgemm.service.views.kernels.kernel_table import (
     count_kernels,
     kernel_table,
 )
-from tirgemm.service.views.kernels.shape_filter import ShapeFilter
+from tirgemm.service.views.kernels.shape_filter import PATTERN, ShapeFilter
 from tirgemm.service.views.queries import device_keys, known_devices
 from tirgemm.status import ROLES
 from tirgemm.tuning.records import KernelRecord
@@ -107,6 +107,7 @@ class KernelFilterBody(BaseModel):
         Field(
             max_length=512,
             description="A problem in its text form, the beginning of one, or sizes such as `n=4096 k=11008`.",
+            json_schema_extra={"pattern": PATTERN},
         ),
     ] = ""
     dtype: Literal["", "f16", "bf16", "f32"] = ""
@@ -140,7 +141,7 @@ class KernelTableBody(BaseModel):
 class _TableQuery(KernelFilterBody):
     model_config = ConfigDict(extra="forbid")
 
-    sort: Annotated[str, Field(max_length=32, description=f"One of {', '.join(SORTS)}.")] = "-stored"
+    sort: Annotated[str, Field(max_length=32, json_schema_extra={"enum": list(SORTS)})] = "-stored"
     after: Annotated[str, Field(pattern=r"^[0-9a-f]{0,32}$", description="The last id of the page before.")] = ""
 
 

@@ -122,6 +122,9 @@ async def code_text(kernel_id: str, kind: str, state: State) -> Response:
     if kind not in NAMES:
         raise Problem(404, f"there is no text {kind[:64]!r} of a kernel; there may be {', '.join(NAMES)}")
     _, opened = await run_in_threadpool(_opened, state, kernel_id)
+    held = kinds(opened.package)
+    if kind not in held:
+        raise Problem(404, f"kernel {kernel_id} has no text {kind!r} ({NAMES[kind]}); it has {', '.join(held)}")
     text = await ask_of_code(state, opened, text_of, kind)
     return PlainTextResponse(
         text.text,

@@ -45,7 +45,8 @@ async def _after(
         ),
     ] = "",
 ) -> int:
-    return last_event_id(last_event) if last_event else last_event_id(after, "after")
+    from_header, from_query = last_event_id(last_event), last_event_id(after, "after")
+    return from_header if last_event else from_query
 
 
 # Looked at before a stream starts, so that what is wrong is still an error and not the end of a stream.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import permutations
 
 from sqlalchemy import ColumnElement, select
 
@@ -12,8 +13,13 @@ from tirgemm.errors import InvalidGemm, InvalidRequest
 from tirgemm.gemm import Gemm
 from tirgemm.tuning_db.models import GemmRow, KernelFigureRow
 
-_SIZE = re.compile(r"([mnk])=([1-9][0-9]{0,17})")
+_NUMBER = "[1-9][0-9]{0,17}"
+_SIZE = re.compile(f"([mnk])=({_NUMBER})")
 _PREFIX = re.compile(r"[0-9][0-9a-z_.:=]{0,511}")
+_ORDERS = [names for count in (1, 2, 3) for names in permutations("mnk", count)]
+_SIZES = "|".join(r"[\s,]+".join(f"{name}={_NUMBER}" for name in names) for names in _ORDERS)
+# All that is read, as a pattern: a problem or the beginning of one, or sizes in any order.
+PATTERN = rf"^[\s,]*({_PREFIX.pattern}|{_SIZES})?[\s,]*$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +36,9 @@ class ShapeFilter:
         """The filter of ``1023x1021x1027:f16:nt``, ``1023x10``, or ``n=4096 k=11008``; empty takes all. Raises
         InvalidRequest."""
         words = text.replace(",", " ").split()
-        if len(words) == 1 and ":" in words[0]:
-            with suppress(InvalidGemm):
-                return cls(str(Gemm.parse(words[0])), whole=True)
         if len(words) == 1 and _PREFIX.fullmatch(words[0]):
+            with suppress(InvalidGemm):
+                return cls(str(Gemm.parse(words[0])), whole=True) if ":" in words[0] else cls(words[0])
             return cls(words[0])
         sizes = [_SIZE.fullmatch(word) for word in words]
         read = {match[1]: int(match[2]) for match in sizes if match is not None}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, event, func, select, update
 
 from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_GEMM, kernel
 from tirgemm.config import Config
@@ -30,6 +32,8 @@ MEMBERS = (MemberTiming("1..8", "x86", "x86(tile_m=1)", "0" * 16, "a" * 64, 12),
 ODD_WORDS = {"pinned": '"pinned":false', "ünï": "line\nend\0 \ud800", "nan": math.nan, "small": 1e-7}
 # SHA-256 of the text of ``fixed`` by the number of its rendering.
 TEXTS = {2: "6aecad8658e87cf4f8cdf82385cd80a9cfe683a23be66fb829e4a6453dec3dbd"}
+
+READERS = 4
 
 
 def fixed() -> list[KernelRecord]:
@@ -177,8 +181,50 @@ def test_a_flipped_bit_of_a_document_counts_as_none_and_is_repaired(
     assert whole is not None
     assert whole.document == Rendered.of(render(other).encode()), "nobody else suffers"
     assert [message for message in caplog.messages if "damaged" in message and record.id in message]
-    repair_document(sqlite_database, record)
+    assert repair_document(sqlite_database, record)
     check(sqlite_database, [record, other])
+
+
+def test_a_document_is_written_again_by_the_first_of_its_readers_alone(database: Database) -> None:
+    record = SqlStore(database).put_kernel(kernel(timings=Timings(search=SEARCH)))
+    writes = list[str]()
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
+        if not statement.lstrip().upper().startswith(("SELECT", "PRAGMA", "BEGIN", "SET", "SHOW")):
+            writes.append(statement)
+
+    barrier = threading.Barrier(READERS)
+
+    def read() -> bool:
+        barrier.wait(30)
+        return repair_document(database, record)
+
+    row = KernelDocumentRow
+    changes = {"damaged": update(row).values(json="{}"), "old": update(row).values(rendering=RENDERING - 1)}
+    for state, change in [("whole", None), *changes.items(), ("missing", delete(row))]:
+        if change is not None:
+            with database.write() as connection:
+                connection.execute(change)
+        writes.clear()
+        event.listen(database.engine, "before_cursor_execute", note)
+        try:
+            with ThreadPoolExecutor(READERS) as pool:
+                repaired = list(pool.map(lambda _: read(), range(READERS)))
+        finally:
+            event.remove(database.engine, "before_cursor_execute", note)
+        assert (sum(repaired), len(writes)) == ((0, 0) if change is None else (1, 1)), state
+        check(database, [record])
+
+
+def test_a_document_in_the_form_of_a_newer_version_is_left_to_it(database: Database) -> None:
+    record = SqlStore(database).put_kernel(kernel())
+    with database.write() as connection:
+        connection.execute(update(KernelDocumentRow).values(rendering=RENDERING + 1, json="newer"))
+    assert not repair_document(database, record)
+    with database.read() as connection:
+        assert connection.execute(select(KernelDocumentRow.json)).scalar_one() == "newer"
+    assert SqlStore(database).delete_kernel(record.id)
+    assert not repair_document(database, record), "a kernel that was deleted meanwhile has no document"
 
 
 def damaged_documents(database: Database, damage: str) -> None:

@@ -80,6 +80,23 @@ def test_known_kernels_are_hits_whether_or_not_a_worker_lives(service: Service) 
         service.queue.register_worker("elsewhere:1:0", [CPU])
 
 
+def test_a_batch_asks_for_records_of_other_devices_as_one_kernel_does(service: Service, client: Client) -> None:
+    origin = {"device": "cuda:sm_90a:nvidia-h200:132", "environment": {}, "same": False, "other_device": True}
+    request = JobRequest(Gemm.parse("17x67x31"), CPU)
+    other = kernel_record(service.store, request, search={"ended": "shipped", "shipped": origin, "effort": "standard"})
+    asked = ["17x67x31", "27x67x31"]
+    unasked = client.submit_batch(asked, device=CPU.key)
+    assert unasked["states"] == {"queued": 2}, "a kernel of another device's configs answers only who asks for it"
+    batch = client.submit_batch(asked, device=CPU.key, other_devices=True)
+    items = {item["gemm"]: item for item in batch["items"]}
+    hit, queued = items["17x67x31:f16:nt"], items["27x67x31:f16:nt"]
+    assert (hit["state"], hit["kernel"]) == ("hit", other.id)
+    assert queued["job"] not in {item["job"] for item in unasked["items"]}, "another request's job"
+    assert service.http.get(f"/v1/jobs/{queued['job']}").json()["other_devices"] is True
+    refused = post(service, gemms=asked, other_devices=1)
+    assert (refused.status_code, "other_devices" in refused.json()["detail"]) == (422, True)
+
+
 def test_one_budget_is_divided_by_the_expected_gain(service: Service) -> None:
     batch = post(service, gemms=["129x67x31", "1023x1021x1027"], budget={"trials": 40, "seconds": 30}).json()
     assert batch["budget"] == {"trials": 40, "seconds": 30.0}
@@ -188,9 +205,10 @@ def test_the_commands_submit_a_model_file_and_show_what_becomes_of_it(
     url = ("--url", service.url)
     file = tmp_path / "model.toml"
     file.write_text(f'device = "{CPU.key}"\n[kernels]\nqkv = "19x67x31"\n"mlp/up" = {{m = 23, n = 67, k = 31}}\n')
-    code, out, _ = call("submit", file, *url, "--trials", 30, "--window", "00:00-23:59", "--json")
+    code, out, _ = call("submit", file, *url, "--trials", 30, "--window", "00:00-23:59", "--other-devices", "--json")
     batch = json.loads(out)
     assert (code, batch["states"], batch["budget"]["trials"]) == (0, {"queued": 2}, 30)
+    assert all(job.request.other_devices for job in service.queue.jobs() if job.batch_id == batch["id"])
     assert "2 queued" in call("list", *url)[1]
     shown = call("show", batch["id"], *url)[1]
     assert ("19x67x31:f16:nt" in shown, "23x67x31:f16:nt" in shown) == (True, True)

@@ -53,3 +53,17 @@ def test_no_kernel_leads_to_the_form_that_takes_ids(browser: Browser, query: str
 
 def test_a_kernel_that_is_not_there_is_told_before_the_number(browser: Browser) -> None:
     assert browser.open("/compare?kernel=00ff").status_code == 404
+
+
+def test_what_the_schema_says_of_the_ids_holds(service: Service) -> None:
+    kernels = [searched_kernel(service.store, f"{m}x67x31:f16:nt").id for m in range(1, 8)]
+    for path in ("/compare", "/compare/code"):
+        parameters = service.http.get("/openapi.json").json()["paths"][path]["get"]["parameters"]
+        schema = next(each["schema"] for each in parameters if each["name"] == "kernel")
+        assert (schema["minItems"], schema["maxItems"], schema["uniqueItems"]) == (2, 6, True)
+        assert re.fullmatch(schema["items"]["pattern"], kernels[0])
+        assert not re.fullmatch(schema["items"]["pattern"], "")
+        for ids in (["", ""], kernels[:1], ["", *kernels[:2]], [kernels[0], *kernels[:2]], kernels):
+            assert service.http.get(path, params={"kernel": ids}).status_code == 422
+    assert service.http.get("/compare", params={"kernel": kernels[:2]}).status_code == 200
+    assert service.http.get("/compare").json()["kernels"] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -141,6 +142,18 @@ def test_bad_queries_are_told(several: Service, query: str, status: int, words: 
     answer = several.http.get(f"/kernels{query}")
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
     assert words in answer.text
+
+
+def test_the_schema_says_which_orders_and_shapes_there_are(several: Service) -> None:
+    parameters = several.http.get("/openapi.json").json()["paths"]["/kernels"]["get"]["parameters"]
+    schemas = {each["name"]: each["schema"] for each in parameters}
+    assert schemas["sort"]["enum"] == list(SORTS)
+    pattern = re.compile(schemas["shape"]["pattern"])
+    sizes = ["n=67", " k=31,n=67 ", "m=1\tk=3 n=5", "n=0", "n=1 n=1", "n=1 n=2", "n=", "n=1k=3", f"n={10**18}", "q=1"]
+    texts = ["", " ", "129x", "129X67", "129x67x31:f16:nt", "1..8x67x31", "x67", "abc%", "\u0661x2x3:f16:nt", "129x 67"]
+    for shape in (*sizes, *texts, "1" * 512):
+        answer = several.http.get("/kernels", params={"shape": shape})
+        assert (answer.status_code == 200) == bool(pattern.search(shape)), shape
 
 
 @pytest.mark.parametrize("sort", SORTS)
