@@ -29,7 +29,8 @@ CLAIMS: dict[str, frozenset[tuple[str, str]]] = {
     # TMA's swizzle on the way out.
     "wgmma": frozenset({("stmatrix", "d")}),
 }
-GEMMS = ("1024x1024x1024:f16:nt", "1023x1021x1027:f16:nn")
+# That whose operands are aligned is explained, whole too, where its explanation is timed.
+UNALIGNED, ALIGNED = "1023x1021x1027:f16:nn", "4096x4096x4096:f16:nt"
 SECONDS = 2.0
 
 
@@ -60,14 +61,16 @@ def defaults() -> list[Any]:
     return [pytest.param(name, arch, id=f"{name}-{arch}") for name in gpu for arch in ARCHITECTURES]
 
 
-@pytest.mark.parametrize("text", GEMMS)
 @pytest.mark.parametrize(("name", "arch"), defaults())
-def test_a_default_is_explained_whole_and_keeps_its_claims(name: str, arch: str, text: str) -> None:
-    gemm, device, family = Gemm.parse(text), named_device(arch), FAMILIES[name]
+def test_a_default_is_explained_whole_and_keeps_its_claims(name: str, arch: str) -> None:
+    gemm, device, family = Gemm.parse(UNALIGNED), named_device(arch), FAMILIES[name]
     if (reason := family.supports(gemm, device)) is not None:
         pytest.skip(reason)
     config = family.default(gemm, device, "sustained")
-    explanation = driver.explain(gemm, config, device)
+    assert_whole(driver.explain(gemm, config, device), name)
+
+
+def assert_whole(explanation: Explanation, name: str) -> None:
     assert not explanation.unknown, "everything is counted, and in the machine code"
     assert explanation.compiled
     assert explanation.default
@@ -78,8 +81,8 @@ def test_a_default_is_explained_whole_and_keeps_its_claims(name: str, arch: str,
 
 @pytest.mark.timing
 @pytest.mark.parametrize(("name", "arch"), defaults())
-def test_a_default_is_compiled_and_explained_within_two_seconds(name: str, arch: str) -> None:
-    gemm, device, family = Gemm.parse("4096x4096x4096:f16:nt"), named_device(arch), FAMILIES[name]
+def test_a_default_is_compiled_and_explained_whole_within_two_seconds(name: str, arch: str) -> None:
+    gemm, device, family = Gemm.parse(ALIGNED), named_device(arch), FAMILIES[name]
     if (reason := family.supports(gemm, device)) is not None:
         pytest.skip(reason)
     config = family.default(gemm, device, "sustained")
@@ -88,8 +91,9 @@ def test_a_default_is_compiled_and_explained_within_two_seconds(name: str, arch:
     while not took or (took[-1] >= SECONDS and len(took) < 3):
         disassemble.cache_clear()
         slow, began = slowness(), _processor_seconds()
-        assert driver.explain(gemm, config, device).compiled
+        explanation = driver.explain(gemm, config, device)
         spent = _processor_seconds() - began
+        assert_whole(explanation, name)
         took.append(spent / statistics.mean((slow, slowness())))
     assert min(took) < SECONDS, (
         f"lowering, NVRTC, nvdisasm and the analysis took {took} s of the usual processor's time"
