@@ -6,7 +6,13 @@ import time
 
 import pytest
 
-from tirgemm.tuning.search import search
+from tirgemm.tuning.search import evolution, search
+
+
+@pytest.fixture(autouse=True)
+def one_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round of evolution mutates once, not four times: only tests on recorded spaces judge what a round is worth."""
+    monkeypatch.setattr(evolution, "GENERATIONS", 1)
 
 
 @pytest.fixture

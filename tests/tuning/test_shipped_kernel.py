@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.fake_workbench import FakeBench, hashed_us
+from tests.helpers.fake_workbench import CPU, FakeBench, hashed_us
 from tests.helpers.shipped_files import elsewhere, measured_on, ship
 from tirgemm import Budget, Config, Gemm
-from tirgemm.detect import device as detect
 from tirgemm.device import Device
 from tirgemm.errors import Cancelled
 from tirgemm.events import CandidateRecorded, Event, KernelSelected
@@ -33,7 +32,6 @@ pytestmark = pytest.mark.usefixtures("all_scored")
 
 GEMM = Gemm.parse("61x67x71:f16:nt")
 REGIME = "sustained"
-CPU = detect("cpu")
 H200 = ShippedRecords().of("cuda:sm_90a:nvidia-h200:132")
 
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.fake_workbench import FakeBench
+from tests.helpers.fake_workbench import CPU, FakeBench
 from tests.helpers.scripts import script
 from tests.helpers.shipped_files import elsewhere, measured_on, ship
 from tirgemm import Budget, Config, Gemm
 from tirgemm.artifact import Trust, read
-from tirgemm.detect import device as detect
 from tirgemm.device import Device
 from tirgemm.errors import Cancelled
 from tirgemm.events import Event, KernelSelected
@@ -31,7 +30,6 @@ from tirgemm.tuning_db.transfer import export_records, read_candidates
 
 pytestmark = pytest.mark.usefixtures("all_scored")
 
-CPU = detect("cpu")
 GEMM = Gemm.parse("4..64x96x64:f32:nt")
 REGIME: Regime = "sustained"
 SIZES = (4, 6, 8, 12, 14, 16, 24, 32, 48, 56, 64)

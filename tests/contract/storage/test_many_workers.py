@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from tests.contract.storage.databases import PostgresDatabases
-from tests.helpers.fake_workbench import FakeBench, FakeMeasurer
+from tests.helpers.fake_workbench import CPU, FakeBench, FakeMeasurer
 from tests.helpers.toy_family import Toy
 from tests.waiting import PATIENCE_S, until
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config, Knob
-from tirgemm.detect import device as detect
 from tirgemm.device import Device
 from tirgemm.families import FAMILIES
 from tirgemm.gemm import Gemm
@@ -28,7 +27,6 @@ from tirgemm.service.jobs.worker import Worker
 from tirgemm.tuning import tune, tuning_task
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 
-CPU = detect("cpu")
 TRIALS = 6
 
 

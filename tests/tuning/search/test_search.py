@@ -18,6 +18,7 @@ from tirgemm.errors import InvalidConfig, InvalidRequest
 from tirgemm.families.base import Rule
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.records import Candidate, Status
+from tirgemm.tuning.search import evolution
 from tirgemm.tuning.search.cost_model import CostModel
 from tirgemm.tuning.search.search import Proposal, Search, SearchOptions
 from tirgemm.tuning.search.space_trace import replay, trace_of
@@ -244,7 +245,8 @@ def test_records_of_knobs_that_are_no_more_do_no_harm() -> None:
     assert configs(search(recorded=[old, strange]).ask(2))[0] == DEFAULT
 
 
-def test_predictions_come_from_the_estimate_first_and_from_measurements_later() -> None:
+def test_predictions_come_from_the_estimate_first_and_from_measurements_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evolution, "GENERATIONS", 4)  # the model has learnt what is fast, and later ones are
     searched = search()
     first = searched.ask(16)
     assert first[0].predicted_us == TOY.predict_us(GEMM, DEFAULT, DEVICE, "sustained")

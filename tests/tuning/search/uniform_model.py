@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
+import pytest
 
 from tirgemm.config import Config
 from tirgemm.tuning.records import Candidate
+from tirgemm.tuning.search import evolution
 from tirgemm.tuning.search.cost_model import ModelErrors, Scores
 
 
@@ -28,3 +31,13 @@ class Uniform:
 
     def errors(self) -> ModelErrors:
         return ModelErrors(np.zeros(0), np.zeros(0))
+
+
+@contextmanager
+def first_generation() -> Iterator[None]:
+    """Rounds of evolution end with the first population, in a quarter of the time. Where all score alike the proposals
+    are the same: of two that do, the one that was met first is kept.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evolution, "GENERATIONS", 0)
+        yield
