@@ -1,8 +1,8 @@
-"""Matrix-multiply problems: the dataclass ``Gemm``, and ``Range``, an interval of its m.
+"""The dataclass ``Gemm``: the sizes, dtypes, layouts, leading dimensions and epilogue of one matrix multiply.
 
-A problem is ``D = act(alpha * A B + beta * C + bias[n])`` with its sizes, dtypes, layouts, leading dimensions and
-epilogue. ``str(gemm)`` is its text form, and ``Gemm.parse`` reads it. ``4096x4096x4096:f16:nt`` has the default value
-in every optional field; a text with many of them set is
+It describes ``D = act(alpha * A B + beta * C + bias[n])``; m may be a ``Range``, all sizes from a least to a greatest.
+``str(gemm)`` is its text form, and ``Gemm.parse`` reads it. ``4096x4096x4096:f16:nt`` has the default value in every
+optional field; a text with many of them set is
 ``1..8192x4096x4104:bf16:tn:acc=f32:out=f32:batch=8:lda=4200:align=2:alpha:beta:bias:act=gelu:deterministic``.
 """
 

@@ -1,6 +1,7 @@
-"""Kernel sources: the interface ``KernelSource`` from which ``tirgemm.torch`` gets compiled kernels.
+"""The interface ``KernelSource``, by which ``tirgemm.torch`` looks up the kernel of a ``Gemm`` or has it built.
 
-A source looks a kernel up or has a missing one built; ``Policy`` says which missing ones may be built.
+It is implemented for the shipped records, a local database and the service. ``Policy`` says which kernels that do not
+exist yet may be built.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Statuses of candidates (``Status``) and of tuning jobs (``JobStatus``), and roles of stored kernels (``Role``)."""
+"""Enumerated states of measured candidates (``Status``), tuning jobs (``JobStatus``) and stored kernels (``Role``)."""
 
 from __future__ import annotations
 

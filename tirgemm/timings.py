@@ -1,6 +1,6 @@
-"""Timings of a kernel: the dataclass ``Timings``, the classes of its parts, and its JSON form.
+"""The dataclass ``Timings``: a kernel's measured run times in each regime, and their conversion to and from JSON.
 
-It holds the times in each regime, those of the baselines raced beside the kernel, and a summary of the search that
+It also holds the run times of the baselines that were measured beside the kernel, and a summary of the search that
 chose it.
 
 ``to_json`` and ``from_json`` convert the ``timings`` of records, manifests, events and API documents. A document that

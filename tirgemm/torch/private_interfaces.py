@@ -1,7 +1,7 @@
-"""Private interfaces of PyTorch that ``tirgemm.torch`` calls, each in a wrapper, tested with PyTorch 2.13.
+"""Wrappers of PyTorch's private functions, with what is called instead where the installed PyTorch lacks one.
 
-No other module uses private ones. Where the installed PyTorch lacks one, its slower public counterpart, named beside
-it, is called instead.
+That is the public function of the same meaning, if there is one; it is slower. No other module calls private functions
+of PyTorch. These were tested with PyTorch 2.13.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Access sites: the loads and stores of shared and global memory in a kernel's TensorIR, as a tree of dataclasses.
+"""Dataclasses for a kernel's loads and stores of shared and global memory, in a tree of its loops and branches.
 
-``Site`` is one access, a leaf. Loops, branches and register assignments are the inner nodes: from them follow the trip
-count of an access and the lanes that are active in it.
+A leaf, ``Site``, is one load, store or copy in the TensorIR: its buffer, address and width. The inner nodes are loops,
+branches and register assignments, from which follow how often a site is executed and by which lanes.
 """
 
 from __future__ import annotations

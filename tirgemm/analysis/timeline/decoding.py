@@ -1,6 +1,6 @@
-"""Decoding of timelines: from the time stamps in a kernel's ring buffers to the spans of each warpgroup.
+"""Converts the clock values that a kernel wrote to its trace buffers into spans: what a warpgroup did from when to when.
 
-The stamps of all SMs together give the offsets between their clocks, and the clock rate.
+Each SM has a clock of its own: the offsets between the clocks, and their rate, are computed from the values of all SMs.
 """
 
 from __future__ import annotations
