@@ -71,7 +71,7 @@ def bench(
     compress: Annotated[bool, typer.Option("--compress", help="Write .json.gz files.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--output", "--out", "-o", help="The results file; of several, their folder."),
+        typer.Option("--output", "--out", "-o", help="The results file, or the folder of several."),
     ] = None,
     data: Data = None,
     db: Url = None,
@@ -97,7 +97,7 @@ def bench(
     asked = None if baselines is None else _names(baselines)
 
     def work(suite: Suite, regime: Regime) -> Work:
-        alone = len(shapes) * len(regimes) == 1
+        alone = len(shapes) * len(regimes) == 1 and not (out and out.is_dir())
         path = out if out and alone else (out or folder) / f"{suite.name}.{regime}.json{'.gz' if compress else ''}"
         return Work(suite, regime, ResultsFile(path, suite.name, regime, about, resume=resume))
 

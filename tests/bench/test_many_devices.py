@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +16,12 @@ import pytest
 from benchmarks.many_devices import document as many_devices
 from benchmarks.many_devices import measure
 from benchmarks.many_devices.document import QueueRun
+from benchmarks.many_devices.suites import join, shares_of_cpus, write_share
 from tests.service.support import CPU, ScriptedEngine
 from tests.waiting import PATIENCE_S, until
-from tirgemm.bench.results import load
+from tirgemm import Gemm
+from tirgemm.bench.results import ResultsFile, environment, load, unmeasured_row
+from tirgemm.bench.suite_file import Suite
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, ServiceError
 from tirgemm.events import EventHandler
@@ -160,3 +164,32 @@ def test_what_is_wrong_with_a_file_is_told(damage: Callable[[Any], None], senten
 
 def test_where_nothing_was_measured_the_table_says_how_to(tmp_path: Path) -> None:
     assert "python -m benchmarks.many_devices.measure" in many_devices.jobs(tmp_path, tmp_path)
+
+
+def test_shares_of_a_suite_are_joined_in_its_order_with_what_was_measured_before(tmp_path: Path) -> None:
+    suite = Suite("three", "x", tuple(Gemm(8, 8, 8 * k) for k in (1, 2, 3)))
+    texts = [str(gemm) for gemm in suite.gemms]
+    about = environment(CPU, None, "0" * 40)
+    before = ResultsFile(tmp_path / "before" / "three.sustained.json.gz", "three", "sustained", about, resume=False)
+    (tmp_path / "before").mkdir()
+    before.put(unmeasured_row(suite.gemms[2], None, "quick", "skipped", "earlier"))
+    folders = [tmp_path / str(number) for number in range(2)]
+    for number, folder in enumerate(folders):
+        write_share(suite, number, 2, folder, tmp_path / "before")
+    shares = [Suite.read(folder / "three.json") for folder in folders]
+    assert [[str(gemm) for gemm in share.gemms] for share in shares] == [[texts[0], texts[2]], [texts[1]]]
+    for number, (folder, share) in enumerate(zip(folders, shares, strict=True)):
+        path = folder / "results" / "three.sustained.json.gz"
+        file = ResultsFile(path, "three", "sustained", about, resume=True)
+        assert [row["gemm"] for row in file.rows] == [[texts[2]], []][number], "each has the rows of its own shapes"
+        file.put(unmeasured_row(share.gemms[0], None, "quick", "skipped", str(number)))
+    (written,) = join(suite, [folder / "results" for folder in folders], tmp_path / "before")
+    rows = load(written)["rows"]
+    assert [(row["gemm"], row["message"]) for row in rows] == list(zip(texts, ["0", "1", "earlier"], strict=True))
+    assert {row["commit"] for row in rows} == {"0" * 40}
+
+
+def test_devices_share_the_cpus_evenly() -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    assert shares_of_cpus(len(cpus)) == [[cpu] for cpu in cpus]
+    assert shares_of_cpus(len(cpus) + 1) == [cpus] * (len(cpus) + 1)

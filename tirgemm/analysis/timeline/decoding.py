@@ -1,4 +1,4 @@
-"""Converts the clock values that a kernel wrote to its trace buffers into spans: what a warpgroup did from when to when.
+"""Converts the clock values that a kernel wrote to trace buffers into spans: what a warpgroup did, from when to when.
 
 Each SM has a clock of its own: the offsets between the clocks, and their rate, are computed from the values of all SMs.
 """

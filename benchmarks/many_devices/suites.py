@@ -1,0 +1,128 @@
+"""Measure suites on all devices of a host side by side, a share of the shapes each, into one results file a suite.
+
+Every device has a ``tirgemm bench`` of its own, on its share of this process's CPUs, with suites of every so-manyth
+shape. A shape is raced on one device, its baselines beside it: a ratio never mixes devices. What is measured is joined
+with what the files held before; where seconds ran out, the same command goes on.
+
+usage: python -m benchmarks.many_devices.suites judge-102 judge-103 --out benchmarks/results/nvidia-h200 --limit 400 \
+           -- --variants zero_shot,quick --compress        options after -- go to `tirgemm bench`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import command
+from benchmarks.many_devices.measure import ROOT, same_devices
+from tirgemm.bench.results import ResultsFile, load
+from tirgemm.bench.suite_file import Suite
+from tirgemm.bench.suite_run import VARIANTS
+from tirgemm.bench.suites import suite_named
+from tirgemm.errors import ServiceError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    cut = given.index("--") if "--" in given else len(given)
+    options = _options(given[:cut])
+    suites = [suite_named(name) for name in options.suites]
+    served = same_devices(options.kind)[: options.devices]
+    options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="tirgemm-suites-") as name:
+        folders = [Path(name) / str(number) for number in range(len(served))]
+        for number, folder in enumerate(folders):
+            for suite in suites:
+                write_share(suite, number, len(folders), folder, options.out)
+        programs = [
+            _bench(folder, suites, device.name, cpus, [*_common(options), *given[cut + 1 :]])
+            for folder, device, cpus in zip(folders, served, shares_of_cpus(len(served)), strict=True)
+        ]
+        codes = [program.wait() for program in programs]
+        for suite in suites:
+            join(suite, [folder / "results" for folder in folders], options.out)
+    if any(codes):
+        raise ServiceError(f"tirgemm bench ended with {codes} on {', '.join(device.name for device in served)}")
+    return 0
+
+
+def write_share(suite: Suite, number: int, count: int, folder: Path, before: Path) -> None:
+    """One of ``count`` shares of a suite, as a JSON file in ``folder``, beside its rows of the files in ``before``."""
+    gemms = suite.gemms[number::count]
+    results = folder / "results"
+    results.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"name": suite.name, "source": suite.source, "gemms": [str(gemm) for gemm in gemms]})
+    (folder / f"{suite.name}.json").write_text(text)
+    for path in _files(suite, before):
+        document = load(path)
+        mine = {str(gemm) for gemm in gemms}
+        document["rows"] = [row for row in document["rows"] if row["gemm"] in mine]
+        held = _results_file(results / path.name, document)
+        held.document |= {"rows": document["rows"]} | ({} if number else {"streams": document.get("streams", [])})
+        held.save()
+
+
+def join(suite: Suite, folders: Iterable[Path], out: Path) -> list[Path]:
+    """The files of all shares of a suite as one each in ``out``, rows in the suite's order, all their streams."""
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for folder in folders:
+        for path in _files(suite, folder):
+            parts.setdefault(path.name, []).append(load(path))
+    written = []
+    for name, documents in parts.items():
+        newest = max(documents, key=lambda document: str(document["environment"]["date"]))
+        joined = _results_file(out / name, newest)
+        joined.document["rows"] = [row for document in documents for row in document["rows"]]
+        joined.document["streams"] = [stream for document in documents for stream in document.get("streams", [])]
+        joined.arrange(suite.gemms, VARIANTS)
+        written.append(joined.path)
+    return written
+
+
+def shares_of_cpus(count: int) -> list[list[int]]:
+    """This process's CPUs in ``count`` equal parts of neighbours; all of them for each where there are fewer."""
+    cpus = sorted(os.sched_getaffinity(0))
+    each = len(cpus) // count
+    return [cpus[number * each : (number + 1) * each] if each else cpus for number in range(count)]
+
+
+def _files(suite: Suite, folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.glob(f"{suite.name}.*.json*")) if path.name.endswith((".json", ".json.gz"))]
+
+
+def _results_file(path: Path, like: dict[str, Any]) -> ResultsFile:
+    return ResultsFile(path, like["suite"], like["regime"], like["environment"], resume=False)
+
+
+def _bench(
+    folder: Path, suites: Sequence[Suite], device: str, cpus: Sequence[int], options: Sequence[str]
+) -> subprocess.Popen[bytes]:
+    """The program of one device: its results in a folder below ``folder``, what it prints in a file beside them."""
+    program = [sys.executable, "-m", "tirgemm.service.cli", "bench", *(str(folder / f"{s.name}.json") for s in suites)]
+    program += ["--device", device, "--data", str(folder / "data"), "--out", str(folder / "results"), "--resume"]
+    pinned = ["taskset", "--cpu-list", ",".join(map(str, cpus)), *program, *options]
+    return subprocess.Popen(pinned, cwd=ROOT)
+
+
+def _common(options: Any) -> list[str]:
+    limit = [] if options.limit is None else ["--limit", str(options.limit)]
+    return [*limit, *(["--commit", options.commit] if options.commit else [])]
+
+
+def _options(arguments: Sequence[str]) -> Any:
+    parser = command.parser(__doc__, "--limit", "--commit")
+    parser.add_argument("suites", nargs="+", help="names of suites")
+    parser.add_argument("--devices", type=int, help="at most so many; default: all of the host")
+    parser.add_argument("--kind", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of the results files")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(main))
