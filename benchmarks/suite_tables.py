@@ -165,7 +165,7 @@ def held_out(folder: Path, suites: Path) -> str:
             columns = [*(f"× {name}" for name in BASELINES[:2]), *(f"behind {name}" for name in BASELINES[:2])]
             head = f"{regime}; geometric mean (least)"
             parts.append(f"{head}\n\n{table(['problems', 'variant', *columns], lines, 2)}")
-    return "\n\n".join(parts) or not_yet("tirgemm bench judge-101 --variants zero_shot,quick,standard")
+    return "\n\n".join(parts) or not_yet("tirgemm bench judge-102 --variants zero_shot,quick,standard")
 
 
 def _by_alignment(rows: Sequence[Row]) -> list[tuple[str, Sequence[Row]]]:

@@ -53,7 +53,7 @@ def speed_picture(results: Path) -> str:
     """Work across, speed over cuBLAS up, both logarithmic: a dot a problem, and the line on which both are as fast."""
     shown = problem_speeds(results)
     if not shown:
-        return picture(_WIDTH, 40, f"Not measured yet: tirgemm bench judge-101 --variants {VARIANT}", [_STYLE])
+        return picture(_WIDTH, 40, f"Not measured yet: tirgemm bench judge-102 --variants {VARIANT}", [_STYLE])
     work = [math.log10(point.gemm.flops) for point in shown]
     speed = [math.log2(point.ratio) for point in shown]
     x0, x1 = math.floor(min(work)), math.ceil(max(work))

@@ -6,7 +6,17 @@ import hashlib
 
 import pytest
 
-from tirgemm.bench.held_out import COUNT, GRID, GRID_COUNT, JUDGE_SEEDS, LAYERS, MOST_ROWS, held_out
+from tirgemm.bench.held_out import (
+    COUNT,
+    GRID,
+    GRID_COUNT,
+    JUDGE_SEEDS,
+    LAYERS,
+    LEAST_SIDE,
+    MOST_ROWS,
+    MOST_SIDE,
+    held_out,
+)
 from tirgemm.bench.suite_file import Suite
 from tirgemm.bench.suites import named_suites, suite_named
 from tirgemm.errors import InvalidRequest
@@ -16,9 +26,9 @@ from tirgemm.tuning_db.transfer import read_candidates
 JUDGES = [f"judge-{seed}" for seed in JUDGE_SEEDS]
 # Published results name these problems: a change of the generator must not change them.
 DIGESTS = {
-    "judge-101": "ee738cc32f32fe6e",
     "judge-102": "e865723ffbbaf173",
     "judge-103": "5cc6f910a35336d5",
+    "judge-104": "30554c041ef535bf",
     "grid": "c7dd4b4634a0e8c7",
 }
 
@@ -56,11 +66,11 @@ def test_layers_are_of_no_other_suite() -> None:
 def test_the_three_distributions_have_a_third_each_and_stay_in_their_ranges() -> None:
     gemms = [gemm for name in JUDGES for gemm in suite_named(name).gemms]
     pairs = {pair for model in LAYERS.values() for pair in model}
-    layers = [gemm for gemm in gemms if (gemm.n, gemm.k) in pairs]
-    grid = [gemm for gemm in gemms if {gemm.m_max, gemm.n, gemm.k} <= set(GRID)]
-    assert len(layers) == len(JUDGES) * 34
-    assert len(grid) == len(JUDGES) * 33
-    assert all(1 <= gemm.m_max <= MOST_ROWS for gemm in layers)
+    layers, grid, free = ([gemm for name in JUDGES for gemm in suite_named(name).gemms[first::3]] for first in range(3))
+    assert (len(layers), len(grid), len(free)) == tuple(len(JUDGES) * count for count in (34, 33, 33))
+    assert all((gemm.n, gemm.k) in pairs and 1 <= gemm.m_max <= MOST_ROWS for gemm in layers)
+    assert all({gemm.m_max, gemm.n, gemm.k} <= set(GRID) for gemm in grid)
+    assert all(LEAST_SIDE <= side <= MOST_SIDE for gemm in free for side in (gemm.m_max, gemm.n, gemm.k))
     assert any(gemm.k % 2 for gemm in gemms)
     assert {gemm.layout for gemm in gemms} == {"nn", "nt", "tn", "tt"}
     assert {gemm.dtype for gemm in gemms} == {"f16", "bf16"}
@@ -72,9 +82,9 @@ def test_the_grid_has_its_problems_once() -> None:
     assert all({gemm.m_max, gemm.n, gemm.k} <= set(GRID) for gemm in gemms)
 
 
-@pytest.mark.parametrize("name", ["judge-1", "fit-101"])
+@pytest.mark.parametrize("name", ["judge-101", "fit-102"])
 def test_a_seed_is_for_one_purpose(name: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"suite '{name}': the seeds to judge by are 101, 102, 103"):
+    with pytest.raises(InvalidRequest, match=f"suite '{name}': the seeds to judge by are 102, 103, 104"):
         held_out(name)
 
 

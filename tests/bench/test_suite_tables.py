@@ -262,18 +262,18 @@ def test_held_out_suites_are_tabled_by_effort_and_aligned_rows_apart(tmp_path: P
 
 def test_judge_suites_are_tabled_together_and_the_grid_is_not_among_them(tmp_path: Path) -> None:
     folder = tmp_path / "results" / "gpu"
-    suites = (("judge-101", "64x64x64", 8.0), ("judge-103", "64x64x65", 20.0), ("grid", "64x64x128", 5.0))
+    suites = (("judge-102", "64x64x64", 8.0), ("judge-103", "64x64x65", 20.0), ("grid", "64x64x128", 5.0))
     for suite, text, us in suites:
         path = folder / f"{suite}.sustained.json"
         file = ResultsFile(path, suite, "sustained", environment(GPU, None, COMMIT), resume=False)
         file.put(raced(f"{text}:f16:nt", "quick", us, {"torch.matmul": 10.0, "cublaslt_best": 16.0}))
-        if suite == "judge-101":
+        if suite == "judge-102":
             assert "together" not in suite_tables.held_out(folder, tmp_path)
     table = suite_tables.held_out(folder, tmp_path)
     mean = math.sqrt(10 / 8 * 10 / 20)
     both = [f"{mean:.3f} (0.500)", f"{mean * 1.6:.3f} (0.800)", "1", "1"]
-    assert cells(table, "**judge-101, judge-103 together**, all; 2") == ["quick", *both]
-    aligned = cells(table, "**judge-101, judge-103 together**, rows of whole 16 bytes; 1")
+    assert cells(table, "**judge-102, judge-103 together**, all; 2") == ["quick", *both]
+    aligned = cells(table, "**judge-102, judge-103 together**, rows of whole 16 bytes; 1")
     assert aligned == ["quick", "1.250 (1.250)", "2.000 (2.000)", "0", "0"]
     assert cells(table, "grid, all; 1")[1] == "2.000 (2.000)"
 

@@ -23,7 +23,7 @@ from tirgemm.bench.suite_file import Suite
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 
-JUDGE_SEEDS = (101, 102, 103)
+JUDGE_SEEDS = (102, 103, 104)
 COUNT, GRID_COUNT = 100, 300
 GRID = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
 GRID_NAME = "grid"
