@@ -2,7 +2,8 @@
 
 Every device has a ``tirgemm bench`` of its own, on its share of this process's CPUs, with suites of every so-manyth
 shape. A shape is raced on one device, its baselines beside it: a ratio never mixes devices. What is measured is joined
-with what the files held before; where seconds ran out, the same command goes on.
+with what the files held before; where seconds ran out, the same command goes on. With ``--sets`` it is the race of
+kernel sets (``benchmarks/kernel_sets/race.py``), and problems that differ in m alone stay on one device.
 
 usage: python -m benchmarks.many_devices.suites judge-102 judge-103 --out benchmarks/results/nvidia-h200 --limit 400 \
            -- --variants zero_shot,quick --compress        options after -- go to `tirgemm bench`
@@ -26,6 +27,7 @@ from tirgemm.bench.suite_file import Suite
 from tirgemm.bench.suite_run import VARIANTS
 from tirgemm.bench.suites import suite_named
 from tirgemm.errors import ServiceError
+from tirgemm.gemm import Gemm
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,11 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folders = [Path(name) / str(number) for number in range(len(served))]
         for number, folder in enumerate(folders):
             for suite in suites:
-                write_share(suite, number, len(folders), folder, options.out)
-        programs = [
-            _bench(folder, suites, device.name, cpus, [*_common(options), *given[cut + 1 :]])
-            for folder, device, cpus in zip(folders, served, shares_of_cpus(len(served)), strict=True)
-        ]
+                write_share(suite, dealt(suite, len(folders), options.sets)[number], folder, options.out)
+        programs = []
+        for folder, device, cpus in zip(folders, served, shares_of_cpus(len(served)), strict=True):
+            program = _set_race(folder, suites) if options.sets else _bench(folder, suites)
+            same = ["--device", device.name, "--data", str(folder / "data"), "--resume", *_common(options)]
+            pinned = ["taskset", "--cpu-list", ",".join(map(str, cpus)), *program, *same, *given[cut + 1 :]]
+            programs.append(subprocess.Popen(pinned, cwd=ROOT))
         codes = [program.wait() for program in programs]
         for suite in suites:
             join(suite, [folder / "results" for folder in folders], options.out)
@@ -52,9 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def write_share(suite: Suite, number: int, count: int, folder: Path, before: Path) -> None:
-    """One of ``count`` shares of a suite, as a JSON file in ``folder``, beside its rows of the files in ``before``."""
-    gemms = suite.gemms[number::count]
+def dealt(suite: Suite, count: int, sets: bool = False) -> list[list[Gemm]]:
+    """The shapes of a suite in ``count`` shares, one by one, or, for ``sets``, all that differ in m alone together."""
+    groups: dict[Gemm, list[Gemm]] = {}
+    for gemm in suite.gemms:
+        groups.setdefault(gemm.with_(m=1) if sets else gemm, []).append(gemm)
+    whole = list(groups.values())
+    return [[gemm for group in whole[number::count] for gemm in group] for number in range(count)]
+
+
+def write_share(suite: Suite, gemms: Sequence[Gemm], folder: Path, before: Path) -> None:
+    """A share of a suite as a JSON file in ``folder``, beside its rows of the files in ``before``."""
     results = folder / "results"
     results.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"name": suite.name, "source": suite.source, "gemms": [str(gemm) for gemm in gemms]})
@@ -64,7 +76,7 @@ def write_share(suite: Suite, number: int, count: int, folder: Path, before: Pat
         mine = {str(gemm) for gemm in gemms}
         document["rows"] = [row for row in document["rows"] if row["gemm"] in mine]
         held = _results_file(results / path.name, document)
-        held.document |= {"rows": document["rows"]} | ({} if number else {"streams": document.get("streams", [])})
+        held.document |= {"rows": document["rows"], "streams": document.get("streams", [])}
         held.save()
 
 
@@ -79,7 +91,8 @@ def join(suite: Suite, folders: Iterable[Path], out: Path) -> list[Path]:
         newest = max(documents, key=lambda document: str(document["environment"]["date"]))
         joined = _results_file(out / name, newest)
         joined.document["rows"] = [row for document in documents for row in document["rows"]]
-        joined.document["streams"] = [stream for document in documents for stream in document.get("streams", [])]
+        streams = {stream["at"]: stream for document in documents for stream in document.get("streams", [])}
+        joined.document["streams"] = [streams[at] for at in sorted(streams)]
         joined.arrange(suite.gemms, VARIANTS)
         written.append(joined.path)
     return written
@@ -100,14 +113,15 @@ def _results_file(path: Path, like: dict[str, Any]) -> ResultsFile:
     return ResultsFile(path, like["suite"], like["regime"], like["environment"], resume=False)
 
 
-def _bench(
-    folder: Path, suites: Sequence[Suite], device: str, cpus: Sequence[int], options: Sequence[str]
-) -> subprocess.Popen[bytes]:
-    """The program of one device: its results in a folder below ``folder``, what it prints in a file beside them."""
-    program = [sys.executable, "-m", "tirgemm.service.cli", "bench", *(str(folder / f"{s.name}.json") for s in suites)]
-    program += ["--device", device, "--data", str(folder / "data"), "--out", str(folder / "results"), "--resume"]
-    pinned = ["taskset", "--cpu-list", ",".join(map(str, cpus)), *program, *options]
-    return subprocess.Popen(pinned, cwd=ROOT)
+def _bench(folder: Path, suites: Sequence[Suite]) -> list[str]:
+    shares = [str(folder / f"{suite.name}.json") for suite in suites]
+    return [sys.executable, "-m", "tirgemm.service.cli", "bench", *shares, "--out", str(folder / "results")]
+
+
+def _set_race(folder: Path, suites: Sequence[Suite]) -> list[str]:
+    (suite,) = suites
+    program = [sys.executable, "benchmarks/kernel_sets/race.py", "--suite", str(folder / f"{suite.name}.json")]
+    return [*program, "--out", str(folder / "results" / f"{suite.name}.sustained.json.gz")]
 
 
 def _common(options: Any) -> list[str]:
@@ -121,7 +135,11 @@ def _options(arguments: Sequence[str]) -> Any:
     parser.add_argument("--devices", type=int, help="at most so many; default: all of the host")
     parser.add_argument("--kind", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--out", type=Path, required=True, help="the folder of the results files")
-    return parser.parse_args(arguments)
+    parser.add_argument("--sets", action="store_true", help="race kernel sets, of one suite")
+    options = parser.parse_args(arguments)
+    if options.sets and len(options.suites) > 1:
+        parser.error(f"--sets takes one suite, not {len(options.suites)}")
+    return options
 
 
 if __name__ == "__main__":

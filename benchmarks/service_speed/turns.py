@@ -80,7 +80,7 @@ class Figures:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._about = environment(detect_device("cpu"), ROOT, options.commit)
+        self._about = environment(detect_device(getattr(options, "device", "cpu")), ROOT, options.commit)
         self._rows: list[dict[str, Any]] = []
 
     def add(self, figure: str, measured: Measured, **about: Any) -> None:
