@@ -91,8 +91,10 @@ def join(suite: Suite, folders: Iterable[Path], out: Path) -> list[Path]:
         newest = max(documents, key=lambda document: str(document["environment"]["date"]))
         joined = _results_file(out / name, newest)
         joined.document["rows"] = [row for document in documents for row in document["rows"]]
-        streams = {stream["at"]: stream for document in documents for stream in document.get("streams", [])}
-        joined.document["streams"] = [streams[at] for at in sorted(streams)]
+        streams: list[dict[str, Any]] = []
+        for stream in (stream for document in documents for stream in document.get("streams", [])):
+            streams += [] if stream in streams else [stream]
+        joined.document["streams"] = streams
         joined.arrange(suite.gemms, VARIANTS)
         written.append(joined.path)
     return written

@@ -26,7 +26,7 @@ from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, ServiceError
 from tirgemm.events import EventHandler
 from tirgemm.service.jobs.worker import Worker
-from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning.records import KernelRecord, SampleSet
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 
 
@@ -183,8 +183,12 @@ def test_shares_of_a_suite_are_joined_in_its_order_with_what_was_measured_before
         file = ResultsFile(path, "three", "sustained", about, resume=True)
         assert [row["gemm"] for row in file.rows] == [[texts[2]], []][number], "each has the rows of its own shapes"
         file.put(unmeasured_row(share.gemms[0], None, "quick", "skipped", str(number)))
+        read = SampleSet((100.0 + number,), "stream", conditions={"at": "2026-11-27T02:00:00+00:00", "bytes": 1 << 30})
+        assert file.add_stream(read) > 0
+        file.save()
     (written,) = join(suite, [folder / "results" for folder in folders], tmp_path / "before")
-    rows = load(written)["rows"]
+    rows, streams = (load(written)[name] for name in ("rows", "streams"))
+    assert [stream["samples_us"] for stream in streams] == [[100.0], [101.0]], "both, although of one second"
     assert [(row["gemm"], row["message"]) for row in rows] == list(zip(texts, ["0", "1", "earlier"], strict=True))
     assert {row["commit"] for row in rows} == {"0" * 40}
 
