@@ -54,12 +54,13 @@ def loads(results: Path, suites: Path) -> str:
 
 def measured(results: Path, suites: Path) -> str:
     """Every rung of every problem of every device's results file of the ladder."""
-    return "\n\n".join(f"{head}\n\n{_figures(entries)}" for head, entries in _problems(results, suites)) or _NOT_YET
+    parts = [f"`{gemm}`; {where}\n\n{_figures(entries)}" for where, gemm, entries in _problems(results, suites)]
+    return "\n\n".join(parts) or _NOT_YET
 
 
 def compiled(results: Path, suites: Path) -> str:
     """What the compiler made of each rung, as the cubins of the measurement have it: the suite's first problem."""
-    for head, entries in _problems(results, suites):
+    for where, gemm, entries in _problems(results, suites):
         lines = []
         for entry in entries:
             code = entry.conditions
@@ -71,28 +72,29 @@ def compiled(results: Path, suites: Path) -> str:
         figures = ["FMAs among the loop's instructions", "LDS for an FMA", "LDG for an FMA"]
         names = ["rung", "registers", *figures, "beside the parent's code"]
         if lines:
-            return f"{head}\n\n{table(names, lines, 1)}"
+            return f"`{gemm}`; {where}\n\n{table(names, lines, 1)}"
     return _NOT_YET
 
 
 def best(results: Path, suites: Path) -> str:
     """The fastest rung of each problem against each baseline."""
-    lines = []
-    for head, entries in _problems(results, suites):
+    lines: dict[str, list[list[str]]] = {}
+    for where, gemm, entries in _problems(results, suites):
         if (entry := fastest(entries)) is not None and entry.tflops is not None:
             shares = ", ".join(f"{share:.3f} × {name}" for name, share in sorted(entry.shares.items()))
-            lines.append([head, f"`{entry.step.name}`", shares, f"{entry.tflops:.2f}"])
-    return table(["problem", "fastest rung", "speed", "TFLOP/s"], lines, 3) if lines else _NOT_YET
+            lines.setdefault(where, []).append([f"`{gemm}`", f"`{entry.step.name}`", shares, f"{entry.tflops:.2f}"])
+    head = ["problem", "fastest rung", "speed", "TFLOP/s"]
+    return "\n\n".join(f"{where}\n\n{table(head, of_place, 3)}" for where, of_place in lines.items()) or _NOT_YET
 
 
-def _problems(results: Path, suites: Path) -> Iterator[tuple[str, list[RungFigures]]]:
-    """Every problem of every results file of the ladder of which a rung was measured, with what names it."""
+def _problems(results: Path, suites: Path) -> Iterator[tuple[str, str, list[RungFigures]]]:
+    """Every problem of every results file of the ladder of which a rung was measured, after where it was."""
     suite = json.loads((suites / "ladder.json").read_text())
     for document in documents(results, "ladder.*"):
         for text in suite["gemms"]:
             entries = reported(document["rows"], Gemm.parse(text))
             if any(entry.us for entry in entries):
-                yield f"{place(document)}: `{text}`", entries
+                yield place(document), text, entries
 
 
 def _figures(entries: list[RungFigures]) -> str:

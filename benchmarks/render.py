@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import bank_tables, counter_tables, evidence_tables, ladder_tables, suite_tables, tensorcore_tables
 from benchmarks.many_devices import document as many_devices
 from benchmarks.models import document as models
+from benchmarks.pictures.ladder_picture import ladder_picture
 from benchmarks.pictures.speed_picture import speed_picture
 from benchmarks.service_speed import document as service_speed
 from benchmarks.tables import documents, not_yet, table
@@ -55,7 +56,10 @@ OF_DEVICE = (
 )
 RESULTS = ROOT / "benchmarks" / "results"
 SUITES = ROOT / "benchmarks" / "suites"
-PICTURES: Mapping[Path, Callable[[Path], str]] = {ROOT / "docs" / "speed.svg": speed_picture}
+PICTURES: Mapping[Path, Callable[[Path], str]] = {
+    ROOT / "docs" / "speed.svg": speed_picture,
+    ROOT / "docs" / "ladder.svg": ladder_picture,
+}
 BLOCK = re.compile(r"(<!-- results:(?P<name>[\w./-]+) -->\n).*?(<!-- /results:(?P=name) -->)", re.DOTALL)
 MARKER = re.compile(r"<!-- /?results\b[^>]*-->")
 

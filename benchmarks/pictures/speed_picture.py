@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.pictures.standalone import STYLE
 from benchmarks.suite_tables import has_aligned_rows
 from benchmarks.tables import documents
 from tirgemm.analysis.figures.svg import circle, path, picture, text
@@ -18,16 +19,6 @@ DEVICE, VARIANT = "nvidia-h200", "quick"
 # Both call cuBLAS; a problem is compared with the faster.
 BASELINES = ("torch.matmul", "cublaslt_best")
 _WIDTH, _LEFT, _RIGHT, _UPPER, _LOWER = 760, 62, 744, 70, 362
-# The file stands alone, over whatever a page has behind it, and has no page's style sheet.
-_LIGHT = "--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--paper:#fff;--aligned:#0b6bcb;--other:#bf8700"
-_DARK = "--ink:#e6edf3;--soft:#9aa4af;--line:#3d444d;--paper:#0d1117;--aligned:#58a6ff;--other:#d29922"
-_STYLE = (
-    f"<style>.tg{{{_LIGHT};background:var(--paper)}}@media(prefers-color-scheme:dark){{.tg{{{_DARK}}}}}"
-    ".tg text{font:11px system-ui,sans-serif;fill:var(--ink)}.tg .t{font-weight:600;font-size:13px}"
-    ".tg .s{fill:var(--soft)}.tg .m{text-anchor:middle}.tg .e{text-anchor:end}.tg .l{stroke:var(--line)}"
-    ".tg .o{stroke:var(--ink);stroke-width:1.6}.tg .aligned{fill:var(--aligned)}"
-    ".tg .other{fill:none;stroke:var(--other);stroke-width:1.4}</style>"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +44,7 @@ def speed_picture(results: Path) -> str:
     """Work across, speed over cuBLAS up, both logarithmic: a dot a problem, and the line on which both are as fast."""
     shown = problem_speeds(results)
     if not shown:
-        return picture(_WIDTH, 40, f"Not measured yet: tirgemm bench judge-102 --variants {VARIANT}", [_STYLE])
+        return picture(_WIDTH, 40, f"Not measured yet: tirgemm bench judge-102 --variants {VARIANT}", [STYLE])
     work = [math.log10(point.gemm.flops) for point in shown]
     speed = [math.log2(point.ratio) for point in shown]
     x0, x1 = math.floor(min(work)), math.ceil(max(work))
@@ -65,7 +56,7 @@ def speed_picture(results: Path) -> str:
     def up(value: float) -> float:
         return _LOWER - (value - y0) / (y1 - y0) * (_LOWER - _UPPER)
 
-    shapes = [_STYLE]
+    shapes = [STYLE]
     for decade in range(x0, x1 + 1):
         shapes += [
             path([(across(decade), _UPPER), (across(decade), _LOWER)], "l"),
