@@ -41,11 +41,11 @@ def _drawn(entries: list[RungFigures], device: str) -> str:
         shapes += [
             text(_LEFT - 8, y + 12, entry.step.name, "e"),
             rect(_LEFT, y + 2, across(entry.tflops) - _LEFT, _STEP - 6, kind, f"{entry.step.name}: {told}"),
-            text(across(entry.tflops) + 5, y + 12, f"{entry.tflops:.1f}", "s"),
+            text(_WIDTH - 60, y + 12, f"{entry.tflops:.1f}", "s e"),
         ]
     shapes += [
         path([(across(full), _UPPER - 4), (across(full), lowest)], "o"),
-        text(across(full) + 4, lowest + 14, f"cuBLAS: {full:.1f}", "s"),
+        text(across(full), lowest + 14, f"cuBLAS: {full:.1f}", "s m"),
         text(_LEFT, lowest + 14, "TFLOP/s; an outlined bar is slower than its parent", "s"),
     ]
     title = f"The rungs of the ladder for {GEMM} on an {device}"

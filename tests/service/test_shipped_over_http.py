@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import httpx
@@ -22,6 +23,7 @@ from tirgemm.families.base import rejected
 from tirgemm.gemm import Gemm
 from tirgemm.service.jobs.local_fleet import LocalFleet
 from tirgemm.service.jobs.worker import Worker
+from tirgemm.tuning.shipped_kernel import TRIED
 from tirgemm.tuning_db import SqlStore, shipped
 
 GEMM = Gemm.parse("61x45x71:f16:nt")
@@ -29,12 +31,12 @@ REGIME = "sustained"
 PATIENT = {"Prefer": "wait=200"}
 
 
-def two_configs() -> tuple[Config, Config]:
-    """Valid configs that are not the default."""
+def shipped_configs() -> list[Config]:
+    """As many valid configs as an offer needs, none of them the default."""
     family = FAMILIES["x86"]
     default = family.default(GEMM, CPU, REGIME)
     valid = (c for c in family.space(GEMM, CPU) if c != default and rejected(family, GEMM, c, CPU) is None)
-    return next(valid), next(valid)
+    return list(islice(valid, TRIED))
 
 
 def asked(service: Service, **fields: bool) -> httpx.Response:
@@ -44,10 +46,10 @@ def asked(service: Service, **fields: bool) -> httpx.Response:
 
 @contextmanager
 def tuning_service(folder: Path, measured: Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Service, str]]:
-    """A service whose worker builds and measures, with the public key that it signs with. Shipped are two candidates of
-    ``measured``, of which the second is the faster."""
-    slower, faster = two_configs()
-    ship(folder / "shipped", measured, measured_on(measured, GEMM, [(slower, 9.0), (faster, 5.0)]))
+    """A service whose worker builds and measures, with the public key that it signs with. Shipped are candidates of
+    ``measured``, of which the last is the fastest."""
+    times = [(config, 9.0 - number) for number, config in enumerate(shipped_configs())]
+    ship(folder / "shipped", measured, measured_on(measured, GEMM, times))
     monkeypatch.setattr(shipped, "FOLDER", folder / "shipped")
     with serving(folder / "data", max_wait_seconds=200) as service:
         signer = Signer.load_or_create(service.state.settings.signing_key)
@@ -73,7 +75,7 @@ def test_a_posted_problem_is_answered_with_the_kernel_of_its_shipped_config(
         assert answer.status_code == 200, answer.text
         kernel = answer.json()
         assert (kernel["role"], kernel["verified"], kernel["portable"]) == ("tuned", True, False)
-        assert Config(kernel["family"], tuple(kernel["config"].items())) == two_configs()[1]
+        assert Config(kernel["family"], tuple(kernel["config"].items())) == shipped_configs()[-1]
         assert kernel["timings"]["search"]["ended"] == "shipped"
         assert kernel["timings"][REGIME]["median_us"] > 0
         (job,) = service.http.get("/v1/jobs").json()["jobs"]
@@ -106,8 +108,8 @@ def test_configs_that_were_measured_under_another_tvm_are_raced_before_one_is_th
         assert "default" in kernel["timings"][REGIME]["baselines"]
         own = SqlStore(service.state.database).candidates(GEMM, CPU.key, REGIME)
         default = FAMILIES["x86"].default(GEMM, CPU, REGIME)
-        assert {candidate.config for candidate in own} == {default, *two_configs()}
-        assert kernel["trials"] == 3
+        assert {candidate.config for candidate in own} == {default, *shipped_configs()}
+        assert kernel["trials"] == 1 + TRIED
         roles = [(k["role"], k["portable"]) for k in service.http.get("/v1/kernels").json()["kernels"]]
         assert roles == [("tuned", True), ("fallback", False)]
 

@@ -22,6 +22,7 @@ from tirgemm.tuning.budget import covers
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning.records.comparable_times import fastest
+from tirgemm.tuning.shipped_kernel import TRIED
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
 from tirgemm.tuning_db import Database, SqlStore
@@ -146,6 +147,12 @@ def test_records_of_other_families_than_the_best_predicted_do_not_answer(
     bench = bench_on(database, tmp_path, CPU, [(SHIPPED[0], 10.0)])
     monkeypatch.setattr(Tuning, "default", lambda _: (FAMILIES["x86"], Config("another", ())))
     assert not tuned(bench, Budget(4)).shipped
+
+
+def test_fewer_records_than_are_raced_where_they_are_offered_answer_nothing(database: Database, tmp_path: Path) -> None:
+    few = list(zip(SHIPPED[: TRIED - 1], (30.0, 20.0, 10.0), strict=True))
+    record = tuned(bench_on(database, tmp_path, CPU, few), Budget(2))
+    assert (record.shipped, record.timings.ended) == (False, "trials")
 
 
 def test_cancelling_while_a_shipped_config_is_built_ends_the_tuning(same: FakeBench) -> None:

@@ -82,6 +82,9 @@ def test_every_shipped_problem_has_configs_that_todays_families_take() -> None:
         candidates = file.candidates(key, text, regime)
         tuning = Tuning(Gemm.parse(text), bench, regime_named(regime))
         offered = offered_configs(tuning, Offer(device, candidates, same=False))
+        if len(candidates) < TRIED:  # of a collection that was cut off: it is learnt from, and answers nothing
+            assert len(offered) == len(candidates)
+            continue
         # Of a range of m those are shipped that a kernel set is cut by.
         assert len(offered) == TRIED or (offered and isinstance(tuning.gemm.m, Range)), (text, regime)
         best += offered[0] == fastest(candidates)[0]

@@ -1,9 +1,9 @@
 """Held-out suites: problems drawn by a seed, on which tuned and untuned kernels are judged and nothing is fitted.
 
-``judge-SEED`` and ``fit-SEED`` are 100 problems each. Results of the judge seeds are published; models and estimates
-are fitted to records of other problems, of the fit seeds among them. A judge seed whose results were looked at shape by
-shape becomes a fit seed, and another takes its place. ``grid`` is 300 of the 1,000 problems whose sides are in
-``GRID``, with which others publish results.
+``judge-SEED`` and ``fit-SEED`` are 100 problems each, or those of them that no other suite has. Results of the judge
+seeds are published; models and estimates are fitted to records of other problems, of the fit seeds among them. A judge
+seed whose results were looked at shape by shape becomes a fit seed, and another takes its place. ``grid`` is 300 of the
+1,000 problems whose sides are in ``GRID``, with which others publish results.
 
 A third of the problems each have: n and k of a linear layer of a public model, with m from 1 to 16,384; all sides from
 ``GRID``; sides of any value, odd ones too. Draws use nothing of ``random`` but ``random()``, which is the same in every
@@ -24,6 +24,8 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 
 JUDGE_SEEDS = (102, 103, 104)
+# Seed 104 draws a problem of suite ``llama``, which was fitted to: 99 problems are left.
+_FITTED = frozenset({Gemm(1024, 8192, 8192)})
 COUNT, GRID_COUNT = 100, 300
 GRID = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
 GRID_NAME = "grid"
@@ -80,7 +82,8 @@ def _grid_sample() -> tuple[Gemm, ...]:
 
 def _drawn(seed: int) -> tuple[Gemm, ...]:
     judged = set() if seed in JUDGE_SEEDS else {*_grid_sample(), *(g for judge in JUDGE_SEEDS for g in _drawn(judge))}
-    return tuple(islice(_distinct(random.Random(seed), judged), COUNT))
+    drawn = islice(_distinct(random.Random(seed), judged), COUNT)
+    return tuple(gemm for gemm in drawn if seed not in JUDGE_SEEDS or gemm not in _FITTED)
 
 
 def _distinct(source: random.Random, known: set[Gemm]) -> Iterator[Gemm]:

@@ -47,10 +47,13 @@ def offered_configs(tuning: TuningTask, offer: Offer) -> list[Config]:
 def shipped_kernel(tuning: TuningTask, offer: Offer, default: Config, summary: SearchSummary) -> KernelRecord | None:
     """The fastest config of an offer that was measured on devices as this one, built, certified, timed and stored.
 
-    None where none of the fastest is right here, or where the offer has no candidate of the family whose ``default`` is
-    predicted to be the fastest: then it does not say that it has the best. What fails is recorded so. Raises Cancelled.
+    None where none of the fastest is right here, or where the offer does not say that it has the best: it has no
+    candidate of the family whose ``default`` is predicted to be the fastest, or too few, as a collection that was cut
+    off leaves them. What fails is recorded so. Raises Cancelled.
     """
-    if default.family not in {candidate.config.family for candidate in offer.candidates}:
+    if len(offer.candidates) < TRIED or default.family not in {
+        candidate.config.family for candidate in offer.candidates
+    }:
         return None
     for config in offered_configs(tuning, offer):
         tuning.raise_if_cancelled()
