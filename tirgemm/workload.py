@@ -92,7 +92,7 @@ def combine(
     return (activate or activation)(gemm.act, value)
 
 
-def later(_: str, value: Any) -> Any:
+def identity_activation(_: str, value: Any) -> Any:
     """Stands in for ``activation``: its formulas mention the value several times, so a kernel computes that first."""
     return value
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.scripts import script
-from tirgemm.analysis.bank_collision import clash_of
+from tirgemm.analysis.bank_collision import worst_collision
 from tirgemm.analysis.banks import wavefronts
 from tirgemm.analysis.explanation import AS_WRITTEN, Explanation
 from tirgemm.analysis.latency import Latency, latency_of
@@ -197,15 +197,15 @@ def test_a_clash_is_two_lanes_that_want_different_words_of_one_bank(width: int) 
         report = wavefronts.analyze(addresses, access, active)
         phases = tuple((p.lanes, p.banks, p.wavefronts) for p in report.phases(0))
         shown = tuple(int(a) if on else None for a, on in zip(addresses, active, strict=True))
-        clash = clash_of(Example(shown, phases))
-        assert (clash is None) == bool(report.conflicts[0] == 0)
-        if clash is None:
+        collision = worst_collision(Example(shown, phases))
+        assert (collision is None) == bool(report.conflicts[0] == 0)
+        if collision is None:
             continue
-        assert clash.lanes[0] != clash.lanes[1]
-        assert clash.words[0] != clash.words[1]
-        for lane, address, word in zip(clash.lanes, clash.addresses, clash.words, strict=True):
+        assert collision.lanes[0] != collision.lanes[1]
+        assert collision.words[0] != collision.words[1]
+        for lane, address, word in zip(collision.lanes, collision.addresses, collision.words, strict=True):
             assert shown[lane] == address
-            assert word % 32 == clash.bank
+            assert word % 32 == collision.bank
             assert address <= 4 * word < address + width
 
 

@@ -159,7 +159,9 @@ def test_loops_of_wgmma_nest_by_role() -> None:
     assert not any(
         i.opcode in ("HGMMA", "UTMALDG") for loop in waiting for i in function.executed if i.block in loop.blocks
     )
-    given = {loop.index: 2.0 for loop in function.loops if not function.waits(loop) and not function.elects(loop)}
+    given = {
+        loop.index: 2.0 for loop in function.loops if not function.waits(loop) and not function.is_elect_loop(loop)
+    }
     (product,) = {i.name for i in function.executed if i.opcode == "HGMMA"}
     assert function.mix(given)[product] > function.mix()[product] > 0
 

@@ -38,7 +38,7 @@ class ServedCalls:
         self._lock = threading.RLock()
         for table in (TABLE, DEPENDENT_TABLE):
             table.on_change(self.clear)
-        tensor_calls.set_questions(QUESTIONS, LEVEL)
+        tensor_calls.set_mode_checks(QUESTIONS, LEVEL)
 
     def clear(self) -> None:
         """Forget all."""

@@ -34,7 +34,7 @@ from tirgemm.tuning.measure.baselines.tuned_baseline import Baseline, BaselineOp
 from tirgemm.tuning.measure.conditions import now
 from tirgemm.tuning.measure.gpu_operands import Operands, filled, sets_that_fit
 from tirgemm.tuning.measure.requests import Time
-from tirgemm.tuning.measure.rounds import Block, Enough, alternate, assign
+from tirgemm.tuning.measure.rounds import Block, StoppingRule, alternate, buffer_assignment
 from tirgemm.tuning.measure.stream import gpu_stream
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.cuda import CudaBackend
@@ -56,7 +56,7 @@ _SCREEN_LAUNCHES = 100
 _SCREEN_ISOLATED = 3
 # A candidate this much slower than the best so far, beyond what one launch may cost, gets no second look.
 _HOPELESS, _LAUNCH_US = 1.5, 20.0
-_FINAL = Enough(8, 0.1)
+_FINAL = StoppingRule(8, 0.1)
 # A call that takes so long is its own sample: what graphs and warm calls would add is nothing beside it.
 _LONG_US = 100_000.0
 
@@ -115,7 +115,7 @@ class CudaSession:
         for i in range(owners):
             buffers.append(filled(gemm, sets, options.seed + i, self._gpu, self.backend))
             self._alive()
-        order = [0] * len(makers) if options.shared else assign(len(makers), options.swap)
+        order = [0] * len(makers) if options.shared else buffer_assignment(len(makers), options.swap)
         contenders: dict[str, _Contender] = {}
         for i, (name, make) in enumerate(makers.items()):
             try:
@@ -133,7 +133,9 @@ class CudaSession:
                 if count:
                     launches[name or "kernel"] = count
                 self._alive()
-            samples = alternate(blocks, Enough(options.min_samples, options.budget_s), self._alive, seed=options.seed)
+            samples = alternate(
+                blocks, StoppingRule(options.min_samples, options.budget_s), self._alive, seed=options.seed
+            )
         finally:
             for graph in graphs:
                 call("cuGraphExecDestroy", graph)

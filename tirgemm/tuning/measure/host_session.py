@@ -33,7 +33,7 @@ from tirgemm.tuning.measure.baselines.tuned_baseline import Call
 from tirgemm.tuning.measure.conditions import host_conditions, last_level_cache_bytes
 from tirgemm.tuning.measure.host_torch_baseline import HostTorchBaseline
 from tirgemm.tuning.measure.requests import Time
-from tirgemm.tuning.measure.rounds import Block, Enough, alternate, assign, settle, turn
+from tirgemm.tuning.measure.rounds import Block, StoppingRule, alternate, buffer_assignment, settle, turn
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.host import HostBackend
 from tirgemm.tuning.verify.plan import TIMED_ALIGN, operand_layouts, tensor_shape
@@ -90,7 +90,7 @@ class HostSession:
         owners = 1 if options.shared else len(contenders)
         sets = self._sets(gemm, owners)
         buffers = self._buffers(gemm, sets, owners, options.seed)
-        order = [0] * len(contenders) if options.shared else assign(len(contenders), options.swap)
+        order = [0] * len(contenders) if options.shared else buffer_assignment(len(contenders), options.swap)
         calls = {name: prepare(buffers[order[i]]) for i, (name, prepare) in enumerate(contenders.items())}
         before = host_conditions()
         settle()
@@ -98,7 +98,7 @@ class HostSession:
         blocks = {name: make(it) for name, it in calls.items()}
         if len(blocks) > 1:
             blocks = {name: turn(calls[name], block) for name, block in blocks.items()}
-        samples = alternate(blocks, Enough(options.min_samples, options.budget_s), self._alive, seed=options.seed)
+        samples = alternate(blocks, StoppingRule(options.min_samples, options.budget_s), self._alive, seed=options.seed)
         conditions = before | {
             "regime": options.regime,
             "fingerprint": self.device.fingerprint,

@@ -22,7 +22,7 @@ Block = Callable[[], list[float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Enough:
+class StoppingRule:
     """When to stop: after ``samples`` of each and ``seconds``.
 
     Kernels so slow that this would take ten times ``seconds`` (at least 2 s) get fewer, but at least 3 each.
@@ -72,7 +72,7 @@ def turn(calls: Iterator[Callable[[], object]], block: Block) -> Block:
 
 def alternate(
     blocks: Mapping[str, Block],
-    enough: Enough,
+    enough: StoppingRule,
     alive: Callable[[], None],
     *,
     seed: int = 0,
@@ -94,6 +94,6 @@ def alternate(
     return samples
 
 
-def assign(count: int, swap: bool) -> list[int]:
+def buffer_assignment(count: int, swap: bool) -> list[int]:
     """Which contender uses which of ``count`` sets of buffers: its own, or with ``swap`` the next one's."""
     return [(i + 1) % count if swap else i for i in range(count)]
