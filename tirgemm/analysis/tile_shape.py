@@ -1,4 +1,4 @@
-"""The output tile of a config, for what is said of waves and edges: as its family says it, else read from its knobs."""
+"""Output tile of a config, from its family or from its knobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of a kernel on PyTorch's tensors that the launcher takes apart itself, by PyTorch's DLPack exchange functions.
+"""Fast path of the launcher for PyTorch tensors, through their DLPack exchange functions.
 
 They cost less than calls through tvm_ffi, answer with a result or with none, and raise nothing: where they do not take
 the tensors nothing has run, and who asks tries the launcher's other functions, which say why.

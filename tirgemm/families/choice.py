@@ -1,5 +1,4 @@
-"""Choice across families: their defaults, the one that is expected to be fastest first, and what a search begins
-with."""
+"""Ranked defaults across families and the opening configs of a search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times of calls that take turns, and calls captured in CUDA graphs."""
+"""Interleaved timing of PyTorch calls, and capture of calls in CUDA graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ServedCalls``: the kernels of calls of ``linear`` that were served, by weight, bias and the shape of x."""
+"""``ServedCalls``: cache of prepared ``linear`` calls by weight, bias and the shape of x."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tile work of ``wgmma`` configs, and their estimates, as columns."""
+"""``TileWork`` columns and time estimates of many ``wgmma`` configs at once."""
 
 from __future__ import annotations
 

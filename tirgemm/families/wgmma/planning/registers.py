@@ -1,4 +1,4 @@
-"""Register budget of producer and consumer threads: what setmaxnreg deals out, and what keeps ptxas from spilling."""
+"""Register budgets of producer and consumer threads for ``setmaxnreg``."""
 
 from __future__ import annotations
 
