@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -30,7 +29,7 @@ from tirgemm.tuning.search.neighbourhood import Neighbourhood, adapted
 from tirgemm.tuning.search.proposal_filter import ProposalFilter
 from tirgemm.tuning.search.ranked_model import RankedModel
 from tirgemm.tuning.search.similar_problems import nearest, of_nearest, of_same_sizes
-from tirgemm.tuning.search.space_trace import Point, point_json, point_of
+from tirgemm.tuning.search.space_trace import Point, point_of
 
 # Problems whose fast configs are tried here, and how many of each.
 SIMILAR, OF_EACH = 4, 2
@@ -63,7 +62,6 @@ class Proposal:
     """A config to build, verify and measure. ``predicted_us`` is None where nothing says."""
 
     config: Config
-    trace_json: Any
     predicted_us: float | None = None
 
 
@@ -329,7 +327,7 @@ class Search:
         return list(points)
 
     def _proposal(self, point: Point, us: float | None) -> Proposal:
-        return Proposal(self.filter.config(point), point_json(self.filter.spaces[point.family], point), us)
+        return Proposal(self.filter.config(point), us)
 
     def _random(self) -> random.Random:
         """A generator that the seed and what is known fix, so that a resumed search goes on as if never stopped."""
