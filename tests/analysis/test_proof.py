@@ -4,6 +4,7 @@ serve."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -139,7 +140,7 @@ def test_a_claim_with_one_planted_conflict_is_refuted() -> None:
 @pytest.mark.parametrize("span", [128, 64, 32])
 @pytest.mark.parametrize("operation", ["ldmatrix", "stmatrix"])
 def test_tma_s_swizzles_serve_matrices_of_8_rows_and_plain_rows_do_not(span: int, operation: str) -> None:
-    pattern = ldmatrix(64, span // 2, 1, operation=operation)
+    pattern = replace(ldmatrix(64, span // 2, 1), access=SharedAccess.parse(f"{operation}.x1"))
     assert prove(Layout.tma(64, span // 2, 2, span), pattern).conflict_free
     assert prove(Layout.plain(64, span // 2, 2), pattern).ways == span / 16
 
@@ -257,7 +258,7 @@ def test_reads_go_through_rows() -> None:
     ("make", "reason"),
     [
         (lambda: ldmatrix(24, 32), "a tile of 24x32 is no multiple of 16x16"),
-        (lambda: ldmatrix(32, 32, operation="load"), "is none of"),
+        (lambda: SharedAccess.parse("load.x4"), "is none of"),
         (lambda: row_reads("x", np.zeros(31), [0]), "they are"),
         (
             lambda: Pattern("x", SharedAccess("load", 4), LANES[None, :], np.tile(LANES, (2, 1))),

@@ -34,7 +34,7 @@ def _library() -> ctypes.PyDLL | None:
     library.tirgemm_keep.restype = library.tirgemm_forget.restype = library.tirgemm_forget_all.restype = None
     library.tirgemm_keep.argtypes = [ctypes.c_int64, *(anything,) * 6]
     library.tirgemm_forget.argtypes = [ctypes.c_void_p]
-    library.tirgemm_kept_layers.restype, library.tirgemm_kept_call.restype = ctypes.c_int64, anything
+    library.tirgemm_kept_call.restype = anything
     library.tirgemm_set_torch.argtypes = [ctypes.c_void_p, *(anything,) * 4]
     library.tirgemm_set_mode_checks.argtypes = [ctypes.POINTER(anything), ctypes.c_int, anything, anything]
     library.tirgemm_call_into.restype = library.tirgemm_call_new.restype = anything
@@ -134,9 +134,3 @@ def forget_all() -> None:
     library = _library()
     if library is not None:
         library.tirgemm_forget_all()
-
-
-def kept_layers() -> int:
-    """How many layers calls are kept of."""
-    library = _library()
-    return 0 if library is None else int(library.tirgemm_kept_layers())

@@ -363,6 +363,4 @@ TIRGEMM_EXPORT void tirgemm_forget_all() {
   for (const auto& entry : dropped) tirgemm::Drop(entry.second.get());
 }
 
-TIRGEMM_EXPORT int64_t tirgemm_kept_layers() { return static_cast<int64_t>(tirgemm::layers.size()); }
-
 TIRGEMM_EXPORT tirgemm::py::Object* tirgemm_kept_call() { return tirgemm::py::api().FunctionNew(&tirgemm::kept_method, nullptr, nullptr); }
