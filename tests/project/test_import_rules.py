@@ -26,6 +26,7 @@ BASE = {
     *(f"tirgemm.{name}" for name in ("events", "status", "timings", "detect", "detect_cpu", "detect_cuda")),
     *(f"tirgemm.{name}" for name in ("_collection", "_extras", "_user_folders", "_version")),
     "tirgemm._terminal.progress_view",
+    "tirgemm.rounds",
 }
 # The client's modules and packages, by the name below ``tirgemm``.
 CLIENT = {"client", "cli", "torch", "kernel_source", "_trial", "_client", "_terminal", "_commands"}

@@ -18,9 +18,9 @@ import pytest
 from tirgemm.gemm import Gemm
 from tirgemm.launch import tensor_args
 from tirgemm.reference.numbers import activate, decode, encode
+from tirgemm.rounds import MOST_SAMPLES, StoppingRule, alternate, buffer_assignment, settle, turn
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent, numpy_baseline
 from tirgemm.tuning.measure.conditions import host_conditions, last_level_cache_bytes
-from tirgemm.tuning.measure.rounds import MOST_SAMPLES, StoppingRule, alternate, buffer_assignment, settle, turn
 
 
 class Clock:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from tirgemm.rounds import StoppingRule
 from tirgemm.tuning.measure import cuda_session
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
 from tirgemm.tuning.measure.baselines.tuned_baseline import BaselineOption, Refused
 from tirgemm.tuning.measure.cuda_session import CudaSession
-from tirgemm.tuning.measure.rounds import StoppingRule
 
 SETS = 4
 

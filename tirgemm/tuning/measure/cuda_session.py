@@ -23,6 +23,7 @@ from tirgemm._extras import needed_by
 from tirgemm.artifact import Kernel
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm
+from tirgemm.rounds import Block, StoppingRule, alternate, buffer_assignment
 from tirgemm.tuning.driver.cuda import Gpu, Memory, Module, call
 from tirgemm.tuning.driver.nvml import Probe
 from tirgemm.tuning.measure.baselines.cublaslt_baseline import CublasLtBaseline, CublasLtUnsplitBaseline
@@ -34,7 +35,6 @@ from tirgemm.tuning.measure.baselines.tuned_baseline import Baseline, BaselineOp
 from tirgemm.tuning.measure.conditions import now
 from tirgemm.tuning.measure.gpu_operands import Operands, filled, sets_that_fit
 from tirgemm.tuning.measure.requests import Time
-from tirgemm.tuning.measure.rounds import Block, StoppingRule, alternate, buffer_assignment
 from tirgemm.tuning.measure.stream import gpu_stream
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.cuda import CudaBackend

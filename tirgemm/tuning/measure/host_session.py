@@ -27,13 +27,13 @@ from tirgemm.artifact.native import host_threads
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm
 from tirgemm.reference.numbers import BITS, Bits, encode
+from tirgemm.rounds import Block, StoppingRule, alternate, buffer_assignment, settle, turn
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent, numpy_baseline
 from tirgemm.tuning.measure.baselines.tuned_baseline import Call
 from tirgemm.tuning.measure.conditions import host_conditions, last_level_cache_bytes
 from tirgemm.tuning.measure.host_torch_baseline import HostTorchBaseline
 from tirgemm.tuning.measure.requests import Time
-from tirgemm.tuning.measure.rounds import Block, StoppingRule, alternate, buffer_assignment, settle, turn
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.host import HostBackend
 from tirgemm.tuning.verify.plan import TIMED_ALIGN, operand_layouts, tensor_shape

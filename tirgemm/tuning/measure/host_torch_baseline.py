@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tirgemm.gemm import DTYPE_NAMES, Gemm
+from tirgemm.rounds import Block, StoppingRule, alternate, turn
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
 from tirgemm.tuning.measure.baselines.torch_baseline import (
@@ -30,7 +31,6 @@ from tirgemm.tuning.measure.baselines.torch_baseline import (
     pin,
 )
 from tirgemm.tuning.measure.baselines.tuned_baseline import Call, Refused, choose
-from tirgemm.tuning.measure.rounds import Block, StoppingRule, alternate, turn
 from tirgemm.tuning.process.child_rpc import allow_torch
 
 # A way that takes so much longer for some of the rows than the fastest for all is not tried on more of them. PyTorch
