@@ -16,6 +16,8 @@ from tirgemm.families.simt.rules import RULES
 from tirgemm.families.simt.space import ladder_space
 from tirgemm.gemm import Gemm
 
+# The ladder is one of this family by its definition: who runs it asks for the family by this name.
+FAMILY = "simt"
 DEFAULT = "default"
 
 
