@@ -14,7 +14,7 @@ from typing import Any
 from tirgemm.bench.results import FORMAT, Row, load
 from tirgemm.errors import InvalidGemm, InvalidRequest
 from tirgemm.families.simt import ladder
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 
 SHIPPED = "shipped"
 _FILES = ("ladder.*.json", "ladder.*.json.gz")
@@ -25,7 +25,7 @@ class StoredLadder:
     """What a results file has of the ladder: its ``rows``, their ``gemms`` in order, and what they were taken on."""
 
     path: Path
-    regime: str
+    regime: Regime
     environment: dict[str, Any]
     rows: tuple[Row, ...]
     gemms: tuple[Gemm, ...]

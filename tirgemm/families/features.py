@@ -21,10 +21,10 @@ from tirgemm.families.common.config_columns import Column, ConfigColumns
 from tirgemm.families.common.knob_parts import knob_parts
 from tirgemm.families.common.ranking_model import RankingModel
 from tirgemm.families.common.tile_work import Features, TileWork, physical_features
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 
 
-def features(gemm: Gemm, configs: ConfigColumns, device: Device, regime: str, family: Family) -> Features:
+def features(gemm: Gemm, configs: ConfigColumns, device: Device, regime: Regime, family: Family) -> Features:
     """Every feature of ``configs``, which are the family's, beside their knobs: numbers, or arrays of one length."""
     if isinstance(family, WithTileWork):
         work, us = family.tile_work(gemm, configs, device), family.estimates_us(gemm, configs, device, regime)
@@ -36,7 +36,7 @@ def features(gemm: Gemm, configs: ConfigColumns, device: Device, regime: str, fa
 
 
 def expected_us(
-    gemm: Gemm, configs: ConfigColumns, inputs: Features, regime: str, model: RankingModel | None
+    gemm: Gemm, configs: ConfigColumns, inputs: Features, regime: Regime, model: RankingModel | None
 ) -> npt.NDArray[np.float64]:
     """Microseconds of each of ``configs`` by their features ``inputs``: the estimate, corrected by ``model`` where that
     covers the problem."""

@@ -15,7 +15,7 @@ from tirgemm.families.tensorcore.default_choice import Choices, first_valid, ran
 from tirgemm.families.tensorcore.estimate import BlockWork, Estimate
 from tirgemm.families.tensorcore.names import DIRECT, LINE, PERMUTED, STAGED
 from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, loads, repacked_bytes
-from tirgemm.gemm import DTYPE_BYTES, Gemm
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Regime
 from tirgemm.hardware import occupancy
 
 # tile_m, tile_n, tile_k, warps_m, warps_n, stages, blocks that an SM holds; largest first: where the model calls two
@@ -43,7 +43,7 @@ _CUTS = (
 _FEWER = (0, 1, 2)
 
 
-def default(gemm: Gemm, device: Device, regime: str) -> Config:
+def default(gemm: Gemm, device: Device, regime: Regime) -> Config:
     """The best-estimated cut that passes every rule. Raises Unsupported where none does."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
     copied = repacked_bytes(gemm, loads(gemm)[0])
@@ -68,7 +68,7 @@ def _cuts(device: Device, fewer: int, copied: int) -> Iterator[BlockWork]:
                 yield BlockWork(tile_m, tile_n, tile_k, warps_m, warps_n, stages, 1, resident, efficiency, copied)
 
 
-def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
     """The time that the analytic model gives a config."""
     cut = tiling(gemm, config)
     sets = config["registers"]

@@ -9,14 +9,14 @@ from tirgemm.device import Device
 from tirgemm.errors import Unsupported
 from tirgemm.families.base import Rule
 from tirgemm.families.tensorcore.estimate import BlockWork, Estimate
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 # The choices of a family's knobs, by name.
 Choices = Mapping[str, tuple[object, ...]]
 
 
-def ranked(gemm: Gemm, device: Device, regime: str, cuts: Iterable[BlockWork], choices: Choices) -> list[BlockWork]:
+def ranked(gemm: Gemm, device: Device, regime: Regime, cuts: Iterable[BlockWork], choices: Choices) -> list[BlockWork]:
     """``cuts`` whose tiles are among ``choices`` with every split that is, the best-estimated first; of equal ones the
     first of the table. Splits that make more blocks than two waves are left out."""
     estimate = Estimate(gemm, device, regime)

@@ -13,7 +13,7 @@ from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, RUN, k_major, load
 from tirgemm.families.wmma.rules import RULES
 from tirgemm.families.wmma.space import space, tiling
 from tirgemm.families.wmma.tile import FRAGMENT, registers_of
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.hardware import WARP, occupancy
 
 # tile_m, tile_n, tile_k, warps_m, warps_n; largest first: where the model calls two equal, data is reused more.
@@ -46,7 +46,7 @@ _PLACES = 8
 _SHARE = 0.95
 
 
-def default(gemm: Gemm, device: Device, regime: str) -> Config:
+def default(gemm: Gemm, device: Device, regime: Regime) -> Config:
     """The best-estimated cut that passes every rule. Raises Unsupported where none does."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
     configs = (
@@ -71,7 +71,7 @@ def _cuts(gemm: Gemm, device: Device) -> Iterator[BlockWork]:
             yield BlockWork(tile_m, tile_n, tile_k, warps_m, warps_n, stages, 1, resident, efficiency, copied)
 
 
-def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
     """The time that the analytic model gives a config."""
     cut = tiling(gemm, config)
     need = min(registers_of(cut.warp_m, cut.warp_n, gemm.acc, cut.sets), device.limits.registers_per_thread)

@@ -22,7 +22,7 @@ from typing import Any
 from tirgemm._extras import needed_by
 from tirgemm.artifact import Kernel
 from tirgemm.device import Device
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.rounds import Block, StoppingRule, alternate, buffer_assignment
 from tirgemm.tuning.driver.cuda import Gpu, Memory, Module, call
 from tirgemm.tuning.driver.nvml import Probe
@@ -182,7 +182,7 @@ class CudaSession:
         return _Contender(lambda: tvm_ffi.use_raw_stream(device, stream), calls)
 
     def _library(
-        self, name: str, baseline: Baseline, operands: Operands, regime: str, chosen: dict[str, Any]
+        self, name: str, baseline: Baseline, operands: Operands, regime: Regime, chosen: dict[str, Any]
     ) -> _Contender:
         """A library's matmul, by the fastest of its candidates, which are tried once; ``chosen`` keeps it. Raises
         Absent."""
@@ -203,7 +203,7 @@ class CudaSession:
             return _contender(baseline.context, candidates[index], range(count))
 
     def _screened(
-        self, context: Context, candidate: BaselineOption, turn: Iterator[int], regime: str, best: float
+        self, context: Context, candidate: BaselineOption, turn: Iterator[int], regime: Regime, best: float
     ) -> float:
         """Microseconds of a candidate from few calls, with operands that were not used just before. Raises Refused."""
         candidate.call(next(turn))()
@@ -234,7 +234,7 @@ class CudaSession:
             call("cuGraphExecDestroy", graph)
 
     def _final(
-        self, context: Context, candidates: dict[int, BaselineOption], count: int, regime: str
+        self, context: Context, candidates: dict[int, BaselineOption], count: int, regime: Regime
     ) -> dict[int, float]:
         """Medians of the best candidates, timed as contenders are."""
         graphs: list[Any] = []
@@ -249,7 +249,9 @@ class CudaSession:
                 call("cuGraphExecDestroy", graph)
         return {int(i): statistics.median(taken) for i, taken in samples.items()}
 
-    def _block(self, contender: _Contender, regime: str, probe: Probe | None, graphs: list[Any]) -> tuple[Block, int]:
+    def _block(
+        self, contender: _Contender, regime: Regime, probe: Probe | None, graphs: list[Any]
+    ) -> tuple[Block, int]:
         """How a contender takes its turn, and in the sustained regime the launches of a replay of the graph added."""
         each_us, host_ns = self._warm(contender)
         if regime == "isolated":

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from tirgemm.artifact import Kernel
 from tirgemm.artifact.native import host_threads
 from tirgemm.device import Device
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.reference.numbers import BITS, Bits, encode
 from tirgemm.rounds import Block, StoppingRule, alternate, buffer_assignment, settle, turn
 from tirgemm.tuning.driver.tensors import View
@@ -131,7 +131,7 @@ class HostSession:
         self._kept = gemm, sets, buffers[:1]
         return buffers
 
-    def _baseline(self, name: str, gemm: Gemm, regime: str) -> _Prepare:
+    def _baseline(self, name: str, gemm: Gemm, regime: Regime) -> _Prepare:
         """How a baseline's calls are prepared. Raises Absent."""
         if name == "numpy_f32":
             function = numpy_baseline(gemm)
@@ -140,7 +140,7 @@ class HostSession:
         return lambda operands: self._torch_calls(name, baseline, gemm, regime, operands)
 
     def _torch_calls(
-        self, name: str, baseline: HostTorchBaseline, gemm: Gemm, regime: str, operands: _Operands
+        self, name: str, baseline: HostTorchBaseline, gemm: Gemm, regime: Regime, operands: _Operands
     ) -> Iterator[Call]:
         """PyTorch's calls by the fastest of its ways, which are tried once a problem and regime."""
         known = self._ways.setdefault((gemm, regime), {})
