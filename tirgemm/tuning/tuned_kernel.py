@@ -58,7 +58,7 @@ class TuneRequest:
         cls,
         gemm: Gemm | str,
         device: Device | str | None,
-        regime: Regime,
+        regime: str,
         budget: Budget | None,
         *,
         effort: str | None = None,
