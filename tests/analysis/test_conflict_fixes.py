@@ -8,7 +8,7 @@ from functools import lru_cache
 import pytest
 
 from tests.analysis import handmade
-from tests.helpers.memory_accesses import memory_of
+from tests.analysis.memory_accesses import memory_of
 from tirgemm.analysis.explanation import Explanation
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import pytest
 
-from tests.helpers.memory_accesses import memory_of
+from tests.analysis.memory_accesses import memory_of
 from tirgemm.analysis.memory_traffic import AccessReport, KernelAnalysis
 from tirgemm.config import Value
 from tirgemm.families import FAMILIES

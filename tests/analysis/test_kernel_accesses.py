@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.analysis import handmade
-from tests.helpers.memory_accesses import memory_of
+from tests.analysis.memory_accesses import memory_of
 from tirgemm.analysis.memory_traffic import AccessReport, KernelAnalysis, analyse
 from tirgemm.errors import AnalysisFailed, InvalidRequest, Unsupported
 from tirgemm.families import FAMILIES

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.helpers.emulation import emulate
+from tests.contract.families.emulation import emulate
 from tirgemm.launch import Launch, Pointer
 from verification.emulator.operands import KernelCall
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.computed_once import computed_once
 from tests.contract.families import gpu_on_cpu
-from tests.helpers.emulation import emulate
+from tests.contract.families.emulation import emulate
 from tirgemm.config import Config
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import Program

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.emulation import emulate
+from tests.contract.families.emulation import emulate
 from tirgemm.config import Config, Value
 from tirgemm.families.mma import program as programs
 from tirgemm.families.mma.space import tiling

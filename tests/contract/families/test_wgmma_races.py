@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.emulation import check_exact
+from tests.contract.families.emulation import check_exact
 from tests.helpers.wgmma_paths import TMA_KNOBS
 from tirgemm.bench import results
 from tirgemm.config import Config, Value

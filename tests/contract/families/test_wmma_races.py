@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.emulation import emulate
+from tests.contract.families.emulation import emulate
 from tirgemm.families.base import Program
 from tirgemm.families.wmma import Wmma
 from tirgemm.gemm import Gemm
