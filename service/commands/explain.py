@@ -236,7 +236,7 @@ def _config(
     wanted: ExplainTarget, family: str | None, knobs: str, places: DataSources, base: Config | None = None
 ) -> Report:
     from tirgemm.analysis.roofline import Measurements
-    from tirgemm.service.explain.gather import Report, recorded_time
+    from tirgemm.service.explain.gather import Report, config_time
     from tirgemm.service.explain.rates import of_results, of_store
     from tirgemm.tuning.conflict_fixes import conflict_fixes
     from tirgemm.tuning.explain import chosen, explain
@@ -248,7 +248,7 @@ def _config(
     rates: dict[str, MeasuredRate] = {}
     if places.has_store:
         with open_store(places.data, places.db) as store:
-            time = recorded_time(store, gemm, config, device, regime) if not wanted.m else None
+            time = config_time(store, gemm, config, device, regime) if not wanted.m else None
             rates = of_store(store, device)
     if places.measured is not None:
         rates |= of_results(places.measured, device, regime)

@@ -17,12 +17,10 @@ from tirgemm.service.views.code_figures import CodeFigures, code_figures
 from tirgemm.timings import Timings
 from tirgemm.tuning.intervals import Interval, median_interval, ratio_interval
 from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.records.comparable_times import by_stage
 from tirgemm.tuning.rivals import Difference, differences
 
 MIN_SAMPLES = {"sustained": 24, "isolated": 50}
-# Later in the list is read first: races say more than the search's one after the other, and those that chose nothing
-# most.
-_STAGES = ("search", "noise", "other_regime", "selection", "report")
 
 
 @dataclass(frozen=True)
@@ -220,16 +218,10 @@ def timed_now(
     return [result.of(name) for name in entries]
 
 
-def _mine(kernel: SampledKernel, regime: Regime) -> list[SampleSet]:
-    """The samples of a kernel in ``regime``, the best last."""
-    mine = [samples for samples in kernel.samples if samples.conditions.get("regime", regime) == regime]
-    return sorted(mine, key=lambda samples: _STAGES.index(samples.reason))
-
-
 def _one_run(a: SampledKernel, b: SampledKernel, regime: Regime) -> tuple[SampleSet, SampleSet] | None:
     """The last samples of both that were taken in one interleaved run, where there are such."""
-    for one in reversed(_mine(a, regime)):
-        for two in reversed(_mine(b, regime)):
+    for one in reversed(by_stage(a.samples, regime)):
+        for two in reversed(by_stage(b.samples, regime)):
             if (
                 one.reason == two.reason
                 and one.reason in ("selection", "report")
@@ -242,7 +234,7 @@ def _one_run(a: SampledKernel, b: SampledKernel, regime: Regime) -> tuple[Sample
 
 def recorded_time(kernel: SampledKernel, regime: Regime) -> ComparedTime | None:
     """The best recorded time of a kernel in ``regime``: of its samples, else its manifest's."""
-    mine = _mine(kernel, regime)
+    mine = by_stage(kernel.samples, regime)
     if mine:
         return _time(mine[-1])
     timing = kernel.timings.of(regime)

@@ -31,7 +31,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service import cli
 from tirgemm.service.explain.drawings import drawings
-from tirgemm.service.explain.gather import Report, recorded_time
+from tirgemm.service.explain.gather import Report, config_time
 from tirgemm.service.explain.page import illustrated, page
 from tirgemm.service.explain.reasons import why_sectors
 from tirgemm.service.explain.report_text import sections
@@ -480,14 +480,14 @@ def test_a_kernel_without_records_has_no_runner_up_and_says_what_it_knows() -> N
     assert json.loads(json.dumps(rivals.to_json()))["pruned"][0]["config"] is None
 
 
-def test_a_recorded_time_of_a_config_is_the_last_of_its_regime() -> None:
+def test_the_time_of_a_config_is_that_of_the_race_that_says_most() -> None:
     store, config = MemoryStore(), family_named("simt").default(SMALL, A100, "sustained")
-    assert recorded_time(store, SMALL, config, A100, "sustained") is None
+    assert config_time(store, SMALL, config, A100, "sustained") is None
     store.add_candidate(measured(config, search=5, selection=7, other_regime=1))
-    time = recorded_time(store, SMALL, config, A100, "sustained")
+    time = config_time(store, SMALL, config, A100, "sustained")
     assert time is not None
     assert time.us == 7
-    assert recorded_time(store, SMALL, config, A100, "isolated") is None
+    assert config_time(store, SMALL, config, A100, "isolated") is None
 
 
 # The command
