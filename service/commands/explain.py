@@ -205,7 +205,7 @@ def _tell_timeline(files: TimelineFiles, recording: Recording) -> None:
 def _kernel(kernel: str, knobs: str, places: DataSources) -> Report:
     """The report of a stored kernel; with ``knobs`` that of its config where those are changed."""
     from tirgemm.artifact import Signer
-    from tirgemm.service.explain.gather import Stored, explained
+    from tirgemm.service.explain.gather import StoredKernelInput, explained
     from tirgemm.service.explain.rates import of_results
     from tirgemm.service.views.kernel_refs import find_kernel
 
@@ -221,7 +221,7 @@ def _kernel(kernel: str, knobs: str, places: DataSources) -> Report:
                 f"kernel {record.id} is for a CPU, and GPU kernels are explained; `tirgemm candidates {record.gemm}` "
                 f"has what it was chosen from, `tirgemm show {record.id} --asm` its machine code"
             )
-        stored = Stored.of(store, record, [Signer.load(key).public] if key.exists() else [])
+        stored = StoredKernelInput.of(store, record, [Signer.load(key).public] if key.exists() else [])
     if knobs:
         return _config(
             ExplainTarget(record.gemm, record.device, record.regime), None, knobs, places, base=record.config

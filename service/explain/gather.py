@@ -40,7 +40,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredKernelInput:
     """All that the store knows of a kernel and that explaining it takes: a value that another process can be sent."""
 
     record: KernelRecord
@@ -50,7 +50,7 @@ class Stored:
     rates: Mapping[str, MeasuredRate] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, store: Store, record: KernelRecord, keys: Sequence[str] = ()) -> Stored:
+    def of(cls, store: Store, record: KernelRecord, keys: Sequence[str] = ()) -> StoredKernelInput:
         """``keys``: whose signature makes the stored artifact believable; the user's trust file counts too."""
         try:
             artifact = store.get_blob(record.artifact_sha256)
@@ -71,7 +71,7 @@ class Stored:
             return None
 
 
-def explained(stored: Stored) -> Report:
+def explained(stored: StoredKernelInput) -> Report:
     """The report of a kernel. Raises what ``explain`` raises."""
     record = stored.record
     package = stored.package()
